@@ -19,6 +19,7 @@ use tokio_util::{
 
 use crate::{
     directory::store::Directory,
+    events::Events,
     login::{
         admission::{Admission, Admissions},
         gate::Gates,
@@ -26,8 +27,9 @@ use crate::{
     },
     meters,
     model::{
-        event::{Event, Events, Transition},
+        event::{Event, Transition},
         ident::{Boot, NodeId, Uid},
+        node::NodeAddress,
         notice::{Code, Offline, Retry},
         policy::Policy,
         settings::{Confirm, Order, RouteMode, Timers},
@@ -39,7 +41,7 @@ use crate::{
         liveness::{Nodes, Standing},
     },
     peer::{
-        api::{NoPeers, NodeAddress, Peers},
+        api::{NoPeers, Peers},
         caller::Caller,
     },
     session::{

@@ -69,6 +69,7 @@
 
 mod admin;
 mod directory;
+mod events;
 mod flow;
 mod login;
 mod meters;
@@ -80,27 +81,28 @@ mod upkeep;
 mod wait;
 
 pub use admin::accounts::{Found, Kicked, NodeView, Pending, Target, UserView};
-pub use admin::ban::Ban;
 pub use flow::{Builder, KickOut};
-pub use login::admission::Admission;
-pub use login::attempt::{Denied, Intent, Login, LoginOutcome, Overtaken};
-pub use login::profiles::{Allowed, Profiles};
-pub use login::rates::Rates;
-pub use model::event::{Event, Transition};
-pub use model::ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid};
-pub use model::notice::{Code, Offline, Retry};
-pub use model::policy::{OnExceed, Policy, PolicyName};
-pub use model::record::{Past, Revocation, Slot, SlotEntry, UserRecord};
-pub use model::settings::{Confirm, Order, RouteMode, Timers};
-pub use node::drain::NodeInfo;
-pub use node::liveness::NodeState;
-pub use node::roster::forget_node;
-pub use peer::api::{
-    DeliverRequest, DeliverResult, KickRequest, KickResult, Message, NoPeers, NodeAddress,
-    PeerError, Peers,
+pub use login::{
+    admission::Admission,
+    attempt::LoginOutcome,
+    profiles::{Allowed, Profiles},
+    rates::Rates,
 };
-pub use peer::route::{Delivery, Location, Receipt};
-pub use session::delivery::Outgoing;
-pub use session::handle::Session;
-pub use session::live::Phase;
-pub use session::logout::LoggedOut;
+pub use model::{
+    ban::Ban,
+    event::{Event, Transition},
+    ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid},
+    login::{Denied, Intent, Login, Overtaken},
+    node::{NodeAddress, NodeInfo, NodeState},
+    notice::{Code, Offline, Retry},
+    policy::{OnExceed, Policy, PolicyName},
+    record::{Past, Revocation, Slot, SlotEntry, UserRecord},
+    request::{DeliverRequest, DeliverResult, KickRequest, KickResult, Message, PeerError},
+    settings::{Confirm, Order, RouteMode, Timers},
+};
+pub use node::roster::forget_node;
+pub use peer::{
+    api::{NoPeers, Peers},
+    route::{Delivery, Location, Receipt},
+};
+pub use session::{delivery::Outgoing, handle::Session, live::Phase, logout::LoggedOut};

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    admin::ban::Ban,
     directory::store::{AT_ONCE, Put, Seen},
     flow::{Inner, KickOut},
     model::{
+        ban::Ban,
         event::Transition,
         ident::{Boot, Class, Device, NodeId, SessionId, SessionKey, Uid},
         notice::Code,

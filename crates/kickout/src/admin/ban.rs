@@ -6,35 +6,16 @@
 use std::time::Duration;
 
 use distlock_core::{Error, ErrorKind, Result};
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
     admin::accounts::{Ending, Kicked},
     flow::{Inner, KickOut},
-    model::{event::Transition, ident::Uid, notice::Code},
+    model::{ban::Ban, event::Transition, ident::Uid, notice::Code},
 };
 
 /// Longest ban that ends by itself.
 const MAX_TTL: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-
-/// A ban.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Ban {
-    /// Which ban.
-    pub id: Uuid,
-    /// Why, for people; its account is told.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// How long it lasts, in milliseconds; without end unless set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ttl_ms: Option<u64>,
-    /// When it ends, by the wall clock of the node that set it, in milliseconds since 1970. For display, and decisive only where
-    /// the store cannot tell how long the ban has been there: ZooKeeper never can, SQLite not after a reboot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub until_ms: Option<u64>,
-}
 
 impl KickOut {
     /// Bans an account, for `ttl` by the store's clock or without end, and ends its sessions with code 5. A ban that was there

@@ -14,13 +14,12 @@ use distlock_core::{
 use serde::{Serialize, de::DeserializeOwned};
 use uuid::Uuid;
 
-use crate::{
-    admin::ban::Ban,
-    model::{
-        ident::{Boot, NodeId, SessionKey, Uid},
-        record::UserRecord,
-    },
-    node::{drain::DrainMark, roster::Roster},
+use crate::model::{
+    ban::Ban,
+    ident::{Boot, NodeId, SessionKey, Uid},
+    node::DrainMark,
+    record::UserRecord,
+    roster::Roster,
 };
 
 /// Accounts that are changed at a time: one that is held up costs the others little. Where none of so many can be changed the

@@ -7,7 +7,6 @@ use std::{
 };
 
 use distlock_core::{Error, ErrorKind, Guard, Moment, Released, Result};
-use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +21,8 @@ use crate::{
     meters,
     model::{
         event::Transition,
-        ident::{Class, Device, Generation, Uid},
+        ident::{Device, Generation},
+        login::{Denied, Intent, Login, Overtaken},
         notice::Code,
         resume::ResumeToken,
         settings::Order,
@@ -33,38 +33,6 @@ use crate::{
 
 /// How often a login runs again after a lost lock or a lost write.
 pub(crate) const RUNS: u32 = 2;
-
-/// Who logs in. The caller has checked that the client is this account.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Login {
-    /// The account.
-    pub uid: Uid,
-    /// The device, as people see it.
-    pub device: Device,
-    /// The kind of device.
-    pub class: Class,
-    /// What the client wants.
-    pub intent: Intent,
-    /// The resume token of the session the client had, for [`Intent::Resume`].
-    pub resume: Option<String>,
-    /// Whether the client acknowledges messages.
-    pub acks: bool,
-}
-
-/// What a client wants from a login.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Intent {
-    /// Log in by the rules of the policy.
-    #[default]
-    Login,
-    /// Come back as the session it was, unless somebody else logged in since.
-    Resume,
-    /// Take over, also under a policy that would deny.
-    Takeover,
-}
 
 /// The answer to a login.
 #[derive(Debug)]
@@ -83,28 +51,6 @@ pub enum LoginOutcome {
     Superseded(Overtaken),
 }
 
-/// Why a login was denied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Denied {
-    /// Why.
-    pub code: Code,
-    /// Why, for people.
-    pub reason: String,
-    /// The device in the way.
-    pub by_device: Option<Device>,
-}
-
-/// The login that came first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Overtaken {
-    /// Its device, where it is known.
-    pub by_device: Option<Device>,
-    /// Its generation, where it has one already.
-    pub r#gen: Option<Generation>,
-}
-
 impl fmt::Display for LoginOutcome {
     /// One line for people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -120,48 +66,6 @@ impl fmt::Display for LoginOutcome {
             }
             Self::Superseded(_) => f.write_str("superseded: another device logged in"),
         }
-    }
-}
-
-impl Denied {
-    /// A denial in the words of its code.
-    #[must_use]
-    pub fn new(code: Code) -> Self {
-        Self {
-            code,
-            reason: code.text().into(),
-            by_device: None,
-        }
-    }
-}
-
-impl Login {
-    /// An ordinary login.
-    #[must_use]
-    pub const fn new(uid: Uid, device: Device, class: Class) -> Self {
-        Self {
-            uid,
-            device,
-            class,
-            intent: Intent::Login,
-            resume: None,
-            acks: false,
-        }
-    }
-
-    /// Another intent, with the resume token where that has one.
-    #[must_use]
-    pub fn intent(mut self, intent: Intent, resume: Option<String>) -> Self {
-        self.intent = intent;
-        self.resume = resume;
-        self
-    }
-
-    /// Whether the client acknowledges messages; unless set, it does not.
-    #[must_use]
-    pub const fn acks(mut self, acks: bool) -> Self {
-        self.acks = acks;
-        self
     }
 }
 

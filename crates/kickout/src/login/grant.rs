@@ -6,15 +6,16 @@ use distlock_core::{Guard, Moment, Result};
 use tokio::sync::mpsc;
 
 use crate::{
-    admin::ban::Ban,
     directory::store::{Put, Seen},
     login::{
-        attempt::{Denied, Login, LoginOutcome, RUNS, Run, denied, overtaken},
+        attempt::{LoginOutcome, RUNS, Run, denied, overtaken},
         gate::Pass,
     },
     model::{
+        ban::Ban,
         event::Transition,
         ident::{Generation, NodeId, SessionId, SessionKey},
+        login::{Denied, Login},
         notice::Code,
         policy::Idle,
         record::{MAX_REVOCATIONS, Revocation, SlotEntry, UserRecord},

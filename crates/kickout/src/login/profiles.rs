@@ -5,7 +5,7 @@ use std::fmt;
 use async_trait::async_trait;
 use distlock_core::Result;
 
-use crate::login::attempt::{Denied, Login};
+use crate::model::login::{Denied, Login};
 
 /// Loads what must be known of an account before it may log in: its profile, what it paid for, where it may come from.
 ///

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    login::attempt::Intent,
-    model::ident::{Device, Generation},
+use crate::model::{
+    ident::{Device, Generation},
+    login::Intent,
 };
 
 /// Why a session ends. The numbers are part of the protocol.

@@ -5,13 +5,11 @@ use std::{cmp::Reverse, collections::HashMap, fmt, str::FromStr, time::Duration}
 use distlock_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    login::attempt::Intent,
-    model::{
-        ident::{Class, Device, SessionId, SessionKey},
-        notice::Code,
-        record::{Slot, SlotEntry, UserRecord},
-    },
+use crate::model::{
+    ident::{Class, Device, SessionId, SessionKey},
+    login::Intent,
+    notice::Code,
+    record::{Slot, SlotEntry, UserRecord},
 };
 
 /// Most sessions of one account under any policy: its record must stay well under what every store takes as one value.

@@ -6,12 +6,10 @@ use distlock_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{
-    admin::ban::Ban,
-    model::{
-        ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid},
-        notice::{Code, Offline},
-    },
+use crate::model::{
+    ban::Ban,
+    ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid},
+    notice::{Code, Offline},
 };
 
 /// Format of the record; a reader refuses a higher one.

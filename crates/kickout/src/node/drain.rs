@@ -6,54 +6,24 @@ use std::{
 };
 
 use distlock_core::{Error, ErrorKind, Result};
-use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     flow::{Inner, KickOut},
     model::{
         event::Transition,
-        ident::{Boot, NodeId},
+        node::{DrainMark, NodeInfo, NodeState},
         notice::{Code, Offline},
     },
-    node::liveness::NodeState,
     session::live::Phase,
 };
 
 /// Rounds per second at a high rate.
 const ROUNDS: u32 = 20;
 
-/// What a draining node writes. It counts for that incarnation alone.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct DrainMark {
-    pub(crate) boot: Boot,
-}
-
 /// The drain that is under way.
 #[derive(Debug, Default)]
 pub(crate) struct Drain(Mutex<Option<CancellationToken>>);
-
-/// A node that holds its lease.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct NodeInfo {
-    /// The node.
-    pub node: NodeId,
-    /// Its incarnation.
-    pub boot: Boot,
-    /// Its address, as it advertised it.
-    pub addr: String,
-    /// Where its clients connect, if it said so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub front: Option<String>,
-    /// Whether it takes logins.
-    pub state: NodeState,
-    /// Its policy, if it said so. Nodes of one store need the same.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub policy: Option<String>,
-    /// How long its lease lasts unless it is renewed, in milliseconds, where the store can tell.
-    pub lease_remaining_ms: Option<u64>,
-}
 
 impl KickOut {
     /// Takes no further login and tells the sessions of this node to go elsewhere, `rate` of them a second, with code 6. Calling

@@ -14,8 +14,8 @@ use uuid::Uuid;
 
 use crate::{
     directory::store::Directory,
-    model::ident::NodeId,
-    node::{keeper::Own, roster::Roster},
+    model::{ident::NodeId, roster::Roster},
+    node::keeper::Own,
 };
 
 #[derive(Debug)]

@@ -19,12 +19,10 @@ use crate::{
     model::{
         event::Transition,
         ident::{Boot, SessionId},
+        node::{NodeMeta, NodeState},
         notice::{Code, Offline},
     },
-    node::{
-        lease::{Incarnation, Lease, is_missing},
-        liveness::{NodeMeta, NodeState},
-    },
+    node::lease::{Incarnation, Lease, is_missing},
     wait::{jitter, patiently, within},
 };
 

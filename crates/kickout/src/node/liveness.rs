@@ -6,13 +6,14 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Error, ErrorKind, HolderInfo, Locker, Moment, Result};
-use serde::{Deserialize, Serialize};
+use distlock_core::{Clock, Error, ErrorKind, Locker, Moment, Result};
 
 use crate::{
-    model::ident::{Boot, NodeId},
+    model::{
+        ident::{Boot, NodeId},
+        node::{NodeAddress, read_lease},
+    },
     node::history::History,
-    peer::api::NodeAddress,
 };
 
 /// Longest time that an answer about a node is gone by. Short beside every lease, long beside a
@@ -21,43 +22,6 @@ const FRESH: Duration = Duration::from_millis(200);
 
 /// Time after which nothing is remembered of a node that nobody asked about.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-
-/// What a node writes beside its lease.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct NodeMeta {
-    pub(crate) addr: String,
-    pub(crate) state: NodeState,
-    /// Where its clients connect, for people who look at the nodes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) front: Option<String>,
-    /// Its policy, so that others notice when theirs is another one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) policy: Option<String>,
-    /// Its incarnation, where that is not the lease's token: the store had forgotten the lease, and
-    /// the node has taken it again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) boot: Option<Boot>,
-}
-
-/// What a lease says of its node: the incarnation, and the rest where it can be read.
-pub(crate) fn read_lease(holder: &HolderInfo) -> (Option<Boot>, Option<NodeMeta>) {
-    let meta = holder.meta.as_deref().map(serde_json::from_str::<NodeMeta>);
-    let meta = meta.and_then(std::result::Result::ok);
-    let named = meta.as_ref().and_then(|meta| meta.boot);
-    let token = holder.token.map(|token| Boot::new(token.get()));
-    (named.or(token), meta)
-}
-
-/// Whether a node takes logins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum NodeState {
-    /// It does.
-    Up,
-    /// It is about to stop.
-    Draining,
-}
 
 /// How an incarnation stands.
 #[derive(Clone, Debug, PartialEq, Eq)]

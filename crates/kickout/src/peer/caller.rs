@@ -10,10 +10,12 @@ use distlock_core::{Clock, Moment};
 use tokio::sync::Semaphore;
 
 use crate::{
-    model::ident::{NodeId, SessionKey, Uid},
-    peer::api::{
-        DeliverRequest, DeliverResult, KickRequest, KickResult, NodeAddress, PeerError, Peers,
+    model::{
+        ident::{NodeId, SessionKey, Uid},
+        node::NodeAddress,
+        request::{DeliverRequest, DeliverResult, KickRequest, KickResult, PeerError},
     },
+    peer::api::Peers,
     wait::within,
 };
 
@@ -233,12 +235,10 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::{
-        model::{
-            ident::{Boot, Generation, SessionId},
-            notice::Code,
-        },
-        peer::api::Message,
+    use crate::model::{
+        ident::{Boot, Generation, SessionId},
+        notice::Code,
+        request::Message,
     };
 
     /// Answers nothing, and counts what it was asked.

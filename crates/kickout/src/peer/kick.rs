@@ -15,9 +15,9 @@ use crate::{
         ident::{Generation, SessionKey, Uid},
         notice::Offline,
         record::{Revocation, UserRecord},
+        request::{KickRequest, KickResult, PeerError},
     },
     node::liveness::Standing,
-    peer::api::{KickRequest, KickResult, PeerError},
     wait::{jitter, within},
 };
 

@@ -12,11 +12,12 @@ use crate::{
     model::{
         event::Transition,
         ident::{Class, Device, Generation, SessionKey, Uid},
+        node::NodeAddress,
         record::Slot,
+        request::{DeliverRequest, DeliverResult, Message, PeerError},
         settings::RouteMode,
     },
     node::liveness::Standing,
-    peer::api::{DeliverRequest, DeliverResult, Message, NodeAddress, PeerError},
     session::{delivery::Handout, live::Phase},
 };
 

@@ -12,7 +12,7 @@ use std::{
 use distlock_core::Clock;
 use tokio::sync::oneshot;
 
-use crate::peer::api::{DeliverResult, Message};
+use crate::model::request::{DeliverResult, Message};
 
 const WAITING: u8 = 0;
 const TAKEN: u8 = 1;

@@ -14,10 +14,10 @@ use distlock_core::{Epoch, Moment, RecordKey, Result};
 use futures_util::future::join_all;
 
 use crate::{
-    admin::ban::Ban,
     directory::store::{AT_ONCE, OldNote},
     flow::Inner,
     model::{
+        ban::Ban,
         event::Transition,
         ident::{Boot, NodeId, SessionKey, Uid},
         record::UserRecord,

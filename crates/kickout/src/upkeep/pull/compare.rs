@@ -6,6 +6,7 @@ use std::sync::Arc;
 use distlock_core::Result;
 
 use super::{Memory, later, owed::Owed};
+
 use crate::{
     directory::store::Seen,
     flow::Inner,

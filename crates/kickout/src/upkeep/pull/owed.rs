@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use uuid::Uuid;
 
 use super::later;
+
 use crate::{
     directory::store::AT_ONCE,
     flow::Inner,

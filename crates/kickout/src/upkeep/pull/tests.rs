@@ -20,11 +20,14 @@ use super::{
 };
 use crate::{
     Timers,
-    admin::ban::Ban,
     directory::store::AT_ONCE,
     flow::KickOut,
-    login::attempt::{Login, LoginOutcome},
-    model::ident::{Class, Device, NodeId},
+    login::attempt::LoginOutcome,
+    model::{
+        ban::Ban,
+        ident::{Class, Device, NodeId},
+        login::Login,
+    },
     node::lease::Lease,
     session::handle::Session,
 };

@@ -1,0 +1,102 @@
+//! Numbers the events of this node and hands them to subscribers.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Clock, unix_time};
+use tokio::sync::broadcast;
+
+use crate::model::{
+    event::{Event, Transition},
+    ident::{Boot, Generation, NodeId, Uid},
+};
+
+/// How many events a slow reader may fall behind before it loses the oldest.
+const BACKLOG: usize = 8192;
+
+/// Numbers, stamps and hands out events.
+#[derive(Debug)]
+pub(crate) struct Events {
+    node: NodeId,
+    boot: AtomicU64,
+    seq: AtomicU64,
+    clock: Arc<dyn Clock>,
+    sender: broadcast::Sender<Event>,
+    /// For whoever asks first: what happened since the start.
+    first: Mutex<Option<broadcast::Receiver<Event>>>,
+}
+
+impl Events {
+    pub(crate) fn new(node: NodeId, clock: Arc<dyn Clock>) -> Self {
+        let (sender, first) = broadcast::channel(BACKLOG);
+        Self {
+            node,
+            boot: AtomicU64::new(0),
+            seq: AtomicU64::new(0),
+            clock,
+            sender,
+            first: Mutex::new(Some(first)),
+        }
+    }
+
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
+        let first = self
+            .first
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        first.unwrap_or_else(|| self.sender.subscribe())
+    }
+
+    pub(crate) fn set_boot(&self, boot: Boot) {
+        self.boot.store(boot.get(), Ordering::Relaxed);
+    }
+
+    /// Records a transition; `fill` adds the fields that apply.
+    pub(crate) fn emit(&self, transition: Transition, fill: impl FnOnce(&mut Event)) {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let mut event = Event {
+            seq: self.seq.fetch_add(1, Ordering::Relaxed) + 1,
+            at_ms: millis(unix_time(&*self.clock)),
+            boot_us: distlock_core::micros(self.clock.now().since_boot()),
+            node: self.node.clone(),
+            boot: Boot::new(self.boot.load(Ordering::Relaxed)),
+            event: transition,
+            uid: None,
+            session: None,
+            session_node: None,
+            session_boot: None,
+            slot: None,
+            r#gen: None,
+            gen_max: None,
+            token: None,
+            device: None,
+            class: None,
+            by_device: None,
+            by_gen: None,
+            kick_id: None,
+            peer: None,
+            code: None,
+            message: None,
+            took_us: None,
+            result: None,
+        };
+        fill(&mut event);
+        tracing::debug!(
+            target: "distlock::kickout",
+            transition = ?event.event,
+            uid = event.uid.as_ref().map(Uid::as_str),
+            session = event.session.map(tracing::field::display),
+            r#gen = event.r#gen.map(Generation::get),
+            kick_id = event.kick_id.map(tracing::field::display),
+            result = event.result.as_deref(),
+        );
+        // Nobody listening is fine.
+        let _ = self.sender.send(event);
+    }
+}

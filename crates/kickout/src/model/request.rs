@@ -1,0 +1,225 @@
+//! The requests that nodes send to each other, and their answers.
+
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::model::{
+    ident::{Class, Device, Generation, NodeId, SessionKey, Uid},
+    notice::Code,
+    record::Revocation,
+};
+
+/// "End exactly this session."
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct KickRequest {
+    /// The account.
+    pub uid: Uid,
+    /// Which session.
+    pub key: SessionKey,
+    /// The highest generation that is meant.
+    pub gen_max: Generation,
+    /// Why.
+    pub reason: Code,
+    /// Why, for people.
+    pub text: Option<String>,
+    /// The device that took over.
+    pub by_device: Option<Device>,
+    /// The generation that took over.
+    pub by_gen: Option<Generation>,
+    /// The same in every retry.
+    pub kick_id: Uuid,
+    /// Who asks. For events and logs.
+    pub from: NodeId,
+    /// Time from the write that decided it until this was sent, where that is known. For display.
+    #[serde(default)]
+    pub after: Option<Duration>,
+}
+
+/// What a node answers to a kick. Every answer is final: the session is not there any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum KickResult {
+    /// It was there and has been told.
+    Kicked,
+    /// It was not there, or had been told before.
+    AlreadyGone,
+    /// It belonged to an earlier incarnation of this node.
+    BootMismatch,
+    /// The account has a newer session here, which was left alone.
+    Newer(Generation),
+}
+
+/// "Deliver this to exactly this session."
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct DeliverRequest {
+    /// The account.
+    pub uid: Uid,
+    /// Which session.
+    pub key: SessionKey,
+    /// The message.
+    pub message: Message,
+    /// How long the target may take to hand it to the client.
+    pub within: Duration,
+}
+
+/// A message to an account: to all its sessions, unless it names a device or a class. The flow does
+/// not look into its text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Who sent it.
+    pub from: Uid,
+    /// The sender's name for it.
+    pub id: String,
+    /// What it says.
+    pub body: String,
+    /// Only for this device of the account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_device: Option<Device>,
+    /// Only for the account's devices of this class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_class: Option<Class>,
+}
+
+/// What a node answers to a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum DeliverResult {
+    /// The session's client acknowledged it.
+    Delivered,
+    /// It was written to the connection of a client that does not acknowledge.
+    Written,
+    /// The session's client acknowledges, and did not acknowledge it in time: it may yet arrive.
+    Unacknowledged,
+    /// The session is not the one that is active here. Nothing was delivered.
+    NotCurrent,
+    /// The session's queue is full. Nothing was delivered.
+    Full,
+    /// It was handed to the connection, which did not take it in time: it may yet arrive.
+    Unknown,
+}
+
+/// A call to another node that brought no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// It was certainly not executed.
+    NotSent(String),
+    /// It may have been executed.
+    Unknown(String),
+}
+
+impl Message {
+    /// A message without a name. The fields are public.
+    #[must_use]
+    pub fn new(from: Uid, body: impl Into<String>) -> Self {
+        Self {
+            from,
+            id: String::new(),
+            body: body.into(),
+            to_device: None,
+            to_class: None,
+        }
+    }
+
+    /// The same message for one device only.
+    #[must_use]
+    pub fn for_device(&self, device: &Device) -> Self {
+        Self {
+            to_device: Some(device.clone()),
+            to_class: None,
+            ..self.clone()
+        }
+    }
+
+    /// Whether it is for a session of this device and class.
+    #[must_use]
+    pub fn addresses(&self, device: &Device, class: &Class) -> bool {
+        self.to_device.as_ref().is_none_or(|it| it == device)
+            && self.to_class.as_ref().is_none_or(|it| it == class)
+    }
+}
+
+impl PeerError {
+    /// It was certainly not executed, because of this.
+    #[must_use]
+    pub fn not_sent(why: impl fmt::Display) -> Self {
+        Self::NotSent(why.to_string())
+    }
+
+    /// It may have been executed, and this came in between.
+    #[must_use]
+    pub fn unknown(why: impl fmt::Display) -> Self {
+        Self::Unknown(why.to_string())
+    }
+}
+
+impl fmt::Display for PeerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotSent(why) => write!(f, "not sent: {why}"),
+            Self::Unknown(why) => write!(f, "outcome unknown: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for PeerError {}
+
+impl KickRequest {
+    /// A kick of exactly this session. The optional fields are public.
+    #[must_use]
+    pub fn new(
+        uid: Uid,
+        key: SessionKey,
+        gen_max: Generation,
+        reason: Code,
+        kick_id: Uuid,
+        from: NodeId,
+    ) -> Self {
+        Self {
+            uid,
+            key,
+            gen_max,
+            reason,
+            text: None,
+            by_device: None,
+            by_gen: None,
+            kick_id,
+            from,
+            after: None,
+        }
+    }
+
+    pub(crate) fn of(uid: &Uid, revocation: &Revocation, from: &NodeId) -> Self {
+        Self {
+            uid: uid.clone(),
+            key: revocation.key.clone(),
+            gen_max: revocation.gen_max,
+            reason: revocation.reason,
+            text: revocation.text.clone(),
+            by_device: revocation.by_device.clone(),
+            by_gen: revocation.by_gen,
+            kick_id: revocation.kick_id,
+            from: from.clone(),
+            after: None,
+        }
+    }
+}
+
+impl DeliverRequest {
+    /// A delivery to exactly this session.
+    #[must_use]
+    pub const fn new(uid: Uid, key: SessionKey, message: Message, within: Duration) -> Self {
+        Self {
+            uid,
+            key,
+            message,
+            within,
+        }
+    }
+}
