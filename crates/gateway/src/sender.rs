@@ -9,10 +9,7 @@ use distlock_kickout::{Message, Uid};
 
 use crate::{
     bearer::Bearer,
-    front::{
-        Front,
-        send::{self, Fate},
-    },
+    front::{Fate, Front, check, deliver},
 };
 
 #[derive(Clone)]
@@ -60,9 +57,9 @@ impl Sender {
     /// [`ErrorKind::InvalidArgument`] for a message that may not be sent as it is; failures of the
     /// store.
     pub(crate) async fn send(&self, to: &Uid, message: &Message) -> Result<Fate> {
-        if let Err((_, why)) = send::check(message, self.front.max_frame) {
+        if let Err((_, why)) = check(message, self.front.max_frame) {
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        send::deliver(&self.front, to, message).await
+        deliver(&self.front, to, message).await
     }
 }

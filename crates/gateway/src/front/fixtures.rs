@@ -4,7 +4,9 @@ use std::{io, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::{Clock, Store, SystemClock};
-use distlock_kickout::{Class, Device, KickOut, Login, LoginOutcome, NodeId, Session, Uid};
+use distlock_kickout::{
+    Class, Device, KickOut, Login, LoginOutcome, Message, NodeId, Session, Uid,
+};
 use distlock_memory::Memory;
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -78,4 +80,15 @@ pub(crate) async fn admitted(kick: &KickOut, uid: &Uid) -> Session {
         panic!("nobody else is there");
     };
     session
+}
+
+pub(super) fn message(number: usize) -> Message {
+    let mut message = Message::new(Uid::new("otto").unwrap(), "hello");
+    message.id = format!("m{number}");
+    message
+}
+
+/// From now on messages for the account are kept.
+pub(super) async fn make_known(kick: &KickOut, uid: &Uid) {
+    admitted(kick, uid).await.logout().await;
 }

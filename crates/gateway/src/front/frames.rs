@@ -6,6 +6,8 @@ use distlock_kickout::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
+use super::{DeviceOutcome, Outcome};
+
 /// What a client sends.
 #[derive(Debug)]
 pub(crate) enum Inbound {
@@ -169,39 +171,6 @@ pub(crate) enum Outbound<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
     },
-}
-
-/// What became of a message. Of several devices, the one that is worst off speaks for all: they are
-/// in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Outcome {
-    /// The client acknowledged it.
-    Delivered,
-    /// It was written to the connection of a client that does not acknowledge.
-    Written,
-    /// It is kept until it was handed out.
-    Stored,
-    Failed,
-}
-
-impl Outcome {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Delivered => "delivered",
-            Self::Written => "written",
-            Self::Stored => "stored",
-            Self::Failed => "failed",
-        }
-    }
-}
-
-/// What became of a message for one device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct DeviceOutcome {
-    pub(crate) device: Device,
-    pub(crate) class: Class,
-    pub(crate) outcome: Outcome,
 }
 
 /// How a client of this version hears what became of its message.

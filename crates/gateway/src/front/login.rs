@@ -7,8 +7,8 @@ use distlock_kickout::{Class, Code, Device, Generation, Login, LoginOutcome, Ses
 
 use super::{
     FrameReader, FrameWriter, Front, Incoming,
+    close_code::{POLICY_VIOLATION, close_code},
     frames::{ErrorCode, Frame, Inbound, LoginFrame, Outbound, Refused, spoken},
-    machine::{POLICY_VIOLATION, close_code, within},
 };
 
 /// What a connection is told that ends before it had a session.
@@ -94,7 +94,7 @@ async fn first_login<R: FrameReader, W: FrameWriter>(
         if left.is_zero() {
             return Err(too_slow());
         }
-        let Some(incoming) = within(front, left, reader.next()).await else {
+        let Some(incoming) = front.within(left, reader.next()).await else {
             return Err(too_slow());
         };
         match understood(incoming)? {
@@ -102,7 +102,7 @@ async fn first_login<R: FrameReader, W: FrameWriter>(
             Some(Inbound::Ping) => {
                 let left = until.since(front.clock.now());
                 let pong = Outbound::Pong.to_frame();
-                match within(front, left, writer.send(&pong)).await {
+                match front.within(left, writer.send(&pong)).await {
                     Some(Ok(())) => {}
                     _ => return Err(None),
                 }
@@ -153,7 +153,7 @@ async fn admit<R: FrameReader, W: FrameWriter>(
                     match parsed {
                         Some(Ok(Inbound::Ping)) => {
                             let pong = Outbound::Pong.to_frame();
-                            match within(front, front.grace, writer.send(&pong)).await {
+                            match front.within(front.grace, writer.send(&pong)).await {
                                 Some(Ok(())) => {}
                                 _ => return Err(None),
                             }
@@ -225,7 +225,7 @@ async fn welcome<W: FrameWriter>(
             code => denied(code, &notice.reason, by),
         });
     }
-    match within(front, front.grace, writer.send(&welcome)).await {
+    match front.within(front.grace, writer.send(&welcome)).await {
         Some(Ok(())) => Ok(session),
         _ => Err(None),
     }
@@ -306,7 +306,7 @@ mod tests {
     use distlock_memory::Memory;
 
     use super::{
-        super::stage::{Reads, admitted, front, kick},
+        super::fixtures::{Reads, admitted, front, kick},
         *,
     };
     use crate::inbox::RecordsInbox;

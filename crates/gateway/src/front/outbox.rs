@@ -275,8 +275,8 @@ mod tests {
 
     use super::{
         super::{
+            fixtures::{LONG, Reads, admitted, kick},
             frames::Outbound,
-            stage::{LONG, Reads, admitted, kick},
         },
         *,
     };

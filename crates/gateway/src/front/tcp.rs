@@ -7,9 +7,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, WriteHalf};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    FrameReader, FrameWriter, Front, Incoming,
+    FrameReader, FrameWriter, Front, Incoming, connection,
     frames::{ErrorCode, Frame},
-    machine,
 };
 use crate::listen::{Line, LineListener};
 
@@ -28,7 +27,7 @@ pub(crate) async fn serve_tcp(front: Front, mut listener: LineListener, stop: Ca
         tracing::debug!(peer = %handle.peer(), "a client connected by TCP");
         let (reader, writer) = tokio::io::split(line);
         let reader = TcpReader::new(reader, front.max_frame);
-        front.connections.spawn(machine::serve(
+        front.connections.spawn(connection::serve(
             front.clone(),
             reader,
             TcpWriter(writer),

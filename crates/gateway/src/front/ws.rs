@@ -20,9 +20,8 @@ use futures_util::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    FrameReader, FrameWriter, Front, Incoming,
+    FrameReader, FrameWriter, Front, Incoming, connection,
     frames::{ErrorCode, Frame},
-    machine,
 };
 use crate::{
     health::health,
@@ -87,7 +86,7 @@ async fn converse(front: Front, socket: WebSocket, line: LineHandle) {
         lost: false,
         gone: false,
     };
-    machine::serve(front, reader, WsWriter(writer), line).await;
+    connection::serve(front, reader, WsWriter(writer), line).await;
 }
 
 struct WsReader {

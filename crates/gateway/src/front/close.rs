@@ -1,0 +1,216 @@
+//! The end of a connection that has a session.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::Moment;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    FrameReader, FrameWriter, Incoming,
+    close_code::{NORMAL, close_code},
+    conversation::{Conversation, Ending, next},
+    frames::{ErrorCode, Inbound, Outbound},
+    outbox::{Outbox, Urgent},
+};
+
+/// Time for the last words of a connection to get on the wire before it is reset.
+pub(super) const LAST_WORDS: Duration = Duration::from_millis(100);
+
+impl<R: FrameReader> Conversation<R> {
+    /// Holds the conversation and ends it. Answers whether the client closed the connection first.
+    pub(super) async fn hold<W: FrameWriter>(&mut self, writer: W) -> bool {
+        let inbox = Arc::clone(&self.front.inbox);
+        let (outbox, writing) = Outbox::open(writer, Arc::clone(&self.session), inbox);
+        let writing = AbortOnDropHandle::new(tokio::spawn(writing));
+        let ending = self.converse(&outbox).await;
+        // On its own: neither does the directory wait for the client's leave-taking, nor the end of the connection for a store
+        // that does not answer.
+        let session = Arc::clone(&self.session);
+        self.front.connections.spawn(async move {
+            session.logout().await;
+        });
+        let clean = self.part(&outbox, ending).await;
+        drop(writing);
+        clean
+    }
+
+    /// Takes leave: what is to be said goes out before anything is closed, and the client gets the time to close first.
+    pub(super) async fn part(&mut self, outbox: &Outbox, ending: Ending) -> bool {
+        let (code, reason) = match &ending {
+            Ending::Gone => return true,
+            Ending::Unwritable => return false,
+            Ending::Closing => return self.after_closing().await,
+            Ending::Bye => (NORMAL, "goodbye"),
+            Ending::Broken(code, reason) => {
+                let frame = Outbound::Error {
+                    code: *code,
+                    reason,
+                    id: None,
+                    retry_after_ms: None,
+                };
+                outbox.urgent(Urgent::Last(frame.to_frame()));
+                (close_code(*code), *reason)
+            }
+            Ending::Told(notice) => {
+                outbox.urgent(Urgent::Last(Outbound::Offline(notice).to_frame()));
+                (notice.code.websocket(), notice.code.text())
+            }
+        };
+        let until = self.front.clock.now() + self.front.grace;
+        let mut patient = !matches!(ending, Ending::Broken(..));
+        while patient {
+            let left = until.since(self.front.clock.now());
+            // Also for a client that always has something to say.
+            if left.is_zero() {
+                break;
+            }
+            let next = next(&mut self.early, &mut self.reader, false);
+            match self.front.within(left, next).await {
+                Some(Incoming::Gone) => return true,
+                Some(Incoming::Closing) => return self.after_closing().await,
+                Some(Incoming::Frame(text, id)) => {
+                    let sent = match Inbound::parse(&text, id) {
+                        Ok(Inbound::Send(frame)) => Some(frame.id),
+                        Ok(Inbound::Login(_)) => None,
+                        _ => continue,
+                    };
+                    let frame = Outbound::Error {
+                        code: ErrorCode::Superseded,
+                        reason: "the session is over",
+                        id: sent.as_deref(),
+                        retry_after_ms: None,
+                    };
+                    outbox.urgent(Urgent::Frame(frame.to_frame()));
+                }
+                Some(Incoming::Bad(..)) | None => patient = false,
+                Some(Incoming::Alive) => {}
+            }
+        }
+        self.cut_off(outbox, until, code, reason).await
+    }
+
+    /// Ends the connection of a client that stays or cannot be understood. What was said to it last has the time until `until`
+    /// to be written, because a reset throws away what still waits here, and then a moment to arrive.
+    async fn cut_off(
+        &mut self,
+        outbox: &Outbox,
+        until: Moment,
+        code: u16,
+        reason: &'static str,
+    ) -> bool {
+        outbox.urgent(Urgent::Close(code, reason));
+        let front = self.front.clone();
+        let reader = &mut self.reader;
+        let said = async {
+            let left = until.since(front.clock.now());
+            front.within(left, outbox.over()).await;
+            front.clock.sleep(LAST_WORDS).await;
+        };
+        // It is heard meanwhile: a client may read only when it has sent everything.
+        let answered = async {
+            let closed = loop {
+                match reader.next().await {
+                    Incoming::Gone => break true,
+                    Incoming::Closing => break false,
+                    _ => {}
+                }
+            };
+            outbox.over().await;
+            closed
+        };
+        let closed = tokio::select! {
+            biased;
+            () = said => false,
+            closed = answered => closed,
+        };
+        metrics::counter!("distlock_forced_close_total").increment(1);
+        self.session.cut_off();
+        closed
+    }
+
+    /// Both sides have said that they close (the library answers a closing frame by itself): the connection is only to be
+    /// taken down, by the client if it does so at once.
+    async fn after_closing(&mut self) -> bool {
+        let front = self.front.clone();
+        front
+            .within(LAST_WORDS, async {
+                while !matches!(self.reader.next().await, Incoming::Gone) {}
+            })
+            .await;
+        front.clock.sleep(LAST_WORDS / 2).await;
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::VecDeque, io};
+
+    use async_trait::async_trait;
+    use distlock_core::{Clock as _, SystemClock};
+    use distlock_kickout::{Code, Uid};
+    use distlock_memory::Memory;
+    use tokio::time::timeout;
+
+    use super::{
+        super::fixtures::{LONG, Reads, admitted, front, kick},
+        super::frames::Frame,
+        *,
+    };
+    use crate::inbox::RecordsInbox;
+
+    /// A client that sends this, and stays.
+    struct Sends(VecDeque<Incoming>);
+
+    #[async_trait]
+    impl FrameReader for Sends {
+        async fn next(&mut self) -> Incoming {
+            match self.0.pop_front() {
+                Some(incoming) => incoming,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// A client that reads, and takes its time.
+    struct Slow(Reads);
+
+    #[async_trait]
+    impl FrameWriter for Slow {
+        async fn send(&mut self, frame: &Frame) -> io::Result<()> {
+            SystemClock.sleep(LAST_WORDS * 3).await;
+            self.0.send(frame).await
+        }
+
+        async fn close(&mut self, code: u16, reason: &str) -> io::Result<()> {
+            self.0.close(code, reason).await
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_said_last_is_written_also_to_a_slow_client() {
+        let memory = Memory::default();
+        let kick = kick(&memory).await;
+        let bad = || Incoming::Bad(ErrorCode::BadFrame, "no frame");
+        for (code, wanted) in [(None, "error"), (Some(Code::Superseded), "offline")] {
+            let anna = Uid::new("anna").unwrap();
+            let session = Arc::new(admitted(&kick, &anna).await);
+            let mut conversation = Conversation {
+                early: VecDeque::new(),
+                session: Arc::clone(&session),
+                version: 1,
+                front: front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
+                reader: Sends([bad()].into()),
+            };
+            if let Some(code) = code {
+                session.end(code);
+            }
+            let (client, read) = Reads::up_to(9);
+            let held = timeout(LONG, conversation.hold(Slow(client))).await;
+            assert!(!held.unwrap(), "it stayed");
+            let read = read.borrow();
+            let last: serde_json::Value = serde_json::from_str(&read[0].json).unwrap();
+            assert_eq!((&last["type"], read.len()), (&wanted.into(), 1));
+        }
+    }
+}

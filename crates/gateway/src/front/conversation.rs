@@ -1,0 +1,186 @@
+//! A connection with a session, until it ends.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use distlock_core::Moment;
+use distlock_kickout::{Code, Offline, Session};
+use futures_util::future::{BoxFuture, FutureExt as _};
+
+use super::{
+    FrameReader, Front, Incoming,
+    frames::{ErrorCode, Frame, Inbound, Outbound, Refused},
+    kept,
+    login::EARLY,
+    outbox::Outbox,
+    send,
+};
+
+/// How much longer than the heartbeat a client's request may take: deliveries end long before, so beyond this the client does
+/// not read its answers.
+const WORK: Duration = Duration::from_secs(15);
+
+/// A connection with a session.
+pub(super) struct Conversation<R> {
+    pub(super) session: Arc<Session>,
+    /// The version of the protocol that its client speaks.
+    pub(super) version: u64,
+    pub(super) front: Front,
+    pub(super) reader: R,
+    /// What the client sent behind its login, or behind a request that is not answered yet.
+    pub(super) early: VecDeque<Incoming>,
+}
+
+/// Why a conversation ends.
+pub(super) enum Ending {
+    /// The client is gone.
+    Gone,
+    /// Nothing more can be written to it.
+    Unwritable,
+    /// The client closes.
+    Closing,
+    /// The client said goodbye; it closes.
+    Bye,
+    /// What came cannot be trusted.
+    Broken(ErrorCode, &'static str),
+    /// The session must go.
+    Told(Offline),
+}
+
+/// What the client sent next: first what came early, unless only new things are wanted.
+///
+/// Cancel safety: as the reader's own.
+pub(super) async fn next<R: FrameReader>(
+    early: &mut VecDeque<Incoming>,
+    reader: &mut R,
+    only_new: bool,
+) -> Incoming {
+    match early.pop_front_if(|_| !only_new) {
+        Some(incoming) => incoming,
+        None => reader.next().await,
+    }
+}
+
+impl<R: FrameReader> Conversation<R> {
+    pub(super) async fn converse(&mut self, outbox: &Outbox) -> Ending {
+        let session = Arc::clone(&self.session);
+        // A task of its own: what was handed out is forgotten, also when the session ends meanwhile.
+        let kept = self.front.connections.spawn(kept::hand_out_kept(
+            self.front.clone(),
+            Arc::clone(&session),
+            outbox.replies(),
+        ));
+        let kept = async {
+            let _ = kept.await;
+        };
+        // One request of the client at a time: the next one is looked at when this one is answered.
+        // Acknowledgements are not requests: two clients that send to each other would wait for
+        // each other.
+        let acks = session.acknowledges();
+        let mut work: Option<BoxFuture<'static, ()>> = (!acks).then(|| kept.boxed());
+        let mut heard = self.front.clock.now();
+        loop {
+            let patience = if work.is_some() { WORK } else { Duration::ZERO };
+            let silence = self.silence_left(heard + patience);
+            let busy = work.is_some();
+            let may_read = !busy || (acks && self.early.len() < EARLY);
+            tokio::select! {
+                biased;
+                notice = session.superseded() => return Ending::Told(notice),
+                () = outbox.over() => return Ending::Unwritable,
+                () = async { match &mut work { Some(work) => work.await, None => std::future::pending().await } } => {
+                    work = None;
+                    heard = self.front.clock.now();
+                }
+                incoming = next(&mut self.early, &mut self.reader, busy), if may_read => {
+                    heard = self.front.clock.now();
+                    if busy {
+                        match acknowledged(&incoming) {
+                            Some(seq) => outbox.acknowledged(seq),
+                            None => self.early.push_back(incoming),
+                        }
+                        continue;
+                    }
+                    match self.answer(incoming, outbox) {
+                        Ok(next) => work = next,
+                        Err(ending) => return ending,
+                    }
+                }
+                () = self.front.clock.sleep(silence) => {
+                    if self.silence_left(heard + patience).is_zero() {
+                        session.end(Code::HeartbeatLost);
+                    }
+                }
+            }
+        }
+    }
+
+    fn silence_left(&self, heard: Moment) -> Duration {
+        (heard + self.front.heartbeat).since(self.front.clock.now())
+    }
+
+    fn answer(
+        &self,
+        incoming: Incoming,
+        outbox: &Outbox,
+    ) -> Result<Option<BoxFuture<'static, ()>>, Ending> {
+        let reply = |frame: Frame| -> Option<BoxFuture<'static, ()>> {
+            let replies = outbox.replies();
+            Some(Box::pin(async move {
+                // A closed outbox is noticed by the conversation.
+                let _ = replies.send(frame.into()).await;
+            }))
+        };
+        let error = |code, reason: &str, id: Option<&str>| {
+            reply(
+                Outbound::Error {
+                    code,
+                    reason,
+                    id,
+                    retry_after_ms: None,
+                }
+                .to_frame(),
+            )
+        };
+        let (text, id) = match incoming {
+            Incoming::Frame(text, id) => (text, id),
+            Incoming::Alive => return Ok(None),
+            Incoming::Bad(code, reason) => return Err(Ending::Broken(code, reason)),
+            Incoming::Closing => return Err(Ending::Closing),
+            Incoming::Gone => return Err(Ending::Gone),
+        };
+        Ok(match Inbound::parse(&text, id) {
+            Err(Refused::Garbage) => {
+                return Err(Ending::Broken(
+                    ErrorCode::BadFrame,
+                    "not a frame of this protocol",
+                ));
+            }
+            Err(Refused::Value { why, id }) => error(ErrorCode::BadValue, &why, id.as_deref()),
+            Ok(Inbound::Login(_)) => error(ErrorCode::LoggedIn, "there was a login already", None),
+            Ok(Inbound::Ping) => reply(Outbound::Pong.to_frame()),
+            Ok(Inbound::Ack(ack)) => {
+                outbox.acknowledged(ack.seq);
+                None
+            }
+            Ok(Inbound::Bye | Inbound::Logout) => return Err(Ending::Bye),
+            Ok(Inbound::Send(frame)) => Some(Box::pin(send::send(
+                self.front.clone(),
+                Arc::clone(&self.session),
+                self.version,
+                frame,
+                outbox.replies(),
+            ))),
+        })
+    }
+}
+
+/// The message that a client acknowledges.
+fn acknowledged(incoming: &Incoming) -> Option<u64> {
+    let Incoming::Frame(text, id) = incoming else {
+        return None;
+    };
+    match Inbound::parse(text, *id) {
+        Ok(Inbound::Ack(ack)) => Some(ack.seq),
+        _ => None,
+    }
+}

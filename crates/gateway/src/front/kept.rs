@@ -1,0 +1,140 @@
+//! Messages that were kept for a client.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::Result;
+use distlock_kickout::Session;
+
+use super::{
+    Front,
+    outbox::{Replies, Reply},
+};
+
+/// How long further kept messages are waited for before those that have arrived are forgotten.
+const TOGETHER: Duration = Duration::from_millis(500);
+
+/// Hands out what was kept for an account, or for this device of it. A message is forgotten after
+/// it has arrived, as far as its client can tell: what the last word of the session overtook, or a
+/// crash, waits for the next session. One that has arrived and is not yet forgotten then comes once
+/// more; its id tells.
+pub(super) async fn hand_out_kept(front: Front, session: Arc<Session>, replies: Replies) {
+    let inbox = &front.inbox;
+    let handed_out = async {
+        let mut kept = inbox.claim(session.uid()).await?;
+        kept.retain(|message| message.addresses(session.device(), session.class()));
+        let mut receipts = Vec::with_capacity(kept.len());
+        for message in &kept {
+            let (reply, arrived) = Reply::with_receipt(message.clone());
+            if !session.is_active() || replies.send(reply).await.is_err() {
+                break;
+            }
+            receipts.push(arrived);
+        }
+        // The outbox may go on without this task.
+        drop(replies);
+        let mut kept = &kept[..receipts.len()];
+        let mut receipts = receipts.into_iter();
+        while let Some(first) = receipts.next() {
+            if first.await.is_err() {
+                break;
+            }
+            // Those that arrive one after the other are forgotten together.
+            let mut arrived = 1;
+            let more = async {
+                for receipt in receipts.by_ref() {
+                    if receipt.await.is_err() {
+                        return;
+                    }
+                    arrived += 1;
+                }
+            };
+            front.within(TOGETHER, more).await;
+            let (these, others) = kept.split_at(arrived);
+            inbox.forget(session.uid(), these).await?;
+            kept = others;
+        }
+        Result::<()>::Ok(())
+    };
+    if let Err(error) = handed_out.await {
+        tracing::warn!(uid = %session.uid(), %error, "kept messages could not be handed out");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_kickout::{Code, Uid};
+    use distlock_memory::Memory;
+    use tokio::time::timeout;
+    use tokio_util::task::AbortOnDropHandle;
+
+    use super::{
+        super::{
+            fixtures::{LONG, Reads, admitted, front, kick, message},
+            outbox::Outbox,
+        },
+        *,
+    };
+    use crate::inbox::{OfflineStore, RecordsInbox};
+
+    #[tokio::test]
+    async fn what_was_not_written_is_kept() {
+        let memory = Memory::default();
+        let kick = kick(&memory).await;
+        let anna = Uid::new("anna").unwrap();
+        let inbox: Arc<dyn OfflineStore> = Arc::new(RecordsInbox::new(memory.records()));
+        // More than wait in the outbox, so that some are queued and others are not.
+        let messages: Vec<_> = (0..40).map(message).collect();
+        for message in &messages {
+            inbox.keep(&anna, message).await.unwrap();
+        }
+        let session = Arc::new(admitted(&kick, &anna).await);
+        let (client, mut read) = Reads::up_to(3);
+        let (outbox, writing) = Outbox::open(client, Arc::clone(&session), Arc::clone(&inbox));
+        let writing = tokio::spawn(writing);
+        let handing_out = tokio::spawn(hand_out_kept(
+            front(&kick, Arc::clone(&inbox)),
+            Arc::clone(&session),
+            outbox.replies(),
+        ));
+        let three = read.wait_for(|read| read.len() == 3);
+        timeout(LONG, three).await.unwrap().unwrap();
+        // As at the end of a connection.
+        writing.abort();
+        timeout(LONG, handing_out).await.unwrap().unwrap();
+        assert_eq!(inbox.claim(&anna).await.unwrap(), messages[3..]);
+    }
+
+    #[tokio::test]
+    async fn what_waits_when_the_session_ends_is_kept() {
+        let memory = Memory::default();
+        let kick = kick(&memory).await;
+        let anna = Uid::new("anna").unwrap();
+        let inbox: Arc<dyn OfflineStore> = Arc::new(RecordsInbox::new(memory.records()));
+        let messages: Vec<_> = (0..10).map(message).collect();
+        for message in &messages {
+            inbox.keep(&anna, message).await.unwrap();
+        }
+        let session = Arc::new(admitted(&kick, &anna).await);
+        let (client, read) = Reads::up_to(99);
+        let (outbox, writing) = Outbox::open(client, Arc::clone(&session), Arc::clone(&inbox));
+        let replies = outbox.replies();
+        let free = replies.capacity();
+        let handing_out = tokio::spawn(hand_out_kept(
+            front(&kick, Arc::clone(&inbox)),
+            Arc::clone(&session),
+            outbox.replies(),
+        ));
+        let all_wait = async {
+            while replies.capacity() > free - messages.len() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(LONG, all_wait).await.unwrap();
+        session.end(Code::Superseded);
+        // The last word is not there yet.
+        let _writing = AbortOnDropHandle::new(tokio::spawn(writing));
+        timeout(LONG, handing_out).await.unwrap().unwrap();
+        assert!(read.borrow().is_empty());
+        assert_eq!(inbox.claim(&anna).await.unwrap(), messages);
+    }
+}
