@@ -7,7 +7,7 @@ use distlock_core::Result;
 use distlock_kickout::Uid;
 use serde::Serialize;
 
-use crate::web::{Answer, WebService};
+use super::web_service::{Answer, WebService};
 
 /// Longest wait for an answer: a client's next frame waits for it as well.
 pub(crate) const MAX_MAY_SEND: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use distlock_kickout::{
 };
 use serde::Serialize;
 
-use crate::web::{Answer, WebService};
+use super::web_service::{Answer, WebService};
 
 /// What a client is told without a reason of the service's.
 const REFUSED: &str = "the account may not log in now";

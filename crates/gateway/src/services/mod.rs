@@ -1,0 +1,11 @@
+//! Web services of the operator's own that a node asks.
+
+mod may_send;
+mod profiles;
+mod web_service;
+
+pub(crate) use may_send::{MAX_MAY_SEND, WebMaySend};
+pub use may_send::{MaySend, Permission};
+pub(crate) use profiles::WebProfiles;
+pub(crate) use web_service::WebService;
+pub use web_service::{connector, root_cause};
