@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use distlock_core::Clock;
 
 use super::pass::{COOKIE, GOOD, Passes};
-use crate::{bearer::Bearer, config::Secret, token::random};
+use crate::{bearer::Bearer, config::Secret};
 
 #[derive(Clone)]
 pub(crate) struct Guard {
@@ -27,7 +27,7 @@ impl Guard {
         let (token, made) = match configured {
             Some(token) => (token, None),
             None => {
-                let made = random();
+                let made = Secret::random();
                 (made.clone(), Some(made))
             }
         };

@@ -14,7 +14,7 @@ use std::{
 use axum::http::{HeaderMap, header};
 use distlock_core::{Clock, Moment};
 
-use crate::{config::Secret, token::random};
+use crate::config::Secret;
 
 /// How long a pass is good.
 pub(super) const GOOD: Duration = Duration::from_secs(12 * 3600);
@@ -46,7 +46,7 @@ impl Passes {
 
     /// A new pass: its cookie, and the half that the script keeps.
     pub(super) fn make(&self) -> (Secret, Secret) {
-        let (cookie, orders) = (random(), random());
+        let (cookie, orders) = (Secret::random(), Secret::random());
         let pass = Pass {
             cookie: cookie.clone(),
             orders: orders.clone(),

@@ -2,14 +2,11 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use distlock_core::{Error, ErrorKind, Result, excerpt};
+use distlock_core::{Error, Result, excerpt};
 use distlock_kickout::NodeId;
 
-use super::{GatewayConfig, Secret};
-use crate::may_send::MAX_MAY_SEND;
-
-/// What every error about a key begins with, directly before the key.
-const PREFIX: &str = "gateway.";
+use super::{GatewayConfig, Secret, error::PREFIX, invalid};
+use crate::services::MAX_MAY_SEND;
 
 /// A token as requests carry it.
 fn bearer<'a>(key: &str, token: Option<&'a Secret>) -> Result<Option<&'a str>> {
@@ -31,7 +28,7 @@ impl GatewayConfig {
     /// Checks every key against its limits.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`], naming the key, the limit and the value.
+    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig), naming the key, the limit and the value.
     pub fn validate(&self) -> Result<()> {
         if self.node.is_empty() {
             return Err(invalid(
@@ -156,7 +153,7 @@ impl GatewayConfig {
     /// The `admin_token` as requests carry it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when no request could: it would be nobody's.
+    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) when no request could: it would be nobody's.
     pub fn admin_bearer(&self) -> Result<Option<&str>> {
         bearer("admin_token", self.admin_token.as_ref())
     }
@@ -204,8 +201,4 @@ fn address(key: &str, value: &str) -> Result<()> {
             ),
         )),
     }
-}
-
-pub(crate) fn invalid(key: &str, problem: &str) -> Error {
-    Error::new(ErrorKind::InvalidConfig, format!("{PREFIX}{key} {problem}"))
 }

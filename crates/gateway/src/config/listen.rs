@@ -1,11 +1,6 @@
 //! What the configuration says of listeners: TLS, and what may stand in front of them.
 
-use std::net::SocketAddr;
-
-use distlock_core::Result;
 use serde::Deserialize;
-
-use super::{GatewayConfig, invalid};
 
 /// How nodes know that another one is a node, beside the token that each call carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -42,69 +37,4 @@ pub(crate) struct TlsFiles {
     pub(crate) peer_ca: Option<String>,
     pub(crate) peer_auth: PeerAuth,
     pub(crate) peer_name: Option<String>,
-}
-
-impl GatewayConfig {
-    /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for half a pair, and for keys that
-    /// mean nothing without another one.
-    pub(crate) fn tls_files(&self) -> Result<TlsFiles> {
-        let pair = |cert_key, cert: &Option<String>, key_key, key: &Option<String>| {
-            let lacks = |set, other| {
-                let problem = format!("is set without {other}: a certificate needs its key");
-                Err(invalid(set, &problem))
-            };
-            match (cert, key) {
-                (Some(cert), Some(key)) => Ok(Some((cert.clone(), key.clone()))),
-                (None, None) => Ok(None),
-                (Some(_), None) => lacks(cert_key, key_key),
-                (None, Some(_)) => lacks(key_key, cert_key),
-            }
-        };
-        let own = pair("tls_cert", &self.tls_cert, "tls_key", &self.tls_key)?;
-        let peer = pair(
-            "peer_tls_cert",
-            &self.peer_tls_cert,
-            "peer_tls_key",
-            &self.peer_tls_key,
-        )?;
-        if self.peer_tls_ca.is_none() {
-            for (key, set) in [
-                ("peer_tls_cert", peer.is_some()),
-                ("peer_tls_name", self.peer_tls_name.is_some()),
-                ("peer_tls_auth", self.peer_tls_auth == PeerAuth::Mutual),
-            ] {
-                if set {
-                    let problem = "is set without peer_tls_ca, which turns on TLS between nodes";
-                    return Err(invalid(key, problem));
-                }
-            }
-        }
-        Ok(TlsFiles {
-            own,
-            peer,
-            peer_ca: self.peer_tls_ca.clone(),
-            peer_auth: self.peer_tls_auth,
-            peer_name: self.peer_tls_name.clone(),
-        })
-    }
-
-    /// What is not on loopback is for others to read and change on the way.
-    pub(crate) fn check_listen(&self, key: &str, address: SocketAddr) -> Result<()> {
-        let (secured, by) = if key == "peer_listen" {
-            (self.peer_tls_ca.is_some(), "peer_tls_ca")
-        } else {
-            (self.tls_cert.is_some(), "tls_cert and tls_key")
-        };
-        if address.ip().is_loopback() || secured || self.insecure_listen {
-            return Ok(());
-        }
-        Err(invalid(
-            key,
-            &format!(
-                "is {address}, which is beyond loopback, without TLS: set {by}, or where the \
-                 network itself keeps others out insecure_listen (--insecure-listen)"
-            ),
-        ))
-    }
 }

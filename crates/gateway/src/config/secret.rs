@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::Deserialize;
-
-use crate::token;
+use sha2::Sha256;
+use uuid::Uuid;
 
 /// A secret from the configuration: never shown.
 #[derive(Clone, Deserialize)]
@@ -17,9 +18,15 @@ impl Secret {
         Self(secret.into())
     }
 
+    /// A secret that nobody knows yet: two random UUIDs have 244 random bits.
+    pub(crate) fn random() -> Self {
+        let (one, two) = (Uuid::new_v4().simple(), Uuid::new_v4().simple());
+        Self::new(format!("{one}{two}"))
+    }
+
     /// Compares in constant time.
     pub(crate) fn matches(&self, other: &str) -> bool {
-        token::same(self.0.as_bytes(), other.as_bytes())
+        same(self.0.as_bytes(), other.as_bytes())
     }
 
     /// The secret itself, for sending it where it belongs.
@@ -32,5 +39,29 @@ impl Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
+    }
+}
+
+/// Compares two secrets in a time that does not tell where they differ.
+pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
+    let digest = |secret: &[u8]| {
+        let mut mac = Hmac::<Sha256>::new_from_slice(b"compare").ok()?;
+        mac.update(secret);
+        Some(mac)
+    };
+    match (digest(a), digest(b)) {
+        (Some(a), Some(b)) => a.verify_slice(&b.finalize().into_bytes()).is_ok(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_compared_whole() {
+        assert!(same(b"abc", b"abc"));
+        assert!(!same(b"abc", b"abd") && !same(b"abc", b"ab") && !same(b"", b"a"));
     }
 }

@@ -1,24 +1,13 @@
 //! The `[gateway]` table.
 
-mod check;
-mod keys;
-mod listen;
-mod secret;
-mod service;
-
 use std::time::Duration;
 
 use distlock_core::{Result, parse_duration};
 use distlock_kickout::{Admission, Class, Confirm, OnExceed, PolicyName, RouteMode, Timers};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
+use super::{ClientAddress, PeerAuth, Secret, ServiceSettings, invalid};
 use crate::token::TokenKey;
-
-pub(crate) use check::invalid;
-pub(crate) use listen::TlsFiles;
-pub use listen::{ClientAddress, PeerAuth};
-pub use secret::Secret;
-pub(crate) use service::ServiceSettings;
 
 /// Everything a gateway node is told. Every key has a default except `node` and `token_key`.
 ///

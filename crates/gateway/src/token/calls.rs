@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::{TokenKey, hex, jwt, jwt::Hs256, refused, same, seconds};
+use super::jwt::{self, Hs256, refused, seconds};
+use crate::config::same;
 
 const PURPOSE: &str = "distlock calls between nodes, version 1";
 /// How long a token is good, and how far the clocks of nodes may be apart.
@@ -76,14 +77,10 @@ impl BodyHash {
 }
 
 impl PeerKey {
-    pub(super) fn of(key: &TokenKey) -> Result<Self> {
+    pub(super) fn derived(signs: &Hs256, also: Option<&Hs256>) -> Result<Self> {
         Ok(Self {
-            signs: key.signs.derived(PURPOSE)?,
-            also: key
-                .also
-                .as_ref()
-                .map(|it| it.derived(PURPOSE))
-                .transpose()?,
+            signs: signs.derived(PURPOSE)?,
+            also: also.map(|key| key.derived(PURPOSE)).transpose()?,
         })
     }
 
@@ -148,12 +145,19 @@ fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use distlock_core::{Clock as _, SystemClock};
     use serde_json::json;
 
-    use super::{super::ISSUER, *};
+    use super::{
+        super::{TokenKey, login::ISSUER, mint},
+        *,
+    };
 
     const CALL: Call<'_> = Call {
         from: "n2",
@@ -206,7 +210,7 @@ mod tests {
         let logins = key(7);
         let peers = logins.peers().unwrap();
         let anna = distlock_kickout::Uid::new("anna").unwrap();
-        let login = super::super::mint(&logins, &anna, Duration::from_secs(60)).unwrap();
+        let login = mint(&logins, &anna, Duration::from_secs(60)).unwrap();
         let call = peers.sign(CALL, b"", now()).unwrap();
         let refusal = check(&peers, &login, now()).unwrap_err();
         assert!(!refusal.contains("older"), "{refusal}");
@@ -220,7 +224,7 @@ mod tests {
             "exp": seconds(now()) + 30, "jti": Uuid::new_v4(),
         });
         let key = key(7);
-        let older = key.signs.sign(&older).unwrap();
+        let older = key.sign_claims(&older).unwrap();
         let refusal = check(&key.peers().unwrap(), &older, now()).unwrap_err();
         let says = ["older version", "upgrade", "distlock-calls: 1"];
         assert!(says.iter().all(|it| refusal.contains(it)), "{refusal}");

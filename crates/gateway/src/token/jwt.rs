@@ -4,7 +4,7 @@
 //! of JWT choose their cryptography once per process: a program that embeds a node may have chosen
 //! otherwise.
 
-use std::fmt;
+use std::{fmt, time::SystemTime};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use distlock_core::{Error, ErrorKind, Result};
@@ -110,6 +110,15 @@ pub(super) fn unproven_audience(token: &str) -> Option<String> {
     let claims = URL_SAFE_NO_PAD.decode(claims).ok()?;
     let claims: Audience = serde_json::from_slice(&claims).ok()?;
     Some(claims.aud)
+}
+
+pub(super) fn refused(why: &str) -> Error {
+    Error::new(ErrorKind::AccessDenied, format!("token refused: {why}"))
+}
+
+pub(super) fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

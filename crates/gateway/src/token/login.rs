@@ -1,25 +1,19 @@
 //! Login tokens: JSON Web Tokens signed with HS256, exactly that algorithm, and every claim required.
 
-mod jwt;
-mod peers;
-
-use std::{
-    fmt,
-    time::{Duration, SystemTime},
-};
+use std::{fmt, time::Duration};
 
 use distlock_core::{Clock, Error, ErrorKind, Result, SystemClock};
 use distlock_kickout::{Class, Uid};
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
-use sha2::Sha256;
 use uuid::Uuid;
 
-use crate::config::{Secret, invalid};
-use jwt::Hs256;
-pub(crate) use peers::{Call, PeerKey, Promised};
+use super::{
+    calls::PeerKey,
+    jwt::{self, Hs256, refused, seconds},
+};
+use crate::config::invalid;
 
-const ISSUER: &str = "distlock";
+pub(super) const ISSUER: &str = "distlock";
 const CLIENTS: &str = "distlock-gateway";
 const MIN_KEY_BYTES: usize = 32;
 const LEEWAY_SECONDS: u64 = 5;
@@ -139,7 +133,7 @@ impl TokenKey {
 
     /// The keys by which nodes know one another.
     pub(crate) fn peers(&self) -> Result<PeerKey> {
-        PeerKey::of(self)
+        PeerKey::derived(&self.signs, self.also.as_ref())
     }
 
     fn mint(&self, uid: &Uid, class: Option<&Class>, ttl: Duration) -> Result<String> {
@@ -167,6 +161,11 @@ impl TokenKey {
         self.signs.sign_text(claims)
     }
 
+    #[cfg(test)]
+    pub(super) fn sign_claims(&self, claims: &impl Serialize) -> Result<String> {
+        self.signs.sign(claims)
+    }
+
     /// What is signed with either key, the one that signs first.
     fn claims<T: serde::de::DeserializeOwned>(&self, token: &str) -> Result<T> {
         jwt::read(token, [&self.signs].into_iter().chain(&self.also)).map_err(refused)
@@ -179,29 +178,6 @@ impl fmt::Debug for TokenKey {
     }
 }
 
-/// A secret that nobody knows yet: two random UUIDs have 244 random bits.
-pub(crate) fn random() -> Secret {
-    let (one, two) = (Uuid::new_v4().simple(), Uuid::new_v4().simple());
-    Secret::new(format!("{one}{two}"))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Compares two secrets in a time that does not tell where they differ.
-pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
-    let digest = |secret: &[u8]| {
-        let mut mac = Hmac::<Sha256>::new_from_slice(b"compare").ok()?;
-        mac.update(secret);
-        Some(mac)
-    };
-    match (digest(a), digest(b)) {
-        (Some(a), Some(b)) => a.verify_slice(&b.finalize().into_bytes()).is_ok(),
-        _ => false,
-    }
-}
-
 fn long_enough(name: &str, key: &[u8]) -> Result<()> {
     if key.len() >= MIN_KEY_BYTES {
         return Ok(());
@@ -211,15 +187,6 @@ fn long_enough(name: &str, key: &[u8]) -> Result<()> {
         key.len()
     );
     Err(invalid(name, &problem))
-}
-
-fn refused(why: &str) -> Error {
-    Error::new(ErrorKind::AccessDenied, format!("token refused: {why}"))
-}
-
-fn seconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]
@@ -345,11 +312,5 @@ mod tests {
         for key in [key(), key().also(&[8; 32]).unwrap()] {
             assert_eq!(format!("{key:?}"), "TokenKey(***)");
         }
-    }
-
-    #[test]
-    fn secrets_are_compared_whole() {
-        assert!(same(b"abc", b"abc"));
-        assert!(!same(b"abc", b"abd") && !same(b"abc", b"ab") && !same(b"", b"a"));
     }
 }

@@ -1,0 +1,8 @@
+//! Tokens: those of logins, and those of calls between nodes.
+
+mod calls;
+mod jwt;
+mod login;
+
+pub(crate) use calls::{Call, PeerKey, Promised};
+pub use login::{Claims, TokenKey, mint, mint_for_class};
