@@ -27,7 +27,7 @@ use tonic::{
 use tower::{Service, service_fn};
 
 use super::{
-    CALLS, CALLS_VERSION, KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
+    protocol::{CALLS, CALLS_VERSION, KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE},
     v1::{self, peer_client::PeerClient},
     wire::{
         delivered_from_wire, delivery_to_wire, idle_from_wire, kick_to_wire, kicked_from_wire,

@@ -13,7 +13,10 @@ use distlock_core::{Clock as _, SystemClock};
 use distlock_kickout::NodeId;
 use tonic::Status;
 
-use super::{CALLS, CALLS_VERSION, MAX_MESSAGE, used::UsedTokens};
+use super::{
+    protocol::{CALLS, CALLS_VERSION, MAX_MESSAGE},
+    used::UsedTokens,
+};
 use crate::{listen::LineHandle, token::PeerKey};
 
 /// In front of each message: whether it is compressed, and its length.

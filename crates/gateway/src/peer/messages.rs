@@ -14,8 +14,8 @@ use tonic::{Request, Response, Status};
 use uuid::Uuid;
 
 use super::{
-    server::invalid,
     v1::{self, messages_server::Messages, send_response},
+    wire::invalid,
 };
 use crate::{front::Outcome, listen::LineHandle, sender::Sender};
 

@@ -9,17 +9,17 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, service::Routes, transport::Server};
 
 use super::{
-    KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
     gate::{Caller, Gate, admit},
     messages,
+    protocol::{KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE},
     v1::{
         self,
         messages_server::MessagesServer,
         peer_server::{Peer, PeerServer},
     },
     wire::{
-        check_version, delivered_to_wire, delivery_from_wire, idle_to_wire, kick_from_wire,
-        kicked_to_wire, takeovers_to_wire,
+        check_version, delivered_to_wire, delivery_from_wire, idle_to_wire, invalid,
+        kick_from_wire, kicked_to_wire, takeovers_to_wire,
     },
 };
 use crate::{listen::LineListener, sender::Sender, takeovers::Recent, token::PeerKey};
@@ -120,9 +120,4 @@ impl Peer for Service {
     ) -> Result<Response<v1::TakeoversResponse>, Status> {
         Ok(Response::new(takeovers_to_wire(self.recent.takeovers())))
     }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "shaped for map_err")]
-pub(super) fn invalid(error: distlock_core::Error) -> Status {
-    Status::invalid_argument(error.message().to_owned())
 }

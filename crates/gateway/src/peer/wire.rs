@@ -7,6 +7,7 @@ use distlock_kickout::{
     Boot, Code, DeliverRequest, DeliverResult, Device, Generation, KickRequest, KickResult,
     Message, NodeId, SessionKey, Uid,
 };
+use tonic::Status;
 use uuid::Uuid;
 
 use super::v1::{self, takeovers_response};
@@ -216,6 +217,11 @@ fn key_from_wire(key: Option<v1::SessionKey>) -> Result<SessionKey> {
         boot: Boot::new(key.boot),
         session: key.session.parse()?,
     })
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "shaped for map_err")]
+pub(super) fn invalid(error: Error) -> Status {
+    Status::invalid_argument(error.message().to_owned())
 }
 
 fn bad(what: &str) -> Error {

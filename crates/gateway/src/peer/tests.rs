@@ -1,0 +1,506 @@
+//! Calls between nodes, over real connections.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, UNIX_EPOCH},
+};
+
+use distlock_core::{Clock, ManualClock, Store, SystemClock};
+use distlock_kickout::{
+    Boot, Code, DeliverRequest, DeliverResult, Generation, KickOut, KickRequest, KickResult,
+    Message, NodeAddress, NodeId, PeerError, Peers, SessionKey, Uid,
+};
+use distlock_memory::Memory;
+use tokio::{
+    io::AsyncReadExt as _,
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
+use tower_service::Service as _;
+use uuid::Uuid;
+
+use super::{
+    GrpcPeers, client,
+    protocol::{CALLS, CALLS_VERSION},
+    serve_peers, server, v1, wire,
+};
+use crate::{
+    bearer::Bearer,
+    config::Secret,
+    front::fixtures,
+    inbox::RecordsInbox,
+    listen::{Bounds, LineListener, Places},
+    sender::Sender,
+    takeovers::Recent,
+    token::{Call, TokenKey},
+};
+
+/// Far beyond anything a healthy run needs.
+const PATIENCE: Duration = Duration::from_secs(20);
+const SEND_TOKEN: &str = "a token for those who send";
+
+fn places(pending: usize) -> Places {
+    Places::new(Bounds {
+        all: 9,
+        pending,
+        all_per_address: 9,
+        pending_per_address: 9,
+    })
+}
+
+async fn node(key: &TokenKey) -> (KickOut, NodeAddress, CancellationToken) {
+    node_at(key, places(9), Arc::new(SystemClock)).await
+}
+
+async fn node_at(
+    key: &TokenKey,
+    places: Places,
+    clock: Arc<dyn Clock>,
+) -> (KickOut, NodeAddress, CancellationToken) {
+    let memory = Memory::default();
+    let store = Store::new(memory.lock(), memory.records());
+    let name = NodeId::new("n1").unwrap();
+    let kick = KickOut::builder(store, name.clone()).start().await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let to = NodeAddress {
+        node: name,
+        boot: kick.boot().unwrap(),
+        addr: listener.local_addr().unwrap().to_string(),
+    };
+    let stop = CancellationToken::new();
+    let listener = LineListener::new(
+        listener,
+        places,
+        Arc::clone(&clock),
+        Duration::from_secs(10),
+    );
+    let sender = Sender {
+        front: fixtures::front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
+        bearer: Some(Bearer::of_senders(Secret::new(SEND_TOKEN), clock)),
+    };
+    let serving = serve_peers(
+        kick.clone(),
+        Recent::new(kick.clone()),
+        key.peers().unwrap(),
+        sender,
+        listener,
+        stop.clone(),
+    );
+    tokio::spawn(async move { serving.await.unwrap() });
+    (kick, to, stop)
+}
+
+fn kick(to: &NodeAddress, boot: Boot) -> KickRequest {
+    KickRequest::new(
+        Uid::new("anna").unwrap(),
+        SessionKey {
+            node: to.node.clone(),
+            boot,
+            session: Uuid::new_v4().to_string().parse().unwrap(),
+        },
+        Generation::new(1),
+        Code::Superseded,
+        Uuid::new_v4(),
+        NodeId::new("n2").unwrap(),
+    )
+}
+
+#[tokio::test]
+async fn only_nodes_with_the_common_key_are_answered() {
+    let key = TokenKey::new(&[7; 32]).unwrap();
+    let (_kick, to, stop) = node(&key).await;
+    let n2 = NodeId::new("n2").unwrap();
+    let second = Duration::from_secs(1);
+    let good = GrpcPeers::new(
+        n2.clone(),
+        key.peers().unwrap(),
+        second,
+        Arc::new(SystemClock),
+    );
+    let answer = good.kick(&to, kick(&to, to.boot)).await;
+    assert_eq!(answer, Ok(KickResult::AlreadyGone));
+    let later = Boot::new(to.boot.get() + 1);
+    let answer = good.kick(&to, kick(&to, later)).await;
+    assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
+    let request = kick(&to, to.boot);
+    let message = Message::new(Uid::new("otto").unwrap(), "1");
+    let request = DeliverRequest::new(request.uid, request.key, message, second);
+    let answer = good.deliver(&to, request).await;
+    assert_eq!(answer, Ok(DeliverResult::NotCurrent));
+
+    let stranger = GrpcPeers::new(
+        n2,
+        TokenKey::new(&[8; 32]).unwrap().peers().unwrap(),
+        second,
+        Arc::new(SystemClock),
+    );
+    let answer = stranger.kick(&to, kick(&to, to.boot)).await;
+    assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
+    stop.cancel();
+}
+
+/// Whatever is wrong with a call's token, the body is not even decoded.
+#[tokio::test]
+async fn calls_are_refused_before_their_body_is_decoded() {
+    let key = TokenKey::new(&[7; 32]).unwrap();
+    let (_kick, to, stop) = node(&key).await;
+    let peers = key.peers().unwrap();
+    let wall = SystemClock.wall();
+    let call = |from: &str, to: &str, method: &str, body: &[u8], wall| {
+        let call = Call { from, to, method };
+        Some(peers.sign(call, body, wall).unwrap())
+    };
+    let (kick, garbage) = (
+        "/distlock.v1.Peer/Kick",
+        &b"\x00\x00\x00\x00\x02\xff\xff"[..],
+    );
+    let days = Duration::from_secs(6 * 24 * 3600);
+    let login = crate::token::mint(&key, &Uid::new("anna").unwrap(), days / 24).unwrap();
+    let channel = Endpoint::try_from(format!("http://{}", to.addr));
+    let mut channel = channel.unwrap().connect().await.unwrap();
+    for (token, code) in [
+        (call("n2", "n1", kick, garbage, wall), tonic::Code::Internal),
+        (None, tonic::Code::Unauthenticated),
+        (Some("guess".into()), tonic::Code::Unauthenticated),
+        (Some(login), tonic::Code::Unauthenticated),
+        (Some(older_token(&[7; 32])), tonic::Code::Unauthenticated),
+        (
+            call("n2", "n3", kick, garbage, wall),
+            tonic::Code::Unauthenticated,
+        ),
+        (
+            call("n2", "n1", "/distlock.v1.Peer/Idle", garbage, wall),
+            tonic::Code::Unauthenticated,
+        ),
+        (
+            call("n2", "n1", kick, b"another", wall),
+            tonic::Code::Unauthenticated,
+        ),
+        (
+            call("n2", "n1", kick, garbage, wall - days),
+            tonic::Code::Unauthenticated,
+        ),
+    ] {
+        let mut request = axum::http::Request::post(format!("http://{}{kick}", to.addr))
+            .header("content-type", "application/grpc");
+        if let Some(token) = &token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let body = tonic::body::Body::new(axum::body::Body::from(garbage));
+        std::future::poll_fn(|context| channel.poll_ready(context))
+            .await
+            .unwrap();
+        let answer = channel.call(request.body(body).unwrap());
+        let answer = answer.await.unwrap();
+        let status = answer.headers().get("grpc-status").unwrap().to_str();
+        let expected = (code as i32).to_string();
+        assert_eq!(status.unwrap(), expected, "{token:?}");
+    }
+    stop.cancel();
+}
+
+/// A node speaks for itself alone.
+#[tokio::test]
+async fn a_kick_names_the_node_whose_token_it_shows() {
+    let key = TokenKey::new(&[7; 32]).unwrap();
+    let (_kick, to, stop) = node(&key).await;
+    let peers = key.peers().unwrap();
+    let (n3, second) = (NodeId::new("n3").unwrap(), Duration::from_secs(1));
+    let calls = GrpcPeers::new(n3, peers, second, Arc::new(SystemClock));
+    // It is of n2.
+    let answer = calls.kick(&to, kick(&to, to.boot)).await;
+    let Err(PeerError::NotSent(why)) = answer else {
+        panic!("{answer:?}");
+    };
+    assert!(why.contains("another node"), "{why}");
+    stop.cancel();
+}
+
+/// As nodes signed before tokens named the call: with the common key itself.
+fn older_token(key: &[u8]) -> String {
+    let now = SystemClock.wall().duration_since(UNIX_EPOCH).unwrap();
+    let claims = serde_json::json!({
+        "sub": "n2", "iss": "distlock", "aud": "distlock-peer", "iat": now.as_secs(),
+        "exp": now.as_secs() + 30, "jti": Uuid::new_v4(),
+    });
+    let key = jsonwebtoken::EncodingKey::from_secret(key);
+    jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
+}
+
+fn with_token<T>(message: T, token: &str) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    let token = format!("Bearer {token}").parse().unwrap();
+    request.metadata_mut().insert("authorization", token);
+    request
+}
+
+async fn peer_client(to: &NodeAddress) -> v1::peer_client::PeerClient<Channel> {
+    let channel = Endpoint::try_from(format!("http://{}", to.addr));
+    v1::peer_client::PeerClient::new(channel.unwrap().connect().await.unwrap())
+}
+
+#[tokio::test]
+async fn a_node_of_an_older_version_is_told_which_version_is_needed() {
+    let key = TokenKey::new(&[7; 32]).unwrap();
+    let (_kick, to, stop) = node(&key).await;
+    let request = wire::kick_to_wire(kick(&to, to.boot));
+    let request = with_token(request, &older_token(&[7; 32]));
+    let refused = peer_client(&to).await.kick(request).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unauthenticated);
+    assert_eq!(refused.metadata().get(CALLS).unwrap(), CALLS_VERSION);
+    assert!(refused.message().contains("distlock-calls: 1"), "{refused}");
+    stop.cancel();
+}
+
+/// A node that reads other tokens is named, and is called no second time.
+#[tokio::test]
+async fn a_node_that_reads_other_tokens_is_named_with_what_to_upgrade() {
+    let key = TokenKey::new(&[7; 32]).unwrap();
+    let (kicks, to, stop) = node(&key).await;
+    for (version, says) in [
+        (
+            None,
+            ["older versions", "upgrade it to", "distlock-calls: 1"],
+        ),
+        (
+            Some("2"),
+            ["version \"2\"", "version 1", "upgrade the older"],
+        ),
+    ] {
+        let calls = Arc::new(AtomicU32::new(0));
+        let counts = Arc::clone(&calls);
+        let refuses = move |_: tonic::Request<()>| {
+            counts.fetch_add(1, Ordering::SeqCst);
+            let mut refusal = tonic::Status::unauthenticated("a peer token is needed");
+            if let Some(version) = version {
+                let version = version.parse().unwrap();
+                refusal.metadata_mut().insert(CALLS, version);
+            }
+            Err(refusal)
+        };
+        let service = server::Service {
+            kick: kicks.clone(),
+            recent: Recent::new(kicks.clone()),
+        };
+        let service = v1::peer_server::PeerServer::with_interceptor(service, refuses);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut at = to.clone();
+        at.addr = listener.local_addr().unwrap().to_string();
+        let lines = tokio_stream::wrappers::TcpListenerStream::new(listener);
+        let serving = tonic::transport::Server::builder().add_service(service);
+        let stopped = stop.clone().cancelled_owned();
+        tokio::spawn(serving.serve_with_incoming_shutdown(lines, stopped));
+        let (n2, second) = (NodeId::new("n2").unwrap(), Duration::from_secs(1));
+        let clock = Arc::new(SystemClock);
+        let peers = GrpcPeers::new(n2, key.peers().unwrap(), second, clock);
+        let answer = peers.kick(&at, kick(&at, to.boot)).await;
+        let Err(PeerError::NotSent(why)) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(says.iter().all(|it| why.contains(it)), "{why}");
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+    }
+    stop.cancel();
+}
+
+/// Whoever reads a call off the wire cannot make it again.
+#[tokio::test]
+async fn a_message_that_is_sent_again_with_its_token_is_delivered_once() {
+    let key = TokenKey::new(&[7; 32]).unwrap();
+    let (kick, to, stop) = node(&key).await;
+    let anna = Uid::new("anna").unwrap();
+    let session = fixtures::admitted(&kick, &anna).await;
+    let message = Message::new(Uid::new("otto").unwrap(), "1");
+    let request = DeliverRequest::new(anna, session.key().clone(), message, PATIENCE);
+    let body = wire::delivery_to_wire(request);
+    let call = Call {
+        from: "n2",
+        to: "n1",
+        method: "/distlock.v1.Peer/Deliver",
+    };
+    let sign = || {
+        let peers = key.peers().unwrap();
+        peers.sign(call, &client::framed(&body), SystemClock.wall())
+    };
+    let token = sign().unwrap();
+    let peer = peer_client(&to).await;
+    let deliver = async |token: &str| {
+        let request = with_token(body.clone(), token);
+        let answer = peer.clone().deliver(request).await?;
+        Ok::<_, tonic::Status>(answer.into_inner().result())
+    };
+    let delivered = Ok(v1::deliver_response::Result::Written);
+    let reads = async || session.next_message().await.delivered();
+    let (answer, _) = tokio::join!(deliver(&token), reads());
+    assert_eq!(answer.map_err(|status| status.code()), delivered);
+    tokio::select! {
+        refused = deliver(&token) => {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::Unauthenticated);
+            assert!(refused.message().contains("used before"), "{refused}");
+        }
+        _ = session.next_message() => panic!("it was delivered twice"),
+    }
+    // The same message with a token of its own is another call.
+    let again = sign().unwrap();
+    let (answer, _) = tokio::join!(deliver(&again), reads());
+    assert_eq!(answer.map_err(|status| status.code()), delivered);
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn servers_send_with_a_right_of_their_own() {
+    let key = TokenKey::new(&[7; 32]).unwrap();
+    let (kick, to, stop) = node(&key).await;
+    let anna = Uid::new("anna").unwrap();
+    let session = fixtures::admitted(&kick, &anna).await;
+    session.logout().await;
+    let channel = Endpoint::try_from(format!("http://{}", to.addr));
+    let channel = channel.unwrap().connect().await.unwrap();
+    let mut client = v1::messages_client::MessagesClient::new(channel);
+    let good = v1::SendRequest {
+        from: "the shop".into(),
+        to: "anna".into(),
+        body: r#"{"paid": 5}"#.into(),
+        id: Some("m1".into()),
+        ..Default::default()
+    };
+    let mut ask = async |token: &str, request: v1::SendRequest| {
+        let mut request = tonic::Request::new(request);
+        let shown = format!("Bearer {token}").parse().unwrap();
+        request.metadata_mut().insert("authorization", shown);
+        client.send(request).await.map(tonic::Response::into_inner)
+    };
+    let answer = ask(SEND_TOKEN, good.clone()).await.unwrap();
+    assert_eq!((&*answer.id, answer.outcome()), ("m1", v1::Outcome::Stored));
+    let call = Call {
+        from: "n2",
+        to: "n1",
+        method: "/distlock.v1.Messages/Send",
+    };
+    let body = client::framed(&good);
+    let peer = key.peers().unwrap();
+    let peer = peer.sign(call, &body, SystemClock.wall()).unwrap();
+    for token in ["guess", &peer] {
+        let refused = ask(token, good.clone()).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Unauthenticated);
+    }
+    let broken: [(fn(&mut v1::SendRequest), _, _); 4] = [
+        (
+            |it| it.version = 1,
+            tonic::Code::FailedPrecondition,
+            "version 1 of Send",
+        ),
+        (
+            |it| it.body = "no JSON".into(),
+            tonic::Code::InvalidArgument,
+            "body is no JSON",
+        ),
+        (
+            |it| it.from = String::new(),
+            tonic::Code::InvalidArgument,
+            "uid is empty",
+        ),
+        (
+            |it| it.id = Some("x".repeat(129)),
+            tonic::Code::InvalidArgument,
+            "128 bytes",
+        ),
+    ];
+    for (spoil, code, says) in broken {
+        let mut request = good.clone();
+        spoil(&mut request);
+        let refused = ask(SEND_TOKEN, request).await.unwrap_err();
+        assert_eq!(refused.code(), code);
+        assert!(refused.message().contains(says), "{refused}");
+    }
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn strangers_keep_no_connection() {
+    let key = TokenKey::new(&[7; 32]).unwrap();
+    let clock = ManualClock::new();
+    let (_kick, to, stop) = node_at(&key, places(2), Arc::new(clock.clone())).await;
+    let (n2, second) = (NodeId::new("n2").unwrap(), Duration::from_secs(1));
+    let peers = GrpcPeers::new(n2, key.peers().unwrap(), second, Arc::new(SystemClock));
+    let answer = peers.kick(&to, kick(&to, to.boot)).await;
+    assert_eq!(answer, Ok(KickResult::AlreadyGone));
+    let ended = async |stream: &mut TcpStream| {
+        let mut answer = Vec::new();
+        let read = stream.read_to_end(&mut answer);
+        // What the server says first is of no interest.
+        let _ = timeout(Duration::from_secs(20), read).await.unwrap();
+    };
+    for _ in 0..2 {
+        let silent = TcpStream::connect(&to.addr).await.unwrap();
+        let silent_too = TcpStream::connect(&to.addr).await.unwrap();
+        // Connecting may find the end already.
+        if let Ok(mut refused) = TcpStream::connect(&to.addr).await {
+            ended(&mut refused).await;
+        }
+        // There is no place for another connection: the node is on the one over which it showed its token.
+        let answer = peers.kick(&to, kick(&to, to.boot)).await;
+        assert_eq!(answer, Ok(KickResult::AlreadyGone));
+        clock.advance(Duration::from_secs(10));
+        for mut stranger in [silent, silent_too] {
+            ended(&mut stranger).await;
+        }
+    }
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn nodes_whose_clocks_are_apart_hear_each_other() {
+    let key = TokenKey::new(&[7; 32]).unwrap();
+    let (_kick, to, stop) = node(&key).await;
+    let (seconds, day) = (Duration::from_secs, Duration::from_secs(24 * 3600));
+    let clocks = [(); 4].map(|()| ManualClock::new());
+    let years = SystemClock.wall().duration_since(clocks[0].wall());
+    let years = years.unwrap();
+    let heard = [
+        (years - seconds(20), true),
+        (years + seconds(20), true),
+        // What was read off the wire days ago is good for nothing.
+        (years - day * 6, false),
+        (years + seconds(60), false),
+    ];
+    for (clock, (time, heard)) in clocks.into_iter().zip(heard) {
+        clock.advance(time);
+        let wall = clock.wall();
+        let second = Duration::from_secs(1);
+        let n2 = NodeId::new("n2").unwrap();
+        let peers = GrpcPeers::new(n2, key.peers().unwrap(), second, Arc::new(clock));
+        let answer = peers.kick(&to, kick(&to, to.boot)).await;
+        assert_eq!(answer == Ok(KickResult::AlreadyGone), heard, "{wall:?}");
+    }
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn a_node_that_is_not_there_was_certainly_not_asked() {
+    let key = TokenKey::new(&[7; 32]).unwrap();
+    let peers: Arc<dyn Peers> = Arc::new(GrpcPeers::new(
+        NodeId::new("n2").unwrap(),
+        key.peers().unwrap(),
+        Duration::from_secs(1),
+        Arc::new(SystemClock),
+    ));
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut to = NodeAddress {
+        node: NodeId::new("n1").unwrap(),
+        boot: Boot::new(1),
+        addr: free.local_addr().unwrap().to_string(),
+    };
+    drop(free);
+    let answer = peers.kick(&to, kick(&to, to.boot)).await;
+    assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
+    to.addr = "not an address".into();
+    let answer = peers.kick(&to, kick(&to, to.boot)).await;
+    assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
+}

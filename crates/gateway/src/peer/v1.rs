@@ -1,0 +1,3 @@
+//! The generated code.
+
+include!("../generated/distlock.v1.rs");
