@@ -2,11 +2,6 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use axum::{
-    Json,
-    extract::{ConnectInfo, FromRequestParts, State},
-    http::request::Parts,
-};
 use distlock_core::{
     Clock, Error, ErrorKind, Expect, MAX_VALUE_BYTES, RecordKey, Records, Result, Written,
     unix_time,
@@ -14,15 +9,11 @@ use distlock_core::{
 use distlock_kickout::NodeId;
 use serde::{Deserialize, Serialize};
 
-use super::{Admin, Asked, Failed};
-use crate::listen::LineHandle;
-
 /// Entries kept per node.
-const KEPT: usize = 200;
+pub(super) const KEPT: usize = 200;
 /// Longest text of an entry's members, in characters.
 const LONGEST: usize = 512;
 const ROUNDS: u32 = 16;
-const ACTOR: &str = "x-distlock-actor";
 
 /// One thing an administrator did.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -87,8 +78,8 @@ impl Done {
 /// Who asks.
 #[derive(Debug)]
 pub(super) struct Actor {
-    name: Option<String>,
-    from: String,
+    pub(super) name: Option<String>,
+    pub(super) from: String,
 }
 
 #[derive(Clone, Debug)]
@@ -183,7 +174,7 @@ impl Audit {
     }
 
     /// The entries of every node, newest first, and the records that cannot be read.
-    async fn entries(&self) -> Result<(Vec<Entry>, Vec<RecordKey>)> {
+    pub(super) async fn entries(&self) -> Result<(Vec<Entry>, Vec<RecordKey>)> {
         let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
         let mut after = None;
         loop {
@@ -238,54 +229,6 @@ fn written<'a>(entries: impl Iterator<Item = &'a Entry>) -> Result<Vec<u8>> {
     serde_json::to_vec(&entries.collect::<Vec<_>>()).map_err(|error| {
         Error::new(ErrorKind::Internal, "audit log cannot be written").caused_by(error)
     })
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Actor {
-    type Rejection = Failed;
-
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failed> {
-        let name = match parts.headers.get(ACTOR).map(|value| value.to_str()) {
-            None | Some(Ok("")) => None,
-            Some(Ok(name)) if name.len() <= 128 => Some(name.to_owned()),
-            Some(_) => {
-                return Err(Failed::from(Error::new(
-                    ErrorKind::InvalidArgument,
-                    format!("header {ACTOR} is longer than 128 bytes or not plain text"),
-                )));
-            }
-        };
-        let from = parts.extensions.get::<ConnectInfo<LineHandle>>();
-        Ok(Self {
-            name,
-            from: from.map_or_else(String::new, |from| from.0.peer().to_string()),
-        })
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Limit {
-    limit: Option<usize>,
-}
-
-#[derive(Serialize)]
-pub(super) struct Log {
-    entries: Vec<Entry>,
-    /// Records of which nothing is shown.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    unreadable: Vec<String>,
-}
-
-pub(super) async fn audit(
-    State(admin): State<Admin>,
-    Asked(limit): Asked<Limit>,
-) -> Result<Json<Log>, Failed> {
-    let (mut entries, unreadable) = admin.audit.entries().await?;
-    entries.truncate(limit.limit.unwrap_or(KEPT));
-    Ok(Json(Log {
-        entries,
-        unreadable: unreadable.iter().map(ToString::to_string).collect(),
-    }))
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    Actor, Admin, Failed, Given,
-    audit::{Done, Order},
+    Admin,
+    audit_log::{Actor, Done, Order},
+    http::{Failed, Given},
 };
 
 #[derive(Serialize)]

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::{Failed, Given, from, let_in, refused};
+use super::http::{Failed, Given, from, let_in, refused};
 use crate::{
     front::{DeviceOutcome, Outcome},
     sender::{NoRight, Sender},

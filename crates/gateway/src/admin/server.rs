@@ -1,56 +1,29 @@
 //! The admin HTTP: health, metrics, looking at accounts and nodes, ending sessions, bans, draining, and a log of all that.
 
-mod audit;
-mod guard;
-mod nodes;
-mod pass;
-mod send;
-mod sessions;
-
-use std::net::IpAddr;
-
 use axum::{
-    Json, Router,
-    extract::{
-        ConnectInfo, DefaultBodyLimit, FromRequest, FromRequestParts, Query, Request, State,
-    },
-    http::{StatusCode, header, request::Parts},
+    Router,
+    extract::{DefaultBodyLimit, Request, State},
+    http::{StatusCode, header},
     middleware::{self, Next},
-    response::{IntoResponse, Response},
+    response::{IntoResponse as _, Response},
     routing::{get, post},
 };
-use distlock_core::{Error, ErrorKind, Locker};
-use distlock_kickout::KickOut;
-use metrics_exporter_prometheus::PrometheusHandle;
-use serde::de::DeserializeOwned;
-use serde_json::json;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use audit::Actor;
-pub(crate) use audit::Audit;
-pub(crate) use guard::Guard;
-
+use super::{
+    Admin, audit,
+    http::{from, let_in, refused},
+    nodes, send, sessions,
+};
 use crate::{
     health::health,
-    listen::{LineHandle, LineListener, serve_http},
+    listen::{LineListener, serve_http},
     page::{self, Page},
     sender::Sender,
 };
 
 /// Longest body of an order in bytes.
 const MAX_BODY: usize = 64 * 1024;
-/// Longest reason in bytes.
-const MAX_REASON: usize = 256;
-
-#[derive(Clone)]
-pub(crate) struct Admin {
-    pub(crate) kick: KickOut,
-    pub(crate) locker: Locker,
-    pub(crate) audit: Audit,
-    pub(crate) metrics: PrometheusHandle,
-    pub(crate) guard: Guard,
-}
-
 /// Serves administrators until `stop`.
 pub(crate) async fn serve_admin(
     admin: Admin,
@@ -116,105 +89,9 @@ async fn authorise(State(admin): State<Admin>, request: Request, next: Next) -> 
     next.run(request).await
 }
 
-/// The address that a request comes from.
-pub(crate) fn from(request: &Request) -> IpAddr {
-    let line = request.extensions().get::<ConnectInfo<LineHandle>>();
-    line.map_or(IpAddr::from([0; 4]), |line| line.0.peer().ip())
-}
-
-/// Whoever may ask keeps the connection: strangers have theirs for a short time.
-pub(crate) fn let_in(request: &Request) {
-    if let Some(ConnectInfo(line)) = request.extensions().get::<ConnectInfo<LineHandle>>() {
-        line.logged_in();
-    }
-}
-
-pub(crate) fn refused(code: StatusCode, why: &str) -> Failed {
-    Failed::Http(code, why.to_owned())
-}
-
 async fn metrics(State(admin): State<Admin>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     (kind, admin.metrics.render()).into_response()
-}
-
-/// A JSON body; what is wrong with it is said in JSON too. It must be declared as JSON, which keeps web pages of other origins
-/// from sending one.
-pub(crate) struct Given<T>(pub(crate) T);
-
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Given<T> {
-    type Rejection = Failed;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, Failed> {
-        match Json::<T>::from_request(request, state).await {
-            Ok(Json(body)) => Ok(Self(body)),
-            Err(rejection) => Err(Failed::Http(rejection.status(), rejection.body_text())),
-        }
-    }
-}
-
-/// The query, with the same kind of answer.
-pub(crate) struct Asked<T>(pub(crate) T);
-
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
-    type Rejection = Failed;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failed> {
-        match Query::<T>::from_request_parts(parts, state).await {
-            Ok(Query(query)) => Ok(Self(query)),
-            Err(rejection) => Err(Failed::Http(rejection.status(), rejection.body_text())),
-        }
-    }
-}
-
-/// A reason that people are shown.
-fn checked_reason(reason: Option<&str>) -> Result<Option<&str>, Error> {
-    if let Some(reason) = reason {
-        let problem = if reason.len() > MAX_REASON {
-            format!(
-                "reason is {} bytes long: at most {MAX_REASON} are allowed",
-                reason.len()
-            )
-        } else if let Some(at) = reason.find(char::is_control) {
-            format!("reason has a control character at byte {at}")
-        } else {
-            return Ok(Some(reason));
-        };
-        return Err(Error::new(ErrorKind::InvalidArgument, problem));
-    }
-    Ok(None)
-}
-
-/// An error as an HTTP answer.
-#[derive(Debug)]
-pub(crate) enum Failed {
-    Error(Error),
-    Http(StatusCode, String),
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        Self::Error(error)
-    }
-}
-
-impl IntoResponse for Failed {
-    fn into_response(self) -> Response {
-        let (code, text) = match self {
-            Self::Http(code, text) => (code, text),
-            Self::Error(error) => {
-                let code = match error.kind() {
-                    ErrorKind::InvalidArgument | ErrorKind::InvalidName => StatusCode::BAD_REQUEST,
-                    ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::OutcomeUnknown => {
-                        StatusCode::SERVICE_UNAVAILABLE
-                    }
-                    _ => StatusCode::INTERNAL_SERVER_ERROR,
-                };
-                (code, error.to_string())
-            }
-        };
-        (code, Json(json!({"error": text}))).into_response()
-    }
 }
 
 #[cfg(test)]
@@ -222,7 +99,7 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     use distlock_core::{Clock, ManualClock, Store, SystemClock};
-    use distlock_kickout::NodeId;
+    use distlock_kickout::{KickOut, NodeId};
     use distlock_memory::Memory;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -232,8 +109,9 @@ mod tests {
 
     use super::*;
     use crate::{
+        admin::{Audit, Guard},
         config::Secret,
-        front::stage,
+        front::fixtures,
         inbox::RecordsInbox,
         listen::{Bounds, Places},
         metering,
@@ -268,7 +146,7 @@ mod tests {
         let (guard, _) = Guard::new(Some(Secret::new("open sesame")), clock, false);
         let stop = CancellationToken::new();
         let sender = Sender {
-            front: stage::front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
+            front: fixtures::front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
             bearer: None,
         };
         let page = Page {

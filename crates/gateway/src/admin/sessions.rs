@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    Actor, Admin, Asked, Failed, Given,
-    audit::{Done, Order},
-    checked_reason,
+    Admin,
+    audit_log::{Actor, Done, Order},
+    http::{Asked, Failed, Given, checked_reason},
 };
 
 /// Revocations shown unless the request says otherwise.

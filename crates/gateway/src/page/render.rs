@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use distlock_kickout::{NodeId, NodeState};
 
-use super::state::{MOST, Snapshot};
+use super::snapshot::{MOST, Snapshot};
 
 /// Text that is safe in an element and in a quoted attribute.
 struct Escaped<T>(T);

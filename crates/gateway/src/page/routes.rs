@@ -1,14 +1,6 @@
-//! The live page of the admin listener: nodes and their leases, the takeovers of all nodes, locks,
-//! orders, and two devices to play with.
-//!
-//! It is rendered here. A script swaps in the part that changes, gives orders by the same requests
-//! as everybody else, and plays the two devices. Nothing is loaded from elsewhere. Because a
-//! browser cannot be told to send a bearer token for a page, it may show a pass instead.
+//! Requests for the page, and from it.
 
-mod render;
-mod state;
-
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use axum::{
     Json, Router,
@@ -18,18 +10,16 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use distlock_kickout::{KickOut, Uid};
+use distlock_kickout::Uid;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::{Page, render, snapshot::Snapshot};
 use crate::{
-    admin::{Guard, from, let_in},
+    admin::{from, let_in},
     listen::LineHandle,
-    peer::GrpcPeers,
-    takeovers::Recent,
-    token::{TokenKey, mint},
+    token::mint,
 };
-use state::Snapshot;
 
 /// Accounts of the playground begin with this, so that nobody gets a token here for an account of somebody else.
 const PLAYGROUND: &str = "playground-";
@@ -39,18 +29,6 @@ const MAX_SIGN_IN: usize = 8 * 1024;
 /// Nothing from elsewhere, no inline script; the playground's sockets go to the nodes, whose addresses are not known here.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self' ws: wss:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
-#[derive(Clone)]
-pub(crate) struct Page {
-    pub(crate) kick: KickOut,
-    pub(crate) key: TokenKey,
-    pub(crate) guard: Guard,
-    pub(crate) node_lease: Duration,
-    /// The takeovers that this node saw.
-    pub(crate) recent: Recent,
-    /// Asks the other nodes for those that they saw.
-    pub(crate) peers: Arc<GrpcPeers>,
-}
 
 pub(crate) fn routes(page: Page) -> Router {
     let guarded = Router::new()

@@ -1,0 +1,66 @@
+//! The audit log over HTTP: who asks, and what is in it.
+
+use axum::{
+    Json,
+    extract::{ConnectInfo, FromRequestParts, State},
+    http::request::Parts,
+};
+use distlock_core::{Error, ErrorKind};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Admin,
+    audit_log::{Actor, Entry, KEPT},
+    http::{Asked, Failed},
+};
+use crate::listen::LineHandle;
+
+const ACTOR: &str = "x-distlock-actor";
+
+impl<S: Send + Sync> FromRequestParts<S> for Actor {
+    type Rejection = Failed;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failed> {
+        let name = match parts.headers.get(ACTOR).map(|value| value.to_str()) {
+            None | Some(Ok("")) => None,
+            Some(Ok(name)) if name.len() <= 128 => Some(name.to_owned()),
+            Some(_) => {
+                return Err(Failed::from(Error::new(
+                    ErrorKind::InvalidArgument,
+                    format!("header {ACTOR} is longer than 128 bytes or not plain text"),
+                )));
+            }
+        };
+        let from = parts.extensions.get::<ConnectInfo<LineHandle>>();
+        Ok(Self {
+            name,
+            from: from.map_or_else(String::new, |from| from.0.peer().to_string()),
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Limit {
+    limit: Option<usize>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Log {
+    entries: Vec<Entry>,
+    /// Records of which nothing is shown.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
+}
+
+pub(super) async fn audit(
+    State(admin): State<Admin>,
+    Asked(limit): Asked<Limit>,
+) -> Result<Json<Log>, Failed> {
+    let (mut entries, unreadable) = admin.audit.entries().await?;
+    entries.truncate(limit.limit.unwrap_or(KEPT));
+    Ok(Json(Log {
+        entries,
+        unreadable: unreadable.iter().map(ToString::to_string).collect(),
+    }))
+}
