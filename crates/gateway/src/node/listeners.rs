@@ -1,0 +1,131 @@
+//! The addresses of a node, and who may connect there.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use distlock_core::{Clock, Result};
+use tokio::net::TcpListener;
+
+use crate::{
+    config::{ClientAddress, GatewayConfig, invalid},
+    listen::{Bounds, LineListener, Places, Side, Tls},
+};
+
+/// Connections of nodes at one time, and as many of administrators.
+const PEERS: Bounds = Bounds {
+    all: 1024,
+    pending: 256,
+    all_per_address: 512,
+    pending_per_address: 64,
+};
+/// Time for showing a token over them.
+const PEERS_SHOW: Duration = Duration::from_secs(10);
+/// A socket, and the address that it was bound to.
+pub(super) type Bound = (TcpListener, SocketAddr);
+
+/// Every socket of a node.
+pub(super) struct Sockets {
+    pub(super) websocket: Bound,
+    pub(super) tcp: Option<Bound>,
+    pub(super) peer: Bound,
+    pub(super) admin: Bound,
+}
+
+impl Sockets {
+    pub(super) async fn bind(config: &GatewayConfig) -> Result<Self> {
+        let websocket = bind(config, "listen", &config.listen).await?;
+        let tcp = match &config.tcp_listen {
+            Some(address) => Some(bind(config, "tcp_listen", address).await?),
+            None => None,
+        };
+        let peer = bind(config, "peer_listen", &config.peer_listen).await?;
+        let admin = bind(config, "admin_listen", &config.admin_listen).await?;
+        config.check_admin(admin.1)?;
+        Ok(Self {
+            websocket,
+            tcp,
+            peer,
+            admin,
+        })
+    }
+
+    /// The address that other nodes are told.
+    pub(super) fn advertised(&self, config: &GatewayConfig) -> Result<String> {
+        if let Some(address) = &config.peer_advertise {
+            return Ok(address.clone());
+        }
+        config.check_peer(self.peer.1)?;
+        Ok(self.peer.1.to_string())
+    }
+}
+
+/// Makes listeners of bound sockets.
+pub(super) struct Listening {
+    clock: Arc<dyn Clock>,
+    tls: Arc<Tls>,
+    /// Common to the sockets for clients.
+    client_places: Places,
+}
+
+impl Listening {
+    pub(super) fn new(config: &GatewayConfig, clock: Arc<dyn Clock>, tls: Arc<Tls>) -> Self {
+        let client_places = Places::new(Bounds {
+            all: config.max_connections,
+            pending: config.max_pending,
+            all_per_address: config.max_per_address,
+            pending_per_address: config.max_pending_per_address,
+        });
+        Self {
+            clock,
+            tls,
+            client_places,
+        }
+    }
+
+    /// For clients.
+    pub(super) fn clients(&self, config: &GatewayConfig, socket: TcpListener) -> LineListener {
+        let slowest =
+            config.profile_timeout + config.lock_wait + config.kick_budget * 2 + config.node_lease;
+        let limit = config.login_timeout;
+        let places = self.client_places.clone();
+        // Outlasts the slowest login, so that its client is told by a frame; this only ends what says nothing at all.
+        LineListener::new(socket, places, Arc::clone(&self.clock), limit)
+            .more_once_opened(limit * 2 + slowest)
+            .secured(Arc::clone(&self.tls), Side::Clients)
+            .proxied(config.client_address == ClientAddress::ProxyProtocol)
+    }
+
+    /// For those who must show a token: nodes, servers that send, administrators.
+    pub(super) fn guarded(&self, socket: TcpListener, side: Side) -> LineListener {
+        let places = Places::new(PEERS);
+        LineListener::new(socket, places, Arc::clone(&self.clock), PEERS_SHOW)
+            .secured(Arc::clone(&self.tls), side)
+    }
+}
+
+async fn bind(config: &GatewayConfig, key: &str, address: &str) -> Result<Bound> {
+    let bound = async {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        std::io::Result::Ok((listener, address))
+    };
+    let bound = bound.await.map_err(|error| {
+        invalid(key, &format!("is \"{address}\", which cannot be bound")).caused_by(error)
+    })?;
+    config.check_listen(key, bound.1)?;
+    Ok(bound)
+}
+
+/// Where a browser on this host finds the page.
+pub(super) fn page_at(mut admin: SocketAddr, secure: bool) -> String {
+    match admin.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => admin.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => admin.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    let scheme = if secure { "https" } else { "http" };
+    format!("{scheme}://{admin}/")
+}

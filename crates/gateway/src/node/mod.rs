@@ -1,0 +1,9 @@
+//! A gateway node: its listeners, its start and its end.
+
+mod builder;
+mod gateway;
+mod listeners;
+mod servers;
+
+pub use builder::{Builder, run};
+pub use gateway::{Certificates, Gateway, Ready};

@@ -1,0 +1,104 @@
+//! The tasks that serve a node's listeners.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{Clock, Error, ErrorKind, Result};
+use distlock_kickout::KickOut;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    admin::{Admin, serve_admin},
+    front::{Front, serve_tcp, serve_websocket},
+    listen::LineListener,
+    page::Page,
+    peer::serve_peers,
+    sender::Sender,
+    takeovers::Recent,
+    token::PeerKey,
+};
+
+/// How often the metrics recorder tidies up.
+const UPKEEP: Duration = Duration::from_secs(5);
+/// The tasks, each until the node stops.
+pub(super) struct Servers {
+    tasks: JoinSet<Result<()>>,
+    stop: CancellationToken,
+}
+
+impl Servers {
+    pub(super) fn new(stop: CancellationToken) -> Self {
+        Self {
+            tasks: JoinSet::new(),
+            stop,
+        }
+    }
+
+    pub(super) fn into_tasks(self) -> JoinSet<Result<()>> {
+        self.tasks
+    }
+
+    pub(super) fn peers(
+        &mut self,
+        kick: KickOut,
+        recent: Recent,
+        key: PeerKey,
+        sender: Sender,
+        listener: LineListener,
+    ) {
+        let serving = serve_peers(kick, recent, key, sender, listener, self.stop.child_token());
+        let serving = async move { serving.await.map_err(|error| broke("peer_listen", error)) };
+        self.tasks.spawn(serving);
+    }
+
+    pub(super) fn admin(
+        &mut self,
+        admin: Admin,
+        sender: Sender,
+        page: Page,
+        listener: LineListener,
+    ) {
+        let stop = self.stop.child_token();
+        self.spawn(serve_admin(admin, sender, page, listener, stop));
+    }
+
+    pub(super) fn websocket(&mut self, front: Front, listener: LineListener) {
+        let stop = self.stop.child_token();
+        self.spawn(serve_websocket(front, listener, stop));
+    }
+
+    pub(super) fn tcp(&mut self, front: Front, listener: LineListener) {
+        let stop = self.stop.child_token();
+        self.spawn(serve_tcp(front, listener, stop));
+    }
+
+    /// Keeps the recorder of metrics tidy.
+    pub(super) fn upkeep(&mut self, metrics: PrometheusHandle, clock: Arc<dyn Clock>) {
+        let stop = self.stop.child_token();
+        self.spawn(async move {
+            loop {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    () = clock.sleep(UPKEEP) => metrics.run_upkeep(),
+                }
+            }
+        });
+    }
+
+    fn spawn(&mut self, serving: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(async move {
+            serving.await;
+            Ok(())
+        });
+    }
+}
+
+fn broke(key: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::new(
+        ErrorKind::Internal,
+        format!("the server on gateway.{key} broke down"),
+    )
+    .caused_by(error)
+}
