@@ -2,7 +2,7 @@
 
 use distlock_core::{Entry, HolderInfo, LockName, RecordKey, Result};
 
-use crate::value;
+use crate::format::value;
 
 /// Reads the value of a lock; `left` is what `PTTL` said.
 ///

@@ -61,33 +61,19 @@ mod config;
 mod connection;
 mod doctor;
 mod error;
-mod exchange;
 pub mod fence;
+mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod history;
-mod lasting;
-mod line;
 mod lock;
-mod looks;
-mod names;
-mod node;
-mod op;
+mod operations;
 mod records;
-mod request;
+mod routing;
 mod scripts;
 mod sentinels;
-mod server;
-mod standing;
 mod store;
-#[cfg(feature = "tls")]
-mod tls;
-mod topology;
-mod value;
-mod verbatim;
 mod wait;
-mod waiters;
 
 use std::sync::Arc;
 

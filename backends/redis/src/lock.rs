@@ -13,11 +13,10 @@ use redis::Value;
 use crate::{
     doctor,
     error::BACKEND,
-    exchange::{Call, Heard},
-    names::Target,
-    op::{Answer, What},
+    format::{names::Target, value},
+    operations::op::{Answer, What},
+    routing::{Call, Heard},
     store::Store,
-    value,
     wait::RedisContender,
 };
 

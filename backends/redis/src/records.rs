@@ -12,11 +12,13 @@ use redis::{Cmd, Value};
 
 use crate::{
     error::BACKEND,
-    exchange::{Call, Heard},
-    names::{BUCKETS, Bucket},
-    op::{Answer, What},
+    format::{
+        names::{BUCKETS, Bucket},
+        value,
+    },
+    operations::op::{Answer, What},
+    routing::{Call, Heard},
     store::Store,
-    value,
 };
 
 /// The records of a Redis store.

@@ -18,17 +18,15 @@ use redis::Value;
 
 use crate::{
     config::RedisConfig,
-    connection::{Dialer, Link},
+    connection::{Dialer, Link, Waiters},
     error::BACKEND,
-    exchange::Call,
-    history::Histories,
-    looks::Looks,
-    names::{Names, SLOTS},
-    op::{self, Answer, Kind, Op, What},
-    request::{self, Replies},
-    topology::{NoOlder, Opening, Router},
-    verbatim::Verbatim,
-    waiters::Waiters,
+    format::names::{Names, SLOTS},
+    operations::{
+        Histories, Looks, Verbatim,
+        op::{self, Answer, Kind, Op, What},
+        request::{self, Replies},
+    },
+    routing::{Call, NoOlder, Opening, Router},
 };
 
 /// How many lines of batches a cluster gets: with slots of their own each, so that a shard that is down keeps few others

@@ -6,8 +6,8 @@ use redis::Value;
 
 use crate::{
     config::Endpoint,
-    names::{Bucket, SLOTS},
-    node::Node,
+    connection::Node,
+    format::names::{Bucket, SLOTS},
 };
 
 /// Who serves which bucket, and all primaries.
@@ -85,7 +85,7 @@ impl Map {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::cluster::Cluster;
+    use crate::cluster::state::Cluster;
 
     pub(crate) fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
         let primary = Value::Array(vec![

@@ -5,8 +5,15 @@ use std::{sync::Arc, time::Duration};
 use distlock_core::{Error, ErrorKind, Moment, Result};
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 
-use super::{Cluster, Map, lock};
-use crate::{connection::Dialer, error::BACKEND, names::SLOTS, node::Node};
+use crate::{
+    cluster::{
+        map::Map,
+        state::{Cluster, lock},
+    },
+    connection::{Dialer, Node},
+    error::BACKEND,
+    format::names::SLOTS,
+};
 
 /// How long a server that was asked for the map may be silent before the next is asked as well.
 const NEXT: Duration = Duration::from_millis(100);
@@ -124,8 +131,8 @@ mod tests {
     use super::*;
     use crate::{
         cluster::{
-            LOOK,
             map::tests::{named, range},
+            state::LOOK,
         },
         config::Endpoint,
     };

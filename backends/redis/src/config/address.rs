@@ -2,7 +2,7 @@
 
 use distlock_core::Result;
 
-use super::{Endpoint, Topology, invalid};
+use crate::config::options::{Endpoint, Topology, invalid};
 
 /// The parts of `//user:password@host:port,host:port/path`.
 pub(super) struct Address {

@@ -3,13 +3,13 @@
 use distlock_core::{Result, Verdict};
 use redis::{ServerError, Value};
 
-use super::Finding;
 use crate::{
     connection::Link,
+    doctor::examine::Finding,
     error,
-    names::{Bucket, Names},
+    format::names::{Bucket, Names},
+    routing::Router,
     scripts,
-    topology::Router,
 };
 
 /// Whether the user may do what locks and records take.

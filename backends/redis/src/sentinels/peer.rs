@@ -11,15 +11,14 @@ use redis::{
     aio::{AsyncPushSender, MultiplexedConnection, SendError},
 };
 
-use super::{
-    Sentinels,
-    votes::{Other, Said},
-};
 use crate::{
     config::Endpoint,
-    connection::Dialer,
+    connection::{Dialer, Lasting},
     error::{self, BACKEND},
-    lasting::Lasting,
+    sentinels::{
+        rounds::Sentinels,
+        votes::{Other, Said},
+    },
 };
 
 /// The event of a sentinel that has another primary.

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use distlock_core::Moment;
 
-use crate::{config::Endpoint, standing::Standings};
+use crate::{config::Endpoint, connection::Standings};
 
 /// What the last round came to.
 #[derive(Clone, Debug)]

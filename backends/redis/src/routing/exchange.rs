@@ -11,9 +11,9 @@ use crate::{
     config::Endpoint,
     connection::Link,
     error::{self, BACKEND},
-    names::Bucket,
+    format::names::Bucket,
+    routing::topology::Router,
     scripts::Script,
-    topology::Router,
 };
 
 /// How often a request is sent again because a server asked for it.

@@ -14,7 +14,7 @@ use std::{
 
 use distlock_core::{Epoch, Lease, LossReason, OwnerId};
 
-use crate::names::{BUCKETS, Bucket};
+use crate::format::names::{BUCKETS, Bucket};
 
 /// What this process knows of the server's histories. Shared by all handles of a store.
 #[derive(Debug)]

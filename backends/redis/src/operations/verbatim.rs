@@ -8,7 +8,7 @@ use std::{
 
 use distlock_core::{AcquireRequest, Lease, OwnerId};
 
-use crate::value;
+use crate::format::value;
 
 /// More are forgotten: guards that were lost never come back to be struck off. What is forgotten is released by script.
 const MOST: usize = 16_384;

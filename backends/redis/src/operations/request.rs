@@ -4,10 +4,12 @@ use distlock_core::{AcquireRequest, Expect, OwnerId, TicketStep};
 use redis::{Cmd, Value};
 
 use crate::{
-    names::{Bucket, Names},
-    op::{Kind, Op, What},
+    format::{
+        names::{Bucket, Names},
+        value,
+    },
+    operations::op::{Kind, Op, What},
     scripts::{self, Script},
-    value,
 };
 
 /// The request for `ops`, which are all of this kind and in the order of their keys, so that those of one bucket are

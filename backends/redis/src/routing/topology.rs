@@ -14,10 +14,9 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use crate::{
     cluster::{Cluster, Map},
     config::{Endpoint, Topology},
-    connection::{Dialer, Link},
+    connection::{Dialer, Link, Node},
     error::BACKEND,
-    names::Bucket,
-    node::Node,
+    format::names::Bucket,
     sentinels::Sentinels,
 };
 

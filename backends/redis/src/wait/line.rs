@@ -14,12 +14,12 @@ use distlock_core::{
 use redis::Value;
 
 use crate::{
+    connection::{IN_VAIN, Place, UNTOLD},
     error::BACKEND,
-    exchange::{Call, Heard},
-    names::{Bucket, LineKeys},
+    format::names::{Bucket, LineKeys},
+    routing::{Call, Heard},
     scripts,
     store::Store,
-    waiters::{IN_VAIN, Place, UNTOLD},
 };
 
 /// How often one look may find another place ahead than the one that is tracked.

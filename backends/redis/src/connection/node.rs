@@ -6,9 +6,11 @@ use distlock_core::Result;
 
 use crate::{
     config::Endpoint,
-    connection::{Dialer, Link},
-    lasting::Lasting,
-    standing::{Standing, Standings},
+    connection::{
+        lasting::Lasting,
+        link::{Dialer, Link},
+        standing::{Standing, Standings},
+    },
 };
 
 /// A place a connection leads to.

@@ -20,11 +20,13 @@ use redis::{
 
 use crate::{
     config::{Endpoint, RedisConfig, Secret},
+    connection::{
+        server::{CompareDelete, Server},
+        standing::{Standing, Standings},
+        waiters::Waiters,
+    },
     error::{self, BACKEND},
     sentinels::View,
-    server::{CompareDelete, Server},
-    standing::{Standing, Standings},
-    waiters::Waiters,
 };
 
 /// A live connection. Cheap to share; it closes when the last holder lets go of it.
@@ -233,7 +235,7 @@ impl Dialer {
     ) -> Result<Self> {
         Ok(Self {
             #[cfg(feature = "tls")]
-            certificates: crate::tls::certificates(&config)?,
+            certificates: crate::connection::tls::certificates(&config)?,
             config,
             clock,
             waiters,
@@ -458,7 +460,7 @@ impl Dialer {
         #[cfg(feature = "tls")]
         if let Some(certificates) = &self.certificates {
             return Client::build_with_tls(info, certificates.clone())
-                .map_err(|error| crate::tls::refused(&error));
+                .map_err(|error| crate::connection::tls::refused(&error));
         }
         Client::open(info).map_err(|error| error::of_connecting(&error, &address))
     }

@@ -20,13 +20,13 @@ use distlock_core::{
 use redis::Value;
 
 use crate::{
+    connection::{IN_VAIN, Place, UNTOLD},
     error::BACKEND,
-    exchange::Call,
-    line::RedisLine,
-    names::{Bucket, Target},
-    op::{Answer, What},
+    format::names::{Bucket, Target},
+    operations::op::{Answer, What},
+    routing::Call,
     store::Store,
-    waiters::{IN_VAIN, Place, UNTOLD},
+    wait::line::RedisLine,
 };
 
 /// After this it asks again without a reason. What brings the pushes may stand still and not be broken: the runtime that

@@ -11,8 +11,10 @@ use redis::Value;
 
 use crate::{
     error::BACKEND,
-    names::{Names, Target},
-    value,
+    format::{
+        names::{Names, Target},
+        value,
+    },
 };
 
 /// What can share a script. Renewals are urgent: a late one is a lost lock.

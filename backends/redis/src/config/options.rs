@@ -1,0 +1,559 @@
+//! Options of a Redis store, checked once.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use distlock_core::{
+    Error, ErrorKind, PasswordRule, Result, TLS_DISABLE, not_compiled_in, parse_duration,
+};
+
+use crate::{config::address::Address, error::BACKEND};
+
+/// The features of the library that bring this backend with TLS.
+const TLS_FEATURES: &str = "redis,tls";
+
+/// Where the servers are and how they are used. `Debug` hides passwords.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RedisConfig {
+    /// The servers and how they belong together.
+    pub topology: Topology,
+    /// The ACL user; the server's `default` unless told otherwise.
+    pub username: Option<String>,
+    /// Its password.
+    pub password: Option<Secret>,
+    /// The number of the database; 0 unless told otherwise, and always 0 in a cluster.
+    pub database: u16,
+    /// TLS, where it is wanted.
+    pub tls: Option<Tls>,
+    /// Whether a password may leave this machine without TLS (`tls=disable`).
+    pub clear_password: bool,
+    /// Put before every key: 1 to 64 of `A-Z a-z 0-9 _ - . : /`; `distlock:` unless told otherwise.
+    pub prefix: String,
+    /// How long one request waits for its answer; 100 ms to 60 s, 2 s unless told otherwise.
+    pub timeout: Duration,
+    /// How long one try to connect may take; 5 s unless told otherwise.
+    pub connect_timeout: Duration,
+    /// The user at the sentinels.
+    pub sentinel_username: Option<String>,
+    /// Its password.
+    pub sentinel_password: Option<Secret>,
+}
+
+/// How the servers belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Topology {
+    /// One server, which must be a primary.
+    Single(Endpoint),
+    /// Whatever server the sentinels call the primary.
+    Sentinel {
+        /// Where the sentinels are, or some of them: the others are learned. A majority of all is
+        /// believed.
+        sentinels: Vec<Endpoint>,
+        /// The name they know the primary by.
+        primary: String,
+    },
+    /// The primaries of a cluster.
+    Cluster(Vec<Endpoint>),
+}
+
+/// Host and port of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+}
+
+/// TLS options. The server's name is always verified.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tls {
+    /// A PEM file with the authorities to trust, instead of the system's.
+    pub ca: Option<PathBuf>,
+    /// PEM files with the client's certificate and its key.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
+/// A password. It is shown nowhere.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl RedisConfig {
+    /// The names of the options, as in a URL.
+    pub const OPTIONS: [&'static str; 12] = [
+        "ca",
+        "cert",
+        "db",
+        "key",
+        "password",
+        "prefix",
+        "request_timeout",
+        "sentinel_password",
+        "sentinel_username",
+        "tls",
+        "username",
+        "connect_timeout",
+    ];
+
+    /// The servers, with everything else as it is unless told otherwise.
+    #[must_use]
+    pub fn new(topology: Topology) -> Self {
+        Self {
+            topology,
+            username: None,
+            password: None,
+            database: 0,
+            tls: None,
+            clear_password: false,
+            prefix: "distlock:".into(),
+            timeout: Duration::from_secs(2),
+            connect_timeout: Duration::from_secs(5),
+            sentinel_username: None,
+            sentinel_password: None,
+        }
+    }
+
+    /// From a whole URL: `redis://user:password@host:6379/0?prefix=app:`, `rediss://..`,
+    /// `redis+sentinel://h1,h2,h3/primary`, `redis+cluster://h1,h2`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] that says what is wrong.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let (scheme, rest) = url
+            .split_once(':')
+            .ok_or_else(|| invalid("not a URL: it has no scheme, as in redis://127.0.0.1:6379"))?;
+        let (body, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let options: Vec<_> = url::form_urlencoded::parse(query.as_bytes())
+            .into_owned()
+            .collect();
+        Self::from_url_parts(scheme, body, &options)
+    }
+
+    /// From the parts of a URL: its scheme, what stands between the scheme's colon and the query, and the options, already
+    /// decoded.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] that names the option, and for an unknown one the nearest known name.
+    pub fn from_url_parts(scheme: &str, body: &str, options: &[(String, String)]) -> Result<Self> {
+        let address = Address::parse(body)?;
+        let (topology, path_database) = address.topology(scheme)?;
+        let mut config = Self::new(topology);
+        config.username = address.username;
+        config.password = address.password.map(Secret);
+        if let Some(database) = path_database {
+            config.database = database;
+        }
+        if scheme == "rediss" {
+            config.tls = Some(Tls::default());
+        }
+        config.apply(scheme, options)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn apply(&mut self, scheme: &str, options: &[(String, String)]) -> Result<()> {
+        let (mut cert, mut key) = (None, None);
+        for (name, value) in options {
+            match name.as_str() {
+                "ca" => self.tls_option(name)?.ca = Some(value.into()),
+                "cert" => {
+                    self.tls_option(name)?;
+                    cert = Some(PathBuf::from(value));
+                }
+                "connect_timeout" => self.connect_timeout = duration(name, value)?,
+                "db" => {
+                    self.database = value.parse().map_err(|_| {
+                        invalid(format!("option `db`: {value:?} is no number of a database"))
+                    })?;
+                }
+                "key" => {
+                    self.tls_option(name)?;
+                    key = Some(PathBuf::from(value));
+                }
+                "password" => self.password = Some(Secret(value.clone())),
+                "prefix" => self.prefix.clone_from(value),
+                "request_timeout" => self.timeout = duration(name, value)?,
+                "sentinel_password" => self.sentinel_password = Some(Secret(value.clone())),
+                "sentinel_username" => self.sentinel_username = Some(value.clone()),
+                "tls" => match (value.as_str(), scheme) {
+                    ("true", "redis") => {
+                        return Err(invalid("option `tls`: write rediss:// instead of redis://"));
+                    }
+                    ("true", _) => {
+                        self.tls.get_or_insert_default();
+                    }
+                    ("false" | TLS_DISABLE, "rediss") => {
+                        return Err(invalid("option `tls`: write redis:// instead of rediss://"));
+                    }
+                    ("false", _) => self.tls = None,
+                    (TLS_DISABLE, _) => self.clear_password = true,
+                    _ => {
+                        return Err(invalid(format!(
+                            "option `tls`: {value:?} is none of `true`, `false` and `disable`"
+                        )));
+                    }
+                },
+                "username" => self.username = Some(value.clone()),
+                _ => return Err(unknown(name)),
+            }
+        }
+        match (cert, key) {
+            (None, None) => {}
+            (Some(cert), Some(key)) => {
+                self.tls.get_or_insert_default().client = Some((cert, key));
+            }
+            (Some(_), None) => return Err(invalid("option `cert` needs option `key` as well")),
+            (None, Some(_)) => return Err(invalid("option `key` needs option `cert` as well")),
+        }
+        if self.clear_password && self.tls.is_some() {
+            return Err(invalid(
+                "option `tls` is `disable`, and `ca`, `cert` and `key` are about TLS: leave out one of the two",
+            ));
+        }
+        Ok(())
+    }
+
+    /// TLS options count only where TLS is spoken, and `tls` sorts after `ca`, `cert` and `key`.
+    fn tls_option(&mut self, name: &str) -> Result<&mut Tls> {
+        if let (Topology::Single(_), None) = (&self.topology, &self.tls) {
+            return Err(invalid(format!(
+                "option `{name}` is about TLS, and redis:// does not use it: write rediss://"
+            )));
+        }
+        Ok(self.tls.get_or_insert_default())
+    }
+
+    /// Checks every option against its range.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] that names the option.
+    pub fn check(&self) -> Result<()> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:/".contains(&byte);
+        if !(1..=64).contains(&self.prefix.len()) || !self.prefix.bytes().all(plain) {
+            return Err(invalid(format!(
+                "option `prefix`: {:?} is not 1 to 64 of A-Z a-z 0-9 _ - . : /",
+                self.prefix
+            )));
+        }
+        let range = Duration::from_millis(100)..=Duration::from_secs(60);
+        for (option, value) in [
+            ("request_timeout", self.timeout),
+            ("connect_timeout", self.connect_timeout),
+        ] {
+            if !range.contains(&value) {
+                return Err(invalid(format!(
+                    "option `{option}`: {value:?} is outside 100 ms to 60 s"
+                )));
+            }
+        }
+        if self.username.is_some() && self.password.is_none() {
+            return Err(invalid("a user name without a password"));
+        }
+        let is_sentinel = matches!(self.topology, Topology::Sentinel { .. });
+        if !is_sentinel && (self.sentinel_username.is_some() || self.sentinel_password.is_some()) {
+            return Err(invalid(
+                "options `sentinel_username` and `sentinel_password` are for redis+sentinel://",
+            ));
+        }
+        if self.sentinel_username.is_some() && self.sentinel_password.is_none() {
+            return Err(invalid(
+                "option `sentinel_username` needs option `sentinel_password` as well",
+            ));
+        }
+        if matches!(self.topology, Topology::Cluster(_)) && self.database != 0 {
+            return Err(invalid("a cluster has database 0 only"));
+        }
+        if self.tls.is_some() && !cfg!(feature = "tls") {
+            return Err(
+                Error::new(ErrorKind::Unsupported, not_compiled_in("TLS", TLS_FEATURES))
+                    .on(BACKEND),
+            );
+        }
+        self.check_passwords()
+    }
+
+    /// Refuses passwords that would cross a network in clear to a server that the URL names.
+    fn check_passwords(&self) -> Result<()> {
+        let (sent, hosts) = match &self.topology {
+            Topology::Single(endpoint) => (self.password.is_some(), std::slice::from_ref(endpoint)),
+            // The primary is where its sentinels are, as far as anybody can tell before they are asked.
+            Topology::Sentinel { sentinels, .. } => (
+                self.password.is_some() || self.sentinel_password.is_some(),
+                &**sentinels,
+            ),
+            Topology::Cluster(seeds) => (self.password.is_some(), &**seeds),
+        };
+        let rule = self.password_rule(sent);
+        for endpoint in hosts {
+            rule.check(&endpoint.host)
+                .map_err(|error| error.on(BACKEND))?;
+        }
+        Ok(())
+    }
+
+    /// How passwords are sent, if any is.
+    pub(crate) fn password_rule(&self, sent: bool) -> PasswordRule<'static> {
+        PasswordRule {
+            sent,
+            encrypted: self.tls.is_some(),
+            clear_allowed: self.clear_password,
+            tls_built: cfg!(feature = "tls"),
+            features: TLS_FEATURES,
+            remedy: match self.topology {
+                Topology::Single(_) => "write rediss:// instead of redis:// for TLS",
+                Topology::Sentinel { .. } | Topology::Cluster(_) => {
+                    "set the option `tls` to `true` for TLS"
+                }
+            },
+        }
+    }
+}
+
+impl Secret {
+    /// Wraps a password.
+    pub fn new(password: impl Into<String>) -> Self {
+        Self(password.into())
+    }
+
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl Endpoint {
+    /// A server.
+    pub fn new(host: impl Into<String>, port: u16) -> Self {
+        Self {
+            host: host.into(),
+            port,
+        }
+    }
+
+    /// `host:port`, as a server or a URL writes it.
+    pub(crate) fn parse(text: &str, default_port: u16) -> Option<Self> {
+        let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+            let (host, rest) = rest.split_once(']')?;
+            (host, rest.strip_prefix(':'))
+        } else {
+            match text.rsplit_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            }
+        };
+        let port = match port {
+            Some(port) => port.parse().ok().filter(|port| *port != 0)?,
+            None => default_port,
+        };
+        let plain = !host.is_empty() && !host.contains(char::is_whitespace);
+        plain.then(|| Self::new(host, port))
+    }
+}
+
+/// As in messages: without user, password and options.
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, endpoints, path) = match self {
+            Self::Single(endpoint) => ("redis", std::slice::from_ref(endpoint), None),
+            Self::Sentinel { sentinels, primary } => {
+                ("redis+sentinel", &**sentinels, Some(primary))
+            }
+            Self::Cluster(seeds) => ("redis+cluster", &**seeds, None),
+        };
+        write!(f, "{scheme}://")?;
+        for (at, endpoint) in endpoints.iter().enumerate() {
+            write!(f, "{}{endpoint}", if at == 0 { "" } else { "," })?;
+        }
+        path.map_or(Ok(()), |path| write!(f, "/{path}"))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+fn duration(option: &str, value: &str) -> Result<Duration> {
+    parse_duration(value)
+        .map_err(|error| invalid(format!("option `{option}`: {}", error.message())))
+}
+
+fn unknown(name: &str) -> Error {
+    let nearest = RedisConfig::OPTIONS
+        .into_iter()
+        .max_by(|a, b| strsim::jaro_winkler(name, a).total_cmp(&strsim::jaro_winkler(name, b)))
+        .filter(|known| strsim::jaro_winkler(name, known) > 0.75);
+    let hint = match nearest {
+        Some(known) => format!("did you mean `{known}`?"),
+        None => format!("known are {}", RedisConfig::OPTIONS.join(", ")),
+    };
+    invalid(format!("unknown option {name:?} for redis: {hint}"))
+}
+
+pub(super) fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidConfig, message).on(BACKEND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let config = RedisConfig::from_url("redis://127.0.0.1").unwrap();
+        let local = Topology::Single(Endpoint::new("127.0.0.1", 6379));
+        assert_eq!(config, RedisConfig::new(local));
+
+        let config = RedisConfig::from_url(
+            "redis://bob:p%40ss:word@[::1]:7000/3?prefix=app:&request_timeout=500ms",
+        )
+        .unwrap();
+        assert_eq!(
+            config.topology,
+            Topology::Single(Endpoint::new("::1", 7000))
+        );
+        assert_eq!(config.username.as_deref(), Some("bob"));
+        assert_eq!(config.password, Some(Secret::new("p@ss:word")));
+        assert_eq!((config.database, &*config.prefix), (3, "app:"));
+        assert_eq!(config.timeout, Duration::from_millis(500));
+
+        let config = RedisConfig::from_url(
+            "redis+sentinel://:pw@a,b:1,c/mymaster?db=2&sentinel_password=x&tls=disable",
+        )
+        .unwrap();
+        assert_eq!(
+            config.topology,
+            Topology::Sentinel {
+                sentinels: vec![
+                    Endpoint::new("a", 26379),
+                    Endpoint::new("b", 1),
+                    Endpoint::new("c", 26379)
+                ],
+                primary: "mymaster".into()
+            }
+        );
+        assert_eq!((config.database, config.username), (2, None));
+
+        let config = RedisConfig::from_url("redis+cluster://a:7000,b:7001").unwrap();
+        assert!(matches!(config.topology, Topology::Cluster(seeds) if seeds.len() == 2));
+    }
+
+    #[test]
+    fn wrong_urls_say_what_is_wrong() {
+        for (url, says) in [
+            ("redis:127.0.0.1", "`//`"),
+            ("redis://", "is no host"),
+            ("redis://a:0", "is no host"),
+            ("redis://a:99999", "is no host"),
+            ("redis://u:hunter2:6379", "is no host"),
+            ("redis://a#hunter2", "is no host"),
+            ("redis://a,b:hunter2", "host number 2 is no host"),
+            ("redis://a/hunter2", "number of a database"),
+            ("redis://a,b", "redis+sentinel://"),
+            ("redis://a/x", "number of a database"),
+            ("redis://a/99999", "number of a database"),
+            ("redis+sentinel://a", "primary's name"),
+            ("redis+cluster://a/1", "database 0 only"),
+            ("redis+cluster://a?db=1", "database 0 only"),
+            ("redis://bob@a", "without a password"),
+            ("redis://a?prefx=a", "did you mean `prefix`?"),
+            ("redis://a?zzz=1", "known are ca, cert"),
+            ("redis://a?prefix=", "`prefix`"),
+            ("redis://a?prefix=a{b}", "`prefix`"),
+            ("redis://a?prefix=a*", "`prefix`"),
+            ("redis://a?request_timeout=2", "has no unit"),
+            ("redis://a?request_timeout=1ms", "outside 100 ms"),
+            ("redis://a?tls=true", "rediss://"),
+            ("redis://a?tls=off", "none of `true`, `false` and `disable`"),
+            ("rediss://a?tls=disable", "redis:// instead of rediss://"),
+            ("redis+cluster://a?ca=/x&tls=disable", "leave out one"),
+            ("redis+cluster://a?tls=disable&ca=/x", "leave out one"),
+            ("redis://a?ca=/x", "rediss://"),
+            ("redis://a?sentinel_password=x", "redis+sentinel://"),
+            ("redis+unix:///tmp/x", "unknown scheme"),
+        ] {
+            let error = RedisConfig::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
+            assert!(error.to_string().contains(says), "{url}: {error}");
+            assert!(!error.to_string().contains("hunter2"), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
+        for url in [
+            "redis://:hunter2@db.example",
+            "redis://db.example?password=hunter2",
+            "redis+sentinel://:hunter2@127.0.0.1,db.example/m",
+            "redis+sentinel://db.example/m?sentinel_password=hunter2",
+            "redis+sentinel://:hunter2@db.example/m?tls=false",
+            "redis+cluster://:hunter2@[::1],db.example",
+        ] {
+            let error = RedisConfig::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
+            let said = error.to_string();
+            let remedy = if url.starts_with("redis://") {
+                "write rediss://"
+            } else {
+                "set the option `tls` to `true`"
+            };
+            for word in ["\"db.example\"", "`tls` to `disable`", remedy] {
+                assert!(said.contains(word), "{url}: {said}");
+            }
+            assert!(!said.contains("hunter2"), "{url}: {said}");
+            let add = not_compiled_in("TLS", "redis,tls");
+            assert_eq!(said.contains(&add), !cfg!(feature = "tls"), "{url}: {said}");
+        }
+        for url in [
+            "redis://db.example",
+            "redis://:hunter2@localhost",
+            "redis://:hunter2@127.0.0.1",
+            "redis://:hunter2@[::1]",
+            "redis://:hunter2@db.example?tls=disable",
+            "redis+sentinel://:hunter2@127.0.0.1,[::1]/m?sentinel_password=hunter2",
+            "redis+sentinel://db.example/m",
+            "redis+cluster://:hunter2@db.example?tls=disable",
+            "redis+cluster://:hunter2@127.0.0.1",
+        ] {
+            RedisConfig::from_url(url).unwrap();
+        }
+        #[cfg(feature = "tls")]
+        for url in [
+            "rediss://:hunter2@db.example",
+            "redis+sentinel://:hunter2@db.example/m?tls=true",
+            "redis+cluster://:hunter2@db.example?ca=/ca.pem",
+        ] {
+            RedisConfig::from_url(url).unwrap();
+        }
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        let config = RedisConfig::from_url(
+            "redis+sentinel://bob:canary1@a/m?sentinel_username=x&sentinel_password=canary2&tls=disable",
+        )
+        .unwrap();
+        assert!(!format!("{config:?}").contains("canary"));
+        let error = RedisConfig::from_url("redis://bob:canary%zz@a").unwrap_err();
+        assert!(!error.to_string().contains("canary"), "{error}");
+    }
+
+    #[test]
+    #[cfg(not(feature = "tls"))]
+    fn tls_must_be_compiled_in() {
+        let error = RedisConfig::from_url("rediss://a").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+    }
+}
