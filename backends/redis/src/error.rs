@@ -5,6 +5,11 @@ use redis::{RedisError, ServerError};
 
 pub(crate) const BACKEND: &str = "redis";
 
+/// An option or an address that cannot be right.
+pub(crate) fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidConfig, message).on(BACKEND)
+}
+
 /// What an operation came to that was sent: a reply that says no is certain, a missing reply is not.
 pub(crate) fn of_operation(error: RedisError, at: &str) -> Error {
     match ServerError::try_from(error) {

@@ -14,7 +14,7 @@ use crate::{
     doctor,
     error::BACKEND,
     format::{names::Target, value},
-    operations::op::{Answer, What},
+    operations::{Answer, What},
     routing::{Call, Heard},
     store::Store,
     wait::RedisContender,

@@ -16,7 +16,7 @@ use crate::{
         names::{BUCKETS, Bucket},
         value,
     },
-    operations::op::{Answer, What},
+    operations::{Answer, What},
     routing::{Call, Heard},
     store::Store,
 };

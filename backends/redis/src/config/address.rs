@@ -2,7 +2,10 @@
 
 use distlock_core::Result;
 
-use crate::config::options::{Endpoint, Topology, invalid};
+use crate::{
+    config::endpoint::{Endpoint, Topology},
+    error::invalid,
+};
 
 /// The parts of `//user:password@host:port,host:port/path`.
 pub(super) struct Address {

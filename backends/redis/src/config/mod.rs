@@ -1,6 +1,12 @@
 //! Options of a Redis store.
 
 mod address;
+mod endpoint;
 mod options;
+#[cfg(test)]
+mod tests;
 
-pub use self::options::{Endpoint, RedisConfig, Secret, Tls, Topology};
+pub use self::{
+    endpoint::{Endpoint, Secret, Tls, Topology},
+    options::RedisConfig,
+};

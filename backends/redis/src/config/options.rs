@@ -1,12 +1,17 @@
 //! Options of a Redis store, checked once.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use distlock_core::{
     Error, ErrorKind, PasswordRule, Result, TLS_DISABLE, not_compiled_in, parse_duration,
 };
 
 use crate::{config::address::Address, error::BACKEND};
+
+use crate::{
+    config::endpoint::{Secret, Tls, Topology},
+    error::invalid,
+};
 
 /// The features of the library that bring this backend with TLS.
 const TLS_FEATURES: &str = "redis,tls";
@@ -38,47 +43,6 @@ pub struct RedisConfig {
     /// Its password.
     pub sentinel_password: Option<Secret>,
 }
-
-/// How the servers belong together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Topology {
-    /// One server, which must be a primary.
-    Single(Endpoint),
-    /// Whatever server the sentinels call the primary.
-    Sentinel {
-        /// Where the sentinels are, or some of them: the others are learned. A majority of all is
-        /// believed.
-        sentinels: Vec<Endpoint>,
-        /// The name they know the primary by.
-        primary: String,
-    },
-    /// The primaries of a cluster.
-    Cluster(Vec<Endpoint>),
-}
-
-/// Host and port of a server.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Endpoint {
-    /// A name or an address, without brackets.
-    pub host: String,
-    /// The TCP port.
-    pub port: u16,
-}
-
-/// TLS options. The server's name is always verified.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Tls {
-    /// A PEM file with the authorities to trust, instead of the system's.
-    pub ca: Option<PathBuf>,
-    /// PEM files with the client's certificate and its key.
-    pub client: Option<(PathBuf, PathBuf)>,
-}
-
-/// A password. It is shown nowhere.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
 
 impl RedisConfig {
     /// The names of the options, as in a URL.
@@ -311,80 +275,6 @@ impl RedisConfig {
     }
 }
 
-impl Secret {
-    /// Wraps a password.
-    pub fn new(password: impl Into<String>) -> Self {
-        Self(password.into())
-    }
-
-    pub(crate) fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
-impl Endpoint {
-    /// A server.
-    pub fn new(host: impl Into<String>, port: u16) -> Self {
-        Self {
-            host: host.into(),
-            port,
-        }
-    }
-
-    /// `host:port`, as a server or a URL writes it.
-    pub(crate) fn parse(text: &str, default_port: u16) -> Option<Self> {
-        let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-            let (host, rest) = rest.split_once(']')?;
-            (host, rest.strip_prefix(':'))
-        } else {
-            match text.rsplit_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (text, None),
-            }
-        };
-        let port = match port {
-            Some(port) => port.parse().ok().filter(|port| *port != 0)?,
-            None => default_port,
-        };
-        let plain = !host.is_empty() && !host.contains(char::is_whitespace);
-        plain.then(|| Self::new(host, port))
-    }
-}
-
-/// As in messages: without user, password and options.
-impl fmt::Display for Topology {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (scheme, endpoints, path) = match self {
-            Self::Single(endpoint) => ("redis", std::slice::from_ref(endpoint), None),
-            Self::Sentinel { sentinels, primary } => {
-                ("redis+sentinel", &**sentinels, Some(primary))
-            }
-            Self::Cluster(seeds) => ("redis+cluster", &**seeds, None),
-        };
-        write!(f, "{scheme}://")?;
-        for (at, endpoint) in endpoints.iter().enumerate() {
-            write!(f, "{}{endpoint}", if at == 0 { "" } else { "," })?;
-        }
-        path.map_or(Ok(()), |path| write!(f, "/{path}"))
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
-    }
-}
-
 fn duration(option: &str, value: &str) -> Result<Duration> {
     parse_duration(value)
         .map_err(|error| invalid(format!("option `{option}`: {}", error.message())))
@@ -400,160 +290,4 @@ fn unknown(name: &str) -> Error {
         None => format!("known are {}", RedisConfig::OPTIONS.join(", ")),
     };
     invalid(format!("unknown option {name:?} for redis: {hint}"))
-}
-
-pub(super) fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidConfig, message).on(BACKEND)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn urls_are_taken_apart() {
-        let config = RedisConfig::from_url("redis://127.0.0.1").unwrap();
-        let local = Topology::Single(Endpoint::new("127.0.0.1", 6379));
-        assert_eq!(config, RedisConfig::new(local));
-
-        let config = RedisConfig::from_url(
-            "redis://bob:p%40ss:word@[::1]:7000/3?prefix=app:&request_timeout=500ms",
-        )
-        .unwrap();
-        assert_eq!(
-            config.topology,
-            Topology::Single(Endpoint::new("::1", 7000))
-        );
-        assert_eq!(config.username.as_deref(), Some("bob"));
-        assert_eq!(config.password, Some(Secret::new("p@ss:word")));
-        assert_eq!((config.database, &*config.prefix), (3, "app:"));
-        assert_eq!(config.timeout, Duration::from_millis(500));
-
-        let config = RedisConfig::from_url(
-            "redis+sentinel://:pw@a,b:1,c/mymaster?db=2&sentinel_password=x&tls=disable",
-        )
-        .unwrap();
-        assert_eq!(
-            config.topology,
-            Topology::Sentinel {
-                sentinels: vec![
-                    Endpoint::new("a", 26379),
-                    Endpoint::new("b", 1),
-                    Endpoint::new("c", 26379)
-                ],
-                primary: "mymaster".into()
-            }
-        );
-        assert_eq!((config.database, config.username), (2, None));
-
-        let config = RedisConfig::from_url("redis+cluster://a:7000,b:7001").unwrap();
-        assert!(matches!(config.topology, Topology::Cluster(seeds) if seeds.len() == 2));
-    }
-
-    #[test]
-    fn wrong_urls_say_what_is_wrong() {
-        for (url, says) in [
-            ("redis:127.0.0.1", "`//`"),
-            ("redis://", "is no host"),
-            ("redis://a:0", "is no host"),
-            ("redis://a:99999", "is no host"),
-            ("redis://u:hunter2:6379", "is no host"),
-            ("redis://a#hunter2", "is no host"),
-            ("redis://a,b:hunter2", "host number 2 is no host"),
-            ("redis://a/hunter2", "number of a database"),
-            ("redis://a,b", "redis+sentinel://"),
-            ("redis://a/x", "number of a database"),
-            ("redis://a/99999", "number of a database"),
-            ("redis+sentinel://a", "primary's name"),
-            ("redis+cluster://a/1", "database 0 only"),
-            ("redis+cluster://a?db=1", "database 0 only"),
-            ("redis://bob@a", "without a password"),
-            ("redis://a?prefx=a", "did you mean `prefix`?"),
-            ("redis://a?zzz=1", "known are ca, cert"),
-            ("redis://a?prefix=", "`prefix`"),
-            ("redis://a?prefix=a{b}", "`prefix`"),
-            ("redis://a?prefix=a*", "`prefix`"),
-            ("redis://a?request_timeout=2", "has no unit"),
-            ("redis://a?request_timeout=1ms", "outside 100 ms"),
-            ("redis://a?tls=true", "rediss://"),
-            ("redis://a?tls=off", "none of `true`, `false` and `disable`"),
-            ("rediss://a?tls=disable", "redis:// instead of rediss://"),
-            ("redis+cluster://a?ca=/x&tls=disable", "leave out one"),
-            ("redis+cluster://a?tls=disable&ca=/x", "leave out one"),
-            ("redis://a?ca=/x", "rediss://"),
-            ("redis://a?sentinel_password=x", "redis+sentinel://"),
-            ("redis+unix:///tmp/x", "unknown scheme"),
-        ] {
-            let error = RedisConfig::from_url(url).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
-            assert!(error.to_string().contains(says), "{url}: {error}");
-            assert!(!error.to_string().contains("hunter2"), "{url}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
-        for url in [
-            "redis://:hunter2@db.example",
-            "redis://db.example?password=hunter2",
-            "redis+sentinel://:hunter2@127.0.0.1,db.example/m",
-            "redis+sentinel://db.example/m?sentinel_password=hunter2",
-            "redis+sentinel://:hunter2@db.example/m?tls=false",
-            "redis+cluster://:hunter2@[::1],db.example",
-        ] {
-            let error = RedisConfig::from_url(url).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
-            let said = error.to_string();
-            let remedy = if url.starts_with("redis://") {
-                "write rediss://"
-            } else {
-                "set the option `tls` to `true`"
-            };
-            for word in ["\"db.example\"", "`tls` to `disable`", remedy] {
-                assert!(said.contains(word), "{url}: {said}");
-            }
-            assert!(!said.contains("hunter2"), "{url}: {said}");
-            let add = not_compiled_in("TLS", "redis,tls");
-            assert_eq!(said.contains(&add), !cfg!(feature = "tls"), "{url}: {said}");
-        }
-        for url in [
-            "redis://db.example",
-            "redis://:hunter2@localhost",
-            "redis://:hunter2@127.0.0.1",
-            "redis://:hunter2@[::1]",
-            "redis://:hunter2@db.example?tls=disable",
-            "redis+sentinel://:hunter2@127.0.0.1,[::1]/m?sentinel_password=hunter2",
-            "redis+sentinel://db.example/m",
-            "redis+cluster://:hunter2@db.example?tls=disable",
-            "redis+cluster://:hunter2@127.0.0.1",
-        ] {
-            RedisConfig::from_url(url).unwrap();
-        }
-        #[cfg(feature = "tls")]
-        for url in [
-            "rediss://:hunter2@db.example",
-            "redis+sentinel://:hunter2@db.example/m?tls=true",
-            "redis+cluster://:hunter2@db.example?ca=/ca.pem",
-        ] {
-            RedisConfig::from_url(url).unwrap();
-        }
-    }
-
-    #[test]
-    fn passwords_are_not_shown() {
-        let config = RedisConfig::from_url(
-            "redis+sentinel://bob:canary1@a/m?sentinel_username=x&sentinel_password=canary2&tls=disable",
-        )
-        .unwrap();
-        assert!(!format!("{config:?}").contains("canary"));
-        let error = RedisConfig::from_url("redis://bob:canary%zz@a").unwrap_err();
-        assert!(!error.to_string().contains("canary"), "{error}");
-    }
-
-    #[test]
-    #[cfg(not(feature = "tls"))]
-    fn tls_must_be_compiled_in() {
-        let error = RedisConfig::from_url("rediss://a").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-    }
 }

@@ -6,63 +6,40 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
-use distlock_core::{Clock, Epoch, Error, ErrorKind, Moment, Result};
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue,
-    IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
-    RedisError, Value,
-    aio::{AsyncPushSender, MultiplexedConnection, SendError},
-    io::tcp::{TcpSettings, socket2::TcpKeepalive},
-};
+use distlock_core::{Clock, Epoch, Error, Moment, Result};
+use redis::{Cmd, FromRedisValue, Pipeline, RedisError, Value, aio::MultiplexedConnection};
 
 use crate::{
-    config::{Endpoint, RedisConfig, Secret},
     connection::{
         server::{CompareDelete, Server},
-        standing::{Standing, Standings},
+        standing::Standing,
         waiters::Waiters,
     },
-    error::{self, BACKEND},
-    sentinels::View,
+    error::{self},
 };
+
+use crate::connection::push_listener::Line;
 
 /// A live connection. Cheap to share; it closes when the last holder lets go of it.
 pub(crate) struct Link {
-    connection: MultiplexedConnection,
+    pub(super) connection: MultiplexedConnection,
     /// Where it leads, for messages.
     pub(crate) address: Arc<str>,
     pub(crate) server: Server,
     /// What is known of the server by now, and the generation of what it told this connection.
-    standing: Arc<Standing>,
-    told_in: u64,
+    pub(super) standing: Arc<Standing>,
+    pub(super) told_in: u64,
     /// The server's clock, and a moment of ours at which it showed no less.
-    clock_read: (u64, Moment),
-    line: Arc<Line>,
+    pub(super) clock_read: (u64, Moment),
+    pub(super) line: Arc<Line>,
     /// Whether the server remembers what this connection reads.
-    tracking: AtomicBool,
+    pub(super) tracking: AtomicBool,
     /// Set when the server refused to compare and delete: it has the command, and this user may not use it.
-    must_not_compare: AtomicBool,
-    tally: Arc<Tally>,
-    waiters: Arc<Waiters>,
-}
-
-/// What a link and the driver's task for it tell each other.
-#[derive(Debug, Default)]
-struct Line {
-    /// Set once and for ever when it broke.
-    broken: AtomicBool,
-    /// Whether a link came of it, on which somebody may have been promised a push.
-    used: AtomicBool,
-}
-
-/// Hears the server's pushes, and lives exactly as long as the driver's task: nobody says goodbye when a runtime is dropped,
-/// and no push arrives any more.
-struct Ear {
-    line: Arc<Line>,
-    waiters: Arc<Waiters>,
+    pub(super) must_not_compare: AtomicBool,
+    pub(super) tally: Arc<Tally>,
+    pub(super) waiters: Arc<Waiters>,
 }
 
 /// How many commands were sent.
@@ -78,18 +55,6 @@ impl Tally {
         self.0
             .fetch_add(u64::try_from(commands).unwrap_or(0), Ordering::Relaxed);
     }
-}
-
-/// Options of a connection that are the same for every server.
-pub(crate) struct Dialer {
-    config: RedisConfig,
-    clock: Arc<dyn Clock>,
-    waiters: Arc<Waiters>,
-    tally: Arc<Tally>,
-    standings: Arc<Standings>,
-    view: Arc<View>,
-    #[cfg(feature = "tls")]
-    certificates: Option<redis::TlsCertificates>,
 }
 
 impl Link {
@@ -201,315 +166,4 @@ impl fmt::Debug for Link {
             .field("broken", &self.is_broken())
             .finish_non_exhaustive()
     }
-}
-
-impl AsyncPushSender for Ear {
-    // It must not wait for anything.
-    fn send(&self, push: PushInfo) -> Result<(), SendError> {
-        match push.kind {
-            PushKind::Invalidate => self.waiters.invalidated(&push.data),
-            // The task ends, and this with it.
-            PushKind::Disconnection => self.line.broken.store(true, Ordering::Release),
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Ear {
-    fn drop(&mut self) {
-        self.line.broken.store(true, Ordering::Release);
-        // Whatever they waited for may have been pushed to nobody. A try to connect that failed promised nothing.
-        if self.line.used.load(Ordering::Acquire) {
-            self.waiters.wake_all();
-        }
-    }
-}
-
-impl Dialer {
-    /// Reads the certificates.
-    pub(crate) fn new(
-        config: RedisConfig,
-        clock: Arc<dyn Clock>,
-        waiters: Arc<Waiters>,
-    ) -> Result<Self> {
-        Ok(Self {
-            #[cfg(feature = "tls")]
-            certificates: crate::connection::tls::certificates(&config)?,
-            config,
-            clock,
-            waiters,
-            tally: Arc::default(),
-            standings: Arc::default(),
-            view: Arc::default(),
-        })
-    }
-
-    /// For a handle of its own: the same options, other waiters.
-    pub(crate) fn again(&self, waiters: Arc<Waiters>) -> Self {
-        Self {
-            config: self.config.clone(),
-            clock: Arc::clone(&self.clock),
-            waiters,
-            tally: Arc::clone(&self.tally),
-            standings: Arc::clone(&self.standings),
-            view: Arc::clone(&self.view),
-            #[cfg(feature = "tls")]
-            certificates: self.certificates.clone(),
-        }
-    }
-
-    pub(crate) const fn config(&self) -> &RedisConfig {
-        &self.config
-    }
-
-    pub(crate) const fn clock(&self) -> &Arc<dyn Clock> {
-        &self.clock
-    }
-
-    pub(crate) fn tally(&self) -> &Tally {
-        &self.tally
-    }
-
-    pub(crate) const fn standings(&self) -> &Arc<Standings> {
-        &self.standings
-    }
-
-    /// Whom a majority of the sentinels named last.
-    pub(crate) const fn view(&self) -> &Arc<View> {
-        &self.view
-    }
-
-    /// One try to connect is given up after this, a little before whoever waits for it gives up and knows less.
-    pub(crate) fn patience(&self) -> Duration {
-        self.config.connect_timeout * 4 / 5
-    }
-
-    /// No try to connect takes longer, asking the sentinels included.
-    pub(crate) fn longest(&self) -> Duration {
-        self.patience() * 2
-    }
-
-    /// Connects to a primary and asks what it is.
-    ///
-    /// # Errors
-    /// Whatever keeps it from serving; nothing happened.
-    pub(crate) async fn dial(
-        &self,
-        client: &Client,
-        address: &str,
-        standing: Arc<Standing>,
-    ) -> Result<Link> {
-        let limit = self.patience();
-        tokio::select! {
-            biased;
-            link = self.dial_unbounded(client, address, standing) => link,
-            () = self.clock.sleep(limit) => Err(Error::new(
-                ErrorKind::Unavailable,
-                format!(
-                    "{address} did not answer in time (option `connect_timeout`); a server that wants TLS, or one that does not, may also stay silent"
-                ),
-            )
-            .on(BACKEND)),
-        }
-    }
-
-    async fn dial_unbounded(
-        &self,
-        client: &Client,
-        address: &str,
-        standing: Arc<Standing>,
-    ) -> Result<Link> {
-        let line = Arc::<Line>::default();
-        let ear = Ear {
-            line: Arc::clone(&line),
-            waiters: Arc::clone(&self.waiters),
-        };
-        let options = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.patience()))
-            .set_response_timeout(Some(self.config.timeout))
-            .set_write_backpressure_boundary(256 * 1024)
-            .set_push_sender(ear);
-        let mut connection = client
-            .get_multiplexed_async_connection_with_config(&options)
-            .await
-            .map_err(|error| error::of_connecting(&error, address))?;
-        let mut questions = redis::pipe();
-        questions.cmd("TIME").cmd("INFO");
-        questions
-            .cmd("COMMAND")
-            .arg("INFO")
-            .arg("DELIFEQ")
-            .arg("DELEX");
-        // The greeting, and the choice of a database.
-        self.tally.count(1 + usize::from(self.config.database != 0));
-        let (clock_read, server, told_in) = loop {
-            let begun = standing.generation();
-            self.tally.count(questions.len());
-            let answers = connection
-                .send_packed_commands(&questions, 0, questions.len())
-                .await
-                .map_err(|error| error::of_connecting(&error, address))?;
-            let answered = self.clock.now();
-            let (time, server) = Server::read(answers, address)?;
-            if let Some(told_in) = standing.told(begun, &server.epoch) {
-                break ((time, answered), server, told_in);
-            }
-        };
-        line.used.store(true, Ordering::Release);
-        Ok(Link {
-            connection,
-            address: address.into(),
-            server,
-            standing,
-            told_in,
-            clock_read,
-            line,
-            tracking: AtomicBool::new(false),
-            must_not_compare: AtomicBool::new(false),
-            tally: Arc::clone(&self.tally),
-            waiters: Arc::clone(&self.waiters),
-        })
-    }
-
-    /// The driver's client for a server.
-    ///
-    /// # Errors
-    /// When the password would go there in clear: sentinels, maps and redirects may name servers
-    /// beyond this machine although the URL names none.
-    pub(crate) fn client(&self, endpoint: &Endpoint) -> Result<Client> {
-        self.check_password(endpoint, self.config.password.as_ref())?;
-        let info = self.info(endpoint)?.set_redis_settings(self.settings());
-        self.open_client(info)
-    }
-
-    fn check_password(&self, endpoint: &Endpoint, password: Option<&Secret>) -> Result<()> {
-        let rule = self.config.password_rule(password.is_some());
-        rule.check(&endpoint.host)
-            .map_err(|error| error.on(BACKEND))
-    }
-
-    /// What the driver must know to reach a server, without credentials.
-    fn info(&self, endpoint: &Endpoint) -> Result<ConnectionInfo> {
-        let info = self
-            .address(endpoint)
-            .into_connection_info()
-            .map_err(|error| error::of_connecting(&error, &endpoint.to_string()))?;
-        Ok(info.set_tcp_settings(tcp_settings()))
-    }
-
-    /// Asks a server of a cluster, whatever its role, who serves which slot.
-    pub(crate) async fn ask_slots(&self, endpoint: &Endpoint) -> Result<Value> {
-        let address = endpoint.to_string();
-        let client = self.client(endpoint)?;
-        let options = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.patience()))
-            .set_response_timeout(Some(self.config.timeout));
-        let asking = async {
-            let mut connection = client
-                .get_multiplexed_async_connection_with_config(&options)
-                .await?;
-            redis::cmd("CLUSTER")
-                .arg("SLOTS")
-                .query_async::<Value>(&mut connection)
-                .await
-        };
-        asking.await.map_err(|error| match error.detail() {
-            Some(detail) if detail.contains("cluster support disabled") => Error::new(
-                ErrorKind::InvalidConfig,
-                format!(
-                    "{address} is not a node of a cluster: use redis:// instead of redis+cluster://"
-                ),
-            )
-            .on(BACKEND),
-            _ => error::of_connecting(&error, &address),
-        })
-    }
-
-    /// Connects to a sentinel, which tells `events` what happens.
-    ///
-    /// # Errors
-    /// Whatever keeps it from answering.
-    pub(crate) async fn dial_sentinel(
-        &self,
-        endpoint: &Endpoint,
-        events: impl AsyncPushSender,
-    ) -> Result<MultiplexedConnection> {
-        let address = endpoint.to_string();
-        let config = &self.config;
-        self.check_password(endpoint, config.sentinel_password.as_ref())?;
-        let settings = credentials(
-            config.sentinel_username.as_deref(),
-            config.sentinel_password.as_ref(),
-        );
-        let client = self.open_client(self.info(endpoint)?.set_redis_settings(settings))?;
-        let options = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.patience()))
-            .set_response_timeout(Some(config.timeout))
-            .set_push_sender(events);
-        // The greeting.
-        self.tally.count(1);
-        client
-            .get_multiplexed_async_connection_with_config(&options)
-            .await
-            .map_err(|error| error::of_connecting_to_sentinel(&error, &address))
-    }
-
-    fn open_client(&self, info: ConnectionInfo) -> Result<Client> {
-        let address = info.addr().to_string();
-        #[cfg(feature = "tls")]
-        if let Some(certificates) = &self.certificates {
-            return Client::build_with_tls(info, certificates.clone())
-                .map_err(|error| crate::connection::tls::refused(&error));
-        }
-        Client::open(info).map_err(|error| error::of_connecting(&error, &address))
-    }
-
-    fn address(&self, endpoint: &Endpoint) -> ConnectionAddr {
-        let (host, port) = (endpoint.host.clone(), endpoint.port);
-        match &self.config.tls {
-            None => ConnectionAddr::Tcp(host, port),
-            Some(_) => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure: false,
-                tls_params: None,
-            },
-        }
-    }
-
-    /// Credentials and protocol.
-    fn settings(&self) -> RedisConnectionInfo {
-        let config = &self.config;
-        credentials(config.username.as_deref(), config.password.as_ref())
-            .set_db(i64::from(config.database))
-    }
-}
-
-fn credentials(username: Option<&str>, password: Option<&Secret>) -> RedisConnectionInfo {
-    // Not said by whom: an older server would refuse the command, and a narrow ACL as well.
-    let mut settings = RedisConnectionInfo::default()
-        .set_protocol(ProtocolVersion::RESP3)
-        .set_skip_set_lib_name();
-    if let Some(username) = username {
-        settings = settings.set_username(username);
-    }
-    if let Some(password) = password {
-        settings = settings.set_password(password.reveal());
-    }
-    settings
-}
-
-/// A peer that is gone without a word is noticed within about ten seconds, also while nothing is sent.
-fn tcp_settings() -> TcpSettings {
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(4))
-        .with_interval(Duration::from_secs(2))
-        .with_retries(3);
-    let settings = TcpSettings::default()
-        .set_nodelay(true)
-        .set_keepalive(keepalive);
-    #[cfg(any(target_os = "android", target_os = "linux"))]
-    let settings = settings.set_user_timeout(Duration::from_secs(10));
-    settings
 }

@@ -1,8 +1,10 @@
 //! Connections to single servers, and what is known of each server.
 
+mod dialer;
 mod lasting;
 mod link;
 mod node;
+mod push_listener;
 mod server;
 mod standing;
 #[cfg(feature = "tls")]
@@ -10,10 +12,11 @@ mod tls;
 mod waiters;
 
 pub(crate) use self::{
+    dialer::Dialer,
     lasting::Lasting,
-    link::{Dialer, Link},
+    link::Link,
     node::Node,
     server::Info,
     standing::Standings,
-    waiters::{IN_VAIN, Place, UNTOLD, Waiters},
+    waiters::{Place, Waiters},
 };

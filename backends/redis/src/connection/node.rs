@@ -7,8 +7,9 @@ use distlock_core::Result;
 use crate::{
     config::Endpoint,
     connection::{
+        dialer::Dialer,
         lasting::Lasting,
-        link::{Dialer, Link},
+        link::Link,
         standing::{Standing, Standings},
     },
 };

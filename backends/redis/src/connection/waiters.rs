@@ -3,17 +3,10 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use redis::Value;
 use tokio::sync::Notify;
-
-/// After this it asks again when nobody will tell, as while the lock's slot is on its way to another server.
-pub(crate) const UNTOLD: Duration = Duration::from_millis(100);
-
-/// After so many pushes in a row that came at once and meant nothing, it asks as seldom as when nobody will tell.
-pub(crate) const IN_VAIN: u32 = 3;
 
 /// The waiters of one handle, by the key of the lock they wait for.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use redis::{ServerError, Value};
 
 use crate::{
     connection::Link,
-    doctor::examine::Finding,
+    doctor::finding::Finding,
     error,
     format::names::{Bucket, Names},
     routing::Router,

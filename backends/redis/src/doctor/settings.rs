@@ -2,7 +2,7 @@
 
 use distlock_core::Verdict;
 
-use crate::{connection::Info, doctor::examine::Finding};
+use crate::{connection::Info, doctor::finding::Finding};
 
 /// What the answers to one client may come to: batches that find every lock held, each with as much said about it as may be.
 const ANSWERS: u64 = 32 * 1024 * 1024;

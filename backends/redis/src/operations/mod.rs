@@ -1,9 +1,18 @@
 //! Operations on single keys, and how several of them become one request.
 
+mod answer;
+pub(crate) mod executor;
 mod history;
 mod looks;
-pub(crate) mod op;
-pub(crate) mod request;
+mod op;
+mod replies;
+mod request;
 mod verbatim;
 
-pub(crate) use self::{history::Histories, looks::Looks, verbatim::Verbatim};
+pub(crate) use self::{
+    answer::Answer,
+    history::Histories,
+    looks::Looks,
+    op::{Op, What},
+    verbatim::Verbatim,
+};

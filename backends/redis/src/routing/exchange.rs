@@ -5,46 +5,19 @@ use std::{sync::Arc, time::Duration};
 
 use distlock_core::{Error, ErrorKind, Result};
 use futures_util::future::{join, join_all};
-use redis::{Arg, Cmd, Pipeline, ServerError, Value};
+use redis::{Pipeline, Value};
 
 use crate::{
     config::Endpoint,
     connection::Link,
     error::{self, BACKEND},
-    format::names::Bucket,
     routing::topology::Router,
-    scripts::Script,
 };
+
+use crate::routing::call::{Call, Refusal, Replies, Torn, refusal};
 
 /// How often a request is sent again because a server asked for it.
 const ROUNDS: u32 = 6;
-
-/// One request about keys of one bucket; of any buckets where there is one primary.
-#[derive(Debug)]
-pub(crate) struct Call {
-    bucket: Bucket,
-    commands: Vec<Cmd>,
-    /// Where the only command runs a script.
-    script: Option<&'static Script>,
-    /// Reads the keys that the server is to remember, and to tell about when they change. It goes before the commands: a
-    /// script would make the server remember everything it was given.
-    tracked: Option<Cmd>,
-    /// What becomes of it while its slot is on its way to another server, and neither has all of its keys.
-    torn: Torn,
-    /// Where to send it this once instead, and whether the slot is on its way there.
-    detour: Option<(Endpoint, bool)>,
-}
-
-/// What to do with a call when a server has some of its keys and not others.
-#[derive(Debug)]
-enum Torn {
-    /// It is sent again: the slot will have moved.
-    Again,
-    /// Its operations may do better one by one, so its caller is told at once.
-    Split,
-    /// This is sent from now on.
-    Instead(Cmd),
-}
 
 /// The replies to a call's commands, and who gave them.
 #[derive(Debug)]
@@ -59,186 +32,6 @@ pub(crate) struct Heard {
 
 /// Calls that go to one primary in one go, with their places among all.
 type Group = Vec<(usize, Call)>;
-
-impl Call {
-    pub(crate) fn script(bucket: Bucket, command: Cmd, script: &'static Script) -> Self {
-        Self {
-            script: Some(script),
-            ..Self::plain(bucket, vec![command])
-        }
-    }
-
-    pub(crate) const fn plain(bucket: Bucket, commands: Vec<Cmd>) -> Self {
-        Self {
-            bucket,
-            commands,
-            script: None,
-            tracked: None,
-            torn: Torn::Again,
-            detour: None,
-        }
-    }
-
-    /// While its slot moves it is better split: [`Heard::torn`] asks for that, without a delay.
-    #[must_use]
-    pub(crate) fn split_when_torn(mut self) -> Self {
-        self.torn = Torn::Split;
-        self
-    }
-
-    /// While its slot moves, this is to be sent instead.
-    #[must_use]
-    pub(crate) fn when_torn(mut self, command: Cmd) -> Self {
-        self.torn = Torn::Instead(command);
-        self
-    }
-
-    /// When one of these keys changes from now on, the server says so, once. A call without commands
-    /// is answered with how many of the keys exist.
-    #[must_use]
-    pub(crate) fn tracking<'a>(mut self, keys: impl Iterator<Item = &'a str>) -> Self {
-        let mut read = redis::cmd("EXISTS");
-        keys.for_each(|key| {
-            read.arg(key);
-        });
-        self.tracked = Some(read);
-        self
-    }
-
-    /// Its command, if that is all there is to send.
-    fn only_command(&self) -> Option<&Cmd> {
-        match &*self.commands {
-            [command] if self.tracked.is_none() && self.detour.is_none() => Some(command),
-            _ => None,
-        }
-    }
-
-    /// Whether it goes to a server that does not have the whole slot yet.
-    const fn is_importing(&self) -> bool {
-        matches!(self.detour, Some((_, true)))
-    }
-
-    /// The server that has the whole slot now, as another one said.
-    fn moved_to(&self) -> Option<Endpoint> {
-        let (endpoint, importing) = self.detour.as_ref()?;
-        (!importing).then(|| endpoint.clone())
-    }
-
-    /// Whether its caller wants to split it after this.
-    fn is_split_by(&self, refusal: &Refusal) -> bool {
-        matches!(self.torn, Torn::Split) && error::said(&refusal.says).0 == "TRYAGAIN"
-    }
-
-    /// What has the server remember keys, where it is told to.
-    fn tracks(&self) -> Option<&Cmd> {
-        // The server takes `ASKING` or `CLIENT CACHING` before a command, not both, and a slot seldom moves.
-        self.tracked.as_ref().filter(|_| !self.is_importing())
-    }
-
-    /// Writes it, and how many commands come before its own.
-    fn write(&self, pipeline: &mut Pipeline, link: &Link) -> usize {
-        let before = pipeline.len();
-        if let Some(read) = self.tracks() {
-            if link.must_start_tracking() {
-                pipeline
-                    .cmd("CLIENT")
-                    .arg("TRACKING")
-                    .arg("ON")
-                    .arg("OPTIN");
-            }
-            pipeline.cmd("CLIENT").arg("CACHING").arg("YES");
-            pipeline.add_command(read.clone());
-        }
-        let preamble = pipeline.len() - before;
-        for command in &self.commands {
-            if self.is_importing() {
-                pipeline.cmd("ASKING");
-            }
-            pipeline.add_command(command.clone());
-        }
-        preamble
-    }
-
-    /// Its own replies out of those to what was written.
-    fn read(&self, preamble: usize, replies: &mut impl Iterator<Item = Value>) -> Replies {
-        // All of them, or the next call would read what is left.
-        let before: Vec<_> = replies.take(preamble).collect();
-        let unprepared = before.iter().find_map(refusal);
-        let importing = self.is_importing();
-        let own = replies
-            .take(self.commands.len() * if importing { 2 } else { 1 })
-            .enumerate()
-            .filter(|(at, _)| !importing || at % 2 == 1)
-            .map(|(_, reply)| reply)
-            .collect::<Vec<_>>();
-        let refused = own.iter().find_map(refusal);
-        let carried_out = refused.is_none() && !own.is_empty();
-        let of_preamble = unprepared.is_some();
-        // Without commands of its own, what was read is the answer.
-        let own = match before.last() {
-            Some(read) if self.commands.is_empty() => vec![read.clone()],
-            _ => own,
-        };
-        match refused.or(unprepared) {
-            Some(says) => Err(Refusal {
-                says,
-                of_preamble,
-                carried_out,
-            }),
-            None => Ok(own),
-        }
-    }
-
-    /// The server does not know the script: send its text, which makes it known.
-    fn spell_out(&mut self) {
-        let Some((script, command)) = self.script.zip(self.commands.first_mut()) else {
-            return;
-        };
-        let mut eval = Cmd::new();
-        eval.arg("EVAL").arg(script.source);
-        for argument in command.args_iter().skip(2) {
-            if let Arg::Simple(argument) = argument {
-                eval.arg(argument);
-            }
-        }
-        *command = eval;
-    }
-}
-
-type Replies = Result<Vec<Value>, Refusal>;
-
-/// The server's no to a call.
-#[derive(Debug)]
-struct Refusal {
-    says: ServerError,
-    /// Whether what comes before the call's own commands was refused, so that the server does not remember what was read.
-    of_preamble: bool,
-    /// Whether its own commands were carried out all the same.
-    carried_out: bool,
-}
-
-impl Refusal {
-    fn of_all(says: ServerError) -> Self {
-        Self {
-            says,
-            of_preamble: false,
-            carried_out: false,
-        }
-    }
-
-    fn into_error(self, at: &str) -> Error {
-        let error = error::of_reply(&self.says, at);
-        if !self.carried_out {
-            return error;
-        }
-        Error::new(
-            ErrorKind::OutcomeUnknown,
-            "the server did as asked, and will not tell of changes",
-        )
-        .on(BACKEND)
-        .caused_by(error)
-    }
-}
 
 impl Router {
     /// Sends one call.
@@ -464,13 +257,6 @@ impl Router {
             "ERR" => detail.contains("CLIENT CACHING"),
             _ => false,
         }
-    }
-}
-
-fn refusal(reply: &Value) -> Option<ServerError> {
-    match reply {
-        Value::ServerError(refusal) => Some(refusal.clone()),
-        _ => None,
     }
 }
 

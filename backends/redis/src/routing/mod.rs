@@ -1,9 +1,13 @@
 //! Finding the primary that serves a key, asking it, and asking again.
 
+mod call;
 mod exchange;
+mod primaries;
 mod topology;
 
 pub(crate) use self::{
-    exchange::{Call, Heard},
-    topology::{NoOlder, Opening, Primaries, Router},
+    call::Call,
+    exchange::Heard,
+    primaries::{NoOlder, Opening, Primaries},
+    topology::Router,
 };

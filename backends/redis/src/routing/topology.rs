@@ -17,7 +17,12 @@ use crate::{
     connection::{Dialer, Link, Node},
     error::BACKEND,
     format::names::Bucket,
-    sentinels::Sentinels,
+    sentinels::{Sentinels, View},
+};
+
+use crate::{
+    error::invalid,
+    routing::primaries::{NoOlder, Opening, Primaries},
 };
 
 /// How long an operation waits for a connection that broke: longer than a restart of a server takes, shorter than anybody
@@ -42,55 +47,8 @@ enum Shape {
     Cluster(Arc<Cluster>),
 }
 
-/// What came of connecting to every primary.
-#[derive(Debug)]
-pub(crate) struct Primaries {
-    pub(crate) links: Vec<Arc<Link>>,
-    /// Primaries of a cluster that cannot be reached, and why.
-    pub(crate) missing: Vec<(Endpoint, Error)>,
-}
-
-/// Which handle of a store is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opening {
-    /// The first: it waits for a slow primary, because the cluster's epoch is made of those of all
-    /// primaries.
-    First,
-    /// A further one. It waits for nobody, because leases depend on it that are to be renewed.
-    Again,
-}
-
-/// How old a majority's word may be.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum NoOlder {
-    /// It was asked for since this moment.
-    Than(Moment),
-    /// It is no older than a part of this lease; than a second, where there is no lease.
-    ThanPartOf(Option<Duration>),
-}
-
-impl Primaries {
-    const fn of(links: Vec<Arc<Link>>) -> Self {
-        Self {
-            links,
-            missing: Vec::new(),
-        }
-    }
-
-    /// All of them.
-    ///
-    /// # Errors
-    /// Why one of them cannot be reached.
-    fn all(self) -> Result<Vec<Arc<Link>>> {
-        match self.missing.into_iter().next() {
-            Some((_, error)) => Err(error),
-            None => Ok(self.links),
-        }
-    }
-}
-
 impl Router {
-    pub(crate) fn new(dialer: Dialer) -> Self {
+    pub(crate) fn new(dialer: Dialer, view: &Arc<View>) -> Self {
         let dialer = Arc::new(dialer);
         let standings = dialer.standings();
         let shape = match &dialer.config().topology {
@@ -98,7 +56,7 @@ impl Router {
                 Shape::Single(Arc::new(Node::new(endpoint.clone(), standings)))
             }
             Topology::Sentinel { sentinels, primary } => {
-                Shape::Sentinel(Sentinels::new(&dialer, sentinels, primary))
+                Shape::Sentinel(Sentinels::new(&dialer, view, sentinels, primary))
             }
             Topology::Cluster(seeds) => {
                 let cluster = Cluster::new(seeds.clone(), Arc::clone(standings));
@@ -435,8 +393,4 @@ impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Router({})", self.dialer.config().topology)
     }
-}
-
-fn invalid(message: String) -> Error {
-    Error::new(ErrorKind::InvalidConfig, message).on(BACKEND)
 }

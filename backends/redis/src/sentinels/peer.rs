@@ -1,7 +1,7 @@
 //! One sentinel, and the connection over which only its opinion is asked.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, Weak,
+    Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -15,10 +15,7 @@ use crate::{
     config::Endpoint,
     connection::{Dialer, Lasting},
     error::{self, BACKEND},
-    sentinels::{
-        rounds::Sentinels,
-        votes::{Other, Said},
-    },
+    sentinels::votes::{Other, Said},
 };
 
 /// The event of a sentinel that has another primary.
@@ -32,7 +29,7 @@ pub(super) struct Peer {
     // A std mutex: held for a look only.
     id: Mutex<Option<String>>,
     is_configured: bool,
-    sentinels: Weak<Sentinels>,
+    on_switch: OnSwitch,
     connection: Lasting<Wire>,
 }
 
@@ -49,20 +46,36 @@ struct Wire {
     broken: Arc<AtomicBool>,
 }
 
+/// Called when a sentinel says that another primary serves. It must not wait.
+#[derive(Clone)]
+pub(super) struct OnSwitch(Arc<dyn Fn() + Send + Sync>);
+
+impl OnSwitch {
+    pub(super) fn new(call: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(call))
+    }
+}
+
+impl std::fmt::Debug for OnSwitch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnSwitch")
+    }
+}
+
 /// Hears the sentinel's events.
 struct Events {
-    sentinels: Weak<Sentinels>,
+    on_switch: OnSwitch,
     broken: Arc<AtomicBool>,
 }
 
 impl Peer {
     /// At an address that the user named.
-    pub(super) fn new(endpoint: Endpoint, sentinels: Weak<Sentinels>) -> Self {
+    pub(super) fn new(endpoint: Endpoint, on_switch: OnSwitch) -> Self {
         Self {
             endpoint,
             id: Mutex::default(),
             is_configured: true,
-            sentinels,
+            on_switch,
             connection: Lasting::default(),
         }
     }
@@ -75,11 +88,11 @@ impl Peer {
     }
 
     /// At an address that another sentinel told.
-    pub(super) fn learned(other: Other, sentinels: Weak<Sentinels>) -> Self {
+    pub(super) fn learned(other: Other, on_switch: OnSwitch) -> Self {
         Self {
             id: Mutex::new(Some(other.id)),
             is_configured: false,
-            ..Self::new(other.endpoint, sentinels)
+            ..Self::new(other.endpoint, on_switch)
         }
     }
 
@@ -133,11 +146,11 @@ impl Peer {
         let works = |wire: &Wire| !wire.broken.load(Ordering::Acquire);
         let make = || {
             let (dialer, endpoint) = (Arc::clone(dialer), self.endpoint.clone());
-            let sentinels = Weak::clone(&self.sentinels);
+            let on_switch = self.on_switch.clone();
             async move {
                 let broken = Arc::<AtomicBool>::default();
                 let events = Events {
-                    sentinels,
+                    on_switch,
                     broken: Arc::clone(&broken),
                 };
                 let connection = dialer.dial_sentinel(&endpoint, events).await?;
@@ -206,9 +219,7 @@ impl AsyncPushSender for Events {
     fn send(&self, push: PushInfo) -> Result<(), SendError> {
         match push.kind {
             PushKind::Message => {
-                if let Some(sentinels) = self.sentinels.upgrade() {
-                    sentinels.hurry();
-                }
+                (self.on_switch.0)();
             }
             PushKind::Disconnection => self.broken.store(true, Ordering::Release),
             _ => {}

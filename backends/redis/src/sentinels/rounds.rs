@@ -23,7 +23,7 @@ use crate::{
     connection::{Dialer, Lasting, Link, Node},
     error::BACKEND,
     sentinels::{
-        peer::{Answer, Peer},
+        peer::{Answer, OnSwitch, Peer},
         view::{Named, View},
         votes::{Other, Votes},
     },
@@ -38,6 +38,7 @@ const PART: u32 = 6;
 /// The sentinels of one handle, and its connection to the primary that they name.
 pub(crate) struct Sentinels {
     me: Weak<Self>,
+    on_switch: OnSwitch,
     /// The name they know the primary by.
     primary: String,
     dialer: Arc<Dialer>,
@@ -58,15 +59,26 @@ struct Peers {
 }
 
 impl Sentinels {
-    pub(crate) fn new(dialer: &Arc<Dialer>, configured: &[Endpoint], primary: &str) -> Arc<Self> {
+    pub(crate) fn new(
+        dialer: &Arc<Dialer>,
+        view: &Arc<View>,
+        configured: &[Endpoint],
+        primary: &str,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|me| {
-            let peer = |endpoint: &Endpoint| Arc::new(Peer::new(endpoint.clone(), Weak::clone(me)));
+            let on_switch = OnSwitch::new({
+                let me = Weak::clone(me);
+                move || Self::hurry(&me)
+            });
+            let peer =
+                |endpoint: &Endpoint| Arc::new(Peer::new(endpoint.clone(), on_switch.clone()));
             let configured = configured.iter().map(peer).collect();
             Self {
                 me: Weak::clone(me),
+                on_switch: on_switch.clone(),
                 primary: primary.to_owned(),
                 dialer: Arc::clone(dialer),
-                view: Arc::clone(dialer.view()),
+                view: Arc::clone(view),
                 peers: Mutex::new(Peers {
                     configured,
                     ..Peers::default()
@@ -153,9 +165,9 @@ impl Sentinels {
     }
 
     /// A sentinel says that another primary serves: the others know it soon as well.
-    pub(crate) fn hurry(&self) {
-        let Some(me) = self.me.upgrade() else { return };
-        let now = self.dialer.clock().now();
+    fn hurry(me: &Weak<Self>) {
+        let Some(me) = me.upgrade() else { return };
+        let now = me.dialer.clock().now();
         tokio::spawn(async move {
             // Nobody waits for this: whoever needs an answer asks again.
             if let Ok(named) = me.asked_since(now).await {
@@ -267,7 +279,7 @@ impl Sentinels {
             if is_known || peers.closed {
                 continue;
             }
-            let peer = Arc::new(Peer::learned(other, Weak::clone(&self.me)));
+            let peer = Arc::new(Peer::learned(other, self.on_switch.clone()));
             peers.learned.push(Arc::clone(&peer));
             new.push(peer);
         }

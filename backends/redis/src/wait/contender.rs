@@ -13,21 +13,21 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{
-    AcquireRequest, Attempt, Contender, FencingToken, Grant, HolderInfo, Moment, OpenFlag, Result,
-};
+use distlock_core::{AcquireRequest, Attempt, Contender, Grant, OpenFlag, Result};
 
 use redis::Value;
 
 use crate::{
-    connection::{IN_VAIN, Place, UNTOLD},
+    connection::Place,
     error::BACKEND,
     format::names::{Bucket, Target},
-    operations::op::{Answer, What},
+    operations::{Answer, What},
     routing::Call,
     store::Store,
     wait::line::RedisLine,
 };
+
+use crate::wait::pushes::{Pushes, UNTOLD};
 
 /// After this it asks again without a reason. What brings the pushes may stand still and not be broken: the runtime that
 /// carries the connection, when somebody blocks its threads. One question of each process for a name, it costs next to nothing.
@@ -45,39 +45,6 @@ pub(crate) struct RedisContender {
     /// Whether the server has told of a change since it was asked.
     told: bool,
     pushes: Pushes,
-}
-
-/// What the pushes were worth so far.
-#[derive(Debug, Default)]
-struct Pushes {
-    /// When the server was asked last, and under which token the lock was held.
-    asked: Option<(Moment, Option<FencingToken>)>,
-    /// Whether a push has come since, sooner than who is untold would have asked.
-    at_once: bool,
-    /// How many of these were in vain, one after the other.
-    in_vain: u32,
-}
-
-impl Pushes {
-    /// The server was asked, and somebody holds the lock.
-    fn busy(&mut self, at: Moment, holder: Option<&HolderInfo>) {
-        let token = holder.and_then(|holder| holder.token);
-        let same = self.asked.is_some_and(|(_, before)| before == token);
-        self.in_vain = if same && self.at_once {
-            self.in_vain + 1
-        } else {
-            0
-        };
-        (self.asked, self.at_once) = (Some((at, token)), false);
-    }
-
-    /// One has come: how long to wait before asking, if at all. A sleep takes a millisecond, however short it is.
-    fn came(&mut self, now: Moment) -> Option<Duration> {
-        let (asked, _) = self.asked?;
-        let left = (asked + UNTOLD).since(now);
-        self.at_once = !left.is_zero();
-        (self.in_vain >= IN_VAIN && self.at_once).then_some(left)
-    }
 }
 
 impl RedisContender {

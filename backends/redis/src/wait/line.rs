@@ -14,12 +14,13 @@ use distlock_core::{
 use redis::Value;
 
 use crate::{
-    connection::{IN_VAIN, Place, UNTOLD},
+    connection::Place,
     error::BACKEND,
     format::names::{Bucket, LineKeys},
     routing::{Call, Heard},
     scripts,
     store::Store,
+    wait::pushes::{IN_VAIN, UNTOLD},
 };
 
 /// How often one look may find another place ahead than the one that is tracked.

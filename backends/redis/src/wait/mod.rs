@@ -2,5 +2,6 @@
 
 mod contender;
 mod line;
+mod pushes;
 
 pub(crate) use self::contender::RedisContender;

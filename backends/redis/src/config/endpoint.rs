@@ -1,0 +1,118 @@
+//! Where servers are.
+
+use std::{fmt, path::PathBuf};
+
+/// How the servers belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Topology {
+    /// One server, which must be a primary.
+    Single(Endpoint),
+    /// Whatever server the sentinels call the primary.
+    Sentinel {
+        /// Where the sentinels are, or some of them: the others are learned. A majority of all is
+        /// believed.
+        sentinels: Vec<Endpoint>,
+        /// The name they know the primary by.
+        primary: String,
+    },
+    /// The primaries of a cluster.
+    Cluster(Vec<Endpoint>),
+}
+
+/// Host and port of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+}
+
+/// TLS options. The server's name is always verified.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tls {
+    /// A PEM file with the authorities to trust, instead of the system's.
+    pub ca: Option<PathBuf>,
+    /// PEM files with the client's certificate and its key.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
+/// A password. It is shown nowhere.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub(super) String);
+
+impl Secret {
+    /// Wraps a password.
+    pub fn new(password: impl Into<String>) -> Self {
+        Self(password.into())
+    }
+
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl Endpoint {
+    /// A server.
+    pub fn new(host: impl Into<String>, port: u16) -> Self {
+        Self {
+            host: host.into(),
+            port,
+        }
+    }
+
+    /// `host:port`, as a server or a URL writes it.
+    pub(crate) fn parse(text: &str, default_port: u16) -> Option<Self> {
+        let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+            let (host, rest) = rest.split_once(']')?;
+            (host, rest.strip_prefix(':'))
+        } else {
+            match text.rsplit_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            }
+        };
+        let port = match port {
+            Some(port) => port.parse().ok().filter(|port| *port != 0)?,
+            None => default_port,
+        };
+        let plain = !host.is_empty() && !host.contains(char::is_whitespace);
+        plain.then(|| Self::new(host, port))
+    }
+}
+
+/// As in messages: without user, password and options.
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, endpoints, path) = match self {
+            Self::Single(endpoint) => ("redis", std::slice::from_ref(endpoint), None),
+            Self::Sentinel { sentinels, primary } => {
+                ("redis+sentinel", &**sentinels, Some(primary))
+            }
+            Self::Cluster(seeds) => ("redis+cluster", &**seeds, None),
+        };
+        write!(f, "{scheme}://")?;
+        for (at, endpoint) in endpoints.iter().enumerate() {
+            write!(f, "{}{endpoint}", if at == 0 { "" } else { "," })?;
+        }
+        path.map_or(Ok(()), |path| write!(f, "/{path}"))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
