@@ -60,29 +60,21 @@ pub mod fence;
 mod helper;
 mod lock;
 mod migrate;
-#[cfg(feature = "mysql")]
-mod mysql;
 mod op;
 mod opened;
-#[cfg(feature = "postgres")]
-mod postgres;
 mod reaper;
 mod records;
 mod shape;
-#[cfg(feature = "sqlite")]
-mod sqlite;
 mod store;
 mod tally;
 mod wait;
 
-#[cfg(feature = "sqlite")]
-pub use config::SqliteConfig;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use config::{Product, Secret, ServerConfig, SslMode};
-pub use migrate::{Migration, TablesStatus};
 #[cfg(feature = "mysql")]
-pub use mysql::MySql;
+pub use dialect::mysql::MySql;
 #[cfg(feature = "postgres")]
-pub use postgres::Postgres;
+pub use dialect::postgres::Postgres;
 #[cfg(feature = "sqlite")]
-pub use sqlite::Sqlite;
+pub use dialect::sqlite::{Sqlite, SqliteConfig};
+pub use migrate::{Migration, TablesStatus};

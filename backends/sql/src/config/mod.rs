@@ -7,8 +7,6 @@ mod certificates;
 mod product;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server;
-#[cfg(feature = "sqlite")]
-mod sqlite;
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -18,11 +16,9 @@ use distlock_core::{Error, ErrorKind, Result, parse_duration};
 pub use product::{Product, SslMode};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use server::{Secret, ServerConfig};
-#[cfg(feature = "sqlite")]
-pub use sqlite::SqliteConfig;
 
 /// How long a row may be idle before it is removed.
-const REAP_AFTER: (Duration, Duration) =
+pub(crate) const REAP_AFTER: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(365 * 24 * 3600));
 
 /// A word for a shell.
@@ -38,7 +34,7 @@ pub(crate) fn quoted(word: &str) -> String {
 }
 
 /// Escapes what has a meaning of its own in a URL's path.
-fn escape(path: &str) -> String {
+pub(crate) fn escape(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     for byte in path.bytes() {
         if byte.is_ascii_alphanumeric() || b"/._-~+@,:=".contains(&byte) {
@@ -50,7 +46,7 @@ fn escape(path: &str) -> String {
     out
 }
 
-fn flag(option: &str, value: &str) -> Result<bool> {
+pub(crate) fn flag(option: &str, value: &str) -> Result<bool> {
     value.parse().map_err(|_| {
         invalid(format!(
             "option `{option}`: {value:?} is neither `true` nor `false`"
@@ -58,12 +54,16 @@ fn flag(option: &str, value: &str) -> Result<bool> {
     })
 }
 
-fn duration(option: &str, value: &str) -> Result<Duration> {
+pub(crate) fn duration(option: &str, value: &str) -> Result<Duration> {
     parse_duration(value)
         .map_err(|error| invalid(format!("option `{option}`: {}", error.message())))
 }
 
-fn check_range(option: &str, value: Duration, (min, max): (Duration, Duration)) -> Result<()> {
+pub(crate) fn check_range(
+    option: &str,
+    value: Duration,
+    (min, max): (Duration, Duration),
+) -> Result<()> {
     if (min..=max).contains(&value) {
         return Ok(());
     }
@@ -73,7 +73,7 @@ fn check_range(option: &str, value: Duration, (min, max): (Duration, Duration)) 
 }
 
 /// A prefix becomes part of statements: nothing but what needs no quoting in any dialect may pass.
-fn check_prefix(prefix: &str) -> Result<()> {
+pub(crate) fn check_prefix(prefix: &str) -> Result<()> {
     let mut bytes = prefix.bytes();
     let plain = bytes
         .next()
@@ -89,7 +89,7 @@ fn check_prefix(prefix: &str) -> Result<()> {
     )))
 }
 
-fn unknown(name: &str, backend: &str, known: &[&str]) -> Error {
+pub(crate) fn unknown(name: &str, backend: &str, known: &[&str]) -> Error {
     let nearest = known
         .iter()
         .max_by(|a, b| strsim::jaro_winkler(name, a).total_cmp(&strsim::jaro_winkler(name, b)))
@@ -101,6 +101,6 @@ fn unknown(name: &str, backend: &str, known: &[&str]) -> Error {
     invalid(format!("unknown option {name:?} for {backend}: {hint}"))
 }
 
-fn invalid(message: impl Into<String>) -> Error {
+pub(crate) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidConfig, message)
 }

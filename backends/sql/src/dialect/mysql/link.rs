@@ -10,7 +10,7 @@ use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    Shared,
+    context::Shared,
     server::{Flavour, connect},
     tables,
     wire::{Answers, Broken, Prepared, Wire},

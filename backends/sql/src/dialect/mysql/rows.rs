@@ -9,7 +9,7 @@ use distlock_core::{
 use sqlx::{Row as _, mysql::MySqlRow};
 use uuid::Uuid;
 
-use super::Shared;
+use super::context::Shared;
 use crate::{
     dialect::{FORCED, LockRow},
     driver::decoded,

@@ -8,7 +8,7 @@ use sqlx::{
     mysql::{MySqlConnectOptions, MySqlSslMode},
 };
 
-use super::{Shared, prepared, wire::Wire};
+use super::{context::Shared, prepared, wire::Wire};
 use crate::{
     config::SslMode,
     driver::caught,

@@ -2,7 +2,7 @@
 
 use distlock_core::Result;
 
-use super::{Shared, rows, statements::Statements, wire::Answers};
+use super::{context::Shared, rows, statements::Statements, wire::Answers};
 use crate::{
     migrate::{Migration, REQUIRED},
     shape::{Difference, Former, Found, KEY, STORAGE, Table, UNTOUCHED, WRITES, differences},

@@ -17,7 +17,7 @@ use distlock_core::{
 };
 
 use super::{
-    PAGE,
+    dialect::PAGE,
     literals::{hex, list, opaque, push_hex, push_text, text},
     prepared::Prepared,
     server::Flavour,
@@ -264,7 +264,7 @@ impl Statements {
     /// Changes the rows of all of these leases, or fails with an error of its own, [`MySqlTrouble::NotAll`], before anything is
     /// committed.
     ///
-    /// [`MySqlTrouble::NotAll`]: crate::error::MySqlTrouble::NotAll
+    /// [`MySqlTrouble::NotAll`]: super::errors::MySqlTrouble::NotAll
     fn change_all(&self, leases: &[&Lease], set: &str, condition: &str, waits: bool) -> String {
         let lock = &self.lock;
         let mut sql = String::with_capacity(600 + leases.len() * 200);

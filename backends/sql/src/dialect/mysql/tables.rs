@@ -5,7 +5,8 @@ use std::{collections::HashMap, fmt::Write as _, time::Duration};
 use distlock_core::{Error, ErrorKind, Result};
 
 use super::{
-    Shared, rows,
+    context::Shared,
+    rows,
     server::{SESSION, VARIABLES, Variables, connect, place},
     shape,
     wire::{Answers, Wire},

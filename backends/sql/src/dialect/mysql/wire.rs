@@ -8,7 +8,7 @@ use sqlx::{
     query::Query,
 };
 
-use super::Shared;
+use super::context::Shared;
 use crate::{
     driver::caught,
     error::{Access, Failed},

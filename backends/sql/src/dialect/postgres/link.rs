@@ -13,7 +13,7 @@ use sqlx::{
 };
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{Shared, rows::column, session::Session, tables};
+use super::{context::Shared, rows::column, session::Session, tables};
 use crate::{
     config::{ServerConfig, SslMode},
     driver::panicked,

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use distlock_core::LockName;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
-use super::{Shared, link};
+use super::{context::Shared, link};
 use crate::driver::caught;
 
 /// After this long without a word, the server is asked whether it is still there.

@@ -2,7 +2,7 @@
 
 use sqlx::{PgConnection, Row as _};
 
-use super::Shared;
+use super::context::Shared;
 use crate::shape::{Difference, Found, KEY, STORAGE, Table, UNTOUCHED, WRITES, differences};
 
 const LOGGED: &str = "an ordinary table that survives a crash";

@@ -4,7 +4,7 @@ use distlock_core::{Error, ErrorKind, Result};
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::{
-    Shared,
+    context::Shared,
     link::{bounded, connect},
     rows::column,
     shape,

@@ -4,8 +4,7 @@ use std::{fs, path::Path};
 
 use distlock_core::{Error, ErrorKind, Result};
 
-use super::file;
-use crate::config::SqliteConfig;
+use super::{file, options::SqliteConfig};
 
 const ID: &str = "/proc/sys/kernel/random/boot_id";
 

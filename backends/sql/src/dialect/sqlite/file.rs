@@ -11,7 +11,8 @@ use std::{
 use distlock_core::{Error, ErrorKind, Result, path_excerpt};
 use rustix::fs::Access;
 
-use crate::config::{SqliteConfig, quoted};
+use super::options::SqliteConfig;
+use crate::config::quoted;
 
 /// Which file it is, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

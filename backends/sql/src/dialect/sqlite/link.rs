@@ -9,11 +9,12 @@ use sqlx::{
 };
 
 use super::{
-    Shared,
+    context::Shared,
+    errors::sqlite_code,
     file::{self, FileId},
     tables,
 };
-use crate::error::{Access, Failed, sqlite_code};
+use crate::error::{Access, Failed};
 
 /// How long opening waits for other processes that set the file up at the same moment.
 const SETTING_UP: Duration = Duration::from_secs(5);

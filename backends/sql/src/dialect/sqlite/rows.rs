@@ -9,7 +9,7 @@ use distlock_core::{
 use sqlx::{Row as _, sqlite::SqliteRow};
 use uuid::Uuid;
 
-use super::{Now, Shared};
+use super::context::{Now, Shared};
 use crate::{
     dialect::{FORCED, LockRow},
     error::{Access, Failed},

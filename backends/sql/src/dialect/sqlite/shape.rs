@@ -5,7 +5,7 @@
 
 use sqlx::{Row as _, SqliteConnection};
 
-use super::Shared;
+use super::context::Shared;
 use crate::{
     migrate::{REQUIRED, SQLITE},
     shape::{Difference, Found, STORAGE, Table, UNTOUCHED, WRITES, differences},

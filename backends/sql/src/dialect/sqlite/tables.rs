@@ -4,7 +4,7 @@ use distlock_core::{Error, Result};
 use sqlx::SqliteConnection;
 
 use super::{
-    Shared,
+    context::Shared,
     file::{self, FileId},
     link::{Open, SetUp, connect, query, query_optional, run},
     shape,

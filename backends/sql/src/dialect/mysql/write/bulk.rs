@@ -15,7 +15,8 @@ use crate::{
     dialect::{
         LockRow,
         mysql::{
-            look,
+            dialect::look,
+            errors::MySqlTrouble,
             prepared::Prepared,
             rows,
             server::Flavour,
@@ -23,7 +24,7 @@ use crate::{
             wire::{self, Answers},
         },
     },
-    error::{Access, Failed, MySqlTrouble},
+    error::{Access, Failed},
     op::Op,
 };
 

@@ -22,15 +22,17 @@ use sqlx::mysql::MySqlQueryResult;
 
 use self::bulk::Bulk;
 use super::{
-    Shared,
+    context::Shared,
+    dialect::look,
+    errors::MySqlTrouble,
     link::Link,
-    look, rows,
+    rows,
     statements::{BATCH_NOW, NOW, SET_BATCH_NOW},
     wire::Broken,
 };
 use crate::{
     dialect::{LockRow, Reaped},
-    error::{Access, Failed, MySqlTrouble},
+    error::{Access, Failed},
     op::{Answer, Op, in_doubt},
 };
 

@@ -8,7 +8,7 @@ use distlock_core::{
 use super::{Done, Looks};
 use crate::{
     dialect::{
-        postgres::{Shared, rows::Look},
+        postgres::{context::Shared, rows::Look},
         why_lost,
     },
     op::{Answer, Op},

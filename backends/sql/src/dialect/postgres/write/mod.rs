@@ -11,7 +11,7 @@ use distlock_core::{
 use sqlx::{Encode, PgConnection, Postgres, Type, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
-use super::{Shared, rows};
+use super::{context::Shared, dialect::look, rows};
 use crate::{
     error::{Access, Failed},
     op::{Answer, Kind, Op},
@@ -149,7 +149,7 @@ impl Batch<'_> {
         let mut looks = Looks::default();
         if !locks.is_empty() {
             let names: Vec<_> = locks.iter().map(|op| op.key().to_owned()).collect();
-            let found = super::look(self.connection, self.shared, names).await;
+            let found = look(self.connection, self.shared, names).await;
             looks.locks = found.map_err(|failed| self.unseen(failed))?;
         }
         if !records.is_empty() {

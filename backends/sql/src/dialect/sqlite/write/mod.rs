@@ -13,7 +13,8 @@ use distlock_core::{Error, ErrorKind, FencingToken, LockName, Result, batch::Rep
 use sqlx::{Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
 
 use super::{
-    Now, Shared,
+    context::{Now, Shared},
+    dialect::look,
     link::{Open, Patience},
     rows,
     statements::Sql,
@@ -121,7 +122,7 @@ impl Batch<'_> {
         if names.is_empty() {
             return Ok(Looks::new());
         }
-        let found = super::look(&mut self.open.connection, self.shared, &names, self.now)
+        let found = look(&mut self.open.connection, self.shared, &names, self.now)
             .await
             .map_err(Failed::into_error)?;
         Ok(found.into_iter().collect())

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use distlock_core::{Clock, DistLock, Records, Result};
 
+use super::dialect::PostgresDialect;
 use crate::{
     config::ServerConfig,
-    dialect::postgres::PostgresDialect,
     migrate::TablesStatus,
     opened::{Opened, during},
 };

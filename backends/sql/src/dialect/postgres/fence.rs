@@ -3,7 +3,10 @@
 use distlock_core::{Fence, FenceError};
 use sqlx::PgConnection;
 
-use crate::error::{Access, Failed};
+use crate::{
+    error::{Access, Failed},
+    fence::{raised, unseen},
+};
 
 /// Creates the table of [`admit`] where it is absent: run it once, with the caller's own migrations.
 pub const CREATE_TABLE: &str = "
@@ -56,11 +59,11 @@ pub async fn admit(
 ) -> Result<(), FenceError> {
     let state: String = sqlx::query_scalar(READ)
         .bind(resource.to_owned())
-        .bind(super::unseen()?)
+        .bind(unseen()?)
         .fetch_one(&mut *connection)
         .await
         .map_err(failed)?;
-    let raised = super::raised(resource, &state, fence)?;
+    let raised = raised(resource, &state, fence)?;
     sqlx::query(WRITE)
         .bind(resource.to_owned())
         .bind(raised)

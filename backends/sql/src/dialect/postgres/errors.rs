@@ -3,7 +3,7 @@
 use distlock_core::{ErrorKind, threads::NO_THREAD};
 use sqlx::postgres::PgDatabaseError;
 
-use super::{Access, Failed, Meaning, TlsTrouble, no_thread, tls_trouble};
+use crate::error::{Access, Failed, Meaning, TlsTrouble, no_thread, tls_trouble};
 
 impl Failed {
     /// Reads Postgres' answer.
@@ -22,7 +22,7 @@ impl Failed {
 }
 
 /// What the server itself said, with its code, by which it is found in the manual.
-pub(super) fn said(error: &sqlx::Error) -> Option<String> {
+pub(crate) fn said(error: &sqlx::Error) -> Option<String> {
     let error = error
         .as_database_error()?
         .try_downcast_ref::<PgDatabaseError>()?;
@@ -174,10 +174,8 @@ fn by_state(state: &str, unknown_if_write: ErrorKind) -> Meaning {
 mod tests {
     use distlock_core::batch::Failure;
 
-    use super::{
-        super::tests::{Coded, may_pass},
-        *,
-    };
+    use super::*;
+    use crate::error::tests::{Coded, may_pass};
 
     /// State, kind for a read, kind for a write, may be one row's fault, needs a new connection, worth another try.
     const TABLE: &[(&str, ErrorKind, ErrorKind, bool, bool, bool)] = {

@@ -3,7 +3,10 @@
 use distlock_core::{Fence, FenceError};
 use sqlx::SqliteConnection;
 
-use crate::error::{Access, Failed};
+use crate::{
+    error::{Access, Failed},
+    fence::{raised, unseen},
+};
 
 /// Creates the table of [`admit`] where it is absent: run it once, with the caller's own migrations.
 pub const CREATE_TABLE: &str = "
@@ -37,16 +40,15 @@ pub async fn admit(
     resource: &str,
     fence: &Fence,
 ) -> Result<(), FenceError> {
-    let unseen = super::unseen()?;
     let rows: Vec<(String,)> = sqlx::query_as(READ)
         .bind(resource.to_owned())
-        .bind(unseen)
+        .bind(unseen()?)
         // To the end: the statement has run only then.
         .fetch_all(&mut *connection)
         .await
         .map_err(failed)?;
     let state = rows.into_iter().next().map(|(state,)| state);
-    let raised = super::raised(resource, &state.unwrap_or_default(), fence)?;
+    let raised = raised(resource, &state.unwrap_or_default(), fence)?;
     sqlx::query(WRITE)
         .bind(resource.to_owned())
         .bind(raised)

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use distlock_core::{Clock, DistLock, Records, Result};
 
+use super::dialect::MySqlDialect;
 use crate::{
     config::ServerConfig,
-    dialect::mysql::MySqlDialect,
     migrate::TablesStatus,
     opened::{Opened, during},
 };

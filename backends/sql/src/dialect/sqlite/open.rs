@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use distlock_core::{Clock, DistLock, Records, Result};
 
+use super::{dialect::SqliteDialect, options::SqliteConfig};
 use crate::{
-    config::SqliteConfig,
-    dialect::sqlite::SqliteDialect,
     migrate::TablesStatus,
     opened::{Opened, during},
 };

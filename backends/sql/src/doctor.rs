@@ -1,12 +1,5 @@
 //! Looks at every setting that a promise rests on.
 
-#[cfg(feature = "mysql")]
-pub(crate) mod mysql;
-#[cfg(feature = "postgres")]
-pub(crate) mod postgres;
-#[cfg(feature = "sqlite")]
-pub(crate) mod sqlite;
-
 use std::time::Duration;
 
 use distlock_core::{Health, LockName, Result, Verdict};
@@ -23,7 +16,7 @@ const NOBODYS: &str = "distlock:doctor";
 
 /// What the user may not do, as `INSERT ON distributed_lock`.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-fn rights(health: &mut Health, denied: &[String]) {
+pub(crate) fn rights(health: &mut Health, denied: &[String]) {
     let (verdict, detail) = if denied.is_empty() {
         (Verdict::Pass, "this user may do what it takes".to_owned())
     } else {
@@ -38,12 +31,12 @@ fn rights(health: &mut Health, denied: &[String]) {
 
 /// How the password travels to the server.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-fn password(health: &mut Health, config: &ServerConfig) {
+pub(crate) fn password(health: &mut Health, config: &ServerConfig) {
     config.password_rule().examine([config.peer()], health);
 }
 
 /// Whether the tables are what the promises rest on.
-fn tables(health: &mut Health, differences: &[Difference]) {
+pub(crate) fn tables(health: &mut Health, differences: &[Difference]) {
     if differences.is_empty() {
         health.found("tables", Verdict::Pass, "as they were created");
     } else {

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use distlock_core::{Health, Verdict};
 use sqlx::{Row as _, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
 
-use crate::dialect::sqlite::{Shared, boot, shape};
+use super::{boot, context::Shared, shape};
+use crate::doctor;
 
 /// Less free space than this will soon be too little.
 const ENOUGH_SPACE: u64 = 64 * 1024 * 1024;
@@ -66,14 +67,14 @@ pub(crate) async fn examine(
 
     shared.tally.count("doctor");
     let differences = shape::compare(connection, shared).await?;
-    super::tables(&mut health, &differences);
+    doctor::tables(&mut health, &differences);
 
     file(&mut health, shared);
     boot_clock(&mut health, shared.config.force);
 
     shared.tally.count("doctor");
     let row = stock.fetch_one(connection).await?;
-    let stock = super::Stock {
+    let stock = doctor::Stock {
         held: row.try_get(0)?,
         free: row.try_get(1)?,
         stale: row.try_get(2)?,

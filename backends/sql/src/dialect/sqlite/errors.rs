@@ -2,7 +2,7 @@
 
 use distlock_core::{ErrorKind, threads::NO_THREAD};
 
-use super::{Access, Failed, Meaning, no_thread};
+use crate::error::{Access, Failed, Meaning, no_thread};
 
 impl Failed {
     /// Reads SQLite's answer.
@@ -107,10 +107,8 @@ fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> Meaning {
 mod tests {
     use distlock_core::batch::Failure;
 
-    use super::{
-        super::tests::{Coded, may_pass},
-        *,
-    };
+    use super::*;
+    use crate::error::tests::{Coded, may_pass};
 
     /// Name, code, kind for a read, kind for a write, may be one row's fault, needs a new connection.
     const TABLE: &[(&str, i32, ErrorKind, ErrorKind, bool, bool)] = {

@@ -3,8 +3,10 @@
 use distlock_core::{Fence, FenceError};
 use sqlx::{MySqlConnection, Row as _};
 
-use super::{raised, unseen};
-use crate::error::{Access, Failed};
+use crate::{
+    error::{Access, Failed},
+    fence::{raised, unseen},
+};
 
 /// Creates the table of [`admit`] where it is absent: run it once, with the caller's own migrations.
 pub const CREATE_TABLE: &str = "

@@ -1,23 +1,11 @@
 //! What a driver's error means: did it happen, did it not, or is that unknown; and is the store or one row at fault.
 
-#[cfg(feature = "mysql")]
-mod mysql;
-#[cfg(feature = "postgres")]
-mod postgres;
-#[cfg(feature = "sqlite")]
-mod sqlite;
-
 use std::io;
 
 use distlock_core::{Error, ErrorKind, batch::Failure};
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::config::{ServerConfig, SslMode};
-
-#[cfg(feature = "mysql")]
-pub(crate) use mysql::MySqlTrouble;
-#[cfg(feature = "sqlite")]
-pub(crate) use sqlite::sqlite_code;
 
 /// What a failed statement meant to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +30,7 @@ pub(crate) struct Meaning {
 }
 
 impl Meaning {
-    const fn of(kind: ErrorKind, what: &'static str) -> Self {
+    pub(crate) const fn of(kind: ErrorKind, what: &'static str) -> Self {
         Self {
             kind,
             one_row: false,
@@ -53,29 +41,29 @@ impl Meaning {
         }
     }
 
-    const fn one_row(mut self) -> Self {
+    pub(crate) const fn one_row(mut self) -> Self {
         self.one_row = true;
         self
     }
 
-    const fn reconnect(mut self) -> Self {
+    pub(crate) const fn reconnect(mut self) -> Self {
         self.reconnect = true;
         self
     }
 
-    const fn retry(mut self) -> Self {
+    pub(crate) const fn retry(mut self) -> Self {
         self.retry = true;
         self
     }
 
     /// The server has no more memory, disk or the like for now.
-    const fn server_limit(what: &'static str) -> Self {
+    pub(crate) const fn server_limit(what: &'static str) -> Self {
         let mut meaning = Self::of(ErrorKind::LimitExceeded, what);
         meaning.passing = true;
         meaning
     }
 
-    fn error(self) -> Error {
+    pub(crate) fn error(self) -> Error {
         let error = Error::new(self.kind, self.what);
         if self.passing { error.passing() } else { error }
     }
@@ -83,7 +71,7 @@ impl Meaning {
 
 /// Whether the system had no thread for the driver, which needs one to connect. No answer of a
 /// server is of this kind, and a write that may have been sent stays unknown.
-fn no_thread(error: &io::Error, access: Access) -> bool {
+pub(crate) fn no_thread(error: &io::Error, access: Access) -> bool {
     matches!(access, Access::Read) && error.kind() == io::ErrorKind::WouldBlock
 }
 
@@ -91,7 +79,7 @@ fn no_thread(error: &io::Error, access: Access) -> bool {
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) meaning: Meaning,
-    source: sqlx::Error,
+    pub(crate) source: sqlx::Error,
 }
 
 impl Failed {
@@ -163,7 +151,7 @@ impl Failed {
         let error = self.meaning.error();
         // The driver adds a line number, which is one of the server's own source.
         #[cfg(feature = "postgres")]
-        if let Some(said) = postgres::said(&self.source) {
+        if let Some(said) = crate::dialect::postgres::errors::said(&self.source) {
             return error.caused_by(said);
         }
         error.caused_by(self.source)
@@ -183,7 +171,7 @@ impl Failed {
 /// Why no TLS could be agreed on.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TlsTrouble {
+pub(crate) enum TlsTrouble {
     /// The server has none.
     Absent,
     /// The driver could not use what the options name.
@@ -199,7 +187,7 @@ enum TlsTrouble {
 /// Whether no TLS could be agreed on, and why. The driver says it in words only, and what it heard from the library of
 /// TLS comes as data that is not valid; later on, what is not valid was damaged on its way.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-fn tls_trouble(error: &sqlx::Error, access: Access) -> Option<TlsTrouble> {
+pub(crate) fn tls_trouble(error: &sqlx::Error, access: Access) -> Option<TlsTrouble> {
     match error {
         sqlx::Error::Tls(problem)
             if problem.to_string().contains("server does not support TLS") =>
@@ -224,7 +212,7 @@ fn tls_trouble(error: &sqlx::Error, access: Access) -> Option<TlsTrouble> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::borrow::Cow;
 
     use distlock_core::ErrorKind;
@@ -232,7 +220,7 @@ mod tests {
 
     /// Whether asking again may help. A limit that one row reaches is reached again; a limit of the
     /// server passes.
-    pub(super) fn may_pass(kind: ErrorKind, one_row: bool) -> bool {
+    pub(crate) fn may_pass(kind: ErrorKind, one_row: bool) -> bool {
         match kind {
             ErrorKind::OutcomeUnknown | ErrorKind::Unavailable => true,
             ErrorKind::LimitExceeded => !one_row,
@@ -242,7 +230,7 @@ mod tests {
 
     /// A driver's error with a code.
     #[derive(Debug)]
-    pub(super) struct Coded(pub(super) String);
+    pub(crate) struct Coded(pub(crate) String);
 
     impl std::fmt::Display for Coded {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

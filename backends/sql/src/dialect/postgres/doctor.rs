@@ -9,8 +9,8 @@ use sqlx::{
     query::Query,
 };
 
-use super::Stock;
-use crate::dialect::postgres::{Shared, shape};
+use super::{context::Shared, shape};
+use crate::doctor::{self, Stock};
 
 /// Clocks of hosts that are kept right differ by less.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
@@ -102,7 +102,7 @@ pub(crate) async fn examine(
     session(&mut health, connection, shared, &settings).await?;
     shared.tally.count("doctor");
     let differences = shape::compare(connection, shared, false).await?;
-    super::tables(&mut health, &differences);
+    doctor::tables(&mut health, &differences);
     rights(&mut health, connection, shared).await?;
     published(&mut health, connection, shared).await?;
 
@@ -118,7 +118,7 @@ pub(crate) async fn examine(
         ),
         (version, _) => health.found("TLS", Verdict::Pass, version),
     }
-    super::password(&mut health, &shared.config);
+    doctor::password(&mut health, &shared.config);
 
     shared.tally.count("doctor");
     let row = stock.fetch_one(connection).await?;
@@ -202,7 +202,7 @@ async fn rights(
         .bind(meta)
         .fetch_all(&mut *connection)
         .await?;
-    super::rights(health, &denied);
+    doctor::rights(health, &denied);
     shared.tally.count("doctor");
     let [lock, record, meta] = tables(shared);
     let filtered: Vec<String> = sqlx::query_scalar(FILTERED)

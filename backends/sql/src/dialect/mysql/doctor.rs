@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use distlock_core::{ErrorKind, Health, Result, Verdict, micros, unix_time};
 
-use super::Stock;
+use super::{context::Shared, link::Open, rows, shape, statements::NOW, wire::Answers};
 use crate::{
-    dialect::mysql::{Open, Shared, rows},
+    doctor::{self, Stock},
     error::{Access, Failed},
 };
 
@@ -40,7 +40,7 @@ pub(crate) async fn examine(
     limits(health, &variables);
 
     let before = micros(unix_time(&*shared.clock));
-    let found = ask(open, shared, shared.clock_question()).await?;
+    let found = ask(open, shared, format!("SELECT {NOW}")).await?;
     let after = micros(unix_time(&*shared.clock));
     let theirs: i64 = first(&found, 0)?;
     let theirs = u64::try_from(theirs).unwrap_or(0);
@@ -70,14 +70,14 @@ pub(crate) async fn examine(
         );
     }
 
-    let found = ask(open, shared, shared.parts_question()).await?;
-    let differences = shared.differences(&found).map_err(Failed::corrupt)?;
-    super::tables(health, &differences);
+    let found = ask(open, shared, shared.statements.parts()).await?;
+    let differences = shape::compare(shared, &found, false).map_err(Failed::corrupt)?;
+    doctor::tables(health, &differences);
 
     rights(health, open, shared).await?;
-    super::password(health, &shared.config);
+    doctor::password(health, &shared.config);
 
-    let found = ask(open, shared, shared.stock_question()).await?;
+    let found = ask(open, shared, shared.statements.stocktaking()).await?;
     Stock {
         held: first(&found, 0)?,
         free: first(&found, 1)?,
@@ -170,7 +170,7 @@ fn limits(health: &mut Health, variables: &HashMap<String, String>) {
 /// Whether the user may do what locks and records take.
 async fn rights(health: &mut Health, open: &mut Open, shared: &Shared) -> Result<(), Failed> {
     let (mut denied, mut untold) = (Vec::new(), None);
-    for (right, statement) in shared.rights_questions() {
+    for (right, statement) in shared.statements.rights() {
         match ask(open, shared, statement).await {
             Err(failed) if failed.meaning.kind == ErrorKind::AccessDenied => denied.push(right),
             // A server that takes no writes refuses them whoever asks.
@@ -184,22 +184,18 @@ async fn rights(health: &mut Health, open: &mut Open, shared: &Shared) -> Result
             Verdict::Unknown,
             format!("cannot be tried: {}", failed.into_error()),
         ),
-        None => super::rights(health, &denied),
+        None => doctor::rights(health, &denied),
     }
     Ok(())
 }
 
-async fn ask(
-    open: &mut Open,
-    shared: &Shared,
-    question: String,
-) -> Result<crate::dialect::mysql::Answers, Failed> {
+async fn ask(open: &mut Open, shared: &Shared, question: String) -> Result<Answers, Failed> {
     open.send(shared, "doctor", question, Access::Read)
         .await
         .map_err(|broken| broken.failed)
 }
 
-fn first<T>(found: &crate::dialect::mysql::Answers, index: usize) -> Result<T, Failed>
+fn first<T>(found: &Answers, index: usize) -> Result<T, Failed>
 where
     T: for<'r> sqlx::Decode<'r, sqlx::MySql>,
 {

@@ -8,7 +8,9 @@ use std::{
 
 use distlock_core::Result;
 
-use super::{REAP_AFTER, check_prefix, check_range, duration, escape, flag, invalid, unknown};
+use crate::config::{
+    REAP_AFTER, check_prefix, check_range, duration, escape, flag, invalid, unknown,
+};
 
 /// Where the file is and how it is used.
 #[derive(Clone, Debug, PartialEq, Eq)]

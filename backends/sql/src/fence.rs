@@ -7,20 +7,20 @@
 //! [`FenceGuard::SQL_CONDITION`]; for Postgres, which numbers its parameters, `postgres::sql_condition`.
 
 #[cfg(feature = "mysql")]
-pub mod mysql;
+pub use crate::dialect::mysql::fence as mysql;
 #[cfg(feature = "postgres")]
-pub mod postgres;
+pub use crate::dialect::postgres::fence as postgres;
 #[cfg(feature = "sqlite")]
-pub mod sqlite;
+pub use crate::dialect::sqlite::fence as sqlite;
 
 use distlock_core::{Fence, FenceError, FenceGuard};
 
 /// The bar of a resource that nobody has used yet.
-fn unseen() -> Result<String, FenceError> {
+pub(crate) fn unseen() -> Result<String, FenceError> {
     Ok(FenceGuard::new().to_text()?)
 }
 
 /// The bar after `fence` was let through.
-fn raised(resource: &str, state: &str, fence: &Fence) -> Result<String, FenceError> {
+pub(crate) fn raised(resource: &str, state: &str, fence: &Fence) -> Result<String, FenceError> {
     FenceGuard::raised(Some(state), resource, fence)
 }

@@ -3,7 +3,7 @@
 use distlock_core::{ErrorKind, threads::NO_THREAD};
 use sqlx::mysql::MySqlDatabaseError;
 
-use super::{Access, Failed, Meaning, TlsTrouble, no_thread, tls_trouble};
+use crate::error::{Access, Failed, Meaning, TlsTrouble, no_thread, tls_trouble};
 
 /// What sending again, or leaving something out, can cure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,7 +224,8 @@ fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> Meaning {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tests::may_pass, *};
+    use super::*;
+    use crate::error::tests::may_pass;
 
     /// Number, kind for a read, kind for a write, may be one row's fault, needs a new connection.
     const TABLE: &[(u16, ErrorKind, ErrorKind, bool, bool)] = {

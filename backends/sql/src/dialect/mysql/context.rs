@@ -1,0 +1,70 @@
+//! What the handles of one opened store share.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use distlock_core::{Clock, Epoch, Result};
+
+use super::statements::Statements;
+use crate::{
+    config::{Product, ServerConfig},
+    tally::Tally,
+    wait::Group,
+};
+
+/// The backend's short name.
+pub(super) const NAME: &str = "mysql";
+
+/// What the handles of one opened store share.
+pub(crate) struct Shared {
+    pub(crate) config: ServerConfig,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) group: Arc<Group>,
+    pub(crate) tally: Tally,
+    pub(super) statements: Statements,
+    // A std mutex: held to look and to swap only.
+    history: Mutex<History>,
+}
+
+#[derive(Default)]
+struct History {
+    epoch: Option<Epoch>,
+    changed: bool,
+}
+
+impl Shared {
+    pub(super) fn new(mut config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        config.product = Product::MySql;
+        config.check()?;
+        Ok(Self {
+            statements: Statements::new(&config.table_prefix),
+            group: Group::adaptive(),
+            tally: Tally::new(NAME),
+            history: Mutex::default(),
+            config,
+            clock,
+        })
+    }
+
+    /// Notes which history a new connection has found.
+    pub(super) fn note(&self, epoch: &Epoch) {
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = history.epoch.replace(epoch.clone());
+        history.changed |= before.is_some_and(|before| before != *epoch);
+    }
+
+    /// Whether there was a connection before.
+    pub(super) fn was_opened(&self) -> bool {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.epoch.is_some()
+    }
+
+    /// Whether earlier connections knew another history.
+    pub(super) fn history_changed(&self) -> bool {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.changed
+    }
+
+    pub(super) fn reap_after(&self) -> u128 {
+        self.config.reap_after.as_micros()
+    }
+}

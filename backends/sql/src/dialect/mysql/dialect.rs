@@ -1,0 +1,379 @@
+//! MySQL and MariaDB.
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use distlock_core::{
+    Capabilities, Clock, Entry, Epoch, Health, LockName, RecordKey, Result,
+    batch::{Failure, Limits, Reply},
+};
+
+use super::{
+    context::{NAME, Shared},
+    doctor, group,
+    link::{Link, Links, Open},
+    rows,
+    statements::Range,
+    tables,
+    wire::Answers,
+    write::{self, Stuck},
+};
+use crate::dialect::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
+use crate::{
+    config::ServerConfig,
+    error::{Access, Failed},
+    migrate::{self, TablesStatus},
+    op::{Answer, Kind, Op},
+    tally::Tally,
+    wait::Group,
+};
+
+/// Rows that one step of the reaper removes.
+pub(super) const PAGE: usize = 500;
+
+/// Operations in a batch: enough to share a flush of the disk, and few enough that their rows are not locked for long.
+const BATCH: usize = 256;
+
+/// Room for one operation's statement, its values apart.
+const PER_OPERATION: usize = 4096;
+
+/// Room for one place in a line: its name twice, two signs for each byte, and expressions of time.
+const PER_PLACE: usize = 4 * 255 + 300;
+
+/// A MySQL or MariaDB database.
+pub(crate) struct MySqlDialect {
+    shared: Arc<Shared>,
+    links: Links,
+    stuck: Stuck,
+    /// How many bytes the server takes at once.
+    packet: usize,
+}
+
+impl MySqlDialect {
+    /// Connects, and creates the tables where that is allowed.
+    pub(crate) async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        let mut shared = Shared::new(config, clock)?;
+        let mut link = Link::default();
+        let open = link.ready(&shared).await?;
+        let (tables, packet) = (open.tables.clone(), open.packet);
+        // A copy of the tables has their name too.
+        let (database, prefix) = (&shared.config.database, &shared.config.table_prefix);
+        shared.group = group::of(&format!("{tables} {prefix} {database}"));
+        Ok(Self::with(Arc::new(shared), link, packet))
+    }
+
+    /// Brings the tables up to date, creating them when they are absent. Says from which version it went.
+    pub(crate) async fn migrate(
+        mut config: ServerConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<TablesStatus> {
+        config.migrate = true;
+        let shared = Shared::new(config, clock)?;
+        let (version, mends) = tables::migrate(&shared).await?;
+        Ok(TablesStatus::with(version, &migrate::MYSQL, mends))
+    }
+
+    /// How the tables stand. Changes nothing.
+    pub(crate) async fn status(
+        config: ServerConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<TablesStatus> {
+        let shared = Shared::new(config, clock)?;
+        let (version, mends) = tables::version(&shared).await?;
+        Ok(TablesStatus::with(version, &migrate::MYSQL, mends))
+    }
+
+    fn with(shared: Arc<Shared>, link: Link, packet: usize) -> Self {
+        Self {
+            links: Links::new(shared.config.pool_size, link),
+            shared,
+            stuck: Stuck::default(),
+            packet,
+        }
+    }
+
+    /// Sends a statement that belongs to no batch.
+    async fn ask(
+        &self,
+        operation: &'static str,
+        statement: String,
+        access: Access,
+    ) -> Result<Answers> {
+        let mut link = self.links.lend(&self.shared).await?;
+        let open = link.ready(&self.shared).await?;
+        open.send(&self.shared, operation, statement, access)
+            .await
+            .map_err(|broken| link.failed(broken.failed).into_error())
+    }
+
+    /// The places in parts, each of which fits into one statement.
+    fn places_at_once<'a>(&self, places: &'a [Place]) -> std::slice::Chunks<'a, Place> {
+        let room = self.packet.saturating_sub(PER_OPERATION);
+        places.chunks((room / PER_PLACE).max(1))
+    }
+
+    async fn read(&self, operation: &'static str, statement: String) -> Result<Answers> {
+        self.ask(operation, statement, Access::Read).await
+    }
+}
+
+impl Dialect for MySqlDialect {
+    const NAME: &'static str = NAME;
+
+    fn capabilities() -> Capabilities {
+        let mut capabilities = Capabilities::new(Self::NAME);
+        capabilities.tells_force_release = true;
+        capabilities
+    }
+
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.shared.clock
+    }
+
+    fn group(&self) -> &Arc<Group> {
+        &self.shared.group
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.shared.tally
+    }
+
+    fn reap_after(&self) -> Duration {
+        self.shared.config.reap_after
+    }
+
+    fn limits(&self) -> Limits {
+        let mut limits = Limits::default();
+        limits.operations = BATCH.min(self.packet / PER_OPERATION).max(1);
+        // A byte takes two signs on its way, and some come twice.
+        limits.bytes = (self.packet / 8).min(1024 * 1024);
+        // While the disk is waited for, the next one is on its way; and reads need a connection too.
+        let pool = usize::try_from(self.shared.config.pool_size).unwrap_or(1);
+        limits.in_flight = pool.saturating_sub(1).clamp(1, 2);
+        limits
+    }
+
+    async fn reopen(&self) -> Result<Self> {
+        let mut link = Link::default();
+        let packet = link.ready(&self.shared).await?.packet;
+        Ok(Self::with(Arc::clone(&self.shared), link, packet))
+    }
+
+    async fn write(&self, _: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
+        let link = self.links.lend(&self.shared).await;
+        let batch = write::Batch {
+            ops,
+            shared: &self.shared,
+            link: &mut *link.map_err(Failure::Whole)?,
+            stuck: &self.stuck,
+            doubt: None,
+            looked: None,
+        };
+        batch.send().await
+    }
+
+    async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
+        let mut link = self.links.lend(&self.shared).await?;
+        let open = link.ready(&self.shared).await?;
+        let names: Vec<_> = names.iter().collect();
+        look(open, &self.shared, &names, Access::Read)
+            .await
+            .map_err(|failed| link.failed(failed).into_error())
+    }
+
+    async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
+        let statements = &self.shared.statements;
+        for names in parts(names, |it| it.as_str().as_bytes(), self.packet) {
+            // What somebody else has locked is left out: who waits for another lock must not wait for that one.
+            let keys = names.iter().map(|name| name.as_str().as_bytes());
+            let unlocked = statements.unlocked(Reaped::Locks, keys);
+            let names = first_columns(&self.read("want", unlocked).await?)?;
+            if !names.is_empty() {
+                let statement = statements.want(&names, self.shared.group.mark(), time);
+                self.ask("want", statement, Access::Write).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn keep_places(&self, places: &[Place], lease: Duration) -> Result<Vec<(LockName, u32)>> {
+        let mut kept = Vec::with_capacity(places.len());
+        for places in self.places_at_once(places) {
+            let statement = self.shared.statements.keep_places(places, lease);
+            let found = self.ask("keep_places", statement, Access::Write).await?;
+            for row in &found.rows {
+                let (name, ahead): (String, i64) = (rows::string(row, 0)?, rows::column(row, 1)?);
+                if let (Ok(name), Ok(ahead)) = (LockName::new(name), u32::try_from(ahead)) {
+                    kept.push((name, ahead));
+                }
+            }
+        }
+        Ok(kept)
+    }
+
+    async fn leave_lines(&self, places: &[Place]) -> Result<()> {
+        for places in self.places_at_once(places) {
+            let statement = self.shared.statements.leave_lines(places);
+            self.ask("leave_lines", statement, Access::Write).await?;
+        }
+        Ok(())
+    }
+
+    async fn clear_lines(&self) -> Result<u64> {
+        let statement = self.shared.statements.clear_lines();
+        let cleared = self.ask("reap", statement, Access::Write).await?;
+        Ok(cleared.changed())
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<(LockName, LockRow)>> {
+        let range = Range {
+            from: prefix,
+            after: after.map(LockName::as_str),
+            below: above_prefix(prefix),
+            limit,
+        };
+        let found = self
+            .read("list", self.shared.statements.list(&range))
+            .await?;
+        let rows = found.rows.iter().map(|row| {
+            let (name, row) = rows::lock(row, &self.shared)?;
+            Ok((name, row?))
+        });
+        rows.collect()
+    }
+
+    async fn epoch(&self) -> Result<Epoch> {
+        let mut link = self.links.lend(&self.shared).await?;
+        Ok(link.ready(&self.shared).await?.epoch.clone())
+    }
+
+    async fn get(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        let mut found = HashMap::new();
+        for keys in parts(keys, |it| it.as_str().as_bytes(), self.packet) {
+            let statement = self.shared.statements.get(keys);
+            for row in &self.read("get_records", statement).await?.rows {
+                let (key, entry) = rows::record(row)?;
+                found.insert(key, entry);
+            }
+        }
+        Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        let range = Range {
+            from: prefix,
+            after: after.map(RecordKey::as_str),
+            below: above_prefix(prefix),
+            limit,
+        };
+        let found = self
+            .read("scan_records", self.shared.statements.scan(&range))
+            .await?;
+        found.rows.iter().map(rows::record).collect()
+    }
+
+    async fn claim_reaping(&self, every: Duration) -> Result<bool> {
+        let statement = self.shared.statements.claim_reaping(every.as_micros());
+        let claimed = self.ask("claim_reaping", statement, Access::Write).await?;
+        Ok(claimed.changed() > 0)
+    }
+
+    async fn reap_page(&self, table: Reaped, _: Option<String>) -> Result<ReapedPage> {
+        let (statements, after) = (&self.shared.statements, self.shared.reap_after());
+        let mut page = ReapedPage::default();
+        let idle = self
+            .read("reap_look", statements.idle(table, after))
+            .await?;
+        let idle = first_columns(&idle)?;
+        if idle.is_empty() {
+            return Ok(page);
+        }
+        for some in parts(&idle, Vec::as_slice, self.packet) {
+            // What somebody has locked is left for another turn.
+            let unlocked = statements.unlocked(table, some.iter().map(Vec::as_slice));
+            let unlocked = first_columns(&self.read("reap_look", unlocked).await?)?;
+            if !unlocked.is_empty() {
+                let reap = statements.reap(table, &unlocked, after);
+                page.removed += self.ask("reap", reap, Access::Write).await?.changed();
+            }
+        }
+        // An index leads to the idle rows, so that the next page begins where this one did.
+        page.next = (idle.len() == PAGE && page.removed > 0).then(String::new);
+        Ok(page)
+    }
+
+    async fn health(&self) -> Result<Health> {
+        let mut link = self.links.lend(&self.shared).await?;
+        let open = link.ready(&self.shared).await?;
+        let mut health = Health::new(open.server.clone());
+        health.epoch = Some(open.epoch.clone());
+        let examined = doctor::examine(&mut health, open, &self.shared).await;
+        examined.map_err(|failed| link.failed(failed).into_error())?;
+        Ok(health)
+    }
+
+    async fn close(&self) {
+        self.links.close(&self.shared).await;
+    }
+}
+
+impl fmt::Debug for MySqlDialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MySql")
+            .field("config", &self.shared.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads the rows of these names on a connection. `access` is a write's where the answer tells what came of one.
+pub(super) async fn look(
+    open: &mut Open,
+    shared: &Shared,
+    names: &[&LockName],
+    access: Access,
+) -> Result<Vec<(LockName, Result<LockRow>)>, Failed> {
+    let mut looks = Vec::with_capacity(names.len());
+    for names in parts(names, |it| it.as_str().as_bytes(), open.packet) {
+        let statement = shared.statements.look(names.iter().copied());
+        let found = open.send(shared, "look", statement, access).await;
+        for row in &found.map_err(|broken| broken.failed)?.rows {
+            looks.push(rows::lock(row, shared).map_err(Failed::corrupt)?);
+        }
+    }
+    Ok(looks)
+}
+
+/// The same in parts, each of which can be listed in one statement: one part, unless there are very many.
+fn parts<'a, T>(
+    all: &'a [T],
+    bytes: impl Fn(&'a T) -> &'a [u8],
+    packet: usize,
+) -> impl Iterator<Item = &'a [T]> {
+    // A byte takes two signs.
+    let room = packet.saturating_sub(PER_OPERATION) / 2;
+    let mut rest = all;
+    std::iter::from_fn(move || {
+        let mut listed = 0;
+        let fits = rest.iter().position(|it| {
+            listed += bytes(it).len() + 2;
+            listed > room
+        });
+        let (part, others) = rest.split_at(fits.map_or(rest.len(), |fits| fits.max(1)));
+        rest = others;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+fn first_columns(answers: &Answers) -> Result<Vec<Vec<u8>>> {
+    let rows = answers.rows.iter();
+    rows.map(|row| rows::column(row, 0)).collect()
+}

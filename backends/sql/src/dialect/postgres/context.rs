@@ -1,0 +1,126 @@
+//! What the handles of one opened store share.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use distlock_core::{
+    Clock, Epoch, Error, ErrorKind, Result, batch::Failure, excerpt, path_excerpt,
+};
+
+use super::{session, statements::Statements};
+use crate::{config::ServerConfig, error::Failed, migrate, tally::Tally, wait::Group};
+
+/// The backend's short name.
+pub(super) const NAME: &str = "postgres";
+
+/// What the handles of one opened database share.
+pub(crate) struct Shared {
+    pub(crate) config: ServerConfig,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) group: Arc<Group>,
+    pub(crate) tally: Tally,
+    pub(super) statements: Statements,
+    pub(super) sessions: session::Sessions,
+    /// Where the tables were found, or made, by the first connection: all others look there and nowhere else.
+    pub(super) schema: OnceLock<String>,
+    // A std mutex: held to look and to swap only.
+    history: Mutex<History>,
+}
+
+#[derive(Default)]
+struct History {
+    epoch: Option<Epoch>,
+    changed: bool,
+}
+
+impl Shared {
+    pub(super) fn new(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        config.check()?;
+        Ok(Self {
+            statements: Statements::new(&config.table_prefix),
+            group: Group::pushed(),
+            tally: Tally::new(NAME),
+            sessions: session::Sessions::default(),
+            schema: OnceLock::new(),
+            history: Mutex::default(),
+            config,
+            clock,
+        })
+    }
+
+    /// Notes which history a new connection has found.
+    pub(super) fn note(&self, epoch: Epoch) {
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = history.epoch.replace(epoch);
+        history.changed |= before.is_some() && before != history.epoch;
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.epoch.clone().unwrap_or_else(|| Epoch::new(""))
+    }
+
+    pub(super) fn history_changed(&self) -> bool {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.changed
+    }
+
+    /// The error as people see it: what is wrong with the tables comes with what helps.
+    pub(super) fn told(&self, failed: Failed) -> Error {
+        // What another connection may find otherwise is not in the tables; and a value that does not fit is in a column that
+        // the doctor knows.
+        let (tables, value) = (!failed.meaning.reconnect, failed.meaning.one_row);
+        if tables && !value {
+            return self.unexpected_tables(failed);
+        }
+        let error = failed.into_error();
+        if error.kind() == ErrorKind::InvalidConfig && tables {
+            let says = format!("{}: run `distlock doctor`", error.message());
+            return Error::new(ErrorKind::InvalidConfig, says).caused_by(error);
+        }
+        error
+    }
+
+    pub(super) fn failure(&self, failed: Failed) -> Failure {
+        let one_row = failed.meaning.one_row;
+        let error = self.told(failed);
+        if one_row {
+            Failure::Split(error)
+        } else {
+            Failure::Whole(error)
+        }
+    }
+
+    /// What is missing in tables that have the right version.
+    pub(super) fn unexpected_tables(&self, failed: Failed) -> Error {
+        let error = failed.into_error();
+        if error.kind() != ErrorKind::InvalidConfig {
+            return error;
+        }
+        let command = self.migrate_command();
+        let advice = migrate::start_over(&self.config.table_prefix, ", ", &command);
+        let problem = format!("the tables are not as expected: {advice}");
+        Error::new(ErrorKind::InvalidConfig, problem).caused_by(error)
+    }
+
+    pub(super) fn not_migrated(&self, problem: &str) -> Error {
+        let command = self.migrate_command();
+        Error::new(
+            ErrorKind::InvalidConfig,
+            format!("{problem}: run `{command}`"),
+        )
+    }
+
+    pub(super) fn migrate_command(&self) -> String {
+        format!("distlock migrate --backend '{}'", self.config.url())
+    }
+
+    /// Which database it is, for messages.
+    pub(super) fn place(&self) -> String {
+        let config = &self.config;
+        let database = excerpt(&config.database);
+        match &config.socket {
+            Some(socket) => format!("{database} at {}", path_excerpt(socket)),
+            None => format!("{database} at {}:{}", config.host, config.port),
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! Postgres: one primary, any number of hosts.
+
+use std::{collections::HashMap, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use distlock_core::{
+    Capabilities, Clock, Entry, Epoch, Error, Health, LockName, RecordKey, Result, Wakeup,
+    batch::{Failure, Limits, Reply},
+};
+use sqlx::{
+    PgConnection, Postgres,
+    postgres::{PgArguments, PgRow},
+    query::Query,
+};
+
+use super::{
+    context::{NAME, Shared},
+    doctor,
+    link::{Links, within},
+    listen, rows,
+    statements::Sql,
+    tables, write,
+};
+use crate::dialect::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
+use crate::{
+    config::ServerConfig,
+    error::{Access, Failed},
+    migrate::{self, TablesStatus},
+    op::{Answer, Kind, Op, in_doubt},
+    tally::Tally,
+    wait::{Group, RENEW_WANTED},
+};
+
+/// Rows that one step of the reaper walks.
+const PAGE: i64 = 1000;
+
+type Statement = Query<'static, Postgres, PgArguments>;
+
+/// A Postgres database.
+pub(crate) struct PostgresDialect {
+    shared: Arc<Shared>,
+    links: Links,
+    /// For marks, which need not survive a crash.
+    marking: Links,
+}
+
+impl PostgresDialect {
+    /// Connects, and creates the tables where that is allowed.
+    pub(crate) async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        Self::connected(Arc::new(Shared::new(config, clock)?)).await
+    }
+
+    /// Brings the tables up to date, creating them when they are absent. Says from which version it went.
+    pub(crate) async fn migrate(
+        config: ServerConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<TablesStatus> {
+        let shared = Shared::new(config, clock)?;
+        let version = tables::migrate(&shared).await?;
+        Ok(TablesStatus::at(version, &migrate::POSTGRES))
+    }
+
+    /// How the tables stand. Changes nothing.
+    pub(crate) async fn status(
+        config: ServerConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<TablesStatus> {
+        let shared = Shared::new(config, clock)?;
+        let version = tables::version(&shared).await?;
+        Ok(TablesStatus::at(version, &migrate::POSTGRES))
+    }
+
+    async fn connected(shared: Arc<Shared>) -> Result<Self> {
+        let links = Links::new(shared.config.pool_size, true);
+        let lent = links.lend(&shared).await?;
+        let _ = lent.settle(Ok(()));
+        Ok(Self {
+            shared,
+            links,
+            marking: Links::new(1, false),
+        })
+    }
+
+    /// Reads all rows of a statement.
+    async fn read(
+        &self,
+        operation: &'static str,
+        sql: &Sql,
+        bind: impl FnOnce(Statement) -> Statement + Send,
+    ) -> Result<Vec<PgRow>> {
+        let shared = &*self.shared;
+        let mut lent = self.links.lend(shared).await?;
+        shared.tally.count(operation);
+        let query = bind(sqlx::query(sql.text()));
+        let rows = within(shared, Access::Read, async {
+            let rows = query.fetch_all(lent.connection()).await;
+            rows.map_err(|error| Failed::postgres(error, Access::Read))
+        })
+        .await;
+        lent.settle(rows).map_err(|failed| shared.told(failed))
+    }
+
+    /// Changes rows outside of any batch, and says how many.
+    async fn change(
+        &self,
+        links: &Links,
+        operation: &'static str,
+        sql: &Sql,
+        bind: impl FnOnce(Statement) -> Statement + Send,
+    ) -> Result<u64> {
+        let shared = &*self.shared;
+        let mut lent = links.lend(shared).await?;
+        shared.tally.count(operation);
+        let query = bind(sqlx::query(sql.text()));
+        let changed = within(shared, Access::Write, async {
+            let done = query.execute(lent.connection()).await;
+            done.map(|done| done.rows_affected())
+                .map_err(|error| Failed::postgres(error, Access::Write))
+        })
+        .await;
+        lent.settle(changed).map_err(|failed| shared.told(failed))
+    }
+}
+
+impl Dialect for PostgresDialect {
+    const NAME: &'static str = NAME;
+
+    const PUSHES: bool = true;
+
+    fn capabilities() -> Capabilities {
+        let mut capabilities = Capabilities::new(Self::NAME);
+        capabilities.wakeup = Wakeup::Push;
+        capabilities.tells_force_release = true;
+        capabilities
+    }
+
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.shared.clock
+    }
+
+    fn group(&self) -> &Arc<Group> {
+        &self.shared.group
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.shared.tally
+    }
+
+    fn reap_after(&self) -> Duration {
+        self.shared.config.reap_after
+    }
+
+    fn limits(&self) -> Limits {
+        let mut limits = Limits::default();
+        // One that waits for a row must not hold up the rest, and reads need a connection too.
+        let pool = usize::try_from(self.shared.config.pool_size).unwrap_or(1);
+        limits.in_flight = pool.saturating_sub(1).clamp(1, 2);
+        limits
+    }
+
+    async fn reopen(&self) -> Result<Self> {
+        Self::connected(Arc::clone(&self.shared)).await
+    }
+
+    async fn write(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
+        let shared = &*self.shared;
+        let deadline = shared.clock.now() + shared.config.statement_timeout;
+        // Why it is not known whether it was carried out before it was sent again.
+        let mut doubt: Option<Error> = None;
+        loop {
+            let lent = self.links.lend(shared).await;
+            let lent = lent.map_err(|error| doubt.clone().unwrap_or(error));
+            let mut lent = lent.map_err(Failure::Whole)?;
+            let mut broke = false;
+            let batch = write::Batch {
+                ops,
+                shared,
+                connection: lent.connection(),
+                broke: &mut broke,
+            };
+            let answers = within(shared, Access::Write, batch.send(kind)).await;
+            let answers = if broke && answers.is_ok() {
+                drop(lent);
+                answers
+            } else {
+                lent.settle(answers)
+            };
+            match answers {
+                Ok(answers) => {
+                    return Ok(match &doubt {
+                        Some(doubt) => answers.into_iter().map(|it| in_doubt(it, doubt)).collect(),
+                        None => answers,
+                    });
+                }
+                Err(failed) if failed.meaning.retry && shared.clock.now() < deadline => {
+                    shared.tally.retried();
+                    let pause = Duration::from_micros(fastrand::u64(500..5000));
+                    shared.clock.sleep(pause).await;
+                }
+                // As after a restart of the server.
+                Err(failed)
+                    if doubt.is_none()
+                        && failed.lost_its_way()
+                        && shared.clock.now() < deadline
+                        && ops.iter().all(Op::may_be_repeated) =>
+                {
+                    shared.tally.retried();
+                    doubt = Some(failed.into_error());
+                }
+                // Whatever came of the second time: the first may have been carried out.
+                Err(failed) => {
+                    return Err(doubt.map_or_else(|| shared.failure(failed), Failure::Whole));
+                }
+            }
+        }
+    }
+
+    async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
+        let shared = &*self.shared;
+        let mut lent = self.links.lend(shared).await?;
+        let names = texts(names.iter().map(LockName::as_str));
+        let looking = look(lent.connection(), shared, names);
+        let found = within(shared, Access::Read, looking).await;
+        let found = lent.settle(found).map_err(|failed| shared.told(failed))?;
+        let found = found.into_iter();
+        Ok(found
+            .map(|(name, look)| (name, look.map(|look| look.row)))
+            .collect())
+    }
+
+    async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
+        let names = texts(names.iter().map(LockName::as_str));
+        let mark = self.shared.group.mark();
+        let want = &self.shared.statements.want;
+        self.change(&self.marking, "want", want, |query| {
+            let query = query.bind(names).bind(mark).bind(micros(time));
+            query.bind(micros(RENEW_WANTED))
+        })
+        .await
+        .map(drop)
+    }
+
+    async fn arm(&self, name: &LockName, time: Duration) -> Result<bool> {
+        let shared = &*self.shared;
+        let mut lent = self.marking.lend(shared).await?;
+        shared.tally.count("want");
+        let query = sqlx::query_scalar(shared.statements.arm.text())
+            .bind(name.as_str().to_owned())
+            .bind(shared.group.mark())
+            .bind(micros(time))
+            .bind(micros(RENEW_WANTED));
+        let armed = within(shared, Access::Write, async {
+            let armed = query.fetch_one(lent.connection()).await;
+            armed.map_err(|error| Failed::postgres(error, Access::Write))
+        })
+        .await;
+        lent.settle(armed).map_err(|failed| shared.told(failed))
+    }
+
+    async fn keep_places(&self, places: &[Place], lease: Duration) -> Result<Vec<(LockName, u32)>> {
+        let shared = &*self.shared;
+        let names = texts(places.iter().map(|place| place.name.as_str()));
+        let waiters: Vec<_> = places.iter().map(|place| place.waiter).collect();
+        let mut lent = self.marking.lend(shared).await?;
+        shared.tally.count("keep_places");
+        let query = sqlx::query_as(shared.statements.keep_places.text());
+        let query = query.bind(names).bind(waiters).bind(micros(lease));
+        let kept: Result<Vec<(String, i64)>, _> = within(shared, Access::Write, async {
+            let kept = query.fetch_all(lent.connection()).await;
+            kept.map_err(|error| Failed::postgres(error, Access::Write))
+        })
+        .await;
+        let kept = lent.settle(kept).map_err(|failed| shared.told(failed))?;
+        let kept = kept.into_iter();
+        Ok(kept
+            .filter_map(|(name, ahead)| {
+                Some((LockName::new(name).ok()?, u32::try_from(ahead).ok()?))
+            })
+            .collect())
+    }
+
+    async fn leave_lines(&self, places: &[Place]) -> Result<()> {
+        let names = texts(places.iter().map(|place| place.name.as_str()));
+        let waiters: Vec<_> = places.iter().map(|place| place.waiter).collect();
+        let (channel, left) = (self.shared.statements.channel(), listen::LEFT.to_string());
+        let leave = &self.shared.statements.leave_lines;
+        self.change(&self.marking, "leave_lines", leave, |query| {
+            query.bind(names).bind(waiters).bind(channel).bind(left)
+        })
+        .await
+        .map(drop)
+    }
+
+    async fn clear_lines(&self) -> Result<u64> {
+        let clear = &self.shared.statements.clear_lines;
+        self.change(&self.marking, "reap", clear, |query| query)
+            .await
+    }
+
+    fn listen(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(listen::listen(Arc::clone(&self.shared)))
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<(LockName, LockRow)>> {
+        let after = after.map(LockName::as_str);
+        let rows = self
+            .read("list", &self.shared.statements.list, |query| {
+                page(query, prefix, after, limit)
+            })
+            .await?;
+        let mark = self.shared.group.mark();
+        rows.iter()
+            .map(|row| {
+                let (name, look) = rows::lock(row, mark)?;
+                Ok((name, look?.row))
+            })
+            .collect()
+    }
+
+    async fn epoch(&self) -> Result<Epoch> {
+        Ok(self.shared.epoch())
+    }
+
+    async fn get(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        let names = texts(keys.iter().map(RecordKey::as_str));
+        let rows = self
+            .read("get_records", &self.shared.statements.get, |query| {
+                query.bind(names)
+            })
+            .await?;
+        let found = rows
+            .iter()
+            .map(rows::record)
+            .collect::<Result<HashMap<_, _>>>()?;
+        Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        let after = after.map(RecordKey::as_str);
+        let rows = self
+            .read("scan_records", &self.shared.statements.scan, |query| {
+                page(query, prefix, after, limit)
+            })
+            .await?;
+        rows.iter().map(rows::record).collect()
+    }
+
+    async fn claim_reaping(&self, every: Duration) -> Result<bool> {
+        let claim = &self.shared.statements.claim_reaping;
+        self.change(&self.links, "claim_reaping", claim, |query| {
+            query.bind(micros(every))
+        })
+        .await
+        .map(|changed| changed > 0)
+    }
+
+    async fn reap_page(&self, table: Reaped, after: Option<String>) -> Result<ReapedPage> {
+        let statements = &self.shared.statements;
+        let (idle, reap) = match table {
+            Reaped::Locks => (&statements.idle_locks, &statements.reap_locks),
+            Reaped::Records => (&statements.idle_records, &statements.reap_records),
+        };
+        let reap_after = micros(self.shared.config.reap_after);
+        let rows = self
+            .read("reap_look", idle, |query| {
+                query
+                    .bind(after.unwrap_or_default())
+                    .bind(PAGE)
+                    .bind(reap_after)
+            })
+            .await?;
+        let mut page = ReapedPage::default();
+        let mut names = Vec::new();
+        for row in &rows {
+            let name: String = rows::column(row, 0)?;
+            if rows::column(row, 1)? {
+                names.push(name.clone());
+            }
+            page.next = Some(name);
+        }
+        if i64::try_from(rows.len()).unwrap_or(i64::MAX) < PAGE {
+            page.next = None;
+        }
+        if !names.is_empty() {
+            page.removed = self
+                .change(&self.links, "reap", reap, |query| {
+                    query.bind(names).bind(reap_after)
+                })
+                .await?;
+        }
+        Ok(page)
+    }
+
+    async fn health(&self) -> Result<Health> {
+        let shared = &*self.shared;
+        let mut lent = self.links.lend(shared).await?;
+        let stock = sqlx::query(shared.statements.stocktaking.text());
+        let examining = doctor::examine(lent.connection(), shared, stock);
+        let examined = within(shared, Access::Read, async {
+            let examined = examining.await;
+            examined.map_err(|error| Failed::postgres(error, Access::Read))
+        })
+        .await;
+        let mut health = lent
+            .settle(examined)
+            .map_err(|failed| shared.told(failed))?;
+        health.epoch = Some(shared.epoch());
+        Ok(health)
+    }
+
+    async fn close(&self) {
+        self.links.close().await;
+        self.marking.close().await;
+    }
+}
+
+impl fmt::Debug for PostgresDialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres")
+            .field("database", &self.shared.place())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads the rows of these names on a connection.
+pub(super) async fn look(
+    connection: &mut PgConnection,
+    shared: &Shared,
+    names: Vec<String>,
+) -> Result<HashMap<LockName, Result<rows::Look>>, Failed> {
+    shared.tally.count("look");
+    let rows = sqlx::query(shared.statements.look.text())
+        .bind(names)
+        .fetch_all(connection)
+        .await
+        .map_err(|error| Failed::postgres(error, Access::Read))?;
+    let mark = shared.group.mark();
+    rows.iter()
+        .map(|row| rows::lock(row, mark).map_err(Failed::corrupt))
+        .collect()
+}
+
+/// The parameters of a statement that walks a table in order.
+fn page(query: Statement, prefix: &str, after: Option<&str>, limit: u32) -> Statement {
+    query
+        .bind(after.map_or(prefix, |after| after.max(prefix)).to_owned())
+        .bind(after.map(str::to_owned))
+        .bind(above_prefix(prefix))
+        .bind(i64::from(limit))
+}
+
+fn texts<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<String> {
+    texts.map(str::to_owned).collect()
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}

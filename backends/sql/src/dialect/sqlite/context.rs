@@ -1,0 +1,66 @@
+//! What the handles of one opened file share.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use distlock_core::{Clock, FencingToken, Result, micros, unix_time};
+
+use super::{boot, file, options::SqliteConfig, statements::Statements};
+use crate::{tally::Tally, wait::Group};
+
+/// The backend's short name.
+pub(super) const NAME: &str = "sqlite";
+
+/// What the handles of one opened file share.
+pub(crate) struct Shared {
+    pub(crate) config: SqliteConfig,
+    pub(crate) path: PathBuf,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) group: Arc<Group>,
+    pub(crate) tally: Tally,
+    pub(super) boot: [u8; 16],
+    pub(super) statements: Statements,
+    /// Whether there was a connection before.
+    pub(super) was_opened: AtomicBool,
+}
+
+/// The two clocks, in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now {
+    pub(super) boot: i64,
+    pub(super) wall: i64,
+}
+
+impl Shared {
+    pub(super) fn new(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        let path = file::absolute(&config)?;
+        Ok(Self {
+            statements: Statements::new(&config.table_prefix),
+            boot: boot::id(&config, &path)?,
+            group: Group::steady(),
+            tally: Tally::new(NAME),
+            was_opened: AtomicBool::new(false),
+            config,
+            path,
+            clock,
+        })
+    }
+
+    pub(super) fn was_opened(&self) -> bool {
+        self.was_opened.load(Ordering::Acquire)
+    }
+
+    pub(super) fn now(&self) -> Now {
+        let since_boot = self.clock.now().since_boot().as_micros();
+        let wall = micros(unix_time(&*self.clock)).clamp(1, FencingToken::LIMIT - 1);
+        Now {
+            boot: i64::try_from(since_boot).unwrap_or(i64::MAX),
+            wall: i64::try_from(wall).unwrap_or(i64::MAX),
+        }
+    }
+}

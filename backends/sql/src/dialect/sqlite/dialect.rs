@@ -1,0 +1,489 @@
+//! SQLite: one file, processes of one host.
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use distlock_core::{
+    Capabilities, Clock, Entry, Epoch, ExpiryClock, Health, LockName, Reach, RecordKey, Result,
+    batch::{Failure, Limits, Reply},
+};
+use sqlx::{Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
+use tokio::sync::Mutex;
+
+use super::{
+    batches::json,
+    context::{NAME, Now, Shared},
+    doctor,
+    file::FileId,
+    group,
+    link::{Link, Open, Patience},
+    options::SqliteConfig,
+    reader::Reader,
+    rows,
+    statements::Sql,
+    tables, write,
+};
+use crate::dialect::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
+use crate::{
+    error::{Access, Failed},
+    migrate::{self, TablesStatus},
+    op::{Answer, Kind, Op},
+    tally::Tally,
+    wait::{Group, RENEW_WANTED},
+};
+
+/// Rows that one step of the reaper walks.
+const PAGE: i64 = 1000;
+
+/// A SQLite file, with one connection that writes and one that reads.
+pub(crate) struct SqliteDialect {
+    shared: Arc<Shared>,
+    writer: Mutex<Link>,
+    /// For marks and places of waiters, which need not survive a crash of the host.
+    marking: Mutex<Link>,
+    reader: Reader,
+}
+
+impl SqliteDialect {
+    /// Opens the file, and creates it and its tables where that is allowed.
+    pub(crate) async fn open(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        let mut shared = Shared::new(config, clock)?;
+        let mut writer = Link::writing();
+        writer.ready(&shared).await?;
+        if let Ok(Some(file)) = FileId::of(&shared.path) {
+            shared.group = group::of(file, &shared.config.table_prefix);
+        }
+        Ok(Self::with(Arc::new(shared), writer))
+    }
+
+    /// Brings the tables up to date, creating them when they are absent. Says from which version it went.
+    pub(crate) async fn migrate(
+        mut config: SqliteConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<TablesStatus> {
+        config.migrate = true;
+        let shared = Shared::new(config, clock)?;
+        let version = tables::migrate(&shared).await?;
+        Ok(TablesStatus::at(version, &migrate::SQLITE))
+    }
+
+    /// How the tables stand. Changes nothing.
+    pub(crate) async fn status(
+        config: SqliteConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<TablesStatus> {
+        let shared = Shared::new(config, clock)?;
+        let version = tables::version(&shared).await?;
+        Ok(TablesStatus::at(version, &migrate::SQLITE))
+    }
+
+    fn with(shared: Arc<Shared>, writer: Link) -> Self {
+        Self {
+            shared,
+            writer: Mutex::new(writer),
+            marking: Mutex::new(Link::marking()),
+            reader: Reader::default(),
+        }
+    }
+
+    /// Reads all rows of a statement.
+    async fn read(
+        &self,
+        operation: &'static str,
+        sql: &Sql,
+        bind: impl FnOnce(Statement) -> Statement + Send,
+    ) -> Result<Vec<SqliteRow>> {
+        let mut link = self.reader.take(&*self.shared.clock).await;
+        let open = link.ready(&self.shared).await?;
+        self.shared.tally.count(operation);
+        bind(sqlx::query(sql.text()))
+            .fetch_all(&mut open.connection)
+            .await
+            .map_err(|error| {
+                link.failed(Failed::sqlite(error, Access::Read))
+                    .into_error()
+            })
+    }
+
+    /// Changes rows outside of any batch.
+    async fn change(
+        &self,
+        link: &Mutex<Link>,
+        operation: &'static str,
+        sql: &Sql,
+        bind: impl Fn(Statement) -> Statement + Send + Sync,
+    ) -> Result<Changed> {
+        let mut link = link.lock().await;
+        let mut patience = Patience::new(&self.shared);
+        self.shared.tally.count(operation);
+        loop {
+            let open = link.ready(&self.shared).await?;
+            let waits_briefly = open.waits_briefly;
+            let changed = bind(sqlx::query(sql.text()))
+                .execute(&mut open.connection)
+                .await;
+            let failed = match changed {
+                Ok(result) => return Ok(result.rows_affected()),
+                Err(error) => Failed::sqlite(error, Access::Write),
+            };
+            let retry = failed.meaning.retry && waits_briefly;
+            if !(retry && patience.asks_again(&self.shared)) {
+                return Err(link.failed(failed).into_error());
+            }
+        }
+    }
+}
+
+/// How many rows.
+type Changed = u64;
+
+type Statement = Query<'static, Sqlite, SqliteArguments>;
+
+impl Dialect for SqliteDialect {
+    const NAME: &'static str = NAME;
+
+    fn capabilities() -> Capabilities {
+        let mut capabilities = Capabilities::new(Self::NAME);
+        capabilities.expiry_clock = ExpiryClock::Host;
+        capabilities.reach = Reach::Host;
+        capabilities.tells_force_release = true;
+        capabilities
+    }
+
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.shared.clock
+    }
+
+    fn group(&self) -> &Arc<Group> {
+        &self.shared.group
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.shared.tally
+    }
+
+    fn reap_after(&self) -> Duration {
+        self.shared.config.reap_after
+    }
+
+    fn limits(&self) -> Limits {
+        let mut limits = Limits::default();
+        limits.ahead = true;
+        // One for each statement of a transaction.
+        limits.in_steps = true;
+        limits
+    }
+
+    /// What takes and what frees shares a transaction, and with it the flush, which costs more than either statement.
+    fn batched_as(kind: Kind) -> Kind {
+        match kind {
+            Kind::Release => Kind::Acquire,
+            kind => kind,
+        }
+    }
+
+    async fn reopen(&self) -> Result<Self> {
+        let mut writer = Link::writing();
+        writer.ready(&self.shared).await?;
+        Ok(Self::with(Arc::clone(&self.shared), writer))
+    }
+
+    async fn write(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
+        let mut link = self.writer.lock().await;
+        let mut patience: Option<Patience> = None;
+        loop {
+            let mut open = link.take(&self.shared).await.map_err(Failure::Whole)?;
+            let batch = write::Batch {
+                ops,
+                shared: &self.shared,
+                open: &mut open,
+                // Taken just before sending: the lease is never shorter than the caller counts, who looked earlier.
+                now: self.shared.now(),
+                again: patience.is_some(),
+            };
+            let answers = batch.send(kind).await;
+            let waits_briefly = open.waits_briefly;
+            link.put_back(open);
+            let failed = match answers {
+                Ok(answers) => return Ok(answers),
+                Err(failed) => failed,
+            };
+            let retry = failed.meaning.retry && waits_briefly;
+            let patience = patience.get_or_insert_with(|| Patience::new(&self.shared));
+            if !(retry && patience.asks_again(&self.shared)) {
+                return Err(link.failed(failed).into_failure());
+            }
+        }
+    }
+
+    async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
+        let mut link = self.reader.take(&*self.shared.clock).await;
+        let open = link.ready(&self.shared).await?;
+        let names: Vec<_> = names.iter().collect();
+        look(
+            &mut open.connection,
+            &self.shared,
+            &names,
+            self.shared.now(),
+        )
+        .await
+        .map_err(|failed| link.failed(failed).into_error())
+    }
+
+    async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
+        let names: Vec<_> = names.iter().map(LockName::as_str).collect();
+        let now = self.shared.now().boot;
+        let after = |time: Duration| {
+            now.saturating_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
+        };
+        let mark = self.shared.group.mark();
+        self.change(
+            &self.marking,
+            "want",
+            &self.shared.statements.want,
+            |query| {
+                let query = query.bind(json(&names)).bind(mark).bind(after(time));
+                query.bind(after(RENEW_WANTED))
+            },
+        )
+        .await
+        .map(drop)
+    }
+
+    async fn keep_places(&self, places: &[Place], lease: Duration) -> Result<Vec<(LockName, u32)>> {
+        let rows = places.iter().map(|it| (it.name.as_str(), it.waiter));
+        let (rows, now) = (json(&rows.collect::<Vec<_>>()), self.shared.now());
+        let lease = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
+        let mut link = self.marking.lock().await;
+        let mut patience = Patience::new(&self.shared);
+        self.shared.tally.count("keep_places");
+        loop {
+            let open = link.ready(&self.shared).await?;
+            let waits_briefly = open.waits_briefly;
+            let kept = sqlx::query_as(self.shared.statements.keep_places.text())
+                .bind(rows.clone())
+                .bind(0)
+                .bind(self.shared.boot.to_vec())
+                .bind(now.boot)
+                .bind(now.wall)
+                .bind(lease)
+                .fetch_all(&mut open.connection)
+                .await;
+            let failed = match kept {
+                Ok(kept) => {
+                    let kept: Vec<(String, i64)> = kept;
+                    let kept = kept.into_iter();
+                    return Ok(kept
+                        .filter_map(|(name, ahead)| {
+                            Some((LockName::new(name).ok()?, u32::try_from(ahead).ok()?))
+                        })
+                        .collect());
+                }
+                Err(error) => Failed::sqlite(error, Access::Write),
+            };
+            let retry = failed.meaning.retry && waits_briefly;
+            if !(retry && patience.asks_again(&self.shared)) {
+                return Err(link.failed(failed).into_error());
+            }
+        }
+    }
+
+    async fn leave_lines(&self, places: &[Place]) -> Result<()> {
+        let names: Vec<_> = places.iter().map(|it| it.name.as_str()).collect();
+        let waiters: Vec<_> = places.iter().map(|it| it.waiter).collect();
+        let (names, waiters, now) = (json(&names), json(&waiters), self.shared.now());
+        let leave = &self.shared.statements.leave_lines;
+        self.change(&self.marking, "leave_lines", leave, |query| {
+            let query = query.bind(names.clone()).bind(waiters.clone());
+            query.bind(self.shared.boot.to_vec()).bind(now.boot)
+        })
+        .await
+        .map(drop)
+    }
+
+    async fn clear_lines(&self) -> Result<u64> {
+        let now = self.shared.now();
+        let clear = &self.shared.statements.clear_lines;
+        self.change(&self.marking, "reap", clear, |query| {
+            let query = query.bind(0).bind(0);
+            query.bind(self.shared.boot.to_vec()).bind(now.boot)
+        })
+        .await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<(LockName, LockRow)>> {
+        let now = self.shared.now();
+        let after = after.map(LockName::as_str);
+        let rows = self
+            .read("list", &self.shared.statements.list, |query| {
+                query
+                    .bind(after.map_or(prefix, |after| after.max(prefix)).to_owned())
+                    .bind(after.map(str::to_owned))
+                    .bind(self.shared.boot.to_vec())
+                    .bind(now.boot)
+                    .bind(above_prefix(prefix))
+                    .bind(limit)
+            })
+            .await?;
+        rows.iter()
+            .map(|row| {
+                let (name, row) = rows::lock(row, &self.shared, now)?;
+                Ok((name, row?))
+            })
+            .collect()
+    }
+
+    async fn epoch(&self) -> Result<Epoch> {
+        let mut link = self.reader.take(&*self.shared.clock).await;
+        Ok(link.ready(&self.shared).await?.epoch.clone())
+    }
+
+    async fn get(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
+        let names: Vec<_> = keys.iter().map(RecordKey::as_str).collect();
+        let now = self.shared.now();
+        let rows = self
+            .read("get_records", &self.shared.statements.get, |query| {
+                query.bind(json(&names))
+            })
+            .await?;
+        let found = rows
+            .iter()
+            .map(|row| rows::record(row, &self.shared, now))
+            .collect::<Result<HashMap<_, _>>>()?;
+        Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Entry)>> {
+        let now = self.shared.now();
+        let after = after.map(RecordKey::as_str);
+        let rows = self
+            .read("scan_records", &self.shared.statements.scan, |query| {
+                query
+                    .bind(after.map_or(prefix, |after| after.max(prefix)).to_owned())
+                    .bind(after.map(str::to_owned))
+                    .bind(above_prefix(prefix))
+                    .bind(limit)
+            })
+            .await?;
+        rows.iter()
+            .map(|row| rows::record(row, &self.shared, now))
+            .collect()
+    }
+
+    async fn claim_reaping(&self, every: Duration) -> Result<bool> {
+        let now = self.shared.now();
+        let every = i64::try_from(every.as_micros()).unwrap_or(i64::MAX);
+        let boot = self.shared.boot.to_vec();
+        self.change(
+            &self.writer,
+            "claim_reaping",
+            &self.shared.statements.claim_reaping,
+            |query| query.bind(every).bind(0).bind(boot.clone()).bind(now.boot),
+        )
+        .await
+        .map(|changed| changed > 0)
+    }
+
+    async fn reap_page(&self, table: Reaped, after: Option<String>) -> Result<ReapedPage> {
+        let shared = &self.shared;
+        let statements = &shared.statements;
+        let (idle, reap) = match table {
+            Reaped::Locks => (&statements.idle_locks, &statements.reap_locks),
+            Reaped::Records => (&statements.idle_records, &statements.reap_records),
+        };
+        let now = shared.now();
+        let reap_after = i64::try_from(shared.config.reap_after.as_micros()).unwrap_or(i64::MAX);
+        let rest = |query: Statement| {
+            query
+                .bind(shared.boot.to_vec())
+                .bind(now.boot)
+                .bind(now.wall)
+                .bind(reap_after)
+        };
+        let rows = self
+            .read("reap_look", idle, |query| {
+                rest(query.bind(after.unwrap_or_default()).bind(PAGE))
+            })
+            .await?;
+        let mut page = ReapedPage::default();
+        let mut names = Vec::new();
+        for row in &rows {
+            let name: String = rows::column(row, 0)?;
+            if rows::column(row, 1)? {
+                names.push(name.clone());
+            }
+            page.next = Some(name);
+        }
+        if i64::try_from(rows.len()).unwrap_or(i64::MAX) < PAGE {
+            page.next = None;
+        }
+        if !names.is_empty() {
+            page.removed = self
+                .change(&self.writer, "reap", reap, |query| {
+                    rest(query.bind(json(&names)).bind(0))
+                })
+                .await?;
+        }
+        Ok(page)
+    }
+
+    async fn health(&self) -> Result<Health> {
+        // On a connection of its own: a check of a large file takes long, and nobody must wait for it.
+        let mut open = Open::new(&self.shared).await?;
+        let now = self.shared.now();
+        let stock = sqlx::query(self.shared.statements.stocktaking.text())
+            .bind(0)
+            .bind(0)
+            .bind(self.shared.boot.to_vec())
+            .bind(now.boot);
+        let examined = doctor::examine(&mut open.connection, &self.shared, stock).await;
+        let epoch = open.epoch.clone();
+        open.close().await;
+        let mut health =
+            examined.map_err(|error| Failed::sqlite(error, Access::Read).into_error())?;
+        health.epoch = Some(epoch);
+        Ok(health)
+    }
+
+    async fn close(&self) {
+        self.writer.lock().await.close().await;
+        self.marking.lock().await.close().await;
+        self.reader.close(&*self.shared.clock).await;
+    }
+}
+
+impl fmt::Debug for SqliteDialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sqlite")
+            .field("path", &self.shared.path)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads the rows of these names on a connection.
+pub(super) async fn look(
+    connection: &mut SqliteConnection,
+    shared: &Shared,
+    names: &[&LockName],
+    now: Now,
+) -> Result<Vec<(LockName, Result<LockRow>)>, Failed> {
+    let names: Vec<_> = names.iter().map(|name| name.as_str()).collect();
+    shared.tally.count("look");
+    let rows = sqlx::query(shared.statements.look.text())
+        .bind(json(&names))
+        .fetch_all(connection)
+        .await
+        .map_err(|error| Failed::sqlite(error, Access::Read))?;
+    rows.iter()
+        .map(|row| rows::lock(row, shared, now).map_err(Failed::corrupt))
+        .collect()
+}
