@@ -9,32 +9,27 @@ use distlock_core::{
 
 use super::{
     context::{NAME, Shared},
-    doctor, group,
-    link::{Link, Links, Open},
+    doctor,
+    lookup::{PER_OPERATION, first_columns, look, parts},
+    pool::{Link, Links},
+    raw_connection::Answers,
     rows,
-    statements::Range,
-    tables,
-    wire::Answers,
+    statements::{PAGE, Range},
+    tables, wait_groups,
     write::{self, Stuck},
 };
 use crate::dialect::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
 use crate::{
     config::ServerConfig,
-    error::{Access, Failed},
+    error::Access,
     migrate::{self, TablesStatus},
     op::{Answer, Kind, Op},
     tally::Tally,
     wait::Group,
 };
 
-/// Rows that one step of the reaper removes.
-pub(super) const PAGE: usize = 500;
-
 /// Operations in a batch: enough to share a flush of the disk, and few enough that their rows are not locked for long.
 const BATCH: usize = 256;
-
-/// Room for one operation's statement, its values apart.
-const PER_OPERATION: usize = 4096;
 
 /// Room for one place in a line: its name twice, two signs for each byte, and expressions of time.
 const PER_PLACE: usize = 4 * 255 + 300;
@@ -57,7 +52,7 @@ impl MySqlDialect {
         let (tables, packet) = (open.tables.clone(), open.packet);
         // A copy of the tables has their name too.
         let (database, prefix) = (&shared.config.database, &shared.config.table_prefix);
-        shared.group = group::of(&format!("{tables} {prefix} {database}"));
+        shared.group = wait_groups::of(&format!("{tables} {prefix} {database}"));
         Ok(Self::with(Arc::new(shared), link, packet))
     }
 
@@ -332,48 +327,4 @@ impl fmt::Debug for MySqlDialect {
             .field("config", &self.shared.config)
             .finish_non_exhaustive()
     }
-}
-
-/// Reads the rows of these names on a connection. `access` is a write's where the answer tells what came of one.
-pub(super) async fn look(
-    open: &mut Open,
-    shared: &Shared,
-    names: &[&LockName],
-    access: Access,
-) -> Result<Vec<(LockName, Result<LockRow>)>, Failed> {
-    let mut looks = Vec::with_capacity(names.len());
-    for names in parts(names, |it| it.as_str().as_bytes(), open.packet) {
-        let statement = shared.statements.look(names.iter().copied());
-        let found = open.send(shared, "look", statement, access).await;
-        for row in &found.map_err(|broken| broken.failed)?.rows {
-            looks.push(rows::lock(row, shared).map_err(Failed::corrupt)?);
-        }
-    }
-    Ok(looks)
-}
-
-/// The same in parts, each of which can be listed in one statement: one part, unless there are very many.
-fn parts<'a, T>(
-    all: &'a [T],
-    bytes: impl Fn(&'a T) -> &'a [u8],
-    packet: usize,
-) -> impl Iterator<Item = &'a [T]> {
-    // A byte takes two signs.
-    let room = packet.saturating_sub(PER_OPERATION) / 2;
-    let mut rest = all;
-    std::iter::from_fn(move || {
-        let mut listed = 0;
-        let fits = rest.iter().position(|it| {
-            listed += bytes(it).len() + 2;
-            listed > room
-        });
-        let (part, others) = rest.split_at(fits.map_or(rest.len(), |fits| fits.max(1)));
-        rest = others;
-        (!part.is_empty()).then_some(part)
-    })
-}
-
-fn first_columns(answers: &Answers) -> Result<Vec<Vec<u8>>> {
-    let rows = answers.rows.iter();
-    rows.map(|row| rows::column(row, 0)).collect()
 }

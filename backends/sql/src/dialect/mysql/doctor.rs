@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use distlock_core::{ErrorKind, Health, Result, Verdict, micros, unix_time};
 
-use super::{context::Shared, link::Open, rows, shape, statements::NOW, wire::Answers};
+use super::{context::Shared, pool::Open, raw_connection::Answers, rows, schema, statements::NOW};
 use crate::{
     doctor::{self, Stock},
     error::{Access, Failed},
@@ -71,7 +71,7 @@ pub(crate) async fn examine(
     }
 
     let found = ask(open, shared, shared.statements.parts()).await?;
-    let differences = shape::compare(shared, &found, false).map_err(Failed::corrupt)?;
+    let differences = schema::compare(shared, &found, false).map_err(Failed::corrupt)?;
     doctor::tables(health, &differences);
 
     rights(health, open, shared).await?;

@@ -8,7 +8,7 @@ use sqlx::{
     mysql::{MySqlConnectOptions, MySqlSslMode},
 };
 
-use super::{context::Shared, prepared, wire::Wire};
+use super::{context::Shared, flavour::Flavour, raw_connection::Wire, statements::MOST};
 use crate::{
     config::SslMode,
     driver::caught,
@@ -29,31 +29,6 @@ pub(super) const SESSION: &str = "SET NAMES utf8mb4, autocommit = 1, completion_
 pub(super) const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
     ('version', 'version_comment', 'server_uuid', 'server_uid', 'wsrep_on', 'wsrep_cluster_address', \
     'max_allowed_packet')";
-
-/// Which of the two products it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flavour {
-    MariaDb,
-    MySql,
-}
-
-impl Flavour {
-    /// What follows the values of an insert that speaks of the row it would have inserted.
-    pub(super) const fn new_row(self) -> &'static str {
-        match self {
-            Self::MariaDb => "",
-            Self::MySql => " AS new",
-        }
-    }
-
-    /// A column of that row. MySQL is about to lose the one form, MariaDB never had the other.
-    pub(super) fn new_column(self, column: &str) -> String {
-        match self {
-            Self::MariaDb => format!("VALUES({column})"),
-            Self::MySql => format!("new.{column}"),
-        }
-    }
-}
 
 /// What a server says of itself.
 pub(super) struct Variables {
@@ -126,7 +101,7 @@ pub(super) async fn connect(shared: &Shared) -> Result<Wire> {
             SslMode::VerifyFull => MySqlSslMode::VerifyIdentity,
         })
         // None that is used again is ever given up, and the session is set up by ourselves.
-        .statement_cache_capacity(prepared::MOST)
+        .statement_cache_capacity(MOST)
         .pipes_as_concat(false)
         .no_engine_substitution(false)
         .timezone(None)

@@ -6,10 +6,9 @@ use distlock_core::{Error, ErrorKind, Result};
 
 use super::{
     context::Shared,
-    rows,
+    raw_connection::{Answers, Wire},
+    rows, schema,
     server::{SESSION, VARIABLES, Variables, connect, place},
-    shape,
-    wire::{Answers, Wire},
 };
 use crate::{
     error::Access,
@@ -180,7 +179,7 @@ async fn meta(wire: &mut Wire, shared: &Shared) -> Result<Option<(i64, String)>>
 /// another program's, and are left alone.
 async fn parts_are_ours(wire: &mut Wire, shared: &Shared) -> Result<()> {
     let found = run(wire, shared, shared.statements.parts()).await?;
-    let differences = shape::compare(shared, &found, true)?;
+    let differences = schema::compare(shared, &found, true)?;
     if mends(&differences).is_some() {
         return Ok(());
     }
@@ -213,7 +212,7 @@ async fn former(wire: &mut Wire, shared: &Shared) -> Result<Vec<Migration>> {
 
 async fn differences(wire: &mut Wire, shared: &Shared) -> Result<Vec<Difference>> {
     let found = run(wire, shared, shared.statements.parts()).await?;
-    shape::compare(shared, &found, false)
+    schema::compare(shared, &found, false)
 }
 
 fn unlike(shared: &Shared, differences: &[Difference]) -> Error {

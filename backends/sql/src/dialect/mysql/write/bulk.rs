@@ -1,30 +1,18 @@
 //! Batches of the frequent kinds, with one statement for all rows: a server carries it out in a fraction of the time that it
 //! takes for as many statements. It tells whether all went as it nearly always does; the rows are read only when not.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
-use distlock_core::{
-    AcquireRequest, FencingToken, Lease, LockName, Result, TicketStep, Ttl, batch::Failure,
-};
+use distlock_core::{AcquireRequest, FencingToken, Lease, Result, TicketStep, Ttl};
 
-use super::{
-    Batch, BrokenBatch, Outcome,
-    release::{PERHAPS_WANTED, UNWANTED},
-};
+use super::answers::{Outcome, PERHAPS_WANTED, UNWANTED};
 use crate::{
-    dialect::{
-        LockRow,
-        mysql::{
-            dialect::look,
-            errors::MySqlTrouble,
-            prepared::Prepared,
-            rows,
-            server::Flavour,
-            statements::Statements,
-            wire::{self, Answers},
-        },
+    dialect::mysql::{
+        flavour::Flavour,
+        raw_connection::Answers,
+        rows,
+        statements::{Prepared, PreparedQuery, Statements},
     },
-    error::{Access, Failed},
     op::Op,
 };
 
@@ -79,7 +67,7 @@ impl<'a> Bulk<'a> {
         }
     }
 
-    fn name(&self) -> &'static str {
+    pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Acquire(_) => "acquire",
             Self::Release(_) => "release",
@@ -96,7 +84,7 @@ impl<'a> Bulk<'a> {
     }
 
     /// Its statements.
-    fn script(&self, statements: &Statements, mark: i64, flavour: Flavour) -> String {
+    pub(super) fn script(&self, statements: &Statements, mark: i64, flavour: Flavour) -> String {
         match self {
             Self::Acquire(requests) => statements.acquire_all(requests, mark, flavour),
             Self::Release(leases) => statements.release_all(leases, mark),
@@ -105,7 +93,7 @@ impl<'a> Bulk<'a> {
     }
 
     /// The statement that the server is to remember, if there is one.
-    fn prepared(&self, prepared: &Prepared, mark: i64) -> Option<wire::Prepared<'a>> {
+    pub(super) fn prepared(&self, prepared: &Prepared, mark: i64) -> Option<PreparedQuery<'a>> {
         match self {
             Self::Acquire(requests) => prepared.acquire_all(requests, mark),
             Self::Release(_) | Self::Renew(..) => None,
@@ -113,7 +101,7 @@ impl<'a> Bulk<'a> {
     }
 
     /// As [`Self::outcomes`], of the one statement.
-    fn outcomes_prepared(&self, answers: &Answers) -> Result<Option<Vec<Outcome>>> {
+    pub(super) fn outcomes_prepared(&self, answers: &Answers) -> Result<Option<Vec<Outcome>>> {
         let (Self::Acquire(requests), [done]) = (self, answers.done.as_slice()) else {
             return Err(rows::corrupt(
                 "the server answered to another statement than was sent",
@@ -126,7 +114,7 @@ impl<'a> Bulk<'a> {
     }
 
     /// What came of each, where that was the same; `None` when the rows must be looked at.
-    fn outcomes(&self, answers: &Answers) -> Result<Option<Vec<Outcome>>> {
+    pub(super) fn outcomes(&self, answers: &Answers) -> Result<Option<Vec<Outcome>>> {
         // How many statements it is made of, and which of them changes the rows.
         let (all, change) = match self {
             Self::Acquire(_) => (3, 1),
@@ -159,87 +147,5 @@ impl<'a> Bulk<'a> {
                 Some(tokens.map(|token| token.map(FencingToken::get)).collect())
             }
         })
-    }
-}
-
-impl Batch<'_> {
-    /// One round trip, with one statement that changes all rows.
-    pub(super) async fn attempt_together(
-        &mut self,
-        bulk: &Bulk<'_>,
-    ) -> Result<Result<Vec<Outcome>, BrokenBatch>, Failure> {
-        let shared = self.shared;
-        let open = self.link.ready(shared).await.map_err(Failure::Whole)?;
-        let (statements, mark) = (&shared.statements, shared.group.mark());
-        let mut answered = None;
-        if open.prepares
-            && let Some(prepared) = bulk.prepared(statements.prepared(open.flavour), mark)
-        {
-            match open.send_prepared(shared, bulk.name(), prepared).await {
-                Err(broken) if broken.failed.mysql_trouble() == Some(MySqlTrouble::NotPrepared) => {
-                    open.sends_text_only(broken);
-                }
-                done => answered = Some(done),
-            }
-        }
-        let prepared = answered.is_some();
-        let answered = match answered {
-            Some(answered) => answered,
-            None => {
-                let script = bulk.script(statements, mark, open.flavour);
-                open.send(shared, bulk.name(), script, Access::Write).await
-            }
-        };
-        let outcomes = |answers: &Answers| match prepared {
-            true => bulk.outcomes_prepared(answers),
-            false => bulk.outcomes(answers),
-        };
-        let failed = match answered {
-            Ok(answers) => match (outcomes(&answers), bulk) {
-                (Ok(Some(outcomes)), _) => return Ok(Ok(outcomes)),
-                (Ok(None), Bulk::Acquire(requests)) => {
-                    let names: Vec<_> = requests.iter().map(|request| &request.name).collect();
-                    match look(open, shared, &names, Access::Write).await {
-                        Ok(rows) => return Ok(Ok(self.held_by(requests, rows))),
-                        Err(failed) => failed.after(true),
-                    }
-                }
-                (Ok(None), _) => {
-                    Failed::out_of_step(rows::corrupt("the server gave no answer")).after(true)
-                }
-                (Err(corrupt), _) => Failed::out_of_step(corrupt).after(true),
-            },
-            Err(mut broken) => {
-                // Of these alone, what is carried out counts at once.
-                let before = usize::from(!prepared);
-                let granted = matches!(bulk, Bulk::Acquire(_)) && broken.done > before;
-                broken.failed = broken.failed.after(granted);
-                if !broken.failed.meaning.reconnect && !open.roll_back(shared).await {
-                    self.link.disconnect();
-                }
-                broken.failed
-            }
-        };
-        Ok(Err(BrokenBatch {
-            at: None,
-            failed: self.link.failed(failed),
-        }))
-    }
-
-    /// What came of each, by the rows as they are now; they also tell the refused why. A row that cannot be read is nobody's:
-    /// whoever asked for it is told so.
-    fn held_by(
-        &mut self,
-        requests: &[&AcquireRequest],
-        rows: Vec<(LockName, Result<LockRow>)>,
-    ) -> Vec<Outcome> {
-        let rows: HashMap<_, _> = rows.into_iter().collect();
-        let outcome = |request: &&AcquireRequest| {
-            let row = rows.get(&request.name)?.as_ref().ok()?;
-            (row.owner == Some(request.owner)).then_some(row.last_token.get())
-        };
-        let outcomes = requests.iter().map(outcome).collect();
-        self.looked = Some(rows);
-        outcomes
     }
 }

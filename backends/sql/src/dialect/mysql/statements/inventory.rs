@@ -1,18 +1,22 @@
 //! Statements about the tables themselves: what is there, what the user may do with it, and how
 //! much is in it. They are sent when tables are set up, and by the doctor.
 
-use super::statements::{NOBODY, NOW, Statements};
+use super::{
+    expressions::{NOBODY, NOW},
+    set::Statements,
+};
+use crate::shape::{KEY, STORAGE, UNTOUCHED, WRITES};
 
 impl Statements {
     /// A migration's text for these tables.
-    pub(super) fn script(&self, sql: &str) -> String {
+    pub(crate) fn script(&self, sql: &str) -> String {
         // Every name of ours begins so, and nothing else does.
         sql.replace("distributed_", &format!("{}distributed_", self.prefix))
     }
 
     /// The tables' version, and what names them. The version counts the table that version 2 adds,
     /// which leaves `schema_version` alone.
-    pub(super) fn meta(&self) -> String {
+    pub(crate) fn meta(&self) -> String {
         format!(
             "SELECT schema_version + (schema_version = 1 AND EXISTS (SELECT 1 \
              FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '{}')), \
@@ -22,7 +26,7 @@ impl Statements {
     }
 
     /// How many of our tables there are.
-    pub(super) fn objects(&self) -> String {
+    pub(crate) fn objects(&self) -> String {
         format!(
             "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() \
              AND table_name IN ('{}', '{}', '{}')",
@@ -31,7 +35,7 @@ impl Statements {
     }
 
     /// For each right that it takes, a statement that changes nothing and is refused without it.
-    pub(super) fn rights(&self) -> Vec<(String, String)> {
+    pub(crate) fn rights(&self) -> Vec<(String, String)> {
         let update = |table: &str, some: &str| {
             let statement = format!("UPDATE {table} SET {some} = {some} WHERE 1 = 0");
             (format!("UPDATE ON {table}"), statement)
@@ -60,7 +64,7 @@ impl Statements {
     }
 
     /// Locks held, free, stale; the longest time since one went stale; records and tombstones.
-    pub(super) fn stocktaking(&self) -> String {
+    pub(crate) fn stocktaking(&self) -> String {
         let held = format!("holder_id <> {NOBODY} AND expires_at > {NOW}");
         let stale = format!("holder_id <> {NOBODY} AND expires_at <= {NOW}");
         format!(
@@ -68,6 +72,41 @@ impl Statements {
              COUNT(CASE WHEN {stale} THEN 1 END), MAX(CASE WHEN {stale} THEN {NOW} - expires_at END), \
              (SELECT COUNT(*) FROM {0} WHERE deleted = 0), (SELECT COUNT(*) FROM {0} WHERE deleted = 1) FROM {1}",
             self.record, self.lock
+        )
+    }
+
+    /// For each part of each table that is there: the table, the part, and what it is.
+    ///
+    /// A key counts that is unique for whole columns. All such keys of a table are one part: a
+    /// second one would have the statement that takes a lock change the row of another lock.
+    ///
+    /// A trigger `BEFORE` a row may change it. One `AFTER` may not touch its own table, and who
+    /// lacks the right `TRIGGER` is shown none.
+    pub(crate) fn parts(&self) -> String {
+        let names = format!("('{}', '{}', '{}')", self.lock, self.record, self.meta);
+        let ours = format!("table_schema = DATABASE() AND table_name IN {names}");
+        format!(
+            "SELECT table_name, '{STORAGE}', \
+             CONCAT(table_type, ' in ', COALESCE(engine, 'nothing')), '', '', '' \
+             FROM information_schema.tables WHERE {ours} \
+             UNION ALL SELECT table_name, '{WRITES}', COALESCE((SELECT \
+             GROUP_CONCAT(CONCAT('the trigger ', trigger_name) ORDER BY trigger_name SEPARATOR ' and ') \
+             FROM information_schema.triggers WHERE event_object_schema = table_schema \
+             AND event_object_table = table_name AND action_timing = 'BEFORE'), '{UNTOUCHED}'), '', '', '' \
+             FROM information_schema.tables WHERE {ours} \
+             UNION ALL SELECT table_name, column_name, column_type, \
+             CASE WHEN character_set_name IS NULL THEN '' \
+             ELSE CONCAT(' character set ', character_set_name) END, \
+             CASE WHEN is_nullable = 'NO' THEN ' not null' ELSE '' END, \
+             COALESCE(generation_expression, '') \
+             FROM information_schema.columns WHERE {ours} \
+             UNION ALL SELECT table_name, '{KEY}', \
+             GROUP_CONCAT(is_of ORDER BY is_of SEPARATOR ' and '), '', '', '' \
+             FROM (SELECT table_name, GROUP_CONCAT(CONCAT(column_name, \
+             CASE WHEN sub_part IS NULL THEN '' ELSE CONCAT('(', sub_part, ')') END) \
+             ORDER BY seq_in_index SEPARATOR ', ') AS is_of \
+             FROM information_schema.statistics WHERE {ours} AND non_unique = 0 \
+             GROUP BY table_name, index_name) AS of_one_key GROUP BY table_name"
         )
     }
 }

@@ -11,9 +11,11 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     context::Shared,
-    server::{Flavour, connect},
+    flavour::Flavour,
+    raw_connection::{Answers, Broken, Wire},
+    server::connect,
+    statements::PreparedQuery,
     tables,
-    wire::{Answers, Broken, Prepared, Wire},
 };
 use crate::error::{Access, Failed};
 
@@ -220,7 +222,7 @@ impl Open {
         &mut self,
         shared: &Shared,
         operation: &'static str,
-        statement: Prepared<'_>,
+        statement: PreparedQuery<'_>,
     ) -> Result<Answers, Broken> {
         shared.tally.count(operation);
         let answered = self.wire.read(shared, statement, Access::Write).await;

@@ -2,7 +2,7 @@
 
 use distlock_core::Result;
 
-use super::{context::Shared, rows, statements::Statements, wire::Answers};
+use super::{context::Shared, raw_connection::Answers, rows};
 use crate::{
     migrate::{Migration, REQUIRED},
     shape::{Difference, Former, Found, KEY, STORAGE, Table, UNTOUCHED, WRITES, differences},
@@ -80,43 +80,6 @@ EXECUTE distlock_drop;
 DEALLOCATE PREPARE distlock_drop",
     },
 }];
-
-impl Statements {
-    /// For each part of each table that is there: the table, the part, and what it is.
-    ///
-    /// A key counts that is unique for whole columns. All such keys of a table are one part: a
-    /// second one would have the statement that takes a lock change the row of another lock.
-    ///
-    /// A trigger `BEFORE` a row may change it. One `AFTER` may not touch its own table, and who
-    /// lacks the right `TRIGGER` is shown none.
-    pub(super) fn parts(&self) -> String {
-        let names = format!("('{}', '{}', '{}')", self.lock, self.record, self.meta);
-        let ours = format!("table_schema = DATABASE() AND table_name IN {names}");
-        format!(
-            "SELECT table_name, '{STORAGE}', \
-             CONCAT(table_type, ' in ', COALESCE(engine, 'nothing')), '', '', '' \
-             FROM information_schema.tables WHERE {ours} \
-             UNION ALL SELECT table_name, '{WRITES}', COALESCE((SELECT \
-             GROUP_CONCAT(CONCAT('the trigger ', trigger_name) ORDER BY trigger_name SEPARATOR ' and ') \
-             FROM information_schema.triggers WHERE event_object_schema = table_schema \
-             AND event_object_table = table_name AND action_timing = 'BEFORE'), '{UNTOUCHED}'), '', '', '' \
-             FROM information_schema.tables WHERE {ours} \
-             UNION ALL SELECT table_name, column_name, column_type, \
-             CASE WHEN character_set_name IS NULL THEN '' \
-             ELSE CONCAT(' character set ', character_set_name) END, \
-             CASE WHEN is_nullable = 'NO' THEN ' not null' ELSE '' END, \
-             COALESCE(generation_expression, '') \
-             FROM information_schema.columns WHERE {ours} \
-             UNION ALL SELECT table_name, '{KEY}', \
-             GROUP_CONCAT(is_of ORDER BY is_of SEPARATOR ' and '), '', '', '' \
-             FROM (SELECT table_name, GROUP_CONCAT(CONCAT(column_name, \
-             CASE WHEN sub_part IS NULL THEN '' ELSE CONCAT('(', sub_part, ')') END) \
-             ORDER BY seq_in_index SEPARATOR ', ') AS is_of \
-             FROM information_schema.statistics WHERE {ours} AND non_unique = 0 \
-             GROUP BY table_name, index_name) AS of_one_key GROUP BY table_name"
-        )
-    }
-}
 
 /// What is otherwise than it must be, as the answer to [`Statements::parts`] shows. A table that is
 /// not there is passed over where `some` are enough.

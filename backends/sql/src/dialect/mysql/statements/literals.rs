@@ -1,14 +1,14 @@
 //! Values inside of statements, in a form that has no quotes, no escapes and no character set.
 
 /// Bytes.
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len() * 2 + 3);
     push_hex(&mut out, bytes);
     out
 }
 
 /// Bytes, at the end of a statement.
-pub(super) fn push_hex(out: &mut String, bytes: &[u8]) {
+pub(crate) fn push_hex(out: &mut String, bytes: &[u8]) {
     out.reserve(bytes.len() * 2 + 3);
     out.push_str("x'");
     for byte in bytes {
@@ -20,25 +20,25 @@ pub(super) fn push_hex(out: &mut String, bytes: &[u8]) {
 }
 
 /// Text, for a column of text.
-pub(super) fn text(text: &str) -> String {
+pub(crate) fn text(text: &str) -> String {
     let mut out = String::with_capacity(text.len() * 2 + 12);
     push_text(&mut out, text);
     out
 }
 
 /// Text, at the end of a statement.
-pub(super) fn push_text(out: &mut String, text: &str) {
+pub(crate) fn push_text(out: &mut String, text: &str) {
     out.push_str("_utf8mb4 ");
     push_hex(out, text.as_bytes());
 }
 
 /// Text that may be absent.
-pub(super) fn opaque(value: Option<&str>) -> String {
+pub(crate) fn opaque(value: Option<&str>) -> String {
     value.map_or_else(|| "NULL".to_owned(), text)
 }
 
 /// For `IN (..)`.
-pub(super) fn list<'a>(values: impl Iterator<Item = &'a [u8]>) -> String {
+pub(crate) fn list<'a>(values: impl Iterator<Item = &'a [u8]>) -> String {
     let mut out = String::new();
     for value in values {
         if !out.is_empty() {

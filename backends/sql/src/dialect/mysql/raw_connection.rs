@@ -4,8 +4,7 @@ use distlock_core::Result;
 use futures_util::TryStreamExt as _;
 use sqlx::{
     AssertSqlSafe, Connection as _, Either, Executor as _, MySql, MySqlConnection,
-    mysql::{MySqlArguments, MySqlQueryResult, MySqlRow},
-    query::Query,
+    mysql::{MySqlQueryResult, MySqlRow},
 };
 
 use super::context::Shared;
@@ -13,9 +12,6 @@ use crate::{
     driver::caught,
     error::{Access, Failed},
 };
-
-/// A statement that the server is to remember, with its values.
-pub(super) type Prepared<'q> = Query<'q, MySql, MySqlArguments>;
 
 /// A connection. The driver's may not be left in the middle of an answer, as it is when a caller stops to wait: what is sent
 /// next would be told the rest of it. So what is under way is noted, and such a connection carries nothing any more.

@@ -4,25 +4,24 @@
 use std::sync::{Arc, OnceLock};
 
 use distlock_core::{AcquireRequest, Lease, LockName, Meta, OwnerId, Ttl};
-use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
+use sqlx::{AssertSqlSafe, MySql, SqlSafeStr as _, SqlStr, mysql::MySqlArguments, query::Query};
 
-use super::{
-    server::Flavour,
-    statements::{NOBODY, NOW, WANTED, unless_held},
-    wire,
-};
-use crate::op::Op;
+use super::expressions::{NOBODY, NOW, WANTED, unless_held};
+use crate::{dialect::mysql::flavour::Flavour, op::Op};
+
+/// A statement that the server is to remember, with its values.
+pub(crate) type PreparedQuery<'q> = Query<'q, MySql, MySqlArguments>;
 
 /// How many rows a statement that takes many has. A batch goes with the next larger one, and repeats its last row: who has
 /// just got a lock gets it again.
 const SIZES: [usize; 12] = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
 
 /// The statements of one table prefix, for one product, that a connection has the server remember, at most.
-pub(super) const MOST: usize = 3 + SIZES.len();
+pub(crate) const MOST: usize = 3 + SIZES.len();
 
 /// The statements of one table prefix, for one product.
 #[derive(Debug)]
-pub(super) struct Prepared {
+pub(crate) struct Prepared {
     lock: String,
     flavour: Flavour,
     /// Name, owner, TTL in microseconds, label, meta, mark.
@@ -36,7 +35,7 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    pub(super) fn new(lock: &str, flavour: Flavour) -> Self {
+    pub(crate) fn new(lock: &str, flavour: Flavour) -> Self {
         // The new row has the time too, so that it is worked out once.
         let now = &flavour.new_column("acquired_at");
         let (old, new) = (format!("{lock}.holder_id"), flavour.new_column("holder_id"));
@@ -76,11 +75,11 @@ impl Prepared {
 
     /// Takes many locks, sorted by name, and says the time, which is the token of each. Where one was refused, held already, or
     /// has another token, it says 1, and the rows must be looked at. `None` for more than fit into one.
-    pub(super) fn acquire_all<'q>(
+    pub(crate) fn acquire_all<'q>(
         &self,
         requests: &[&'q AcquireRequest],
         mark: i64,
-    ) -> Option<wire::Prepared<'q>> {
+    ) -> Option<PreparedQuery<'q>> {
         let at = SIZES.partition_point(|size| *size < requests.len());
         let (size, text) = (*SIZES.get(at)?, self.acquire_all.get(at)?);
         let text = text.get_or_init(|| sql(self.take_all(size)));
@@ -113,7 +112,7 @@ impl Prepared {
     }
 
     /// The statement for an operation, if there is one.
-    pub(super) fn query<'q>(&self, op: &'q Op, mark: i64) -> Option<wire::Prepared<'q>> {
+    pub(crate) fn query<'q>(&self, op: &'q Op, mark: i64) -> Option<PreparedQuery<'q>> {
         let token = |lease: &Lease| Some(lease.token?.get().cast_signed());
         Some(match op {
             Op::Acquire(request) => {
@@ -143,7 +142,7 @@ fn sql(text: String) -> SqlStr {
     AssertSqlSafe(Arc::<str>::from(text)).into_sql_str()
 }
 
-fn bind_request<'q>(query: wire::Prepared<'q>, request: &'q AcquireRequest) -> wire::Prepared<'q> {
+fn bind_request<'q>(query: PreparedQuery<'q>, request: &'q AcquireRequest) -> PreparedQuery<'q> {
     query
         .bind(name(&request.name))
         .bind(owner(&request.owner))

@@ -1,0 +1,56 @@
+//! Reading rows by their names, however many there are.
+
+use distlock_core::{LockName, Result};
+
+use super::{context::Shared, pool::Open, raw_connection::Answers, rows};
+use crate::{
+    dialect::LockRow,
+    error::{Access, Failed},
+};
+
+/// Room for one operation's statement, its values apart.
+pub(super) const PER_OPERATION: usize = 4096;
+
+/// Reads the rows of these names on a connection. `access` is a write's where the answer tells what came of one.
+pub(super) async fn look(
+    open: &mut Open,
+    shared: &Shared,
+    names: &[&LockName],
+    access: Access,
+) -> Result<Vec<(LockName, Result<LockRow>)>, Failed> {
+    let mut looks = Vec::with_capacity(names.len());
+    for names in parts(names, |it| it.as_str().as_bytes(), open.packet) {
+        let statement = shared.statements.look(names.iter().copied());
+        let found = open.send(shared, "look", statement, access).await;
+        for row in &found.map_err(|broken| broken.failed)?.rows {
+            looks.push(rows::lock(row, shared).map_err(Failed::corrupt)?);
+        }
+    }
+    Ok(looks)
+}
+
+/// The same in parts, each of which can be listed in one statement: one part, unless there are very many.
+pub(super) fn parts<'a, T>(
+    all: &'a [T],
+    bytes: impl Fn(&'a T) -> &'a [u8],
+    packet: usize,
+) -> impl Iterator<Item = &'a [T]> {
+    // A byte takes two signs.
+    let room = packet.saturating_sub(PER_OPERATION) / 2;
+    let mut rest = all;
+    std::iter::from_fn(move || {
+        let mut listed = 0;
+        let fits = rest.iter().position(|it| {
+            listed += bytes(it).len() + 2;
+            listed > room
+        });
+        let (part, others) = rest.split_at(fits.map_or(rest.len(), |fits| fits.max(1)));
+        rest = others;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+pub(super) fn first_columns(answers: &Answers) -> Result<Vec<Vec<u8>>> {
+    let rows = answers.rows.iter();
+    rows.map(|row| rows::column(row, 0)).collect()
+}

@@ -1,0 +1,145 @@
+//! Statements that change the row of one operation.
+
+use distlock_core::{AcquireRequest, Meta, RecordKey, TicketStep};
+
+use super::{
+    expressions::{NOBODY, ROW_NOW, WANTED, free, lasting, micros, of},
+    literals::{hex, opaque, text},
+    set::Statements,
+};
+use crate::{
+    dialect::{FORCED, Reaped, mysql::flavour::Flavour},
+    op::Op,
+};
+
+impl Statements {
+    /// What changes the row of one operation, if it is as it must be; `now` is [`NOW`] or [`BATCH_NOW`].
+    pub(crate) fn write(&self, op: &Op, mark: i64, flavour: Flavour, now: &str) -> String {
+        let lock = &self.lock;
+        match op {
+            Op::Acquire(request) => self.acquire(request, mark, now),
+            Op::Renew(lease, renewal) => {
+                let ttl = micros(*renewal);
+                let (set, condition) = match renewal.ticket {
+                    TicketStep::Keep => (String::new(), String::new()),
+                    TicketStep::Issue(nonce) => (
+                        format!(", nonce = {}", hex(nonce.as_bytes())),
+                        String::new(),
+                    ),
+                    TicketStep::Redeem(nonce) => (
+                        ", nonce = NULL".to_owned(),
+                        format!(" AND nonce = {}", hex(nonce.as_bytes())),
+                    ),
+                };
+                format!(
+                    "UPDATE {lock} SET token = LAST_INSERT_ID(token), expires_at = {ROW_NOW} + {ttl}{set} \
+                     WHERE {} AND expires_at > {ROW_NOW}{condition}",
+                    of(lease)
+                )
+            }
+            // Says 2 when another process waits, else 1. Assignments are carried out from left to right and see what those
+            // before them did, so that the time is worked out once.
+            Op::Release(lease) => format!(
+                "UPDATE {lock} SET expires_at = {now}, \
+                 token = token + 0 * LAST_INSERT_ID(IF(wanted_until > expires_at AND wanted_by <> {mark}, 2, 1)), \
+                 holder_id = {NOBODY}, meta = NULL, nonce = NULL WHERE {}",
+                of(lease)
+            ),
+            // Says the token, and [`WANTED`] beside it when another process waits.
+            Op::HandOver(lease, next) => format!(
+                "UPDATE {lock} SET acquired_at = {now}, token = GREATEST(token + 1, acquired_at), \
+                 expires_at = acquired_at + {} + 0 * LAST_INSERT_ID(token + IF(wanted_until > acquired_at AND wanted_by <> {mark}, {WANTED}, 0)), \
+                 holder_id = {}, holder = {}, meta = {}, nonce = NULL WHERE {} AND expires_at > {now}",
+                next.ttl.as_millis() * 1000,
+                hex(next.owner.as_uuid().as_bytes()),
+                text(next.holder.as_str()),
+                opaque(next.meta.as_ref().map(Meta::as_str)),
+                of(lease)
+            ),
+            Op::Force(name, token) => format!(
+                "UPDATE {lock} SET holder_id = {NOBODY}, expires_at = {now}, meta = {}, nonce = NULL \
+                 WHERE lock_name = {} AND token = {} AND holder_id <> {NOBODY} AND expires_at > {now}",
+                text(FORCED),
+                hex(name.as_str().as_bytes()),
+                token.get()
+            ),
+            Op::Create(key, value) => self.create(key, value, flavour, now),
+            Op::Replace(key, value, version) => format!(
+                "UPDATE {} SET version = LAST_INSERT_ID(GREATEST(version + 1, {now})), value = {}, written_at = {now} \
+                 WHERE record_key = {} AND version = {} AND deleted = 0",
+                self.record,
+                hex(value),
+                hex(key.as_str().as_bytes()),
+                version.get()
+            ),
+            // The row stays as a tombstone until it is reaped.
+            Op::Delete(key, version) => format!(
+                "UPDATE {} SET value = '', deleted = 1, written_at = {now} \
+                 WHERE record_key = {} AND version = {} AND deleted = 0",
+                self.record,
+                hex(key.as_str().as_bytes()),
+                version.get()
+            ),
+        }
+    }
+
+    /// Takes a missing, free or stale row, or one that is ours already, and says its token; 0 for one that is held.
+    ///
+    /// The values of the insert are evaluated first in any case, so the branch that refuses must say 0 itself. Assignments
+    /// are carried out from left to right and see what those before them did: who holds it and until when come last.
+    fn acquire(&self, request: &AcquireRequest, mark: i64, now: &str) -> String {
+        let owner = hex(request.owner.as_uuid().as_bytes());
+        let until = format!("{now} + {}", request.ttl.as_millis() * 1000);
+        let holder = text(request.holder.as_str());
+        let meta = opaque(request.meta.as_ref().map(Meta::as_str));
+        let free = free("", now);
+        let ours = format!("({free} OR holder_id = {owner})");
+        format!(
+            "INSERT INTO {} (lock_name, holder_id, token, acquired_at, expires_at, holder, meta) \
+             VALUES ({}, {owner}, LAST_INSERT_ID({now}), {now}, {until}, {holder}, {meta}) \
+             ON DUPLICATE KEY UPDATE \
+             token = CASE WHEN {free} THEN LAST_INSERT_ID(GREATEST(token + 1, {now})) \
+             WHEN holder_id = {owner} THEN LAST_INSERT_ID(token) ELSE token + LAST_INSERT_ID(0) END, \
+             acquired_at = IF({free}, {now}, acquired_at), \
+             nonce = IF({free}, NULL, nonce), \
+             wanted_until = IF({ours} AND wanted_by = {mark}, 0, wanted_until), \
+             holder = IF({ours}, {holder}, holder), \
+             meta = IF({ours}, {meta}, meta), \
+             holder_id = IF({ours}, {owner}, holder_id), \
+             expires_at = IF(holder_id = {owner}, {}, expires_at)",
+            self.lock,
+            hex(request.name.as_str().as_bytes()),
+            lasting("", now, &until),
+        )
+    }
+
+    /// Says the version, or 0 when there is such a record. A tombstone's version is passed, never repeated.
+    fn create(&self, key: &RecordKey, value: &[u8], flavour: Flavour, now: &str) -> String {
+        let record = &self.record;
+        let (alias, new) = (flavour.new_row(), flavour.new_column("value"));
+        format!(
+            "INSERT INTO {record} (record_key, version, value, deleted, written_at) \
+             VALUES ({}, LAST_INSERT_ID({now}), {}, 0, {now}){alias} \
+             ON DUPLICATE KEY UPDATE \
+             version = IF({record}.deleted = 1, LAST_INSERT_ID(GREATEST({record}.version + 1, {now})), \
+             {record}.version + LAST_INSERT_ID(0)), \
+             value = IF({record}.deleted = 1, {new}, {record}.value), \
+             written_at = IF({record}.deleted = 1, {now}, {record}.written_at), \
+             deleted = 0",
+            hex(key.as_str().as_bytes()),
+            hex(value),
+        )
+    }
+
+    /// Answers with an error at once when the operation's row is locked by another transaction.
+    pub(crate) fn probe(&self, op: &Op) -> String {
+        let (table, column) = self.table(match op.lock() {
+            Some(_) => Reaped::Locks,
+            None => Reaped::Records,
+        });
+        format!(
+            "SELECT {column} FROM {table} WHERE {column} = {} FOR UPDATE NOWAIT",
+            hex(op.key().as_bytes())
+        )
+    }
+}

@@ -1,0 +1,110 @@
+//! Expressions that several statements share.
+
+use distlock_core::{Lease, Renewal};
+
+use super::literals::hex;
+use crate::dialect::{Reaped, mysql::flavour::Flavour};
+
+/// Microseconds since 1970. No session's time zone has a part in it.
+pub(crate) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
+
+/// The same for all statements of a batch, once [`SET_BATCH_NOW`] was sent.
+pub(crate) const BATCH_NOW: &str = "@distlock_now";
+
+/// The same as it is when the row is at hand, after others who had it locked. `SYSDATE` has no form that is at UTC whatever the
+/// session's time zone: so it only says how much later it is.
+pub(super) const ROW_NOW: &str = "(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) \
+    + TIMESTAMPDIFF(MICROSECOND,NOW(6),SYSDATE(6)))";
+
+/// Who stands in a row that was freed: nobody. As long as an identity, because a row that keeps its length is changed where it
+/// is, which takes a server much less than making room for another; `NULL`, as others may have written, means the same.
+pub(crate) const NOBODY: &str = "x'00000000000000000000000000000000'";
+
+/// What is added to the token that a hand-over says when another process waits: tokens are far below.
+pub(crate) const WANTED: u64 = 1 << 60;
+
+pub(crate) const SET_BATCH_NOW: &str =
+    "SET @distlock_now = TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
+
+/// What the insert of a row does where there is one: takes it when it is free, stale or ours already. The tokens are those
+/// of a row that is taken, and of one that is not.
+///
+/// Assignments are carried out from left to right and see what those before them did: who holds it and until when come last.
+pub(crate) fn unless_held(
+    lock: &str,
+    flavour: Flavour,
+    now: &str,
+    mark: &str,
+    [taken, kept]: [&str; 2],
+) -> String {
+    let new = |column: &str| flavour.new_column(column);
+    let old = |column: &str| format!("{lock}.{column}");
+    let held_by = old("holder_id");
+    let free = free(&format!("{lock}."), now);
+    let ours = format!("({free} OR {held_by} = {})", new("holder_id"));
+    let set = |column: &str, condition: &str, value: &str| {
+        format!("{column} = IF({condition}, {value}, {})", old(column))
+    };
+    let assignments = [
+        format!("token = IF({free}, {taken}, {kept})"),
+        set("acquired_at", &free, now),
+        set("nonce", &free, "NULL"),
+        set(
+            "wanted_until",
+            &format!("{ours} AND {} = {mark}", old("wanted_by")),
+            "0",
+        ),
+        set("holder", &ours, &new("holder")),
+        set("meta", &ours, &new("meta")),
+        set("holder_id", &ours, &new("holder_id")),
+        set(
+            "expires_at",
+            &format!("{held_by} = {}", new("holder_id")),
+            &lasting(&format!("{lock}."), now, &new("expires_at")),
+        ),
+    ];
+    format!(
+        "{} ON DUPLICATE KEY UPDATE {}",
+        flavour.new_row(),
+        assignments.join(", ")
+    )
+}
+
+/// How long a lease lasts whose row is taken `until` then: longer, where the row was its owner's already and lasts longer, which
+/// shows by when it was acquired.
+pub(super) fn lasting(table: &str, now: &str, until: &str) -> String {
+    format!("IF({table}acquired_at = {now}, {until}, GREATEST({table}expires_at, {until}))")
+}
+
+/// Whether nobody stands in a row, or somebody whose lease is over. `table` is what its columns are named after.
+pub(super) fn free(table: &str, now: &str) -> String {
+    format!(
+        "({table}expires_at <= {now} OR {table}holder_id = {NOBODY} OR {table}holder_id IS NULL)"
+    )
+}
+
+pub(super) fn is_idle(table: Reaped, reap_after: u128) -> String {
+    match table {
+        // The minutes are what the index leads by.
+        Reaped::Locks => format!(
+            "expires_minute <= ({NOW} - {reap_after}) DIV 60000000 AND expires_at <= {NOW} - {reap_after} AND token < {NOW}"
+        ),
+        Reaped::Records => {
+            format!("deleted = 1 AND written_at <= {NOW} - {reap_after} AND version < {NOW}")
+        }
+    }
+}
+
+/// The row of a lease that is still its owner's.
+pub(super) fn of(lease: &Lease) -> String {
+    let name = hex(lease.name.as_str().as_bytes());
+    let owner = hex(lease.owner.as_uuid().as_bytes());
+    let token = lease
+        .token
+        .map_or_else(String::new, |token| format!(" AND token = {}", token.get()));
+    format!("lock_name = {name} AND holder_id = {owner}{token}")
+}
+
+pub(super) fn micros(renewal: Renewal) -> u64 {
+    renewal.ttl.as_millis() * 1000
+}

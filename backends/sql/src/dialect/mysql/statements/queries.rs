@@ -1,0 +1,118 @@
+//! Statements that read rows, or mark them as wanted.
+
+use std::time::Duration;
+
+use distlock_core::{LockName, RecordKey};
+
+use super::{
+    expressions::{NOBODY, NOW},
+    literals::{hex, list},
+    set::Statements,
+};
+use crate::{
+    dialect::Reaped,
+    wait::{RENEW_WANTED, SEVERAL},
+};
+
+impl Statements {
+    pub(crate) fn look<'a>(&self, names: impl Iterator<Item = &'a LockName>) -> String {
+        format!(
+            "SELECT {} FROM {} WHERE lock_name IN ({})",
+            lock_columns(),
+            self.lock,
+            list(names.map(|name| name.as_str().as_bytes()))
+        )
+    }
+
+    /// Which of the rows are there, and which of them nobody has locked: 0 or 1, and the key.
+    pub(crate) fn there_and_unlocked(&self, table: Reaped, keys: &[&[u8]]) -> String {
+        let (name, column) = self.table(table);
+        let keys = list(keys.iter().copied());
+        let rows = format!("{column} FROM {name} FORCE INDEX (PRIMARY) WHERE {column} IN ({keys})");
+        format!("SELECT 0, {rows}; SELECT 1, {rows} FOR UPDATE SKIP LOCKED")
+    }
+
+    /// Those of the rows that nobody has locked.
+    pub(crate) fn unlocked<'a>(
+        &self,
+        table: Reaped,
+        keys: impl Iterator<Item = &'a [u8]>,
+    ) -> String {
+        let (table, column) = self.table(table);
+        // Without being forced to, the optimiser may well read, and lock, all of a small table.
+        format!(
+            "SELECT {column} FROM {table} FORCE INDEX (PRIMARY) WHERE {column} IN ({}) FOR UPDATE SKIP LOCKED",
+            list(keys)
+        )
+    }
+
+    /// Where the mark of another process stands, it becomes that of several.
+    pub(crate) fn want(&self, names: &[Vec<u8>], mark: i64, time: Duration) -> String {
+        let (micros, renew) = (time.as_micros(), RENEW_WANTED.as_micros());
+        format!(
+            "UPDATE {} FORCE INDEX (PRIMARY) \
+             SET wanted_by = IF(wanted_until > {NOW} + {renew}, {SEVERAL}, {mark}), wanted_until = {NOW} + {micros} \
+             WHERE lock_name IN ({}) AND holder_id <> {NOBODY} \
+             AND (wanted_by NOT IN ({mark}, {SEVERAL}) OR wanted_until <= {NOW} + {renew})",
+            self.lock,
+            list(names.iter().map(Vec::as_slice))
+        )
+    }
+
+    /// Held locks from `from` on, below `below`, but not `not`.
+    pub(crate) fn list(&self, range: &Range<'_>) -> String {
+        format!(
+            "SELECT {} FROM {} WHERE {} AND holder_id <> {NOBODY} AND expires_at > {NOW} \
+             ORDER BY lock_name LIMIT {}",
+            lock_columns(),
+            self.lock,
+            range.condition("lock_name"),
+            range.limit
+        )
+    }
+
+    pub(crate) fn get(&self, keys: &[RecordKey]) -> String {
+        format!(
+            "SELECT record_key, version, value, written_at, {NOW} FROM {} WHERE record_key IN ({}) AND deleted = 0",
+            self.record,
+            list(keys.iter().map(|key| key.as_str().as_bytes()))
+        )
+    }
+
+    pub(crate) fn scan(&self, range: &Range<'_>) -> String {
+        format!(
+            "SELECT record_key, version, value, written_at, {NOW} FROM {} WHERE {} AND deleted = 0 \
+             ORDER BY record_key LIMIT {}",
+            self.record,
+            range.condition("record_key"),
+            range.limit
+        )
+    }
+}
+
+/// Part of a table, in byte order.
+pub(crate) struct Range<'a> {
+    pub(crate) from: &'a str,
+    pub(crate) after: Option<&'a str>,
+    pub(crate) below: Option<String>,
+    pub(crate) limit: u32,
+}
+
+impl Range<'_> {
+    fn condition(&self, column: &str) -> String {
+        let mut condition = format!("{column} >= {}", hex(self.from.as_bytes()));
+        if let Some(after) = self.after {
+            condition += &format!(" AND {column} > {}", hex(after.as_bytes()));
+        }
+        if let Some(below) = &self.below {
+            condition += &format!(" AND {column} < {}", hex(below.as_bytes()));
+        }
+        condition
+    }
+}
+
+fn lock_columns() -> String {
+    format!(
+        "lock_name, holder_id, token, expires_at, acquired_at, holder, meta, wanted_by, wanted_until, {NOW}"
+    )
+}

@@ -1,0 +1,52 @@
+//! Statements of the store queue.
+
+use std::time::Duration;
+
+use super::{
+    expressions::NOW,
+    literals::{hex, list},
+    reaping::PAGE,
+    set::Statements,
+};
+use crate::dialect::Place;
+
+impl Statements {
+    /// Takes places in lines, or renews them, and says for each its name and how many are ahead.
+    pub(crate) fn keep_places(&self, places: &[Place], lease: Duration) -> String {
+        let line = &self.line;
+        let rows = |write: &dyn Fn(&Place, String) -> String| {
+            let rows = places.iter();
+            let rows = rows.map(|it| write(it, hex(it.name.as_str().as_bytes())));
+            rows.collect::<Vec<_>>().join(",")
+        };
+        let until = format!("{NOW} + {}", lease.as_micros());
+        let new = rows(&|it, name| format!("({name},{},{NOW},{until})", it.waiter));
+        let mine = rows(&|it, name| format!("({name},{})", it.waiter));
+        format!(
+            "INSERT INTO {line} (lock_name, waiter, ticket, expires_at) VALUES {new} \
+             ON DUPLICATE KEY UPDATE expires_at = {until}; \
+             SELECT m.lock_name, (SELECT COUNT(*) FROM {line} o WHERE o.lock_name = m.lock_name \
+             AND o.expires_at > {NOW} AND (o.ticket, o.waiter) < (m.ticket, m.waiter)) \
+             FROM {line} m WHERE (m.lock_name, m.waiter) IN ({mine})"
+        )
+    }
+
+    /// Gives places up, and removes those of their lines that have lapsed.
+    pub(crate) fn leave_lines(&self, places: &[Place]) -> String {
+        let waiters: Vec<_> = places.iter().map(|it| it.waiter.to_string()).collect();
+        format!(
+            "DELETE FROM {} WHERE lock_name IN ({}) AND (waiter IN ({}) OR expires_at <= {NOW})",
+            self.line,
+            list(places.iter().map(|it| it.name.as_str().as_bytes())),
+            waiters.join(",")
+        )
+    }
+
+    /// Removes lapsed places.
+    pub(crate) fn clear_lines(&self) -> String {
+        format!(
+            "DELETE FROM {} WHERE expires_at <= {NOW} LIMIT {PAGE}",
+            self.line
+        )
+    }
+}

@@ -1,0 +1,135 @@
+//! The answer to an operation, from what its statement did or from the row that refused it.
+
+use distlock_core::{
+    AcquireRequest, Attempt, Deleted, Forced, Grant, HandOver, Lease, LockName, LossFeed,
+    LossReason, ReleaseOutcome, Renewal, Renewed, Result, Written,
+};
+
+use super::refusals::Refusals;
+use crate::{
+    dialect::{
+        self,
+        mysql::{rows, statements::WANTED},
+    },
+    op::{Answer, Op},
+};
+
+/// What the statement says when another process waits.
+pub(super) const RELEASE_WANTED: u64 = 2;
+
+/// When nobody does.
+pub(super) const UNWANTED: u64 = 1;
+
+/// When another process waits for it, or for one that was freed with it.
+pub(super) const PERHAPS_WANTED: u64 = 3;
+
+/// What came of an operation: the token, version or note that its statement brings back, or `None` when it was refused.
+pub(super) type Outcome = Option<u64>;
+
+pub(super) fn answer(op: &Op, id: Outcome, refusals: &Refusals) -> Result<Answer> {
+    match op {
+        Op::Acquire(request) => acquired(request, id, refusals),
+        Op::Renew(lease, renewal) => renewed(lease, renewal, id, refusals),
+        Op::HandOver(lease, next) => handed_over(lease, next, id, refusals),
+        Op::Release(_) => Ok(released(id)),
+        Op::Force(name, _) => forced(name, id, refusals),
+        Op::Create(..) | Op::Replace(..) => written(id),
+        Op::Delete(..) => Ok(deleted(id)),
+    }
+}
+
+pub(super) fn acquired(
+    request: &AcquireRequest,
+    token: Option<u64>,
+    refusals: &Refusals,
+) -> Result<Answer> {
+    let Some(token) = token else {
+        // No row any more: it was held when we asked.
+        let row = refusals.row(&request.name)?;
+        return Ok(Answer::Acquired(Attempt::Busy(
+            row.and_then(|row| row.held),
+        )));
+    };
+    let grant = Grant::new(
+        rows::token(token)?,
+        refusals.epoch.clone(),
+        request.ttl.duration(),
+    );
+    Ok(Answer::Acquired(Attempt::Acquired(grant)))
+}
+
+pub(super) fn released(says: Option<u64>) -> Answer {
+    Answer::Released(match says {
+        Some(says) => ReleaseOutcome::Released {
+            others_waiting: (says != PERHAPS_WANTED).then_some(says == RELEASE_WANTED),
+        },
+        None => ReleaseOutcome::NotHeld,
+    })
+}
+
+pub(super) fn forced(name: &LockName, freed: Option<u64>, refusals: &Refusals) -> Result<Answer> {
+    if freed.is_some() {
+        return Ok(Answer::Forced(Forced::Released));
+    }
+    Ok(Answer::Forced(match refusals.row(name)? {
+        Some(row) if row.held.is_some() => Forced::OtherToken(row.last_token),
+        Some(_) | None => Forced::NotHeld,
+    }))
+}
+
+pub(super) fn renewed(
+    lease: &Lease,
+    renewal: &Renewal,
+    token: Option<u64>,
+    refusals: &Refusals,
+) -> Result<Answer> {
+    Ok(Answer::Renewed(match token {
+        Some(token) => Renewed::Extended {
+            valid_for: renewal.ttl.duration(),
+            epoch: refusals.epoch.clone(),
+            token: rows::token(token)?,
+            loss: LossFeed::silent(),
+        },
+        None => Renewed::NotHeld(why_lost(lease, refusals)?),
+    }))
+}
+
+pub(super) fn handed_over(
+    lease: &Lease,
+    next: &AcquireRequest,
+    says: Option<u64>,
+    refusals: &Refusals,
+) -> Result<Answer> {
+    Ok(Answer::HandedOver(match says {
+        Some(says) => {
+            let token = rows::token(says & !WANTED)?;
+            let mut grant = Grant::new(token, refusals.epoch.clone(), next.ttl.duration());
+            grant.others_waiting = Some(says & WANTED != 0);
+            HandOver::Done(grant)
+        }
+        None => HandOver::NotHeld(why_lost(lease, refusals)?),
+    }))
+}
+
+fn why_lost(lease: &Lease, refusals: &Refusals) -> Result<LossReason> {
+    let row = refusals.row(&lease.name)?;
+    Ok(dialect::why_lost(
+        lease,
+        row.as_ref(),
+        refusals.history_changed,
+    ))
+}
+
+pub(super) fn written(version: Option<u64>) -> Result<Answer> {
+    Ok(Answer::Written(match version {
+        Some(version) => Written::Stored(rows::version(version)?),
+        None => Written::Conflict,
+    }))
+}
+
+pub(super) fn deleted(changed: Option<u64>) -> Answer {
+    Answer::Deleted(match changed {
+        Some(_) => Deleted::Done,
+        None => Deleted::Conflict,
+    })
+}

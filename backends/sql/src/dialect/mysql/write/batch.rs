@@ -1,0 +1,367 @@
+//! Batches that change something: a statement for each row, all in one round trip and one transaction, and one read to tell
+//! the refused ones why.
+
+use std::{
+    collections::{HashMap, HashSet},
+    mem,
+    time::Duration,
+};
+
+use distlock_core::{
+    Epoch, Error, LockName, Moment, Result,
+    batch::{Failure, Reply},
+};
+use sqlx::mysql::MySqlQueryResult;
+
+use super::{
+    answers::{Outcome, answer},
+    bulk::Bulk,
+    locked_rows::Stuck,
+    refusals::Refusals,
+};
+use crate::{
+    dialect::{
+        LockRow, Reaped,
+        mysql::{
+            context::Shared,
+            errors::MySqlTrouble,
+            lookup::look,
+            pool::Link,
+            raw_connection::Broken,
+            rows,
+            statements::{BATCH_NOW, NOW, SET_BATCH_NOW},
+        },
+    },
+    error::{Access, Failed},
+    op::{Answer, Op, in_doubt},
+};
+
+/// How often a transaction that the server took back is sent again, beside the time there is for it.
+const ATTEMPTS: u32 = 12;
+
+/// A row that somebody else had locked when it was looked at may be free after this.
+const A_MOMENT: Duration = Duration::from_millis(20);
+
+/// One batch on its way.
+pub(crate) struct Batch<'a> {
+    pub(crate) ops: &'a [Op],
+    pub(crate) shared: &'a Shared,
+    pub(crate) link: &'a mut Link,
+    pub(crate) stuck: &'a Stuck,
+    pub(crate) doubt: Option<Doubt>,
+    /// The rows, where they were looked at after the operations were carried out.
+    pub(crate) looked: Option<HashMap<LockName, Result<LockRow>>>,
+}
+
+/// Why it is not known whether operations were carried out before they were sent again.
+pub(crate) struct Doubt {
+    why: Error,
+    /// Their places in the batch: rows that others had locked were left out the first time.
+    sent: Vec<usize>,
+}
+
+impl<'a> Batch<'a> {
+    pub(crate) async fn send(mut self) -> Result<Vec<Reply<Answer>>, Failure> {
+        let now = self.shared.clock.now();
+        self.stuck.forget_before(now);
+        if let [op] = self.ops {
+            self.probe(op).await.map_err(Failed::into_failure)?;
+        }
+        let done = self.done(now).await;
+        // Whatever came of the second time: the first may have been carried out.
+        let done = done.map_err(|failure| match &self.doubt {
+            Some(doubt) => Failure::Whole(doubt.why.clone()),
+            None => failure,
+        })?;
+        let refused = done.iter().filter(|it| it.result.is_none());
+        let refused: Vec<_> = refused.filter_map(|it| it.op.lock()).collect();
+        let refusals = self.refusals(&refused).await;
+        let mut replies: Vec<_> = self.ops.iter().map(|_| Reply::Alone).collect();
+        for it in done {
+            replies[it.at] = Reply::Done(answer(it.op, it.result, &refusals));
+        }
+        if let Some(doubt) = &self.doubt {
+            for at in &doubt.sent {
+                let reply = mem::replace(&mut replies[*at], Reply::Alone);
+                replies[*at] = in_doubt(reply, &doubt.why);
+            }
+        }
+        Ok(replies)
+    }
+
+    /// Carries the operations out, as often as the server takes them back, except those whose rows are locked by others.
+    async fn done(&mut self, started: Moment) -> Result<Vec<Done<'a>>, Failure> {
+        let (ops, shared) = (self.ops, self.shared);
+        let lone = ops.len() == 1;
+        let mut sent: Vec<usize> = (0..ops.len())
+            .filter(|at| lone || !self.stuck.contains(&ops[*at]))
+            .collect();
+        // One row was found locked, so that others may be, and a lease may not be long enough to wait for each.
+        if !lone && !self.stuck.is_empty() && matches!(ops, [Op::Renew(..), ..]) {
+            self.leave_out_locked(&mut sent).await;
+        }
+        let (mut attempt, mut together) = (0, true);
+        while !sent.is_empty() {
+            let batch: Vec<_> = sent.iter().map(|at| &ops[*at]).collect();
+            let bulk = Bulk::of(&batch).filter(|_| together);
+            let attempted = match &bulk {
+                Some(bulk) => self.attempt_together(bulk).await?,
+                None => self.attempt(&batch).await?,
+            };
+            let broken = match attempted {
+                Ok(results) => {
+                    let done = sent.into_iter().zip(results);
+                    let done = done.map(|(at, result)| Done {
+                        at,
+                        op: &ops[at],
+                        result,
+                    });
+                    return Ok(done.collect());
+                }
+                Err(broken) => broken,
+            };
+            attempt += 1;
+            let late = shared.clock.now().since(started) > shared.config.statement_timeout / 2;
+            match (broken.failed.mysql_trouble(), broken.at) {
+                // One statement for all does not tell which row is locked: all that are must be left out at once, because each
+                // further one would be waited for.
+                (Some(MySqlTrouble::Locked), _) if bulk.is_some() => {
+                    shared.tally.retried();
+                    together = self.leave_out_locked(&mut sent).await;
+                }
+                // Nor which row is not as it must be: statements of their own do.
+                (Some(MySqlTrouble::NotAll), _) if bulk.is_some() => together = false,
+                // The statement that waited is the one whose row is locked.
+                (Some(MySqlTrouble::Locked), Some(at)) => {
+                    self.stuck.note(batch[at], shared.clock.now(), true);
+                    if lone {
+                        return Err(broken.failed.into_failure());
+                    }
+                    sent.remove(at);
+                    self.leave_out_locked(&mut sent).await;
+                    if !sent.is_empty() {
+                        shared.tally.retried();
+                    }
+                }
+                (Some(MySqlTrouble::Deadlock), _) if attempt < ATTEMPTS && !late => {
+                    shared.tally.retried();
+                    let pause = Duration::from_micros(fastrand::u64(100..2000) << attempt.min(5));
+                    shared.clock.sleep(pause).await;
+                }
+                // As after a restart of the server.
+                _ if self.doubt.is_none()
+                    && !late
+                    && broken.failed.lost_its_way()
+                    && batch.iter().all(|op| op.may_be_repeated()) =>
+                {
+                    shared.tally.retried();
+                    self.doubt = Some(Doubt {
+                        why: broken.failed.into_error(),
+                        sent: sent.clone(),
+                    });
+                }
+                _ => return Err(broken.failed.into_failure()),
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Asks which of the operations' rows others have locked, without waiting for any, and leaves those out. Says whether there
+    /// were some.
+    async fn leave_out_locked(&mut self, sent: &mut Vec<usize>) -> bool {
+        let (ops, shared, stuck) = (self.ops, self.shared, self.stuck);
+        let table = match ops.first().and_then(Op::lock) {
+            Some(_) => Reaped::Locks,
+            None => Reaped::Records,
+        };
+        let keys: Vec<_> = sent.iter().map(|at| ops[*at].key().as_bytes()).collect();
+        if keys.is_empty() {
+            return false;
+        }
+        let asked = shared.statements.there_and_unlocked(table, &keys);
+        // Whatever is wrong with the connection shows when the operations are sent.
+        let Ok(open) = self.link.ready(shared).await else {
+            return false;
+        };
+        let rows = match open.send(shared, "probe", asked, Access::Read).await {
+            Ok(answers) => answers.rows,
+            Err(broken) => {
+                self.link.failed(broken.failed);
+                return false;
+            }
+        };
+        let (mut locked, mut unlocked) = (HashSet::new(), HashSet::new());
+        for row in &rows {
+            let found = rows::column::<i64>(row, 0).and_then(|it| Ok((it, rows::column(row, 1)?)));
+            let _: bool = match found {
+                Ok((0, key)) => locked.insert(key),
+                Ok((_, key)) => unlocked.insert(key),
+                Err(_) => false,
+            };
+        }
+        locked.retain(|key: &Vec<u8>| !unlocked.contains(key));
+        let now = shared.clock.now();
+        sent.retain(|at| {
+            let op = &ops[*at];
+            let is_locked = locked.contains(op.key().as_bytes());
+            if is_locked && !stuck.surely_contains(op) {
+                stuck.note(op, now, false);
+            }
+            !is_locked
+        });
+        !locked.is_empty()
+    }
+
+    /// One transaction.
+    async fn attempt(&mut self, ops: &[&Op]) -> Result<Result<Vec<Outcome>, BrokenBatch>, Failure> {
+        let shared = self.shared;
+        let mark = shared.group.mark();
+        let kind = ops.first().map_or("write", |op| op.kind().name());
+        let open = self.link.ready(shared).await.map_err(Failure::Whole)?;
+        if let [op] = ops {
+            let prepared = shared.statements.prepared(open.flavour);
+            if let Some(prepared) = prepared.query(op, mark).filter(|_| open.prepares) {
+                match open.send_prepared(shared, kind, prepared).await {
+                    Ok(answers) => return Ok(Ok(outcomes(ops, &answers.done))),
+                    Err(broken)
+                        if broken.failed.mysql_trouble() == Some(MySqlTrouble::NotPrepared) =>
+                    {
+                        open.sends_text_only(broken);
+                    }
+                    Err(broken) => return Ok(Err(self.broken_alone(broken))),
+                }
+            }
+            let text = shared.statements.write(op, mark, open.flavour, NOW);
+            return Ok(match open.send(shared, kind, text, Access::Write).await {
+                Ok(answers) => Ok(outcomes(ops, &answers.done)),
+                Err(broken) => Err(self.broken_alone(broken)),
+            });
+        }
+        let statement = |op| shared.statements.write(op, mark, open.flavour, BATCH_NOW);
+        let mut script = format!("{SET_BATCH_NOW}; START TRANSACTION");
+        for op in ops {
+            script.push_str("; ");
+            script.push_str(&statement(op));
+        }
+        script.push_str("; COMMIT");
+        // The two statements before the first operation's, and the one after the last.
+        let (before, all) = (2, ops.len() + 3);
+        let broken = match open.send(shared, kind, script, Access::Write).await {
+            Ok(mut answers) if answers.done.len() == all => {
+                answers.done.truncate(all - 1);
+                answers.done.drain(..before);
+                return Ok(Ok(outcomes(ops, &answers.done)));
+            }
+            Ok(answers) => Broken {
+                failed: Failed::out_of_step(rows::corrupt(
+                    "the server answered to another number of statements than were sent",
+                ))
+                .after(true),
+                done: answers.done.len(),
+            },
+            Err(broken) => broken,
+        };
+        // Nothing was committed if the server says that a statement before failed: it carries out none after that.
+        if !broken.failed.meaning.reconnect && !open.roll_back(shared).await {
+            self.link.disconnect();
+        }
+        let at = broken.done.checked_sub(before);
+        Ok(Err(BrokenBatch {
+            at: at.filter(|at| *at < ops.len()),
+            failed: self.link.failed(broken.failed),
+        }))
+    }
+
+    /// What keeps a lone operation from being carried out.
+    fn broken_alone(&mut self, broken: Broken) -> BrokenBatch {
+        BrokenBatch {
+            at: Some(0),
+            failed: self.link.failed(broken.failed),
+        }
+    }
+
+    /// Fails at once for a row that was found locked a while ago and still is: waiting for it would hold up all others.
+    async fn probe(&mut self, op: &Op) -> Result<(), Failed> {
+        if !self.stuck.contains(op) {
+            return Ok(());
+        }
+        let shared = self.shared;
+        let Ok(open) = self.link.ready(shared).await else {
+            return Ok(());
+        };
+        let mut surely = self.stuck.surely_contains(op);
+        loop {
+            let statement = shared.statements.probe(op);
+            let probed = open.send(shared, "probe", statement, Access::Read).await;
+            let Err(broken) = probed else {
+                self.stuck.forget(op);
+                return Ok(());
+            };
+            if broken.failed.mysql_trouble() == Some(MySqlTrouble::Locked) {
+                if !surely {
+                    surely = true;
+                    shared.clock.sleep(A_MOMENT).await;
+                    continue;
+                }
+                self.stuck.note(op, shared.clock.now(), true);
+            }
+            return Err(self.link.failed(broken.failed));
+        }
+    }
+
+    async fn refusals(&mut self, names: &[&LockName]) -> Refusals {
+        let shared = self.shared;
+        let open = match self.link.ready(shared).await {
+            Ok(open) => open,
+            Err(error) => {
+                return Refusals {
+                    rows: Err(error),
+                    epoch: Epoch::new(""),
+                    history_changed: false,
+                };
+            }
+        };
+        let (epoch, history_changed) = (open.epoch.clone(), shared.history_changed());
+        let rows = match (self.looked.take(), names) {
+            (Some(rows), _) => Ok(rows),
+            (None, []) => Ok(HashMap::new()),
+            (None, names) => look(open, shared, names, Access::Read)
+                .await
+                .map(|rows| rows.into_iter().collect()),
+        };
+        Refusals {
+            rows: rows.map_err(|failed| self.link.failed(failed).into_error()),
+            epoch,
+            history_changed,
+        }
+    }
+}
+
+/// An operation whose statement was carried out.
+struct Done<'a> {
+    /// Its place in the batch.
+    at: usize,
+    op: &'a Op,
+    result: Outcome,
+}
+
+fn outcomes(ops: &[&Op], done: &[MySqlQueryResult]) -> Vec<Outcome> {
+    let outcome = |(op, result): (&&Op, &MySqlQueryResult)| {
+        happened(op, result).then(|| result.last_insert_id())
+    };
+    ops.iter().zip(done).map(outcome).collect()
+}
+
+/// Why a batch did not go through, and at which of its operations.
+pub(super) struct BrokenBatch {
+    pub(super) at: Option<usize>,
+    pub(super) failed: Failed,
+}
+
+/// Whether the statement did what the operation asked for.
+fn happened(op: &Op, result: &MySqlQueryResult) -> bool {
+    match op {
+        Op::Acquire(_) | Op::Create(..) => result.last_insert_id() > 0,
+        _ => result.rows_affected() > 0,
+    }
+}

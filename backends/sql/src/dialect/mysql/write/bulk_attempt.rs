@@ -1,0 +1,100 @@
+//! Sends a batch as one statement for all rows.
+
+use std::collections::HashMap;
+
+use distlock_core::{AcquireRequest, LockName, Result, batch::Failure};
+
+use super::{
+    answers::Outcome,
+    batch::{Batch, BrokenBatch},
+    bulk::Bulk,
+};
+use crate::{
+    dialect::{
+        LockRow,
+        mysql::{errors::MySqlTrouble, lookup::look, raw_connection::Answers, rows},
+    },
+    error::{Access, Failed},
+};
+
+impl Batch<'_> {
+    /// One round trip, with one statement that changes all rows.
+    pub(super) async fn attempt_together(
+        &mut self,
+        bulk: &Bulk<'_>,
+    ) -> Result<Result<Vec<Outcome>, BrokenBatch>, Failure> {
+        let shared = self.shared;
+        let open = self.link.ready(shared).await.map_err(Failure::Whole)?;
+        let (statements, mark) = (&shared.statements, shared.group.mark());
+        let mut answered = None;
+        if open.prepares
+            && let Some(prepared) = bulk.prepared(statements.prepared(open.flavour), mark)
+        {
+            match open.send_prepared(shared, bulk.name(), prepared).await {
+                Err(broken) if broken.failed.mysql_trouble() == Some(MySqlTrouble::NotPrepared) => {
+                    open.sends_text_only(broken);
+                }
+                done => answered = Some(done),
+            }
+        }
+        let prepared = answered.is_some();
+        let answered = match answered {
+            Some(answered) => answered,
+            None => {
+                let script = bulk.script(statements, mark, open.flavour);
+                open.send(shared, bulk.name(), script, Access::Write).await
+            }
+        };
+        let outcomes = |answers: &Answers| match prepared {
+            true => bulk.outcomes_prepared(answers),
+            false => bulk.outcomes(answers),
+        };
+        let failed = match answered {
+            Ok(answers) => match (outcomes(&answers), bulk) {
+                (Ok(Some(outcomes)), _) => return Ok(Ok(outcomes)),
+                (Ok(None), Bulk::Acquire(requests)) => {
+                    let names: Vec<_> = requests.iter().map(|request| &request.name).collect();
+                    match look(open, shared, &names, Access::Write).await {
+                        Ok(rows) => return Ok(Ok(self.held_by(requests, rows))),
+                        Err(failed) => failed.after(true),
+                    }
+                }
+                (Ok(None), _) => {
+                    Failed::out_of_step(rows::corrupt("the server gave no answer")).after(true)
+                }
+                (Err(corrupt), _) => Failed::out_of_step(corrupt).after(true),
+            },
+            Err(mut broken) => {
+                // Of these alone, what is carried out counts at once.
+                let before = usize::from(!prepared);
+                let granted = matches!(bulk, Bulk::Acquire(_)) && broken.done > before;
+                broken.failed = broken.failed.after(granted);
+                if !broken.failed.meaning.reconnect && !open.roll_back(shared).await {
+                    self.link.disconnect();
+                }
+                broken.failed
+            }
+        };
+        Ok(Err(BrokenBatch {
+            at: None,
+            failed: self.link.failed(failed),
+        }))
+    }
+
+    /// What came of each, by the rows as they are now; they also tell the refused why. A row that cannot be read is nobody's:
+    /// whoever asked for it is told so.
+    fn held_by(
+        &mut self,
+        requests: &[&AcquireRequest],
+        rows: Vec<(LockName, Result<LockRow>)>,
+    ) -> Vec<Outcome> {
+        let rows: HashMap<_, _> = rows.into_iter().collect();
+        let outcome = |request: &&AcquireRequest| {
+            let row = rows.get(&request.name)?.as_ref().ok()?;
+            (row.owner == Some(request.owner)).then_some(row.last_token.get())
+        };
+        let outcomes = requests.iter().map(outcome).collect();
+        self.looked = Some(rows);
+        outcomes
+    }
+}

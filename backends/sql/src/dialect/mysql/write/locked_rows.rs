@@ -1,0 +1,56 @@
+//! Rows that others have locked.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use distlock_core::Moment;
+
+use crate::op::Op;
+
+/// How long a row that somebody else had locked is taken to be locked still.
+const STUCK_FOR: Duration = Duration::from_secs(60);
+
+/// Rows that others have locked.
+#[derive(Debug, Default)]
+pub(crate) struct Stuck(Mutex<HashMap<String, Seen>>);
+
+/// How a row was last seen to be locked.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    at: Moment,
+    /// For longer than a statement waits, or more than once.
+    surely: bool,
+}
+
+impl Stuck {
+    pub(super) fn forget_before(&self, now: Moment) {
+        self.rows().retain(|_, seen| now.since(seen.at) < STUCK_FOR);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows().is_empty()
+    }
+
+    pub(super) fn contains(&self, op: &Op) -> bool {
+        self.rows().contains_key(op.key())
+    }
+
+    pub(super) fn surely_contains(&self, op: &Op) -> bool {
+        self.rows().get(op.key()).is_some_and(|seen| seen.surely)
+    }
+
+    pub(super) fn note(&self, op: &Op, at: Moment, surely: bool) {
+        self.rows().insert(op.key().to_owned(), Seen { at, surely });
+    }
+
+    pub(super) fn forget(&self, op: &Op) {
+        self.rows().remove(op.key());
+    }
+
+    fn rows(&self) -> MutexGuard<'_, HashMap<String, Seen>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
