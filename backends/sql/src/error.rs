@@ -80,6 +80,8 @@ pub(crate) fn no_thread(error: &io::Error, access: Access) -> bool {
 pub(crate) struct Failed {
     pub(crate) meaning: Meaning,
     pub(crate) source: sqlx::Error,
+    /// What the server said, where that is better than the driver's words.
+    pub(crate) said: Option<String>,
 }
 
 impl Failed {
@@ -88,6 +90,7 @@ impl Failed {
         Self {
             meaning: Meaning::of(error.kind(), "the answer cannot be read"),
             source: sqlx::Error::Decode(Box::new(error)),
+            said: None,
         }
     }
 
@@ -149,12 +152,10 @@ impl Failed {
 
     pub(crate) fn into_error(self) -> Error {
         let error = self.meaning.error();
-        // The driver adds a line number, which is one of the server's own source.
-        #[cfg(feature = "postgres")]
-        if let Some(said) = crate::dialect::postgres::errors::said(&self.source) {
-            return error.caused_by(said);
+        match self.said {
+            Some(said) => error.caused_by(said),
+            None => error.caused_by(self.source),
         }
-        error.caused_by(self.source)
     }
 
     pub(crate) fn into_failure(self) -> Failure {

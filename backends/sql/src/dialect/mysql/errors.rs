@@ -24,6 +24,7 @@ impl Failed {
         Self {
             meaning: mysql(&source, access),
             source,
+            said: None,
         }
     }
 
@@ -37,6 +38,7 @@ impl Failed {
             )
             .reconnect(),
             source: sqlx::Error::Io(source),
+            said: None,
         }
     }
 
@@ -52,6 +54,7 @@ impl Failed {
         Self {
             meaning: too_large(),
             source: sqlx::Error::Io(std::io::Error::other(problem)),
+            said: None,
         }
     }
 

@@ -7,16 +7,18 @@ use distlock_core::{
     batch::{Failure, Limits, Reply},
 };
 use sqlx::{
-    PgConnection, Postgres,
+    Postgres,
     postgres::{PgArguments, PgRow},
     query::Query,
 };
 
 use super::{
+    connect::within,
     context::{NAME, Shared},
-    doctor,
-    link::{Links, within},
-    listen, rows,
+    doctor, listen,
+    lookup::look,
+    pool::Links,
+    rows,
     statements::Sql,
     tables, write,
 };
@@ -429,24 +431,6 @@ impl fmt::Debug for PostgresDialect {
             .field("database", &self.shared.place())
             .finish_non_exhaustive()
     }
-}
-
-/// Reads the rows of these names on a connection.
-pub(super) async fn look(
-    connection: &mut PgConnection,
-    shared: &Shared,
-    names: Vec<String>,
-) -> Result<HashMap<LockName, Result<rows::Look>>, Failed> {
-    shared.tally.count("look");
-    let rows = sqlx::query(shared.statements.look.text())
-        .bind(names)
-        .fetch_all(connection)
-        .await
-        .map_err(|error| Failed::postgres(error, Access::Read))?;
-    let mark = shared.group.mark();
-    rows.iter()
-        .map(|row| rows::lock(row, mark).map_err(Failed::corrupt))
-        .collect()
 }
 
 /// The parameters of a statement that walks a table in order.

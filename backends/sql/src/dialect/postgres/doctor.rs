@@ -9,7 +9,7 @@ use sqlx::{
     query::Query,
 };
 
-use super::{context::Shared, shape};
+use super::{context::Shared, schema};
 use crate::doctor::{self, Stock};
 
 /// Clocks of hosts that are kept right differ by less.
@@ -101,7 +101,7 @@ pub(crate) async fn examine(
 
     session(&mut health, connection, shared, &settings).await?;
     shared.tally.count("doctor");
-    let differences = shape::compare(connection, shared, false).await?;
+    let differences = schema::compare(connection, shared, false).await?;
     doctor::tables(&mut health, &differences);
     rights(&mut health, connection, shared).await?;
     published(&mut health, connection, shared).await?;

@@ -10,6 +10,8 @@ impl Failed {
     pub(crate) fn postgres(source: sqlx::Error, access: Access) -> Self {
         Self {
             meaning: postgres(&source, access),
+            // The driver adds a line number, which is one of the server's own source.
+            said: said(&source),
             source,
         }
     }
@@ -22,7 +24,7 @@ impl Failed {
 }
 
 /// What the server itself said, with its code, by which it is found in the manual.
-pub(crate) fn said(error: &sqlx::Error) -> Option<String> {
+fn said(error: &sqlx::Error) -> Option<String> {
     let error = error
         .as_database_error()?
         .try_downcast_ref::<PgDatabaseError>()?;

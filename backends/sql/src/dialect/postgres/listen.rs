@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use distlock_core::LockName;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
-use super::{context::Shared, link};
+use super::{connect, context::Shared};
 use crate::driver::caught;
 
 /// After this long without a word, the server is asked whether it is still there.
@@ -27,12 +27,12 @@ async fn listening(shared: &Shared) -> Result<(), sqlx::Error> {
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .acquire_timeout(shared.config.connect_timeout)
-        .connect_lazy_with(link::options(&shared.config));
+        .connect_lazy_with(connect::options(&shared.config));
     shared.tally.count("listen");
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.eager_reconnect(false);
     shared.tally.count("listen");
-    sqlx::query(link::IDLE_FOR_EVER)
+    sqlx::query(connect::IDLE_FOR_EVER)
         .execute(&mut listener)
         .await?;
     listener.listen(&shared.statements.channel()).await?;

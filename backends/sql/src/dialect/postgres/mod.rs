@@ -1,16 +1,18 @@
 //! Postgres: one primary, any number of hosts.
 
+mod connect;
 mod context;
 mod dialect;
 mod doctor;
-pub(crate) mod errors;
+mod errors;
 pub mod fence;
-mod link;
 mod listen;
+mod lookup;
 mod open;
+mod pool;
 mod rows;
+mod schema;
 mod session;
-mod shape;
 mod statements;
 mod tables;
 mod write;

@@ -4,10 +4,10 @@ use distlock_core::{Error, ErrorKind, Result};
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::{
+    connect::{bounded, connect},
     context::Shared,
-    link::{bounded, connect},
     rows::column,
-    shape,
+    schema,
 };
 use crate::{
     error::{Access, Failed},
@@ -158,7 +158,7 @@ async fn differences(
     some: bool,
 ) -> Result<Vec<Difference>> {
     shared.tally.count("open");
-    let compared = shape::compare(connection, shared, some).await;
+    let compared = schema::compare(connection, shared, some).await;
     compared.map_err(|error| Failed::postgres(error, Access::Read).into_error())
 }
 

@@ -10,6 +10,7 @@ impl Failed {
         Self {
             meaning: sqlite(&source, access),
             source,
+            said: None,
         }
     }
 }

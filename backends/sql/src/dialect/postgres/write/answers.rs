@@ -5,7 +5,7 @@ use distlock_core::{
     Result, TicketStep, Version, Written,
 };
 
-use super::{Done, Looks};
+use super::outcome::{Done, Looks};
 use crate::{
     dialect::{
         postgres::{context::Shared, rows::Look},

@@ -1,63 +1,33 @@
-//! What the tables must be, and the question that asks the catalogue what they are.
+//! Statements about the tables themselves.
 
-use sqlx::{PgConnection, Row as _};
+/// The version counts the table that version 2 adds, which leaves `schema_version` alone.
+pub(super) const META: &str = "
+SELECT schema_version + (schema_version = 1 AND to_regclass('distributed_line') IS NOT NULL)::int, epoch
+  FROM distributed_meta WHERE id = 1";
 
-use super::context::Shared;
-use crate::shape::{Difference, Found, KEY, STORAGE, Table, UNTOUCHED, WRITES, differences};
+pub(super) const SCHEMA: &str = "
+coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+           WHERE n.nspname = ANY (current_schemas(false))
+             AND c.relname IN ('distributed_lock', 'distributed_record', 'distributed_meta')
+           ORDER BY array_position(current_schemas(false), n.nspname) LIMIT 1), current_schema())";
 
-const LOGGED: &str = "an ordinary table that survives a crash";
-const TIME: &str = "timestamp with time zone not null";
-const NUMBER: &str = "bigint not null";
-const TOKEN: &str = "bigint not null with a check of its range";
+/// Which of our tables there are, all as of one moment: `to_regclass` would look each name up by itself, and find a part of
+/// what another process is just committing.
+pub(super) const OBJECTS: &str = "
+SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = current_schema() AND c.relname IN ('distributed_lock', 'distributed_record', 'distributed_meta')";
 
-fn tables() -> Vec<Table> {
-    vec![
-        (
-            "distributed_lock",
-            vec![
-                (STORAGE, LOGGED),
-                (WRITES, UNTOUCHED),
-                (KEY, "lock_name"),
-                ("lock_name", "text collate C not null"),
-                ("holder_id", "uuid"),
-                ("token", TOKEN),
-                ("expires_at", TIME),
-                ("acquired_at", TIME),
-                ("holder", "text not null"),
-                ("meta", "text"),
-                ("nonce", "uuid"),
-                ("wanted_by", NUMBER),
-                ("wanted_until", TIME),
-            ],
-        ),
-        (
-            "distributed_record",
-            vec![
-                (STORAGE, LOGGED),
-                (WRITES, UNTOUCHED),
-                (KEY, "record_key"),
-                ("record_key", "text collate C not null"),
-                ("version", TOKEN),
-                ("value", "bytea not null"),
-                ("deleted", "boolean not null"),
-                ("written_at", TIME),
-            ],
-        ),
-        (
-            "distributed_meta",
-            vec![
-                (STORAGE, LOGGED),
-                (WRITES, UNTOUCHED),
-                (KEY, "id"),
-                ("id", "integer not null with a check of its range"),
-                ("schema_version", NUMBER),
-                ("epoch", "text not null"),
-                ("created_at", TIME),
-                ("reaped_at", "timestamp with time zone"),
-            ],
-        ),
-    ]
-}
+/// Locks held, free, stale; the longest time since one went stale; records and tombstones.
+pub(super) const STOCKTAKING: &str = "
+SELECT count(*) FILTER (WHERE holder_id IS NOT NULL AND expires_at > clock_timestamp()),
+       count(*) FILTER (WHERE holder_id IS NULL),
+       count(*) FILTER (WHERE holder_id IS NOT NULL AND expires_at <= clock_timestamp()),
+       (extract(epoch FROM max(clock_timestamp() - expires_at)
+                FILTER (WHERE holder_id IS NOT NULL AND expires_at <= clock_timestamp() AND isfinite(expires_at)))
+        * 1000000)::int8,
+       (SELECT count(*) FROM distributed_record WHERE NOT deleted),
+       (SELECT count(*) FROM distributed_record WHERE deleted)
+  FROM distributed_lock";
 
 /// For each part of each table that is there: the table, the part, and what it is. Of the checks
 /// only those of a range are looked for. An index counts that is unique for one whole column, for
@@ -108,20 +78,3 @@ SELECT o.name, 'unique key', a.attname::text
   JOIN pg_attribute a ON a.attrelid = o.oid AND a.attnum = i.indkey[0]
  WHERE i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indnkeyatts = 1
    AND i.indcollation[0] = a.attcollation";
-
-/// What is otherwise than it must be. A table that is not there is passed over where `some` are
-/// enough.
-pub(crate) async fn compare(
-    connection: &mut PgConnection,
-    shared: &Shared,
-    some: bool,
-) -> Result<Vec<Difference>, sqlx::Error> {
-    let question = sqlx::query(shared.statements.parts.text());
-    let rows = question.fetch_all(connection).await?;
-    let mut found: Vec<Found> = Vec::with_capacity(rows.len());
-    for row in &rows {
-        found.push((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?));
-    }
-    let prefix = &shared.config.table_prefix;
-    Ok(differences(prefix, &tables(), &[], &found, some))
-}

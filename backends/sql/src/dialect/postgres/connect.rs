@@ -1,19 +1,14 @@
-//! Connections: opened when they are needed, set up so that no setting of server, database or user changes a promise.
+//! Connecting to the server, and setting a session up so that no setting of server, database or user changes a promise.
 
-use std::{
-    future::Future,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{future::Future, time::Duration};
 
-use distlock_core::{Epoch, Error, ErrorKind, Result, panics};
+use distlock_core::{Error, ErrorKind, Result, panics};
 use sqlx::{
-    AssertSqlSafe, ConnectOptions as _, PgConnection,
+    AssertSqlSafe, ConnectOptions as _,
     postgres::{PgConnectOptions, PgSslMode},
 };
-use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{context::Shared, rows::column, session::Session, tables};
+use super::{context::Shared, rows::column, session::Session};
 use crate::{
     config::{ServerConfig, SslMode},
     driver::panicked,
@@ -27,89 +22,6 @@ const ROW_LOCK: Duration = Duration::from_millis(400);
 pub(super) const IDLE_FOR_EVER: &str = "
     SELECT count(set_config(name, '0', false)) FROM unnest(ARRAY['idle_session_timeout', 'transaction_timeout']) AS name
      WHERE current_setting(name, true) IS NOT NULL";
-
-/// A few connections that are lent out one by one.
-#[derive(Debug)]
-pub(super) struct Links {
-    // A std mutex: held to push and to pop only.
-    idle: Mutex<Vec<Session>>,
-    permits: Semaphore,
-    /// Whether what is committed over these connections must be on the disk first.
-    durable: bool,
-}
-
-/// A connection on loan. Unless it is [settled](Lent::settle), it is thrown away: its state is not known.
-pub(super) struct Lent<'a> {
-    links: &'a Links,
-    connection: Session,
-    _permit: SemaphorePermit<'a>,
-}
-
-impl Links {
-    pub(super) fn new(size: u32, durable: bool) -> Self {
-        Self {
-            idle: Mutex::default(),
-            permits: Semaphore::new(usize::try_from(size).unwrap_or(1).max(1)),
-            durable,
-        }
-    }
-
-    /// A connection, once one is free.
-    pub(super) async fn lend(&self, shared: &Shared) -> Result<Lent<'_>> {
-        let permit = tokio::select! {
-            biased;
-            permit = self.permits.acquire() => permit.map_err(|_| {
-                Error::new(ErrorKind::Closed, "the store's handle was closed")
-            })?,
-            () = shared.clock.sleep(shared.config.statement_timeout) => {
-                return Err(Error::new(ErrorKind::Unavailable, "all connections are in use"));
-            }
-        };
-        let idle = self.idle().pop();
-        let connection = match idle {
-            Some(connection) => connection,
-            None => open(shared, self.durable).await?,
-        };
-        Ok(Lent {
-            links: self,
-            connection,
-            _permit: permit,
-        })
-    }
-
-    pub(super) async fn close(&self) {
-        self.permits.close();
-        let idle = std::mem::take(&mut *self.idle());
-        for connection in idle {
-            connection.close().await;
-        }
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Lent<'_> {
-    pub(super) fn connection(&mut self) -> &mut PgConnection {
-        &mut self.connection
-    }
-
-    /// Gives it back, unless what happened on it has made it useless.
-    pub(super) fn settle<T>(self, outcome: Result<T, Failed>) -> Result<T, Failed> {
-        let broken = outcome.as_ref().err();
-        if let Some(failed) = broken.filter(|failed| failed.meaning.reconnect) {
-            // The others were opened on the same server, which may have gone.
-            self.links.idle().clear();
-            if failed.is_silence() {
-                self.connection.leave();
-            }
-        } else if !self.links.permits.is_closed() {
-            self.links.idle().push(self.connection);
-        }
-        outcome
-    }
-}
 
 /// Bounds what waits for an answer. A panic of the driver is an answer that was not understood.
 pub(super) async fn within<T>(
@@ -125,27 +37,6 @@ pub(super) async fn within<T>(
         }),
         () = shared.clock.sleep(shared.config.statement_timeout) => Err(Failed::silent(access)),
     }
-}
-
-/// A connection to tables that are as they must be.
-async fn open(shared: &Shared, durable: bool) -> Result<Session> {
-    let opening = async {
-        let (mut connection, schema) = connect(shared, durable).await?;
-        let tables = tables::ready(&mut connection, shared, &schema).await?;
-        let epoch = epoch(&mut connection, shared, &tables).await?;
-        shared.note(epoch);
-        let known = shared.schema.get_or_init(|| schema.clone());
-        if *known != schema {
-            return Err(Error::new(
-                ErrorKind::InvalidConfig,
-                format!(
-                    "the tables are in the schema {known:?}, and there are some in {schema:?} now"
-                ),
-            ));
-        }
-        Ok(connection)
-    };
-    bounded(shared, opening).await
 }
 
 pub(super) async fn bounded<T>(
@@ -269,26 +160,4 @@ pub(super) async fn connect(shared: &Shared, durable: bool) -> Result<(Session, 
     let started: Option<i64> = column(&answer, 8)?;
     let id = (column(&answer, 5)?, started.unwrap_or_default());
     Ok((shared.sessions.seat(id, connection)?, schema))
-}
-
-/// Which history this is: of which cluster, on which of its timelines, and of which tables in it.
-async fn epoch(connection: &mut PgConnection, shared: &Shared, tables: &str) -> Result<Epoch> {
-    const HISTORY: &str =
-        "SELECT system_identifier::text, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
-                             FROM pg_control_system()";
-    shared.tally.count("open");
-    match sqlx::query(HISTORY).fetch_one(connection).await {
-        Ok(row) => {
-            let (system, timeline): (String, String) = (column(&row, 0)?, column(&row, 1)?);
-            Ok(Epoch::new(format!("{system}-{timeline}-{tables}")))
-        }
-        Err(error) => {
-            let failed = Failed::postgres(error, Access::Read);
-            // Hosted servers may keep it to themselves; then a failover is seen only where the tables say so.
-            if failed.meaning.kind == ErrorKind::AccessDenied {
-                return Ok(Epoch::new(tables));
-            }
-            Err(shared.told(failed))
-        }
-    }
 }

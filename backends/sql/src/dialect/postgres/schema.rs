@@ -1,0 +1,77 @@
+//! What the tables must be, and the question that asks the catalogue what they are.
+
+use sqlx::{PgConnection, Row as _};
+
+use super::context::Shared;
+use crate::shape::{Difference, Found, KEY, STORAGE, Table, UNTOUCHED, WRITES, differences};
+
+const LOGGED: &str = "an ordinary table that survives a crash";
+const TIME: &str = "timestamp with time zone not null";
+const NUMBER: &str = "bigint not null";
+const TOKEN: &str = "bigint not null with a check of its range";
+
+fn tables() -> Vec<Table> {
+    vec![
+        (
+            "distributed_lock",
+            vec![
+                (STORAGE, LOGGED),
+                (WRITES, UNTOUCHED),
+                (KEY, "lock_name"),
+                ("lock_name", "text collate C not null"),
+                ("holder_id", "uuid"),
+                ("token", TOKEN),
+                ("expires_at", TIME),
+                ("acquired_at", TIME),
+                ("holder", "text not null"),
+                ("meta", "text"),
+                ("nonce", "uuid"),
+                ("wanted_by", NUMBER),
+                ("wanted_until", TIME),
+            ],
+        ),
+        (
+            "distributed_record",
+            vec![
+                (STORAGE, LOGGED),
+                (WRITES, UNTOUCHED),
+                (KEY, "record_key"),
+                ("record_key", "text collate C not null"),
+                ("version", TOKEN),
+                ("value", "bytea not null"),
+                ("deleted", "boolean not null"),
+                ("written_at", TIME),
+            ],
+        ),
+        (
+            "distributed_meta",
+            vec![
+                (STORAGE, LOGGED),
+                (WRITES, UNTOUCHED),
+                (KEY, "id"),
+                ("id", "integer not null with a check of its range"),
+                ("schema_version", NUMBER),
+                ("epoch", "text not null"),
+                ("created_at", TIME),
+                ("reaped_at", "timestamp with time zone"),
+            ],
+        ),
+    ]
+}
+
+/// What is otherwise than it must be. A table that is not there is passed over where `some` are
+/// enough.
+pub(crate) async fn compare(
+    connection: &mut PgConnection,
+    shared: &Shared,
+    some: bool,
+) -> Result<Vec<Difference>, sqlx::Error> {
+    let question = sqlx::query(shared.statements.parts.text());
+    let rows = question.fetch_all(connection).await?;
+    let mut found: Vec<Found> = Vec::with_capacity(rows.len());
+    for row in &rows {
+        found.push((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?));
+    }
+    let prefix = &shared.config.table_prefix;
+    Ok(differences(prefix, &tables(), &[], &found, some))
+}

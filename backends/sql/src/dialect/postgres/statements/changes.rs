@@ -1,0 +1,125 @@
+//! Statements that change the rows of a batch.
+
+use super::templates::{Insert, Update};
+
+/// The row of a name is free when nobody stands in it or when its lease is over. Whoever stands in it already gets the same
+/// token again. The token is the higher of the previous one plus one and the server's clock. `$6` this process.
+///
+/// A row that nobody may take is not even locked, so that asking for a held lock writes nothing.
+pub(super) const ACQUIRE: Insert = Insert {
+    input: "unnest($1::text[], $2::uuid[], $3::int8[], $4::text[], $5::text[]) AS k (key, owner, ttl, holder, meta)",
+    table: "distributed_lock",
+    key: "lock_name",
+    when: "(l.holder_id IS NULL OR l.expires_at <= clock_timestamp() OR l.holder_id = k.owner)",
+    set: "token = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN l.token
+                ELSE greatest(l.token + 1, {now_micros}) END,
+        acquired_at = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN l.acquired_at
+                ELSE clock_timestamp() END,
+        nonce = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN l.nonce END,
+        wanted_until = CASE WHEN l.wanted_by = $6 THEN 'epoch' ELSE l.wanted_until END,
+        holder_id = k.owner,
+        expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
+        holder = k.holder, meta = k.meta",
+    columns: "lock_name, holder_id, token, expires_at, acquired_at, holder, meta",
+    new: "k.key, k.owner, {now_micros}, clock_timestamp() + k.ttl * interval '1 microsecond', clock_timestamp(),
+        k.holder, k.meta",
+    number: "token",
+};
+
+/// Steps of the ticket: 0 keep, 1 issue, 2 redeem.
+pub(super) const RENEW: Update = Update {
+    input: "unnest($1::text[], $2::uuid[], $3::int8[], $4::int8[], $5::int4[], $6::uuid[])
+           AS k (key, owner, token, ttl, step, nonce)",
+    table: "distributed_lock",
+    key: "lock_name",
+    when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token) AND l.expires_at > clock_timestamp()
+       AND (k.step <> 2 OR l.nonce = k.nonce)",
+    set: "expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
+        nonce = CASE k.step WHEN 0 THEN l.nonce WHEN 1 THEN k.nonce END",
+    returning: "l.token",
+    mark: "NULL",
+    tell: None,
+};
+
+/// `$4` this process, `$5` where others who wait are told: only where somebody does, because that costs all who commit.
+///
+/// It grants nothing, so it waits for no disk and no standby. A crash of the server can bring back, for what is left of its
+/// lease, a lock that was freed in the last moments before (three times `wal_writer_delay`), and a failover one whose release
+/// the standby had not received; every grant that follows on it does wait, and with it what was written before.
+pub(super) const RELEASE: Update = Update {
+    input: "unnest($1::text[], $2::uuid[], $3::int8[]) AS k (key, owner, token)",
+    table: "distributed_lock",
+    key: "lock_name",
+    when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token)",
+    set: "holder_id = NULL, expires_at = clock_timestamp(), holder = '', meta = NULL, nonce = NULL",
+    returning: "{wanted}, (SELECT set_config('synchronous_commit', 'off', true))",
+    mark: "$4",
+    tell: Some("$5"),
+};
+
+/// `$8` this process.
+pub(super) const HAND_OVER: Update = Update {
+    input:
+        "unnest($1::text[], $2::uuid[], $3::int8[], $4::uuid[], $5::int8[], $6::text[], $7::text[])
+           AS k (key, owner, token, next, ttl, holder, meta)",
+    table: "distributed_lock",
+    key: "lock_name",
+    when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token) AND l.expires_at > clock_timestamp()",
+    set: "holder_id = k.next,
+        token = greatest(l.token + 1, {now_micros}),
+        expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
+        acquired_at = clock_timestamp(),
+        holder = k.holder, meta = k.meta, nonce = NULL",
+    returning: "l.token, {wanted}",
+    mark: "$8",
+    tell: None,
+};
+
+/// `$3` this process, `$4` where others who wait are told.
+// The text in `meta` is `dialect::FORCED`.
+pub(super) const FORCE: Update = Update {
+    input: "unnest($1::text[], $2::int8[]) AS k (key, token)",
+    table: "distributed_lock",
+    key: "lock_name",
+    when: "l.token = k.token AND l.holder_id IS NOT NULL AND l.expires_at > clock_timestamp()",
+    set: "holder_id = NULL, expires_at = clock_timestamp(), holder = '', \
+          meta = 'force-released', nonce = NULL",
+    returning: "{wanted}",
+    mark: "$3",
+    tell: Some("$4"),
+};
+
+/// A tombstone's version is passed, never repeated.
+pub(super) const CREATE: Insert = Insert {
+    input: "unnest($1::text[], $2::bytea[]) AS k (key, value)",
+    table: "distributed_record",
+    key: "record_key",
+    when: "l.deleted",
+    set: "version = greatest(l.version + 1, {now_micros}), value = k.value, deleted = false, written_at = clock_timestamp()",
+    columns: "record_key, version, value, deleted, written_at",
+    new: "k.key, {now_micros}, k.value, false, clock_timestamp()",
+    number: "version",
+};
+
+pub(super) const REPLACE: Update = Update {
+    input: "unnest($1::text[], $2::bytea[], $3::int8[]) AS k (key, value, version)",
+    table: "distributed_record",
+    key: "record_key",
+    when: "l.version = k.version AND NOT l.deleted",
+    set: "version = greatest(l.version + 1, {now_micros}), value = k.value, written_at = clock_timestamp()",
+    returning: "l.version",
+    mark: "NULL",
+    tell: None,
+};
+
+/// The row stays as a tombstone until it is reaped.
+pub(super) const DELETE: Update = Update {
+    input: "unnest($1::text[], $2::int8[]) AS k (key, version)",
+    table: "distributed_record",
+    key: "record_key",
+    when: "l.version = k.version AND NOT l.deleted",
+    set: "value = '', deleted = true, written_at = clock_timestamp()",
+    returning: "l.version",
+    mark: "NULL",
+    tell: None,
+};

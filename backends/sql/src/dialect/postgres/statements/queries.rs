@@ -1,0 +1,79 @@
+//! Statements that read rows, or mark them as wanted.
+
+/// `$1` names. A time that is infinite is no number, and the server would refuse the whole
+/// statement because of one row.
+pub(super) const LOOK: &str = "
+SELECT lock_name, holder_id, token,
+       (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at) * 1000000 END)::int8,
+       (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * 1000000 END)::int8,
+       (CASE WHEN isfinite(acquired_at) THEN extract(epoch FROM acquired_at) * 1000000 END)::int8,
+       holder, meta, wanted_by,
+       (CASE WHEN isfinite(wanted_until) THEN extract(epoch FROM wanted_until - clock_timestamp()) * 1000000 END)::int8,
+       nonce
+  FROM distributed_lock WHERE lock_name = ANY ($1::text[])";
+
+/// `$1` names; `$2` this process; `$3` for how long; `$4` how little may be left of a mark before it is renewed. Where another
+/// process's stands, it becomes the mark of several, 0.
+pub(super) const WANT: &str = "
+UPDATE distributed_lock l SET
+       wanted_by = CASE WHEN l.wanted_until > clock_timestamp() + $4 * interval '1 microsecond' THEN 0 ELSE $2 END,
+       wanted_until = clock_timestamp() + $3 * interval '1 microsecond'
+  FROM (SELECT lock_name FROM distributed_lock
+         WHERE lock_name = ANY ($1::text[]) AND holder_id IS NOT NULL
+           AND (wanted_by NOT IN ($2, 0) OR wanted_until <= clock_timestamp() + $4 * interval '1 microsecond')
+         ORDER BY lock_name FOR UPDATE SKIP LOCKED) k
+ WHERE l.lock_name = k.lock_name AND l.holder_id IS NOT NULL";
+
+/// `$1` a name; the rest as for [`WANT`]. Says whether the lock is held and carries a mark that tells of this process, so that
+/// its release will be told.
+pub(super) const ARM: &str = "
+WITH marked AS (
+    UPDATE distributed_lock SET
+           wanted_by = CASE WHEN wanted_until > clock_timestamp() + $4 * interval '1 microsecond' THEN 0 ELSE $2 END,
+           wanted_until = clock_timestamp() + $3 * interval '1 microsecond'
+     WHERE lock_name = $1 AND holder_id IS NOT NULL AND expires_at > clock_timestamp()
+       AND (wanted_by NOT IN ($2, 0) OR wanted_until <= clock_timestamp() + $4 * interval '1 microsecond')
+    RETURNING 1
+) SELECT EXISTS (SELECT FROM marked)
+      OR EXISTS (SELECT FROM distributed_lock
+                  WHERE lock_name = $1 AND holder_id IS NOT NULL AND expires_at > clock_timestamp()
+                    AND wanted_by IN ($2, 0) AND wanted_until > clock_timestamp() + $4 * interval '1 microsecond')";
+
+/// `$1` from, `$2` but not this one, `$3` below, `$4` how many.
+pub(super) const LIST: &str = "
+SELECT lock_name, holder_id, token,
+       (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at) * 1000000 END)::int8,
+       (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * 1000000 END)::int8,
+       (CASE WHEN isfinite(acquired_at) THEN extract(epoch FROM acquired_at) * 1000000 END)::int8,
+       holder, meta, wanted_by,
+       (CASE WHEN isfinite(wanted_until) THEN extract(epoch FROM wanted_until - clock_timestamp()) * 1000000 END)::int8,
+       nonce
+  FROM distributed_lock
+ WHERE lock_name >= $1
+   AND ($2::text IS NULL OR lock_name <> $2)
+   AND ($3::text IS NULL OR lock_name < $3)
+   AND holder_id IS NOT NULL AND expires_at > clock_timestamp()
+ ORDER BY lock_name
+ LIMIT $4";
+
+/// `$1` keys.
+pub(super) const GET: &str = "
+SELECT record_key, version, value,
+       (CASE WHEN isfinite(written_at) THEN extract(epoch FROM clock_timestamp() - written_at) * 1000000 END)::int8
+  FROM distributed_record WHERE record_key = ANY ($1::text[]) AND NOT deleted";
+
+/// `$1` keys.
+pub(super) const VERSIONS: &str = "
+SELECT record_key, version FROM distributed_record WHERE record_key = ANY ($1::text[]) AND NOT deleted";
+
+/// As [`LIST`].
+pub(super) const SCAN: &str = "
+SELECT record_key, version, value,
+       (CASE WHEN isfinite(written_at) THEN extract(epoch FROM clock_timestamp() - written_at) * 1000000 END)::int8
+  FROM distributed_record
+ WHERE record_key >= $1
+   AND ($2::text IS NULL OR record_key <> $2)
+   AND ($3::text IS NULL OR record_key < $3)
+   AND NOT deleted
+ ORDER BY record_key
+ LIMIT $4";

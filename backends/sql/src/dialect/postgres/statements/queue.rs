@@ -1,0 +1,26 @@
+//! Statements of the store queue.
+
+/// `$1` names, `$2` waiters, `$3` the lease of a place. Says each name, and how many are ahead.
+pub(super) const KEEP_PLACES: &str = "
+WITH kept AS (
+    INSERT INTO distributed_line AS l (lock_name, waiter, ticket, expires_at)
+    SELECT k.name, k.waiter, clock_timestamp(), clock_timestamp() + $3 * interval '1 microsecond'
+      FROM unnest($1::text[], $2::int8[]) AS k (name, waiter) ORDER BY k.name COLLATE \"C\"
+    ON CONFLICT (lock_name, waiter) DO UPDATE SET expires_at = excluded.expires_at
+    RETURNING l.lock_name, l.waiter, l.ticket
+) SELECT k.lock_name, (SELECT count(*) FROM distributed_line o
+                        WHERE o.lock_name = k.lock_name AND o.expires_at > clock_timestamp()
+                          AND (o.ticket, o.waiter) < (k.ticket, k.waiter))
+    FROM kept k";
+
+/// `$1` names, `$2` waiters, `$3` where those behind are told, `$4` what comes before the name there. It tells also when nobody
+/// is seen behind: somebody may be joining at this moment, and neither statement sees what the other has not committed.
+pub(super) const LEAVE_LINES: &str = "
+WITH gone AS (
+    DELETE FROM distributed_line
+     WHERE lock_name = ANY ($1::text[]) AND (waiter = ANY ($2::int8[]) OR expires_at <= clock_timestamp())
+    RETURNING lock_name
+) SELECT pg_notify($3, $4 || left_line.lock_name) FROM (SELECT DISTINCT lock_name FROM gone) left_line";
+
+pub(super) const CLEAR_LINES: &str =
+    "DELETE FROM distributed_line WHERE expires_at <= clock_timestamp()";

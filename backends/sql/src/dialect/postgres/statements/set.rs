@@ -1,0 +1,151 @@
+//! The statements of one table prefix.
+
+use std::{fmt::Write as _, sync::Arc};
+
+use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
+
+use super::{
+    changes::{ACQUIRE, CREATE, DELETE, FORCE, HAND_OVER, RELEASE, RENEW, REPLACE},
+    inventory::{META, OBJECTS, PARTS, SCHEMA, STOCKTAKING},
+    queries::{ARM, GET, LIST, LOOK, SCAN, VERSIONS, WANT},
+    queue::{CLEAR_LINES, KEEP_PLACES, LEAVE_LINES},
+    reaping::{CLAIM_REAPING, IDLE_LOCKS, IDLE_RECORDS, REAP_LOCKS, REAP_RECORDS},
+    templates::{insert, update},
+};
+use crate::op::Kind;
+
+/// The statements of one table prefix.
+pub(crate) struct Statements {
+    one: Batches,
+    many: Batches,
+    pub(crate) look: Sql,
+    pub(crate) versions: Sql,
+    pub(crate) want: Sql,
+    pub(crate) arm: Sql,
+    pub(crate) keep_places: Sql,
+    pub(crate) leave_lines: Sql,
+    pub(crate) clear_lines: Sql,
+    pub(crate) list: Sql,
+    pub(crate) get: Sql,
+    pub(crate) scan: Sql,
+    pub(crate) claim_reaping: Sql,
+    pub(crate) idle_locks: Sql,
+    pub(crate) reap_locks: Sql,
+    pub(crate) idle_records: Sql,
+    pub(crate) reap_records: Sql,
+    pub(crate) meta: Sql,
+    pub(crate) objects: Sql,
+    pub(crate) parts: Sql,
+    pub(crate) stocktaking: Sql,
+    /// What the tables' names begin with.
+    prefix: String,
+}
+
+struct Batches {
+    acquire: Sql,
+    renew: Sql,
+    release: Sql,
+    hand_over: Sql,
+    force: Sql,
+    create: Sql,
+    replace: Sql,
+    delete: Sql,
+}
+
+/// One statement's text, cheap to send again.
+#[derive(Clone)]
+pub(crate) struct Sql(Arc<str>);
+
+impl Sql {
+    pub(crate) fn text(&self) -> SqlStr {
+        // Safe: the text is one of the constants below; all that varies is the prefix, which holds nothing but `[a-z0-9_]`.
+        AssertSqlSafe(Arc::clone(&self.0)).into_sql_str()
+    }
+}
+
+impl Statements {
+    /// `prefix` was checked by [`ServerConfig::check`](crate::ServerConfig::check).
+    pub(crate) fn new(prefix: &str) -> Self {
+        let sql = |text: &str| Sql(prefixed(text, prefix).into());
+        let batches = |lone: bool| Batches {
+            acquire: sql(&insert(&ACQUIRE, lone)),
+            renew: sql(&update(&RENEW, lone)),
+            release: sql(&update(&RELEASE, lone)),
+            hand_over: sql(&update(&HAND_OVER, lone)),
+            force: sql(&update(&FORCE, lone)),
+            create: sql(&insert(&CREATE, lone)),
+            replace: sql(&update(&REPLACE, lone)),
+            delete: sql(&update(&DELETE, lone)),
+        };
+        Self {
+            one: batches(true),
+            many: batches(false),
+            look: sql(LOOK),
+            versions: sql(VERSIONS),
+            want: sql(WANT),
+            arm: sql(ARM),
+            keep_places: sql(KEEP_PLACES),
+            leave_lines: sql(LEAVE_LINES),
+            clear_lines: sql(CLEAR_LINES),
+            list: sql(LIST),
+            get: sql(GET),
+            scan: sql(SCAN),
+            claim_reaping: sql(CLAIM_REAPING),
+            idle_locks: sql(IDLE_LOCKS),
+            reap_locks: sql(REAP_LOCKS),
+            idle_records: sql(IDLE_RECORDS),
+            reap_records: sql(REAP_RECORDS),
+            meta: sql(META),
+            objects: sql(OBJECTS),
+            parts: sql(PARTS),
+            stocktaking: sql(STOCKTAKING),
+            prefix: prefix.to_owned(),
+        }
+    }
+
+    /// The statement of a batch. A `lone` operation waits for its row.
+    pub(crate) fn batch(&self, kind: Kind, lone: bool) -> &Sql {
+        let batches = if lone { &self.one } else { &self.many };
+        match kind {
+            Kind::Renew => &batches.renew,
+            Kind::Release => &batches.release,
+            Kind::HandOver => &batches.hand_over,
+            Kind::Acquire => &batches.acquire,
+            Kind::Force => &batches.force,
+            Kind::Create => &batches.create,
+            Kind::Replace => &batches.replace,
+            Kind::Delete => &batches.delete,
+        }
+    }
+
+    /// A migration's text for these tables.
+    pub(crate) fn script(&self, text: &str) -> String {
+        prefixed(text, &self.prefix)
+    }
+
+    /// The schema that the tables are in: this one, or the first along the `search_path` that has one of them. Where none has,
+    /// they are made in the first that there is.
+    pub(crate) fn schema(&self, known: Option<&str>) -> String {
+        match known {
+            // As bytes, because what a quote means is a setting.
+            Some(known) => {
+                let hex = known.bytes().fold(String::new(), |mut hex, byte| {
+                    let _ = write!(hex, "{byte:02x}");
+                    hex
+                });
+                format!("convert_from(decode('{hex}', 'hex'), 'UTF8')")
+            }
+            None => prefixed(SCHEMA, &self.prefix),
+        }
+    }
+
+    /// Where releases are told.
+    pub(crate) fn channel(&self) -> String {
+        prefixed("distributed_lock", &self.prefix)
+    }
+}
+
+/// Every name of ours begins with `distributed_`, and nothing else does.
+fn prefixed(text: &str, prefix: &str) -> String {
+    text.replace("distributed_", &format!("{prefix}distributed_"))
+}

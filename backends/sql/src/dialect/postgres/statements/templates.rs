@@ -1,0 +1,123 @@
+//! The two forms of a statement that changes rows: for a batch and for a lone operation.
+
+/// The server's clock in microseconds since 1970: what tokens and versions rise with.
+const NOW_MICROS: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8";
+
+/// A batch that only changes rows that are there.
+pub(super) struct Update {
+    /// The operations as rows `k`.
+    pub(super) input: &'static str,
+    pub(super) table: &'static str,
+    pub(super) key: &'static str,
+    /// Which row `l` each of them may change.
+    pub(super) when: &'static str,
+    pub(super) set: &'static str,
+    /// Of each row that was changed, beside its key. `{wanted}` is whether another process waits for it.
+    pub(super) returning: &'static str,
+    /// This process, for `{wanted}`.
+    pub(super) mark: &'static str,
+    /// Where others who wait are told of it.
+    pub(super) tell: Option<&'static str>,
+}
+
+pub(super) fn update(it: &Update, lone: bool) -> String {
+    let Update {
+        input,
+        table,
+        key,
+        when,
+        set,
+        returning,
+        mark,
+        tell,
+    } = it;
+    let wanted = format!("(l.wanted_until > clock_timestamp() AND l.wanted_by <> {mark})");
+    let tell = tell.map_or_else(String::new, |channel| {
+        format!(", CASE WHEN {wanted} THEN pg_notify({channel}, l.{key})::text END")
+    });
+    let update = |rows: &str| {
+        format!(
+            "UPDATE {table} l SET {set} FROM {rows} WHERE l.{key} = k.key AND {when}
+    RETURNING l.{key}, {returning}{tell}"
+        )
+    };
+    let text = if lone {
+        update(&values(input))
+    } else {
+        format!(
+            "WITH locked AS MATERIALIZED (
+    SELECT k.* FROM {input} JOIN {table} l ON l.{key} = k.key WHERE {when}
+     ORDER BY l.{key} FOR UPDATE OF l SKIP LOCKED
+) {}",
+            update("locked k")
+        )
+    };
+    text.replace("{wanted}", &wanted)
+        .replace("{now_micros}", NOW_MICROS)
+}
+
+/// A batch that changes rows that are there, and makes those that are not.
+pub(super) struct Insert {
+    /// The operations as rows `k`.
+    pub(super) input: &'static str,
+    pub(super) table: &'static str,
+    pub(super) key: &'static str,
+    /// Which row `l` each of them may change.
+    pub(super) when: &'static str,
+    pub(super) set: &'static str,
+    pub(super) columns: &'static str,
+    pub(super) new: &'static str,
+    /// What tokens or versions are called here.
+    pub(super) number: &'static str,
+}
+
+pub(super) fn insert(it: &Insert, lone: bool) -> String {
+    let Insert {
+        input,
+        table,
+        key,
+        when,
+        set,
+        columns,
+        new,
+        number,
+    } = it;
+    let (input, locked, rows) = if lone {
+        let input = values(input);
+        (
+            format!("input AS NOT MATERIALIZED (SELECT * FROM {input})"),
+            String::new(),
+            "input",
+        )
+    } else {
+        let locked = format!(
+            "locked AS MATERIALIZED (
+    SELECT k.* FROM input k JOIN {table} l ON l.{key} = k.key WHERE {when}
+     ORDER BY l.{key} FOR UPDATE OF l SKIP LOCKED
+), "
+        );
+        (
+            format!("input AS (SELECT * FROM {input})"),
+            locked,
+            "locked",
+        )
+    };
+    format!(
+        "WITH {input}, {locked}updated AS (
+    UPDATE {table} l SET {set} FROM {rows} k WHERE l.{key} = k.key AND {when}
+    RETURNING l.{key}, l.{number}
+), inserted AS (
+    INSERT INTO {table} AS l ({columns}) SELECT {new} FROM input k
+     WHERE NOT EXISTS (SELECT FROM {table} o WHERE o.{key} = k.key)
+     ORDER BY k.key COLLATE \"C\"
+    ON CONFLICT ({key}) DO NOTHING
+    RETURNING l.{key}, l.{number}
+) SELECT {key}, {number} FROM updated UNION ALL SELECT {key}, {number} FROM inserted"
+    )
+    .replace("{now_micros}", NOW_MICROS)
+}
+
+/// One row of values instead of rows out of arrays.
+fn values(input: &str) -> String {
+    input.replace("unnest(", "(SELECT ").replace("[]", "")
+}

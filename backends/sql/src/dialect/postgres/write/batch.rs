@@ -1,0 +1,144 @@
+//! Batches that change something: one conditional statement each, and one read to tell the refused ones why.
+
+use std::collections::HashMap;
+
+use distlock_core::{Attempt, Error, ErrorKind, RecordKey, Result, Version, batch::Reply};
+use sqlx::PgConnection;
+
+use super::{
+    answers,
+    outcome::{Done, Looks, Moves},
+    parameters::{Columns, bind},
+};
+use crate::{
+    dialect::postgres::{context::Shared, lookup::look, rows},
+    error::{Access, Failed},
+    op::{Answer, Kind, Op},
+};
+
+/// How often a lone operation is sent when its row was changed between the statement and the look at it.
+const TRIES: u8 = 4;
+
+/// One batch on its way.
+pub(crate) struct Batch<'a> {
+    pub(crate) ops: &'a [Op],
+    pub(crate) shared: &'a Shared,
+    pub(crate) connection: &'a mut PgConnection,
+    /// Whether the connection broke after the operations were carried out.
+    pub(crate) broke: &'a mut bool,
+}
+
+type Answers = Result<Vec<Reply<Answer>>, Failed>;
+
+impl Batch<'_> {
+    pub(crate) async fn send(mut self, kind: Kind) -> Answers {
+        let lone = self.ops.len() == 1;
+        let mut tries = if lone { TRIES } else { 1 };
+        let mut moves = Moves::default();
+        loop {
+            tries -= 1;
+            let mut done = self.change(kind, lone).await?;
+            let looks = self.looks(&done).await;
+            if let ([op], Ok(looks)) = (self.ops, &looks) {
+                moves.see(op, looks);
+            }
+            let last = tries == 0;
+            let replies: Vec<_> = self
+                .ops
+                .iter()
+                .map(|op| match done.remove(op.key()) {
+                    Some(done) => Reply::Done(answers::carried_out(op, done, self.shared)),
+                    None => match answers::refused(op, &looks, self.shared) {
+                        Some(answer) => Reply::Done(answer),
+                        None if last && moves.explain(op) => {
+                            Reply::Done(Ok(Answer::Acquired(Attempt::Busy(None))))
+                        }
+                        None if last && lone => Reply::Done(Err(left_out())),
+                        // Nothing speaks against it: its row was locked, or has changed just now.
+                        None => Reply::Alone,
+                    },
+                })
+                .collect();
+            let again = !last && replies.iter().any(|it| matches!(it, Reply::Alone));
+            if !again {
+                return Ok(replies);
+            }
+        }
+    }
+
+    /// Sends the statement, and says by name what it did.
+    async fn change(&mut self, kind: Kind, lone: bool) -> Result<HashMap<String, Done>, Failed> {
+        let shared = self.shared;
+        shared.tally.count(kind.name());
+        let query = Columns {
+            query: sqlx::query(shared.statements.batch(kind, lone).text()),
+            lone,
+        };
+        // To its end: an error of the commit shows only there.
+        let rows = bind(query, kind, self.ops, shared)
+            .fetch_all(&mut *self.connection)
+            .await
+            .map_err(|error| Failed::postgres(error, Access::Write))?;
+        rows.iter()
+            .map(|row| {
+                let done = match kind {
+                    Kind::Release | Kind::Force => Done::Freed {
+                        others_waiting: rows::column(row, 1)?,
+                    },
+                    Kind::HandOver => Done::HandedOver {
+                        token: rows::token(row, 1),
+                        others_waiting: rows::column(row, 2)?,
+                    },
+                    _ => Done::Token(rows::token(row, 1)),
+                };
+                Ok((rows::column(row, 0)?, done))
+            })
+            .collect::<Result<_>>()
+            .map_err(|error| Failed::corrupt(error).after(true))
+    }
+
+    /// Looks at the rows of the operations that were not carried out.
+    async fn looks(&mut self, done: &HashMap<String, Done>) -> Result<Looks> {
+        let refused = self.ops.iter().filter(|op| !done.contains_key(op.key()));
+        let (locks, records): (Vec<_>, Vec<_>) = refused.partition(|op| op.lock().is_some());
+        let mut looks = Looks::default();
+        if !locks.is_empty() {
+            let names: Vec<_> = locks.iter().map(|op| op.key().to_owned()).collect();
+            let found = look(self.connection, self.shared, names).await;
+            looks.locks = found.map_err(|failed| self.unseen(failed))?;
+        }
+        if !records.is_empty() {
+            let keys: Vec<_> = records.iter().map(|op| op.key().to_owned()).collect();
+            self.shared.tally.count("look");
+            let rows = sqlx::query(self.shared.statements.versions.text())
+                .bind(keys)
+                .fetch_all(&mut *self.connection)
+                .await
+                .map_err(|error| self.unseen(Failed::postgres(error, Access::Read)))?;
+            for row in &rows {
+                let key = RecordKey::new(rows::column::<String>(row, 0)?)
+                    .map_err(|error| rows::corrupt(error.message()))?;
+                looks
+                    .records
+                    .insert(key, Version::new(rows::token(row, 1)?.get()));
+            }
+        }
+        Ok(looks)
+    }
+}
+
+impl Batch<'_> {
+    fn unseen(&mut self, failed: Failed) -> Error {
+        *self.broke |= failed.meaning.reconnect;
+        self.shared.told(failed)
+    }
+}
+
+/// Each try changed nothing, and nothing in the row speaks against it.
+fn left_out() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the server left the row as it is each time, though nothing in it speaks against the change: others change it all \
+         the time, or a trigger of the tables drops what is written (`distlock doctor` names it)",
+    )
+}

@@ -1,0 +1,142 @@
+//! The values of a batch's statement.
+
+use distlock_core::{AcquireRequest, Lease, TicketStep};
+use sqlx::{Encode, Postgres, Type, postgres::PgArguments, query::Query};
+use uuid::Uuid;
+
+use crate::{
+    dialect::postgres::context::Shared,
+    op::{Kind, Op},
+};
+
+type Statement = Query<'static, Postgres, PgArguments>;
+
+/// A statement and its values, so far.
+pub(super) struct Columns {
+    pub(super) query: Statement,
+    pub(super) lone: bool,
+}
+
+impl Columns {
+    /// A value of each operation: an array, and of a lone one the value itself.
+    fn of_each<T>(mut self, values: impl Iterator<Item = T>) -> Self
+    where
+        T: Encode<'static, Postgres> + Type<Postgres> + Send + 'static,
+        Vec<T>: Encode<'static, Postgres> + Type<Postgres>,
+    {
+        self.query = if self.lone {
+            values.take(1).fold(self.query, Query::bind)
+        } else {
+            self.query.bind(values.collect::<Vec<_>>())
+        };
+        self
+    }
+
+    /// A value for all operations.
+    fn of_all<T>(mut self, value: T) -> Self
+    where
+        T: Encode<'static, Postgres> + Type<Postgres> + Send + 'static,
+    {
+        self.query = self.query.bind(value);
+        self
+    }
+}
+
+pub(super) fn bind(columns: Columns, kind: Kind, ops: &[Op], shared: &Shared) -> Statement {
+    let columns = columns.of_each(ops.iter().map(|op| op.key().to_owned()));
+    let leases = || ops.iter().filter_map(lease);
+    let requests = || ops.iter().filter_map(request);
+    let owners = || leases().map(|it| *it.owner.as_uuid());
+    let tokens = || leases().map(|it| it.token.map(|it| it.get().cast_signed()));
+    let takers = || requests().map(|it| *it.owner.as_uuid());
+    let ttls = || requests().map(|it| micros(it.ttl));
+    let holders = || requests().map(|it| it.holder.as_str().to_owned());
+    let metas = || requests().map(|it| it.meta.as_ref().map(|it| it.as_str().to_owned()));
+    let columns = match kind {
+        Kind::Acquire => columns
+            .of_each(takers())
+            .of_each(ttls())
+            .of_each(holders())
+            .of_each(metas())
+            .of_all(shared.group.mark()),
+        Kind::Renew => {
+            let renewals = || {
+                ops.iter().filter_map(|op| match op {
+                    Op::Renew(_, renewal) => Some(renewal),
+                    _ => None,
+                })
+            };
+            let steps = renewals().map(|it| match it.ticket {
+                TicketStep::Keep => (0_i32, None::<Uuid>),
+                TicketStep::Issue(nonce) => (1, Some(nonce)),
+                TicketStep::Redeem(nonce) => (2, Some(nonce)),
+            });
+            let (steps, nonces): (Vec<_>, Vec<_>) = steps.unzip();
+            columns
+                .of_each(owners())
+                .of_each(tokens())
+                .of_each(renewals().map(|it| micros(it.ttl)))
+                .of_each(steps.into_iter())
+                .of_each(nonces.into_iter())
+        }
+        Kind::Release => columns
+            .of_each(owners())
+            .of_each(tokens())
+            .of_all(shared.group.mark())
+            .of_all(shared.statements.channel()),
+        Kind::HandOver => columns
+            .of_each(owners())
+            .of_each(tokens())
+            .of_each(takers())
+            .of_each(ttls())
+            .of_each(holders())
+            .of_each(metas())
+            .of_all(shared.group.mark()),
+        Kind::Force => {
+            let tokens = ops.iter().filter_map(|op| match op {
+                Op::Force(_, token) => Some(token.get().cast_signed()),
+                _ => None,
+            });
+            columns
+                .of_each(tokens)
+                .of_all(shared.group.mark())
+                .of_all(shared.statements.channel())
+        }
+        Kind::Create => columns.of_each(values(ops)),
+        Kind::Replace => columns.of_each(values(ops)).of_each(versions(ops)),
+        Kind::Delete => columns.of_each(versions(ops)),
+    };
+    columns.query
+}
+
+fn lease(op: &Op) -> Option<&Lease> {
+    match op {
+        Op::Renew(lease, _) | Op::Release(lease) | Op::HandOver(lease, _) => Some(lease),
+        _ => None,
+    }
+}
+
+fn request(op: &Op) -> Option<&AcquireRequest> {
+    match op {
+        Op::Acquire(request) | Op::HandOver(_, request) => Some(request),
+        _ => None,
+    }
+}
+
+fn values(ops: &[Op]) -> impl Iterator<Item = Vec<u8>> {
+    ops.iter().filter_map(|op| match op {
+        Op::Create(_, value) | Op::Replace(_, value, _) => Some(value.clone()),
+        _ => None,
+    })
+}
+
+fn versions(ops: &[Op]) -> impl Iterator<Item = i64> {
+    ops.iter().filter_map(|op| match op {
+        Op::Replace(_, _, version) | Op::Delete(_, version) => Some(version.get().cast_signed()),
+        _ => None,
+    })
+}
+
+fn micros(ttl: distlock_core::Ttl) -> i64 {
+    (ttl.as_millis() * 1000).cast_signed()
+}
