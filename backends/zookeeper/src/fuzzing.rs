@@ -2,7 +2,10 @@
 
 use distlock_core::{AcquireRequest, FencingToken, HolderInfo, OwnerId, Result};
 
-use crate::{holder, records, sequence::Sequence};
+use crate::{
+    nodes::{holder, sequence::Sequence},
+    records,
+};
 
 /// Who a contender's node belongs to.
 #[must_use]

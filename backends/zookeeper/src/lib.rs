@@ -71,7 +71,6 @@
 //! `tls`: TLS by rustls. `sasl`: SASL with DIGEST-MD5. None by default; ZooKeeper's own digest authentication is always there.
 
 mod config;
-mod connect;
 mod doctor;
 mod ensemble;
 mod error;
@@ -79,21 +78,13 @@ pub mod fence;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod holder;
-mod limits;
 mod lock;
-mod look;
 mod names;
 mod nodes;
-mod proof;
-mod pump;
-mod recipe;
+mod queue;
 mod records;
-mod runs;
-mod sequence;
 mod session;
 mod wait;
-mod warden;
 
 use std::sync::Arc;
 

@@ -13,10 +13,11 @@ use distlock_core::{
 use crate::{
     doctor,
     ensemble::Handle,
-    look,
-    nodes::{Node, Status},
-    recipe::{self, Deletion, Known, Place},
-    runs,
+    nodes::{Node, Status, runs},
+    queue::{
+        look,
+        recipe::{self, Deletion, Known, Place},
+    },
     session::Session,
     wait::Queued,
 };
@@ -295,7 +296,7 @@ pub(crate) async fn holder_at(
     until: Moment,
 ) -> Option<HolderInfo> {
     let path = format!("{parent}/{child}");
-    crate::holder::ask(session, &path, until)
+    crate::nodes::holder::ask(session, &path, until)
         .await
         .ok()
         .flatten()

@@ -64,7 +64,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sequence::Sequence;
+    use crate::nodes::sequence::Sequence;
 
     proptest! {
         #[test]

@@ -14,7 +14,7 @@ use crate::{
     error::{Access, meaning},
     lock::{grant, holder_at},
     nodes::{Node, Status},
-    recipe::{self, Known, Place},
+    queue::recipe::{self, Known, Place},
     session::Session,
 };
 

@@ -1,6 +1,6 @@
 //! How a session is proven to live: who sends which request when, and when nobody answers.
 //!
-//! [`proof`](crate::proof) says what the answers prove. This module never waits for a proof with a
+//! [`proof`](crate::session::proof) says what the answers prove. This module never waits for a proof with a
 //! lock of its own held, and one caller that stops half-way keeps no other from proving.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};

@@ -12,8 +12,7 @@ use crate::{
     ensemble::Ensemble,
     error::{Access, meaning, session_ended},
     names::Layout,
-    pump::Line,
-    session::{Session, acls, probe},
+    session::{Session, acls, probe, pump::Line},
 };
 
 /// The shortest session that the servers are asked for, as a part of ours: the less, the less time

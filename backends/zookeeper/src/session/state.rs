@@ -2,7 +2,7 @@
 //!
 //! # What proves that a session lives
 //! A chain of requests on one connection, of which the last one is a committed write:
-//! [`proof`](crate::proof) says why. A task of the session sends a request in each period, so that
+//! [`proof`](crate::session::proof) says why. A task of the session sends a request in each period, so that
 //! any write can complete a chain: what locks and releases is proof as well. The client's own
 //! verdict (it calls a session expired after 1.4 timeouts) would come too late.
 //!
@@ -21,8 +21,6 @@ use std::{
     time::Duration,
 };
 
-mod proving;
-
 use distlock_core::{Clock, Epoch, LossReason, Moment, Result};
 use tokio::{
     runtime::Handle as Runtime,
@@ -30,33 +28,34 @@ use tokio::{
 };
 use zookeeper_client as zk;
 
+use super::{
+    proof::{self, ProofChain},
+    pump::Line,
+};
 use crate::{
     config::AclPolicy,
     ensemble::Ensemble,
     error::{Access, closed, no_answer, not_connected, session_ended, unanswered},
     names::Layout,
-    nodes::Nodes,
-    proof::{self, ProofChain},
-    pump::Line,
-    runs::Runs,
+    nodes::{Nodes, runs::Runs},
 };
 
 /// One session.
 pub(crate) struct Session {
-    ensemble: Arc<Ensemble>,
+    pub(super) ensemble: Arc<Ensemble>,
     /// `None` once it is being closed: the client says goodbye when its last clone is gone.
-    client: Mutex<Option<Arc<zk::Client>>>,
-    id: i64,
-    timeout: Duration,
-    longest_lease: Duration,
-    epoch: Mutex<Epoch>,
-    link: watch::Sender<Link>,
-    proof: Mutex<ProofChain>,
+    pub(super) client: Mutex<Option<Arc<zk::Client>>>,
+    pub(super) id: i64,
+    pub(super) timeout: Duration,
+    pub(super) longest_lease: Duration,
+    pub(super) epoch: Mutex<Epoch>,
+    pub(super) link: watch::Sender<Link>,
+    pub(super) proof: Mutex<ProofChain>,
     /// What ends the client's tasks at once.
-    line: Line,
+    pub(super) line: Line,
     /// When the proof was begun that is on its way: one at a time, as long as it does not take too long.
-    proving: Mutex<Option<Moment>>,
-    proof_is_over: Notify,
+    pub(super) proving: Mutex<Option<Moment>>,
+    pub(super) proof_is_over: Notify,
     ended: watch::Sender<Option<LossReason>>,
     pub(crate) nodes: Nodes,
     pub(crate) runs: Runs,
@@ -64,12 +63,12 @@ pub(crate) struct Session {
 
 /// The connection below a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Link {
-    up: bool,
+pub(super) struct Link {
+    pub(super) up: bool,
     /// Whether the connection is known to carry this session and not another one.
-    verified: bool,
+    pub(super) verified: bool,
     /// Goes up with every reconnect.
-    generation: u64,
+    pub(super) generation: u64,
 }
 
 /// A request that, once it is answered, proves that the session lived when it was sent.
@@ -115,7 +114,7 @@ impl Session {
             client: Mutex::new(Some(Arc::new(client))),
         });
         session.spawn(Arc::clone(&session).follow(states));
-        session.spawn(crate::warden::watch_over(Arc::clone(&session)));
+        session.spawn(crate::queue::warden::watch_over(Arc::clone(&session)));
         session.spawn(Arc::clone(&session).keep_proving());
         session
     }

@@ -7,7 +7,7 @@ use zookeeper_client as zk;
 
 use crate::{
     error::{Access, meaning},
-    recipe,
+    queue::recipe,
     session::Session,
 };
 use distlock_core::{Moment, Result};

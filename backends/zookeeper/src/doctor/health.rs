@@ -10,11 +10,11 @@ use tokio::{
 };
 use zookeeper_client::{self as zk, Permission};
 
+use super::limits;
 use crate::{
     config::{AclPolicy, ZooKeeperConfig},
     ensemble::Ensemble,
     error::{Access, meaning},
-    limits,
     session::Session,
 };
 

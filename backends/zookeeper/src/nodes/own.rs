@@ -10,9 +10,9 @@ use distlock_core::{FencingToken, HolderInfo, LossFeed, LossReason, LossSender, 
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
+use super::sequence::Sequence;
 use crate::{
-    recipe,
-    sequence::Sequence,
+    queue::recipe,
     session::{Session, lock},
 };
 

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use distlock_core::{FencingToken, Forced, HolderInfo, Lease, LockInfo, LockName, Moment, Result};
 use zookeeper_client as zk;
 
+use super::recipe;
 use crate::{
     error::{Access, meaning},
-    holder,
     names::lock_name,
-    recipe,
-    sequence::{Sequence, in_order},
+    nodes::{
+        holder,
+        sequence::{Sequence, in_order},
+    },
     session::Session,
 };
 

@@ -6,7 +6,10 @@ use distlock_core::{Health, MAX_VALUE_BYTES, Verdict};
 use futures_util::future::join_all;
 use zookeeper_client as zk;
 
-use crate::{connect::dial, ensemble::Ensemble, error::unanswered};
+use crate::{
+    ensemble::{Ensemble, connect::dial},
+    error::unanswered,
+};
 
 /// As large as a request may become: the largest record, and what goes with it.
 const LARGEST: usize = MAX_VALUE_BYTES + 4096;

@@ -10,10 +10,10 @@ use distlock_core::LossReason;
 use tokio::task::JoinSet;
 use zookeeper_client::{self as zk, EventType};
 
+use super::recipe;
 use crate::{
     error::unanswered,
     nodes::{Node, Status},
-    recipe,
     session::Session,
 };
 

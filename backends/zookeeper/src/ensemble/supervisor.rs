@@ -24,14 +24,13 @@ use tokio::{
     sync::{OnceCell, watch},
 };
 
+use super::connect::connect;
 use crate::{
     config::ZooKeeperConfig,
-    connect::connect,
     doctor,
     error::{closed, not_connected},
     names::Layout,
-    pump::Pump,
-    session::Session,
+    session::{Session, pump::Pump},
 };
 
 /// How many ended acquisitions are remembered, to tell a late renewal why.

@@ -15,12 +15,13 @@ use uuid::Uuid;
 use zookeeper_client as zk;
 
 use crate::{
-    connect::history,
+    ensemble::connect::history,
     error::{Access, closed, meaning, session_ended},
-    holder,
     names::contender,
-    nodes::{Attempt, Node, Status},
-    sequence::{Sequence, ahead_of},
+    nodes::{
+        Attempt, Node, Status, holder,
+        sequence::{Sequence, ahead_of},
+    },
     session::{Sent, Session},
 };
 

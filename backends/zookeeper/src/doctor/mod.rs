@@ -1,0 +1,6 @@
+//! Health.
+
+mod health;
+mod limits;
+
+pub(crate) use health::{explain, health};
