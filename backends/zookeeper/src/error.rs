@@ -82,6 +82,15 @@ pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the ZooKeeper backend was closed").on("zookeeper")
 }
 
+/// Somebody removed our place from the queue.
+pub(crate) fn out_of_line() -> Error {
+    Error::new(
+        ErrorKind::Lost,
+        "our place in the queue was removed by somebody else",
+    )
+    .on("zookeeper")
+}
+
 fn kind(error: &zk::Error, access: Access) -> (ErrorKind, &'static str) {
     use zk::Error as E;
     let unanswered = match access {

@@ -3,26 +3,26 @@
 use distlock_core::{AcquireRequest, FencingToken, HolderInfo, OwnerId, Result};
 
 use crate::{
-    nodes::{holder, sequence::Sequence},
+    nodes::{node_data, sequence::Sequence},
     records,
 };
 
 /// Who a contender's node belongs to.
 #[must_use]
 pub fn holder(data: &[u8], token: FencingToken) -> HolderInfo {
-    holder::read(data, token)
+    node_data::read(data, token)
 }
 
 /// Whether a node's data names this owner.
 #[must_use]
 pub fn names(data: &[u8], owner: OwnerId) -> bool {
-    holder::names(data, owner)
+    node_data::names(data, owner)
 }
 
 /// The data of a request's node.
 #[must_use]
 pub fn written(request: &AcquireRequest) -> Vec<u8> {
-    holder::write(request)
+    node_data::write(request)
 }
 
 /// Whether one child stands before another in the queue; `None` where one is no contender's.

@@ -72,7 +72,6 @@
 
 mod config;
 mod doctor;
-mod ensemble;
 mod error;
 pub mod fence;
 #[cfg(feature = "fuzzing")]
@@ -84,6 +83,8 @@ mod nodes;
 mod queue;
 mod records;
 mod session;
+mod store;
+mod sync;
 mod wait;
 
 use std::sync::Arc;
@@ -112,7 +113,7 @@ impl ZooKeeper {
     /// # Cancel safety
     /// Safe: a session that was being opened is closed.
     pub async fn open(config: ZooKeeperConfig, clock: Arc<dyn Clock>) -> Result<Self> {
-        let handle = ensemble::Ensemble::open(config, clock).await?;
+        let handle = store::StoreHandle::open(config, clock).await?;
         let (session, _) = handle.session().await?;
         let records = Arc::new(records::Values::new(handle.again()));
         let lock = Arc::new(lock::Locks::new(handle, &session));

@@ -1,39 +1,40 @@
 //! The lock operations.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, ExpiryClock,
-    Fairness, FencingScope, FencingToken, Forced, Grant, HandOver, Health, HolderInfo, Lease,
-    LeaseKind, LockInfo, LockName, LossReason, Moment, Reach, ReleaseOutcome, Renewal, Renewed,
-    Result, TicketStep, Ttl, Wakeup,
+    Fairness, FencingScope, FencingToken, Forced, Grant, HandOver, Health, Lease, LeaseKind,
+    LockInfo, LockName, LossReason, Moment, Reach, ReleaseOutcome, Renewal, Renewed, Result,
+    TicketStep, Wakeup,
 };
 
 use crate::{
     doctor,
-    ensemble::Handle,
-    nodes::{Node, Status, runs},
+    nodes::Status,
     queue::{
-        look,
-        recipe::{self, Deletion, Known, Place},
+        delete::{Deletion, delete},
+        enter::{Known, Place, enter},
+        grant::{decide, grant},
+        inspect,
+        list::ahead,
+        undo::undo_lost,
     },
     session::Session,
+    store::StoreHandle,
     wait::Queued,
 };
-
-/// How often one attempt looks who is ahead, when those it finds are gone before they can be asked who they are.
-const LOOKS: u32 = 3;
 
 /// The locks under one root.
 #[derive(Debug)]
 pub(crate) struct Locks {
-    handle: Handle,
+    handle: StoreHandle,
     capabilities: Capabilities,
 }
 
 impl Locks {
-    pub(crate) fn new(handle: Handle, session: &Session) -> Self {
+    pub(crate) fn new(handle: StoreHandle, session: &Session) -> Self {
         Self {
             handle,
             capabilities: capabilities(session),
@@ -68,7 +69,7 @@ impl DistLock for Locks {
     }
 
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
-        self.handle.ensemble()?;
+        self.handle.context()?;
         Ok(Arc::new(Self {
             handle: self.handle.again(),
             capabilities: self.capabilities.clone(),
@@ -76,7 +77,7 @@ impl DistLock for Locks {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        let asked = self.handle.ensemble()?.clock.now();
+        let asked = self.handle.context()?.clock.now();
         let (session, until) = self.handle.session().await?;
         if let Some(node) = session.nodes.of(request.owner) {
             match node.status() {
@@ -87,16 +88,16 @@ impl DistLock for Locks {
                 }
                 // Left, and asked for again: the old node goes first.
                 Status::Leaving => {
-                    recipe::delete(&session, &node, until).await?;
+                    delete(&session, &node, until).await?;
                 }
                 Status::Waiting => {
-                    let ahead = recipe::ahead(&session, &node, until).await?;
+                    let ahead = ahead(&session, &node, until).await?;
                     return decide(&session, &node, &ahead, asked, request.ttl, until).await;
                 }
                 Status::Gone(_) => {}
             }
         }
-        let (place, known) = recipe::enter(&session, request, until).await?;
+        let (place, known) = enter(&session, request, until).await?;
         let (node, ttl) = (&place.node, request.ttl);
         let ahead = match known {
             Known::Ours(ours) => match ours.iter().find(|node| !node.is_out()) {
@@ -108,7 +109,7 @@ impl DistLock for Locks {
                 None => Vec::new(),
             },
             Known::Ahead(ahead) => ahead,
-            Known::Nothing => recipe::ahead(&session, node, until).await?,
+            Known::Nothing => ahead(&session, node, until).await?,
         };
         let attempt = decide(&session, node, &ahead, asked, ttl, until).await?;
         if let Attempt::Busy(_) = attempt {
@@ -118,8 +119,8 @@ impl DistLock for Locks {
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
-        let ensemble = self.handle.ensemble()?;
-        let open = self.handle.open();
+        let supervisor = self.handle.supervisor()?;
+        let open = self.handle.open_flag();
         let (session, until) = self.handle.session().await?;
         let queued = match session.nodes.of(request.owner) {
             // An earlier attempt got in without being told.
@@ -128,31 +129,31 @@ impl DistLock for Locks {
                     session: Arc::clone(&session),
                     node,
                 };
-                Queued::again(ensemble, open, request, place)
+                Queued::again(supervisor, open, request, place)
             }
             _ => {
-                let (place, known) = recipe::enter(&session, request, until).await?;
-                Queued::new(ensemble, open, request, place, known)
+                let (place, known) = enter(&session, request, until).await?;
+                Queued::new(supervisor, open, request, place, known)
             }
         };
         Ok(Box::new(queued))
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
-        let ensemble = self.handle.ensemble()?;
+        let context = self.handle.context()?;
         if renewal.ticket != TicketStep::Keep {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "a lock that hangs on a session cannot become a ticket",
             ));
         }
-        let asked = ensemble.clock.now();
-        if let Some(reason) = ensemble.grave(lease.owner) {
+        let asked = context.clock.now();
+        if let Some(reason) = context.ended_leases.grave(lease.owner) {
             return Ok(Renewed::NotHeld(reason));
         }
         let (session, until) = self.handle.session().await?;
         let Some(node) = session.nodes.of(lease.owner) else {
-            let reason = ensemble.grave(lease.owner);
+            let reason = context.ended_leases.grave(lease.owner);
             return Ok(Renewed::NotHeld(reason.unwrap_or(LossReason::SessionLost)));
         };
         if lease.token.is_some_and(|token| token != node.token) {
@@ -179,8 +180,8 @@ impl DistLock for Locks {
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
-        let ensemble = self.handle.ensemble()?;
-        if ensemble.grave(lease.owner).is_some() {
+        let context = self.handle.context()?;
+        if context.ended_leases.grave(lease.owner).is_some() {
             return Ok(ReleaseOutcome::NotHeld);
         }
         let (session, until) = self.handle.session().await?;
@@ -189,11 +190,11 @@ impl DistLock for Locks {
                 return Ok(ReleaseOutcome::NotHeld);
             }
             node.leave();
-            recipe::delete(&session, &node, until).await? == Deletion::Done
-        } else if recipe::undo_lost(&session, lease.owner, until).await? {
+            delete(&session, &node, until).await? == Deletion::Done
+        } else if undo_lost(&session, lease.owner, until).await? {
             true
         } else {
-            look::remove_of_owner(&session, lease, until).await?
+            inspect::remove_of_owner(&session, lease, until).await?
         };
         Ok(if released {
             ReleaseOutcome::Released {
@@ -205,7 +206,7 @@ impl DistLock for Locks {
     }
 
     async fn hand_over(&self, _lease: &Lease, _next: &AcquireRequest) -> Result<HandOver> {
-        self.handle.ensemble()?;
+        self.handle.context()?;
         // A node belongs to its owner and its creation is the token. The next contender of this process has lined up
         // already, and is let through without asking the ensemble as soon as this one lets go.
         Ok(HandOver::Unsupported)
@@ -213,7 +214,7 @@ impl DistLock for Locks {
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
         let (session, until) = self.handle.session().await?;
-        look::inspect(&session, name, until).await
+        inspect::inspect(&session, name, until).await
     }
 
     async fn list(
@@ -223,18 +224,17 @@ impl DistLock for Locks {
         limit: u32,
     ) -> Result<Vec<LockInfo>> {
         let (session, until) = self.handle.session().await?;
-        look::list(&session, prefix, after, limit, until).await
+        inspect::list(&session, prefix, after, limit, until).await
     }
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
         let (session, until) = self.handle.session().await?;
-        look::force_release(&session, name, expected, until).await
+        inspect::force_release(&session, name, expected, until).await
     }
 
     async fn health(&self) -> Result<Health> {
-        let ensemble = self.handle.ensemble()?;
         let (session, until) = self.handle.session().await?;
-        doctor::health(ensemble, &session, until).await
+        doctor::health(&session, until).await
     }
 
     fn requests_sent(&self) -> Option<u64> {
@@ -250,87 +250,7 @@ impl DistLock for Locks {
 /// fails goes on in the background, and changes nothing about the refusal.
 async fn step_out(place: &Place, until: Moment) {
     place.node.leave();
-    if let Err(error) = recipe::delete(&place.session, &place.node, until).await {
+    if let Err(error) = delete(&place.session, &place.node, until).await {
         tracing::debug!(%error, path = place.node.path(), "cannot leave the queue yet");
     }
-}
-
-/// Grants the lock if nobody is ahead who has not let go.
-async fn decide(
-    session: &Arc<Session>,
-    node: &Arc<Node>,
-    ahead: &[String],
-    asked: Moment,
-    ttl: Ttl,
-    until: Moment,
-) -> Result<Attempt<Grant>> {
-    let mut ahead = Cow::Borrowed(ahead);
-    for look in 1.. {
-        let ours = session.nodes.at(&node.parent, &ahead);
-        let in_the_way = ours
-            .iter()
-            .position(|node| !node.as_ref().is_some_and(|node| node.is_out()));
-        let Some(first) = in_the_way else {
-            break;
-        };
-        let holder = match &ours[first] {
-            Some(node) => Some(node.holder.clone()),
-            None => holder_at(session, &node.parent, &ahead[first], until).await,
-        };
-        // One that has gone in between was not in the way: it may only have asked, as we do.
-        if holder.is_some() || look == LOOKS {
-            return Ok(Attempt::Busy(holder));
-        }
-        ahead = Cow::Owned(recipe::ahead(session, node, until).await?);
-    }
-    grant(session, node, asked, ttl, until)
-        .await
-        .map(Attempt::Acquired)
-}
-
-/// Who holds it, for people; not worth failing for.
-pub(crate) async fn holder_at(
-    session: &Session,
-    parent: &str,
-    child: &str,
-    until: Moment,
-) -> Option<HolderInfo> {
-    let path = format!("{parent}/{child}");
-    crate::nodes::holder::ask(session, &path, until)
-        .await
-        .ok()
-        .flatten()
-}
-
-/// Grants or extends the lock of a node that is first, counted from `asked`.
-pub(crate) async fn grant(
-    session: &Arc<Session>,
-    node: &Arc<Node>,
-    asked: Moment,
-    ttl: Ttl,
-    until: Moment,
-) -> Result<Grant> {
-    // A proof that is a little old costs a little of the lease; a new one costs a round trip.
-    let trusted_until = session
-        .trusted_for(ttl.duration(), asked - session.timeout() / 12, until)
-        .await?;
-    let valid_for = trusted_until
-        .since(asked)
-        .min(session.longest_lease())
-        .min(ttl.duration());
-    let expires = asked + valid_for;
-    let was_held = node.status() == Status::Held;
-    if !node.hold(expires) {
-        return Err(match node.status() {
-            Status::Gone(LossReason::SessionLost) => crate::error::session_ended(),
-            _ => recipe::out_of_line(),
-        });
-    }
-    session.nodes.expires(expires);
-    if !was_held && session.runs.granted(node, session.generation()) {
-        runs::watch(session, &node.parent);
-    }
-    let mut grant = Grant::new(node.token, session.epoch(), valid_for);
-    grant.loss = node.loss();
-    Ok(grant)
 }

@@ -23,10 +23,10 @@ use distlock_core::{
 use zookeeper_client as zk;
 
 use crate::{
-    ensemble::Handle,
     error::{Access, meaning},
     names::record_key,
     session::Session,
+    store::StoreHandle,
 };
 
 /// How many nodes are asked for at once.
@@ -39,7 +39,7 @@ const MARK_OF_LIVE: u8 = 1;
 /// The records under one root.
 #[derive(Debug)]
 pub(crate) struct Values {
-    handle: Handle,
+    handle: StoreHandle,
     /// The newest time of the ensemble's clock that an answer of it has carried, in milliseconds since 1970.
     server_time: AtomicI64,
 }
@@ -55,7 +55,7 @@ struct Found {
 }
 
 impl Values {
-    pub(crate) fn new(handle: Handle) -> Self {
+    pub(crate) fn new(handle: StoreHandle) -> Self {
         Self {
             handle,
             server_time: AtomicI64::new(0),
@@ -117,16 +117,16 @@ impl Values {
     /// meantime has another version and stays.
     fn reap(&self, session: &Session, marks: Vec<(String, Found)>) {
         let Ok(client) = session.client() else { return };
-        let Ok(ensemble) = self.handle.ensemble() else {
+        let Ok(context) = self.handle.context() else {
             return;
         };
         let now = self.server_time.load(Ordering::Relaxed);
         // The ensemble may have made the session longer than was asked for.
-        let reap_after = ensemble.config.reap_after.max(session.timeout() * 2);
+        let reap_after = context.config.reap_after.max(session.timeout() * 2);
         for (path, mark) in marks {
             let idle = u64::try_from(now - mark.written).unwrap_or(0);
             if Duration::from_millis(idle) >= reap_after {
-                ensemble.requests.add(1);
+                context.requests.add(1);
                 drop(client.delete(&path, Some(mark.data_version)));
             }
         }
@@ -145,7 +145,7 @@ impl Records for Values {
     }
 
     async fn reopen(&self) -> Result<Arc<dyn Records>> {
-        self.handle.ensemble()?;
+        self.handle.context()?;
         Ok(Arc::new(Self::new(self.handle.again())))
     }
 

@@ -10,17 +10,22 @@ use tokio::{sync::watch, task::AbortHandle};
 use zookeeper_client as zk;
 
 use crate::{
-    ensemble::Ensemble,
-    error::{Access, meaning},
-    lock::{grant, holder_at},
+    error::{Access, meaning, out_of_line},
     nodes::{Node, Status},
-    queue::recipe::{self, Known, Place},
+    queue::{
+        delete::delete,
+        enter::{Known, Place, enter},
+        grant::grant,
+        holder::holder_at,
+        list,
+    },
     session::Session,
+    store::Supervisor,
 };
 
 /// One caller's place.
 pub(crate) struct Queued {
-    ensemble: Arc<Ensemble>,
+    supervisor: Arc<Supervisor>,
     open: OpenFlag,
     request: AcquireRequest,
     place: Option<Place>,
@@ -54,26 +59,26 @@ enum Wake {
 
 impl Queued {
     pub(crate) fn new(
-        ensemble: &Arc<Ensemble>,
+        supervisor: &Arc<Supervisor>,
         open: &OpenFlag,
         request: &AcquireRequest,
         place: Place,
         known: Known,
     ) -> Self {
-        let mut queued = Self::again(ensemble, open, request, place);
+        let mut queued = Self::again(supervisor, open, request, place);
         queued.learn(known);
         queued
     }
 
     /// A place that was there already.
     pub(crate) fn again(
-        ensemble: &Arc<Ensemble>,
+        supervisor: &Arc<Supervisor>,
         open: &OpenFlag,
         request: &AcquireRequest,
         place: Place,
     ) -> Self {
         Self {
-            ensemble: Arc::clone(ensemble),
+            supervisor: Arc::clone(supervisor),
             open: open.clone(),
             request: request.clone(),
             place: Some(place),
@@ -115,7 +120,7 @@ impl Queued {
                 }
                 (None, Status::Gone(LossReason::Removed)) => {
                     self.place = None;
-                    return Err(recipe::out_of_line());
+                    return Err(out_of_line());
                 }
                 // The session has ended, or a grant that came too late was given back.
                 _ => self.place = None,
@@ -125,8 +130,8 @@ impl Queued {
         self.ahead.clear();
         self.fresh = false;
         self.wake = None;
-        let session = self.ensemble.session(until).await?;
-        let (place, known) = recipe::enter(&session, &self.request, until).await?;
+        let session = self.supervisor.session(until).await?;
+        let (place, known) = enter(&session, &self.request, until).await?;
         let node = Arc::clone(&place.node);
         self.place = Some(place);
         self.learn(known);
@@ -155,7 +160,7 @@ impl Queued {
         let watched = Arc::clone(session);
         // On the backend's own thread, and the end of the session first: a watch must not be looked
         // at when its client is gone.
-        let pump = self.ensemble.runtime.spawn(async move {
+        let pump = self.supervisor.context.runtime.spawn(async move {
             tokio::select! {
                 biased;
                 _ = watched.wait_for_end() => {}
@@ -212,8 +217,8 @@ async fn watch_for(
 impl Contender for Queued {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.open.check("zookeeper")?;
-        let asked = self.ensemble.clock.now();
-        let until = self.ensemble.limit();
+        let asked = self.supervisor.context.clock.now();
+        let until = self.supervisor.context.limit();
         let (session, node) = self.line_up(until).await?;
         let ttl = self.request.ttl;
         loop {
@@ -225,7 +230,7 @@ impl Contender for Queued {
                     .map(Attempt::Acquired);
             }
             if !std::mem::take(&mut self.fresh) {
-                let ahead = recipe::ahead(&session, &node, until).await?;
+                let ahead = list::ahead(&session, &node, until).await?;
                 self.learn(Known::Ahead(ahead));
                 continue;
             }
@@ -261,7 +266,7 @@ impl Contender for Queued {
             () = ahead_goes => {}
             _ = own.wait_for(|status| *status != Status::Waiting) => {}
             _ = session.wait_for_end() => {}
-            () = self.ensemble.clock.sleep(at_most) => {}
+            () = self.supervisor.context.clock.sleep(at_most) => {}
         }
     }
 
@@ -272,9 +277,9 @@ impl Contender for Queued {
         if place.node.status() == Status::Held || !place.node.leave() {
             return Ok(());
         }
-        let until = self.ensemble.limit();
+        let until = self.supervisor.context.limit();
         // When it fails it goes on in the background, for as long as the session lives.
-        recipe::delete(&place.session, &place.node, until).await?;
+        delete(&place.session, &place.node, until).await?;
         Ok(())
     }
 }

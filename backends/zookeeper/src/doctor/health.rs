@@ -1,34 +1,25 @@
 //! What the ensemble is, whether it serves, and which of its settings weaken a promise.
 
-use std::{io, sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use distlock_core::{Clock, Error, ErrorKind, Health, Moment, Result, Verdict};
-use futures_util::future::join_all;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
+use distlock_core::{Health, Moment, Result, Verdict};
 use zookeeper_client::{self as zk, Permission};
 
-use super::limits;
+use super::{
+    limits,
+    servers::{State, statuses},
+};
 use crate::{
-    config::{AclPolicy, ZooKeeperConfig},
-    ensemble::Ensemble,
+    config::AclPolicy,
     error::{Access, meaning},
-    session::Session,
+    session::{Session, StoreContext},
 };
 
-/// How long one server may take to say how it is.
-const PROBE: Duration = Duration::from_secs(1);
-
 /// Asks every server how it is, and looks at what our promises rest on.
-pub(crate) async fn health(
-    ensemble: &Arc<Ensemble>,
-    session: &Arc<Session>,
-    until: Moment,
-) -> Result<Health> {
+pub(crate) async fn health(session: &Arc<Session>, until: Moment) -> Result<Health> {
+    let context = session.context();
     session.prove(session.clock().now(), until).await?;
-    let statuses = statuses(&ensemble.config, session.clock()).await;
+    let statuses = statuses(&context.config, session.clock()).await;
     let version = statuses
         .iter()
         .find_map(|(_, status)| status.version.clone())
@@ -48,143 +39,16 @@ pub(crate) async fn health(
         );
     }
     members(session, until, statuses.len(), &mut health).await?;
-    timeouts(ensemble, session, &mut health);
+    timeouts(context, session, &mut health);
     let serving = statuses
         .iter()
         .filter(|(_, status)| matches!(status.state, State::Serving(_) | State::Silent));
     let serving = serving.map(|(server, _)| *server);
-    limits::examine(ensemble, session.timeout(), serving, &mut health).await;
-    access(ensemble, session, until, &mut health).await?;
-    let config = &ensemble.config;
+    limits::examine(context, session.timeout(), serving, &mut health).await;
+    access(session, until, &mut health).await?;
+    let config = &context.config;
     config.password_rule().examine(config.hosts(), &mut health);
     Ok(health)
-}
-
-/// Adds to an error of connecting how each server answers.
-pub(crate) async fn explain(config: &ZooKeeperConfig, clock: &dyn Clock, error: Error) -> Error {
-    if error.kind() != ErrorKind::Unavailable {
-        return error;
-    }
-    let states: Vec<_> = statuses(config, clock)
-        .await
-        .into_iter()
-        .map(|(server, status)| format!("{server}: {}", status.state.words()))
-        .collect();
-    Error::new(
-        ErrorKind::Unavailable,
-        format!("no session could be opened ({})", states.join("; ")),
-    )
-    .on("zookeeper")
-    .caused_by(error.message().to_owned())
-}
-
-struct Status {
-    state: State,
-    version: Option<String>,
-}
-
-enum State {
-    Unreachable(String),
-    /// It accepts connections and does not tell.
-    Silent,
-    /// It accepts connections and closes them.
-    Closed,
-    NoQuorum,
-    ReadOnly,
-    /// As leader, follower, observer or alone.
-    Serving(String),
-}
-
-impl State {
-    fn words(&self) -> String {
-        match self {
-            Self::Unreachable(why) => why.clone(),
-            Self::Silent => "connected, but it does not answer `srvr`".into(),
-            Self::Closed => {
-                "it closes the connection at once: it has as many from this address as it may (maxClientCnxns), or wants TLS"
-                    .into()
-            }
-            Self::NoQuorum => "it does not serve: no quorum".into(),
-            Self::ReadOnly => "it serves reads only: no quorum".into(),
-            Self::Serving(mode) => format!("serves as {mode}"),
-        }
-    }
-}
-
-/// Asks all servers at the same time.
-async fn statuses<'a>(config: &'a ZooKeeperConfig, clock: &dyn Clock) -> Vec<(&'a String, Status)> {
-    let asked = config
-        .servers
-        .iter()
-        .map(async |server| (server, status(config, clock, server).await));
-    join_all(asked).await
-}
-
-/// Asks one server with the four-letter word that is allowed by default.
-async fn status(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> Status {
-    let unreachable = |why: String| Status {
-        state: State::Unreachable(why),
-        version: None,
-    };
-    let silent = Status {
-        state: State::Silent,
-        version: None,
-    };
-    let asked = async {
-        let mut answer = String::new();
-        match TcpStream::connect(server).await {
-            Ok(_) if config.tls.is_some() => return Ok(None),
-            Ok(mut stream) => {
-                if stream.write_all(b"srvr").await.is_ok() {
-                    let _ = stream.read_to_string(&mut answer).await;
-                }
-            }
-            // Closed before the system said that it was open.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
-                ) => {}
-            Err(error) => return Err(error.to_string()),
-        }
-        Ok(Some(answer))
-    };
-    let answer = tokio::select! {
-        biased;
-        answer = asked => answer,
-        () = clock.sleep(PROBE) => Err("no answer within a second".into()),
-    };
-    match answer {
-        Err(why) => unreachable(why),
-        Ok(None) => silent,
-        Ok(Some(answer)) if answer.is_empty() => Status {
-            state: State::Closed,
-            version: None,
-        },
-        Ok(Some(answer)) if answer.contains("not currently serving") => Status {
-            state: State::NoQuorum,
-            version: None,
-        },
-        Ok(Some(answer)) => match line(&answer, "Mode: ") {
-            None => silent,
-            Some(mode) => Status {
-                state: match mode {
-                    "read-only" => State::ReadOnly,
-                    mode => State::Serving(mode.to_owned()),
-                },
-                version: line(&answer, "Zookeeper version: ")
-                    .and_then(|version| version.split(['-', ',']).next())
-                    .map(str::to_owned),
-            },
-        },
-    }
-}
-
-fn line<'a>(answer: &'a str, start: &str) -> Option<&'a str> {
-    answer
-        .lines()
-        .find_map(|line| line.strip_prefix(start))
-        .map(str::trim)
 }
 
 /// How many servers vote.
@@ -242,8 +106,8 @@ async fn members(
     Ok(())
 }
 
-fn timeouts(ensemble: &Arc<Ensemble>, session: &Session, health: &mut Health) {
-    let (asked, granted) = (ensemble.config.session_timeout, session.timeout());
+fn timeouts(context: &StoreContext, session: &Session, health: &mut Health) {
+    let (asked, granted) = (context.config.session_timeout, session.timeout());
     let (verdict, detail) = if asked == granted {
         (Verdict::Pass, format!("{granted:?}, as asked for"))
     } else {
@@ -258,12 +122,7 @@ fn timeouts(ensemble: &Arc<Ensemble>, session: &Session, health: &mut Health) {
 }
 
 /// Who may touch our tree.
-async fn access(
-    ensemble: &Arc<Ensemble>,
-    session: &Arc<Session>,
-    until: Moment,
-    health: &mut Health,
-) -> Result<()> {
+async fn access(session: &Arc<Session>, until: Moment, health: &mut Health) -> Result<()> {
     let client = session.client()?;
     let acl = match session
         .answer(Access::Read, until, client.get_acl(&session.layout().locks))
@@ -285,7 +144,7 @@ async fn access(
             && (entry.permission().has(Permission::CREATE)
                 || entry.permission().has(Permission::DELETE))
     });
-    let config = &ensemble.config;
+    let config = &session.context().config;
     let (verdict, detail) = match (world, config.acl) {
         (false, _) => (Verdict::Pass, "others may not touch the locks"),
         (true, AclPolicy::Open) => (

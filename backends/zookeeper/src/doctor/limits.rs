@@ -1,14 +1,14 @@
 //! What each server allows a session and a request to be, which it shows only when it is tried.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use distlock_core::{Health, MAX_VALUE_BYTES, Verdict};
 use futures_util::future::join_all;
 use zookeeper_client as zk;
 
 use crate::{
-    ensemble::{Ensemble, connect::dial},
     error::unanswered,
+    session::{StoreContext, dial::dial},
 };
 
 /// As large as a request may become: the largest record, and what goes with it.
@@ -27,7 +27,7 @@ struct Limits {
 
 /// Tries these servers, each on a connection of its own.
 pub(crate) async fn examine(
-    ensemble: &Arc<Ensemble>,
+    context: &StoreContext,
     ours: Duration,
     servers: impl Iterator<Item = &String>,
     health: &mut Health,
@@ -35,8 +35,8 @@ pub(crate) async fn examine(
     let tried = servers.map(async |server| {
         let limits = tokio::select! {
             biased;
-            limits = limits_of(ensemble, ours, server) => limits,
-            () = ensemble.clock.sleep(PROBE) => None,
+            limits = limits_of(context, ours, server) => limits,
+            () = context.clock.sleep(PROBE) => None,
         };
         (server, limits)
     });
@@ -89,11 +89,11 @@ pub(crate) async fn examine(
     }
 }
 
-async fn limits_of(ensemble: &Arc<Ensemble>, ours: Duration, server: &str) -> Option<Limits> {
-    let mut config = ensemble.config.clone();
+async fn limits_of(context: &StoreContext, ours: Duration, server: &str) -> Option<Limits> {
+    let mut config = context.config.clone();
     config.servers = vec![server.to_owned()];
-    let line = ensemble.pump.line();
-    let dialled = ensemble.pump.hosting(line, dial(&config, ours)).await;
+    let line = context.pump.line();
+    let dialled = context.pump.hosting(line, dial(&config, ours)).await;
     let client = dialled.ok()?;
     // There is no such node, so a server that reads the request says so.
     let path = format!("/{}", "x".repeat(LARGEST));

@@ -2,5 +2,7 @@
 
 mod health;
 mod limits;
+mod servers;
 
-pub(crate) use health::{explain, health};
+pub(crate) use health::health;
+pub(crate) use servers::explain;

@@ -1,8 +1,10 @@
-//! The nodes of contenders.
+//! What is known of contenders' nodes, without asking the ensemble.
 
-pub(crate) mod holder;
-mod own;
-pub(crate) mod runs;
+pub(crate) mod known_queues;
+mod node;
+pub(crate) mod node_data;
 pub(crate) mod sequence;
+mod session_nodes;
 
-pub(crate) use own::{Attempt, Node, Nodes, Status};
+pub(crate) use node::{Node, Status, token};
+pub(crate) use session_nodes::{Attempt, Nodes};

@@ -8,10 +8,11 @@ use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 use distlock_core::{LossReason, Moment, Result};
 use zookeeper_client as zk;
 
-use super::{Sent, Session, lock};
+use super::state::{Sent, Session};
 use crate::{
     error::{Access, meaning, not_trusted, session_ended},
     nodes::Node,
+    sync::lock,
 };
 
 /// How long somebody else's proof is waited for. Renewals wait too, and must not depend on anybody.
@@ -45,7 +46,7 @@ impl Session {
     /// was deposed goes on answering `sync`; and it is committed also where these credentials may
     /// not read the root.
     pub(crate) fn commit_ahead(&self, client: &zk::Client) {
-        self.ensemble.requests.add(1);
+        self.context.requests.add(1);
         drop(check(client, &[self.layout().root.clone()]));
     }
 
@@ -153,67 +154,12 @@ impl Session {
         let news = node.gone(LossReason::Removed);
         if news {
             tracing::warn!(path = node.path(), "our node was removed by somebody else");
-            self.ensemble.bury(node.owner, LossReason::Removed);
+            self.context
+                .ended_leases
+                .bury(node.owner, LossReason::Removed);
             self.nodes.remove(node);
         }
         news
-    }
-
-    /// Lets a request pass the leader in each period, and gives the session up when none is
-    /// answered any more.
-    pub(super) async fn keep_proving(self: Arc<Self>) {
-        let period = lock(&self.proof).period();
-        let silence = self.timeout * SILENCE_PERCENT / 100;
-        while self.ended().is_none() {
-            let heard = lock(&self.proof).heard();
-            tokio::select! {
-                biased;
-                _ = self.wait_for_end() => return,
-                () = self.clock().sleep((heard + period).since(self.clock().now())) => {}
-            }
-            // A process that was stopped finds the answers it has missed within a moment.
-            let limit = (heard + silence).max(self.clock().now() + self.timeout / 20);
-            if lock(&self.proof).heard() == heard && self.beat(limit).await.is_err() {
-                let now = self.clock().now();
-                if now >= limit && lock(&self.proof).heard() == heard {
-                    self.give_up();
-                    return;
-                }
-                // The connection was lost: there is another one, or there will be.
-                tokio::select! {
-                    biased;
-                    _ = self.wait_for_end() => return,
-                    () = self.clock().sleep(Duration::from_millis(20)) => {}
-                }
-            }
-        }
-    }
-
-    /// A request that passes the leader and costs it nothing.
-    async fn beat(&self, until: Moment) -> Result<()> {
-        self.connected(until).await?;
-        let client = self.client()?;
-        let sent = self.sending();
-        let answer = client.sync(&self.layout().root);
-        match self.answer(Access::Read, until, answer).await? {
-            Ok(()) => {
-                self.answered(sent, false);
-                Ok(())
-            }
-            Err(error) => Err(meaning(error, Access::Read)),
-        }
-    }
-
-    /// Nobody answers for it: it is over, and nothing is sent that would keep it alive at the
-    /// servers.
-    fn give_up(&self) {
-        tracing::warn!(
-            session = format_args!("{:#x}", self.id),
-            "nobody has answered this session for {SILENCE_PERCENT} % of its timeout, giving it up"
-        );
-        // First, because who waits for a watch of it must stop before its client does.
-        self.end(LossReason::SessionLost);
-        self.ensemble.pump.cut(self.line);
     }
 
     /// The right to send a proof, or how long to wait for somebody else's. Whoever is at it may be on a runtime that is
@@ -229,6 +175,63 @@ impl Session {
         *proving = Some(now);
         Ok(ProofTurn(self, now))
     }
+}
+
+/// Lets a request pass the leader in each period, and gives the session up when none is
+/// answered any more.
+pub(crate) async fn keep_proving(session: Arc<Session>) {
+    let period = lock(&session.proof).period();
+    let silence = session.timeout * SILENCE_PERCENT / 100;
+    while session.ended().is_none() {
+        let heard = lock(&session.proof).heard();
+        tokio::select! {
+            biased;
+            _ = session.wait_for_end() => return,
+            () = session.clock().sleep((heard + period).since(session.clock().now())) => {}
+        }
+        // A process that was stopped finds the answers it has missed within a moment.
+        let limit = (heard + silence).max(session.clock().now() + session.timeout / 20);
+        if lock(&session.proof).heard() == heard && beat(&session, limit).await.is_err() {
+            let now = session.clock().now();
+            if now >= limit && lock(&session.proof).heard() == heard {
+                give_up(&session);
+                return;
+            }
+            // The connection was lost: there is another one, or there will be.
+            tokio::select! {
+                biased;
+                _ = session.wait_for_end() => return,
+                () = session.clock().sleep(Duration::from_millis(20)) => {}
+            }
+        }
+    }
+}
+
+/// A request that passes the leader and costs it nothing.
+async fn beat(session: &Session, until: Moment) -> Result<()> {
+    session.connected(until).await?;
+    let client = session.client()?;
+    let sent = session.sending();
+    let answer = client.sync(&session.layout().root);
+    match session.answer(Access::Read, until, answer).await? {
+        Ok(()) => {
+            session.answered(sent, false);
+            Ok(())
+        }
+        Err(error) => Err(meaning(error, Access::Read)),
+    }
+}
+
+/// Nobody answers for it: it is over, and nothing is sent that would keep it alive at the
+/// servers.
+fn give_up(session: &Session) {
+    tracing::warn!(
+        session = format_args!("{:#x}", session.id),
+        "nobody has answered this session for {SILENCE_PERCENT} % of its timeout, giving it up"
+    );
+    // First, because who waits for a watch of it must stop before its client does.
+    session.end(LossReason::SessionLost);
+    session.context.pump.cut(session.line);
 }
 
 /// Whether a check that failed was committed for a session that lived. The leader looks at the

@@ -24,7 +24,7 @@ use async_task::Runnable;
 use distlock_core::panics;
 use futures_util::task::AtomicWaker;
 
-use crate::session::lock;
+use crate::sync::lock;
 
 /// Steps in a row, after which the thread looks at its sockets, and a caller goes its own way.
 const THREAD_STEPS: usize = 64;

@@ -17,7 +17,7 @@
 use std::{
     fmt,
     future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -29,20 +29,21 @@ use tokio::{
 use zookeeper_client as zk;
 
 use super::{
+    context::StoreContext,
     proof::{self, ProofChain},
     pump::Line,
+    tree::acls,
 };
 use crate::{
-    config::AclPolicy,
-    ensemble::Ensemble,
     error::{Access, closed, no_answer, not_connected, session_ended, unanswered},
     names::Layout,
-    nodes::{Nodes, runs::Runs},
+    nodes::{Nodes, known_queues::Runs},
+    sync::lock,
 };
 
 /// One session.
 pub(crate) struct Session {
-    pub(super) ensemble: Arc<Ensemble>,
+    pub(super) context: Arc<StoreContext>,
     /// `None` once it is being closed: the client says goodbye when its last clone is gone.
     pub(super) client: Mutex<Option<Arc<zk::Client>>>,
     pub(super) id: i64,
@@ -56,7 +57,7 @@ pub(crate) struct Session {
     /// When the proof was begun that is on its way: one at a time, as long as it does not take too long.
     pub(super) proving: Mutex<Option<Moment>>,
     pub(super) proof_is_over: Notify,
-    ended: watch::Sender<Option<LossReason>>,
+    pub(super) ended: watch::Sender<Option<LossReason>>,
     pub(crate) nodes: Nodes,
     pub(crate) runs: Runs,
 }
@@ -81,20 +82,18 @@ pub(crate) struct Sent {
 impl Session {
     /// Takes over a client that has just connected.
     ///
-    /// `states` has seen every state since the connection was made. The session was opened at
-    /// `opened` or later.
-    pub(crate) fn start(
-        ensemble: &Arc<Ensemble>,
+    /// The session was opened at `opened` or later.
+    pub(crate) fn new(
+        context: &Arc<StoreContext>,
         client: zk::Client,
-        states: zk::StateWatcher,
         line: Line,
         epoch: Epoch,
         tick: Duration,
         opened: Moment,
     ) -> Arc<Self> {
         let proof = ProofChain::new(client.session_timeout(), tick, opened);
-        let session = Arc::new(Self {
-            ensemble: Arc::clone(ensemble),
+        Arc::new(Self {
+            context: Arc::clone(context),
             id: client.session_id().0,
             timeout: client.session_timeout(),
             longest_lease: proof::longest_lease(client.session_timeout(), tick),
@@ -112,11 +111,7 @@ impl Session {
             nodes: Nodes::new(),
             runs: Runs::default(),
             client: Mutex::new(Some(Arc::new(client))),
-        });
-        session.spawn(Arc::clone(&session).follow(states));
-        session.spawn(crate::queue::warden::watch_over(Arc::clone(&session)));
-        session.spawn(Arc::clone(&session).keep_proving());
-        session
+        })
     }
 
     pub(crate) const fn id(&self) -> i64 {
@@ -139,19 +134,19 @@ impl Session {
     }
 
     pub(crate) fn clock(&self) -> &dyn Clock {
-        &*self.ensemble.clock
+        &*self.context.clock
     }
 
     pub(crate) fn layout(&self) -> &Layout {
-        &self.ensemble.layout
+        &self.context.layout
     }
 
-    pub(crate) const fn ensemble(&self) -> &Arc<Ensemble> {
-        &self.ensemble
+    pub(crate) const fn context(&self) -> &Arc<StoreContext> {
+        &self.context
     }
 
     pub(crate) fn acls(&self) -> zk::Acls<'static> {
-        acls(self.ensemble.config.acl)
+        acls(self.context.config.acl)
     }
 
     pub(crate) fn epoch(&self) -> Epoch {
@@ -171,9 +166,16 @@ impl Session {
         }
     }
 
+    /// What follows the client's states until the session is closed.
+    pub(crate) fn client_states(&self) -> Option<zk::StateWatcher> {
+        lock(&self.client)
+            .as_ref()
+            .map(|client| client.state_watcher())
+    }
+
     /// Runs something on the backend's own thread. It must end soon after the session does.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let runtime: &Runtime = &self.ensemble.runtime;
+        let runtime: &Runtime = &self.context.runtime;
         // The runtime ends with the supervisor, and then drops what is left.
         drop(runtime.spawn(task));
     }
@@ -190,7 +192,7 @@ impl Session {
             biased;
             _ = ended.wait_for(Option::is_some) => Err(session_ended()),
             _ = link.wait_for(ready) => Ok(()),
-            () = self.clock().sleep(until.since(self.clock().now())) => Err(not_connected()),
+            () = self.context.sleep_until(until) => Err(not_connected()),
         }
     }
 
@@ -201,7 +203,7 @@ impl Session {
 
     /// Sends requests whose answers are waited for right afterwards.
     pub(crate) fn send<T>(&self, requests: impl FnOnce() -> T) -> T {
-        self.ensemble.pump.send(requests)
+        self.context.pump.send(requests)
     }
 
     /// Waits for the answer to a request until the limit.
@@ -211,8 +213,8 @@ impl Session {
         until: Moment,
         reply: impl Future<Output = Result<T, zk::Error>>,
     ) -> Result<Result<T, zk::Error>> {
-        self.ensemble.requests.add(1);
-        let _waiting = self.ensemble.pump.waiting();
+        self.context.requests.add(1);
+        let _waiting = self.context.pump.waiting();
         tokio::select! {
             biased;
             answer = reply => Ok(answer.map_err(|error| match self.ended() {
@@ -220,7 +222,7 @@ impl Session {
                 Some(_) => zk::Error::SessionExpired,
                 None => unanswered(error),
             })),
-            () = self.clock().sleep(until.since(self.clock().now())) => Err(no_answer(access)),
+            () = self.context.sleep_until(until) => Err(no_answer(access)),
         }
     }
 
@@ -255,99 +257,11 @@ impl Session {
             .send_if_modified(|ended| ended.is_none() && ended.replace(reason).is_none());
         if first {
             for node in self.nodes.take_all() {
-                self.ensemble.bury(node.owner, reason);
+                self.context.ended_leases.bury(node.owner, reason);
                 node.gone(reason);
             }
             self.runs.clear();
             lock(&self.client).take();
-        }
-    }
-
-    /// Gives up every place in a queue, waits until no lock is held any more, and says goodbye, so that followers are
-    /// woken at once. (A lock that is still held keeps its node until its lease has run out: its holder believes in it.)
-    pub(crate) async fn close(self: &Arc<Self>) {
-        self.nodes.emptied(self).await;
-        let farewell = lock(&self.client)
-            .as_ref()
-            .map(|client| client.state_watcher());
-        self.end(LossReason::SessionLost);
-        if let Some(mut states) = farewell {
-            let goodbye = async { while !states.changed().await.is_terminated() {} };
-            tokio::select! {
-                () = goodbye => {}
-                () = self.clock().sleep(Duration::from_secs(1)) => {}
-            }
-        }
-    }
-
-    /// Follows the state of the connection.
-    async fn follow(self: Arc<Self>, mut states: zk::StateWatcher) {
-        let mut ended = self.ended.subscribe();
-        loop {
-            let state = tokio::select! {
-                state = states.changed() => state,
-                _ = ended.wait_for(Option::is_some) => return,
-            };
-            // Any change means that the connection was another one before; two changes may be seen as one.
-            self.link.send_modify(|link| {
-                link.up = false;
-                link.verified = false;
-                link.generation += 1;
-            });
-            lock(&self.proof).reconnected();
-            match state {
-                state if state.is_terminated() => {
-                    self.end(LossReason::SessionLost);
-                    return;
-                }
-                zk::SessionState::SyncConnected => {
-                    self.link.send_modify(|link| link.up = true);
-                    self.spawn(Arc::clone(&self).verify());
-                }
-                // Disconnected; or connected without leave to write, where there is nothing to do.
-                _ => {}
-            }
-        }
-    }
-
-    /// Finds out whether the connection still carries this session.
-    async fn verify(self: Arc<Self>) {
-        let generation = self.link.borrow().generation;
-        let current = |link: &Link| link.generation == generation && link.up;
-        loop {
-            if !current(&self.link.borrow()) || self.ended().is_some() {
-                return;
-            }
-            let Ok(client) = self.client() else { return };
-            let at = self.clock().now();
-            self.ensemble.requests.add(2);
-            match probe(&client, self.layout(), self.acls()).await {
-                Ok(owner) if owner == self.id => {
-                    let mut verified = false;
-                    self.link.send_if_modified(|link| {
-                        verified = current(link);
-                        link.verified |= verified;
-                        verified
-                    });
-                    if verified {
-                        self.answered(Sent { at, generation }, true);
-                    }
-                    return;
-                }
-                Ok(other) => {
-                    tracing::warn!(
-                        ours = format_args!("{:#x}", self.id),
-                        theirs = format_args!("{other:#x}"),
-                        "the ensemble answers for another session than ours"
-                    );
-                    self.end(LossReason::SessionLost);
-                    return;
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "cannot verify the session yet");
-                    self.clock().sleep(Duration::from_millis(50)).await;
-                }
-            }
         }
     }
 }
@@ -360,36 +274,4 @@ impl fmt::Debug for Session {
             .field("ended", &self.ended())
             .finish_non_exhaustive()
     }
-}
-
-pub(crate) fn acls(policy: AclPolicy) -> zk::Acls<'static> {
-    match policy {
-        AclPolicy::Creator => zk::Acls::creator_all(),
-        AclPolicy::Open => zk::Acls::anyone_all(),
-    }
-}
-
-/// Creates a node that vanishes with its session, and tells whose it is.
-pub(crate) async fn probe(
-    client: &zk::Client,
-    layout: &Layout,
-    acls: zk::Acls<'_>,
-) -> Result<i64, zk::Error> {
-    let options = zk::CreateMode::EphemeralSequential.with_acls(acls);
-    let (stat, sequence) = match client.create(&layout.probe, &[], &options).await {
-        Err(zk::Error::NoNode) => {
-            let parents = zk::CreateMode::Persistent.with_acls(acls);
-            client.mkdir(&layout.root, &parents).await?;
-            client.create(&layout.probe, &[], &options).await?
-        }
-        created => created?,
-    };
-    // Sent right away; nobody waits for it. What a lost connection leaves behind vanishes with the session.
-    drop(client.delete(&format!("{}{sequence}", layout.probe), None));
-    Ok(stat.ephemeral_owner)
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it holds one of these.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,14 +3,6 @@
 use distlock_core::{AcquireRequest, FencingToken, HolderInfo, HolderLabel, OwnerId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
-use zookeeper_client as zk;
-
-use crate::{
-    error::{Access, meaning},
-    queue::recipe,
-    session::Session,
-};
-use distlock_core::{Moment, Result};
 
 /// A node's data. Other recipes write other things.
 #[derive(Serialize, Deserialize)]
@@ -61,35 +53,6 @@ pub(crate) fn read(data: &[u8], token: FencingToken) -> HolderInfo {
     };
     info.token = Some(token);
     info
-}
-
-/// Asks the ensemble who a node belongs to; `None` when it is gone.
-pub(crate) async fn ask(
-    session: &Session,
-    path: &str,
-    until: Moment,
-) -> Result<Option<HolderInfo>> {
-    session.connected(until).await?;
-    let client = session.client()?;
-    match session
-        .answer(Access::Read, until, client.get_data(path))
-        .await?
-    {
-        Ok((data, stat)) => Ok(Some(read(&data, recipe::token(stat.czxid)?))),
-        Err(zk::Error::NoNode) => Ok(None),
-        // It stands in the queue all the same, and when it was created is no secret.
-        Err(zk::Error::NoAuth) => {
-            let stat = client.check_stat(path);
-            let stat = session.answer(Access::Read, until, stat).await?;
-            let Some(stat) = stat.map_err(|error| meaning(error, Access::Read))? else {
-                return Ok(None);
-            };
-            let mut info = unreadable();
-            info.token = Some(recipe::token(stat.czxid)?);
-            Ok(Some(info))
-        }
-        Err(error) => Err(meaning(error, Access::Read)),
-    }
 }
 
 /// Whose node may not be read.

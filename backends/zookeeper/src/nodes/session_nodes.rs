@@ -6,141 +6,15 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{FencingToken, HolderInfo, LossFeed, LossReason, LossSender, Moment, OwnerId};
-use tokio::sync::{Notify, watch};
+use distlock_core::{Moment, OwnerId};
+use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::sequence::Sequence;
-use crate::{
-    queue::recipe,
-    session::{Session, lock},
-};
+use super::node::{Node, Status};
+use crate::sync::lock;
 
 /// A node gets a watch of its own when it is this old: those who come and go quickly never pay for one.
 const ARM_AFTER: Duration = Duration::from_millis(25);
-
-/// One contender's node.
-#[derive(Debug)]
-pub(crate) struct Node {
-    pub(crate) owner: OwnerId,
-    /// The container's path.
-    pub(crate) parent: Arc<str>,
-    pub(crate) child: String,
-    pub(crate) sequence: Sequence,
-    pub(crate) token: FencingToken,
-    /// What others of this process need not ask the ensemble for.
-    pub(crate) holder: HolderInfo,
-    created: Moment,
-    status: watch::Sender<Status>,
-    /// When the lease that hangs on it runs out, by our clock; only while it is held.
-    expires: Mutex<Moment>,
-    loss: LossSender,
-}
-
-/// What a node stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Status {
-    /// A place in the queue.
-    Waiting,
-    /// A lock that was granted.
-    Held,
-    /// Nothing any more: it is being deleted.
-    Leaving,
-    /// Nothing any more: it was taken from us.
-    Gone(LossReason),
-}
-
-impl Node {
-    pub(crate) fn new(
-        owner: OwnerId,
-        parent: Arc<str>,
-        child: String,
-        sequence: Sequence,
-        token: FencingToken,
-        holder: HolderInfo,
-        created: Moment,
-    ) -> Arc<Self> {
-        let (loss, _) = LossFeed::new();
-        Arc::new(Self {
-            owner,
-            parent,
-            child,
-            sequence,
-            token,
-            holder,
-            created,
-            status: watch::Sender::new(Status::Waiting),
-            expires: Mutex::new(created),
-            loss,
-        })
-    }
-
-    pub(crate) fn path(&self) -> String {
-        format!("{}/{}", self.parent, self.child)
-    }
-
-    pub(crate) fn status(&self) -> Status {
-        *self.status.borrow()
-    }
-
-    pub(crate) fn follow(&self) -> watch::Receiver<Status> {
-        self.status.subscribe()
-    }
-
-    pub(crate) fn loss(&self) -> LossFeed {
-        self.loss.feed()
-    }
-
-    /// Whether those behind need not wait for it: its holder has let go, whether or not the ensemble knows yet.
-    pub(crate) fn is_out(&self) -> bool {
-        matches!(self.status(), Status::Leaving | Status::Gone(_))
-    }
-
-    /// It is first: grants the lock, or extends it, until that moment. `false` when it is too late for that.
-    pub(crate) fn hold(&self, until: Moment) -> bool {
-        self.status.send_if_modified(|status| {
-            let alive = matches!(status, Status::Waiting | Status::Held);
-            if alive {
-                *status = Status::Held;
-                *lock(&self.expires) = until;
-            }
-            alive
-        })
-    }
-
-    /// Its owner gives it up. `false` when somebody did before.
-    pub(crate) fn leave(&self) -> bool {
-        self.status.send_if_modified(|status| {
-            let alive = matches!(status, Status::Waiting | Status::Held);
-            if alive {
-                *status = Status::Leaving;
-            }
-            alive
-        })
-    }
-
-    /// It was deleted behind our back, or its session ended. A holder is told.
-    pub(crate) fn gone(&self, reason: LossReason) -> bool {
-        let mut was = Status::Leaving;
-        let moved = self.status.send_if_modified(|status| {
-            was = *status;
-            let alive = matches!(status, Status::Waiting | Status::Held);
-            if alive {
-                *status = Status::Gone(reason);
-            }
-            alive
-        });
-        if moved && was == Status::Held {
-            self.loss.lose(reason);
-        }
-        moved
-    }
-
-    /// When something has to be done about it at the latest.
-    fn expiry(&self) -> Option<Moment> {
-        (self.status() == Status::Held).then(|| *lock(&self.expires))
-    }
-}
 
 /// An attempt whose creation was sent, and of which nothing was heard: its node may be there or may still appear.
 #[derive(Clone, Debug)]
@@ -262,34 +136,20 @@ impl Nodes {
         inner.by_owner.drain().map(|(_, node)| node).collect()
     }
 
-    /// Lets go of every place in a queue, and waits until the last lease has run out or was released.
-    pub(crate) async fn emptied(&self, session: &Arc<Session>) {
-        let waiting: Vec<_> = {
-            let mut inner = self.inner();
-            inner.closing = true;
-            let nodes = inner.by_owner.values();
-            nodes
-                .filter(|node| node.status() == Status::Waiting)
-                .cloned()
-                .collect()
-        };
-        for node in waiting {
-            // Those behind it must not wait for the last of our leases.
-            if node.gone(LossReason::SessionLost) {
-                recipe::delete_at_length(session, node);
-            }
-        }
-        loop {
-            let emptied = self.emptied.notified();
-            let held = |node: &Arc<Node>| node.status() == Status::Held;
-            if session.ended().is_some() || !self.inner().by_owner.values().any(held) {
-                return;
-            }
-            tokio::select! {
-                () = emptied => {}
-                _ = session.wait_for_end() => return,
-            }
-        }
+    /// Refuses places in queues from now on, and answers with those that wait.
+    pub(crate) fn begin_closing(&self) -> Vec<Arc<Node>> {
+        let mut inner = self.inner();
+        inner.closing = true;
+        let nodes = inner.by_owner.values();
+        nodes
+            .filter(|node| node.status() == Status::Waiting)
+            .cloned()
+            .collect()
+    }
+
+    /// Waits until a node is removed, counted from the call.
+    pub(crate) fn removed(&self) -> impl Future<Output = ()> {
+        self.emptied.notified()
     }
 
     /// What is due.

@@ -19,10 +19,8 @@ use std::{
 
 use zookeeper_client as zk;
 
-use crate::{
-    nodes::Node,
-    session::{Session, lock},
-};
+use super::node::Node;
+use crate::sync::lock;
 
 /// For how many containers this is kept up.
 const MOST: usize = 1024;
@@ -50,12 +48,12 @@ struct Run {
     used: u64,
 }
 
-struct Watch {
+pub(crate) struct Watch {
     /// The connection it was set on.
-    generation: u64,
+    pub(crate) generation: u64,
     /// The transaction that made the container.
-    born: i64,
-    fires: Pin<Box<dyn Future<Output = zk::WatchedEvent> + Send>>,
+    pub(crate) born: i64,
+    pub(crate) fires: Pin<Box<dyn Future<Output = zk::WatchedEvent> + Send>>,
 }
 
 impl Runs {
@@ -126,7 +124,7 @@ impl Runs {
         drop(runs);
     }
 
-    fn armed(&self, parent: &str, watch: Option<Watch>) {
+    pub(crate) fn armed(&self, parent: &str, watch: Option<Watch>) {
         let mut inner = self.inner();
         if let Some(run) = inner.runs.get_mut(parent) {
             run.arming = false;
@@ -187,25 +185,4 @@ impl fmt::Debug for Run {
             .field("watched", &self.watch.is_some())
             .finish_non_exhaustive()
     }
-}
-
-/// Sets the watch on a container, in the background.
-pub(crate) fn watch(session: &Arc<Session>, parent: &Arc<str>) {
-    let (task_session, parent) = (Arc::clone(session), Arc::clone(parent));
-    session.spawn(async move {
-        let session = task_session;
-        let generation = session.generation();
-        let set = async {
-            let client = session.client().ok()?;
-            session.ensemble().requests.add(1);
-            let (stat, watcher) = client.check_and_watch_stat(&parent).await.ok()?;
-            Some(Watch {
-                generation,
-                born: stat?.czxid,
-                fires: Box::pin(watcher.changed()),
-            })
-        };
-        let watch = set.await;
-        session.runs.armed(&parent, watch);
-    });
 }

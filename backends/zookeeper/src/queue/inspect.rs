@@ -5,13 +5,14 @@ use std::sync::Arc;
 use distlock_core::{FencingToken, Forced, HolderInfo, Lease, LockInfo, LockName, Moment, Result};
 use zookeeper_client as zk;
 
-use super::recipe;
+use super::{holder::ask, list::children};
 use crate::{
     error::{Access, meaning},
     names::lock_name,
     nodes::{
-        holder,
+        node_data,
         sequence::{Sequence, in_order},
+        token,
     },
     session::Session,
 };
@@ -146,7 +147,7 @@ pub(crate) async fn force_release(
             return Ok(Forced::NotHeld);
         };
         let path = format!("{parent}/{child}");
-        let Some(holder) = holder::ask(session, &path, until).await? else {
+        let Some(holder) = ask(session, &path, until).await? else {
             continue;
         };
         match holder.token {
@@ -174,7 +175,7 @@ pub(crate) async fn remove_of_owner(
     until: Moment,
 ) -> Result<bool> {
     let parent = session.layout().container(&lease.name);
-    for child in recipe::children(session, &parent, until).await? {
+    for child in children(session, &parent, until).await? {
         let path = format!("{parent}/{child}");
         session.connected(until).await?;
         let client = session.client()?;
@@ -187,8 +188,8 @@ pub(crate) async fn remove_of_owner(
             Err(zk::Error::NoNode | zk::Error::NoAuth) => continue,
             Err(error) => return Err(meaning(error, Access::Read)),
         };
-        let is_it = holder::names(&data, lease.owner);
-        let token = recipe::token(stat.czxid)?;
+        let is_it = node_data::names(&data, lease.owner);
+        let token = token(stat.czxid)?;
         if !is_it || lease.token.is_some_and(|expected| expected != token) {
             continue;
         }
@@ -212,7 +213,7 @@ async fn first_child(
     session.connected(until).await?;
     let client = session.client()?;
     session.commit_ahead(&client);
-    let children = recipe::children(session, parent, until).await?;
+    let children = children(session, parent, until).await?;
     Ok(in_order(children)
         .into_iter()
         .next()
@@ -232,7 +233,7 @@ async fn first_of(
         None => LockInfo::free(name.clone()),
         Some((_, child)) => {
             let path = format!("{parent}/{child}");
-            let Some(holder) = holder::ask(session, &path, until).await? else {
+            let Some(holder) = ask(session, &path, until).await? else {
                 return Ok(None);
             };
             LockInfo::held(name.clone(), holder)
@@ -258,7 +259,7 @@ async fn unreadable(
     let mut info = if children == 0 {
         LockInfo::free(name.clone())
     } else {
-        LockInfo::held(name.clone(), holder::unreadable())
+        LockInfo::held(name.clone(), node_data::unreadable())
     };
     info.waiters = Some(children.saturating_sub(1));
     info.epoch = Some(session.epoch());
@@ -278,12 +279,12 @@ async fn holders_of(
     for asked in asked {
         match session.answer(Access::Read, until, asked).await? {
             Ok((data, stat)) => {
-                let mut holder = holder::read(&data, recipe::token(stat.czxid)?);
+                let mut holder = node_data::read(&data, token(stat.czxid)?);
                 holder.token = None;
                 holders.push(holder);
             }
             Err(zk::Error::NoNode) => {}
-            Err(zk::Error::NoAuth) => holders.push(holder::unreadable()),
+            Err(zk::Error::NoAuth) => holders.push(node_data::unreadable()),
             Err(error) => return Err(meaning(error, Access::Read)),
         }
     }

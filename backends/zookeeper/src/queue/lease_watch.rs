@@ -10,7 +10,7 @@ use distlock_core::LossReason;
 use tokio::task::JoinSet;
 use zookeeper_client::{self as zk, EventType};
 
-use super::recipe;
+use super::delete::delete_at_length;
 use crate::{
     error::unanswered,
     nodes::{Node, Status},
@@ -31,8 +31,11 @@ pub(crate) async fn watch_over(session: Arc<Session>) {
         for node in round.expired {
             if node.gone(LossReason::Expired) {
                 tracing::debug!(path = node.path(), "lease ran out, deleting its node");
-                session.ensemble().bury(node.owner, LossReason::Expired);
-                recipe::delete_at_length(&session, node);
+                session
+                    .context()
+                    .ended_leases
+                    .bury(node.owner, LossReason::Expired);
+                delete_at_length(&session, node);
             }
         }
         let pause = async {
@@ -59,7 +62,7 @@ async fn watch(session: Arc<Session>, node: Arc<Node>) {
             return;
         }
         let Ok(client) = session.client() else { return };
-        session.ensemble().requests.add(1);
+        session.context().requests.add(1);
         let asked = client.check_and_watch_stat(&path).await;
         match asked.map_err(unanswered) {
             Ok((Some(stat), _)) if stat.ephemeral_owner != session.id() => break,

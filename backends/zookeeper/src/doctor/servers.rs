@@ -1,0 +1,145 @@
+//! Asks each server how it is.
+
+use std::{io, time::Duration};
+
+use distlock_core::{Clock, Error, ErrorKind};
+use futures_util::future::join_all;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use crate::config::ZooKeeperConfig;
+
+/// How long one server may take to say how it is.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// Adds to an error of connecting how each server answers.
+pub(crate) async fn explain(config: &ZooKeeperConfig, clock: &dyn Clock, error: Error) -> Error {
+    if error.kind() != ErrorKind::Unavailable {
+        return error;
+    }
+    let states: Vec<_> = statuses(config, clock)
+        .await
+        .into_iter()
+        .map(|(server, status)| format!("{server}: {}", status.state.words()))
+        .collect();
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("no session could be opened ({})", states.join("; ")),
+    )
+    .on("zookeeper")
+    .caused_by(error.message().to_owned())
+}
+
+pub(super) struct Status {
+    pub(super) state: State,
+    pub(super) version: Option<String>,
+}
+
+pub(super) enum State {
+    Unreachable(String),
+    /// It accepts connections and does not tell.
+    Silent,
+    /// It accepts connections and closes them.
+    Closed,
+    NoQuorum,
+    ReadOnly,
+    /// As leader, follower, observer or alone.
+    Serving(String),
+}
+
+impl State {
+    pub(super) fn words(&self) -> String {
+        match self {
+            Self::Unreachable(why) => why.clone(),
+            Self::Silent => "connected, but it does not answer `srvr`".into(),
+            Self::Closed => {
+                "it closes the connection at once: it has as many from this address as it may (maxClientCnxns), or wants TLS"
+                    .into()
+            }
+            Self::NoQuorum => "it does not serve: no quorum".into(),
+            Self::ReadOnly => "it serves reads only: no quorum".into(),
+            Self::Serving(mode) => format!("serves as {mode}"),
+        }
+    }
+}
+
+/// Asks all servers at the same time.
+pub(super) async fn statuses<'a>(
+    config: &'a ZooKeeperConfig,
+    clock: &dyn Clock,
+) -> Vec<(&'a String, Status)> {
+    let asked = config
+        .servers
+        .iter()
+        .map(async |server| (server, status(config, clock, server).await));
+    join_all(asked).await
+}
+
+/// Asks one server with the four-letter word that is allowed by default.
+async fn status(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> Status {
+    let unreachable = |why: String| Status {
+        state: State::Unreachable(why),
+        version: None,
+    };
+    let silent = Status {
+        state: State::Silent,
+        version: None,
+    };
+    let asked = async {
+        let mut answer = String::new();
+        match TcpStream::connect(server).await {
+            Ok(_) if config.tls.is_some() => return Ok(None),
+            Ok(mut stream) => {
+                if stream.write_all(b"srvr").await.is_ok() {
+                    let _ = stream.read_to_string(&mut answer).await;
+                }
+            }
+            // Closed before the system said that it was open.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                ) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(Some(answer))
+    };
+    let answer = tokio::select! {
+        biased;
+        answer = asked => answer,
+        () = clock.sleep(PROBE) => Err("no answer within a second".into()),
+    };
+    match answer {
+        Err(why) => unreachable(why),
+        Ok(None) => silent,
+        Ok(Some(answer)) if answer.is_empty() => Status {
+            state: State::Closed,
+            version: None,
+        },
+        Ok(Some(answer)) if answer.contains("not currently serving") => Status {
+            state: State::NoQuorum,
+            version: None,
+        },
+        Ok(Some(answer)) => match line(&answer, "Mode: ") {
+            None => silent,
+            Some(mode) => Status {
+                state: match mode {
+                    "read-only" => State::ReadOnly,
+                    mode => State::Serving(mode.to_owned()),
+                },
+                version: line(&answer, "Zookeeper version: ")
+                    .and_then(|version| version.split(['-', ',']).next())
+                    .map(str::to_owned),
+            },
+        },
+    }
+}
+
+fn line<'a>(answer: &'a str, start: &str) -> Option<&'a str> {
+    answer
+        .lines()
+        .find_map(|line| line.strip_prefix(start))
+        .map(str::trim)
+}

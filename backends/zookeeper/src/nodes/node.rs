@@ -1,0 +1,145 @@
+//! One contender's node.
+
+use std::sync::{Arc, Mutex};
+
+use distlock_core::{
+    Error, ErrorKind, FencingToken, HolderInfo, LossFeed, LossReason, LossSender, Moment, OwnerId,
+    Result,
+};
+use tokio::sync::watch;
+
+use super::sequence::Sequence;
+use crate::sync::lock;
+
+/// One contender's node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) owner: OwnerId,
+    /// The container's path.
+    pub(crate) parent: Arc<str>,
+    pub(crate) child: String,
+    pub(crate) sequence: Sequence,
+    pub(crate) token: FencingToken,
+    /// What others of this process need not ask the ensemble for.
+    pub(crate) holder: HolderInfo,
+    pub(super) created: Moment,
+    status: watch::Sender<Status>,
+    /// When the lease that hangs on it runs out, by our clock; only while it is held.
+    expires: Mutex<Moment>,
+    loss: LossSender,
+}
+
+/// What a node stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// A place in the queue.
+    Waiting,
+    /// A lock that was granted.
+    Held,
+    /// Nothing any more: it is being deleted.
+    Leaving,
+    /// Nothing any more: it was taken from us.
+    Gone(LossReason),
+}
+
+impl Node {
+    pub(crate) fn new(
+        owner: OwnerId,
+        parent: Arc<str>,
+        child: String,
+        sequence: Sequence,
+        token: FencingToken,
+        holder: HolderInfo,
+        created: Moment,
+    ) -> Arc<Self> {
+        let (loss, _) = LossFeed::new();
+        Arc::new(Self {
+            owner,
+            parent,
+            child,
+            sequence,
+            token,
+            holder,
+            created,
+            status: watch::Sender::new(Status::Waiting),
+            expires: Mutex::new(created),
+            loss,
+        })
+    }
+
+    pub(crate) fn path(&self) -> String {
+        format!("{}/{}", self.parent, self.child)
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        *self.status.borrow()
+    }
+
+    pub(crate) fn follow(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    pub(crate) fn loss(&self) -> LossFeed {
+        self.loss.feed()
+    }
+
+    /// Whether those behind need not wait for it: its holder has let go, whether or not the ensemble knows yet.
+    pub(crate) fn is_out(&self) -> bool {
+        matches!(self.status(), Status::Leaving | Status::Gone(_))
+    }
+
+    /// It is first: grants the lock, or extends it, until that moment. `false` when it is too late for that.
+    pub(crate) fn hold(&self, until: Moment) -> bool {
+        self.status.send_if_modified(|status| {
+            let alive = matches!(status, Status::Waiting | Status::Held);
+            if alive {
+                *status = Status::Held;
+                *lock(&self.expires) = until;
+            }
+            alive
+        })
+    }
+
+    /// Its owner gives it up. `false` when somebody did before.
+    pub(crate) fn leave(&self) -> bool {
+        self.status.send_if_modified(|status| {
+            let alive = matches!(status, Status::Waiting | Status::Held);
+            if alive {
+                *status = Status::Leaving;
+            }
+            alive
+        })
+    }
+
+    /// It was deleted behind our back, or its session ended. A holder is told.
+    pub(crate) fn gone(&self, reason: LossReason) -> bool {
+        let mut was = Status::Leaving;
+        let moved = self.status.send_if_modified(|status| {
+            was = *status;
+            let alive = matches!(status, Status::Waiting | Status::Held);
+            if alive {
+                *status = Status::Gone(reason);
+            }
+            alive
+        });
+        if moved && was == Status::Held {
+            self.loss.lose(reason);
+        }
+        moved
+    }
+
+    /// When something has to be done about it at the latest.
+    pub(super) fn expiry(&self) -> Option<Moment> {
+        (self.status() == Status::Held).then(|| *lock(&self.expires))
+    }
+}
+
+/// The fencing token of a node: the transaction that created it.
+pub(crate) fn token(czxid: i64) -> Result<FencingToken> {
+    let too_old =
+        "the server does not tell the transaction of a creation: ZooKeeper 3.6 or later is needed";
+    match u64::try_from(czxid) {
+        Ok(czxid) => FencingToken::new(czxid),
+        Err(_) => Err(Error::new(ErrorKind::Unsupported, too_old).on("zookeeper")),
+    }
+}

@@ -1,0 +1,26 @@
+//! Watches the containers that are used again.
+
+use std::sync::Arc;
+
+use crate::{nodes::known_queues::Watch, session::Session};
+
+/// Sets the watch on a container, in the background.
+pub(crate) fn watch(session: &Arc<Session>, parent: &Arc<str>) {
+    let (task_session, parent) = (Arc::clone(session), Arc::clone(parent));
+    session.spawn(async move {
+        let session = task_session;
+        let generation = session.generation();
+        let set = async {
+            let client = session.client().ok()?;
+            session.context().requests.add(1);
+            let (stat, watcher) = client.check_and_watch_stat(&parent).await.ok()?;
+            Some(Watch {
+                generation,
+                born: stat?.czxid,
+                fires: Box::pin(watcher.changed()),
+            })
+        };
+        let watch = set.await;
+        session.runs.armed(&parent, watch);
+    });
+}

@@ -1,0 +1,106 @@
+//! Deletes nodes of this session.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{Moment, Result};
+use zookeeper_client as zk;
+
+use crate::{
+    error::{Access, meaning},
+    nodes::Node,
+    session::Session,
+};
+
+/// What became of a deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deletion {
+    /// It was there and we deleted it.
+    Done,
+    /// It had vanished before.
+    Vanished,
+}
+
+/// Deletes a node that was left, and goes on in the background when that takes too long or nobody waits any more.
+pub(crate) async fn delete(
+    session: &Arc<Session>,
+    node: &Arc<Node>,
+    until: Moment,
+) -> Result<Deletion> {
+    let mut unfinished = Unfinished {
+        session,
+        node: Some(node),
+    };
+    let deletion = try_delete(session, node, until).await;
+    if deletion.is_ok() {
+        unfinished.node = None;
+    }
+    deletion
+}
+
+/// Deletes a node in the background: again and again, until that is confirmed or the session has ended.
+pub(crate) fn delete_at_length(session: &Arc<Session>, node: Arc<Node>) {
+    let task_session = Arc::clone(session);
+    session.spawn(async move {
+        let session = task_session;
+        let mut pause = Duration::from_millis(50);
+        while session.ended().is_none() {
+            let until = session.clock().now() + Duration::from_secs(60);
+            match try_delete(&session, &node, until).await {
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::debug!(%error, path = node.path(), "cannot delete our node yet");
+                    session.clock().sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_secs(1));
+                }
+            }
+        }
+    });
+}
+
+async fn try_delete(session: &Arc<Session>, node: &Arc<Node>, until: Moment) -> Result<Deletion> {
+    let path = node.path();
+    let mut asked_before = false;
+    let deletion = loop {
+        // An ephemeral node ends with its session.
+        if session.ended().is_some() {
+            break Deletion::Vanished;
+        }
+        match session.connected(until).await {
+            Ok(()) => {}
+            Err(_) if session.ended().is_some() => break Deletion::Vanished,
+            Err(error) => return Err(error),
+        }
+        let Ok(client) = session.client() else {
+            break Deletion::Vanished;
+        };
+        let sent = session.sending();
+        let deleted = session.send(|| client.delete(&path, None));
+        match session.answer(Access::Write, until, deleted).await? {
+            Ok(()) => {
+                session.answered(sent, true);
+                break Deletion::Done;
+            }
+            Err(zk::Error::NoNode) if asked_before => break Deletion::Done,
+            Err(zk::Error::NoNode | zk::Error::SessionExpired | zk::Error::ClientClosed) => {
+                break Deletion::Vanished;
+            }
+            Err(zk::Error::ConnectionLoss) => asked_before = true,
+            Err(error) => return Err(meaning(error, Access::Write)),
+        }
+    };
+    session.nodes.remove(node);
+    Ok(deletion)
+}
+
+struct Unfinished<'a> {
+    session: &'a Arc<Session>,
+    node: Option<&'a Arc<Node>>,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(node) = self.node {
+            delete_at_length(self.session, Arc::clone(node));
+        }
+    }
+}

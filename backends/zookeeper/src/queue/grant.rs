@@ -1,0 +1,81 @@
+//! Grants the lock to a node.
+
+use std::{borrow::Cow, sync::Arc};
+
+use distlock_core::{Attempt, Grant, LossReason, Moment, Result, Ttl};
+
+use super::{container_watch::watch, holder::holder_at, list};
+use crate::{
+    error::{out_of_line, session_ended},
+    nodes::{Node, Status},
+    session::Session,
+};
+
+/// How often one attempt looks who is ahead, when those it finds are gone before they can be asked who they are.
+const LOOKS: u32 = 3;
+
+/// Grants the lock if nobody is ahead who has not let go.
+pub(crate) async fn decide(
+    session: &Arc<Session>,
+    node: &Arc<Node>,
+    ahead: &[String],
+    asked: Moment,
+    ttl: Ttl,
+    until: Moment,
+) -> Result<Attempt<Grant>> {
+    let mut ahead = Cow::Borrowed(ahead);
+    for look in 1.. {
+        let ours = session.nodes.at(&node.parent, &ahead);
+        let in_the_way = ours
+            .iter()
+            .position(|node| !node.as_ref().is_some_and(|node| node.is_out()));
+        let Some(first) = in_the_way else {
+            break;
+        };
+        let holder = match &ours[first] {
+            Some(node) => Some(node.holder.clone()),
+            None => holder_at(session, &node.parent, &ahead[first], until).await,
+        };
+        // One that has gone in between was not in the way: it may only have asked, as we do.
+        if holder.is_some() || look == LOOKS {
+            return Ok(Attempt::Busy(holder));
+        }
+        ahead = Cow::Owned(list::ahead(session, node, until).await?);
+    }
+    grant(session, node, asked, ttl, until)
+        .await
+        .map(Attempt::Acquired)
+}
+
+/// Grants or extends the lock of a node that is first, counted from `asked`.
+pub(crate) async fn grant(
+    session: &Arc<Session>,
+    node: &Arc<Node>,
+    asked: Moment,
+    ttl: Ttl,
+    until: Moment,
+) -> Result<Grant> {
+    // A proof that is a little old costs a little of the lease; a new one costs a round trip.
+    let trusted_until = session
+        .trusted_for(ttl.duration(), asked - session.timeout() / 12, until)
+        .await?;
+    let valid_for = trusted_until
+        .since(asked)
+        .min(session.longest_lease())
+        .min(ttl.duration());
+    let expires = asked + valid_for;
+    let was_held = node.status() == Status::Held;
+    if !node.hold(expires) {
+        return Err(match node.status() {
+            Status::Gone(LossReason::SessionLost) => session_ended(),
+            _ => out_of_line(),
+        });
+    }
+    session.nodes.expires(expires);
+    if !was_held && session.runs.granted(node, session.generation()) {
+        watch(session, &node.parent);
+    }
+    let mut grant = Grant::new(node.token, session.epoch(), valid_for);
+    grant.loss = node.loss();
+    Ok(grant)
+}

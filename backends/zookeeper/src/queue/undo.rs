@@ -1,0 +1,119 @@
+//! Undoes creations whose answers were lost.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{Moment, OwnerId, Result};
+use zookeeper_client as zk;
+
+use crate::{
+    error::{Access, meaning},
+    names::contender,
+    nodes::Attempt,
+    session::Session,
+};
+
+/// How long an attempt that timed out is left to whoever asks again before it is cleaned up.
+const SECOND_CHANCE: Duration = Duration::from_secs(2);
+
+/// An attempt on its way.
+pub(super) struct Entering<'a> {
+    pub(super) session: &'a Arc<Session>,
+    pub(super) owner: OwnerId,
+    /// What may have been created.
+    pub(super) attempt: Option<Attempt>,
+    /// Nobody will ask again; otherwise a second chance is given.
+    pub(super) given_up: bool,
+}
+
+impl Drop for Entering<'_> {
+    fn drop(&mut self) {
+        let Some(attempt) = self.attempt.take() else {
+            return;
+        };
+        if self.session.ended().is_some() {
+            return;
+        }
+        let (session, owner) = (Arc::clone(self.session), self.owner);
+        let delay = if self.given_up {
+            Duration::ZERO
+        } else {
+            SECOND_CHANCE
+        };
+        session.nodes.lose_track(owner, attempt);
+        let task_session = Arc::clone(&session);
+        session.spawn(async move {
+            let session = task_session;
+            session.clock().sleep(delay).await;
+            clean_up(&session, owner).await;
+        });
+    }
+}
+
+/// Finds and deletes what an attempt has left, if anything. `true` = there was something.
+async fn undo(session: &Arc<Session>, attempt: &Attempt, until: Moment) -> Result<bool> {
+    let prefix = contender(attempt.id, session.id());
+    let mut found = false;
+    loop {
+        session.connected(until).await?;
+        let client = session.client()?;
+        // Behind everything that was sent before, and as new as what a quorum has committed.
+        session.commit_ahead(&client);
+        let listed = client.list_children(&attempt.parent);
+        let children = match session.answer(Access::Read, until, listed).await? {
+            Ok(children) => children,
+            Err(zk::Error::NoNode) => return Ok(found),
+            Err(zk::Error::ConnectionLoss) => continue,
+            Err(error) => return Err(meaning(error, Access::Read)),
+        };
+        let Some(child) = children.iter().find(|child| child.starts_with(&prefix)) else {
+            return Ok(found);
+        };
+        found = true;
+        let path = format!("{}/{child}", attempt.parent);
+        match session
+            .answer(Access::Write, until, client.delete(&path, None))
+            .await?
+        {
+            // Once more, to be sure that it was the only one.
+            Ok(()) | Err(zk::Error::NoNode | zk::Error::ConnectionLoss) => {}
+            Err(error) => return Err(meaning(error, Access::Write)),
+        }
+    }
+}
+
+/// Undoes an attempt of this owner whose outcome is unknown. `true` = it had got in.
+pub(crate) async fn undo_lost(
+    session: &Arc<Session>,
+    owner: OwnerId,
+    until: Moment,
+) -> Result<bool> {
+    let Some(attempt) = session.nodes.pick_up(owner) else {
+        return Ok(false);
+    };
+    let mut entering = Entering {
+        session,
+        owner,
+        attempt: Some(attempt.clone()),
+        given_up: true,
+    };
+    let found = undo(session, &attempt, until).await?;
+    entering.attempt = None;
+    Ok(found)
+}
+
+/// Undoes a lost attempt that nobody took up again.
+async fn clean_up(session: &Arc<Session>, owner: OwnerId) {
+    let Some(attempt) = session.nodes.pick_up(owner) else {
+        return;
+    };
+    while session.ended().is_none() {
+        let until = session.clock().now() + Duration::from_secs(60);
+        match undo(session, &attempt, until).await {
+            Ok(_) => return,
+            Err(error) => {
+                tracing::debug!(%error, "cannot clean up after a lost attempt yet");
+                session.clock().sleep(Duration::from_millis(200)).await;
+            }
+        }
+    }
+}

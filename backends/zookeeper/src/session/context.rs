@@ -1,0 +1,54 @@
+//! The part of an open store that its sessions work with.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Clock, Moment};
+use tokio::{runtime::Handle as Runtime, sync::OnceCell};
+
+use super::{ended_leases::EndedLeases, pump::Pump};
+use crate::{config::ZooKeeperConfig, names::Layout};
+
+/// What outlives each session of a store.
+pub(crate) struct StoreContext {
+    pub(crate) config: ZooKeeperConfig,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) layout: Layout,
+    pub(crate) runtime: Runtime,
+    pub(crate) pump: Arc<Pump>,
+    /// The servers' tick, or longer, as far as it is known.
+    pub(crate) tick: OnceCell<Duration>,
+    pub(crate) ended_leases: EndedLeases,
+    pub(crate) requests: RequestCount,
+}
+
+impl StoreContext {
+    /// Sleeps until that moment by the store's clock.
+    pub(crate) async fn sleep_until(&self, until: Moment) {
+        self.clock.sleep(until.since(self.clock.now())).await;
+    }
+
+    /// Until when an operation that starts now may wait for its answers.
+    pub(crate) fn limit(&self) -> Moment {
+        self.clock.now() + self.config.request_timeout
+    }
+}
+
+/// How many requests were sent; the client's own pings and what opens a session are not among them.
+#[derive(Default)]
+pub(crate) struct RequestCount(AtomicU64);
+
+impl RequestCount {
+    pub(crate) fn add(&self, requests: u64) {
+        self.0.fetch_add(requests, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sent(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

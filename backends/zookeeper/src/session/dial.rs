@@ -1,0 +1,79 @@
+//! Opening a connection of the client, with the credentials and the certificates of the configuration.
+
+use std::time::Duration;
+
+#[cfg(feature = "tls")]
+use distlock_core::TlsFile;
+use distlock_core::{Error, Result};
+use zookeeper_client as zk;
+
+#[cfg(feature = "tls")]
+use crate::config::invalid;
+use crate::{
+    config::{Mechanism, ZooKeeperConfig},
+    error::{Access, meaning},
+};
+
+/// Opens a session that asks for this timeout.
+pub(crate) async fn dial(
+    config: &ZooKeeperConfig,
+    session_timeout: Duration,
+) -> Result<zk::Client> {
+    let mut connector = zk::Client::connector()
+        .with_session_timeout(session_timeout)
+        // Another server must be found well before two thirds of the session timeout are over.
+        .with_connection_timeout(session_timeout / 4)
+        .with_fail_eagerly();
+    if let Some(credentials) = &config.credentials {
+        let password = credentials.password.expose();
+        connector = match credentials.mechanism {
+            Mechanism::Digest => connector.with_auth(
+                "digest",
+                format!("{}:{password}", credentials.user).as_bytes(),
+            ),
+            Mechanism::SaslDigestMd5 => {
+                #[cfg(feature = "sasl")]
+                {
+                    connector.with_sasl(zk::SaslOptions::digest_md5(
+                        credentials.user.clone(),
+                        password.to_owned(),
+                    ))
+                }
+                // Refused when the configuration was checked.
+                #[cfg(not(feature = "sasl"))]
+                connector
+            }
+        };
+    }
+    let servers = config.servers.join(",");
+    let dialled = match &config.tls {
+        None => connector.connect(&servers).await,
+        #[cfg(feature = "tls")]
+        Some(files) => {
+            connector
+                .with_tls(tls_options(files)?)
+                .secure_connect(&servers)
+                .await
+        }
+        #[cfg(not(feature = "tls"))]
+        Some(_) => Err(zk::Error::Unimplemented),
+    };
+    dialled.map_err(|error| -> Error { meaning(error, Access::Read).during("connect") })
+}
+
+#[cfg(feature = "tls")]
+fn tls_options(files: &crate::config::TlsFiles) -> Result<zk::TlsOptions> {
+    // Small, and read once per session.
+    let text = |pem: Vec<u8>| String::from_utf8_lossy(&pem).into_owned();
+    // The client says less of what is wrong with them, and names none.
+    let bad = |error: zk::Error| invalid(format!("the TLS certificates cannot be used: {error}"));
+    let authorities = TlsFile::new("tls_ca", &files.ca).authorities(false)?;
+    let ca = zk::TlsCa::from_pem(&text(authorities)).map_err(bad)?;
+    let mut certs = zk::TlsCerts::builder().with_ca(ca);
+    if let (Some(cert), Some(key)) = (&files.cert, &files.key) {
+        let (cert, key) = TlsFile::new("tls_cert", cert).identity(TlsFile::new("tls_key", key))?;
+        let identity = zk::TlsIdentity::from_pem(&text(cert), &text(key)).map_err(bad)?;
+        certs = certs.with_identity(identity);
+    }
+    Ok(zk::TlsOptions::new().with_certs(certs.build().map_err(bad)?))
+}

@@ -1,0 +1,83 @@
+//! Follows the connection of a session: reconnects, and whether the new connection still carries this session.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::LossReason;
+use zookeeper_client as zk;
+
+use super::{
+    state::{Link, Sent, Session},
+    tree::probe,
+};
+use crate::sync::lock;
+
+/// Follows the state of the connection.
+pub(crate) async fn follow(session: Arc<Session>, mut states: zk::StateWatcher) {
+    let mut ended = session.ended.subscribe();
+    loop {
+        let state = tokio::select! {
+            state = states.changed() => state,
+            _ = ended.wait_for(Option::is_some) => return,
+        };
+        // Any change means that the connection was another one before; two changes may be seen as one.
+        session.link.send_modify(|link| {
+            link.up = false;
+            link.verified = false;
+            link.generation += 1;
+        });
+        lock(&session.proof).reconnected();
+        match state {
+            state if state.is_terminated() => {
+                session.end(LossReason::SessionLost);
+                return;
+            }
+            zk::SessionState::SyncConnected => {
+                session.link.send_modify(|link| link.up = true);
+                session.spawn(verify(Arc::clone(&session)));
+            }
+            // Disconnected; or connected without leave to write, where there is nothing to do.
+            _ => {}
+        }
+    }
+}
+
+/// Finds out whether the connection still carries this session.
+async fn verify(session: Arc<Session>) {
+    let generation = session.link.borrow().generation;
+    let current = |link: &Link| link.generation == generation && link.up;
+    loop {
+        if !current(&session.link.borrow()) || session.ended().is_some() {
+            return;
+        }
+        let Ok(client) = session.client() else { return };
+        let at = session.clock().now();
+        session.context.requests.add(2);
+        match probe(&client, session.layout(), session.acls()).await {
+            Ok(owner) if owner == session.id => {
+                let mut verified = false;
+                session.link.send_if_modified(|link| {
+                    verified = current(link);
+                    link.verified |= verified;
+                    verified
+                });
+                if verified {
+                    session.answered(Sent { at, generation }, true);
+                }
+                return;
+            }
+            Ok(other) => {
+                tracing::warn!(
+                    ours = format_args!("{:#x}", session.id),
+                    theirs = format_args!("{other:#x}"),
+                    "the ensemble answers for another session than ours"
+                );
+                session.end(LossReason::SessionLost);
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "cannot verify the session yet");
+                session.clock().sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The orderly end of a session.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::LossReason;
+
+use crate::{queue::delete::delete_at_length, session::Session};
+
+/// Gives up every place in a queue, waits until no lock is held any more, and says goodbye, so that followers are
+/// woken at once. (A lock that is still held keeps its node until its lease has run out: its holder believes in it.)
+pub(super) async fn close(session: &Arc<Session>) {
+    emptied(session).await;
+    let farewell = session.client_states();
+    session.end(LossReason::SessionLost);
+    if let Some(mut states) = farewell {
+        let goodbye = async { while !states.changed().await.is_terminated() {} };
+        tokio::select! {
+            () = goodbye => {}
+            () = session.clock().sleep(Duration::from_secs(1)) => {}
+        }
+    }
+}
+
+/// Lets go of every place in a queue, and waits until the last lease has run out or was released.
+async fn emptied(session: &Arc<Session>) {
+    for node in session.nodes.begin_closing() {
+        // Those behind it must not wait for the last of our leases.
+        if node.gone(LossReason::SessionLost) {
+            delete_at_length(session, node);
+        }
+    }
+    loop {
+        let removed = session.nodes.removed();
+        if session.ended().is_some() || session.nodes.held().is_empty() {
+            return;
+        }
+        tokio::select! {
+            () = removed => {}
+            _ = session.wait_for_end() => return,
+        }
+    }
+}

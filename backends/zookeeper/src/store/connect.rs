@@ -1,0 +1,97 @@
+//! Opening a session.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{Error, ErrorKind, Result};
+use zookeeper_client as zk;
+
+use crate::{
+    config::{ZooKeeperConfig, invalid},
+    error::{Access, meaning, session_ended},
+    queue::lease_watch,
+    session::{
+        Session, StoreContext,
+        dial::dial,
+        link, proving,
+        pump::Line,
+        tree::{acls, history, probe},
+    },
+};
+
+/// The shortest session that the servers are asked for, as a part of ours: the less, the less time
+/// a server has to answer.
+const SHORTEST: u32 = 5;
+
+/// One try: connects, makes sure that the nodes everything hangs on are there, and that we may
+/// write. The client's tasks run on that line.
+pub(crate) async fn connect(context: &Arc<StoreContext>, line: Line) -> Result<Arc<Session>> {
+    let config = &context.config;
+    let opened = context.clock.now();
+    let client = dial(config, config.session_timeout).await?;
+    let tick = tick(context, client.session_timeout()).await?;
+    let states = client.state_watcher();
+    let acls = acls(config.acl);
+    let refused = |error| meaning(error, Access::Read).during("connect");
+    let parents = zk::CreateMode::Persistent.with_acls(acls);
+    let layout = &context.layout;
+    let made = client.mkdir(&layout.records, &parents).await;
+    made.map_err(|error| match error {
+        zk::Error::NoAuth => may_not_make(config),
+        error => refused(error),
+    })?;
+    let epoch = history(&client, layout, acls).await.map_err(refused)?;
+    if probe(&client, layout, acls).await.map_err(refused)? != client.session_id().0 {
+        return Err(session_ended());
+    }
+    let session = Session::new(context, client, line, epoch, tick, opened);
+    session.spawn(link::follow(Arc::clone(&session), states));
+    session.spawn(lease_watch::watch_over(Arc::clone(&session)));
+    session.spawn(proving::keep_proving(Arc::clone(&session)));
+    tracing::debug!(?session, "session open");
+    Ok(session)
+}
+
+/// The servers' tick, or longer. They do not tell it. Unless they are told otherwise they let no
+/// session be shorter than two ticks, so a session is opened that asks for less. Where that fails,
+/// our own session is what they let be one.
+async fn tick(context: &StoreContext, granted: Duration) -> Result<Duration> {
+    let config = &context.config;
+    if let Some(tick) = config.tick_time {
+        if tick * 2 > granted {
+            return Err(invalid(format!(
+                "option `tick_time` is {tick:?}, and the servers let the session last {granted:?}: a session must last at \
+                 least two ticks"
+            )));
+        }
+        return Ok(tick);
+    }
+    let asked = context.tick.get_or_try_init(async || {
+        let shortest = dial(config, granted / SHORTEST).await?;
+        Ok::<_, Error>(shortest.session_timeout() / 2)
+    });
+    match asked.await {
+        Ok(tick) => Ok((*tick).min(granted / 2)),
+        Err(error) => {
+            tracing::debug!(%error, "no session that shows the servers' tick");
+            Ok(granted / 2)
+        }
+    }
+}
+
+/// Who may use a root may not always make it.
+fn may_not_make(config: &ZooKeeperConfig) -> Error {
+    let root = &config.root;
+    let whose = match config.credentials {
+        Some(_) => "for these credentials",
+        None => "for everybody (the URL names no credentials)",
+    };
+    Error::new(
+        ErrorKind::AccessDenied,
+        format!(
+            "these credentials may not make or use {root}: have somebody who may create it with all rights {whose}, or remove \
+             what stands there with other rights"
+        ),
+    )
+    .on("zookeeper")
+    .during("connect")
+}

@@ -1,0 +1,96 @@
+//! One user's access to an open store.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{Clock, Moment, OpenFlag, Result};
+
+use super::supervisor::Supervisor;
+use crate::{
+    config::ZooKeeperConfig,
+    doctor::explain,
+    session::{Session, StoreContext},
+};
+
+/// How long closing waits for the ensemble to be told.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// One user of an [`Supervisor`]. The session ends with the last one.
+#[derive(Debug)]
+pub(crate) struct StoreHandle {
+    supervisor: Arc<Supervisor>,
+    open: OpenFlag,
+}
+
+impl StoreHandle {
+    /// Starts the store's threads and waits for the first session.
+    pub(crate) async fn open(config: ZooKeeperConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        let handle = Self {
+            supervisor: Supervisor::start(config, clock)?,
+            open: OpenFlag::default(),
+        };
+        let context = &handle.supervisor.context;
+        match handle.supervisor.first_session().await {
+            Ok(()) => Ok(handle),
+            Err(error) => Err(explain(&context.config, &*context.clock, error).await),
+        }
+    }
+
+    /// Another one on the same session.
+    pub(crate) fn again(&self) -> Self {
+        self.supervisor.add_handle();
+        Self {
+            supervisor: Arc::clone(&self.supervisor),
+            open: OpenFlag::default(),
+        }
+    }
+
+    /// What opens its sessions.
+    pub(crate) fn supervisor(&self) -> Result<&Arc<Supervisor>> {
+        self.open.check("zookeeper")?;
+        Ok(&self.supervisor)
+    }
+
+    /// What its sessions work with.
+    pub(crate) fn context(&self) -> Result<&StoreContext> {
+        Ok(&self.supervisor()?.context)
+    }
+
+    /// Whether it is open, for whoever outlives the operation that asks.
+    pub(crate) const fn open_flag(&self) -> &OpenFlag {
+        &self.open
+    }
+
+    /// What all handles of this ensemble have sent, also those that were closed.
+    pub(crate) fn requests_sent(&self) -> u64 {
+        self.supervisor.context.requests.sent()
+    }
+
+    /// The present session, and until when the operation that asks for it may last.
+    pub(crate) async fn session(&self) -> Result<(Arc<Session>, Moment)> {
+        let supervisor = self.supervisor()?;
+        let until = supervisor.context.limit();
+        Ok((supervisor.session(until).await?, until))
+    }
+
+    /// Gives it up. When it was the last one, waits until the ensemble knows that the session has ended.
+    pub(crate) async fn close(&self) {
+        if !self.give_up() {
+            return;
+        }
+        tokio::select! {
+            () = self.supervisor.wait_until_closed() => {}
+            () = self.supervisor.context.clock.sleep(FAREWELL) => {}
+        }
+    }
+
+    /// Whether it was the last one.
+    fn give_up(&self) -> bool {
+        self.open.close() && self.supervisor.remove_handle()
+    }
+}
+
+impl Drop for StoreHandle {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}

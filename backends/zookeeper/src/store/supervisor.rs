@@ -1,0 +1,195 @@
+//! What all handles of one store share: a thread with a runtime of its own, on which the client's connection lives, and
+//! one session after the other.
+//!
+//! The thread is the backend's and nobody else's, so neither a blocked user's runtime nor a dropped one ends the session.
+//! A second handle ([`DistLock::reopen`](distlock_core::DistLock::reopen)) is another reference to the same session:
+//! contenders' nodes belong to it.
+
+use std::{
+    fmt,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use distlock_core::{Clock, Error, ErrorKind, Moment, Result, threads};
+use tokio::sync::{OnceCell, watch};
+
+use super::{closing, connect::connect};
+use crate::{
+    config::ZooKeeperConfig,
+    error::{closed, not_connected},
+    names::Layout,
+    session::{EndedLeases, RequestCount, Session, StoreContext, pump::Pump},
+};
+
+/// The shared part.
+pub(crate) struct Supervisor {
+    pub(crate) context: Arc<StoreContext>,
+    phase: watch::Sender<Phase>,
+    handles: watch::Sender<usize>,
+}
+
+#[derive(Clone)]
+enum Phase {
+    /// No session; why the last try failed.
+    Connecting(Option<Error>),
+    Live(Arc<Session>),
+    Closed,
+}
+
+impl Supervisor {
+    /// Starts the threads, for one handle.
+    pub(super) fn start(config: ZooKeeperConfig, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
+        config.check()?;
+        let no_thread = |error| threads::no_thread(error).on("zookeeper");
+        // The threads first: a runtime must not be dropped here, where others wait for this.
+        let (give, given) = mpsc::channel::<(tokio::runtime::Runtime, Arc<Self>)>();
+        std::thread::Builder::new()
+            .name("distlock-zookeeper".into())
+            .spawn(move || {
+                if let Ok((runtime, supervised)) = given.recv() {
+                    runtime.block_on(supervised.supervise());
+                }
+            })
+            .map_err(no_thread)?;
+        let pump = Pump::start().map_err(no_thread)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| {
+                pump.stop();
+                Error::new(ErrorKind::LimitExceeded, "no runtime for the session")
+                    .passing()
+                    .on("zookeeper")
+                    .caused_by(error)
+            })?;
+        let context = StoreContext {
+            layout: Layout::new(&config.root),
+            config,
+            clock,
+            runtime: runtime.handle().clone(),
+            pump,
+            tick: OnceCell::new(),
+            ended_leases: EndedLeases::default(),
+            requests: RequestCount::default(),
+        };
+        let supervisor = Arc::new(Self {
+            context: Arc::new(context),
+            phase: watch::Sender::new(Phase::Connecting(None)),
+            // The thread ends when it finds no handle, so the first one is counted before it starts.
+            handles: watch::Sender::new(1),
+        });
+        // The thread is there and waits for it.
+        let _ = give.send((runtime, Arc::clone(&supervisor)));
+        Ok(supervisor)
+    }
+
+    /// Counts one more handle.
+    pub(super) fn add_handle(&self) {
+        self.handles.send_modify(|open| *open += 1);
+    }
+
+    /// Counts one handle less. `true` = it was the last one.
+    pub(super) fn remove_handle(&self) -> bool {
+        let mut last = false;
+        self.handles.send_modify(|open| {
+            *open -= 1;
+            last = *open == 0;
+        });
+        last
+    }
+
+    /// Waits until the last session has been closed.
+    pub(super) async fn wait_until_closed(&self) {
+        let mut phase = self.phase.subscribe();
+        let _ = phase.wait_for(|phase| matches!(phase, Phase::Closed)).await;
+    }
+
+    /// The present session. Waits for one while there is none.
+    pub(crate) async fn session(&self, until: Moment) -> Result<Arc<Session>> {
+        let mut phase = self.phase.subscribe();
+        loop {
+            let last_error = match &*phase.borrow_and_update() {
+                Phase::Live(session) if session.ended().is_none() => {
+                    return Ok(Arc::clone(session));
+                }
+                Phase::Closed => return Err(closed()),
+                Phase::Connecting(Some(error)) => error.clone(),
+                Phase::Connecting(None) | Phase::Live(_) => not_connected(),
+            };
+            if !last_error.is_retryable() {
+                return Err(last_error);
+            }
+            tokio::select! {
+                biased;
+                // The sender lives in `self`, so this cannot fail.
+                _ = phase.changed() => {}
+                () = self.context.sleep_until(until) => return Err(last_error),
+            }
+        }
+    }
+
+    /// Waits for the first session.
+    pub(super) async fn first_session(&self) -> Result<()> {
+        let until = self.context.clock.now() + self.context.config.connect_timeout;
+        self.session(until).await.map(|_| ())
+    }
+
+    /// One session after the other, until the last handle is closed.
+    async fn supervise(self: Arc<Self>) {
+        let mut handles = self.handles.subscribe();
+        let mut failures = 0u32;
+        loop {
+            let pump = &self.context.pump;
+            let line = pump.line();
+            let connected = tokio::select! {
+                biased;
+                _ = handles.wait_for(|open| *open == 0) => break,
+                connected = pump.hosting(line, connect(&self.context, line)) => connected,
+            };
+            match connected {
+                Ok(session) => {
+                    failures = 0;
+                    self.phase.send_replace(Phase::Live(Arc::clone(&session)));
+                    let ended = tokio::select! {
+                        biased;
+                        reason = session.wait_for_end() => Some(reason),
+                        _ = handles.wait_for(|open| *open == 0) => None,
+                    };
+                    match ended {
+                        Some(reason) => {
+                            tracing::warn!(%reason, session = format_args!("{:#x}", session.id()), "session ended, opening a new one");
+                            self.phase.send_replace(Phase::Connecting(None));
+                        }
+                        None => {
+                            closing::close(&session).await;
+                            break;
+                        }
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "no session yet");
+                    failures += 1;
+                    self.phase.send_replace(Phase::Connecting(Some(error)));
+                    let pause = Duration::from_millis(100 << failures.min(4));
+                    let jittered = pause.mul_f64(0.5 + fastrand::f64() / 2.0);
+                    tokio::select! {
+                        _ = handles.wait_for(|open| *open == 0) => break,
+                        () = self.context.clock.sleep(jittered) => {}
+                    }
+                }
+            }
+        }
+        self.phase.send_replace(Phase::Closed);
+        self.context.pump.stop();
+    }
+}
+
+impl fmt::Debug for Supervisor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Supervisor")
+            .field("servers", &self.context.config.servers)
+            .field("root", &self.context.config.root)
+            .finish_non_exhaustive()
+    }
+}
