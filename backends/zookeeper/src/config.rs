@@ -162,7 +162,7 @@ impl ZooKeeperConfig {
         };
         let mut config = Self::new(servers.split(',').map(with_port));
         if let Some(root) = root {
-            config.root = decoded("the root path", root)?;
+            config.root = percent_decode("the root path", root)?;
         }
         if let Some(user) = user {
             // The text is a secret: no part of it goes into a message.
@@ -170,8 +170,8 @@ impl ZooKeeperConfig {
                 invalid("the user in the URL has no password: write `user:password@`")
             })?;
             config.credentials = Some(Credentials {
-                user: decoded("the user", user)?,
-                password: Secret(decoded("the password", password)?),
+                user: percent_decode("the user", user)?,
+                password: Secret(percent_decode("the password", password)?),
                 mechanism: Mechanism::Digest,
             });
             config.acl = AclPolicy::Creator;
@@ -194,7 +194,7 @@ impl ZooKeeperConfig {
                 "tls_ca" => ca = Some(PathBuf::from(value)),
                 "tls_cert" => cert = Some(PathBuf::from(value)),
                 "tls_key" => key = Some(PathBuf::from(value)),
-                _ => return Err(unknown(name)),
+                _ => return Err(unknown_option(name)),
             }
         }
         config.tls = match (ca, cert, key) {
@@ -394,7 +394,7 @@ fn duration(option: &str, value: &str) -> Result<Duration> {
         .map_err(|error| invalid(format!("option `{option}`: {}", error.message())))
 }
 
-fn decoded(what: &str, text: &str) -> Result<String> {
+fn percent_decode(what: &str, text: &str) -> Result<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
@@ -415,7 +415,7 @@ fn decoded(what: &str, text: &str) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| invalid(format!("{what} is not UTF-8")))
 }
 
-fn unknown(name: &str) -> Error {
+fn unknown_option(name: &str) -> Error {
     let nearest = ZooKeeperConfig::OPTIONS
         .into_iter()
         .max_by(|a, b| strsim::jaro_winkler(name, a).total_cmp(&strsim::jaro_winkler(name, b)))

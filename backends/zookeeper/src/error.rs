@@ -13,7 +13,7 @@ pub(crate) enum Access {
 }
 
 /// Reads a client's error. Answers that a caller expects (no such node, another version) are handled before.
-pub(crate) fn meaning(error: zk::Error, access: Access) -> Error {
+pub(crate) fn translate(error: zk::Error, access: Access) -> Error {
     let (kind, what) = kind(&error, access);
     let error = Error::new(kind, what).on("zookeeper").caused_by(error);
     match kind {
@@ -25,7 +25,7 @@ pub(crate) fn meaning(error: zk::Error, access: Access) -> Error {
 
 /// Why a request got no answer. The client calls a connection lost only when the server closed it; one that was reset, or on
 /// which the server fell silent, ends its requests with an error of its own. Whoever sent them has the same to do.
-pub(crate) fn unanswered(error: zk::Error) -> zk::Error {
+pub(crate) fn as_connection_loss(error: zk::Error) -> zk::Error {
     match error {
         zk::Error::Custom(why) => {
             tracing::debug!(%why, "the connection failed");
@@ -83,7 +83,7 @@ pub(crate) fn closed() -> Error {
 }
 
 /// Somebody removed our place from the queue.
-pub(crate) fn out_of_line() -> Error {
+pub(crate) fn entry_removed() -> Error {
     Error::new(
         ErrorKind::Lost,
         "our place in the queue was removed by somebody else",
@@ -229,11 +229,15 @@ mod tests {
         ];
         for (error, read, write) in table {
             let passes = matches!(read, ErrorKind::Unavailable | ErrorKind::LimitExceeded);
-            let said = meaning(error.clone(), Access::Read);
+            let said = translate(error.clone(), Access::Read);
             assert_eq!(said.is_retryable(), passes, "{error}");
-            assert_eq!(meaning(error.clone(), Access::Read).kind(), read, "{error}");
             assert_eq!(
-                meaning(error.clone(), Access::Write).kind(),
+                translate(error.clone(), Access::Read).kind(),
+                read,
+                "{error}"
+            );
+            assert_eq!(
+                translate(error.clone(), Access::Write).kind(),
                 write,
                 "{error}"
             );

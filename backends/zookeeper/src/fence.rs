@@ -9,7 +9,7 @@
 use distlock_core::{Error, ErrorKind, Fence, FenceError, FenceGuard};
 use zookeeper_client::{self as zk, Client, MultiWriteError, MultiWriteResult, MultiWriter};
 
-use crate::error::{Access, meaning};
+use crate::error::{Access, translate};
 
 /// How often the bar may be raised by others between the look at it and the change.
 const ATTEMPTS: u32 = 32;
@@ -59,7 +59,7 @@ pub async fn write(
                 source: zk::Error::BadVersion,
             }) => client.sync(bar).await.map_err(read)?,
             Err(MultiWriteError::OperationFailed { index, source }) if index > 0 => {
-                let refused = meaning(source, Access::Write);
+                let refused = translate(source, Access::Write);
                 let step = format!("step {index} of the change was refused");
                 let refused = Error::new(refused.kind(), step).caused_by(refused);
                 return Err(FenceError::Failed(refused.on("zookeeper")));
@@ -83,6 +83,6 @@ fn failed(bar: &str, error: zk::Error, access: Access) -> FenceError {
             format!("the fence {bar:?} is not there: create its node together with the data"),
         )
         .on("zookeeper"),
-        error => meaning(crate::error::unanswered(error), access),
+        error => translate(crate::error::as_connection_loss(error), access),
     })
 }

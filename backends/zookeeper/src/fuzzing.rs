@@ -10,19 +10,19 @@ use crate::{
 /// Who a contender's node belongs to.
 #[must_use]
 pub fn holder(data: &[u8], token: FencingToken) -> HolderInfo {
-    node_data::read(data, token)
+    node_data::parse(data, token)
 }
 
 /// Whether a node's data names this owner.
 #[must_use]
 pub fn names(data: &[u8], owner: OwnerId) -> bool {
-    node_data::names(data, owner)
+    node_data::is_owned_by(data, owner)
 }
 
 /// The data of a request's node.
 #[must_use]
 pub fn written(request: &AcquireRequest) -> Vec<u8> {
-    node_data::write(request)
+    node_data::encode(request)
 }
 
 /// Whether one child stands before another in the queue; `None` where one is no contender's.

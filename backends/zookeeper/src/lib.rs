@@ -97,7 +97,7 @@ pub use config::{AclPolicy, Credentials, Mechanism, Secret, TlsFiles, ZooKeeperC
 #[derive(Debug)]
 pub struct ZooKeeper {
     lock: Arc<lock::Locks>,
-    records: Arc<records::Values>,
+    records: Arc<records::RecordStore>,
 }
 
 impl ZooKeeper {
@@ -115,7 +115,7 @@ impl ZooKeeper {
     pub async fn open(config: ZooKeeperConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         let handle = store::StoreHandle::open(config, clock).await?;
         let (session, _) = handle.session().await?;
-        let records = Arc::new(records::Values::new(handle.again()));
+        let records = Arc::new(records::RecordStore::new(handle.another()));
         let lock = Arc::new(lock::Locks::new(handle, &session));
         Ok(Self { lock, records })
     }

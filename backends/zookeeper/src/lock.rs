@@ -12,18 +12,18 @@ use distlock_core::{
 
 use crate::{
     doctor,
-    nodes::Status,
+    nodes::NodeStatus,
     queue::{
         delete::{Deletion, delete},
-        enter::{Known, Place, enter},
+        enter::{KnownAhead, QueueEntry, enter},
         grant::{decide, grant},
         inspect,
-        list::ahead,
-        undo::undo_lost,
+        list::list_ahead,
+        undo::undo_unknown,
     },
     session::Session,
     store::StoreHandle,
-    wait::Queued,
+    wait::QueuedContender,
 };
 
 /// The locks under one root.
@@ -71,7 +71,7 @@ impl DistLock for Locks {
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
         self.handle.context()?;
         Ok(Arc::new(Self {
-            handle: self.handle.again(),
+            handle: self.handle.another(),
             capabilities: self.capabilities.clone(),
         }))
     }
@@ -79,41 +79,41 @@ impl DistLock for Locks {
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
         let asked = self.handle.context()?.clock.now();
         let (session, until) = self.handle.session().await?;
-        if let Some(node) = session.nodes.of(request.owner) {
+        if let Some(node) = session.nodes.of_owner(request.owner) {
             match node.status() {
-                Status::Held => {
+                NodeStatus::Held => {
                     return grant(&session, &node, asked, request.ttl, until)
                         .await
                         .map(Attempt::Acquired);
                 }
                 // Left, and asked for again: the old node goes first.
-                Status::Leaving => {
+                NodeStatus::Leaving => {
                     delete(&session, &node, until).await?;
                 }
-                Status::Waiting => {
-                    let ahead = ahead(&session, &node, until).await?;
+                NodeStatus::Waiting => {
+                    let ahead = list_ahead(&session, &node, until).await?;
                     return decide(&session, &node, &ahead, asked, request.ttl, until).await;
                 }
-                Status::Gone(_) => {}
+                NodeStatus::Gone(_) => {}
             }
         }
-        let (place, known) = enter(&session, request, until).await?;
-        let (node, ttl) = (&place.node, request.ttl);
+        let (entry, known) = enter(&session, request, until).await?;
+        let (node, ttl) = (&entry.node, request.ttl);
         let ahead = match known {
-            Known::Ours(ours) => match ours.iter().find(|node| !node.is_out()) {
+            KnownAhead::OwnNodes(ours) => match ours.iter().find(|node| !node.has_let_go()) {
                 Some(holder) => {
                     let holder = holder.holder.clone();
-                    step_out(&place, until).await;
+                    leave_queue(&entry, until).await;
                     return Ok(Attempt::Busy(Some(holder)));
                 }
                 None => Vec::new(),
             },
-            Known::Ahead(ahead) => ahead,
-            Known::Nothing => ahead(&session, node, until).await?,
+            KnownAhead::Children(ahead) => ahead,
+            KnownAhead::Unknown => list_ahead(&session, node, until).await?,
         };
         let attempt = decide(&session, node, &ahead, asked, ttl, until).await?;
         if let Attempt::Busy(_) = attempt {
-            step_out(&place, until).await;
+            leave_queue(&entry, until).await;
         }
         Ok(attempt)
     }
@@ -122,18 +122,18 @@ impl DistLock for Locks {
         let supervisor = self.handle.supervisor()?;
         let open = self.handle.open_flag();
         let (session, until) = self.handle.session().await?;
-        let queued = match session.nodes.of(request.owner) {
+        let queued = match session.nodes.of_owner(request.owner) {
             // An earlier attempt got in without being told.
-            Some(node) if !node.is_out() => {
-                let place = Place {
+            Some(node) if !node.has_let_go() => {
+                let entry = QueueEntry {
                     session: Arc::clone(&session),
                     node,
                 };
-                Queued::again(supervisor, open, request, place)
+                QueuedContender::resume(supervisor, open, request, entry)
             }
             _ => {
-                let (place, known) = enter(&session, request, until).await?;
-                Queued::new(supervisor, open, request, place, known)
+                let (entry, known) = enter(&session, request, until).await?;
+                QueuedContender::new(supervisor, open, request, entry, known)
             }
         };
         Ok(Box::new(queued))
@@ -148,18 +148,18 @@ impl DistLock for Locks {
             ));
         }
         let asked = context.clock.now();
-        if let Some(reason) = context.ended_leases.grave(lease.owner) {
+        if let Some(reason) = context.ended_leases.reason(lease.owner) {
             return Ok(Renewed::NotHeld(reason));
         }
         let (session, until) = self.handle.session().await?;
-        let Some(node) = session.nodes.of(lease.owner) else {
-            let reason = context.ended_leases.grave(lease.owner);
+        let Some(node) = session.nodes.of_owner(lease.owner) else {
+            let reason = context.ended_leases.reason(lease.owner);
             return Ok(Renewed::NotHeld(reason.unwrap_or(LossReason::SessionLost)));
         };
         if lease.token.is_some_and(|token| token != node.token) {
             return Ok(Renewed::NotHeld(LossReason::TakenOver));
         }
-        if node.status() == Status::Held {
+        if node.status() == NodeStatus::Held {
             match grant(&session, &node, asked, renewal.ttl, until).await {
                 Ok(grant) => {
                     return Ok(Renewed::Extended {
@@ -169,32 +169,32 @@ impl DistLock for Locks {
                         loss: grant.loss,
                     });
                 }
-                Err(error) if node.status() == Status::Held => return Err(error),
+                Err(error) if node.status() == NodeStatus::Held => return Err(error),
                 Err(_) => {}
             }
         }
         Ok(Renewed::NotHeld(match node.status() {
-            Status::Gone(reason) => reason,
+            NodeStatus::Gone(reason) => reason,
             _ => LossReason::Removed,
         }))
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
         let context = self.handle.context()?;
-        if context.ended_leases.grave(lease.owner).is_some() {
+        if context.ended_leases.reason(lease.owner).is_some() {
             return Ok(ReleaseOutcome::NotHeld);
         }
         let (session, until) = self.handle.session().await?;
-        let released = if let Some(node) = session.nodes.of(lease.owner) {
+        let released = if let Some(node) = session.nodes.of_owner(lease.owner) {
             if lease.token.is_some_and(|token| token != node.token) {
                 return Ok(ReleaseOutcome::NotHeld);
             }
-            node.leave();
+            node.start_leaving();
             delete(&session, &node, until).await? == Deletion::Done
-        } else if undo_lost(&session, lease.owner, until).await? {
+        } else if undo_unknown(&session, lease.owner, until).await? {
             true
         } else {
-            inspect::remove_of_owner(&session, lease, until).await?
+            inspect::delete_of_owner(&session, lease, until).await?
         };
         Ok(if released {
             ReleaseOutcome::Released {
@@ -248,9 +248,9 @@ impl DistLock for Locks {
 
 /// Leaves the queue, and waits until the ensemble knows: whoever is refused must not be in anybody's way afterwards. What
 /// fails goes on in the background, and changes nothing about the refusal.
-async fn step_out(place: &Place, until: Moment) {
-    place.node.leave();
-    if let Err(error) = delete(&place.session, &place.node, until).await {
-        tracing::debug!(%error, path = place.node.path(), "cannot leave the queue yet");
+async fn leave_queue(entry: &QueueEntry, until: Moment) {
+    entry.node.start_leaving();
+    if let Err(error) = delete(&entry.session, &entry.node, until).await {
+        tracing::debug!(%error, path = entry.node.path(), "cannot leave the queue yet");
     }
 }

@@ -23,7 +23,7 @@ use distlock_core::{
 use zookeeper_client as zk;
 
 use crate::{
-    error::{Access, meaning},
+    error::{Access, translate},
     names::record_key,
     session::Session,
     store::StoreHandle,
@@ -38,14 +38,14 @@ const MARK_OF_LIVE: u8 = 1;
 
 /// The records under one root.
 #[derive(Debug)]
-pub(crate) struct Values {
+pub(crate) struct RecordStore {
     handle: StoreHandle,
     /// The newest time of the ensemble's clock that an answer of it has carried, in milliseconds since 1970.
     server_time: AtomicI64,
 }
 
 /// A node as it was read.
-struct Found {
+struct StoredRecord {
     /// `None` = deleted.
     value: Option<Vec<u8>>,
     version: Version,
@@ -54,7 +54,7 @@ struct Found {
     written: i64,
 }
 
-impl Values {
+impl RecordStore {
     pub(crate) fn new(handle: StoreHandle) -> Self {
         Self {
             handle,
@@ -87,10 +87,10 @@ impl Values {
                     let parents = zk::CreateMode::Persistent.with_acls(session.acls());
                     let made = client.mkdir(&session.layout().records, &parents);
                     if let Err(error) = session.answer(Access::Write, until, made).await? {
-                        return Err(meaning(error, Access::Write));
+                        return Err(translate(error, Access::Write));
                     }
                 }
-                Err(error) => return Err(meaning(error, Access::Write)),
+                Err(error) => return Err(translate(error, Access::Write)),
             }
         }
     }
@@ -101,7 +101,7 @@ impl Values {
         session: &Arc<Session>,
         path: &str,
         data: &[u8],
-        over: &Found,
+        over: &StoredRecord,
         until: Moment,
     ) -> Result<Written> {
         let client = session.client()?;
@@ -109,13 +109,13 @@ impl Values {
         match session.answer(Access::Write, until, set).await? {
             Ok(stat) => self.written(&stat),
             Err(zk::Error::BadVersion | zk::Error::NoNode) => Ok(Written::Conflict),
-            Err(error) => Err(meaning(error, Access::Write)),
+            Err(error) => Err(translate(error, Access::Write)),
         }
     }
 
     /// Removes marks that are old by the ensemble's own clock. Nobody waits for it; one that was written over in the
     /// meantime has another version and stays.
-    fn reap(&self, session: &Session, marks: Vec<(String, Found)>) {
+    fn reap(&self, session: &Session, marks: Vec<(String, StoredRecord)>) {
         let Ok(client) = session.client() else { return };
         let Ok(context) = self.handle.context() else {
             return;
@@ -134,7 +134,7 @@ impl Values {
 }
 
 #[async_trait]
-impl Records for Values {
+impl Records for RecordStore {
     fn backend(&self) -> &'static str {
         "zookeeper"
     }
@@ -146,21 +146,23 @@ impl Records for Values {
 
     async fn reopen(&self) -> Result<Arc<dyn Records>> {
         self.handle.context()?;
-        Ok(Arc::new(Self::new(self.handle.again())))
+        Ok(Arc::new(Self::new(self.handle.another())))
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
         let (session, until) = self.handle.session().await?;
-        session.connected(until).await?;
+        session.wait_connected(until).await?;
         let path = session.layout().record(key);
-        Ok(read(&session, &path, until).await?.and_then(Found::entry))
+        Ok(read(&session, &path, until)
+            .await?
+            .and_then(StoredRecord::entry))
     }
 
     async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
         let (session, until) = self.handle.session().await?;
-        session.connected(until).await?;
+        session.wait_connected(until).await?;
         let client = session.client()?;
-        session.commit_ahead(&client);
+        session.barrier_write(&client);
         let mut entries = Vec::with_capacity(keys.len());
         for keys in keys.chunks(AT_ONCE) {
             let paths: Vec<_> = keys
@@ -170,7 +172,7 @@ impl Records for Values {
             let asked: Vec<_> = paths.iter().map(|path| client.get_data(path)).collect();
             for asked in asked {
                 let answer = session.answer(Access::Read, until, asked).await?;
-                entries.push(found(answer)?.and_then(Found::entry));
+                entries.push(found(answer)?.and_then(StoredRecord::entry));
             }
         }
         Ok(entries)
@@ -179,7 +181,7 @@ impl Records for Values {
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         check_value(key, value)?;
         let (session, until) = self.handle.session().await?;
-        session.connected(until).await?;
+        session.wait_connected(until).await?;
         let path = session.layout().record(key);
         let mut data = Vec::with_capacity(value.len() + 1);
         data.push(MARK_OF_LIVE);
@@ -204,7 +206,7 @@ impl Records for Values {
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
         let (session, until) = self.handle.session().await?;
-        session.connected(until).await?;
+        session.wait_connected(until).await?;
         let path = session.layout().record(key);
         let Some(present) = read(&session, &path, until)
             .await?
@@ -231,14 +233,14 @@ impl Records for Values {
         limit: u32,
     ) -> Result<Vec<(RecordKey, Entry)>> {
         let (session, until) = self.handle.session().await?;
-        session.connected(until).await?;
+        session.wait_connected(until).await?;
         let client = session.client()?;
-        session.commit_ahead(&client);
+        session.barrier_write(&client);
         let listed = client.list_children(&session.layout().records);
         let children = match session.answer(Access::Read, until, listed).await? {
             Ok(children) => children,
             Err(zk::Error::NoNode) => Vec::new(),
-            Err(error) => return Err(meaning(error, Access::Read)),
+            Err(error) => return Err(translate(error, Access::Read)),
         };
         let mut keys: Vec<_> = children
             .iter()
@@ -278,17 +280,17 @@ impl Records for Values {
     }
 }
 
-impl Found {
+impl StoredRecord {
     fn entry(self) -> Option<Entry> {
         Some(Entry::new(self.version, self.value?, None))
     }
 }
 
 /// Reads a node as the leader knows it.
-async fn read(session: &Session, path: &str, until: Moment) -> Result<Option<Found>> {
+async fn read(session: &Session, path: &str, until: Moment) -> Result<Option<StoredRecord>> {
     let client = session.client()?;
-    // Sent together; the read waits behind it at the server.
-    session.commit_ahead(&client);
+    // RequestStart together; the read waits behind it at the server.
+    session.barrier_write(&client);
     found(
         session
             .answer(Access::Read, until, client.get_data(path))
@@ -296,13 +298,13 @@ async fn read(session: &Session, path: &str, until: Moment) -> Result<Option<Fou
     )
 }
 
-fn found(answer: Result<(Vec<u8>, zk::Stat), zk::Error>) -> Result<Option<Found>> {
+fn found(answer: Result<(Vec<u8>, zk::Stat), zk::Error>) -> Result<Option<StoredRecord>> {
     let (data, stat) = match answer {
         Ok(found) => found,
         Err(zk::Error::NoNode) => return Ok(None),
-        Err(error) => return Err(meaning(error, Access::Read)),
+        Err(error) => return Err(translate(error, Access::Read)),
     };
-    Ok(Some(Found {
+    Ok(Some(StoredRecord {
         value: value(data)?,
         version: version(&stat)?,
         data_version: stat.version,

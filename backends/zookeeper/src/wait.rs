@@ -10,99 +10,102 @@ use tokio::{sync::watch, task::AbortHandle};
 use zookeeper_client as zk;
 
 use crate::{
-    error::{Access, meaning, out_of_line},
-    nodes::{Node, Status},
+    error::{Access, entry_removed, translate},
+    nodes::{Node, NodeStatus},
     queue::{
         delete::delete,
-        enter::{Known, Place, enter},
+        enter::{KnownAhead, QueueEntry, enter},
         grant::grant,
-        holder::holder_at,
+        holder::try_read_holder,
         list,
     },
     session::Session,
     store::Supervisor,
 };
 
-/// One caller's place.
-pub(crate) struct Queued {
+/// One caller's entry.
+pub(crate) struct QueuedContender {
     supervisor: Arc<Supervisor>,
     open: OpenFlag,
     request: AcquireRequest,
-    place: Option<Place>,
+    entry: Option<QueueEntry>,
     /// Who was ahead when we looked last. Nobody can get in before us, so this only shrinks.
-    ahead: Vec<Ahead>,
+    ahead: Vec<ContenderAhead>,
     /// Whether `ahead` is worth looking at without asking again.
     fresh: bool,
-    wake: Option<Wake>,
+    wake: Option<WakeSource>,
 }
 
-struct Ahead {
+struct ContenderAhead {
     child: String,
     /// When it is one of this session.
     ours: Option<Arc<Node>>,
 }
 
-impl Ahead {
+impl ContenderAhead {
     /// It is of this session and has let go.
-    fn is_out(&self) -> bool {
-        self.ours.as_ref().is_some_and(|node| node.is_out())
+    fn has_let_go(&self) -> bool {
+        self.ours.as_ref().is_some_and(|node| node.has_let_go())
     }
 }
 
 /// What tells that the one just ahead has gone.
-enum Wake {
+enum WakeSource {
     /// It is of this session: no need to ask the ensemble.
-    Ours(watch::Receiver<Status>),
+    Ours(watch::Receiver<NodeStatus>),
     /// The ensemble tells.
     Theirs(watch::Receiver<bool>, AbortHandle),
 }
 
-impl Queued {
+impl QueuedContender {
     pub(crate) fn new(
         supervisor: &Arc<Supervisor>,
         open: &OpenFlag,
         request: &AcquireRequest,
-        place: Place,
-        known: Known,
+        entry: QueueEntry,
+        known: KnownAhead,
     ) -> Self {
-        let mut queued = Self::again(supervisor, open, request, place);
-        queued.learn(known);
+        let mut queued = Self::resume(supervisor, open, request, entry);
+        queued.set_ahead(known);
         queued
     }
 
     /// A place that was there already.
-    pub(crate) fn again(
+    pub(crate) fn resume(
         supervisor: &Arc<Supervisor>,
         open: &OpenFlag,
         request: &AcquireRequest,
-        place: Place,
+        entry: QueueEntry,
     ) -> Self {
         Self {
             supervisor: Arc::clone(supervisor),
             open: open.clone(),
             request: request.clone(),
-            place: Some(place),
+            entry: Some(entry),
             ahead: Vec::new(),
             fresh: false,
             wake: None,
         }
     }
 
-    fn learn(&mut self, known: Known) {
-        let Some(place) = &self.place else { return };
+    fn set_ahead(&mut self, known: KnownAhead) {
+        let Some(entry) = &self.entry else { return };
         self.ahead = match known {
-            Known::Nothing => return,
-            Known::Ahead(children) => {
-                let ours = place.session.nodes.at(&place.node.parent, &children);
+            KnownAhead::Unknown => return,
+            KnownAhead::Children(children) => {
+                let ours = entry
+                    .session
+                    .nodes
+                    .own_children(&entry.node.parent, &children);
                 children
                     .into_iter()
                     .zip(ours)
-                    .map(|(child, ours)| Ahead { child, ours })
+                    .map(|(child, ours)| ContenderAhead { child, ours })
                     .collect()
             }
-            Known::Ours(nodes) => nodes
+            KnownAhead::OwnNodes(nodes) => nodes
                 .into_iter()
-                .map(|node| Ahead {
+                .map(|node| ContenderAhead {
                     child: node.child.clone(),
                     ours: Some(node),
                 })
@@ -112,18 +115,18 @@ impl Queued {
     }
 
     /// Lines up in the present session; a place in an older one is worth nothing.
-    async fn line_up(&mut self, until: Moment) -> Result<(Arc<Session>, Arc<Node>)> {
-        if let Some(place) = &self.place {
-            match (place.session.ended(), place.node.status()) {
-                (None, Status::Waiting | Status::Held) => {
-                    return Ok((Arc::clone(&place.session), Arc::clone(&place.node)));
+    async fn ensure_entry(&mut self, until: Moment) -> Result<(Arc<Session>, Arc<Node>)> {
+        if let Some(entry) = &self.entry {
+            match (entry.session.ended(), entry.node.status()) {
+                (None, NodeStatus::Waiting | NodeStatus::Held) => {
+                    return Ok((Arc::clone(&entry.session), Arc::clone(&entry.node)));
                 }
-                (None, Status::Gone(LossReason::Removed)) => {
-                    self.place = None;
-                    return Err(out_of_line());
+                (None, NodeStatus::Gone(LossReason::Removed)) => {
+                    self.entry = None;
+                    return Err(entry_removed());
                 }
                 // The session has ended, or a grant that came too late was given back.
-                _ => self.place = None,
+                _ => self.entry = None,
             }
         }
         // Who was ahead of the old place tells nothing about the new one.
@@ -131,36 +134,41 @@ impl Queued {
         self.fresh = false;
         self.wake = None;
         let session = self.supervisor.session(until).await?;
-        let (place, known) = enter(&session, &self.request, until).await?;
-        let node = Arc::clone(&place.node);
-        self.place = Some(place);
-        self.learn(known);
+        let (entry, known) = enter(&session, &self.request, until).await?;
+        let node = Arc::clone(&entry.node);
+        self.entry = Some(entry);
+        self.set_ahead(known);
         Ok((session, node))
     }
 
     /// Whether everybody ahead is of this session and has let go.
     fn is_our_turn(&self) -> bool {
-        self.ahead.iter().all(Ahead::is_out)
+        self.ahead.iter().all(ContenderAhead::has_let_go)
     }
 
     /// Arms the wake-up, for the last one ahead that has not let go: one that has may still be there for a while, and nothing
     /// more is to be heard of it. `false` when that one has gone in the meantime, or there is none.
-    async fn arm(&mut self, session: &Arc<Session>, parent: &str, until: Moment) -> Result<bool> {
-        let Some(just_ahead) = self.ahead.iter().rfind(|ahead| !ahead.is_out()) else {
+    async fn watch_ahead(
+        &mut self,
+        session: &Arc<Session>,
+        parent: &str,
+        until: Moment,
+    ) -> Result<bool> {
+        let Some(just_ahead) = self.ahead.iter().rfind(|ahead| !ahead.has_let_go()) else {
             return Ok(false);
         };
         if let Some(node) = &just_ahead.ours {
-            self.wake = Some(Wake::Ours(node.follow()));
+            self.wake = Some(WakeSource::Ours(node.watch_status()));
             return Ok(true);
         }
-        let Some(watcher) = watch_for(session, parent, &just_ahead.child, until).await? else {
+        let Some(watcher) = watch_child(session, parent, &just_ahead.child, until).await? else {
             return Ok(false);
         };
         let (told, wake) = watch::channel(false);
         let watched = Arc::clone(session);
         // On the backend's own thread, and the end of the session first: a watch must not be looked
         // at when its client is gone.
-        let pump = self.supervisor.context.runtime.spawn(async move {
+        let watcher_task = self.supervisor.context.runtime.spawn(async move {
             tokio::select! {
                 biased;
                 _ = watched.wait_for_end() => {}
@@ -168,27 +176,27 @@ impl Queued {
             }
             told.send_replace(true);
         });
-        self.wake = Some(Wake::Theirs(wake, pump.abort_handle()));
+        self.wake = Some(WakeSource::Theirs(wake, watcher_task.abort_handle()));
         Ok(true)
     }
 
     async fn holder(&self, session: &Session, parent: &str, until: Moment) -> Option<HolderInfo> {
-        let first = self.ahead.iter().find(|ahead| !ahead.is_out())?;
+        let first = self.ahead.iter().find(|ahead| !ahead.has_let_go())?;
         match &first.ours {
             Some(node) => Some(node.holder.clone()),
-            None => holder_at(session, parent, &first.child, until).await,
+            None => try_read_holder(session, parent, &first.child, until).await,
         }
     }
 }
 
 /// What fires when a child goes, at the latest; `None` when it has gone already.
-async fn watch_for(
+async fn watch_child(
     session: &Session,
     parent: &str,
     child: &str,
     until: Moment,
 ) -> Result<Option<zk::OneshotWatcher>> {
-    session.connected(until).await?;
+    session.wait_connected(until).await?;
     let client = session.client()?;
     let path = format!("{parent}/{child}");
     let asked = client.get_and_watch_data(&path);
@@ -196,7 +204,7 @@ async fn watch_for(
         Ok((_, _, watcher)) => return Ok(Some(watcher)),
         Err(zk::Error::NoNode) => return Ok(None),
         Err(zk::Error::NoAuth) => {}
-        Err(error) => return Err(meaning(error, Access::Read)),
+        Err(error) => return Err(translate(error, Access::Read)),
     }
     // It was made with other credentials, in a container that everybody may read: the container tells. That wakes all who
     // wait behind such a node with every change of the queue, which nobody should mix credentials for. Whether the node
@@ -209,32 +217,32 @@ async fn watch_for(
             Ok(is_there.then_some(watcher))
         }
         Err(zk::Error::NoNode) => Ok(None),
-        Err(error) => Err(meaning(error, Access::Read)),
+        Err(error) => Err(translate(error, Access::Read)),
     }
 }
 
 #[async_trait]
-impl Contender for Queued {
+impl Contender for QueuedContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.open.check("zookeeper")?;
         let asked = self.supervisor.context.clock.now();
         let until = self.supervisor.context.limit();
-        let (session, node) = self.line_up(until).await?;
+        let (session, node) = self.ensure_entry(until).await?;
         let ttl = self.request.ttl;
         loop {
             // A look that found somebody in the way may be used again: they can only have let go since.
             let known = self.fresh || !self.ahead.is_empty();
-            if node.status() == Status::Held || (known && self.is_our_turn()) {
+            if node.status() == NodeStatus::Held || (known && self.is_our_turn()) {
                 return grant(&session, &node, asked, ttl, until)
                     .await
                     .map(Attempt::Acquired);
             }
             if !std::mem::take(&mut self.fresh) {
-                let ahead = list::ahead(&session, &node, until).await?;
-                self.learn(Known::Ahead(ahead));
+                let ahead = list::list_ahead(&session, &node, until).await?;
+                self.set_ahead(KnownAhead::Children(ahead));
                 continue;
             }
-            if self.arm(&session, &node.parent, until).await? {
+            if self.watch_ahead(&session, &node.parent, until).await? {
                 let holder = self.holder(&session, &node.parent, until).await;
                 return Ok(Attempt::Busy(holder));
             }
@@ -246,16 +254,18 @@ impl Contender for Queued {
     }
 
     async fn wait(&mut self, at_most: Duration) {
-        let Some(place) = &self.place else { return };
-        let mut own = place.node.follow();
-        let session = Arc::clone(&place.session);
+        let Some(entry) = &self.entry else { return };
+        let mut own = entry.node.watch_status();
+        let session = Arc::clone(&entry.session);
         let ahead_goes = async {
             match &mut self.wake {
-                Some(Wake::Ours(status)) => {
-                    let out = |status: &Status| matches!(status, Status::Leaving | Status::Gone(_));
+                Some(WakeSource::Ours(status)) => {
+                    let out = |status: &NodeStatus| {
+                        matches!(status, NodeStatus::Leaving | NodeStatus::Gone(_))
+                    };
                     let _ = status.wait_for(out).await;
                 }
-                Some(Wake::Theirs(told, _)) => {
+                Some(WakeSource::Theirs(told, _)) => {
                     let _ = told.wait_for(|told| *told).await;
                 }
                 None => {}
@@ -264,30 +274,30 @@ impl Contender for Queued {
         tokio::select! {
             biased;
             () = ahead_goes => {}
-            _ = own.wait_for(|status| *status != Status::Waiting) => {}
+            _ = own.wait_for(|status| *status != NodeStatus::Waiting) => {}
             _ = session.wait_for_end() => {}
             () = self.supervisor.context.clock.sleep(at_most) => {}
         }
     }
 
     async fn leave(mut self: Box<Self>) -> Result<()> {
-        let Some(place) = self.place.take() else {
+        let Some(entry) = self.entry.take() else {
             return Ok(());
         };
-        if place.node.status() == Status::Held || !place.node.leave() {
+        if entry.node.status() == NodeStatus::Held || !entry.node.start_leaving() {
             return Ok(());
         }
         let until = self.supervisor.context.limit();
         // When it fails it goes on in the background, for as long as the session lives.
-        delete(&place.session, &place.node, until).await?;
+        delete(&entry.session, &entry.node, until).await?;
         Ok(())
     }
 }
 
-impl Drop for Wake {
+impl Drop for WakeSource {
     fn drop(&mut self) {
-        if let Self::Theirs(_, pump) = self {
-            pump.abort();
+        if let Self::Theirs(_, watcher_task) = self {
+            watcher_task.abort();
         }
     }
 }

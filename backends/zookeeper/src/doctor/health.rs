@@ -7,19 +7,19 @@ use zookeeper_client::{self as zk, Permission};
 
 use super::{
     limits,
-    servers::{State, statuses},
+    servers::{ServerState, ask_all},
 };
 use crate::{
     config::AclPolicy,
-    error::{Access, meaning},
+    error::{Access, translate},
     session::{Session, StoreContext},
 };
 
 /// Asks every server how it is, and looks at what our promises rest on.
 pub(crate) async fn health(session: &Arc<Session>, until: Moment) -> Result<Health> {
     let context = session.context();
-    session.prove(session.clock().now(), until).await?;
-    let statuses = statuses(&context.config, session.clock()).await;
+    session.confirm_since(session.clock().now(), until).await?;
+    let statuses = ask_all(&context.config, session.clock()).await;
     let version = statuses
         .iter()
         .find_map(|(_, status)| status.version.clone())
@@ -28,21 +28,21 @@ pub(crate) async fn health(session: &Arc<Session>, until: Moment) -> Result<Heal
     health.epoch = Some(session.epoch());
     for (server, status) in &statuses {
         let verdict = match status.state {
-            State::Serving(_) => Verdict::Pass,
-            State::Silent => Verdict::Unknown,
+            ServerState::Serving(_) => Verdict::Pass,
+            ServerState::Silent => Verdict::Unknown,
             _ => Verdict::Warn,
         };
         health.found(
             "server",
             verdict,
-            format!("{server}: {}", status.state.words()),
+            format!("{server}: {}", status.state.describe()),
         );
     }
     members(session, until, statuses.len(), &mut health).await?;
     timeouts(context, session, &mut health);
-    let serving = statuses
-        .iter()
-        .filter(|(_, status)| matches!(status.state, State::Serving(_) | State::Silent));
+    let serving = statuses.iter().filter(|(_, status)| {
+        matches!(status.state, ServerState::Serving(_) | ServerState::Silent)
+    });
     let serving = serving.map(|(server, _)| *server);
     limits::examine(context, session.timeout(), serving, &mut health).await;
     access(session, until, &mut health).await?;
@@ -137,7 +137,7 @@ async fn access(session: &Arc<Session>, until: Moment, health: &mut Health) -> R
             );
             return Ok(());
         }
-        Err(error) => return Err(meaning(error, Access::Read)),
+        Err(error) => return Err(translate(error, Access::Read)),
     };
     let world = acl.iter().any(|entry| {
         entry.scheme() == "world"

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use zookeeper_client as zk;
 
 use crate::{
-    error::unanswered,
+    error::as_connection_loss,
     session::{StoreContext, dial::dial},
 };
 
@@ -92,12 +92,15 @@ pub(crate) async fn examine(
 async fn limits_of(context: &StoreContext, ours: Duration, server: &str) -> Option<Limits> {
     let mut config = context.config.clone();
     config.servers = vec![server.to_owned()];
-    let line = context.pump.line();
-    let dialled = context.pump.hosting(line, dial(&config, ours)).await;
+    let group = context.io_thread.new_group();
+    let dialled = context
+        .io_thread
+        .capture_spawns(group, dial(&config, ours))
+        .await;
     let client = dialled.ok()?;
     // There is no such node, so a server that reads the request says so.
     let path = format!("/{}", "x".repeat(LARGEST));
-    let looked = client.check_stat(&path).await.map_err(unanswered);
+    let looked = client.check_stat(&path).await.map_err(as_connection_loss);
     Some(Limits {
         session: client.session_timeout(),
         takes_largest: !matches!(looked, Err(zk::Error::ConnectionLoss)),

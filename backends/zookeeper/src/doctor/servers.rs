@@ -19,10 +19,10 @@ pub(crate) async fn explain(config: &ZooKeeperConfig, clock: &dyn Clock, error: 
     if error.kind() != ErrorKind::Unavailable {
         return error;
     }
-    let states: Vec<_> = statuses(config, clock)
+    let states: Vec<_> = ask_all(config, clock)
         .await
         .into_iter()
-        .map(|(server, status)| format!("{server}: {}", status.state.words()))
+        .map(|(server, status)| format!("{server}: {}", status.state.describe()))
         .collect();
     Error::new(
         ErrorKind::Unavailable,
@@ -32,12 +32,12 @@ pub(crate) async fn explain(config: &ZooKeeperConfig, clock: &dyn Clock, error: 
     .caused_by(error.message().to_owned())
 }
 
-pub(super) struct Status {
-    pub(super) state: State,
+pub(super) struct ServerReport {
+    pub(super) state: ServerState,
     pub(super) version: Option<String>,
 }
 
-pub(super) enum State {
+pub(super) enum ServerState {
     Unreachable(String),
     /// It accepts connections and does not tell.
     Silent,
@@ -49,8 +49,8 @@ pub(super) enum State {
     Serving(String),
 }
 
-impl State {
-    pub(super) fn words(&self) -> String {
+impl ServerState {
+    pub(super) fn describe(&self) -> String {
         match self {
             Self::Unreachable(why) => why.clone(),
             Self::Silent => "connected, but it does not answer `srvr`".into(),
@@ -66,25 +66,25 @@ impl State {
 }
 
 /// Asks all servers at the same time.
-pub(super) async fn statuses<'a>(
+pub(super) async fn ask_all<'a>(
     config: &'a ZooKeeperConfig,
     clock: &dyn Clock,
-) -> Vec<(&'a String, Status)> {
+) -> Vec<(&'a String, ServerReport)> {
     let asked = config
         .servers
         .iter()
-        .map(async |server| (server, status(config, clock, server).await));
+        .map(async |server| (server, ask_one(config, clock, server).await));
     join_all(asked).await
 }
 
 /// Asks one server with the four-letter word that is allowed by default.
-async fn status(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> Status {
-    let unreachable = |why: String| Status {
-        state: State::Unreachable(why),
+async fn ask_one(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> ServerReport {
+    let unreachable = |why: String| ServerReport {
+        state: ServerState::Unreachable(why),
         version: None,
     };
-    let silent = Status {
-        state: State::Silent,
+    let silent = ServerReport {
+        state: ServerState::Silent,
         version: None,
     };
     let asked = async {
@@ -114,22 +114,22 @@ async fn status(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> St
     match answer {
         Err(why) => unreachable(why),
         Ok(None) => silent,
-        Ok(Some(answer)) if answer.is_empty() => Status {
-            state: State::Closed,
+        Ok(Some(answer)) if answer.is_empty() => ServerReport {
+            state: ServerState::Closed,
             version: None,
         },
-        Ok(Some(answer)) if answer.contains("not currently serving") => Status {
-            state: State::NoQuorum,
+        Ok(Some(answer)) if answer.contains("not currently serving") => ServerReport {
+            state: ServerState::NoQuorum,
             version: None,
         },
-        Ok(Some(answer)) => match line(&answer, "Mode: ") {
+        Ok(Some(answer)) => match field(&answer, "Mode: ") {
             None => silent,
-            Some(mode) => Status {
+            Some(mode) => ServerReport {
                 state: match mode {
-                    "read-only" => State::ReadOnly,
-                    mode => State::Serving(mode.to_owned()),
+                    "read-only" => ServerState::ReadOnly,
+                    mode => ServerState::Serving(mode.to_owned()),
                 },
-                version: line(&answer, "Zookeeper version: ")
+                version: field(&answer, "Zookeeper version: ")
                     .and_then(|version| version.split(['-', ',']).next())
                     .map(str::to_owned),
             },
@@ -137,7 +137,7 @@ async fn status(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> St
     }
 }
 
-fn line<'a>(answer: &'a str, start: &str) -> Option<&'a str> {
+fn field<'a>(answer: &'a str, start: &str) -> Option<&'a str> {
     answer
         .lines()
         .find_map(|line| line.strip_prefix(start))

@@ -23,131 +23,137 @@ use super::node::Node;
 use crate::sync::lock;
 
 /// For how many containers this is kept up.
-const MOST: usize = 1024;
+const MAX_CONTAINERS: usize = 1024;
 
 /// What is known of the containers that were used lately.
 #[derive(Debug, Default)]
-pub(crate) struct Runs(Mutex<Inner>);
+pub(crate) struct KnownQueues(Mutex<KnownQueueTable>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    runs: HashMap<Arc<str>, Run>,
+struct KnownQueueTable {
+    queues: HashMap<Arc<str>, KnownQueue>,
     /// Goes up with every use.
     now: u64,
 }
 
 /// Our nodes in one container.
-struct Run {
+struct KnownQueue {
     /// Without a gap between them, and with everybody before them gone.
     nodes: VecDeque<Arc<Node>>,
-    watch: Option<Watch>,
+    watch: Option<ContainerWatch>,
     /// Whether a watch is being set.
-    arming: bool,
+    watch_pending: bool,
     /// Whether the next creation is likely to follow the last of them.
     likely: bool,
     used: u64,
 }
 
-pub(crate) struct Watch {
+pub(crate) struct ContainerWatch {
     /// The connection it was set on.
     pub(crate) generation: u64,
     /// The transaction that made the container.
-    pub(crate) born: i64,
-    pub(crate) fires: Pin<Box<dyn Future<Output = zk::WatchedEvent> + Send>>,
+    pub(crate) created_by: i64,
+    pub(crate) changed: Pin<Box<dyn Future<Output = zk::WatchedEvent> + Send>>,
 }
 
-impl Runs {
+impl KnownQueues {
     /// Whether the next creation in this container is likely to need no listing.
-    pub(crate) fn is_likely(&self, parent: &str, generation: u64) -> bool {
-        let inner = self.inner();
-        inner
-            .runs
-            .get(parent)
-            .is_some_and(|run| run.likely && !run.nodes.is_empty() && run.is_watched_on(generation))
+    pub(crate) fn can_skip_listing(&self, parent: &str, generation: u64) -> bool {
+        let table = self.table();
+        table.queues.get(parent).is_some_and(|queue| {
+            queue.likely && !queue.nodes.is_empty() && queue.is_watched_on(generation)
+        })
     }
 
     /// A node of ours was created on this connection. Gives those of ours that are ahead of it when nobody else can be.
-    pub(crate) fn follow_on(&self, node: &Arc<Node>, generation: u64) -> Option<Vec<Arc<Node>>> {
-        let mut inner = self.inner();
-        let run = inner.runs.get_mut(&node.parent)?;
-        let follows = run.is_watched_on(generation)
-            && !run.has_fired()
-            && run.nodes.back().is_some_and(|last| {
+    pub(crate) fn add_created(&self, node: &Arc<Node>, generation: u64) -> Option<Vec<Arc<Node>>> {
+        let mut table = self.table();
+        let queue = table.queues.get_mut(&node.parent)?;
+        let follows = queue.is_watched_on(generation)
+            && !queue.has_changed()
+            && queue.nodes.back().is_some_and(|last| {
                 node.sequence.follows(last.sequence)
-                    && run.watch.as_ref().is_some_and(|watch| watch.knows(last))
+                    && queue
+                        .watch
+                        .as_ref()
+                        .is_some_and(|watch| watch.is_older_than(last))
             });
-        run.likely = follows;
+        queue.likely = follows;
         if !follows {
-            run.nodes.clear();
+            queue.nodes.clear();
             return None;
         }
-        run.nodes.retain(|node| !node.is_out());
-        let ahead = run.nodes.iter().cloned().collect();
-        run.nodes.push_back(Arc::clone(node));
+        queue.nodes.retain(|node| !node.has_let_go());
+        let ahead = queue.nodes.iter().cloned().collect();
+        queue.nodes.push_back(Arc::clone(node));
         Some(ahead)
     }
 
     /// A node of ours was granted its lock: everybody before it has gone. `true` = this container should be watched.
     pub(crate) fn granted(&self, node: &Arc<Node>, generation: u64) -> bool {
-        let mut inner = self.inner();
-        inner.now += 1;
-        let now = inner.now;
-        if let Some(run) = inner.runs.get_mut(&node.parent) {
-            run.used = now;
-            match run.nodes.iter().position(|known| Arc::ptr_eq(known, node)) {
-                Some(at) => drop(run.nodes.drain(..at)),
-                None => run.nodes = VecDeque::from([Arc::clone(node)]),
+        let mut table = self.table();
+        table.now += 1;
+        let now = table.now;
+        if let Some(queue) = table.queues.get_mut(&node.parent) {
+            queue.used = now;
+            match queue
+                .nodes
+                .iter()
+                .position(|known| Arc::ptr_eq(known, node))
+            {
+                Some(at) => drop(queue.nodes.drain(..at)),
+                None => queue.nodes = VecDeque::from([Arc::clone(node)]),
             }
-            let arm = !run.arming && !run.is_watched_on(generation);
-            run.arming |= arm;
+            let arm = !queue.watch_pending && !queue.is_watched_on(generation);
+            queue.watch_pending |= arm;
             return arm;
         }
-        if inner.runs.len() >= MOST {
-            inner.forget_half();
+        if table.queues.len() >= MAX_CONTAINERS {
+            table.forget_half();
         }
-        let run = Run {
+        let queue = KnownQueue {
             nodes: VecDeque::from([Arc::clone(node)]),
             watch: None,
-            arming: false,
+            watch_pending: false,
             likely: false,
             used: now,
         };
-        inner.runs.insert(Arc::clone(&node.parent), run);
+        table.queues.insert(Arc::clone(&node.parent), queue);
         // Many names are used only once.
         false
     }
 
     /// Forgets everything, as with the end of the session.
     pub(crate) fn clear(&self) {
-        let runs = std::mem::take(&mut self.inner().runs);
+        let queues = std::mem::take(&mut self.table().queues);
         // Outside of the mutex: dropping a watch sends a request.
-        drop(runs);
+        drop(queues);
     }
 
-    pub(crate) fn armed(&self, parent: &str, watch: Option<Watch>) {
-        let mut inner = self.inner();
-        if let Some(run) = inner.runs.get_mut(parent) {
-            run.arming = false;
-            run.likely = watch.is_some();
-            run.watch = watch;
+    pub(crate) fn set_watch(&self, parent: &str, watch: Option<ContainerWatch>) {
+        let mut table = self.table();
+        if let Some(queue) = table.queues.get_mut(parent) {
+            queue.watch_pending = false;
+            queue.likely = watch.is_some();
+            queue.watch = watch;
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn table(&self) -> MutexGuard<'_, KnownQueueTable> {
         lock(&self.0)
     }
 }
 
-impl Inner {
+impl KnownQueueTable {
     fn forget_half(&mut self) {
-        let mut used: Vec<_> = self.runs.values().map(|run| run.used).collect();
+        let mut used: Vec<_> = self.queues.values().map(|queue| queue.used).collect();
         used.sort_unstable();
         let newest = used[used.len() / 2];
-        self.runs.retain(|_, run| run.used >= newest);
+        self.queues.retain(|_, queue| queue.used >= newest);
     }
 }
 
-impl Run {
+impl KnownQueue {
     fn is_watched_on(&self, generation: u64) -> bool {
         self.watch
             .as_ref()
@@ -155,12 +161,12 @@ impl Run {
     }
 
     /// Whether the container has changed or is gone.
-    fn has_fired(&mut self) -> bool {
+    fn has_changed(&mut self) -> bool {
         let Some(watch) = &mut self.watch else {
             return true;
         };
         let fired = watch
-            .fires
+            .changed
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
             .is_ready();
@@ -171,16 +177,16 @@ impl Run {
     }
 }
 
-impl Watch {
+impl ContainerWatch {
     /// Whether the node was created in the very container that is watched.
-    fn knows(&self, node: &Node) -> bool {
-        i64::try_from(node.token.get()).is_ok_and(|created| self.born < created)
+    fn is_older_than(&self, node: &Node) -> bool {
+        i64::try_from(node.token.get()).is_ok_and(|created| self.created_by < created)
     }
 }
 
-impl fmt::Debug for Run {
+impl fmt::Debug for KnownQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Run")
+        f.debug_struct("KnownQueue")
             .field("nodes", &self.nodes.len())
             .field("watched", &self.watch.is_some())
             .finish_non_exhaustive()

@@ -6,5 +6,5 @@ pub(crate) mod node_data;
 pub(crate) mod sequence;
 mod session_nodes;
 
-pub(crate) use node::{Node, Status, token};
-pub(crate) use session_nodes::{Attempt, Nodes};
+pub(crate) use node::{Node, NodeStatus, token};
+pub(crate) use session_nodes::{SessionNodes, UnknownCreation};

@@ -23,7 +23,7 @@ pub(crate) struct Node {
     /// What others of this process need not ask the ensemble for.
     pub(crate) holder: HolderInfo,
     pub(super) created: Moment,
-    status: watch::Sender<Status>,
+    status: watch::Sender<NodeStatus>,
     /// When the lease that hangs on it runs out, by our clock; only while it is held.
     expires: Mutex<Moment>,
     loss: LossSender,
@@ -31,7 +31,7 @@ pub(crate) struct Node {
 
 /// What a node stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Status {
+pub(crate) enum NodeStatus {
     /// A place in the queue.
     Waiting,
     /// A lock that was granted.
@@ -61,7 +61,7 @@ impl Node {
             token,
             holder,
             created,
-            status: watch::Sender::new(Status::Waiting),
+            status: watch::Sender::new(NodeStatus::Waiting),
             expires: Mutex::new(created),
             loss,
         })
@@ -71,11 +71,11 @@ impl Node {
         format!("{}/{}", self.parent, self.child)
     }
 
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> NodeStatus {
         *self.status.borrow()
     }
 
-    pub(crate) fn follow(&self) -> watch::Receiver<Status> {
+    pub(crate) fn watch_status(&self) -> watch::Receiver<NodeStatus> {
         self.status.subscribe()
     }
 
@@ -84,16 +84,16 @@ impl Node {
     }
 
     /// Whether those behind need not wait for it: its holder has let go, whether or not the ensemble knows yet.
-    pub(crate) fn is_out(&self) -> bool {
-        matches!(self.status(), Status::Leaving | Status::Gone(_))
+    pub(crate) fn has_let_go(&self) -> bool {
+        matches!(self.status(), NodeStatus::Leaving | NodeStatus::Gone(_))
     }
 
     /// It is first: grants the lock, or extends it, until that moment. `false` when it is too late for that.
-    pub(crate) fn hold(&self, until: Moment) -> bool {
+    pub(crate) fn grant_until(&self, until: Moment) -> bool {
         self.status.send_if_modified(|status| {
-            let alive = matches!(status, Status::Waiting | Status::Held);
+            let alive = matches!(status, NodeStatus::Waiting | NodeStatus::Held);
             if alive {
-                *status = Status::Held;
+                *status = NodeStatus::Held;
                 *lock(&self.expires) = until;
             }
             alive
@@ -101,36 +101,36 @@ impl Node {
     }
 
     /// Its owner gives it up. `false` when somebody did before.
-    pub(crate) fn leave(&self) -> bool {
+    pub(crate) fn start_leaving(&self) -> bool {
         self.status.send_if_modified(|status| {
-            let alive = matches!(status, Status::Waiting | Status::Held);
+            let alive = matches!(status, NodeStatus::Waiting | NodeStatus::Held);
             if alive {
-                *status = Status::Leaving;
+                *status = NodeStatus::Leaving;
             }
             alive
         })
     }
 
     /// It was deleted behind our back, or its session ended. A holder is told.
-    pub(crate) fn gone(&self, reason: LossReason) -> bool {
-        let mut was = Status::Leaving;
+    pub(crate) fn mark_gone(&self, reason: LossReason) -> bool {
+        let mut was = NodeStatus::Leaving;
         let moved = self.status.send_if_modified(|status| {
             was = *status;
-            let alive = matches!(status, Status::Waiting | Status::Held);
+            let alive = matches!(status, NodeStatus::Waiting | NodeStatus::Held);
             if alive {
-                *status = Status::Gone(reason);
+                *status = NodeStatus::Gone(reason);
             }
             alive
         });
-        if moved && was == Status::Held {
+        if moved && was == NodeStatus::Held {
             self.loss.lose(reason);
         }
         moved
     }
 
     /// When something has to be done about it at the latest.
-    pub(super) fn expiry(&self) -> Option<Moment> {
-        (self.status() == Status::Held).then(|| *lock(&self.expires))
+    pub(super) fn lease_end(&self) -> Option<Moment> {
+        (self.status() == NodeStatus::Held).then(|| *lock(&self.expires))
     }
 }
 

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 /// A node's data. Other recipes write other things.
 #[derive(Serialize, Deserialize)]
-struct Card {
+struct NodeData {
     /// The format.
     distlock: u32,
     holder: String,
@@ -17,8 +17,8 @@ struct Card {
 }
 
 /// The data of a request's node.
-pub(crate) fn write(request: &AcquireRequest) -> Vec<u8> {
-    let card = Card {
+pub(crate) fn encode(request: &AcquireRequest) -> Vec<u8> {
+    let card = NodeData {
         distlock: 1,
         holder: request.holder.as_str().to_owned(),
         meta: request.meta.as_ref().map(|meta| meta.as_str().to_owned()),
@@ -29,7 +29,7 @@ pub(crate) fn write(request: &AcquireRequest) -> Vec<u8> {
 }
 
 /// As others see a request that has a token.
-pub(crate) fn of(request: &AcquireRequest, token: FencingToken) -> HolderInfo {
+pub(crate) fn holder_info(request: &AcquireRequest, token: FencingToken) -> HolderInfo {
     let mut info = HolderInfo::new(request.holder.as_str());
     info.meta = request.meta.as_ref().map(|meta| meta.as_str().to_owned());
     info.token = Some(token);
@@ -37,13 +37,13 @@ pub(crate) fn of(request: &AcquireRequest, token: FencingToken) -> HolderInfo {
 }
 
 /// Whether a node's data names this owner.
-pub(crate) fn names(data: &[u8], owner: OwnerId) -> bool {
-    serde_json::from_slice::<Card>(data).is_ok_and(|card| card.owner == owner.tag())
+pub(crate) fn is_owned_by(data: &[u8], owner: OwnerId) -> bool {
+    serde_json::from_slice::<NodeData>(data).is_ok_and(|card| card.owner == owner.tag())
 }
 
 /// Who a node belongs to. Any text of another recipe is taken as a label.
-pub(crate) fn read(data: &[u8], token: FencingToken) -> HolderInfo {
-    let mut info = match serde_json::from_slice::<Card>(data) {
+pub(crate) fn parse(data: &[u8], token: FencingToken) -> HolderInfo {
+    let mut info = match serde_json::from_slice::<NodeData>(data) {
         Ok(card) => {
             let mut info = HolderInfo::new(card.holder);
             info.meta = card.meta;
@@ -89,10 +89,10 @@ mod tests {
             HolderLabel::new("me@here:1").unwrap(),
         );
         request.meta = Some(Meta::new("{\"job\": 7}").unwrap());
-        let data = write(&request);
+        let data = encode(&request);
         let token = FencingToken::new(5).unwrap();
-        assert_eq!(read(&data, token), of(&request, token));
-        assert!(names(&data, owner) && !names(&data, OwnerId::new()));
+        assert_eq!(parse(&data, token), holder_info(&request, token));
+        assert!(is_owned_by(&data, owner) && !is_owned_by(&data, OwnerId::new()));
         let text = String::from_utf8(data).unwrap();
         assert!(!text.contains(&owner.as_uuid().to_string()));
     }
@@ -106,10 +106,10 @@ mod tests {
             (b"\x1b[31mred\n", "[31mred"),
             (b"{\"distlock\":1}", "{\"distlock\":1}"),
         ] {
-            assert_eq!(read(data, token).holder, label);
+            assert_eq!(parse(data, token).holder, label);
         }
         let long = "é".repeat(200);
-        assert_eq!(read(long.as_bytes(), token).holder.len(), 128);
-        assert!(!read(&[0xff, 0xfe], token).holder.is_empty());
+        assert_eq!(parse(long.as_bytes(), token).holder.len(), 128);
+        assert!(!parse(&[0xff, 0xfe], token).holder.is_empty());
     }
 }

@@ -10,189 +10,189 @@ use distlock_core::{Moment, OwnerId};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::node::{Node, Status};
+use super::node::{Node, NodeStatus};
 use crate::sync::lock;
 
 /// A node gets a watch of its own when it is this old: those who come and go quickly never pay for one.
-const ARM_AFTER: Duration = Duration::from_millis(25);
+const WATCH_AFTER: Duration = Duration::from_millis(25);
 
 /// An attempt whose creation was sent, and of which nothing was heard: its node may be there or may still appear.
 #[derive(Clone, Debug)]
-pub(crate) struct Attempt {
+pub(crate) struct UnknownCreation {
     pub(crate) id: Uuid,
     pub(crate) parent: Arc<str>,
 }
 
 /// All nodes of one session.
 #[derive(Debug)]
-pub(crate) struct Nodes {
-    inner: Mutex<Inner>,
+pub(crate) struct SessionNodes {
+    tables: Mutex<NodeTables>,
     /// Wakes the warden.
-    pub(crate) look: Notify,
-    emptied: Notify,
+    pub(crate) work_added: Notify,
+    node_removed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct NodeTables {
     by_owner: HashMap<OwnerId, Arc<Node>>,
     by_path: HashMap<String, Arc<Node>>,
-    lost: HashMap<OwnerId, Attempt>,
+    unknown: HashMap<OwnerId, UnknownCreation>,
     /// Those without a watch of their own, oldest first.
-    fresh: VecDeque<Weak<Node>>,
+    unwatched: VecDeque<Weak<Node>>,
     /// When the warden looks next by itself; `None` = not before it is woken.
-    next_look: Option<Moment>,
+    next_wake: Option<Moment>,
     /// No place in a queue is wanted any more.
     closing: bool,
 }
 
 /// What the warden has to do now.
 #[derive(Debug)]
-pub(crate) struct Round {
-    pub(crate) arm: Vec<Arc<Node>>,
+pub(crate) struct DueWork {
+    pub(crate) to_watch: Vec<Arc<Node>>,
     pub(crate) expired: Vec<Arc<Node>>,
     /// `None` = nothing until it is woken.
     pub(crate) pause: Option<Duration>,
 }
 
-impl Nodes {
+impl SessionNodes {
     pub(crate) fn new() -> Self {
         Self {
-            inner: Mutex::default(),
-            look: Notify::new(),
-            emptied: Notify::new(),
+            tables: Mutex::default(),
+            work_added: Notify::new(),
+            node_removed: Notify::new(),
         }
     }
 
     pub(crate) fn add(&self, node: &Arc<Node>) {
-        let mut inner = self.inner();
-        inner.by_owner.insert(node.owner, Arc::clone(node));
-        inner.by_path.insert(node.path(), Arc::clone(node));
-        inner.fresh.push_back(Arc::downgrade(node));
-        self.look_by(inner, node.created + ARM_AFTER);
+        let mut tables = self.tables();
+        tables.by_owner.insert(node.owner, Arc::clone(node));
+        tables.by_path.insert(node.path(), Arc::clone(node));
+        tables.unwatched.push_back(Arc::downgrade(node));
+        self.wake_by(tables, node.created + WATCH_AFTER);
     }
 
     pub(crate) fn remove(&self, node: &Arc<Node>) {
-        let mut inner = self.inner();
-        inner.by_path.remove(&node.path());
-        if inner
+        let mut tables = self.tables();
+        tables.by_path.remove(&node.path());
+        if tables
             .by_owner
             .get(&node.owner)
             .is_some_and(|known| Arc::ptr_eq(known, node))
         {
-            inner.by_owner.remove(&node.owner);
+            tables.by_owner.remove(&node.owner);
         }
-        drop(inner);
-        self.emptied.notify_one();
+        drop(tables);
+        self.node_removed.notify_one();
     }
 
-    pub(crate) fn of(&self, owner: OwnerId) -> Option<Arc<Node>> {
-        self.inner().by_owner.get(&owner).cloned()
+    pub(crate) fn of_owner(&self, owner: OwnerId) -> Option<Arc<Node>> {
+        self.tables().by_owner.get(&owner).cloned()
     }
 
     /// Those of `children` that are ours.
-    pub(crate) fn at(&self, parent: &str, children: &[String]) -> Vec<Option<Arc<Node>>> {
-        let inner = self.inner();
+    pub(crate) fn own_children(&self, parent: &str, children: &[String]) -> Vec<Option<Arc<Node>>> {
+        let tables = self.tables();
         children
             .iter()
-            .map(|child| inner.by_path.get(&format!("{parent}/{child}")).cloned())
+            .map(|child| tables.by_path.get(&format!("{parent}/{child}")).cloned())
             .collect()
     }
 
     /// Those that stand for a lock.
     pub(crate) fn held(&self) -> Vec<Arc<Node>> {
-        let inner = self.inner();
-        let nodes = inner.by_owner.values();
+        let tables = self.tables();
+        let nodes = tables.by_owner.values();
         nodes
-            .filter(|node| node.status() == Status::Held)
+            .filter(|node| node.status() == NodeStatus::Held)
             .cloned()
             .collect()
     }
 
     pub(crate) fn is_closing(&self) -> bool {
-        self.inner().closing
+        self.tables().closing
     }
 
     /// Remembers an attempt whose outcome is unknown.
-    pub(crate) fn lose_track(&self, owner: OwnerId, attempt: Attempt) {
-        self.inner().lost.insert(owner, attempt);
+    pub(crate) fn remember_unknown(&self, owner: OwnerId, attempt: UnknownCreation) {
+        self.tables().unknown.insert(owner, attempt);
     }
 
     /// Takes it up again: whoever takes it has to find out.
-    pub(crate) fn pick_up(&self, owner: OwnerId) -> Option<Attempt> {
-        self.inner().lost.remove(&owner)
+    pub(crate) fn take_unknown(&self, owner: OwnerId) -> Option<UnknownCreation> {
+        self.tables().unknown.remove(&owner)
     }
 
     /// A lease ends earlier than the warden may know.
-    pub(crate) fn expires(&self, at: Moment) {
-        self.look_by(self.inner(), at);
+    pub(crate) fn note_lease_end(&self, at: Moment) {
+        self.wake_by(self.tables(), at);
     }
 
     /// The session is over.
     pub(crate) fn take_all(&self) -> Vec<Arc<Node>> {
-        let mut inner = self.inner();
-        inner.lost.clear();
-        inner.fresh.clear();
-        inner.by_path.clear();
-        inner.by_owner.drain().map(|(_, node)| node).collect()
+        let mut tables = self.tables();
+        tables.unknown.clear();
+        tables.unwatched.clear();
+        tables.by_path.clear();
+        tables.by_owner.drain().map(|(_, node)| node).collect()
     }
 
     /// Refuses places in queues from now on, and answers with those that wait.
     pub(crate) fn begin_closing(&self) -> Vec<Arc<Node>> {
-        let mut inner = self.inner();
-        inner.closing = true;
-        let nodes = inner.by_owner.values();
+        let mut tables = self.tables();
+        tables.closing = true;
+        let nodes = tables.by_owner.values();
         nodes
-            .filter(|node| node.status() == Status::Waiting)
+            .filter(|node| node.status() == NodeStatus::Waiting)
             .cloned()
             .collect()
     }
 
     /// Waits until a node is removed, counted from the call.
-    pub(crate) fn removed(&self) -> impl Future<Output = ()> {
-        self.emptied.notified()
+    pub(crate) fn next_removal(&self) -> impl Future<Output = ()> {
+        self.node_removed.notified()
     }
 
     /// What is due.
-    pub(crate) fn round(&self, now: Moment) -> Round {
-        let mut inner = self.inner();
-        let mut arm = Vec::new();
+    pub(crate) fn due_work(&self, now: Moment) -> DueWork {
+        let mut tables = self.tables();
+        let mut to_watch = Vec::new();
         let mut next: Option<Moment> = None;
-        while let Some(oldest) = inner.fresh.front() {
-            match oldest.upgrade().filter(|node| !node.is_out()) {
-                Some(node) if node.created + ARM_AFTER > now => {
-                    next = Some(node.created + ARM_AFTER);
+        while let Some(oldest) = tables.unwatched.front() {
+            match oldest.upgrade().filter(|node| !node.has_let_go()) {
+                Some(node) if node.created + WATCH_AFTER > now => {
+                    next = Some(node.created + WATCH_AFTER);
                     break;
                 }
-                Some(node) => arm.push(node),
+                Some(node) => to_watch.push(node),
                 None => {}
             }
-            inner.fresh.pop_front();
+            tables.unwatched.pop_front();
         }
         let mut expired = Vec::new();
-        for node in inner.by_owner.values() {
-            match node.expiry() {
+        for node in tables.by_owner.values() {
+            match node.lease_end() {
                 Some(at) if at <= now => expired.push(Arc::clone(node)),
                 Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
                 None => {}
             }
         }
-        inner.next_look = next;
-        Round {
-            arm,
+        tables.next_wake = next;
+        DueWork {
+            to_watch,
             expired,
             pause: next.map(|at| at.since(now)),
         }
     }
 
-    fn look_by(&self, mut inner: MutexGuard<'_, Inner>, at: Moment) {
-        if inner.next_look.is_none_or(|look| at < look) {
-            inner.next_look = Some(at);
-            drop(inner);
-            self.look.notify_one();
+    fn wake_by(&self, mut tables: MutexGuard<'_, NodeTables>, at: Moment) {
+        if tables.next_wake.is_none_or(|wake| at < wake) {
+            tables.next_wake = Some(at);
+            drop(tables);
+            self.work_added.notify_one();
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        lock(&self.inner)
+    fn tables(&self) -> MutexGuard<'_, NodeTables> {
+        lock(&self.tables)
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::{nodes::known_queues::Watch, session::Session};
+use crate::{nodes::known_queues::ContainerWatch, session::Session};
 
 /// Sets the watch on a container, in the background.
-pub(crate) fn watch(session: &Arc<Session>, parent: &Arc<str>) {
+pub(crate) fn watch_container(session: &Arc<Session>, parent: &Arc<str>) {
     let (task_session, parent) = (Arc::clone(session), Arc::clone(parent));
     session.spawn(async move {
         let session = task_session;
@@ -14,13 +14,13 @@ pub(crate) fn watch(session: &Arc<Session>, parent: &Arc<str>) {
             let client = session.client().ok()?;
             session.context().requests.add(1);
             let (stat, watcher) = client.check_and_watch_stat(&parent).await.ok()?;
-            Some(Watch {
+            Some(ContainerWatch {
                 generation,
-                born: stat?.czxid,
-                fires: Box::pin(watcher.changed()),
+                created_by: stat?.czxid,
+                changed: Box::pin(watcher.changed()),
             })
         };
         let watch = set.await;
-        session.runs.armed(&parent, watch);
+        session.known_queues.set_watch(&parent, watch);
     });
 }

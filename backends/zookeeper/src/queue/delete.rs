@@ -6,7 +6,7 @@ use distlock_core::{Moment, Result};
 use zookeeper_client as zk;
 
 use crate::{
-    error::{Access, meaning},
+    error::{Access, translate},
     nodes::Node,
     session::Session,
 };
@@ -17,7 +17,7 @@ pub(crate) enum Deletion {
     /// It was there and we deleted it.
     Done,
     /// It had vanished before.
-    Vanished,
+    AlreadyGone,
 }
 
 /// Deletes a node that was left, and goes on in the background when that takes too long or nobody waits any more.
@@ -26,19 +26,19 @@ pub(crate) async fn delete(
     node: &Arc<Node>,
     until: Moment,
 ) -> Result<Deletion> {
-    let mut unfinished = Unfinished {
+    let mut pending = PendingDeletion {
         session,
         node: Some(node),
     };
     let deletion = try_delete(session, node, until).await;
     if deletion.is_ok() {
-        unfinished.node = None;
+        pending.node = None;
     }
     deletion
 }
 
 /// Deletes a node in the background: again and again, until that is confirmed or the session has ended.
-pub(crate) fn delete_at_length(session: &Arc<Session>, node: Arc<Node>) {
+pub(crate) fn delete_in_background(session: &Arc<Session>, node: Arc<Node>) {
     let task_session = Arc::clone(session);
     session.spawn(async move {
         let session = task_session;
@@ -63,44 +63,44 @@ async fn try_delete(session: &Arc<Session>, node: &Arc<Node>, until: Moment) -> 
     let deletion = loop {
         // An ephemeral node ends with its session.
         if session.ended().is_some() {
-            break Deletion::Vanished;
+            break Deletion::AlreadyGone;
         }
-        match session.connected(until).await {
+        match session.wait_connected(until).await {
             Ok(()) => {}
-            Err(_) if session.ended().is_some() => break Deletion::Vanished,
+            Err(_) if session.ended().is_some() => break Deletion::AlreadyGone,
             Err(error) => return Err(error),
         }
         let Ok(client) = session.client() else {
-            break Deletion::Vanished;
+            break Deletion::AlreadyGone;
         };
-        let sent = session.sending();
+        let sent = session.request_start();
         let deleted = session.send(|| client.delete(&path, None));
         match session.answer(Access::Write, until, deleted).await? {
             Ok(()) => {
-                session.answered(sent, true);
+                session.note_answer(sent, true);
                 break Deletion::Done;
             }
             Err(zk::Error::NoNode) if asked_before => break Deletion::Done,
             Err(zk::Error::NoNode | zk::Error::SessionExpired | zk::Error::ClientClosed) => {
-                break Deletion::Vanished;
+                break Deletion::AlreadyGone;
             }
             Err(zk::Error::ConnectionLoss) => asked_before = true,
-            Err(error) => return Err(meaning(error, Access::Write)),
+            Err(error) => return Err(translate(error, Access::Write)),
         }
     };
     session.nodes.remove(node);
     Ok(deletion)
 }
 
-struct Unfinished<'a> {
+struct PendingDeletion<'a> {
     session: &'a Arc<Session>,
     node: Option<&'a Arc<Node>>,
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for PendingDeletion<'_> {
     fn drop(&mut self) {
         if let Some(node) = self.node {
-            delete_at_length(self.session, Arc::clone(node));
+            delete_in_background(self.session, Arc::clone(node));
         }
     }
 }

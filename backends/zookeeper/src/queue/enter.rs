@@ -12,42 +12,42 @@ use distlock_core::{AcquireRequest, Error, ErrorKind, FencingToken, LossReason, 
 use uuid::Uuid;
 use zookeeper_client as zk;
 
-use super::{delete::delete_at_length, undo::Entering};
+use super::{delete::delete_in_background, undo::PendingEntry};
 use crate::{
-    error::{Access, closed, meaning, session_ended},
+    error::{Access, closed, session_ended, translate},
     names::contender,
     nodes::{
-        Attempt, Node, Status, node_data,
+        Node, NodeStatus, UnknownCreation, node_data,
         sequence::{Sequence, ahead_of},
         token,
     },
-    session::{Sent, Session, tree::history},
+    session::{RequestStart, Session, tree::read_epoch},
 };
 
 /// A place in a queue. Dropping it while it waits deletes its node.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueueEntry {
     pub(crate) session: Arc<Session>,
     pub(crate) node: Arc<Node>,
 }
 
-impl Drop for Place {
+impl Drop for QueueEntry {
     fn drop(&mut self) {
-        if self.node.status() == Status::Waiting && self.node.leave() {
-            delete_at_length(&self.session, Arc::clone(&self.node));
+        if self.node.status() == NodeStatus::Waiting && self.node.start_leaving() {
+            delete_in_background(&self.session, Arc::clone(&self.node));
         }
     }
 }
 
 /// What is known of a place when it has been taken.
 #[derive(Debug)]
-pub(crate) enum Known {
+pub(crate) enum KnownAhead {
     /// The answer was lost, or it was not asked: look.
-    Nothing,
+    Unknown,
     /// These children are ahead, first come first.
-    Ahead(Vec<String>),
+    Children(Vec<String>),
     /// Nobody can be ahead but these nodes of ours.
-    Ours(Vec<Arc<Node>>),
+    OwnNodes(Vec<Arc<Node>>),
 }
 
 /// Lines up.
@@ -55,45 +55,47 @@ pub(crate) async fn enter(
     session: &Arc<Session>,
     request: &AcquireRequest,
     until: Moment,
-) -> Result<(Place, Known)> {
+) -> Result<(QueueEntry, KnownAhead)> {
     if session.nodes.is_closing() {
         return Err(closed());
     }
-    let earlier = session.nodes.pick_up(request.owner);
+    let earlier = session.nodes.take_unknown(request.owner);
     let mut look_first = earlier.is_some();
-    let attempt = earlier.unwrap_or_else(|| Attempt {
+    let attempt = earlier.unwrap_or_else(|| UnknownCreation {
         id: Uuid::new_v4(),
         parent: session.layout().container(&request.name),
     });
     let prefix = contender(attempt.id, session.id());
     let path = format!("{}/{prefix}", attempt.parent);
     let parent = Arc::clone(&attempt.parent);
-    let data = node_data::write(request);
+    let data = node_data::encode(request);
     let options = zk::CreateMode::EphemeralSequential.with_acls(session.acls());
-    let mut entering = Entering {
+    let mut pending = PendingEntry {
         session,
         owner: request.owner,
         attempt: look_first.then(|| attempt.clone()),
         given_up: true,
     };
     loop {
-        if let Err(error) = session.connected(until).await {
-            entering.given_up = false;
+        if let Err(error) = session.wait_connected(until).await {
+            pending.given_up = false;
             return Err(error);
         }
         if look_first {
             look_first = false;
-            if let Some((child, token)) = find_one(session, &parent, &prefix, until).await? {
-                entering.attempt = None;
-                let place = register(session, request, parent, child, token)?;
-                return Ok((place, Known::Nothing));
+            if let Some((child, token)) = find_created(session, &parent, &prefix, until).await? {
+                pending.attempt = None;
+                let entry = register(session, request, parent, child, token)?;
+                return Ok((entry, KnownAhead::Unknown));
             }
         }
         let client = session.client()?;
-        let sent = session.sending();
+        let sent = session.request_start();
         // From here on it may be on its way, also when this future is dropped.
-        entering.attempt = Some(attempt.clone());
-        let likely = session.runs.is_likely(&parent, sent.generation);
+        pending.attempt = Some(attempt.clone());
+        let likely = session
+            .known_queues
+            .can_skip_listing(&parent, sent.generation);
         let (created, listed) = session.send(|| {
             let created = client.create(&path, &data, &options);
             let listed = (!likely).then(|| client.list_children(&parent));
@@ -102,41 +104,48 @@ pub(crate) async fn enter(
         let created = match session.answer(Access::Write, until, created).await {
             Ok(created) => created,
             Err(error) => {
-                entering.given_up = false;
+                pending.given_up = false;
                 return Err(error);
             }
         };
         match created {
             Ok((stat, sequence)) => {
                 let child = format!("{prefix}{sequence}");
-                let place = settled(session, request, &stat, sent, Arc::clone(&parent), child)?;
-                entering.attempt = None;
-                if let Some(ours) = session.runs.follow_on(&place.node, sent.generation) {
-                    return Ok((place, Known::Ours(ours)));
+                let entry =
+                    check_and_register(session, request, &stat, sent, Arc::clone(&parent), child)?;
+                pending.attempt = None;
+                if let Some(ours) = session
+                    .known_queues
+                    .add_created(&entry.node, sent.generation)
+                {
+                    return Ok((entry, KnownAhead::OwnNodes(ours)));
                 }
                 let Some(listed) = listed else {
-                    return Ok((place, Known::Nothing));
+                    return Ok((entry, KnownAhead::Unknown));
                 };
                 let listed = session.answer(Access::Read, until, listed).await?;
-                let ahead = listed.ok().and_then(|all| ahead_of(&place.node.child, all));
-                return Ok((place, ahead.map_or(Known::Nothing, Known::Ahead)));
+                let ahead = listed.ok().and_then(|all| ahead_of(&entry.node.child, all));
+                return Ok((
+                    entry,
+                    ahead.map_or(KnownAhead::Unknown, KnownAhead::Children),
+                ));
             }
             Err(zk::Error::NoNode) => {
-                entering.attempt = None;
-                make_container(session, &parent, until).await?;
+                pending.attempt = None;
+                create_container(session, &parent, until).await?;
             }
             Err(zk::Error::ConnectionLoss) => look_first = true,
             // What it may have created vanishes with the session.
             Err(zk::Error::SessionExpired | zk::Error::ClientClosed) => {
-                entering.attempt = None;
+                pending.attempt = None;
                 return Err(session_ended());
             }
             Err(error) => {
-                let error = meaning(error, Access::Write);
+                let error = translate(error, Access::Write);
                 if error.did_not_happen() {
-                    entering.attempt = None;
+                    pending.attempt = None;
                 } else {
-                    entering.given_up = false;
+                    pending.given_up = false;
                 }
                 return Err(error);
             }
@@ -145,21 +154,21 @@ pub(crate) async fn enter(
 }
 
 /// A node that was created just now.
-fn settled(
+fn check_and_register(
     session: &Arc<Session>,
     request: &AcquireRequest,
     stat: &zk::Stat,
-    sent: Sent,
+    sent: RequestStart,
     parent: Arc<str>,
     child: String,
-) -> Result<Place> {
+) -> Result<QueueEntry> {
     let token = token(stat.czxid)?;
     if stat.ephemeral_owner != session.id() {
         tracing::warn!("the ensemble created our node for another session than ours");
         session.end(LossReason::SessionLost);
         return Err(session_ended());
     }
-    session.answered(sent, true);
+    session.note_answer(sent, true);
     register(session, request, parent, child, token)
 }
 
@@ -169,8 +178,8 @@ fn register(
     parent: Arc<str>,
     child: String,
     token: FencingToken,
-) -> Result<Place> {
-    let holder = node_data::of(request, token);
+) -> Result<QueueEntry> {
+    let holder = node_data::holder_info(request, token);
     let created = session.clock().now();
     let Some(sequence) = Sequence::of(&child) else {
         return Err(Error::new(
@@ -188,36 +197,36 @@ fn register(
         holder,
         created,
     );
-    session.context().ended_leases.unbury(request.owner);
+    session.context().ended_leases.forget(request.owner);
     session.nodes.add(&node);
     if let Some(reason) = session.ended() {
         // It ended in between and did not see this one.
-        node.gone(reason);
+        node.mark_gone(reason);
         session.nodes.remove(&node);
     }
-    Ok(Place {
+    Ok(QueueEntry {
         session: Arc::clone(session),
         node,
     })
 }
 
 /// The node of an attempt whose creation was not answered, and its token.
-async fn find_one(
+async fn find_created(
     session: &Arc<Session>,
     parent: &Arc<str>,
     prefix: &str,
     until: Moment,
 ) -> Result<Option<(String, FencingToken)>> {
     loop {
-        session.connected(until).await?;
+        session.wait_connected(until).await?;
         let client = session.client()?;
-        session.commit_ahead(&client);
+        session.barrier_write(&client);
         let listed = client.list_children(parent);
         let children = match session.answer(Access::Read, until, listed).await? {
             Ok(children) => children,
             Err(zk::Error::NoNode) => return Ok(None),
             Err(zk::Error::ConnectionLoss) => continue,
-            Err(error) => return Err(meaning(error, Access::Read)),
+            Err(error) => return Err(translate(error, Access::Read)),
         };
         let Some(child) = children.into_iter().find(|child| child.starts_with(prefix)) else {
             return Ok(None);
@@ -229,13 +238,13 @@ async fn find_one(
         {
             Ok(Some(stat)) => return Ok(Some((child, token(stat.czxid)?))),
             Ok(None) | Err(zk::Error::ConnectionLoss) => {}
-            Err(error) => return Err(meaning(error, Access::Read)),
+            Err(error) => return Err(translate(error, Access::Read)),
         }
     }
 }
 
 /// Creates the container of a name. The servers remove it some time after its last child.
-async fn make_container(session: &Arc<Session>, parent: &str, until: Moment) -> Result<()> {
+async fn create_container(session: &Arc<Session>, parent: &str, until: Moment) -> Result<()> {
     let client = session.client()?;
     let options = zk::CreateMode::Container.with_acls(session.acls());
     let created = client.create(parent, &[], &options);
@@ -243,14 +252,14 @@ async fn make_container(session: &Arc<Session>, parent: &str, until: Moment) -> 
         Ok(_) | Err(zk::Error::NodeExists | zk::Error::ConnectionLoss) => Ok(()),
         // Somebody removed the whole tree: a new history begins.
         Err(zk::Error::NoNode) => {
-            let made = history(&client, session.layout(), session.acls());
+            let made = read_epoch(&client, session.layout(), session.acls());
             match session.answer(Access::Write, until, made).await? {
                 Ok(epoch) => session.set_epoch(epoch),
                 Err(zk::Error::ConnectionLoss) => {}
-                Err(error) => return Err(meaning(error, Access::Write)),
+                Err(error) => return Err(translate(error, Access::Write)),
             }
             Ok(())
         }
-        Err(error) => Err(meaning(error, Access::Write)),
+        Err(error) => Err(translate(error, Access::Write)),
     }
 }

@@ -4,10 +4,10 @@ use std::{borrow::Cow, sync::Arc};
 
 use distlock_core::{Attempt, Grant, LossReason, Moment, Result, Ttl};
 
-use super::{container_watch::watch, holder::holder_at, list};
+use super::{container_watch::watch_container, holder::try_read_holder, list};
 use crate::{
-    error::{out_of_line, session_ended},
-    nodes::{Node, Status},
+    error::{entry_removed, session_ended},
+    nodes::{Node, NodeStatus},
     session::Session,
 };
 
@@ -25,22 +25,22 @@ pub(crate) async fn decide(
 ) -> Result<Attempt<Grant>> {
     let mut ahead = Cow::Borrowed(ahead);
     for look in 1.. {
-        let ours = session.nodes.at(&node.parent, &ahead);
+        let ours = session.nodes.own_children(&node.parent, &ahead);
         let in_the_way = ours
             .iter()
-            .position(|node| !node.as_ref().is_some_and(|node| node.is_out()));
+            .position(|node| !node.as_ref().is_some_and(|node| node.has_let_go()));
         let Some(first) = in_the_way else {
             break;
         };
         let holder = match &ours[first] {
             Some(node) => Some(node.holder.clone()),
-            None => holder_at(session, &node.parent, &ahead[first], until).await,
+            None => try_read_holder(session, &node.parent, &ahead[first], until).await,
         };
         // One that has gone in between was not in the way: it may only have asked, as we do.
         if holder.is_some() || look == LOOKS {
             return Ok(Attempt::Busy(holder));
         }
-        ahead = Cow::Owned(list::ahead(session, node, until).await?);
+        ahead = Cow::Owned(list::list_ahead(session, node, until).await?);
     }
     grant(session, node, asked, ttl, until)
         .await
@@ -64,16 +64,16 @@ pub(crate) async fn grant(
         .min(session.longest_lease())
         .min(ttl.duration());
     let expires = asked + valid_for;
-    let was_held = node.status() == Status::Held;
-    if !node.hold(expires) {
+    let was_held = node.status() == NodeStatus::Held;
+    if !node.grant_until(expires) {
         return Err(match node.status() {
-            Status::Gone(LossReason::SessionLost) => session_ended(),
-            _ => out_of_line(),
+            NodeStatus::Gone(LossReason::SessionLost) => session_ended(),
+            _ => entry_removed(),
         });
     }
-    session.nodes.expires(expires);
-    if !was_held && session.runs.granted(node, session.generation()) {
-        watch(session, &node.parent);
+    session.nodes.note_lease_end(expires);
+    if !was_held && session.known_queues.granted(node, session.generation()) {
+        watch_container(session, &node.parent);
     }
     let mut grant = Grant::new(node.token, session.epoch(), valid_for);
     grant.loss = node.loss();

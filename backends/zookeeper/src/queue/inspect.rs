@@ -5,9 +5,9 @@ use std::sync::Arc;
 use distlock_core::{FencingToken, Forced, HolderInfo, Lease, LockInfo, LockName, Moment, Result};
 use zookeeper_client as zk;
 
-use super::{holder::ask, list::children};
+use super::{holder::read_holder, list::list_children};
 use crate::{
-    error::{Access, meaning},
+    error::{Access, translate},
     names::lock_name,
     nodes::{
         node_data,
@@ -21,7 +21,7 @@ use crate::{
 const AT_ONCE: usize = 64;
 
 /// How many of those who wait are named.
-const NAMED: usize = 16;
+const MAX_NAMED: usize = 16;
 
 /// Who holds a lock and who waits, as the leader knows it.
 pub(crate) async fn inspect(
@@ -29,11 +29,11 @@ pub(crate) async fn inspect(
     name: &LockName,
     until: Moment,
 ) -> Result<LockInfo> {
-    look(session, name, NAMED, until).await
+    inspect_naming(session, name, MAX_NAMED, until).await
 }
 
 /// As [`inspect`], naming at most so many of those who wait.
-async fn look(
+async fn inspect_naming(
     session: &Arc<Session>,
     name: &LockName,
     named: usize,
@@ -41,21 +41,23 @@ async fn look(
 ) -> Result<LockInfo> {
     let parent = session.layout().container(name);
     loop {
-        session.connected(until).await?;
+        session.wait_connected(until).await?;
         let client = session.client()?;
-        session.commit_ahead(&client);
+        session.barrier_write(&client);
         let listed = client.list_children(&parent);
         let children = match session.answer(Access::Read, until, listed).await? {
             Ok(children) => children,
             Err(zk::Error::NoNode) => Vec::new(),
-            Err(zk::Error::NoAuth) => return unreadable(session, name, &parent, until).await,
-            Err(error) => return Err(meaning(error, Access::Read)),
+            Err(zk::Error::NoAuth) => {
+                return describe_unreadable(session, name, &parent, until).await;
+            }
+            Err(error) => return Err(translate(error, Access::Read)),
         };
         let contenders = in_order(children);
-        if let Some(mut info) = first_of(session, name, &parent, &contenders, until).await? {
+        if let Some(mut info) = describe_queue(session, name, &parent, &contenders, until).await? {
             let waiting = contenders.iter().skip(1).take(named);
             let paths = waiting.map(|(_, child)| format!("{parent}/{child}"));
-            info.queue = holders_of(session, &paths.collect::<Vec<_>>(), until).await?;
+            info.queue = read_holders(session, &paths.collect::<Vec<_>>(), until).await?;
             return Ok(info);
         }
     }
@@ -69,15 +71,15 @@ pub(crate) async fn list(
     limit: u32,
     until: Moment,
 ) -> Result<Vec<LockInfo>> {
-    session.connected(until).await?;
+    session.wait_connected(until).await?;
     let client = session.client()?;
     let locks = &session.layout().locks;
-    session.commit_ahead(&client);
+    session.barrier_write(&client);
     let listed = client.list_children(locks);
     let children = match session.answer(Access::Read, until, listed).await? {
         Ok(children) => children,
         Err(zk::Error::NoNode) => Vec::new(),
-        Err(error) => return Err(meaning(error, Access::Read)),
+        Err(error) => return Err(translate(error, Access::Read)),
     };
     let mut names: Vec<_> = children
         .iter()
@@ -107,7 +109,7 @@ pub(crate) async fn list(
                 Ok(children) => contended.push((name, parent, Some(children))),
                 Err(zk::Error::NoNode) => {}
                 Err(zk::Error::NoAuth) => contended.push((name, parent, None)),
-                Err(error) => return Err(meaning(error, Access::Read)),
+                Err(error) => return Err(translate(error, Access::Read)),
             }
         }
         for (name, parent, children) in contended {
@@ -117,14 +119,14 @@ pub(crate) async fn list(
             let first = match children {
                 Some(children) => {
                     let contenders = in_order(children);
-                    first_of(session, name, parent, &contenders, until).await?
+                    describe_queue(session, name, parent, &contenders, until).await?
                 }
-                None => Some(unreadable(session, name, parent, until).await?),
+                None => Some(describe_unreadable(session, name, parent, until).await?),
             };
             let info = match first {
                 Some(info) => info,
                 // The first has gone in between.
-                None => look(session, name, 0, until).await?,
+                None => inspect_naming(session, name, 0, until).await?,
             };
             if info.held.is_some() {
                 found.push(info);
@@ -147,7 +149,7 @@ pub(crate) async fn force_release(
             return Ok(Forced::NotHeld);
         };
         let path = format!("{parent}/{child}");
-        let Some(holder) = ask(session, &path, until).await? else {
+        let Some(holder) = read_holder(session, &path, until).await? else {
             continue;
         };
         match holder.token {
@@ -163,21 +165,21 @@ pub(crate) async fn force_release(
             Ok(()) => return Ok(Forced::Released),
             // Released just before: somebody else may hold it now.
             Err(zk::Error::NoNode) => {}
-            Err(error) => return Err(meaning(error, Access::Write)),
+            Err(error) => return Err(translate(error, Access::Write)),
         }
     }
 }
 
 /// Removes the node of an owner that is not of this session. `true` = there was one.
-pub(crate) async fn remove_of_owner(
+pub(crate) async fn delete_of_owner(
     session: &Arc<Session>,
     lease: &Lease,
     until: Moment,
 ) -> Result<bool> {
     let parent = session.layout().container(&lease.name);
-    for child in children(session, &parent, until).await? {
+    for child in list_children(session, &parent, until).await? {
         let path = format!("{parent}/{child}");
-        session.connected(until).await?;
+        session.wait_connected(until).await?;
         let client = session.client()?;
         let (data, stat) = match session
             .answer(Access::Read, until, client.get_data(&path))
@@ -186,9 +188,9 @@ pub(crate) async fn remove_of_owner(
             Ok(found) => found,
             // Gone, or made with other credentials: what is ours may be read.
             Err(zk::Error::NoNode | zk::Error::NoAuth) => continue,
-            Err(error) => return Err(meaning(error, Access::Read)),
+            Err(error) => return Err(translate(error, Access::Read)),
         };
-        let is_it = node_data::names(&data, lease.owner);
+        let is_it = node_data::is_owned_by(&data, lease.owner);
         let token = token(stat.czxid)?;
         if !is_it || lease.token.is_some_and(|expected| expected != token) {
             continue;
@@ -199,7 +201,7 @@ pub(crate) async fn remove_of_owner(
         {
             Ok(()) => Ok(true),
             Err(zk::Error::NoNode) => Ok(false),
-            Err(error) => Err(meaning(error, Access::Write)),
+            Err(error) => Err(translate(error, Access::Write)),
         };
     }
     Ok(false)
@@ -210,10 +212,10 @@ async fn first_child(
     parent: &str,
     until: Moment,
 ) -> Result<Option<String>> {
-    session.connected(until).await?;
+    session.wait_connected(until).await?;
     let client = session.client()?;
-    session.commit_ahead(&client);
-    let children = children(session, parent, until).await?;
+    session.barrier_write(&client);
+    let children = list_children(session, parent, until).await?;
     Ok(in_order(children)
         .into_iter()
         .next()
@@ -221,7 +223,7 @@ async fn first_child(
 }
 
 /// What the children of a container say; `None` when the first of them has gone in between.
-async fn first_of(
+async fn describe_queue(
     session: &Arc<Session>,
     name: &LockName,
     parent: &str,
@@ -233,7 +235,7 @@ async fn first_of(
         None => LockInfo::free(name.clone()),
         Some((_, child)) => {
             let path = format!("{parent}/{child}");
-            let Some(holder) = ask(session, &path, until).await? else {
+            let Some(holder) = read_holder(session, &path, until).await? else {
                 return Ok(None);
             };
             LockInfo::held(name.clone(), holder)
@@ -245,7 +247,7 @@ async fn first_of(
 }
 
 /// What everybody may know of a container that was made with other credentials: whether anything is in it.
-async fn unreadable(
+async fn describe_unreadable(
     session: &Arc<Session>,
     name: &LockName,
     parent: &str,
@@ -254,7 +256,7 @@ async fn unreadable(
     let client = session.client()?;
     let stat = client.check_stat(parent);
     let stat = session.answer(Access::Read, until, stat).await?;
-    let stat = stat.map_err(|error| meaning(error, Access::Read).about(name))?;
+    let stat = stat.map_err(|error| translate(error, Access::Read).about(name))?;
     let children = stat.map_or(0, |stat| u32::try_from(stat.num_children).unwrap_or(0));
     let mut info = if children == 0 {
         LockInfo::free(name.clone())
@@ -267,7 +269,7 @@ async fn unreadable(
 }
 
 /// Who these nodes belong to, without those that have gone in between. Nothing has been granted to them.
-async fn holders_of(
+async fn read_holders(
     session: &Arc<Session>,
     paths: &[String],
     until: Moment,
@@ -279,13 +281,13 @@ async fn holders_of(
     for asked in asked {
         match session.answer(Access::Read, until, asked).await? {
             Ok((data, stat)) => {
-                let mut holder = node_data::read(&data, token(stat.czxid)?);
+                let mut holder = node_data::parse(&data, token(stat.czxid)?);
                 holder.token = None;
                 holders.push(holder);
             }
             Err(zk::Error::NoNode) => {}
             Err(zk::Error::NoAuth) => holders.push(node_data::unreadable()),
-            Err(error) => return Err(meaning(error, Access::Read)),
+            Err(error) => return Err(translate(error, Access::Read)),
         }
     }
     Ok(holders)

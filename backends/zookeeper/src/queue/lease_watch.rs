@@ -10,43 +10,43 @@ use distlock_core::LossReason;
 use tokio::task::JoinSet;
 use zookeeper_client::{self as zk, EventType};
 
-use super::delete::delete_at_length;
+use super::delete::delete_in_background;
 use crate::{
-    error::unanswered,
-    nodes::{Node, Status},
+    error::as_connection_loss,
+    nodes::{Node, NodeStatus},
     session::Session,
 };
 
 /// A holder whose node is gone is told why it was lost if the servers say so within this, and that it was in any case.
-const ASK_AT_MOST: Duration = Duration::from_millis(250);
+const CAUSE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Runs as long as the session lives.
-pub(crate) async fn watch_over(session: Arc<Session>) {
+/// KnownQueues as long as the session lives.
+pub(crate) async fn run(session: Arc<Session>) {
     let mut watches = JoinSet::new();
     loop {
-        let round = session.nodes.round(session.clock().now());
-        for node in round.arm {
-            watches.spawn(watch(Arc::clone(&session), node));
+        let due = session.nodes.due_work(session.clock().now());
+        for node in due.to_watch {
+            watches.spawn(watch_node(Arc::clone(&session), node));
         }
-        for node in round.expired {
-            if node.gone(LossReason::Expired) {
+        for node in due.expired {
+            if node.mark_gone(LossReason::Expired) {
                 tracing::debug!(path = node.path(), "lease ran out, deleting its node");
                 session
                     .context()
                     .ended_leases
-                    .bury(node.owner, LossReason::Expired);
-                delete_at_length(&session, node);
+                    .record(node.owner, LossReason::Expired);
+                delete_in_background(&session, node);
             }
         }
         let pause = async {
-            match round.pause {
+            match due.pause {
                 Some(pause) => session.clock().sleep(pause).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             _ = session.wait_for_end() => return,
-            () = session.nodes.look.notified() => {}
+            () = session.nodes.work_added.notified() => {}
             () = pause => {}
             Some(_) = watches.join_next() => {}
         }
@@ -54,17 +54,17 @@ pub(crate) async fn watch_over(session: Arc<Session>) {
 }
 
 /// Notices when a node of ours is deleted behind our back.
-async fn watch(session: Arc<Session>, node: Arc<Node>) {
+async fn watch_node(session: Arc<Session>, node: Arc<Node>) {
     let path = node.path();
     let far = session.clock().now() + Duration::from_secs(24 * 3600);
-    while !node.is_out() {
-        if session.connected(far).await.is_err() {
+    while !node.has_let_go() {
+        if session.wait_connected(far).await.is_err() {
             return;
         }
         let Ok(client) = session.client() else { return };
         session.context().requests.add(1);
         let asked = client.check_and_watch_stat(&path).await;
-        match asked.map_err(unanswered) {
+        match asked.map_err(as_connection_loss) {
             Ok((Some(stat), _)) if stat.ephemeral_owner != session.id() => break,
             Ok((Some(_), watcher)) => {
                 drop(client);
@@ -90,10 +90,10 @@ async fn watch(session: Arc<Session>, node: Arc<Node>) {
     }
     // Its session may have ended on the servers' side, which takes all of its nodes: whoever waits then lines up again.
     let patience = match node.status() {
-        Status::Held => ASK_AT_MOST,
+        NodeStatus::Held => CAUSE_TIMEOUT,
         _ => session.trust(),
     };
     let asked = session.clock().now();
-    let _ = session.prove(asked, asked + patience).await;
-    session.removed(&node);
+    let _ = session.confirm_since(asked, asked + patience).await;
+    session.note_removed(&node);
 }

@@ -6,35 +6,35 @@ use distlock_core::{Moment, Result};
 use zookeeper_client as zk;
 
 use crate::{
-    error::{Access, meaning, out_of_line},
+    error::{Access, entry_removed, translate},
     nodes::{Node, sequence::ahead_of},
     session::Session,
 };
 
 /// Who is ahead of a node, first come first.
-pub(crate) async fn ahead(
+pub(crate) async fn list_ahead(
     session: &Arc<Session>,
     node: &Arc<Node>,
     until: Moment,
 ) -> Result<Vec<String>> {
-    let children = children(session, &node.parent, until).await?;
+    let children = list_children(session, &node.parent, until).await?;
     if let Some(ahead) = ahead_of(&node.child, children) {
         return Ok(ahead);
     }
     // The servers remove a session's nodes a moment before they tell it that it is over.
-    session.prove(session.clock().now(), until).await?;
-    session.removed(node);
-    Err(out_of_line())
+    session.confirm_since(session.clock().now(), until).await?;
+    session.note_removed(node);
+    Err(entry_removed())
 }
 
 /// The children of a container; none when there is no such container.
-pub(crate) async fn children(
+pub(crate) async fn list_children(
     session: &Arc<Session>,
     parent: &str,
     until: Moment,
 ) -> Result<Vec<String>> {
     loop {
-        session.connected(until).await?;
+        session.wait_connected(until).await?;
         let client = session.client()?;
         match session
             .answer(Access::Read, until, client.list_children(parent))
@@ -43,7 +43,7 @@ pub(crate) async fn children(
             Ok(children) => return Ok(children),
             Err(zk::Error::NoNode) => return Ok(Vec::new()),
             Err(zk::Error::ConnectionLoss) => {}
-            Err(error) => return Err(meaning(error, Access::Read)),
+            Err(error) => return Err(translate(error, Access::Read)),
         }
     }
 }

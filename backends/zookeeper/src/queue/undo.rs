@@ -6,26 +6,26 @@ use distlock_core::{Moment, OwnerId, Result};
 use zookeeper_client as zk;
 
 use crate::{
-    error::{Access, meaning},
+    error::{Access, translate},
     names::contender,
-    nodes::Attempt,
+    nodes::UnknownCreation,
     session::Session,
 };
 
 /// How long an attempt that timed out is left to whoever asks again before it is cleaned up.
-const SECOND_CHANCE: Duration = Duration::from_secs(2);
+const RETRY_WINDOW: Duration = Duration::from_secs(2);
 
 /// An attempt on its way.
-pub(super) struct Entering<'a> {
+pub(super) struct PendingEntry<'a> {
     pub(super) session: &'a Arc<Session>,
     pub(super) owner: OwnerId,
     /// What may have been created.
-    pub(super) attempt: Option<Attempt>,
+    pub(super) attempt: Option<UnknownCreation>,
     /// Nobody will ask again; otherwise a second chance is given.
     pub(super) given_up: bool,
 }
 
-impl Drop for Entering<'_> {
+impl Drop for PendingEntry<'_> {
     fn drop(&mut self) {
         let Some(attempt) = self.attempt.take() else {
             return;
@@ -37,9 +37,9 @@ impl Drop for Entering<'_> {
         let delay = if self.given_up {
             Duration::ZERO
         } else {
-            SECOND_CHANCE
+            RETRY_WINDOW
         };
-        session.nodes.lose_track(owner, attempt);
+        session.nodes.remember_unknown(owner, attempt);
         let task_session = Arc::clone(&session);
         session.spawn(async move {
             let session = task_session;
@@ -50,20 +50,20 @@ impl Drop for Entering<'_> {
 }
 
 /// Finds and deletes what an attempt has left, if anything. `true` = there was something.
-async fn undo(session: &Arc<Session>, attempt: &Attempt, until: Moment) -> Result<bool> {
+async fn undo(session: &Arc<Session>, attempt: &UnknownCreation, until: Moment) -> Result<bool> {
     let prefix = contender(attempt.id, session.id());
     let mut found = false;
     loop {
-        session.connected(until).await?;
+        session.wait_connected(until).await?;
         let client = session.client()?;
         // Behind everything that was sent before, and as new as what a quorum has committed.
-        session.commit_ahead(&client);
+        session.barrier_write(&client);
         let listed = client.list_children(&attempt.parent);
         let children = match session.answer(Access::Read, until, listed).await? {
             Ok(children) => children,
             Err(zk::Error::NoNode) => return Ok(found),
             Err(zk::Error::ConnectionLoss) => continue,
-            Err(error) => return Err(meaning(error, Access::Read)),
+            Err(error) => return Err(translate(error, Access::Read)),
         };
         let Some(child) = children.iter().find(|child| child.starts_with(&prefix)) else {
             return Ok(found);
@@ -76,34 +76,34 @@ async fn undo(session: &Arc<Session>, attempt: &Attempt, until: Moment) -> Resul
         {
             // Once more, to be sure that it was the only one.
             Ok(()) | Err(zk::Error::NoNode | zk::Error::ConnectionLoss) => {}
-            Err(error) => return Err(meaning(error, Access::Write)),
+            Err(error) => return Err(translate(error, Access::Write)),
         }
     }
 }
 
 /// Undoes an attempt of this owner whose outcome is unknown. `true` = it had got in.
-pub(crate) async fn undo_lost(
+pub(crate) async fn undo_unknown(
     session: &Arc<Session>,
     owner: OwnerId,
     until: Moment,
 ) -> Result<bool> {
-    let Some(attempt) = session.nodes.pick_up(owner) else {
+    let Some(attempt) = session.nodes.take_unknown(owner) else {
         return Ok(false);
     };
-    let mut entering = Entering {
+    let mut pending = PendingEntry {
         session,
         owner,
         attempt: Some(attempt.clone()),
         given_up: true,
     };
     let found = undo(session, &attempt, until).await?;
-    entering.attempt = None;
+    pending.attempt = None;
     Ok(found)
 }
 
 /// Undoes a lost attempt that nobody took up again.
 async fn clean_up(session: &Arc<Session>, owner: OwnerId) {
-    let Some(attempt) = session.nodes.pick_up(owner) else {
+    let Some(attempt) = session.nodes.take_unknown(owner) else {
         return;
     };
     while session.ended().is_none() {

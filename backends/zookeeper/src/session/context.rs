@@ -11,7 +11,7 @@ use std::{
 use distlock_core::{Clock, Moment};
 use tokio::{runtime::Handle as Runtime, sync::OnceCell};
 
-use super::{ended_leases::EndedLeases, pump::Pump};
+use super::{ended_leases::EndedLeases, io_thread::IoThread};
 use crate::{config::ZooKeeperConfig, names::Layout};
 
 /// What outlives each session of a store.
@@ -20,7 +20,7 @@ pub(crate) struct StoreContext {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) layout: Layout,
     pub(crate) runtime: Runtime,
-    pub(crate) pump: Arc<Pump>,
+    pub(crate) io_thread: Arc<IoThread>,
     /// The servers' tick, or longer, as far as it is known.
     pub(crate) tick: OnceCell<Duration>,
     pub(crate) ended_leases: EndedLeases,

@@ -11,7 +11,7 @@ use zookeeper_client as zk;
 use crate::config::invalid;
 use crate::{
     config::{Mechanism, ZooKeeperConfig},
-    error::{Access, meaning},
+    error::{Access, translate},
 };
 
 /// Opens a session that asks for this timeout.
@@ -58,7 +58,7 @@ pub(crate) async fn dial(
         #[cfg(not(feature = "tls"))]
         Some(_) => Err(zk::Error::Unimplemented),
     };
-    dialled.map_err(|error| -> Error { meaning(error, Access::Read).during("connect") })
+    dialled.map_err(|error| -> Error { translate(error, Access::Read).during("connect") })
 }
 
 #[cfg(feature = "tls")]

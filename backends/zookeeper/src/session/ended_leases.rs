@@ -10,7 +10,7 @@ use distlock_core::{LossReason, OwnerId};
 use crate::sync::lock;
 
 /// How many ended acquisitions are remembered, to tell a late renewal why.
-const GRAVES: usize = 1024;
+const REMEMBERED: usize = 1024;
 
 /// The reasons by which leases ended, oldest first.
 #[derive(Debug, Default)]
@@ -18,29 +18,29 @@ pub(crate) struct EndedLeases(Mutex<VecDeque<(OwnerId, LossReason)>>);
 
 impl EndedLeases {
     /// Remembers how an acquisition ended.
-    pub(crate) fn bury(&self, owner: OwnerId, reason: LossReason) {
-        let mut graves = self.graves();
-        if graves.len() >= GRAVES {
-            graves.pop_front();
+    pub(crate) fn record(&self, owner: OwnerId, reason: LossReason) {
+        let mut ended = self.ended();
+        if ended.len() >= REMEMBERED {
+            ended.pop_front();
         }
-        graves.push_back((owner, reason));
+        ended.push_back((owner, reason));
     }
 
     /// It begins anew: an owner that lost its place, in a queue or with its session, has another one now.
-    pub(crate) fn unbury(&self, owner: OwnerId) {
-        self.graves().retain(|(buried, _)| *buried != owner);
+    pub(crate) fn forget(&self, owner: OwnerId) {
+        self.ended().retain(|(known, _)| *known != owner);
     }
 
     /// How an acquisition ended, if that is remembered.
-    pub(crate) fn grave(&self, owner: OwnerId) -> Option<LossReason> {
-        self.graves()
+    pub(crate) fn reason(&self, owner: OwnerId) -> Option<LossReason> {
+        self.ended()
             .iter()
             .rev()
-            .find(|(buried, _)| *buried == owner)
+            .find(|(known, _)| *known == owner)
             .map(|(_, reason)| *reason)
     }
 
-    fn graves(&self) -> MutexGuard<'_, VecDeque<(OwnerId, LossReason)>> {
+    fn ended(&self) -> MutexGuard<'_, VecDeque<(OwnerId, LossReason)>> {
         lock(&self.0)
     }
 }

@@ -1,15 +1,15 @@
 //! One session with the ensemble.
 
+pub(crate) mod connection;
 mod context;
 pub(crate) mod dial;
 mod ended_leases;
-pub(crate) mod link;
-pub(crate) mod proof;
-pub(crate) mod proving;
-pub(crate) mod pump;
+pub(crate) mod io_thread;
+pub(crate) mod keep_alive;
+pub(crate) mod liveness;
 mod state;
 pub(crate) mod tree;
 
 pub(crate) use context::{RequestCount, StoreContext};
 pub(crate) use ended_leases::EndedLeases;
-pub(crate) use state::{Sent, Session};
+pub(crate) use state::{RequestStart, Session};

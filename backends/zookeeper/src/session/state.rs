@@ -30,14 +30,14 @@ use zookeeper_client as zk;
 
 use super::{
     context::StoreContext,
-    proof::{self, ProofChain},
-    pump::Line,
+    io_thread::TaskGroup,
+    liveness::{self, Liveness},
     tree::acls,
 };
 use crate::{
-    error::{Access, closed, no_answer, not_connected, session_ended, unanswered},
+    error::{Access, as_connection_loss, closed, no_answer, not_connected, session_ended},
     names::Layout,
-    nodes::{Nodes, known_queues::Runs},
+    nodes::{SessionNodes, known_queues::KnownQueues},
     sync::lock,
 };
 
@@ -50,21 +50,21 @@ pub(crate) struct Session {
     pub(super) timeout: Duration,
     pub(super) longest_lease: Duration,
     pub(super) epoch: Mutex<Epoch>,
-    pub(super) link: watch::Sender<Link>,
-    pub(super) proof: Mutex<ProofChain>,
+    pub(super) connection: watch::Sender<ConnectionState>,
+    pub(super) liveness: Mutex<Liveness>,
     /// What ends the client's tasks at once.
-    pub(super) line: Line,
+    pub(super) group: TaskGroup,
     /// When the proof was begun that is on its way: one at a time, as long as it does not take too long.
-    pub(super) proving: Mutex<Option<Moment>>,
-    pub(super) proof_is_over: Notify,
+    pub(super) check_began: Mutex<Option<Moment>>,
+    pub(super) check_over: Notify,
     pub(super) ended: watch::Sender<Option<LossReason>>,
-    pub(crate) nodes: Nodes,
-    pub(crate) runs: Runs,
+    pub(crate) nodes: SessionNodes,
+    pub(crate) known_queues: KnownQueues,
 }
 
 /// The connection below a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct ConnectionState {
     pub(super) up: bool,
     /// Whether the connection is known to carry this session and not another one.
     pub(super) verified: bool,
@@ -74,7 +74,7 @@ pub(super) struct Link {
 
 /// A request that, once it is answered, proves that the session lived when it was sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct RequestStart {
     pub(crate) at: Moment,
     pub(crate) generation: u64,
 }
@@ -86,30 +86,30 @@ impl Session {
     pub(crate) fn new(
         context: &Arc<StoreContext>,
         client: zk::Client,
-        line: Line,
+        group: TaskGroup,
         epoch: Epoch,
         tick: Duration,
         opened: Moment,
     ) -> Arc<Self> {
-        let proof = ProofChain::new(client.session_timeout(), tick, opened);
+        let liveness = Liveness::new(client.session_timeout(), tick, opened);
         Arc::new(Self {
             context: Arc::clone(context),
             id: client.session_id().0,
             timeout: client.session_timeout(),
-            longest_lease: proof::longest_lease(client.session_timeout(), tick),
+            longest_lease: liveness::longest_lease(client.session_timeout(), tick),
             epoch: Mutex::new(epoch),
-            link: watch::Sender::new(Link {
+            connection: watch::Sender::new(ConnectionState {
                 up: true,
                 verified: true,
                 generation: 0,
             }),
-            proof: Mutex::new(proof),
-            line,
-            proving: Mutex::default(),
-            proof_is_over: Notify::new(),
+            liveness: Mutex::new(liveness),
+            group,
+            check_began: Mutex::default(),
+            check_over: Notify::new(),
             ended: watch::Sender::new(None),
-            nodes: Nodes::new(),
-            runs: Runs::default(),
+            nodes: SessionNodes::new(),
+            known_queues: KnownQueues::default(),
             client: Mutex::new(Some(Arc::new(client))),
         })
     }
@@ -130,7 +130,7 @@ impl Session {
 
     /// How long a proof is good for, at the most.
     pub(crate) fn trust(&self) -> Duration {
-        proof::trust(self.timeout)
+        liveness::trust(self.timeout)
     }
 
     pub(crate) fn clock(&self) -> &dyn Clock {
@@ -173,7 +173,7 @@ impl Session {
             .map(|client| client.state_watcher())
     }
 
-    /// Runs something on the backend's own thread. It must end soon after the session does.
+    /// KnownQueues something on the backend's own thread. It must end soon after the session does.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let runtime: &Runtime = &self.context.runtime;
         // The runtime ends with the supervisor, and then drops what is left.
@@ -181,12 +181,12 @@ impl Session {
     }
 
     /// Waits until requests can be sent, and are answered by this session.
-    pub(crate) async fn connected(&self, until: Moment) -> Result<()> {
-        let ready = |link: &Link| link.up && link.verified;
-        if ready(&self.link.borrow()) && self.ended().is_none() {
+    pub(crate) async fn wait_connected(&self, until: Moment) -> Result<()> {
+        let ready = |link: &ConnectionState| link.up && link.verified;
+        if ready(&self.connection.borrow()) && self.ended().is_none() {
             return Ok(());
         }
-        let mut link = self.link.subscribe();
+        let mut link = self.connection.subscribe();
         let mut ended = self.ended.subscribe();
         tokio::select! {
             biased;
@@ -198,12 +198,12 @@ impl Session {
 
     /// Which connection of this session it is now.
     pub(crate) fn generation(&self) -> u64 {
-        self.link.borrow().generation
+        self.connection.borrow().generation
     }
 
     /// Sends requests whose answers are waited for right afterwards.
     pub(crate) fn send<T>(&self, requests: impl FnOnce() -> T) -> T {
-        self.context.pump.send(requests)
+        self.context.io_thread.send(requests)
     }
 
     /// Waits for the answer to a request until the limit.
@@ -214,23 +214,23 @@ impl Session {
         reply: impl Future<Output = Result<T, zk::Error>>,
     ) -> Result<Result<T, zk::Error>> {
         self.context.requests.add(1);
-        let _waiting = self.context.pump.waiting();
+        let _waiting = self.context.io_thread.count_request();
         tokio::select! {
             biased;
             answer = reply => Ok(answer.map_err(|error| match self.ended() {
                 // Whatever it says, it was the end of the session.
                 Some(_) => zk::Error::SessionExpired,
-                None => unanswered(error),
+                None => as_connection_loss(error),
             })),
             () = self.context.sleep_until(until) => Err(no_answer(access)),
         }
     }
 
     /// Call it right before a request that passes the leader is sent.
-    pub(crate) fn sending(&self) -> Sent {
-        Sent {
+    pub(crate) fn request_start(&self) -> RequestStart {
+        RequestStart {
             at: self.clock().now(),
-            generation: self.link.borrow().generation,
+            generation: self.connection.borrow().generation,
         }
     }
 
@@ -257,10 +257,10 @@ impl Session {
             .send_if_modified(|ended| ended.is_none() && ended.replace(reason).is_none());
         if first {
             for node in self.nodes.take_all() {
-                self.context.ended_leases.bury(node.owner, reason);
-                node.gone(reason);
+                self.context.ended_leases.record(node.owner, reason);
+                node.mark_gone(reason);
             }
-            self.runs.clear();
+            self.known_queues.clear();
             lock(&self.client).take();
         }
     }

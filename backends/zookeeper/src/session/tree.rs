@@ -14,7 +14,7 @@ pub(crate) fn acls(policy: AclPolicy) -> zk::Acls<'static> {
 }
 
 /// Creates a node that vanishes with its session, and tells whose it is.
-pub(crate) async fn probe(
+pub(crate) async fn probe_session(
     client: &zk::Client,
     layout: &Layout,
     acls: zk::Acls<'_>,
@@ -28,14 +28,14 @@ pub(crate) async fn probe(
         }
         created => created?,
     };
-    // Sent right away; nobody waits for it. What a lost connection leaves behind vanishes with the session.
+    // RequestStart right away; nobody waits for it. What a lost connection leaves behind vanishes with the session.
     drop(client.delete(&format!("{}{sequence}", layout.probe), None));
     Ok(stat.ephemeral_owner)
 }
 
 /// Names the ensemble's history by the birth of the node that all locks are under, which is made when it is absent: an
 /// ensemble that was built anew, or whose tree was removed, has another one.
-pub(crate) async fn history(
+pub(crate) async fn read_epoch(
     client: &zk::Client,
     layout: &Layout,
     acls: zk::Acls<'_>,

@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use distlock_core::LossReason;
 
-use crate::{queue::delete::delete_at_length, session::Session};
+use crate::{queue::delete::delete_in_background, session::Session};
 
 /// Gives up every place in a queue, waits until no lock is held any more, and says goodbye, so that followers are
 /// woken at once. (A lock that is still held keeps its node until its lease has run out: its holder believes in it.)
 pub(super) async fn close(session: &Arc<Session>) {
-    emptied(session).await;
+    wait_until_empty(session).await;
     let farewell = session.client_states();
     session.end(LossReason::SessionLost);
     if let Some(mut states) = farewell {
@@ -22,15 +22,15 @@ pub(super) async fn close(session: &Arc<Session>) {
 }
 
 /// Lets go of every place in a queue, and waits until the last lease has run out or was released.
-async fn emptied(session: &Arc<Session>) {
+async fn wait_until_empty(session: &Arc<Session>) {
     for node in session.nodes.begin_closing() {
         // Those behind it must not wait for the last of our leases.
-        if node.gone(LossReason::SessionLost) {
-            delete_at_length(session, node);
+        if node.mark_gone(LossReason::SessionLost) {
+            delete_in_background(session, node);
         }
     }
     loop {
-        let removed = session.nodes.removed();
+        let removed = session.nodes.next_removal();
         if session.ended().is_some() || session.nodes.held().is_empty() {
             return;
         }

@@ -7,46 +7,50 @@ use zookeeper_client as zk;
 
 use crate::{
     config::{ZooKeeperConfig, invalid},
-    error::{Access, meaning, session_ended},
+    error::{Access, session_ended, translate},
     queue::lease_watch,
     session::{
-        Session, StoreContext,
+        Session, StoreContext, connection,
         dial::dial,
-        link, proving,
-        pump::Line,
-        tree::{acls, history, probe},
+        io_thread::TaskGroup,
+        keep_alive,
+        tree::{acls, probe_session, read_epoch},
     },
 };
 
 /// The shortest session that the servers are asked for, as a part of ours: the less, the less time
 /// a server has to answer.
-const SHORTEST: u32 = 5;
+const SHORTEST_PART: u32 = 5;
 
 /// One try: connects, makes sure that the nodes everything hangs on are there, and that we may
 /// write. The client's tasks run on that line.
-pub(crate) async fn connect(context: &Arc<StoreContext>, line: Line) -> Result<Arc<Session>> {
+pub(crate) async fn connect(context: &Arc<StoreContext>, group: TaskGroup) -> Result<Arc<Session>> {
     let config = &context.config;
     let opened = context.clock.now();
     let client = dial(config, config.session_timeout).await?;
-    let tick = tick(context, client.session_timeout()).await?;
+    let tick = find_tick(context, client.session_timeout()).await?;
     let states = client.state_watcher();
     let acls = acls(config.acl);
-    let refused = |error| meaning(error, Access::Read).during("connect");
+    let refused = |error| translate(error, Access::Read).during("connect");
     let parents = zk::CreateMode::Persistent.with_acls(acls);
     let layout = &context.layout;
     let made = client.mkdir(&layout.records, &parents).await;
     made.map_err(|error| match error {
-        zk::Error::NoAuth => may_not_make(config),
+        zk::Error::NoAuth => cannot_create_root(config),
         error => refused(error),
     })?;
-    let epoch = history(&client, layout, acls).await.map_err(refused)?;
-    if probe(&client, layout, acls).await.map_err(refused)? != client.session_id().0 {
+    let epoch = read_epoch(&client, layout, acls).await.map_err(refused)?;
+    if probe_session(&client, layout, acls)
+        .await
+        .map_err(refused)?
+        != client.session_id().0
+    {
         return Err(session_ended());
     }
-    let session = Session::new(context, client, line, epoch, tick, opened);
-    session.spawn(link::follow(Arc::clone(&session), states));
-    session.spawn(lease_watch::watch_over(Arc::clone(&session)));
-    session.spawn(proving::keep_proving(Arc::clone(&session)));
+    let session = Session::new(context, client, group, epoch, tick, opened);
+    session.spawn(connection::follow(Arc::clone(&session), states));
+    session.spawn(lease_watch::run(Arc::clone(&session)));
+    session.spawn(keep_alive::keep_alive(Arc::clone(&session)));
     tracing::debug!(?session, "session open");
     Ok(session)
 }
@@ -54,7 +58,7 @@ pub(crate) async fn connect(context: &Arc<StoreContext>, line: Line) -> Result<A
 /// The servers' tick, or longer. They do not tell it. Unless they are told otherwise they let no
 /// session be shorter than two ticks, so a session is opened that asks for less. Where that fails,
 /// our own session is what they let be one.
-async fn tick(context: &StoreContext, granted: Duration) -> Result<Duration> {
+async fn find_tick(context: &StoreContext, granted: Duration) -> Result<Duration> {
     let config = &context.config;
     if let Some(tick) = config.tick_time {
         if tick * 2 > granted {
@@ -66,7 +70,7 @@ async fn tick(context: &StoreContext, granted: Duration) -> Result<Duration> {
         return Ok(tick);
     }
     let asked = context.tick.get_or_try_init(async || {
-        let shortest = dial(config, granted / SHORTEST).await?;
+        let shortest = dial(config, granted / SHORTEST_PART).await?;
         Ok::<_, Error>(shortest.session_timeout() / 2)
     });
     match asked.await {
@@ -79,7 +83,7 @@ async fn tick(context: &StoreContext, granted: Duration) -> Result<Duration> {
 }
 
 /// Who may use a root may not always make it.
-fn may_not_make(config: &ZooKeeperConfig) -> Error {
+fn cannot_create_root(config: &ZooKeeperConfig) -> Error {
     let root = &config.root;
     let whose = match config.credentials {
         Some(_) => "for these credentials",

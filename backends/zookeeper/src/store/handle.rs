@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// How long closing waits for the ensemble to be told.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One user of an [`Supervisor`]. The session ends with the last one.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl StoreHandle {
     }
 
     /// Another one on the same session.
-    pub(crate) fn again(&self) -> Self {
+    pub(crate) fn another(&self) -> Self {
         self.supervisor.add_handle();
         Self {
             supervisor: Arc::clone(&self.supervisor),
@@ -79,7 +79,7 @@ impl StoreHandle {
         }
         tokio::select! {
             () = self.supervisor.wait_until_closed() => {}
-            () = self.supervisor.context.clock.sleep(FAREWELL) => {}
+            () = self.supervisor.context.clock.sleep(CLOSE_TIMEOUT) => {}
         }
     }
 

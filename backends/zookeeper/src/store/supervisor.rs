@@ -19,7 +19,7 @@ use crate::{
     config::ZooKeeperConfig,
     error::{closed, not_connected},
     names::Layout,
-    session::{EndedLeases, RequestCount, Session, StoreContext, pump::Pump},
+    session::{EndedLeases, RequestCount, Session, StoreContext, io_thread::IoThread},
 };
 
 /// The shared part.
@@ -52,12 +52,12 @@ impl Supervisor {
                 }
             })
             .map_err(no_thread)?;
-        let pump = Pump::start().map_err(no_thread)?;
+        let io_thread = IoThread::start().map_err(no_thread)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| {
-                pump.stop();
+                io_thread.stop();
                 Error::new(ErrorKind::LimitExceeded, "no runtime for the session")
                     .passing()
                     .on("zookeeper")
@@ -68,7 +68,7 @@ impl Supervisor {
             config,
             clock,
             runtime: runtime.handle().clone(),
-            pump,
+            io_thread,
             tick: OnceCell::new(),
             ended_leases: EndedLeases::default(),
             requests: RequestCount::default(),
@@ -140,12 +140,12 @@ impl Supervisor {
         let mut handles = self.handles.subscribe();
         let mut failures = 0u32;
         loop {
-            let pump = &self.context.pump;
-            let line = pump.line();
+            let io_thread = &self.context.io_thread;
+            let group = io_thread.new_group();
             let connected = tokio::select! {
                 biased;
                 _ = handles.wait_for(|open| *open == 0) => break,
-                connected = pump.hosting(line, connect(&self.context, line)) => connected,
+                connected = io_thread.capture_spawns(group, connect(&self.context, group)) => connected,
             };
             match connected {
                 Ok(session) => {
@@ -181,7 +181,7 @@ impl Supervisor {
             }
         }
         self.phase.send_replace(Phase::Closed);
-        self.context.pump.stop();
+        self.context.io_thread.stop();
     }
 }
 

@@ -6,8 +6,8 @@ use distlock_core::LossReason;
 use zookeeper_client as zk;
 
 use super::{
-    state::{Link, Sent, Session},
-    tree::probe,
+    state::{ConnectionState, RequestStart, Session},
+    tree::probe_session,
 };
 use crate::sync::lock;
 
@@ -20,19 +20,19 @@ pub(crate) async fn follow(session: Arc<Session>, mut states: zk::StateWatcher) 
             _ = ended.wait_for(Option::is_some) => return,
         };
         // Any change means that the connection was another one before; two changes may be seen as one.
-        session.link.send_modify(|link| {
+        session.connection.send_modify(|link| {
             link.up = false;
             link.verified = false;
             link.generation += 1;
         });
-        lock(&session.proof).reconnected();
+        lock(&session.liveness).reconnected();
         match state {
             state if state.is_terminated() => {
                 session.end(LossReason::SessionLost);
                 return;
             }
             zk::SessionState::SyncConnected => {
-                session.link.send_modify(|link| link.up = true);
+                session.connection.send_modify(|link| link.up = true);
                 session.spawn(verify(Arc::clone(&session)));
             }
             // Disconnected; or connected without leave to write, where there is nothing to do.
@@ -43,25 +43,25 @@ pub(crate) async fn follow(session: Arc<Session>, mut states: zk::StateWatcher) 
 
 /// Finds out whether the connection still carries this session.
 async fn verify(session: Arc<Session>) {
-    let generation = session.link.borrow().generation;
-    let current = |link: &Link| link.generation == generation && link.up;
+    let generation = session.connection.borrow().generation;
+    let current = |link: &ConnectionState| link.generation == generation && link.up;
     loop {
-        if !current(&session.link.borrow()) || session.ended().is_some() {
+        if !current(&session.connection.borrow()) || session.ended().is_some() {
             return;
         }
         let Ok(client) = session.client() else { return };
         let at = session.clock().now();
         session.context.requests.add(2);
-        match probe(&client, session.layout(), session.acls()).await {
+        match probe_session(&client, session.layout(), session.acls()).await {
             Ok(owner) if owner == session.id => {
                 let mut verified = false;
-                session.link.send_if_modified(|link| {
+                session.connection.send_if_modified(|link| {
                     verified = current(link);
                     link.verified |= verified;
                     verified
                 });
                 if verified {
-                    session.answered(Sent { at, generation }, true);
+                    session.note_answer(RequestStart { at, generation }, true);
                 }
                 return;
             }

@@ -1,22 +1,22 @@
 //! How a session is proven to live: who sends which request when, and when nobody answers.
 //!
 //! [`proof`](crate::session::proof) says what the answers prove. This module never waits for a proof with a
-//! lock of its own held, and one caller that stops half-way keeps no other from proving.
+//! lock of its own held, and one caller that stops half-way keeps no other from check_began.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use distlock_core::{LossReason, Moment, Result};
 use zookeeper_client as zk;
 
-use super::state::{Sent, Session};
+use super::state::{RequestStart, Session};
 use crate::{
-    error::{Access, meaning, not_trusted, session_ended},
+    error::{Access, not_trusted, session_ended, translate},
     nodes::Node,
     sync::lock,
 };
 
 /// How long somebody else's proof is waited for. Renewals wait too, and must not depend on anybody.
-const OTHERS_PROOF: Duration = Duration::from_millis(100);
+const OTHERS_CHECK: Duration = Duration::from_millis(100);
 
 /// Of a node whose data does not matter.
 const ANY_VERSION: i32 = -1;
@@ -30,14 +30,14 @@ const CHECKED_AT_ONCE: usize = 500;
 const SILENCE_PERCENT: u32 = 55;
 
 /// Whose turn it is to send a proof, and since when.
-struct ProofTurn<'a>(&'a Session, Moment);
+struct CheckTurn<'a>(&'a Session, Moment);
 
-impl Drop for ProofTurn<'_> {
+impl Drop for CheckTurn<'_> {
     fn drop(&mut self) {
         let Self(session, began) = self;
         // Somebody else may have begun anew since.
-        lock(&session.proving).take_if(|proving| proving == began);
-        session.proof_is_over.notify_waiters();
+        lock(&session.check_began).take_if(|check_began| check_began == began);
+        session.check_over.notify_waiters();
     }
 }
 impl Session {
@@ -45,17 +45,17 @@ impl Session {
     /// waits for it: a server answers in order. It is a write without effect, because a leader that
     /// was deposed goes on answering `sync`; and it is committed also where these credentials may
     /// not read the root.
-    pub(crate) fn commit_ahead(&self, client: &zk::Client) {
+    pub(crate) fn barrier_write(&self, client: &zk::Client) {
         self.context.requests.add(1);
         drop(check(client, &[self.layout().root.clone()]));
     }
 
     /// That request was answered. `committed` = it was a write.
-    pub(crate) fn answered(&self, sent: Sent, committed: bool) {
+    pub(crate) fn note_answer(&self, sent: RequestStart, committed: bool) {
         let now = self.clock().now();
-        let mut proof = lock(&self.proof);
+        let mut proof = lock(&self.liveness);
         // With the mutex held, because a reconnect is made known before it begins a new chain.
-        let link = *self.link.borrow();
+        let link = *self.connection.borrow();
         if link.verified && link.generation == sent.generation {
             proof.answered(sent.at, now, committed);
         }
@@ -71,12 +71,12 @@ impl Session {
         mut since: Moment,
         until: Moment,
     ) -> Result<Moment> {
-        let wanted = wanted.min(lock(&self.proof).least_trust());
+        let wanted = wanted.min(lock(&self.liveness).least_trust());
         loop {
-            self.prove(since, until).await?;
+            self.confirm_since(since, until).await?;
             let now = self.clock().now();
             let (trusted_until, pause) = {
-                let proof = lock(&self.proof);
+                let proof = lock(&self.liveness);
                 (proof.trusted_until(), proof.next_write_in(now, wanted))
             };
             if trusted_until >= now + wanted {
@@ -98,14 +98,14 @@ impl Session {
     /// Makes sure that a write of this session was committed that was sent at `since` or later. It
     /// checks that the nodes of the locks are there that the session holds, so it serves all of
     /// them.
-    pub(crate) async fn prove(&self, since: Moment, until: Moment) -> Result<()> {
+    pub(crate) async fn confirm_since(&self, since: Moment, until: Moment) -> Result<()> {
         let _turn = loop {
-            let mut over = pin!(self.proof_is_over.notified());
+            let mut over = pin!(self.check_over.notified());
             over.as_mut().enable();
-            if lock(&self.proof).committed() >= since {
+            if lock(&self.liveness).committed() >= since {
                 return Ok(());
             }
-            let wait = match self.begin_proof() {
+            let wait = match self.begin_check() {
                 Ok(turn) => break turn,
                 Err(wait) => wait,
             };
@@ -115,10 +115,10 @@ impl Session {
                 () = self.clock().sleep(wait) => {}
             }
         };
-        self.connected(until).await?;
+        self.wait_connected(until).await?;
         let client = self.client()?;
         let held = self.nodes.held();
-        let sent = self.sending();
+        let sent = self.request_start();
         let paths: Vec<_> = held.iter().map(|node| node.path()).collect();
         let root = [self.layout().root.clone()];
         let paths = if paths.is_empty() { &root[..] } else { &paths };
@@ -130,33 +130,33 @@ impl Session {
         for (first, check) in (0..).step_by(CHECKED_AT_ONCE).zip(checks) {
             let failed = match self.answer(Access::Read, until, check).await? {
                 Ok(failed) => failed,
-                Err(error) => return Err(meaning(error, Access::Read)),
+                Err(error) => return Err(translate(error, Access::Read)),
             };
             let Some((at, error)) = failed else {
                 continue;
             };
             if !passed_the_session_check(&error) {
-                return Err(meaning(error, Access::Read));
+                return Err(translate(error, Access::Read));
             }
             // Only the first failure is told; the rest is checked next time.
             if error == zk::Error::NoNode
                 && let Some(node) = held.get(first + at)
             {
-                self.removed(node);
+                self.note_removed(node);
             }
         }
-        self.answered(sent, true);
+        self.note_answer(sent, true);
         Ok(())
     }
 
     /// Somebody else removed a node of ours. `true` = it was not known yet.
-    pub(crate) fn removed(&self, node: &Arc<Node>) -> bool {
-        let news = node.gone(LossReason::Removed);
+    pub(crate) fn note_removed(&self, node: &Arc<Node>) -> bool {
+        let news = node.mark_gone(LossReason::Removed);
         if news {
             tracing::warn!(path = node.path(), "our node was removed by somebody else");
             self.context
                 .ended_leases
-                .bury(node.owner, LossReason::Removed);
+                .record(node.owner, LossReason::Removed);
             self.nodes.remove(node);
         }
         news
@@ -164,26 +164,26 @@ impl Session {
 
     /// The right to send a proof, or how long to wait for somebody else's. Whoever is at it may be on a runtime that is
     /// blocked, or may not be polled any more, so one of those who wait begins anew after a while.
-    fn begin_proof(&self) -> Result<ProofTurn<'_>, Duration> {
-        let mut proving = lock(&self.proving);
+    fn begin_check(&self) -> Result<CheckTurn<'_>, Duration> {
+        let mut check_began = lock(&self.check_began);
         let now = self.clock().now();
-        if let Some(began) = *proving
-            && now < began + OTHERS_PROOF
+        if let Some(began) = *check_began
+            && now < began + OTHERS_CHECK
         {
-            return Err((began + OTHERS_PROOF).since(now));
+            return Err((began + OTHERS_CHECK).since(now));
         }
-        *proving = Some(now);
-        Ok(ProofTurn(self, now))
+        *check_began = Some(now);
+        Ok(CheckTurn(self, now))
     }
 }
 
 /// Lets a request pass the leader in each period, and gives the session up when none is
 /// answered any more.
-pub(crate) async fn keep_proving(session: Arc<Session>) {
-    let period = lock(&session.proof).period();
+pub(crate) async fn keep_alive(session: Arc<Session>) {
+    let period = lock(&session.liveness).period();
     let silence = session.timeout * SILENCE_PERCENT / 100;
     while session.ended().is_none() {
-        let heard = lock(&session.proof).heard();
+        let heard = lock(&session.liveness).heard();
         tokio::select! {
             biased;
             _ = session.wait_for_end() => return,
@@ -191,9 +191,9 @@ pub(crate) async fn keep_proving(session: Arc<Session>) {
         }
         // A process that was stopped finds the answers it has missed within a moment.
         let limit = (heard + silence).max(session.clock().now() + session.timeout / 20);
-        if lock(&session.proof).heard() == heard && beat(&session, limit).await.is_err() {
+        if lock(&session.liveness).heard() == heard && heartbeat(&session, limit).await.is_err() {
             let now = session.clock().now();
-            if now >= limit && lock(&session.proof).heard() == heard {
+            if now >= limit && lock(&session.liveness).heard() == heard {
                 give_up(&session);
                 return;
             }
@@ -208,17 +208,17 @@ pub(crate) async fn keep_proving(session: Arc<Session>) {
 }
 
 /// A request that passes the leader and costs it nothing.
-async fn beat(session: &Session, until: Moment) -> Result<()> {
-    session.connected(until).await?;
+async fn heartbeat(session: &Session, until: Moment) -> Result<()> {
+    session.wait_connected(until).await?;
     let client = session.client()?;
-    let sent = session.sending();
+    let sent = session.request_start();
     let answer = client.sync(&session.layout().root);
     match session.answer(Access::Read, until, answer).await? {
         Ok(()) => {
-            session.answered(sent, false);
+            session.note_answer(sent, false);
             Ok(())
         }
-        Err(error) => Err(meaning(error, Access::Read)),
+        Err(error) => Err(translate(error, Access::Read)),
     }
 }
 
@@ -231,7 +231,7 @@ fn give_up(session: &Session) {
     );
     // First, because who waits for a watch of it must stop before its client does.
     session.end(LossReason::SessionLost);
-    session.context.pump.cut(session.line);
+    session.context.io_thread.abort(session.group);
 }
 
 /// Whether a check that failed was committed for a session that lived. The leader looks at the

@@ -31,7 +31,7 @@ const REMEMBERED: u32 = 64;
 
 /// The answered requests of one connection, and what they prove.
 #[derive(Debug)]
-pub(crate) struct ProofChain {
+pub(crate) struct Liveness {
     /// How long the leader keeps a session of which it does not hear.
     timeout: Duration,
     /// The servers' tick, or longer.
@@ -54,7 +54,7 @@ struct Answered {
     answered: Moment,
 }
 
-impl ProofChain {
+impl Liveness {
     /// A session that was opened at `opened` or later, by a request that was committed.
     pub(crate) fn new(timeout: Duration, tick: Duration, opened: Moment) -> Self {
         Self {
@@ -157,7 +157,7 @@ impl ProofChain {
 ///
 /// It is no longer than what regular requests keep proven, so that a guard shows about the same
 /// lease each time. A write is proven by two requests before it, which are a tick apart, and each
-/// was sent at most one [period](ProofChain::period) before it was needed. A new connection proves
+/// was sent at most one [period](Liveness::period) before it was needed. A new connection proves
 /// more, which the next renewal would not.
 pub(crate) fn longest_lease(timeout: Duration, tick: Duration) -> Duration {
     let regular = (timeout * 9 / 10).saturating_sub(tick) * 3 / 4;
@@ -182,12 +182,12 @@ mod tests {
         Moment::from_boot(Duration::from_millis(1_000_000 + ms))
     }
 
-    fn chain() -> ProofChain {
-        ProofChain::new(TIMEOUT, TICK, at(0))
+    fn chain() -> Liveness {
+        Liveness::new(TIMEOUT, TICK, at(0))
     }
 
     /// Each request takes 10 ms.
-    fn answer(chain: &mut ProofChain, sent: u64, committed: bool) {
+    fn answer(chain: &mut Liveness, sent: u64, committed: bool) {
         chain.answered(at(sent), at(sent + 10), committed);
     }
 
@@ -266,7 +266,7 @@ mod tests {
             (5_000, 250),
             (60_000, 2_000),
         ] {
-            let mut chain = ProofChain::new(
+            let mut chain = Liveness::new(
                 Duration::from_millis(timeout),
                 Duration::from_millis(tick),
                 at(0),

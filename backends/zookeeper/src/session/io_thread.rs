@@ -31,63 +31,67 @@ const THREAD_STEPS: usize = 64;
 const CALLER_STEPS: usize = 2;
 
 thread_local! {
-    /// The pump for which this thread is about to do a step, by its address; 0 = none.
-    static HELPING: Cell<usize> = const { Cell::new(0) };
+    /// The io_thread for which this thread is about to do a step, by its address; 0 = none.
+    static CALLER_RUNS_FOR: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The tasks of one client, which can be ended together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Line(u64);
+pub(crate) struct TaskGroup(u64);
 
-impl Line {
+impl TaskGroup {
     /// Tasks that nobody ends early.
     const NONE: Self = Self(0);
 }
 
-/// Runs the tasks of the client's connections.
-pub(crate) struct Pump {
+/// KnownQueues the tasks of the client's connections.
+pub(crate) struct IoThread {
     // Std mutexes: held to push, to pop and to swap only.
     ready: Mutex<VecDeque<Runnable>>,
-    tasks: Mutex<Vec<(Line, async_task::Task<()>)>>,
-    lines: AtomicU64,
-    bell: AtomicWaker,
-    under_way: AtomicUsize,
+    tasks: Mutex<Vec<(TaskGroup, async_task::Task<()>)>>,
+    groups: AtomicU64,
+    waker: AtomicWaker,
+    in_flight: AtomicUsize,
     stopped: AtomicBool,
 }
 
-impl Pump {
+impl IoThread {
     /// Starts the thread.
     pub(crate) fn start() -> io::Result<Arc<Self>> {
         // This starts the one thread of async-io, which panics where it gets none, and then aborts
         // the process if that happens first inside of its `block_on`.
         panics::caught(Async::<UnixStream>::pair)
             .map_err(|_| io::Error::other("async-io has no thread"))??;
-        let pump = Arc::new(Self {
+        let io_thread = Arc::new(Self {
             ready: Mutex::default(),
             tasks: Mutex::default(),
-            lines: AtomicU64::new(Line::NONE.0),
-            bell: AtomicWaker::new(),
-            under_way: AtomicUsize::new(0),
+            groups: AtomicU64::new(TaskGroup::NONE.0),
+            waker: AtomicWaker::new(),
+            in_flight: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
         });
-        let driven = Arc::clone(&pump);
+        let run_by_thread = Arc::clone(&io_thread);
         std::thread::Builder::new()
             .name("distlock-zk-io".into())
-            .spawn(move || async_io::block_on(driven.drive()))?;
-        Ok(pump)
+            .spawn(move || async_io::block_on(run_by_thread.run()))?;
+        Ok(io_thread)
     }
 
     /// For one client.
-    pub(crate) fn line(&self) -> Line {
-        Line(self.lines.fetch_add(1, Ordering::Relaxed) + 1)
+    pub(crate) fn new_group(&self) -> TaskGroup {
+        TaskGroup(self.groups.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Polls a future such that what it spawns runs here, as part of that line.
-    pub(crate) async fn hosting<F: Future>(self: &Arc<Self>, line: Line, future: F) -> F::Output {
+    pub(crate) async fn capture_spawns<F: Future>(
+        self: &Arc<Self>,
+        group: TaskGroup,
+        future: F,
+    ) -> F::Output {
         let mut future = pin!(future);
-        let host = Host(Arc::clone(self), line);
+        let spawner = Spawner(Arc::clone(self), group);
         poll_fn(|context| {
-            let _scope = spawns_core::enter(&host);
+            let _scope = spawns_core::enter(&spawner);
             future.as_mut().poll(context)
         })
         .await
@@ -95,46 +99,46 @@ impl Pump {
 
     /// Sends requests, at once and from this thread when nothing else is under way.
     pub(crate) fn send<T>(self: &Arc<Self>, requests: impl FnOnce() -> T) -> T {
-        if self.under_way.load(Ordering::Relaxed) > 0 {
+        if self.in_flight.load(Ordering::Relaxed) > 0 {
             return requests();
         }
-        let _helping = Helping::begin(self);
+        let _caller_runs = CallerRuns::begin(self);
         let sent = requests();
-        self.step(CALLER_STEPS);
+        self.run_ready(CALLER_STEPS);
         sent
     }
 
     /// Counts a request as under way until that is dropped.
-    pub(crate) fn waiting(&self) -> Waiting<'_> {
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-        Waiting(self)
+    pub(crate) fn count_request(&self) -> RequestInFlight<'_> {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        RequestInFlight(self)
     }
 
     /// Ends the tasks of a line where they stand: their connections are closed, and nothing more is
     /// sent. Whoever waits for one of their watches must have been stopped before: the client
     /// panics there.
-    pub(crate) fn cut(&self, line: Line) {
-        let (cut, rest) = std::mem::take(&mut *lock(&self.tasks))
+    pub(crate) fn abort(&self, group: TaskGroup) {
+        let (aborted, rest) = std::mem::take(&mut *lock(&self.tasks))
             .into_iter()
-            .partition::<Vec<_>, _>(|(of, _)| *of == line);
+            .partition::<Vec<_>, _>(|(of, _)| *of == group);
         lock(&self.tasks).extend(rest);
         // Outside of the mutex: a dropped task is scheduled once more.
-        drop(cut);
+        drop(aborted);
     }
 
     /// Ends the thread, and whatever still runs on it.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
-        self.bell.wake();
+        self.waker.wake();
     }
 
-    async fn drive(self: Arc<Self>) {
+    async fn run(self: Arc<Self>) {
         poll_fn(|context| {
-            self.bell.register(context.waker());
+            self.waker.register(context.waker());
             if self.stopped.load(Ordering::Acquire) {
                 return Poll::Ready(());
             }
-            if self.step(THREAD_STEPS) {
+            if self.run_ready(THREAD_STEPS) {
                 // A turn for the sockets first.
                 context.waker().wake_by_ref();
             }
@@ -143,17 +147,17 @@ impl Pump {
         .await;
         // Cancelled tasks come once more, to be dropped.
         drop(std::mem::take(&mut *lock(&self.tasks)));
-        while self.step(THREAD_STEPS) {}
+        while self.run_ready(THREAD_STEPS) {}
     }
 
     /// Does at most so many steps. `true` = there is more to do.
-    fn step(self: &Arc<Self>, most: usize) -> bool {
+    fn run_ready(self: &Arc<Self>, most: usize) -> bool {
         for _ in 0..most {
             let Some(runnable) = lock(&self.ready).pop_front() else {
                 return false;
             };
-            let host = Host(Arc::clone(self), Line::NONE);
-            let _scope = spawns_core::enter(&host);
+            let spawner = Spawner(Arc::clone(self), TaskGroup::NONE);
+            let _scope = spawns_core::enter(&spawner);
             // A connection's task that panics is gone, which its users notice; the thread and its helpers go on.
             if panics::caught(|| runnable.run()).is_err() {
                 tracing::error!("the task of a connection panicked");
@@ -164,8 +168,8 @@ impl Pump {
 
     fn schedule(self: &Arc<Self>, runnable: Runnable) {
         lock(&self.ready).push_back(runnable);
-        if HELPING.get() != self.address() {
-            self.bell.wake();
+        if CALLER_RUNS_FOR.get() != self.address() {
+            self.waker.wake();
         }
     }
 
@@ -175,46 +179,47 @@ impl Pump {
 }
 
 /// A request that is under way.
-pub(crate) struct Waiting<'a>(&'a Pump);
+pub(crate) struct RequestInFlight<'a>(&'a IoThread);
 
-impl Drop for Waiting<'_> {
+impl Drop for RequestInFlight<'_> {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// While it lives, this thread does what becomes ready; what it has not done then is the pump's again.
-struct Helping<'a> {
-    pump: &'a Pump,
+/// While it lives, this thread does what becomes ready; what it has not done then is the io_thread's again.
+struct CallerRuns<'a> {
+    io_thread: &'a IoThread,
     before: usize,
 }
 
-impl<'a> Helping<'a> {
-    fn begin(pump: &'a Arc<Pump>) -> Self {
+impl<'a> CallerRuns<'a> {
+    fn begin(io_thread: &'a Arc<IoThread>) -> Self {
         Self {
-            pump,
-            before: HELPING.replace(pump.address()),
+            io_thread,
+            before: CALLER_RUNS_FOR.replace(io_thread.address()),
         }
     }
 }
 
-impl Drop for Helping<'_> {
+impl Drop for CallerRuns<'_> {
     fn drop(&mut self) {
-        HELPING.set(self.before);
-        if !lock(&self.pump.ready).is_empty() {
-            self.pump.bell.wake();
+        CALLER_RUNS_FOR.set(self.before);
+        if !lock(&self.io_thread.ready).is_empty() {
+            self.io_thread.waker.wake();
         }
     }
 }
 
 /// Takes in what the client spawns.
-struct Host(Arc<Pump>, Line);
+struct Spawner(Arc<IoThread>, TaskGroup);
 
-impl spawns_core::Spawn for Host {
+impl spawns_core::Spawn for Spawner {
     fn spawn(&self, task: spawns_core::Task) {
-        let pump = Arc::clone(&self.0);
+        let io_thread = Arc::clone(&self.0);
         let future = Box::into_pin(task.future);
-        let (runnable, task) = async_task::spawn(future, move |runnable| pump.schedule(runnable));
+        let (runnable, task) =
+            async_task::spawn(future, move |runnable| io_thread.schedule(runnable));
         let mut tasks = lock(&self.0.tasks);
         tasks.retain(|(_, task)| !task.is_finished());
         tasks.push((self.1, task));
@@ -236,10 +241,10 @@ mod tests {
     const LONG: Duration = Duration::from_secs(30);
 
     /// A task that says on which thread each of its steps is done. It takes one whenever its bell is rung.
-    fn stepping(pump: &Arc<Pump>) -> (Arc<AtomicWaker>, mpsc::Receiver<ThreadId>) {
+    fn stepping(io_thread: &Arc<IoThread>) -> (Arc<AtomicWaker>, mpsc::Receiver<ThreadId>) {
         let (bell, (says, steps)) = (Arc::new(AtomicWaker::new()), mpsc::channel());
         let rung = Arc::clone(&bell);
-        let spawning = pump.hosting(pump.line(), async move {
+        let spawning = io_thread.capture_spawns(io_thread.new_group(), async move {
             drop(spawns_core::spawn(poll_fn(move |context| {
                 rung.register(context.waker());
                 let _ = says.send(thread::current().id());
@@ -252,39 +257,39 @@ mod tests {
 
     #[test]
     fn its_thread_does_what_others_wake() {
-        let pump = Pump::start().unwrap();
-        let (bell, steps) = stepping(&pump);
+        let io_thread = IoThread::start().unwrap();
+        let (bell, steps) = stepping(&io_thread);
         for _ in 0..3 {
             assert_ne!(steps.recv_timeout(LONG).unwrap(), thread::current().id());
             bell.wake();
         }
-        pump.stop();
+        io_thread.stop();
     }
 
     #[test]
     fn a_lone_caller_does_the_step_itself() {
-        let pump = Pump::start().unwrap();
-        let (bell, steps) = stepping(&pump);
+        let io_thread = IoThread::start().unwrap();
+        let (bell, steps) = stepping(&io_thread);
         steps.recv_timeout(LONG).unwrap();
         // The thread does it when it is still busy with the step before.
         let mine = (0..1000).any(|_| {
-            pump.send(|| bell.wake());
+            io_thread.send(|| bell.wake());
             steps.recv_timeout(LONG).unwrap() == thread::current().id()
         });
         assert!(mine);
-        let _other = pump.waiting();
-        pump.send(|| bell.wake());
+        let _other = io_thread.count_request();
+        io_thread.send(|| bell.wake());
         assert_ne!(steps.recv_timeout(LONG).unwrap(), thread::current().id());
-        pump.stop();
+        io_thread.stop();
     }
 
     #[test]
     fn what_a_caller_leaves_is_done_by_the_thread() {
         const STEPS: usize = 10 * CALLER_STEPS;
-        let pump = Pump::start().unwrap();
+        let io_thread = IoThread::start().unwrap();
         let (bell, (says, steps)) = (Arc::new(AtomicWaker::new()), mpsc::channel());
         let rung = Arc::clone(&bell);
-        let spawning = pump.hosting(pump.line(), async move {
+        let spawning = io_thread.capture_spawns(io_thread.new_group(), async move {
             let mut left = 0;
             drop(spawns_core::spawn(poll_fn(move |context| {
                 rung.register(context.waker());
@@ -302,36 +307,36 @@ mod tests {
                 steps.recv_timeout(LONG).unwrap();
             }
             if round < 19 {
-                pump.send(|| bell.wake());
+                io_thread.send(|| bell.wake());
             }
         }
-        pump.stop();
+        io_thread.stop();
     }
 
     #[test]
     fn a_line_is_cut_and_the_others_go_on() {
-        let pump = Pump::start().unwrap();
-        let (_, steps) = stepping(&pump);
-        let (bell, others) = stepping(&pump);
+        let io_thread = IoThread::start().unwrap();
+        let (_, steps) = stepping(&io_thread);
+        let (bell, others) = stepping(&io_thread);
         steps.recv_timeout(LONG).unwrap();
         others.recv_timeout(LONG).unwrap();
-        let first = lock(&pump.tasks)[0].0;
-        pump.cut(first);
+        let first = lock(&io_thread.tasks)[0].0;
+        io_thread.abort(first);
         assert_eq!(
             steps.recv_timeout(LONG),
             Err(mpsc::RecvTimeoutError::Disconnected)
         );
         bell.wake();
         others.recv_timeout(LONG).unwrap();
-        pump.stop();
+        io_thread.stop();
     }
 
     #[test]
     fn its_end_drops_what_runs() {
-        let pump = Pump::start().unwrap();
-        let (_, steps) = stepping(&pump);
+        let io_thread = IoThread::start().unwrap();
+        let (_, steps) = stepping(&io_thread);
         steps.recv_timeout(LONG).unwrap();
-        pump.stop();
+        io_thread.stop();
         // The task owned the sender; nothing comes from it any more.
         assert_eq!(
             steps.recv_timeout(LONG),
@@ -341,12 +346,12 @@ mod tests {
 
     #[test]
     fn a_task_that_panics_takes_nobody_with_it() {
-        let pump = Pump::start().unwrap();
-        async_io::block_on(pump.hosting(pump.line(), async {
+        let io_thread = IoThread::start().unwrap();
+        async_io::block_on(io_thread.capture_spawns(io_thread.new_group(), async {
             drop(spawns_core::spawn(async { panic!("on purpose") }));
         }));
-        let (_, steps) = stepping(&pump);
+        let (_, steps) = stepping(&io_thread);
         steps.recv_timeout(LONG).unwrap();
-        pump.stop();
+        io_thread.stop();
     }
 }
