@@ -24,6 +24,8 @@ mod file;
 mod gateways;
 mod history;
 mod nemesis;
+mod options;
+mod output;
 mod plants;
 mod published;
 mod referee;
@@ -33,6 +35,7 @@ mod verdict;
 mod worker;
 mod workload;
 
-pub(crate) use command::{Chaos, run};
+pub(crate) use command::run;
 pub(crate) use gateways::{NodeSettings, serve};
+pub(crate) use options::Chaos;
 pub(crate) use worker::{Settings, run as work};

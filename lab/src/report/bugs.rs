@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use distlock_report::render::Document;
 
-use super::{Planted, PlantedBug, data::FoundBug};
+use super::data::{FoundBug, Planted, PlantedBug};
 
 pub(super) fn planted(all: &BTreeMap<String, Planted>, page: &mut Document) {
     if all.is_empty() {

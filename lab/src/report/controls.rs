@@ -2,7 +2,7 @@
 
 use distlock_report::render::Document;
 
-use super::{Control, Controls};
+use super::data::{Control, Controls};
 
 pub(super) fn chapter(controls: &Controls, page: &mut Document) {
     page.chapter("Controls: locks that others write");

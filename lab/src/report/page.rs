@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use distlock_report::render::Document;
 
-use super::{Data, bugs, controls, runs};
+use super::{bugs, controls, data::Gateways, folder::Data, runs};
 
 pub(super) fn document(data: &Data) -> Document {
     let mut page = Document::new("What locks are worth while things break");
@@ -30,7 +30,7 @@ fn gateways(data: &Data, page: &mut Document) {
          lines and the store are broken. The checker of the kick-out flow judges what nodes \
          reported and what clients saw.",
     );
-    let row = |it: &super::Gateways| {
+    let row = |it: &Gateways| {
         let looked_at = it
             .looked_at
             .iter()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use distlock_report::render::{self, Document};
 
-use super::{Run, Runs, Times};
+use super::data::{Run, Runs, Times};
 
 pub(super) fn chapters(commands: &[Runs], page: &mut Document) {
     let all: Vec<&Run> = commands.iter().flat_map(|it| &it.runs).collect();

@@ -16,7 +16,8 @@ use distlock::{Clock as _, SystemClock};
 
 use super::{
     plants::{Plant, Variant},
-    run::{Outcome, play, play_batcher},
+    result::Outcome,
+    run::{play, play_batcher},
 };
 use crate::report::{self, Planted, PlantedBug, Simulated};
 

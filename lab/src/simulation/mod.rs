@@ -26,6 +26,7 @@ mod judge;
 mod network;
 mod plants;
 mod promise;
+mod result;
 mod run;
 mod seen;
 mod setting;

@@ -13,6 +13,7 @@ use super::{
     batcher, director,
     plants::Variant,
     promise::{Broken, Promise},
+    result::Outcome,
     tasks::{Executor, Owner},
     trace::Trace,
     worker,
@@ -21,17 +22,6 @@ use super::{
 
 /// No run needs as many.
 const MOST_STEPS: u64 = 2_000_000;
-
-/// The result of a run.
-#[derive(Debug)]
-pub(super) struct Outcome {
-    pub(super) broken: Option<Broken>,
-    pub(super) steps: u64,
-    /// The same for two runs in which the same happened.
-    pub(super) hash: u64,
-    /// The last lines of the trace, or all of them.
-    pub(super) lines: Vec<String>,
-}
 
 /// Plays one seed of the engine, or of the batcher if the bug is in there.
 ///
@@ -70,17 +60,6 @@ fn guarded(play: impl FnOnce() -> Result<Outcome>) -> Result<Outcome> {
             lines: Vec::new(),
         })
     })
-}
-
-impl Outcome {
-    pub(super) fn of(broken: Option<Broken>, trace: &Trace) -> Self {
-        Self {
-            broken,
-            steps: trace.steps(),
-            hash: trace.hash(),
-            lines: trace.lines(),
-        }
-    }
 }
 
 fn engine(seed: u64, variant: Variant, all: bool) -> Result<Outcome> {

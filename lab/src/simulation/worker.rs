@@ -15,7 +15,7 @@ use fastrand::Rng;
 
 use super::{
     network::Connection,
-    plants::Plant,
+    plants::{Plant, around_clock, around_lock},
     seen::Process,
     setting::LONGEST_TTL,
     tasks::Owner,
@@ -37,8 +37,8 @@ pub(super) fn start(world: &Arc<World>) -> Result<()> {
         let mut lock: Arc<dyn DistLock> = Arc::new(connection);
         let mut shown: Arc<dyn distlock::Clock> = Arc::new(clock.clone());
         if let Some(plant) = world.plant {
-            lock = plant.around_lock(world, process, lock);
-            shown = plant.around_clock(shown);
+            lock = around_lock(plant, world, process, lock);
+            shown = around_clock(plant, shown);
         }
         let spawner = world.spawner.clone();
         Ok(Locker::builder(lock)

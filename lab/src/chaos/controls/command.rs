@@ -6,14 +6,15 @@ use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum as _;
 
 use super::{
-    Control,
     figures::{NOT_APPLICABLE, of_control, of_twin},
+    kinds::Control,
     run::{ControlPlan, play},
 };
 use crate::{
     chaos::{
-        command::{Chaos, chosen, code, keep, say, tell_broken},
         nemesis::Break,
+        options::{Chaos, chosen},
+        output::{code, keep, say, tell_broken},
         run::play as play_twin,
     },
     report::{self, Control as Row, Controls},

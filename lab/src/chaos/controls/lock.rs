@@ -31,3 +31,8 @@ pub(in crate::chaos) trait ControlHold: Send + Sync {
     /// believe to hold the lock any more.
     async fn release(self: Box<Self>);
 }
+
+/// A time in whole milliseconds, as servers take it.
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

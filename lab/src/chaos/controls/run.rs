@@ -8,7 +8,7 @@ use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use tokio::task::{block_in_place, spawn_blocking};
 
-use super::Control;
+use super::{kinds::Control, open::stage};
 use crate::chaos::{
     crew::{Crew, Orders},
     history::Entry,
@@ -64,7 +64,7 @@ pub(super) async fn play(plan: &ControlPlan) -> Result<(Verdict, Vec<Entry>)> {
     let twin = plan.twin();
     let folder = tempfile::tempdir().context("a folder for the run")?;
     let (control, path) = (plan.control, folder.path().to_owned());
-    let mut stage = spawn_blocking(move || control.stage(&path)).await??;
+    let mut stage = spawn_blocking(move || stage(control, &path)).await??;
     let socket = folder.path().join("referee");
     let referee = Arc::new(Referee::start(&socket, false)?);
     let orders = Orders {

@@ -10,8 +10,7 @@ use async_trait::async_trait;
 use distlock::{Clock as _, Moment, SystemClock};
 
 use super::{
-    lock::{ControlHold, ControlLock},
-    millis,
+    lock::{ControlHold, ControlLock, millis},
     redis_link::{DELETE_OWN, RedisLink, random_value, set_nx},
 };
 

@@ -15,8 +15,7 @@ use distlock::{Clock as _, SystemClock};
 use tokio::task::JoinHandle;
 
 use super::{
-    lock::{ControlHold, ControlLock},
-    millis,
+    lock::{ControlHold, ControlLock, millis},
     redis_link::{RedisLink, random_value},
 };
 

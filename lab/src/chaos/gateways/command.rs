@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
 
 use super::{
-    nemesis::NodeBreak,
+    kinds::NodeBreak,
     plants::NodeBug,
     run::{Plan, Played, play},
 };

@@ -22,6 +22,7 @@ mod client;
 mod command;
 mod device;
 mod group;
+mod kinds;
 mod machine;
 mod nemesis;
 mod node;

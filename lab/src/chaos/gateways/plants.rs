@@ -18,8 +18,8 @@ use distlock_checker::{Invariant, Invariant::*, Report};
 use distlock_conformance::RecordsLayer;
 use serde::{Deserialize, Serialize};
 
-use super::nemesis::NodeBreak;
-use crate::chaos::plants::Plant;
+use super::kinds::NodeBreak;
+use crate::chaos::plants::{self, Plant};
 
 /// One bug.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
@@ -76,7 +76,7 @@ impl NodeBug {
     /// An honest store with this bug.
     pub(super) fn into_store(self, store: &Store, number: u32) -> Store {
         if self == Self::LeaseNeverEnds {
-            return Plant::RenewalErrorIsSuccess.into_store(store, number);
+            return plants::into_store(Plant::RenewalErrorIsSuccess, store, number);
         }
         let records = Careless {
             inner: store.records(),

@@ -19,8 +19,9 @@ use super::{
     client::{Client, Notes, State},
     device::{Crowd, HASTY, Handset, STEADY},
     group::Group,
+    kinds::NodeBreak,
     machine::Meter,
-    nemesis::{Nemesis, NodeBreak},
+    nemesis::Nemesis,
     node::NodeSettings,
     plants::NodeBug,
 };

@@ -2,21 +2,20 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use distlock::{Clock as _, Locker, SystemClock};
 use tokio::task::block_in_place;
 
-use super::{AGREE, Break, Nemesis, What, Wound, lost_by_failover};
+use super::{
+    active::{REPLACED, What, Wound, as_micros, lost_by_failover},
+    injector::{AGREE, Nemesis},
+    kinds::Break,
+};
 use crate::chaos::{
     crew::Crew,
-    history::{Event, Excuse, Fault, Micros, now},
+    history::{Event, Excuse, Fault, now},
     stores::{Kind, Stage, Unseat, Unseated},
 };
-
-/// A leader that was not replaced by then will not be.
-const REPLACED: Duration = Duration::from_secs(40);
-/// Servers that do not agree by then never will.
-const SETTLED: Duration = Duration::from_secs(120);
 
 impl Nemesis {
     /// The rest of [`Nemesis::strike`]: faults of servers that are well.
@@ -145,24 +144,9 @@ impl Nemesis {
     }
 }
 
-/// Refuses to wait any longer for servers that do not agree.
-pub(super) fn still_settling(fault: &Fault) -> Result<()> {
-    ensure!(
-        now() < fault.from + as_micros(SETTLED + REPLACED),
-        "the servers did not agree again after {} of {}",
-        fault.kind,
-        fault.target
-    );
-    Ok(())
-}
-
 /// A lock that somebody holds now.
 async fn held_name(nemesis: &mut Nemesis, crew: &Crew, hand: Option<&Locker>) -> Option<String> {
     let name = crew.any_name(&mut nemesis.rng)?;
     let held = hand?.inspect(&name).await.ok()?.held;
     held.map(|_| name)
-}
-
-fn as_micros(time: Duration) -> Micros {
-    u64::try_from(time.as_micros()).unwrap_or(Micros::MAX)
 }

@@ -18,7 +18,7 @@ use distlock::{
 };
 use tokio::time::timeout;
 
-use super::asked;
+use super::asked::asked;
 
 /// An answer that is not there by then does not come.
 const IMPATIENCE: Duration = Duration::from_millis(300);

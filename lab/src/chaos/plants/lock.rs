@@ -18,7 +18,7 @@ use distlock::{
 
 use tokio::time::timeout;
 
-use super::Plant;
+use super::kinds::Plant;
 
 /// An honest lock with one bug. Handles that are reopened share what the bug needs to know.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use distlock::{
 };
 use distlock_conformance::RecordsLayer;
 
-use super::Plant;
+use super::kinds::Plant;
 
 /// For how long a cache answers.
 const FRESH: Duration = Duration::from_millis(30);

@@ -9,7 +9,7 @@
 use anyhow::{Context as _, Result};
 use distlock_harness::servers::redis::{RedisCluster, RedisServer};
 
-use super::unseat::{How, Unseat, Unseated};
+use super::leader::{How, Unseat, Unseated};
 
 const SHARDS: usize = 3;
 

@@ -9,7 +9,7 @@ use distlock_harness::{
 };
 use tokio::runtime::Handle;
 
-use super::unseat::{How, Unseat, Unseated};
+use super::leader::{How, Unseat, Unseated};
 
 const SERVERS: usize = 3;
 /// An election on a busy machine.

@@ -6,7 +6,7 @@
 use anyhow::Result;
 use distlock_harness::servers::redis::{RedisSentinels, RedisServer};
 
-use super::unseat::{How, Unseat, Unseated};
+use super::leader::{How, Unseat, Unseated};
 
 /// Two servers for data, and three sentinels behind them in every count.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::chaos::history::{Call, Entry, Event, Micros};
 
 use super::{
-    Promise, Violation,
     machine::{Stalls, last_words},
+    promise::{Promise, Violation},
 };
 
 /// A call that was asked, and has not answered yet.

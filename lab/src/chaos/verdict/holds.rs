@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use crate::chaos::history::{Call, End, Entry, Event, Excuse, Fault, HoldNumber, Micros, NO_TOKEN};
 
 use super::{
-    Limits, Promise, Violation,
     machine::{Stalls, last_words},
+    promise::{Limits, Promise, Violation},
 };
 
 /// One guard, from its grant to its end.

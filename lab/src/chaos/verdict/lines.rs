@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::chaos::history::{End, Entry, Event, Fault, HoldNumber, Micros};
 
-use super::{Promise, Violation};
+use super::promise::{Promise, Violation};
 
 /// Waiters that were overtaken by one who had joined the line behind them.
 ///

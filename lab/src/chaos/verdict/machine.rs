@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::chaos::history::{Entry, Event, Micros};
 
-use super::{Promise, Violation};
+use super::promise::{Promise, Violation};
 
 /// When each process did not run: it was stopped, or kept waiting by a busy machine.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::chaos::history::{Entry, Event, Excuse, Fault, Micros, Outcome, RecordStep, Step};
 
-use super::{Promise, Violation};
+use super::promise::{Promise, Violation};
 
 /// States that are tried for one key before it is given up as undecided.
 const MOST: usize = 2_000_000;

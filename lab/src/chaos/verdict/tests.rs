@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::chaos::history::{Call, End, Excuse, Fault, Outcome, RecordStep, Step};
+use crate::chaos::history::{
+    Call, End, Entry, Event, Excuse, Fault, Fenced, Micros, Outcome, RecordStep, Step,
+};
 
 const LIMITS: Limits = Limits {
     ttl_us: 1_000,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::chaos::history::{Entry, Event, Micros, NO_TOKEN};
 
-use super::{Promise, Violation};
+use super::promise::{Promise, Violation};
 
 /// A lock that was granted to a process.
 struct Granted<'a> {

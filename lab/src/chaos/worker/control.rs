@@ -10,12 +10,11 @@ use fastrand::Rng;
 use tokio::task::JoinSet;
 
 use super::{
-    BEYOND_WAIT, Settings,
     notes::{Notes, Questions},
-    task::STEPS,
+    settings::{BEYOND_WAIT, STEPS, Settings},
 };
 use crate::chaos::{
-    controls::{Control, ControlHold, ControlLock},
+    controls::{self, Control, ControlHold, ControlLock},
     history::{Answer, Call, End, Event, HoldNumber, NO_TOKEN, now},
 };
 
@@ -31,7 +30,7 @@ pub(super) async fn work(
     control: Control,
     notes: Arc<Notes>,
 ) -> Result<()> {
-    let lock = control.open(&settings.url)?;
+    let lock = controls::open(control, &settings.url)?;
     notes.note(Event::Started {
         pid: std::process::id(),
     });

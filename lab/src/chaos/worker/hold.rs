@@ -7,8 +7,8 @@ use distlock::{Clock as _, Ended, Guard, LockWatch, SystemClock};
 use tokio::{task::JoinHandle, time::timeout};
 
 use super::{
-    NOTICE,
-    task::{STEPS, Task},
+    settings::{NOTICE, STEPS},
+    task::Task,
 };
 use crate::chaos::history::{Answer, Call, End, Event, HoldNumber, micros, now};
 
@@ -124,31 +124,6 @@ impl Task {
         }
         self.questions.write(name, token, seen).await?;
         Ok(true)
-    }
-
-    /// Asks a guard, and says so if it said yes.
-    pub(super) fn is_valid(&self, hold: HoldNumber, watch: &LockWatch) -> bool {
-        let from = now();
-        let valid = watch.is_valid();
-        let to = now();
-        if valid {
-            self.notes.note(Event::Valid {
-                hold,
-                from,
-                to,
-                deadline: micros(watch.deadline()),
-            });
-        }
-        valid
-    }
-
-    pub(super) fn ends(&self, hold: HoldNumber, watch: &LockWatch, how: End) {
-        self.notes.note(Event::Ended {
-            hold,
-            at: now(),
-            deadline: micros(watch.deadline()),
-            how,
-        });
     }
 
     /// A task that only waits: it never asks whether the guard is valid.

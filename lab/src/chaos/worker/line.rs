@@ -6,8 +6,8 @@ use anyhow::Result;
 use distlock::{Clock as _, Fairness, SystemClock};
 
 use super::{
-    BEYOND_WAIT,
-    task::{STEPS, Task},
+    settings::{BEYOND_WAIT, STEPS},
+    task::Task,
 };
 use crate::chaos::history::{Answer, Call, End, Event, now};
 

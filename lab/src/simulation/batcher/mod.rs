@@ -28,7 +28,7 @@ use tokio::{runtime::Builder, task::yield_now};
 use self::store::{Fate, Kind, Op, Seen, Store};
 use super::{
     plants::Plant,
-    run::Outcome,
+    result::Outcome,
     tasks::Owner,
     trace::{About, Line, Trace},
     world::locked,

@@ -14,7 +14,7 @@ use distlock::{
     Renewed, Result,
 };
 
-use super::Plant;
+use super::kinds::Plant;
 use crate::simulation::{
     tasks::Owner,
     world::{World, locked},

@@ -6,7 +6,7 @@ use distlock_recipes::RecordsFence;
 
 use crate::chaos::{
     history::{Call, RecipeStep, now},
-    worker::{BEYOND_WAIT, task::Task},
+    worker::{settings::BEYOND_WAIT, task::Task},
 };
 
 const RESOURCE: &str = "gate";

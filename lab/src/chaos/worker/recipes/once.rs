@@ -6,7 +6,7 @@ use distlock_recipes::idempotent::Idempotent;
 
 use crate::chaos::{
     history::{Micros, RecipeStep, now},
-    worker::{BEYOND_WAIT, task::Task},
+    worker::{settings::BEYOND_WAIT, task::Task},
 };
 
 /// All ask for one key for so long.

@@ -1,10 +1,4 @@
-//! The stores that are broken: each is started for one run, and is gone after it.
-
-mod by_hand;
-mod cluster;
-mod ensemble;
-mod sentinels;
-mod unseat;
+//! A store while it runs: its servers, and the ways to stop, kill and empty them.
 
 use std::{
     net::SocketAddr,
@@ -12,89 +6,28 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use clap::ValueEnum;
 use distlock_harness::servers::{
     mysql::{MySqlServer, Product},
     postgres::{Paused, PostgresServer},
     redis::RedisServer,
 };
 use distlock_harness::{FaultProxy, Signal};
-use serde::{Deserialize, Serialize};
 
-use self::{cluster::Cluster, ensemble::Ensemble, sentinels::Sentinels};
-use super::history::Excuse;
-
-pub(crate) use self::unseat::{Unseat, Unseated};
+use super::{cluster::Cluster, ensemble::Ensemble, kinds::Kind, sentinels::Sentinels};
+use crate::chaos::history::Excuse;
 
 /// The node under which ZooKeeper keeps a run.
-const ROOT: &str = "/chaos";
-
-/// Which store.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Kind {
-    Memory,
-    Sqlite,
-    Redis,
-    RedisSentinel,
-    RedisCluster,
-    Mariadb,
-    Mysql,
-    Postgres,
-    Zookeeper,
-}
-
-impl Kind {
-    /// Its name on the command line.
-    pub(crate) fn key(self) -> String {
-        self.to_possible_value()
-            .map_or_else(String::new, |it| it.get_name().to_owned())
-    }
-
-    /// Shortest and longest TTL of a run, in milliseconds, unless told otherwise. Where another
-    /// server can take over, some leases last as long as that takes.
-    pub(crate) const fn ttl_ms(self) -> (u64, u64) {
-        match self {
-            Self::Memory | Self::Sqlite => (300, 900),
-            Self::Zookeeper | Self::RedisSentinel | Self::RedisCluster => (2_000, 4_000),
-            _ => (1_000, 3_000),
-        }
-    }
-
-    /// Longest time that a lock is held on purpose, in milliseconds. Where another server can take
-    /// over, a hold must outlast that: otherwise it never meets both servers.
-    pub(crate) const fn longest_hold_ms(self) -> u64 {
-        match self {
-            Self::Zookeeper | Self::RedisSentinel | Self::RedisCluster => 20_000,
-            _ => self.ttl_ms().1 * 3,
-        }
-    }
-
-    /// How much longer than a TTL two guards of one lock may be valid after a failover, in
-    /// milliseconds: `cluster-node-timeout` of a cluster, as documented.
-    pub(crate) const fn failover_ms(self) -> u64 {
-        match self {
-            Self::RedisCluster => 3_000,
-            _ => 0,
-        }
-    }
-
-    /// Whether clients reach its servers by addresses that the servers tell them, so that no proxy
-    /// can stand in front of a server for one client alone.
-    pub(crate) const fn tells_addresses(self) -> bool {
-        matches!(self, Self::RedisSentinel | Self::RedisCluster)
-    }
-}
+pub(super) const ROOT: &str = "/chaos";
 
 /// A store while it runs.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) kind: Kind,
-    server: Server,
+    pub(super) server: Server,
 }
 
 #[derive(Debug)]
-enum Server {
+pub(super) enum Server {
     /// In the one process that uses it.
     Inside,
     File(PathBuf),
@@ -172,7 +105,7 @@ impl Stage {
     }
 
     /// Its Redis servers that keep data.
-    fn redis(&self) -> Vec<&RedisServer> {
+    pub(super) fn redis(&self) -> Vec<&RedisServer> {
         match &self.server {
             Server::Redis(it) => vec![it],
             Server::IndependentRedis(all) => all.iter().collect(),

@@ -2,58 +2,16 @@
 //! runs under it, and a scope that takes it twice.
 
 use anyhow::Result;
-use distlock::{Clock as _, Guard, LockBuilder, LockWatch, Scope, SystemClock};
+use distlock::{Clock as _, Guard, LockWatch, Scope, SystemClock};
 
 use super::{
-    BEYOND_WAIT,
     notes::Notes,
-    task::{STEPS, Task},
+    settings::{BEYOND_WAIT, STEPS},
+    task::{Drawn, Task},
 };
-use crate::chaos::history::{Answer, Call, End, Event, HoldNumber, Micros, micros, now};
-
-/// How a lock is asked for, drawn anew each time.
-pub(super) struct Drawn {
-    pub(super) builder: LockBuilder,
-    /// For how long it stays taken at least, also if it is released sooner.
-    pub(super) min_hold_us: Micros,
-}
+use crate::chaos::history::{Answer, Call, End, Event, HoldNumber, micros, now};
 
 impl Task {
-    /// Options that most callers never set, each of them now and then.
-    pub(super) fn with_options(&mut self, mut builder: LockBuilder) -> Drawn {
-        let mut min_hold_us = 0;
-        if self.rng.u32(..8) == 0 {
-            builder = builder.holder(format!("worker {}", self.settings.worker));
-        }
-        if self.rng.u32(..8) == 0 {
-            builder = builder.meta("x".repeat(self.rng.usize(..4096)));
-        }
-        if self.rng.u32(..8) == 0 {
-            builder = builder.give_up_when_unreachable();
-        }
-        if self.rng.u32(..10) == 0 {
-            // Short beside each lease: nothing but the lease keeps a lock that its holder has left.
-            let longest = self.settings.ttl_ms.0 / 3;
-            let time = std::time::Duration::from_millis(self.rng.u64(1..=longest));
-            min_hold_us = u64::try_from(time.as_micros()).unwrap_or_default();
-            builder = builder.min_hold(time);
-        }
-        Drawn {
-            builder,
-            min_hold_us,
-        }
-    }
-
-    /// Notes the minimum hold time of a lock, before the lock is used.
-    pub(super) fn keeps(&self, hold: HoldNumber, asked: Micros, min_hold_us: Micros) {
-        if min_hold_us > 0 {
-            self.notes.note(Event::Keeps {
-                hold,
-                until: asked + min_hold_us,
-            });
-        }
-    }
-
     /// Runs a closure under a lock: it is dropped when the lock is lost.
     pub(super) async fn run_under(&mut self) -> Result<()> {
         let (name, ttl, wait) = (self.name(), self.ttl(), self.while_() * 2);

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use distlock::encode;
 use tokio::runtime::Handle;
 
-use super::{Server, Stage};
+use super::running::{ROOT, Server, Stage};
 use crate::chaos::{file, history::Excuse};
 
 impl Stage {
@@ -81,5 +81,5 @@ impl Stage {
 }
 
 fn container(name: &str) -> String {
-    format!("{}/locks/{}", super::ROOT, encode(name))
+    format!("{}/locks/{}", ROOT, encode(name))
 }

@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 
 use crate::chaos::history::{Entry, Event, Excuse, Fault, Micros, RecipeStep};
 
-use super::{Limits, Promise, Violation, machine::Stalls};
+use super::{
+    machine::Stalls,
+    promise::{Limits, Promise, Violation},
+};
 
 /// Two starts of a job are at least so many tenths of its period apart.
 const TENTHS: u64 = 9;

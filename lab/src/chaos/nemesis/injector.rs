@@ -1,63 +1,30 @@
 //! The nemesis: breaks things at random, drawn from a seed, and heals them again.
 
-mod kinds;
-mod servers;
-
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use distlock::{Forced, Locker};
 use distlock_harness::{Direction, Signal};
 use fastrand::Rng;
-use tokio::task::{JoinHandle, block_in_place};
+use tokio::task::block_in_place;
 
-pub(crate) use self::kinds::Break;
-use self::servers::still_settling;
 use super::{
-    crew::Crew,
-    history::{Event, Excuse, Fault, Micros, now},
-    stores::{Stage, Still, Unseated},
+    active::{What, Wound, lost_by_failover, still_settling},
+    kinds::Break,
 };
-
-/// Something that is broken, until when.
-struct Wound {
-    fault: Fault,
-    what: What,
-}
-
-enum What {
-    Stopped {
-        player: usize,
-        worker: u32,
-    },
-    Lines {
-        player: usize,
-        worker: u32,
-    },
-    Still(Still),
-    Dead(usize),
-    File(JoinHandle<Result<()>>),
-    /// Servers that have no memory left.
-    Full,
-    /// A leader that loses its place. Whether another one has taken it, and the fault was noted.
-    Unseated {
-        unseated: Unseated,
-        noted: bool,
-    },
-    /// Servers that are healed, until they agree. Whether the fault was noted before.
-    Settling {
-        noted: bool,
-        /// The server that was away, if it may lead again.
-        led: Option<usize>,
-    },
-}
+use crate::chaos::{
+    crew::Crew,
+    file,
+    history::{Event, Excuse, Fault, Micros, now},
+    stores::Stage,
+};
 
 /// See the module.
 pub(crate) struct Nemesis {
-    rng: Rng,
+    pub(super) rng: Rng,
     kinds: Vec<Break>,
-    longest_ttl: Duration,
-    wounds: Vec<Wound>,
+    pub(super) longest_ttl: Duration,
+    pub(super) wounds: Vec<Wound>,
 }
 
 /// Wounds that are open at a time.
@@ -65,7 +32,7 @@ const AT_ONCE: usize = 2;
 /// A request that trickles takes about this many pauses.
 const TRICKLE: u32 = 40;
 /// How often servers are asked whether they agree.
-const AGREE: Duration = Duration::from_millis(50);
+pub(super) const AGREE: Duration = Duration::from_millis(50);
 
 impl Nemesis {
     pub(crate) fn new(rng: Rng, kinds: Vec<Break>, longest_ttl: Duration) -> Self {
@@ -270,7 +237,7 @@ impl Nemesis {
             }
             Break::LockFile if server_is_well => {
                 let path = stage.file().context("a file")?.to_owned();
-                Some(What::File(tokio::spawn(super::file::keep_locked(path))))
+                Some(What::File(tokio::spawn(file::keep_locked(path))))
             }
             Break::CutLines
             | Break::ForsakeWorker
@@ -344,12 +311,6 @@ impl Nemesis {
         };
         Ok(Some((fault, what)))
     }
-}
-
-/// The exception that the documentation allows when a server is replaced by one that may lack what
-/// it had acknowledged.
-fn lost_by_failover(may_lose: bool) -> Option<Excuse> {
-    may_lose.then_some(Excuse::FailedOver)
 }
 
 /// Frees a lock by hand. `false` = nobody holds it, or nobody could be asked.

@@ -1,0 +1,36 @@
+//! Opens a control for one process, and starts the servers of a run.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::Result;
+
+use super::{
+    kinds::Control, lock::ControlLock, redlock, rslock, session, set_nx, watchdog, zookeeper,
+};
+use crate::chaos::stores::Stage;
+
+/// The servers of a lock that needs a majority of them.
+const SERVERS: usize = 3;
+
+/// Starts its servers. Blocks.
+pub(super) fn stage(control: Control, folder: &Path) -> Result<Stage> {
+    match control {
+        Control::Redlock | Control::Rslock => Stage::independent_redis(SERVERS),
+        _ => Stage::start(control.store(), folder, false),
+    }
+}
+
+/// The lock for one process. It connects when it is used.
+pub(in crate::chaos) fn open(control: Control, url: &str) -> Result<Arc<dyn ControlLock>> {
+    let urls = || url.split(',').collect::<Vec<_>>();
+    Ok(match control {
+        Control::SetNxDel => Arc::new(set_nx::SetNx::new(url, false)?),
+        Control::SetNxCompare => Arc::new(set_nx::SetNx::new(url, true)?),
+        Control::Watchdog => Arc::new(watchdog::Watchdog::new(url)?),
+        Control::Redlock => Arc::new(redlock::Redlock::new(&urls())?),
+        Control::Rslock => Arc::new(rslock::Rslock::new(&urls())),
+        Control::GetLock => Arc::new(session::GetLock::new(url)?),
+        Control::AdvisoryLock => Arc::new(session::AdvisoryLock::new(url)?),
+        Control::ZookeeperClient => Arc::new(zookeeper::Recipe::new(url)?),
+    })
+}

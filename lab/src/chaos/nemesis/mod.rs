@@ -1,0 +1,8 @@
+//! The nemesis: breaks things at random, drawn from a seed, and heals them again.
+
+mod active;
+mod injector;
+mod kinds;
+mod servers;
+
+pub(crate) use self::{injector::Nemesis, kinds::Break};

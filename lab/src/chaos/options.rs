@@ -1,0 +1,107 @@
+//! The options of `distlock-lab chaos`.
+
+use std::path::PathBuf;
+
+use clap::{ValueEnum, builder::PossibleValuesParser, error::ErrorKind};
+
+use super::{
+    controls::Control, gateways, nemesis::Break, plants::Plant, stores::Kind, workload::Workload,
+};
+
+/// Break stores at random, and check what locks on them were worth.
+///
+/// Starts private servers and worker processes that fight for locks, breaks them by faults drawn
+/// from the seed, and judges everything that all of them saw. Exit code 1 means that a promise was
+/// broken; the line that repeats the run is printed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  distlock-lab chaos --spawn sqlite,redis --seconds 60
+  distlock-lab chaos --spawn redis --faults kill-server,stop-worker --seed 7
+  distlock-lab chaos --planted
+  distlock-lab chaos --controls --only set-nx-del,redlock")]
+pub(crate) struct Chaos {
+    /// Stores to break, one run each
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "STORES",
+        default_value = "memory,sqlite"
+    )]
+    pub(super) spawn: Vec<Kind>,
+    /// Faults to draw from (default: all that the store can have)
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS")]
+    pub(super) faults: Vec<Break>,
+    /// What the workers do with the store (default: everything)
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "USES")]
+    pub(super) workloads: Vec<Workload>,
+    #[command(flatten)]
+    pub(super) gateways: gateways::Options,
+    /// How long each store is broken
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    pub(super) seconds: u64,
+    /// Repeats the faults of an earlier run (default: drawn, and printed)
+    #[arg(long, value_name = "S")]
+    pub(super) seed: Option<u64>,
+    /// Plant each known bug instead, and see that it is caught
+    #[arg(long, group = "subjects")]
+    pub(super) planted: bool,
+    /// Use locks that others write instead, and distlock beside each
+    #[arg(long, group = "subjects", conflicts_with = "spawn")]
+    pub(super) controls: bool,
+    /// With --planted or --controls: these bugs or controls only
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "NAMES",
+        requires = "subjects",
+        value_parser = names()
+    )]
+    pub(super) only: Vec<String>,
+    /// A run of its own for each kind of fault
+    #[arg(long, conflicts_with = "planted")]
+    pub(super) each: bool,
+    /// Add the results to the report in this folder
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: Option<PathBuf>,
+    /// Where to keep the history of each run that broke a promise
+    #[arg(long, value_name = "DIR")]
+    pub(super) keep: Option<PathBuf>,
+}
+
+/// Everything that `--only` can name.
+fn names() -> PossibleValuesParser {
+    let bugs = Plant::value_variants()
+        .iter()
+        .map(ValueEnum::to_possible_value);
+    let controls = Control::value_variants()
+        .iter()
+        .map(ValueEnum::to_possible_value);
+    PossibleValuesParser::new(bugs.chain(controls).flatten())
+}
+
+/// The bugs or controls that `--only` names; all of them if it names none. A bug is no control:
+/// that ends the program as any wrong argument does.
+pub(super) fn chosen<T: ValueEnum + Clone>(only: &[String]) -> Vec<T> {
+    if only.is_empty() {
+        return T::value_variants().to_vec();
+    }
+    let one = |name: &String| {
+        T::from_str(name, false).unwrap_or_else(|_| {
+            let known = T::value_variants().iter().map(ValueEnum::to_possible_value);
+            let known: Vec<_> = known.flatten().map(|it| it.get_name().to_owned()).collect();
+            let told = format!("--only {name}: it must be one of {}\n", known.join(", "));
+            clap::Error::raw(ErrorKind::InvalidValue, told).exit()
+        })
+    };
+    only.iter().map(one).collect()
+}
+
+impl Chaos {
+    /// A name for the results of these runs.
+    pub(super) fn name(&self, seed: u64) -> String {
+        let stores: Vec<_> = self.spawn.iter().map(|it| it.key()).collect();
+        let each = if self.each { "-each" } else { "" };
+        format!("{}{each}-{seed}", stores.join("-"))
+    }
+}

@@ -1,0 +1,74 @@
+//! The result of a run in figures.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::promise::{Promise, Violation};
+use crate::chaos::history::Micros;
+
+/// The result of a run.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Verdict {
+    /// Calls of the library, and reads and writes of records.
+    pub(crate) operations: u64,
+    pub(crate) grants: u64,
+    pub(crate) fenced_writes: u64,
+    /// Writes that the fenced registers refused because a later token had been there.
+    pub(crate) fenced_refusals: u64,
+    /// Updates that the unfenced registers lost.
+    pub(crate) unfenced_lost: u64,
+    /// Losses that were told.
+    pub(crate) losses: u64,
+    /// Histories of records that were too large to decide.
+    pub(crate) undecided_records: u64,
+    /// Longest time that two guards of one name were valid, excused or not.
+    pub(crate) longest_overlap_us: Micros,
+    /// From the end of each fault to the next grant.
+    pub(crate) recovery: Spread,
+    /// From the deadline of each lost lease to its notice, in running time.
+    pub(crate) notice: Spread,
+    /// Faults by kind.
+    pub(crate) faults: BTreeMap<String, u64>,
+    pub(crate) violations: Vec<Violation>,
+}
+
+/// How times are spread.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) count: usize,
+    pub(crate) median_us: Micros,
+    pub(crate) p99_us: Micros,
+    pub(crate) longest_us: Micros,
+}
+
+impl Spread {
+    pub(super) fn of(mut times: Vec<Micros>) -> Self {
+        times.sort_unstable();
+        let at = |percent: usize| {
+            let last = times.len().saturating_sub(1);
+            times.get(last * percent / 100).copied().unwrap_or_default()
+        };
+        Self {
+            count: times.len(),
+            median_us: at(50),
+            p99_us: at(99),
+            longest_us: at(100),
+        }
+    }
+}
+
+impl Verdict {
+    /// Violations that nothing excuses.
+    pub(crate) fn broken(&self) -> impl Iterator<Item = &Violation> {
+        self.violations.iter().filter(|it| it.excused_by.is_none())
+    }
+
+    /// The promises that were broken, each once.
+    pub(crate) fn promises(&self) -> Vec<Promise> {
+        let mut all: Vec<_> = self.broken().map(|it| it.promise).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}

@@ -1,0 +1,99 @@
+//! Judges a whole run.
+
+use super::{
+    calls,
+    figures::{Spread, Verdict},
+    holds, lines, machine,
+    promise::{Limits, Promise, Violation},
+    recipes, records, tokens,
+};
+use crate::chaos::history::{Entry, Event, Fault, Fenced, Micros};
+
+/// Judges a whole run.
+pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
+    let faults: Vec<&Fault> = faults(history).collect();
+    let stalls = machine::Stalls::of(history);
+    let mut verdict = Verdict::default();
+    for entry in history {
+        match &entry.event {
+            Event::Called { .. } => verdict.operations += 1,
+            Event::Record(step) => verdict.operations += u64::from(step.to.is_some()),
+            Event::Granted { .. } => verdict.grants += 1,
+            Event::Wrote {
+                fenced,
+                unfenced_lost,
+                ..
+            } => {
+                verdict.fenced_writes += u64::from(*fenced != Fenced::Refused);
+                verdict.fenced_refusals += u64::from(*fenced == Fenced::Refused);
+                verdict.unfenced_lost += u64::from(*unfenced_lost);
+            }
+            Event::Told { .. } => verdict.losses += 1,
+            _ => {}
+        }
+    }
+    for fault in &faults {
+        *verdict.faults.entry(fault.kind.clone()).or_default() += 1;
+    }
+    let holds = holds::assemble(history);
+    let (overlaps, longest) = holds::overlaps(&holds, &faults, limits);
+    verdict.longest_overlap_us = longest;
+    verdict.recovery = recovery(history, &faults);
+    verdict.notice = Spread::of(holds::lateness(&holds, &stalls));
+    let (unlinear, undecided) = records::check(history, &faults);
+    verdict.undecided_records = undecided;
+    verdict.violations = overlaps
+        .into_iter()
+        .chain(tokens::check(history))
+        .chain(lost_updates(history))
+        .chain(holds::notices(history, &holds, &stalls, limits))
+        .chain(holds::tickets(history))
+        .chain(calls::check(history, &stalls))
+        .chain(unlinear)
+        .chain(lines::order(history))
+        .chain(lines::minimum(history, &faults))
+        .chain(recipes::check(history, &faults, &stalls, limits))
+        .chain(machine::check(history))
+        .collect();
+    verdict.violations.sort_by_key(|it| it.at);
+    verdict
+}
+
+fn recovery(history: &[Entry], faults: &[&Fault]) -> Spread {
+    let mut grants: Vec<Micros> = history
+        .iter()
+        .filter_map(|entry| match entry.event {
+            Event::Granted { at, .. } => Some(at),
+            _ => None,
+        })
+        .collect();
+    grants.sort_unstable();
+    let next = |after: Micros| {
+        let at = grants.partition_point(|grant| *grant < after);
+        grants.get(at).map(|grant| grant - after)
+    };
+    Spread::of(faults.iter().filter_map(|fault| next(fault.to)).collect())
+}
+
+fn faults(history: &[Entry]) -> impl Iterator<Item = &Fault> {
+    history.iter().filter_map(|entry| match &entry.event {
+        Event::Fault(fault) => Some(fault),
+        _ => None,
+    })
+}
+
+fn lost_updates(history: &[Entry]) -> impl Iterator<Item = Violation> {
+    history.iter().filter_map(|entry| match &entry.event {
+        Event::Wrote {
+            name,
+            fenced: Fenced::AcceptedAndLost,
+            ..
+        } => Some(Violation {
+            promise: Promise::FencedUpdates,
+            at: 0,
+            detail: format!("{name:?}: process {} wrote over an update", entry.worker),
+            excused_by: None,
+        }),
+        _ => None,
+    })
+}

@@ -1,0 +1,27 @@
+//! Locks that nobody holds any more, and that the store still shows.
+
+use std::time::Duration;
+
+use distlock::{Clock as _, Locker, SystemClock};
+
+use super::settings::{AGAIN, BEYOND_WAIT};
+
+/// Names and holders of the locks that are still held long after everybody has left: longer than
+/// the longest TTL of the run, and than the store's own, which recipes ask for.
+pub(crate) async fn leftovers(locker: &Locker, longest_ttl: Duration) -> Vec<(String, String)> {
+    let longest = longest_ttl.max(locker.capabilities().default_ttl);
+    let until = SystemClock.now() + longest + BEYOND_WAIT;
+    loop {
+        let left = match locker.list("").await {
+            Ok(held) => held
+                .into_iter()
+                .filter_map(|it| Some((it.name.to_string(), it.held?.holder)))
+                .collect(),
+            Err(error) => vec![("the store".to_owned(), error.to_string())],
+        };
+        if left.is_empty() || SystemClock.now() >= until {
+            return left;
+        }
+        SystemClock.sleep(AGAIN).await;
+    }
+}

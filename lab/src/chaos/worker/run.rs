@@ -1,0 +1,85 @@
+//! The work of a task: it draws one use after the other until it is stopped, and answers the roll
+//! call.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{settings::BEYOND_WAIT, task::Task};
+use crate::chaos::{
+    history::{Call, Event, now},
+    workload::Workload,
+};
+
+/// Long enough that a lock which was not released shows as one.
+const ROLL_CALL_TTL: Duration = Duration::from_secs(60);
+
+impl Task {
+    pub(super) async fn run(mut self) -> Result<()> {
+        let workloads = self.workloads();
+        while !self.is_over() {
+            match (Workload::draw(&workloads, &mut self.rng), self.hurries) {
+                (Workload::Locks, false) => self.use_a_lock().await?,
+                (Workload::Locks, true) => self.use_a_free_lock().await?,
+                (Workload::Records, _) => self.use_a_record().await,
+                (Workload::Lines, _) => self.line_up().await?,
+                (Workload::Recipes, _) => self.use_a_recipe().await?,
+            }
+        }
+        self.answer_the_roll_call().await;
+        Ok(())
+    }
+
+    /// Those of the run; a task that hurries leaves the slow ones to others, if there are any.
+    fn workloads(&self) -> Vec<Workload> {
+        let all = &self.settings.workloads;
+        let quick = all.iter().filter(|it| self.hurries && it.is_quick());
+        let quick: Vec<_> = quick.copied().collect();
+        if quick.is_empty() { all.clone() } else { quick }
+    }
+
+    async fn use_a_free_lock(&mut self) -> Result<()> {
+        match self.rng.u32(..80) {
+            0..2 => self.look().await,
+            2..10 => self.give_up_in_the_middle().await,
+            10..16 => self.take_two().await?,
+            _ => self.take_for_a_moment().await?,
+        }
+        Ok(())
+    }
+
+    async fn use_a_lock(&mut self) -> Result<()> {
+        match self.rng.u32(..80) {
+            0..3 => self.look().await,
+            3..11 => self.give_up_in_the_middle().await,
+            11..16 => self.take_two().await?,
+            16..20 => self.run_under().await?,
+            20..24 => self.enter_twice().await?,
+            _ => self.take_one().await?,
+        }
+        Ok(())
+    }
+
+    /// Everybody gets in once more, each lock, within the longest TTL and 5 s.
+    async fn answer_the_roll_call(&mut self) {
+        let within = self.settings.longest_ttl() + BEYOND_WAIT;
+        for name in self.settings.names.clone() {
+            let lock = self.locker.lock(&name).ttl(ROLL_CALL_TTL).wait(within);
+            let call = self.notes.call(Call::Acquire, within + BEYOND_WAIT);
+            let guard = lock.acquire().await;
+            call.result(&guard);
+            let problem = match guard {
+                Ok(guard) => {
+                    let released = guard.release().await;
+                    (!released.is_clean()).then(|| format!("{name:?}: {released:?}"))
+                }
+                Err(error) => Some(error.to_string()),
+            };
+            self.notes.note(Event::RollCall {
+                at: now(),
+                task: self.number,
+                problem,
+            });
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The folder of the report: its data, read and written.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use anyhow::{Context as _, Result};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::data::{Controls, FoundBug, Gateways, Planted, Runs, Simulated};
+
+/// Everything that a page is made of.
+#[derive(Debug, Default)]
+pub(super) struct Data {
+    pub(super) runs: Vec<Runs>,
+    pub(super) gateways: Vec<Gateways>,
+    pub(super) simulated: Option<Simulated>,
+    /// By the name of the file: what they were planted in.
+    pub(super) planted: BTreeMap<String, Planted>,
+    pub(super) controls: Option<Controls>,
+    pub(super) found: Vec<FoundBug>,
+}
+
+/// Writes one part of the data.
+pub(crate) fn keep(folder: &Path, name: &str, part: &impl Serialize) -> Result<()> {
+    write(folder, name, &(serde_json::to_string_pretty(part)? + "\n"))
+}
+
+pub(super) fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
+    let path = folder.join(name);
+    let parent = path.parent().unwrap_or(folder);
+    fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+    fs::write(&path, text).with_context(|| path.display().to_string())
+}
+
+impl Data {
+    pub(super) fn read(folder: &Path) -> Result<Self> {
+        Ok(Self {
+            runs: parts(&folder.join("runs"))?.into_values().collect(),
+            gateways: parts(&folder.join("gateways"))?.into_values().collect(),
+            simulated: part(&folder.join("simulation.json"))?,
+            planted: parts(&folder.join("planted"))?,
+            controls: part(&folder.join("controls.json"))?,
+            found: part(&folder.join("found.json"))?.unwrap_or_default(),
+        })
+    }
+}
+
+/// Every part in a folder, by the name of its file. Without the folder there is none.
+fn parts<T: DeserializeOwned>(folder: &Path) -> Result<BTreeMap<String, T>> {
+    let mut all = BTreeMap::new();
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Ok(all);
+    };
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        if let Some(part) = part(&path)? {
+            all.insert(name.into_owned(), part);
+        }
+    }
+    Ok(all)
+}
+
+/// `None` = there is no such file.
+fn part<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    match fs::read(path) {
+        Ok(data) => Ok(Some(
+            serde_json::from_slice(&data).with_context(|| path.display().to_string())?,
+        )),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
+    }
+}
