@@ -16,7 +16,7 @@ pub(crate) fn of_the_tool(error: &Error) -> String {
     }
 }
 
-/// The command that shows a lock. What follows is its name.
+/// The command that shows a lock; the lock's name follows.
 pub(crate) const INSPECT: &str = "distlock inspect ";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The command line: global flags, the commands, and how a mistake in it is answered.
+//! The command line: the commands, their help, and the answer to a mistake in it.
 
 use std::{
     fmt::Write as _,
@@ -73,7 +73,7 @@ Examples:
   distlock list --json
   distlock demo";
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Demo(commands::demo::Demo),
@@ -96,7 +96,7 @@ pub(crate) enum Command {
     Man(commands::man::Man),
 }
 
-/// The commands as `--help` shows them: daily use first.
+/// The commands in the order of `--help`: daily use first.
 const GROUPS: [(&str, &[&str]); 6] = [
     (
         "Locks",
@@ -144,10 +144,10 @@ fn tool() -> clap::Command {
     tool.help_template(template)
 }
 
-/// Reads the command line and does what it says.
+/// Reads the command line and runs its command.
 pub(crate) fn run() -> Outcome {
     let mut words = std::env::args_os().skip(1);
-    // Not known to clap, so that no help, completion or manual offers them.
+    // Clap does not know these two, so that no help, completion or manual offers them.
     match words.next() {
         Some(word) if word == commands::conformance_worker::NAME => {
             return on_runtime(Threads::Many, commands::conformance_worker::execute());
@@ -169,8 +169,8 @@ pub(crate) fn run() -> Outcome {
             "the argument '--backend <URL>' cannot be used multiple times, except in compare",
         ));
     }
-    // A node runs alone, so its log is all there is. The other commands tell their user themselves what matters, and the
-    // suite loses locks on purpose.
+    // A node runs unattended, so its log is all there is. The other commands print everything that
+    // matters, and the conformance suite loses locks on purpose.
     let level = match cli.command {
         Command::Gateway(_) => "warn",
         _ => "error",
@@ -182,13 +182,13 @@ pub(crate) fn run() -> Outcome {
         .map_err(|failure| store_advice::with_store(failure, &cli.global))
 }
 
-/// What a command's tasks run on.
+/// The threads that run a command's tasks.
 #[derive(Clone, Copy, Debug)]
 enum Threads {
-    /// The main thread alone, for what does one thing at a time. It starts where no other thread
-    /// can be had, and says so when it needs one.
+    /// The main thread alone, for a command that does one thing at a time. Such a command starts
+    /// where the system refuses further threads, and fails only when it needs one.
     Main,
-    /// A thread for each processor.
+    /// One thread per processor.
     Many,
 }
 
@@ -217,12 +217,12 @@ fn on_runtime(threads: Threads, work: impl Future<Output = Outcome>) -> Outcome 
         survive_full_files()?;
         work.await
     });
-    // A read of standard input cannot be interrupted and must not keep the process.
+    // A read of standard input cannot be interrupted. The process must not wait for it.
     runtime.shutdown_background();
     outcome
 }
 
-/// How many threads the runtime starts.
+/// The number of threads that the runtime starts.
 fn workers() -> usize {
     let set = std::env::var("TOKIO_WORKER_THREADS").ok();
     set.and_then(|it| it.parse().ok())
@@ -253,13 +253,13 @@ async fn dispatch(command: Command, context: Context) -> Outcome {
     }
 }
 
-/// As <https://no-color.org> asks.
+/// Colours follow <https://no-color.org>.
 fn colours_are_wanted() -> bool {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Help and version are results; everything else clap says is bad usage.
+/// Prints help and version as results; every other answer of clap means bad usage.
 fn answer(error: &clap::Error) -> Outcome {
     let text = error.render();
     let on = |stream: &dyn IsTerminal| match stream.is_terminal() && colours_are_wanted() {
@@ -287,8 +287,8 @@ fn answer(error: &clap::Error) -> Outcome {
     Err(Failure::usage(without_secrets(text.trim_end())))
 }
 
-/// Cuts what clap quotes, whole arguments, before it is text: one that has quotes and lines of its
-/// own could not be told from clap's words afterwards.
+/// Shortens long arguments before clap quotes them. In the finished text a quoted argument with
+/// quotes and line ends of its own could not be told from clap's words.
 fn cut(mut error: clap::Error) -> clap::Error {
     let is_long = |value: &ContextValue| match value {
         ContextValue::String(given) => given.chars().count() > LONGEST_ARGUMENT,
@@ -300,7 +300,7 @@ fn cut(mut error: clap::Error) -> clap::Error {
         .map(|(kind, value)| (kind, excerpt(&value.to_string())))
         .collect();
     if !long.is_empty() {
-        // A tip would repeat it.
+        // A tip would repeat the long argument.
         error.remove(ContextKind::Suggested);
     }
     for (kind, short) in long {
@@ -309,8 +309,7 @@ fn cut(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The command that was likely meant by a word that is none, where clap knows no answer: it does not count swapped letters
-/// as near.
+/// The command that an unknown word probably means. Clap suggests nothing for two swapped letters.
 fn near_command(error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand
         || error.get(ContextKind::SuggestedSubcommand).is_some()
@@ -325,12 +324,12 @@ fn near_command(error: &clap::Error) -> Option<String> {
     distlock::config::nearest(given, known).map(str::to_owned)
 }
 
-/// Clap quotes arguments it does not understand, and one may be a URL with a password.
+/// Masks passwords: clap quotes arguments that it does not understand, and one may be a URL.
 fn without_secrets(text: &str) -> String {
     text.split_inclusive(char::is_whitespace)
         .map(|word| {
             if word.contains("//") || word.contains(['?', '@']) {
-                // What stands around a quoted argument is no part of it.
+                // Quotes and punctuation around an argument are no part of it.
                 let bare =
                     word.trim_end_matches(|c: char| c.is_whitespace() || "'\"`,.;)".contains(c));
                 distlock::config::mask(bare) + &word[bare.len()..]
@@ -350,7 +349,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Clap would wrap it, and tables and examples would look ragged.
+    /// Clap would wrap wider lines and break tables and examples.
     #[test]
     fn what_stands_below_the_options_fits_80_columns() {
         fn look(command: &clap::Command) {

@@ -1,4 +1,4 @@
-//! Which backend a command talks to, and with which configuration.
+//! The backend that a command uses, and its configuration.
 
 use std::{os::unix::fs::PermissionsExt as _, sync::OnceLock};
 
@@ -15,20 +15,20 @@ use crate::{
     output,
 };
 
-/// What every command is given.
+/// The flags and the configuration of one call of the tool.
 #[derive(Debug)]
 pub(crate) struct Context {
     global: Global,
-    /// Read once, so that every part of a command sees the same and a warning comes once.
+    /// Read once, so that all parts of a command see the same values and a warning appears once.
     config: OnceLock<Config>,
 }
 
-/// What a command needs of its backend.
+/// The demands of a command on its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
     /// Other processes must see the same locks.
     Required,
-    /// A store of this process alone will do.
+    /// A store that only this process sees is enough.
     Optional,
 }
 
@@ -57,7 +57,8 @@ impl Context {
             let target = Target::new(url).from_origin(Origin::Setting("--backend"));
             if mask(url) != *url {
                 output::tell(
-                    "warning: a password on the command line can be read by everybody on this host: \
+                    "warning: a password on the command line can be read by everybody on this \
+                     host: \
                      use DISTLOCK_BACKEND or a configuration file",
                 );
             }
@@ -73,7 +74,7 @@ impl Context {
         self.global.system || !self.global.backend.is_empty()
     }
 
-    /// What says which store to use by default: `--config` or a variable.
+    /// The flag or variable that names the default store, if one does.
     pub(crate) fn configured_by(&self) -> Option<&'static str> {
         if self.global.config.is_some() {
             return Some("--config");
@@ -84,7 +85,7 @@ impl Context {
             .find(set)
     }
 
-    /// Every backend that was named on the command line, or the configured one if there is one.
+    /// All backends of the command line, or the configured one if there is one.
     pub(crate) fn targets(&self) -> Outcome<Vec<Target>> {
         if self.global.backend.len() < 2 {
             return Ok(self.config()?.backend().cloned().into_iter().collect());
@@ -119,18 +120,20 @@ impl Context {
     }
 }
 
-/// `run` does not tell its command which backend it uses, so this tool inside of it may mean another one.
+/// Warns that this call may use another store than the `run` around it: `run` does not pass its
+/// backend on to its command.
 fn warn_about_another_store(own: &Target) {
     if std::env::var_os("DISTLOCK_TOKEN").is_some() {
         output::tell(format!(
-            "warning: started by the command of a `distlock run`, which does not pass its backend on, and no other is named: \
+            "warning: started by the command of a `distlock run`, which does not pass its \
+             backend on, and no other is named: \
              this is {}",
             own.masked_url()
         ));
     }
 }
 
-/// A misspelled variable would be ignored without a word. Those of a gateway are its own affair.
+/// Warns of a misspelled variable, which would be ignored silently. A gateway checks its own.
 fn warn_about_unknown_variables() {
     const KNOWN: [&str; 8] = [
         "DISTLOCK_BACKEND",
@@ -138,7 +141,7 @@ fn warn_about_unknown_variables() {
         "DISTLOCK_LOG",
         SHARED_VARIABLE,
         "DISTLOCK_TICKET",
-        // What `run` gives to its command, which may be this tool again.
+        // `run` sets these for its command, which may be this tool again.
         "DISTLOCK_NAME",
         "DISTLOCK_TOKEN",
         "DISTLOCK_HOLDER",
@@ -155,7 +158,7 @@ fn warn_about_unknown_variables() {
         {
             continue;
         }
-        // Others may have their own variables of this kind: only what is nearly one of ours is worth a word.
+        // Other programs may have variables of this prefix, so only a near miss is reported.
         if let Some(near) = near_variable(&name, &KNOWN) {
             output::tell(format_args!(
                 "warning: {} means nothing here: did you mean {near}?",
@@ -165,7 +168,7 @@ fn warn_about_unknown_variables() {
     }
 }
 
-/// The known variable that was most likely meant.
+/// The known variable that was probably meant.
 pub(crate) fn near_variable<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower: Vec<_> = known.iter().map(|known| known.to_lowercase()).collect();
     let near = nearest(name, lower.iter().map(String::as_str))?;

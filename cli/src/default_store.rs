@@ -1,5 +1,5 @@
-//! The SQLite files that are used where no store is named: the user's own one, and with `--system`
-//! the one that the users of this host share.
+//! The SQLite files that are used where no store is named: one per user, and with `--system` one
+//! that the users of this host share.
 
 use std::{
     fs, io,
@@ -16,7 +16,7 @@ use crate::{
 
 const FILE: &str = "distlock.db";
 const SHARED: &str = "/var/lib/distlock";
-/// Names another folder for `--system`.
+/// Replaces the folder of `--system`.
 pub(crate) const SHARED_VARIABLE: &str = "DISTLOCK_SYSTEM_FOLDER";
 
 /// The user's own file, `$XDG_STATE_HOME/distlock/distlock.db`. It creates the folder.
@@ -27,7 +27,7 @@ pub(crate) fn own() -> Outcome<Target> {
     let set = |name: &str| {
         std::env::var_os(name)
             .map(PathBuf::from)
-            // The specification says to ignore a relative path there.
+            // The specification tells programs to ignore a relative path here.
             .filter(|path| path.is_absolute())
     };
     let state = set("XDG_STATE_HOME")
@@ -55,8 +55,8 @@ pub(crate) fn own() -> Outcome<Target> {
     Ok(target)
 }
 
-/// The file that the users of this host share. Its folder is made by whoever sets the host up, and
-/// says by its group who may use it.
+/// The file that the users of this host share. An administrator makes its folder, whose group may
+/// use it.
 pub(crate) fn shared() -> Outcome<Target> {
     let folder = std::env::var_os(SHARED_VARIABLE).filter(|folder| !folder.is_empty());
     let folder = folder.map_or_else(|| PathBuf::from(SHARED), PathBuf::from);
@@ -65,8 +65,8 @@ pub(crate) fn shared() -> Outcome<Target> {
     Ok(Target::sqlite(file).from_origin(Origin::Setting("--system")))
 }
 
-/// Makes the file, unless it is there. Only a file that its group may write to gets beside it a log
-/// of SQLite that the group may write to, and the umask of its first user must not decide that.
+/// Makes the file unless it is there. SQLite gives its log the mode of the file, so the file must
+/// be writable for the group whatever the umask of its first user is.
 fn make(folder: &Path, file: &Path) -> io::Result<()> {
     if file.try_exists()? {
         return Ok(());
@@ -99,7 +99,7 @@ fn not_set_up(folder: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// With the code that a SQLite file of this name in `--backend` would end with.
+/// The failure has the code that `--backend sqlite:PATH` would end with.
 fn no_folder(folder: &Path, error: &io::Error) -> Failure {
     let code = match error.kind() {
         io::ErrorKind::PermissionDenied => code::DENIED,

@@ -1,4 +1,4 @@
-//! Exit codes, and what is said when something fails.
+//! Exit codes, and failures with their messages.
 
 use std::{fmt, io};
 
@@ -8,17 +8,17 @@ use crate::advice;
 
 /// The documented exit codes. `run` also ends with its child's own code.
 pub(crate) mod code {
-    /// Everything went well.
+    /// Success.
     pub(crate) const OK: u8 = 0;
     /// A verdict failed: `demo`, `conformance`, `doctor`.
     pub(crate) const FAILED: u8 = 1;
     /// Bad usage, name or TTL.
     pub(crate) const USAGE: u8 = 64;
-    /// The backend is not available, or what the results are written to.
+    /// The backend, or the place where results are written, is not available.
     pub(crate) const UNAVAILABLE: u8 = 69;
     /// A bug.
     pub(crate) const BUG: u8 = 70;
-    /// The lock is busy, or was within the whole wait.
+    /// The lock was busy during the whole wait.
     pub(crate) const BUSY: u8 = 75;
     /// The lock was lost.
     pub(crate) const LOST: u8 = 76;
@@ -26,20 +26,20 @@ pub(crate) mod code {
     pub(crate) const DENIED: u8 = 77;
     /// The configuration is wrong.
     pub(crate) const CONFIG: u8 = 78;
-    /// As a shell does: the command exists and cannot be executed.
+    /// The command exists and cannot be executed, as in a shell.
     pub(crate) const NOT_EXECUTABLE: u8 = 126;
-    /// As a shell does: the command does not exist.
+    /// The command does not exist, as in a shell.
     pub(crate) const NOT_FOUND: u8 = 127;
-    /// As a shell does: added to the number of the signal that ended it.
+    /// Added to the number of the signal that ended a command, as in a shell.
     pub(crate) const SIGNALLED: u8 = 128;
 }
 
-/// The code of something that a signal ended.
+/// The exit code for a command that a signal ended.
 pub(crate) fn signalled(signal: i32) -> u8 {
     u8::try_from(signal).map_or(code::BUG, |signal| code::SIGNALLED.saturating_add(signal))
 }
 
-/// How a command ends: with a code, or with a message and a code.
+/// The end of a command: a code, or a message with a code.
 pub(crate) type Outcome<T = u8> = Result<T, Failure>;
 
 /// A failure with its exit code.
@@ -57,9 +57,9 @@ impl Failure {
         }
     }
 
-    /// A result that could not be printed.
+    /// A failure to print a result.
     pub(crate) fn output(error: &io::Error) -> Self {
-        // Whoever read our output went away: nothing is left to say, and nobody to say it to.
+        // The reader of our output went away, so nobody could read a message.
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::new(code::OK, "");
         }
@@ -69,7 +69,8 @@ impl Failure {
         )
     }
 
-    /// The same where the output is what the command is for: a closed pipe is a failure then, too.
+    /// The same failure for a command whose purpose is its output: a closed pipe counts as a
+    /// failure.
     pub(crate) fn unread(self) -> Self {
         if self.message.is_empty() {
             return Self::new(code::UNAVAILABLE, "nobody reads standard output");
@@ -77,7 +78,8 @@ impl Failure {
         self
     }
 
-    /// The same where the command's end tells more than that its output was written: a closed pipe does not change that.
+    /// The same failure for a command whose end says more than its output: a closed pipe is
+    /// ignored.
     pub(crate) fn unless_unread(self) -> Outcome<()> {
         if self.message.is_empty() {
             return Ok(());
@@ -85,7 +87,7 @@ impl Failure {
         Err(self)
     }
 
-    /// The same failure, said in other words.
+    /// The same failure with another message.
     pub(crate) fn reworded(mut self, words: impl FnOnce(&str) -> String) -> Self {
         self.message = words(&self.message);
         self
@@ -131,7 +133,7 @@ fn code_of(kind: ErrorKind) -> u8 {
         | ErrorKind::Corrupt
         | ErrorKind::LimitExceeded
         | ErrorKind::Closed => code::UNAVAILABLE,
-        // `Internal`, and whatever is added later and forgotten here.
+        // `Internal`, and any kind that is added later without a row here.
         _ => code::BUG,
     }
 }

@@ -1,6 +1,6 @@
-//! Counts as figures.
+//! Counts as floating-point numbers.
 
-/// A count as a number to calculate with.
+/// A count to calculate with.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
 pub(crate) fn count(count: u64) -> f64 {
     count as f64

@@ -16,7 +16,8 @@ use crate::{
 pub(crate) fn guarded(run: fn() -> Outcome) -> ExitCode {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |panicked| {
-        // As of a driver at an answer that makes no sense: the error that comes of it is told.
+        // A driver panics at an answer that it cannot read. The library turns that into an error,
+        // and the error is reported.
         if panics::is_caught() {
             tracing::debug!(%panicked, "a panic was caught");
             return;
@@ -25,7 +26,7 @@ pub(crate) fn guarded(run: fn() -> Outcome) -> ExitCode {
             let _ = MISSED_THREAD.set(no_thread(why).into());
             return;
         }
-        // What was said before is read before.
+        // Earlier messages must be printed before this one.
         stderr::catch_up();
         print(panicked);
     }));
@@ -49,10 +50,11 @@ fn complain(failure: &Failure) -> u8 {
     failure.code
 }
 
-/// That the system had no thread for a driver.
+/// Set when the system refused a thread to a driver.
 static MISSED_THREAD: OnceLock<Failure> = OnceLock::new();
 
-/// A store that is not available may be so because a task of its driver had no thread.
+/// Adds the missing thread as the cause of an unavailable store: a task of its driver may have
+/// needed that thread.
 fn with_cause(failure: Failure) -> Failure {
     match MISSED_THREAD.get() {
         Some(cause) if failure.code == code::UNAVAILABLE => {

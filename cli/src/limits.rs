@@ -1,4 +1,4 @@
-//! What the system allows this process.
+//! The limits that the system sets for this process.
 
 use std::{
     io,
@@ -8,16 +8,17 @@ use std::{
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Starts so many threads and ends them again. A runtime of many threads panics when it gets only
-/// some of them, and then waits for ever for the others.
+/// Starts this number of threads and ends them again. A runtime that gets only some of its threads
+/// panics, and then waits for ever for the others.
 ///
 /// # Errors
-/// What the system says when there are fewer.
+///
+/// The system's error when it refuses one of them.
 pub(crate) fn can_start_threads(number: usize) -> io::Result<()> {
     let hold = Mutex::new(());
     thread::scope(|scope| {
         let held = hold.lock().unwrap_or_else(PoisonError::into_inner);
-        // They are all there at the same time, because each waits for what is held here.
+        // The threads exist at the same time, because each waits for the lock that is held here.
         let started = (0..number).try_for_each(|_| {
             let wait = || drop(hold.lock());
             thread::Builder::new().spawn_scoped(scope, wait).map(drop)
@@ -27,8 +28,8 @@ pub(crate) fn can_start_threads(number: usize) -> io::Result<()> {
     })
 }
 
-/// Allows as many open files as the administrator lets us, and says how many that are: every connection is one, and the usual
-/// default of 1,024 is there for programs that still use `select`.
+/// Raises the limit of open files as far as the system allows, and returns it. Every connection is
+/// an open file, and the usual limit of 1,024 exists for programs that still use `select`.
 pub(crate) fn raise_open_files() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -42,7 +43,8 @@ pub(crate) fn raise_open_files() -> u64 {
     now.unwrap_or(u64::MAX)
 }
 
-/// A figure in KiB from a process's status, as `VmRSS` (resident now) or `VmHWM` (resident at the most).
+/// A figure in KiB from a process's status, such as `VmRSS` (resident memory) or `VmHWM` (its
+/// peak).
 pub(crate) fn memory_kib(process: u32, figure: &str) -> Option<u64> {
     let status = std::fs::read(format!("/proc/{process}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);

@@ -13,7 +13,7 @@ use crate::{
     stderr,
 };
 
-/// How a log line looks.
+/// The form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     /// For people.
@@ -23,14 +23,15 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Starts logging, from this level on unless `DISTLOCK_LOG` says otherwise.
+/// Starts logging at this level, unless `DISTLOCK_LOG` sets another one.
 pub(crate) fn start(format: LogFormat, level: &str) -> Outcome<()> {
     let wrong = |problem: String| Failure::new(code::CONFIG, format!("DISTLOCK_LOG is {problem}"));
     let filter = match std::env::var("DISTLOCK_LOG") {
         Ok(text) if !text.is_empty() => EnvFilter::try_new(&text)
             .map_err(|error| wrong(format!("\"{}\": {error}", text.escape_debug())))?,
         Err(VarError::NotUnicode(_)) => return Err(wrong("not UTF-8".into())),
-        // What administrators did is for everybody who looks after a node to see.
+        // Audit events always show: everybody who operates a node needs to see the orders of
+        // administrators.
         Ok(_) | Err(VarError::NotPresent) => {
             EnvFilter::new(format!("{level},distlock::audit=info"))
         }
@@ -44,8 +45,9 @@ pub(crate) fn start(format: LogFormat, level: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// Below `info`, what carries the clients' messages writes down whole messages, login tokens included. Whatever the filter
-/// asks for, nobody who reads a log may log in with it.
+/// Whether an event may be logged. Below `info`, the libraries that carry clients' messages log
+/// whole messages, login tokens included. Whatever the filter asks for, no reader of a log may be
+/// able to log in with it.
 fn is_discreet(what: &Metadata<'_>) -> bool {
     let who = what.target().split("::").next().unwrap_or_default();
     !["tungstenite", "tokio_tungstenite"].contains(&who) || *what.level() <= Level::INFO

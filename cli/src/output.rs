@@ -24,9 +24,9 @@ pub(crate) fn json(value: &impl Serialize) -> Outcome<()> {
     line(serde_json::to_string(value).map_err(io::Error::from)?)
 }
 
-/// Writes a result that brings its own line ends.
+/// Writes a result that contains its own line ends.
 pub(crate) fn bytes(text: &[u8]) -> Outcome<()> {
-    // A terminal shows both.
+    // A terminal shows both streams, so earlier messages go first.
     stderr::catch_up();
     let mut out = io::stdout().lock();
     out.write_all(text)
@@ -34,18 +34,18 @@ pub(crate) fn bytes(text: &[u8]) -> Outcome<()> {
         .map_err(|error| Failure::output(&error))
 }
 
-/// Tells the user about progress. Never waits for the user to read it.
+/// Prints a message about progress. It never waits for a slow reader.
 pub(crate) fn tell(text: impl fmt::Display) {
     stderr::say(&format!("distlock: {}\n", presentable(&text.to_string())));
 }
 
-/// Tells the user what failed.
+/// Prints the message of a failure.
 pub(crate) fn complain(text: impl fmt::Display) {
     let text = presentable(&text.to_string());
     stderr::insist(&format!("distlock: error: {text}\n"));
 }
 
-/// A lock as `--json` shows it; what is not known is null.
+/// A lock in the form of `--json`; unknown fields are null.
 #[derive(Serialize)]
 pub(crate) struct LockJson<'a> {
     name: &'a str,
@@ -57,15 +57,15 @@ pub(crate) struct LockJson<'a> {
     acquired_at: Option<String>,
     expires_in_ms: Option<u64>,
     waiters: Option<u32>,
-    /// Only where the store keeps those who wait in line.
+    /// Only for stores that keep a queue of waiters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     queue: Vec<WaitingJson<'a>>,
 }
 
-/// One that waits.
+/// One waiter.
 #[derive(Serialize)]
 struct WaitingJson<'a> {
-    /// 1 = the next one.
+    /// 1 is the next one.
     position: usize,
     holder: &'a str,
     meta: Option<&'a str>,
@@ -121,7 +121,7 @@ pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A wall-clock time, to the millisecond; `None` for one no calendar has.
+/// A wall-clock time, to the millisecond; `None` if no calendar has it.
 pub(crate) fn rfc3339(time: SystemTime) -> Option<String> {
     let time = jiff::Timestamp::try_from(time).ok()?;
     Some(format!("{time:.3}"))

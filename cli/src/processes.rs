@@ -1,4 +1,4 @@
-//! Gateway nodes as real processes, of this very program.
+//! Gateway nodes as real processes of this very program.
 
 use std::{process::Stdio, time::Duration};
 
@@ -11,25 +11,27 @@ use tokio::{
     process::{Child, ChildStdout, Command},
 };
 
-/// From starting a process until it listens. A cold start reads the program from disk.
+/// The longest time from the start of a process until it listens. A cold start reads the program
+/// from disk.
 const START: Duration = Duration::from_secs(20);
-/// For an orderly end, which tells the clients.
+/// The longest time for an orderly end, in which a node informs its clients.
 const STOP: Duration = Duration::from_secs(5);
 
-/// A running node. It is killed when this value is dropped, and ends by itself when this process does.
+/// A running node. It is killed when this value is dropped, and ends by itself when this process
+/// does.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) name: String,
-    /// Where clients connect.
+    /// The address for clients.
     pub(crate) listen: String,
     child: Child,
 }
 
-/// What a node prints after it is ready: its transitions, with `--events`.
+/// The output of a node after it is ready: its transitions, with `--events`.
 pub(crate) type Lines = tokio::io::Lines<BufReader<ChildStdout>>;
 
 impl Node {
-    /// Starts a node with some more arguments of `gateway run`, and waits until it listens.
+    /// Starts a node with further arguments of `gateway run`, and waits until it listens.
     pub(crate) async fn start(
         name: &str,
         backend: &str,
@@ -38,7 +40,7 @@ impl Node {
     ) -> Result<(Self, Lines)> {
         let mut command = Command::new(std::env::current_exe().context("where this program is")?);
         for (variable, _) in std::env::vars_os() {
-            // Settings of the user's own nodes are not meant for these.
+            // Settings of the user's own nodes do not apply to these.
             if variable.to_string_lossy().starts_with("DISTLOCK_") {
                 command.env_remove(variable);
             }
@@ -53,10 +55,10 @@ impl Node {
             // All clients are on this machine.
             .args(["--max-per-address", "1000000"])
             .args(["--max-pending-per-address", "1000000"])
-            // Not as flags: both are secrets.
+            // Both are secrets, so neither is a flag.
             .env("DISTLOCK_BACKEND", backend)
             .env("DISTLOCK_GATEWAY_TOKEN_KEY", key)
-            // Nobody administers it; without a token it would make one and tell it.
+            // No administrator uses it; without a token it would make one and print it.
             .env(
                 "DISTLOCK_GATEWAY_ADMIN_TOKEN",
                 uuid::Uuid::new_v4().to_string(),
@@ -109,7 +111,7 @@ impl Node {
             .with_context(|| format!("kill node {}", self.name))
     }
 
-    /// Ends it in an orderly way, or otherwise if that takes too long.
+    /// Ends it in an orderly way, or kills it if that takes too long.
     pub(crate) async fn stop(mut self) {
         drop(self.child.stdin.take());
         tokio::select! {
@@ -122,7 +124,8 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.child.start_kill();
-        // Dead before the folder it writes to is removed. It was killed, so this does not take long; it is reaped later.
+        // The process must be dead before its folder is removed. It was killed, so this is quick;
+        // it is reaped later.
         if let Some(id) = self
             .child
             .id()

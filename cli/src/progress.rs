@@ -1,4 +1,4 @@
-//! What a person sees while it runs: a bar on a terminal, a line per part elsewhere.
+//! Progress for people: a bar on a terminal, one line per part elsewhere.
 
 use std::{
     io::{self, IsTerminal as _},
@@ -29,7 +29,7 @@ impl Progress {
         }
     }
 
-    /// For a part of something that has its own.
+    /// A silent one, for a part of work that has its own progress.
     pub(crate) fn silent() -> Self {
         Self {
             bar: ProgressBar::hidden(),
@@ -37,13 +37,13 @@ impl Progress {
         }
     }
 
-    /// There will be so many steps.
+    /// Adds to the number of expected steps.
     pub(crate) fn expect(&self, steps: usize) {
         self.bar
             .set_length(u64::try_from(steps).unwrap_or(u64::MAX));
     }
 
-    /// Something else begins.
+    /// Names the part that begins now.
     pub(crate) fn part(&self, text: &str) {
         if self.lines {
             output::tell(text);
@@ -61,7 +61,7 @@ impl Progress {
         self.bar.inc(steps);
     }
 
-    /// Something that a reader must know.
+    /// Prints a message that readers need.
     pub(crate) fn note(&self, text: &str) {
         self.bar.suspend(|| {
             output::tell(text);

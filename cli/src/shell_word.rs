@@ -6,7 +6,7 @@ pub(crate) fn quoted(word: &str) -> String {
     if word.bytes().all(plain) {
         word.to_owned()
     } else if word.chars().any(|c| !is_shown(c)) {
-        // What cannot be seen, or turns the line around, is written as its number.
+        // A character that is invisible, or reverses the line, is written as its number.
         let shown = word.chars().map(|c| match c {
             '\'' | '\\' => format!("\\{c}"),
             c if is_shown(c) => c.to_string(),

@@ -1,7 +1,7 @@
-//! Standard error, written by one thread, so that whoever says something never waits for whoever reads it: a pager that
-//! nobody scrolls must not hold up what renews a lock, nor what ends a command that has lost its own.
+//! Standard error, written by one thread, so that no caller waits for a slow reader: a pager that
+//! nobody scrolls must hold up neither a renewal nor the end of a command that lost its lock.
 //!
-//! What does not fit any more is left out, and counted where it would have stood.
+//! Lines that do not fit into the buffer are left out. Their number is printed in their place.
 
 use std::{
     io::{self, Write},
@@ -11,19 +11,20 @@ use std::{
     time::Duration,
 };
 
-/// How many bytes may wait to be written: thousands of lines, and nothing that a process would feel.
+/// Bytes that may wait to be written: thousands of lines, and little memory.
 const ROOM: usize = 1 << 20;
 
-/// How long something is held up that should come after what was said. It comes at once, unless nobody reads.
+/// The longest wait for earlier lines to be written; only a reader that stands still makes it last
+/// that long.
 const MOMENT: Duration = Duration::from_millis(200);
 
-/// How long the process stays to have its last words heard.
+/// Time at the end of the process for the last lines to be written.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// `None` where the system gives us no thread for it.
+/// `None` where the system has no thread for it.
 static WRITER: LazyLock<Option<Arc<Lines>>> = LazyLock::new(|| Lines::to(io::stderr()).ok());
 
-/// Says whole lines, or leaves them out when too many wait already.
+/// Queues whole lines, or drops them when too many wait already.
 pub(crate) fn say(lines: &str) {
     match &*WRITER {
         Some(writer) => writer.say(lines),
@@ -31,7 +32,7 @@ pub(crate) fn say(lines: &str) {
     }
 }
 
-/// Says what is too important to be left out.
+/// Queues lines that are too important to be dropped.
 pub(crate) fn insist(lines: &str) {
     match &*WRITER {
         Some(writer) => writer.insist(lines),
@@ -39,27 +40,27 @@ pub(crate) fn insist(lines: &str) {
     }
 }
 
-/// Waits until everything that was said is written, so that what comes next comes after it. Only for a moment, and not at
-/// all once that was in vain, until somebody reads again.
+/// Waits a moment until all queued lines are written, so that the caller's next output follows
+/// them. After one vain wait it waits no more until somebody reads again.
 pub(crate) fn catch_up() {
     if let Some(writer) = &*WRITER {
         writer.catch_up(MOMENT);
     }
 }
 
-/// The same at the end of the process, when there is nothing better to do.
+/// The same at the end of the process, which can afford a longer wait.
 pub(crate) fn finish() {
     if let Some(writer) = &*WRITER {
         writer.wait(LAST_WORDS);
     }
 }
 
-/// A standard error that cannot be written to must not end a command.
+/// Writes at once. A standard error that cannot be written to must not end a command.
 fn directly(lines: &str) {
     let _ = io::stderr().write_all(lines.as_bytes());
 }
 
-/// Log lines, one a write.
+/// Log lines, one per write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Log;
 
@@ -74,7 +75,7 @@ impl Write for Log {
     }
 }
 
-/// Lines on their way to a reader.
+/// Lines that wait for the writer.
 #[derive(Debug, Default)]
 struct Lines {
     state: Mutex<State>,
@@ -84,16 +85,16 @@ struct Lines {
 #[derive(Debug, Default)]
 struct State {
     waiting: String,
-    /// How many lines did not fit after those.
+    /// The number of lines that did not fit after those.
     left_out: usize,
-    /// Some are on their way.
+    /// Whether the writer is writing lines now.
     writing: bool,
-    /// Waiting for the reader was in vain, and it has read nothing since.
+    /// Whether a wait was in vain, and the reader has read nothing since.
     stalled: bool,
 }
 
 impl Lines {
-    /// Starts the thread that writes them.
+    /// Starts the writer's thread.
     fn to(mut out: impl Write + Send + 'static) -> io::Result<Arc<Self>> {
         let lines = Arc::new(Self::default());
         let written = Arc::clone(&lines);
@@ -101,9 +102,9 @@ impl Lines {
             .name("stderr".to_owned())
             .spawn(move || {
                 loop {
-                    // One write a line, so that what others write there comes between lines.
+                    // One write per line, so that another program's output comes between lines.
                     for line in written.next().split_inclusive('\n') {
-                        // Whoever read it may go away: there is nobody to say it to then.
+                        // The reader may go away, and then nobody can be told.
                         let _ = out.write_all(line.as_bytes());
                     }
                     written.done();
@@ -129,7 +130,7 @@ impl Lines {
         self.changed.notify_all();
     }
 
-    /// Waits for lines and gives all that wait.
+    /// Waits for lines and takes all of them.
     fn next(&self) -> String {
         let state = self.state();
         let mut state = self
@@ -173,12 +174,13 @@ impl State {
         !self.waiting.is_empty() || self.left_out > 0
     }
 
-    /// What stands where lines were left out.
+    /// Queues a line with the number of dropped lines.
     fn tell_left_out(&mut self) {
         let lines = mem::take(&mut self.left_out);
         if lines > 0 {
             self.waiting += &format!(
-                "distlock: warning: standard error was not read in time, lines left out here: {lines}\n"
+                "distlock: warning: standard error was not read in time, lines left out here: \
+                {lines}\n"
             );
         }
     }
@@ -192,7 +194,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(20);
 
-    /// Reads nothing while the other end of `stalled` is there.
+    /// Reads nothing while the other end of `stalled` exists.
     struct Reader {
         stalled: Receiver<()>,
         read: Sender<String>,
@@ -221,7 +223,7 @@ mod tests {
     fn nobody_waits_for_a_reader_that_does_not_read_and_what_it_missed_is_counted() {
         let (lines, release, heard) = stalled();
         let long = "x".repeat(ROOM / 4) + "\n";
-        // One is on its way, three wait, the others do not fit.
+        // The writer has one line, three wait, the others do not fit.
         lines.say("first\n");
         while !lines.state().writing {
             thread::yield_now();
@@ -231,7 +233,7 @@ mod tests {
         }
         lines.say("short, and no sooner than what was left out\n");
         lines.insist("last words\n");
-        // In vain, and only once.
+        // This wait is in vain, and the only one.
         lines.catch_up(Duration::from_millis(1));
         lines.catch_up(SOON * 1000);
         drop(release);
@@ -250,7 +252,7 @@ mod tests {
         lines.say("first\n");
         drop(release);
         lines.wait(SOON);
-        // One that could never fit.
+        // This line could never fit.
         lines.say(&"x".repeat(ROOM + 1));
         lines.wait(SOON);
         lines.say("again\n");

@@ -9,8 +9,9 @@ use crate::{
     shell_word::quoted,
 };
 
-/// Puts this call's `--backend` and `--config` into the commands that a failure advises: the library does not know them, and
-/// without them the advised command would look at another store. A password is not shown.
+/// Puts this call's `--backend` and `--config` into the commands that a failure advises: the
+/// library does not know them, and without them the advised command would look at another store. A
+/// password is not shown.
 pub(crate) fn with_store(failure: Failure, global: &Global) -> Failure {
     let flags = flags(global);
     // A store names itself where it advises to migrate, as far as it can without its password.

@@ -33,7 +33,7 @@ pub(crate) fn exit_code(text: &str) -> Result<u8, String> {
         .map_err(|_| "an exit code is a whole number from 0 to 255".to_owned())
 }
 
-/// For clap: so many a second.
+/// For clap: a number per second.
 pub(crate) fn rate(text: &str) -> Result<u32, String> {
     text.parse()
         .map_err(|_| "a rate is a whole number, so many a second".to_owned())
@@ -45,7 +45,7 @@ pub(crate) fn session(text: &str) -> Result<uuid::Uuid, String> {
         .map_err(|_| "a session is a UUID, as `distlock gateway lookup` shows it".to_owned())
 }
 
-/// What `--holder` says.
+/// The value of `--holder`.
 pub(crate) fn holder(label: &str) -> Outcome<HolderLabel> {
     HolderLabel::new(label).map_err(|error| Failure::usage(format!("--holder: {error}")))
 }

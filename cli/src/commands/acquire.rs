@@ -1,4 +1,4 @@
-//! `distlock acquire`: take a lock and leave it held, with a ticket to renew and release it.
+//! `distlock acquire`: takes a lock and leaves it held, with a ticket to renew and release it.
 
 use std::{ffi::OsString, time::Duration};
 
@@ -16,8 +16,8 @@ use crate::{
 /// Take a lock for a script and print its ticket.
 ///
 /// `distlock renew` and `distlock release` need the ticket.
-/// Nothing renews the lock by itself: it ends after its TTL unless `distlock renew` is called in time.
-/// The ticket is a secret: whoever has it can release the lock.
+/// Nothing renews the lock by itself: it ends after its TTL unless `distlock renew` is called in
+/// time. The ticket is a secret: whoever has it can release the lock.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Acquire {
@@ -25,7 +25,12 @@ pub(crate) struct Acquire {
     #[arg(value_name = "NAME")]
     name: OsString,
     /// How long the lock lasts without a renewal
-    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = values::duration,
+        allow_hyphen_values = true
+    )]
     ttl: Duration,
     /// How long to wait while it is busy; 0 tries once
     #[arg(
@@ -68,7 +73,7 @@ impl Acquire {
         let locker = store.locker();
         let capabilities = locker.capabilities();
         if !capabilities.tickets {
-            // Before anybody waits for a lock that nobody could release.
+            // The check comes before any wait: without a ticket nobody could release the lock.
             let backend = capabilities.backend;
             return Err(Failure::new(
                 code::CONFIG,
@@ -97,7 +102,8 @@ impl Acquire {
             output::line(&ticket)
         };
         if let Err(failure) = printed {
-            // Nobody will ever know the ticket, so this is no success even where a closed pipe otherwise is.
+            // Without the ticket the lock is useless, so a closed pipe is a failure here, unlike
+            // elsewhere.
             let after = match locker.release_ticket(&ticket).await {
                 Ok(_) => "was released again",
                 Err(_) => "ends by itself after its TTL",

@@ -1,4 +1,4 @@
-//! `distlock bench`: measure one backend.
+//! `distlock bench`: measures one backend.
 
 pub(crate) mod cache;
 pub(crate) mod counters;
@@ -27,10 +27,11 @@ use crate::{
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
-    /// What is done
+    /// Workload
     #[arg(long, value_name = "WORKLOAD", default_value = "uncontended", value_parser = workloads())]
     workload: Choice,
-    /// How many callers [default: uncontended 1, independent 64, contended 16, handoff 2, cache 64, counters 16, takeover 64]
+    /// How many callers [default: uncontended 1, independent 64, contended 16, handoff 2, cache 64,
+    /// counters 16, takeover 64]
     #[arg(long, value_name = "N")]
     concurrency: Option<u32>,
     /// How long to measure
@@ -39,7 +40,8 @@ pub(crate) struct Bench {
     /// In how many rounds, whose median and spread are shown
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: u32,
-    /// The lock that contended and handoff take, the user of counters or the key of cache: runs with the same name compete for it
+    /// The lock that contended and handoff take, the user of counters or the key of cache: runs
+    /// with the same name compete for it
     #[arg(long, value_name = "NAME")]
     name: Option<OsString>,
     /// How long each lock is kept, which is part of the cycle

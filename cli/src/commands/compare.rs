@@ -1,4 +1,4 @@
-//! `distlock compare`: measure stores side by side and write the report.
+//! `distlock compare`: measures stores side by side and writes the report.
 
 use std::path::{Path, PathBuf};
 
@@ -15,9 +15,9 @@ use crate::{
 
 /// Measure stores side by side and write the report.
 ///
-/// Writes report.html (one file, nothing fetched), report.md, report.json and the raw samples into a folder. Stores are
-/// given with --backend, which may be repeated, or started by the command. Only started ones are broken on purpose.
-/// Interrupted, the same command goes on where it stopped.
+/// Writes report.html (one file, nothing fetched), report.md, report.json and the raw samples into
+/// a folder. Stores are given with --backend, which may be repeated, or started by the command.
+/// Only started ones are broken on purpose. Interrupted, the same command goes on where it stopped.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Compare {
@@ -72,7 +72,8 @@ impl Compare {
         };
         if targets.is_empty() && self.spawn.is_empty() {
             return Err(Failure::usage(
-                "there is nothing to compare: name stores with --backend or start some with --spawn",
+                "there is nothing to compare: name stores with --backend or start some with \
+                --spawn",
             ));
         }
         let out = self.out.clone();
@@ -88,11 +89,12 @@ impl Compare {
             out: self.out,
         };
         let mut signals = Signals::catch()?;
-        // Servers and temporary files go away with the future, so an interruption must reach it.
+        // Servers and temporary files go away with the future, so a signal must drop it.
         let written = tokio::select! {
             written = Box::pin(compare::measure(wanted)) => written?,
             signal = signals.next_ending() => {
-                output::tell("interrupted: what was measured is kept, the same command goes on with it");
+                output::tell("interrupted: what was measured is kept, the same command goes on \
+                with it");
                 return Ok(signalled(signal.as_raw()));
             }
         };
@@ -113,7 +115,7 @@ impl Compare {
     }
 }
 
-/// The report itself, or where it is.
+/// Prints the report itself, or the path of its files.
 fn show(comparison: &Comparison, out: &Path, context: &Context) -> Outcome<()> {
     if context.json() {
         output::json(comparison)

@@ -1,4 +1,4 @@
-//! `distlock completions`: for the shell.
+//! `distlock completions`: prints a completion script.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -23,7 +23,7 @@ Examples:
 
 impl Completions {
     pub(crate) fn execute(self, mut tool: clap::Command) -> Outcome {
-        // Into memory first: the generator panics when its writer fails.
+        // The script goes to memory first: the generator panics when its writer fails.
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut tool, "distlock", &mut script);
         crate::output::bytes(&script)?;

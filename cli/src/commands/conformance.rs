@@ -1,4 +1,4 @@
-//! `distlock conformance`: put every promise to the test against your own server.
+//! `distlock conformance`: runs the conformance suite against the user's own store.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -17,8 +17,8 @@ use crate::{
 
 /// Run the conformance suite against a store.
 ///
-/// It may run on a store in use: every case takes locks and records with names of its own that start with conformance-,
-/// and removes what it left. Exit code 1 says that a promise was broken.
+/// It may run on a store in use: every case takes locks and records with names of its own that
+/// start with conformance-, and removes what it left. Exit code 1 says that a promise was broken.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Conformance {
@@ -57,9 +57,11 @@ impl Conformance {
         if self.list {
             for case in chosen {
                 if context.json() {
-                    output::json(
-                        &json!({"name": case.name, "property": case.property, "promise": case.promise}),
-                    )?;
+                    output::json(&json!({
+                        "name": case.name,
+                        "property": case.property,
+                        "promise": case.promise,
+                    }))?;
                 } else {
                     output::line(format!("{}: {}", case.name, case.promise))?;
                 }
@@ -119,8 +121,8 @@ impl Conformance {
         } else {
             capabilities.backend.to_owned()
         };
-        // A private store (`memory:?private=true`) would be another, empty one if it was opened
-        // again.
+        // A private store (`memory:?private=true`) cannot be opened twice: the second one would be
+        // empty.
         let shared = if within_process {
             Some(first)
         } else {
@@ -150,7 +152,7 @@ impl Conformance {
 
 pub(crate) type Opening = Pin<Box<dyn Future<Output = distlock::Result<Store>> + Send>>;
 
-/// One more independent client of the store.
+/// Opens one more independent client of the store.
 pub(crate) fn client(target: Target, shared: Option<Store>, over_records: bool) -> Opening {
     Box::pin(async move {
         let store = match shared {
@@ -171,7 +173,7 @@ pub(crate) fn client(target: Target, shared: Option<Store>, over_records: bool) 
     })
 }
 
-/// On standard error, and only where a person looks at it.
+/// The bar goes to standard error, and only to a terminal.
 fn progress(cases: usize) -> ProgressBar {
     let bar = ProgressBar::new(u64::try_from(cases).unwrap_or(u64::MAX));
     if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {elapsed} {msg}") {
@@ -191,7 +193,8 @@ fn table(results: &[CaseResult]) -> Table {
         let status = match result.status {
             Status::Passed => "passed",
             Status::NotApplicable => "n/a",
-            // `Failed`, and whatever is added later: never to be read as a pass.
+            // `Failed`, and any variant that is added later: an unknown result never counts as
+            // passed.
             _ => "FAILED",
         };
         table.add_row([

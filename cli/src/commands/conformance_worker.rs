@@ -1,11 +1,11 @@
-//! The process that holds locks on the conformance suite's behalf. Started by the suite, never by hand.
+//! The process that holds locks for the conformance suite. Only the suite starts it.
 
 use crate::exit::{Failure, Outcome, code};
 
 /// The first and only argument.
 pub(crate) const NAME: &str = "conformance-worker";
 
-/// Does what standard input says, until it ends.
+/// Follows the orders on standard input until it ends.
 pub(crate) async fn execute() -> Outcome {
     distlock_conformance::worker::run(|url: String| distlock::open(url))
         .await

@@ -1,4 +1,4 @@
-//! `distlock demo`: watch the main job being done.
+//! `distlock demo`: shows the main job on real gateway nodes.
 
 use clap::{Args, Subcommand};
 
@@ -60,14 +60,14 @@ impl Demo {
                 signal = signals.next_ending() => Ok(signalled(signal.as_raw())),
             };
         }
-        // Only an explicit --backend: a store that is configured for other work is nothing to play
-        // on.
+        // Only an explicit --backend: the configured store may serve other work.
         let backend = if context.backend_is_flag() {
             Some(context.target(Sharing::Required)?)
         } else {
             if let Some(ignored) = context.configured_by() {
                 output::tell(format_args!(
-                    "{ignored} is not used: the demo plays on a store of its own; --backend names another one"
+                    "{ignored} is not used: the demo plays on a store of its own; --backend names \
+                    another one"
                 ));
             }
             None
@@ -75,7 +75,7 @@ impl Demo {
         let play = Box::pin(crate::demo::play(backend, context.json()));
         tokio::select! {
             played = play => verdict(played),
-            // The play is dropped: its nodes are killed, its folder is gone.
+            // The future is dropped: its nodes are killed and its folder is removed.
             signal = signals.next_ending() => Ok(signalled(signal.as_raw())),
         }
     }

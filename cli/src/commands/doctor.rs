@@ -1,4 +1,4 @@
-//! `distlock doctor`: is this store fit to arbitrate?
+//! `distlock doctor`: checks each setting of a store that a promise rests on.
 
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};

@@ -1,6 +1,6 @@
-//! `distlock elect`: run a command while leading, and stand again when it is over.
+//! `distlock elect`: runs a command while leading, and stands again afterwards.
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, process::ExitStatus, time::Duration};
 
 use clap::Args;
 use distlock::{Guard, HolderLabel, LockName, Locker, Moment};
@@ -38,7 +38,12 @@ pub(crate) struct Elect {
     ttl: Duration,
     /// Time between TERM and KILL when the seat cannot be kept [default: 5s, but at most a quarter
     /// of the TTL]
-    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = values::duration,
+        allow_hyphen_values = true
+    )]
     kill_after: Option<Duration>,
     /// Run by sh before the command; when it fails the seat is given up
     #[arg(long, value_name = "SCRIPT")]
@@ -70,14 +75,14 @@ Examples:
   distlock elect scheduler --on-gain ./announce -- ./scheduler
   distlock inspect election/scheduler        (who leads)";
 
-/// The first pause of a command that ends by itself, and the longest.
+/// The first and the longest pause after a command that ends by itself.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// Longest time for what runs after a term.
+/// The longest time of the script that runs after a term.
 const FAREWELL: Duration = Duration::from_secs(30);
 
-/// How a term ended.
+/// The end of a term.
 enum Term {
-    /// This process was told to end: with this code.
+    /// A signal asked this process to end, with this code.
     Told(u8),
     /// The command ended by itself, or could not be started.
     Over,
@@ -94,7 +99,7 @@ impl Elect {
             Some(holder) => values::holder(holder)?,
             None => HolderLabel::of_this_process(),
         };
-        // Before anything can be held, so that no signal ends us without a release.
+        // Signals are caught before any lock is held, so that no signal skips the release.
         let mut signals = Signals::catch()?;
         let store = tokio::select! {
             store = context.open(Sharing::Required) => store?,
@@ -106,7 +111,7 @@ impl Elect {
         outcome
     }
 
-    /// Stands again and again, until this process is told to end.
+    /// Stands in the election again and again until a signal ends this process.
     async fn stand(
         &self,
         locker: &Locker,
@@ -152,7 +157,7 @@ impl Elect {
         }
     }
 
-    /// What is done while it leads.
+    /// Runs one term: the script, then the command, until either ends or the seat is lost.
     async fn term(
         &self,
         locker: &Locker,
@@ -182,13 +187,13 @@ impl Elect {
             }
         }
         match supervised.run(guard, signals, &*clock).await {
-            // This process stood still since it was granted.
+            // The lease had run out before the command could start: this process stood still.
             Err(failure) if failure.code == code::LOST => Ok(Term::Lost),
             end => Ok(over(end?, "the command")),
         }
     }
 
-    /// Runs a script that has no lock any more.
+    /// Runs the script after a term; no lock protects it any more.
     async fn farewell(
         &self,
         locker: &Locker,
@@ -204,7 +209,7 @@ impl Elect {
             Err(error) => return output::tell(format_args!("--on-loss cannot be run: {error}")),
         };
         tokio::select! {
-            ended = group.leader_ended() => if !ended.as_ref().is_ok_and(std::process::ExitStatus::success) {
+            ended = group.leader_ended() => if !ended.as_ref().is_ok_and(ExitStatus::success) {
                 output::tell(format_args!("--on-loss failed: {ended:?}"));
             },
             () = locker.clock().sleep(FAREWELL) => {
@@ -223,7 +228,7 @@ fn succeeded(end: End) -> bool {
     matches!(end, End::ByItself { status, .. } if status.success())
 }
 
-/// What the end of something that ran means for the term.
+/// The end of a term, from the end of a command.
 fn over(end: End, what: &str) -> Term {
     match end {
         End::LockLost { told: None } => Term::Lost,
@@ -242,7 +247,7 @@ fn over(end: End, what: &str) -> Term {
     }
 }
 
-/// Whether a term was long enough to count as a fresh start.
+/// Whether a term was long enough to start again with the shortest pause.
 fn is_calm(began: Moment, ended: Moment) -> bool {
     ended.since(began) >= PAUSES.1
 }

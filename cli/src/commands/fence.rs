@@ -1,4 +1,4 @@
-//! `distlock fence`: let a command run only for the latest holder.
+//! `distlock fence`: runs a command only for the latest holder.
 
 use std::{ffi::OsString, os::unix::process::CommandExt as _, path::PathBuf, process::Command};
 
@@ -25,7 +25,8 @@ use crate::{
 #[derive(Args, Debug)]
 #[command(
     after_help = EXAMPLES,
-    override_usage = "distlock fence [OPTIONS] <NAME> -- <CMD>...\n       distlock fence check <NAME>\n       distlock fence reset <NAME>",
+    override_usage = "distlock fence [OPTIONS] <NAME> -- <CMD>...\n       distlock fence check \
+    <NAME>\n       distlock fence reset <NAME>",
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
 )]
@@ -68,7 +69,7 @@ impl Token {
     }
 }
 
-/// Where it is remembered.
+/// The place that remembers the highest token.
 #[derive(Args, Debug)]
 struct Place {
     /// Remember in this file, PATH.fence and PATH.fence.lock instead of the backend; for one NAME,
@@ -130,7 +131,7 @@ Examples:
 
 const VARIABLE: &str = "DISTLOCK_TOKEN";
 
-/// What remembers the tokens.
+/// The place that remembers tokens: a file or the store.
 enum Memory {
     File(FencedFile, LockName),
     Store(Store),
@@ -187,7 +188,7 @@ impl Place {
             ));
         }
         let file = FencedFile::open(path)?;
-        // The file says whose it is, so that two resources do not share one.
+        // The file holds the resource's name, so that two resources do not share one file.
         match file.read()? {
             Some(whose) if whose != name.as_str().as_bytes() => Err(Failure::usage(format!(
                 "{} is for {:?}, not for {name:?}",
@@ -233,7 +234,7 @@ impl Memory {
     }
 }
 
-/// A script has the token alone, so all holders of one token are the same to the gate.
+/// A script knows only its token, so all holders of one token are the same to the gate.
 fn shown(token: FencingToken) -> Shown {
     Shown::new(token, Uuid::nil(), Epoch::new(""))
 }

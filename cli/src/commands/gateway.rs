@@ -1,4 +1,5 @@
-//! `distlock gateway`: one kick-out gateway node, tokens to log in with, and orders to a running node.
+//! `distlock gateway`: runs a kick-out gateway node, mints tokens to log in with, and sends orders
+//! to a running node.
 
 mod admin;
 mod admin_client;
@@ -34,7 +35,7 @@ enum Action {
 }
 
 impl Gateway {
-    /// Whether it is a node, and not an order to one.
+    /// Whether the command runs a node, rather than sends an order to one.
     pub(crate) const fn serves(&self) -> bool {
         matches!(self.action, Action::Run(_))
     }

@@ -1,4 +1,4 @@
-//! `distlock inspect`: who holds one lock.
+//! `distlock inspect`: shows the holder of one lock.
 
 use std::ffi::OsString;
 
@@ -42,7 +42,7 @@ impl Inspect {
             output::json(&LockJson::from(&info))?;
             return Ok(code::OK);
         }
-        // As it is, a name may turn the line around or hide a part of it.
+        // Unescaped, a name could reverse the direction of the line or hide a part of it.
         let shown = name.as_str().escape_debug();
         match &info.held {
             Some(held) => output::line(format!("{shown}: {}", holder_line(held)))?,

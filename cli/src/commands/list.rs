@@ -1,4 +1,4 @@
-//! `distlock list`: the held locks.
+//! `distlock list`: prints the held locks.
 
 use std::ffi::OsString;
 
@@ -26,7 +26,7 @@ Examples:
   distlock list
   distlock list order: --json     (one object a line, fields as in `inspect`)";
 
-/// Read in pages, so that a store with a million locks is printed as it is read.
+/// Locks are read in pages of this size, so that a store with a million locks prints at once.
 const PAGE: u32 = 500;
 
 impl List {
@@ -42,10 +42,10 @@ impl List {
     }
 }
 
-/// Prints all of them, as JSON while they are read.
+/// Prints all locks; as JSON, each page when it is read.
 async fn print(locker: &Locker, prefix: &str, as_json: bool) -> Outcome<()> {
     let mut table = Table::new();
-    // A terminal gets a table of its width, a pipe a lock a line.
+    // A terminal gets a table of its width; a pipe gets one lock per line.
     table
         .load_style(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
@@ -81,7 +81,8 @@ async fn print(locker: &Locker, prefix: &str, as_json: bool) -> Outcome<()> {
         return Ok(());
     }
     if table.is_empty() {
-        // Scripts read nothing from an empty list; people wonder whether they looked at the wrong place.
+        // Scripts expect no output for an empty list; people need to know that they looked at the
+        // right store.
         match prefix {
             "" => output::tell("no lock is held"),
             prefix => output::tell(format_args!(

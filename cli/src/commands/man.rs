@@ -1,4 +1,4 @@
-//! `distlock man`: the manual.
+//! `distlock man`: prints or writes the manual pages.
 
 use std::{
     fs, io,
@@ -36,7 +36,7 @@ fn without_help(command: clap::Command) -> clap::Command {
         .mut_subcommands(without_help)
 }
 
-/// The synopsis as `--help` prints it: the one that is made otherwise leaves out what must stand between arguments.
+/// Sets the synopsis to the one of `--help`: the generator's own lacks the `--` between arguments.
 fn with_usage(mut command: clap::Command) -> clap::Command {
     let usage = command.render_usage().to_string();
     let usage = usage.trim_start_matches("Usage:").trim().to_owned();
@@ -49,8 +49,8 @@ fn page(command: &clap::Command) -> io::Result<String> {
     Ok(with_headings(&String::from_utf8_lossy(&text)))
 }
 
-/// What stands below the options gets the headings that it has in `--help`, and keeps its lines as
-/// they are: a reader copies examples from it.
+/// Gives the sections below the options the headings that they have in `--help`, and keeps their
+/// lines unwrapped, since readers copy examples from them.
 fn with_headings(page: &str) -> String {
     const BELOW: &str = "\n.SH EXTRA\n";
     let Some((above, below)) = page.split_once(BELOW) else {
@@ -83,7 +83,7 @@ fn with_headings(page: &str) -> String {
     text
 }
 
-/// The pages of a command and of all below it.
+/// Writes the pages of a command and of all its subcommands.
 fn write_pages(command: &clap::Command, folder: &Path) -> io::Result<()> {
     for below in command.get_subcommands().filter(|it| !it.is_hide_set()) {
         write_pages(below, folder)?;
@@ -94,9 +94,9 @@ fn write_pages(command: &clap::Command, folder: &Path) -> io::Result<()> {
 
 impl Man {
     pub(crate) fn execute(self, mut tool: clap::Command) -> Outcome {
-        // Those of `help` would only say what the others say.
+        // Pages of `help` would repeat the others.
         tool = without_help(tool);
-        // Gives every command its full name and the global flags.
+        // This gives every command its full name and the global flags.
         tool.build();
         tool = with_usage(tool);
         if let Some(folder) = self.dir {

@@ -1,4 +1,4 @@
-//! `distlock migrate`: bring a store's tables up to date.
+//! `distlock migrate`: creates or upgrades a store's tables.
 
 use clap::Args;
 use serde_json::json;
@@ -11,8 +11,9 @@ use crate::{
 
 /// Create or upgrade the tables of the store.
 ///
-/// Connecting creates what is absent by itself (unless the backend option `migrate=false` says otherwise), so this is for
-/// upgrades, and for stores whose everyday credentials may not change tables.
+/// Connecting creates what is absent by itself (unless the backend option `migrate=false` says
+/// otherwise), so this is for upgrades, and for stores whose everyday credentials may not change
+/// tables.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Migrate {}

@@ -1,4 +1,4 @@
-//! `distlock release`: give a ticket's lock back.
+//! `distlock release`: releases the lock of a ticket.
 
 use clap::Args;
 use serde_json::json;
@@ -13,8 +13,8 @@ use crate::{
 /// Release the lock of a ticket.
 ///
 /// The ticket is read from DISTLOCK_TICKET or standard input.
-/// Exit code 76 says that the lock was not this ticket's any more: it had expired, was released before, or somebody
-/// else holds it. Nothing was changed then.
+/// Exit code 76 says that the lock was not this ticket's any more: it had expired, was released
+/// before, or somebody else holds it. Nothing was changed then.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Release {}

@@ -1,4 +1,4 @@
-//! `distlock renew`: keep a ticket's lock.
+//! `distlock renew`: renews the lock of a ticket.
 
 use std::time::Duration;
 
@@ -22,7 +22,12 @@ use crate::{
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Renew {
     /// How long the lock lasts from now [default: the TTL it was acquired with]
-    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = values::duration,
+        allow_hyphen_values = true
+    )]
     ttl: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! `distlock run`: hold a lock while a command runs.
+//! `distlock run`: holds a lock while a command runs.
 
 use std::{ffi::OsString, time::Duration};
 
@@ -88,7 +88,12 @@ pub(crate) struct Run {
     min_hold: Duration,
     /// Time between TERM and KILL when the lock cannot be kept [default: 5s, but at most a quarter
     /// of the TTL]
-    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = values::duration,
+        allow_hyphen_values = true
+    )]
     kill_after: Option<Duration>,
     /// Run the command once per period, on whichever host comes first: starts are at least nine
     /// tenths of it apart, by the store's clock
@@ -135,7 +140,7 @@ Examples:
   distlock run nightly --wait 10m -E 0 -- ./backup.sh
   distlock run report --every 1h -- ./report.sh     (cron on several hosts)";
 
-/// How long to wait in silence.
+/// A wait of this length is not announced.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// A command that runs once per period.
@@ -144,10 +149,10 @@ struct Period {
     every: Duration,
 }
 
-/// Whether the command runs here.
+/// Whether the command runs in this process.
 enum Turn {
     Ours(Guard),
-    /// It does not, for this reason.
+    /// The command does not run, for this reason.
     Over(String),
 }
 
@@ -159,8 +164,8 @@ impl Turn {
 }
 
 impl Run {
-    /// The parser counts everything after the first `--` as the command. A name that starts with
-    /// `-` needs a `--` of its own before it, so it has to be taken out of there.
+    /// Takes the name out of the words after `--`. Clap counts everything after the first `--` as
+    /// the command, but a name that starts with `-` needs a `--` before it.
     fn take_name(&mut self) -> Result<OsString, Failure> {
         if let Some(name) = self.name.take() {
             return Ok(name);
@@ -180,7 +185,7 @@ impl Run {
     pub(crate) async fn execute(mut self, context: &Context) -> Outcome {
         let name = values::lock_name(&self.take_name()?)?;
         check_kill_after(self.kill_after, self.ttl)?;
-        // Before anything can be held, so that no signal ends us without a release.
+        // Signals are caught before any lock is held, so that no signal skips the release.
         let mut signals = Signals::catch()?;
         let store = tokio::select! {
             store = context.open(Sharing::Required) => store?,
@@ -243,8 +248,8 @@ impl Run {
         }
         let released = guard.release().await;
         let outcome = match (end, &released) {
-            // The store gave the lock away while the lease had time left, between two renewals, so
-            // the command ran on: somebody else may have had the lock meanwhile.
+            // The store gave the lock away while the lease had time left, and no renewal has
+            // noticed yet: the command ran on, and somebody else may have held the lock meanwhile.
             (Ok(End::ByItself { held_until, .. }), Released::AlreadyLost(reason))
                 if locker.clock().now() < held_until =>
             {
@@ -253,12 +258,13 @@ impl Run {
                 ));
                 Ok(code::LOST)
             }
-            // Until its deadline a lease is the holder's alone. One that ran out after the
-            // command's end, while the store could not be told of the release, does not make the
-            // command's work unsafe.
+            // Until its deadline a lease belongs to its holder alone. A lease that ran out after
+            // the command's end, while no release reached the store, does not make the command's
+            // work unsafe.
             (Ok(End::ByItself { status, .. }), Released::AlreadyLost(reason)) => {
                 output::tell(format_args!(
-                    "warning: {name:?} could not be released and has ended by itself, after the command had: {reason}"
+                    "warning: {name:?} could not be released and has ended by itself, after the \
+                    command had: {reason}"
                 ));
                 Ok(code_of(status))
             }
@@ -283,7 +289,7 @@ impl Run {
         Ok(Period { periodic, every })
     }
 
-    /// Takes the lock, and with it the turn of the period where there is one.
+    /// Takes the lock, and with it the turn of the period if there is one.
     async fn turn(
         &self,
         period: Option<&Period>,
@@ -297,7 +303,8 @@ impl Run {
         match periodic.due(name, *every).await {
             Ok(Due::Later { started }) => return Ok(Turn::started(name, started)),
             Ok(Due::Now) => {}
-            // Asked again under the lock, which may be worth waiting for.
+            // The period is checked again under the lock, and the wait for the lock may outlast
+            // this error.
             Err(error) if error.is_retryable() => {}
             Err(error) => return Err(error),
         }
@@ -318,7 +325,7 @@ impl Run {
         }
     }
 
-    /// Waits for the lock, and says who holds it when that takes longer than a moment.
+    /// Waits for the lock, and prints its holder when the wait takes longer than a moment.
     async fn take(
         &self,
         locker: &Locker,

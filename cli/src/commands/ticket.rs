@@ -1,4 +1,4 @@
-//! Reading a ticket from the environment or standard input.
+//! Reads a ticket from the environment or standard input.
 
 use std::io::{IsTerminal as _, Read as _};
 
@@ -7,10 +7,10 @@ use distlock::Ticket;
 use crate::exit::{Failure, Outcome};
 
 const VARIABLE: &str = "DISTLOCK_TICKET";
-/// Far more than any ticket; reading stops there.
+/// Reading stops here: a ticket is far shorter.
 const MOST_BYTES: u64 = 64 * 1024;
 
-/// The ticket in `DISTLOCK_TICKET`, or else on standard input: as `acquire` printed it, plain or JSON.
+/// The ticket in `DISTLOCK_TICKET` or on standard input, plain or in the JSON of `acquire`.
 pub(super) fn read() -> Outcome<Ticket> {
     let text = match std::env::var(VARIABLE) {
         Ok(text) if !text.is_empty() => text,

@@ -1,4 +1,4 @@
-//! What a client costs by itself: bytes on the wire, and the memory of a process that does nothing else.
+//! The cost of a client itself: bytes on the wire, and memory of a process that only locks.
 
 use std::{process::Stdio, time::Duration};
 
@@ -12,11 +12,11 @@ use super::{
 };
 use crate::{exit::Outcome, figures::count, limits};
 
-/// Callers of the process whose memory is looked at.
+/// Callers in the process whose memory is measured.
 const CALLERS: u32 = 64;
 
 impl Run {
-    /// Bytes per cycle, for servers of ours: their clients are led through a counter.
+    /// Bytes per cycle, for servers that this run started: their clients connect through a counter.
     pub(super) async fn traffic(&mut self) -> Outcome<()> {
         self.progress.part("counting bytes");
         let time = self.plan.time;
@@ -53,7 +53,7 @@ async fn traffic(wire: Wire, time: Duration) -> anyhow::Result<RoundResult> {
     let subject = LockerSubject::new(store.lock());
     let locker = subject.locker().clone();
     let arm = Arm::new("traffic", subject);
-    // Connections are made, statements prepared.
+    // A first round opens connections and prepares statements.
     workload_turn(
         &arm,
         Workload::Uncontended,
@@ -88,13 +88,13 @@ async fn traffic(wire: Wire, time: Duration) -> anyhow::Result<RoundResult> {
     })
 }
 
-/// A process of this very program with many callers, watched from outside.
+/// Runs many callers in a process of this very program and reads its memory from outside.
 async fn memory(url: &str, time: Duration) -> std::io::Result<RoundResult> {
     let mut process = tokio::process::Command::new(std::env::current_exe()?)
         .args(["bench", "--workload", "independent", "--rounds", "1"])
         .args(["--concurrency", &CALLERS.to_string()])
         .args(["--seconds", &time.as_secs_f64().to_string()])
-        // Not as a flag: it may hold a secret.
+        // The URL is no flag, because it may hold a secret.
         .env("DISTLOCK_BACKEND", url)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -104,7 +104,7 @@ async fn memory(url: &str, time: Duration) -> std::io::Result<RoundResult> {
     let id = process.id().unwrap_or_default();
     let mut peak = 0.0_f64;
     loop {
-        // The most that it had resident so far.
+        // The peak so far.
         if let Some(kib) = limits::memory_kib(id, "VmHWM:") {
             peak = peak.max(count(kib));
         }

@@ -1,4 +1,4 @@
-//! One lock that several processes want: how often each of them gets it, and how long it waits.
+//! One lock that several processes want: the share of each, and its longest wait.
 
 use std::{process::Stdio, time::Duration};
 
@@ -12,7 +12,8 @@ use crate::{exit::Outcome, figures::count};
 
 const PROCESSES: usize = 4;
 
-/// How long each of them keeps the lock: so long that who starts or ends a moment before the others has no advantage.
+/// The time for which each process keeps the lock: long enough that a process that starts or ends a
+/// moment before the others has no advantage.
 const HOLD: Duration = Duration::from_millis(10);
 
 impl Run {
@@ -24,7 +25,7 @@ impl Run {
         let key = format!("processes-{PROCESSES}");
         let expected = time + Duration::from_secs(10);
         self.interleave(&key, self.plan.rounds, expected, |store, _| {
-            // Where only the tasks of one process share it, no two compete.
+            // A store of one process has no competing processes.
             let reach = store.store.lock().capabilities().reach;
             let url = (reach != Reach::Process).then(|| store.target.reveal_url())?;
             Some(async move {
@@ -59,10 +60,10 @@ async fn compete(url: &str, time: Duration) -> Result<RoundResult> {
     })
 }
 
-/// What one process got.
+/// The share of one process.
 struct Got {
     cycles: u64,
-    /// From asking for the lock to the answer of its release.
+    /// The longest time from the request for the lock to the answer of its release.
     longest: Duration,
 }
 
@@ -79,7 +80,7 @@ async fn cycles(url: &str, name: &str, time: Duration) -> Result<Got> {
         .args(["--concurrency", "1", "--name", name])
         .args(["--hold", &format!("{}ms", HOLD.as_millis())])
         .args(["--seconds", &time.as_secs_f64().to_string()])
-        // Not as a flag: it may hold a secret.
+        // The URL is no flag, because it may hold a secret.
         .env("DISTLOCK_BACKEND", url)
         .stdin(Stdio::null())
         .stderr(Stdio::null())
@@ -96,7 +97,7 @@ async fn cycles(url: &str, name: &str, time: Duration) -> Result<Got> {
         .samples
         .first()
         .context("a process without a round")?;
-    // The engine gives everybody one cycle at least.
+    // The engine gives every caller one cycle at least.
     ensure!(sample.cycles() > 0, "a process without a cycle");
     Ok(Got {
         cycles: sample.cycles(),

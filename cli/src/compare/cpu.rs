@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 /// Processor time since some moment, in ticks of the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Cpu {
-    /// Of all processors, idle ones included.
+    /// Ticks of all processors, idle ones included.
     all: u64,
-    /// Spent by others, and by other machines on the same host.
+    /// Ticks that other programs used, or other machines on the same host.
     others: u64,
 }
 
-/// The state of the counters at one moment.
+/// The counters at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     all: u64,
@@ -35,7 +35,7 @@ impl Reading {
         let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| {
             let entry = entry.ok()?;
             let id = entry.file_name().to_str()?.parse().ok()?;
-            // One that ends meanwhile is counted by its parent.
+            // A process that ends meanwhile is counted by its parent.
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
             process(id, &stat)
         });
@@ -43,7 +43,7 @@ impl Reading {
         Some(Self { all, spent, ours })
     }
 
-    /// What was spent from this moment to a later one.
+    /// The ticks from this moment to a later one.
     pub(super) fn until(self, later: Self) -> Cpu {
         let all = later.all.saturating_sub(self.all);
         let spent = later.spent.saturating_sub(self.spent);
@@ -55,7 +55,8 @@ impl Reading {
     }
 }
 
-/// Ticks of all processors, and those of them that were not idle. Guests are in `user` already.
+/// Ticks of all processors, and those of them that were not idle. Ticks of guests are part of
+/// `user`.
 fn machine(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = line
@@ -72,11 +73,11 @@ fn machine(stat: &str) -> Option<(u64, u64)> {
 struct Process {
     id: u32,
     parent: u32,
-    /// With its ended children.
+    /// Ticks of the process and of its ended children.
     spent: u64,
 }
 
-/// Its name is in brackets and may hold anything.
+/// Parses one line; the process's name is in brackets and may hold anything.
 fn process(id: u32, stat: &str) -> Option<Process> {
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_whitespace().collect();
@@ -115,7 +116,7 @@ impl Loads {
         sum.others += cpu.others;
     }
 
-    /// Rounds too short for the kernel's ticks say nothing.
+    /// Figures per round. A round that is too short for the kernel's ticks is left out.
     pub(super) fn rounds(self) -> Vec<RoundLoad> {
         self.0
             .into_iter()
@@ -123,7 +124,7 @@ impl Loads {
             .map(|((experiment, round), cpu)| RoundLoad {
                 experiment,
                 round,
-                // To a tenth of a per cent.
+                // Rounded to a tenth of a per cent.
                 others_percent: (crate::figures::count(cpu.others)
                     / crate::figures::count(cpu.all)
                     * 1000.0)
@@ -134,7 +135,7 @@ impl Loads {
     }
 }
 
-/// A tick more or less is then 5 % at the most.
+/// The fewest ticks of a round that counts: one tick more or less is then 5 % at most.
 const ENOUGH: u64 = 20;
 
 #[cfg(test)]
@@ -171,7 +172,7 @@ mod tests {
     #[test]
     fn what_others_took_of_a_round() {
         let at = |all, spent, ours| Reading { all, spent, ours };
-        // 100 ticks, 60 spent, 35 of them by us.
+        // 100 ticks: 60 of them not idle, 35 of those ours.
         let cpu = at(1000, 300, 200).until(at(1100, 360, 235));
         assert_eq!(
             cpu,

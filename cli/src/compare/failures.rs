@@ -1,4 +1,5 @@
-//! What happens when something dies. Only what this command started is broken.
+//! Faults of a holder and of servers, and the time until locks work again. Only servers that this
+//! command started are broken.
 
 use std::time::Duration;
 
@@ -18,18 +19,19 @@ use super::{
 };
 use crate::exit::{Failure, Outcome, code};
 
-/// The lease of everybody here.
+/// The TTL of every lock here.
 const TTL: Duration = Duration::from_secs(4);
 
-/// Nothing here takes longer, unless it is broken.
+/// The deadline of each step.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long a server is away, and how long it stands still.
+/// The time for which a server is away or paused.
 const AWAY: Duration = Duration::from_secs(1);
 const STILL: Duration = Duration::from_secs(7);
 
 impl Run {
-    /// Plays every scenario on every store that is ours, all stores at once: they wait for most of the time.
+    /// Plays every scenario on every store that this run started, all stores at once: scenarios
+    /// mostly wait.
     pub(super) async fn failures(&mut self) -> Outcome<()> {
         for kind in ScenarioKind::ALL {
             let stage: Vec<_> = self
@@ -65,8 +67,8 @@ fn possible(kind: ScenarioKind, store: &Candidate) -> bool {
         // A process that is killed needs a store that outlives it.
         (ScenarioKind::HolderKilled, _) => store.reach() != distlock::Reach::Process,
         (_, None) => false,
-        // A group goes on without one of its servers, and only that is looked at; one server alone
-        // cannot.
+        // A group must go on without one of its servers, so only the loss of a leader is played on
+        // it; a single server cannot go on.
         (kind, Some(server)) => is_group(server) == (kind == ScenarioKind::LeaderLost),
     }
 }
@@ -111,7 +113,7 @@ async fn play(kind: ScenarioKind, store: &mut Candidate) -> Scenario {
     stage.finish()
 }
 
-/// One scenario, being recorded.
+/// One scenario while it is recorded.
 struct Stage {
     start: Moment,
     name: String,
@@ -128,7 +130,7 @@ impl Stage {
         self.ms(SystemClock.now().since_boot())
     }
 
-    /// A process holds, is killed, and a waiting client gets the lock.
+    /// A process holds the lock, is killed, and a waiting client gets the lock.
     async fn holder_killed(&mut self, store: &Candidate) -> Outcome<()> {
         let workers = store.workers()?;
         let mut worker = Worker::start(&workers).await.map_err(plain)?;
@@ -152,7 +154,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A client holds, another waits, the server is broken and comes back.
+    /// A client holds, another one waits, the server is broken and comes back.
     async fn server_broken(&mut self, kind: ScenarioKind, store: &mut Candidate) -> Outcome<()> {
         let opener = store.opener();
         let (holder, waiter) = (opener.client().await?, opener.client().await?);
@@ -170,7 +172,7 @@ impl Stage {
         let until = back.map_or_else(|| self.now(), |at| self.ms(at));
         self.fault(fault, label, until);
         self.scenario.usable_ms = usable.await.map_err(plain)?.map(|at| self.ms(at) - fault);
-        // Long enough for a loss to be told.
+        // Long enough for a loss to be reported.
         pause(TTL).await;
         let kept = guard.is_valid();
         self.scenario.holder_kept = Some(kept);
@@ -190,14 +192,14 @@ impl Stage {
             }
             self.hold("next", next.token, next.from, next.until);
         }
-        // Whoever still cannot be reached closes in its own time.
+        // A client that cannot reach the server yet closes in its own time.
         for store in [holder, waiter] {
             within(Duration::from_secs(5), store.close()).await;
         }
         Ok(())
     }
 
-    /// Another lock, about which the same server decides.
+    /// Another lock of the same server.
     async fn neighbour(&self, store: &Candidate, locker: &Locker) -> Outcome<String> {
         let Some(Server::RedisCluster(cluster)) = &store.server else {
             return Ok(random_name());
@@ -262,9 +264,9 @@ fn random_name() -> String {
     format!("bench:failure:{:08x}", fastrand::u32(..))
 }
 
-/// The server of a cluster that decides about a held lock.
+/// The cluster's server that has the key of a held lock.
 fn primary_of(cluster: &RedisCluster, name: &str) -> Result<usize> {
-    // Keys hold the name, encoded: its last part has digits and letters only.
+    // Keys hold the encoded name; its last part has letters and digits only.
     let last = name.rsplit(':').next().unwrap_or(name);
     let pattern = format!("*{last}*");
     let key = cluster.nodes.iter().find_map(|node| {
@@ -276,7 +278,7 @@ fn primary_of(cluster: &RedisCluster, name: &str) -> Result<usize> {
     cluster.primary_of(&key.with_context(|| format!("no server has a key of {name}"))?)
 }
 
-/// Breaks it, and gives when it was back.
+/// Breaks the server, and returns the moment when it was back.
 async fn break_server(
     kind: ScenarioKind,
     store: &mut Candidate,
@@ -285,7 +287,7 @@ async fn break_server(
     let Some(mut server) = store.server.take() else {
         return Ok(None);
     };
-    // Killing and starting block; the other stores go on meanwhile.
+    // Killing and starting block this thread; the other stores go on meanwhile.
     let name = name.to_owned();
     let broken = tokio::task::spawn_blocking(move || {
         let result = broken(kind, &mut server, &name);
@@ -363,14 +365,15 @@ fn away() {
     std::thread::sleep(AWAY);
 }
 
-/// What the waiting client saw.
+/// The times that the waiting client saw.
 struct Next {
     token: u64,
     from: Duration,
     until: Duration,
 }
 
-/// Waits for the lock, holds it for a moment, and releases it. The server may be away meanwhile, so it asks again.
+/// Waits for the lock, holds it for a moment, and releases it. It asks again after errors, since
+/// the server may be away.
 fn spawn_next(locker: &Locker, name: &str) -> tokio::task::JoinHandle<Outcome<Next>> {
     let (locker, name) = (locker.clone(), name.to_owned());
     tokio::spawn(async move {
@@ -397,18 +400,18 @@ fn spawn_next(locker: &Locker, name: &str) -> tokio::task::JoinHandle<Outcome<Ne
     })
 }
 
-/// When the watched guard stopped believing.
+/// The moment when the guard reported its loss.
 async fn believed(watch: LockWatch) -> Duration {
     let _ = watch.ended().await;
     SystemClock.now().since_boot()
 }
 
-/// When this lock can be taken and released for the first time from now on, by a client that asks
+/// The first moment from now on when this lock can be taken and released, by a client that tries
 /// all the time.
 fn spawn_usable(opener: &Opener, name: String) -> tokio::task::JoinHandle<Option<Duration>> {
     let opener = opener.clone();
     tokio::spawn(async move {
-        // The fault first: the answer of a moment ago is not the question.
+        // The fault must come first: a success before it means nothing.
         pause(Duration::from_millis(300)).await;
         let start = SystemClock.now();
         let client = loop {

@@ -7,7 +7,7 @@ use distlock_report::{Comparison, render};
 
 use crate::exit::{Failure, Outcome};
 
-/// Makes the pages again from a report's data.
+/// Renders the pages again from a report's data.
 pub(crate) fn render_again(json: &Path, out: &Path) -> Outcome<Comparison> {
     let data = fs::read(json)
         .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path_excerpt(json))))?;
@@ -22,7 +22,7 @@ pub(crate) fn render_again(json: &Path, out: &Path) -> Outcome<Comparison> {
     Ok(comparison)
 }
 
-/// The folder for the report, before anything else is done.
+/// Creates the folder for the report, before anything is measured.
 pub(super) fn make_folder(out: &Path) -> Outcome<()> {
     fs::create_dir_all(out).map_err(|error| {
         Failure::usage(format!(
@@ -32,7 +32,7 @@ pub(super) fn make_folder(out: &Path) -> Outcome<()> {
     })
 }
 
-/// Writes a file whole, and names it when that fails.
+/// Writes a whole file; the error names the file.
 pub(super) fn write_file(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
     fs::write(path, content).map_err(|error| {
         io::Error::new(
@@ -46,7 +46,7 @@ pub(super) fn write_file(path: &Path, content: impl AsRef<[u8]>) -> io::Result<(
 pub(super) fn write(out: &Path, comparison: &Comparison) -> io::Result<()> {
     let mut json = serde_json::to_vec_pretty(comparison)?;
     json.push(b'\n');
-    // What is rendered is what the file says, to the last digit.
+    // The pages are rendered from the file's own figures, to the last digit.
     let comparison: &Comparison = &serde_json::from_slice(&json)?;
     write_file(&out.join("report.json"), json)?;
     write_file(&out.join("report.html"), render::html(comparison))?;

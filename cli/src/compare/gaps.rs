@@ -4,10 +4,11 @@ use distlock_report::compare::{Figure, Measure};
 
 use super::stores::Candidate;
 
-/// Store, experiment, and why it has no number.
+/// Store, experiment, and the reason why there is no figure.
 pub(super) type Missing = (String, String, String);
 
-/// Says for everything that others have a number for why a dead store, or one that failed in it, has none.
+/// Gives the reason wherever other stores have a figure and a store has none, because it stopped
+/// answering or failed in that experiment.
 pub(super) fn fill_gaps(figures: &mut Vec<Figure>, stores: &[Candidate], failures: &[Missing]) {
     let mut wanted: Vec<(String, Measure, usize)> = Vec::new();
     for figure in figures.iter() {

@@ -21,7 +21,7 @@ const TTL_MS: u64 = 15 * 60_000;
 /// Locks that are taken at a time.
 const AT_A_TIME: usize = 256;
 
-/// What holds the idle locks of one store.
+/// The holder of one store's idle locks.
 struct Filler {
     store: Store,
     run: u32,
@@ -29,7 +29,7 @@ struct Filler {
 }
 
 impl Run {
-    /// One caller's cycles beside so many idle locks, in rounds.
+    /// One caller's cycles beside this number of idle locks, in rounds.
     pub(super) async fn idle(&mut self) -> Outcome<()> {
         let mut fillers: Vec<Option<Filler>> = self.stores.iter().map(|_| None).collect();
         let mut arms = Vec::new();
@@ -92,7 +92,7 @@ impl Run {
         Ok(())
     }
 
-    /// Has a store hold so many idle locks, unless all of its rounds beside them are done.
+    /// Makes a store hold this number of idle locks, unless all of its rounds beside them are done.
     async fn fill(
         &self,
         at: usize,

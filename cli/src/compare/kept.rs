@@ -1,4 +1,4 @@
-//! What was measured so far, one file each, so that a run that was interrupted goes on where it stopped.
+//! The samples so far, one file each, so that an interrupted run goes on where it stopped.
 
 use std::{
     fs, io,
@@ -19,11 +19,11 @@ pub(super) struct Kept {
     folder: PathBuf,
 }
 
-/// What a folder of samples belongs to.
+/// The run to which a folder of samples belongs.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Header {
     plan: Plan,
-    /// Keys and servers.
+    /// Keys and servers of the stores.
     stores: Vec<(String, String)>,
     finished: bool,
 }
@@ -48,7 +48,8 @@ impl Kept {
                 return Err(Failure::new(
                     code::USAGE,
                     format!(
-                        "{} holds an unfinished run with other stores or another plan: finish it with the same arguments, \
+                        "{} holds an unfinished run with other stores or another plan: \
+                         finish it with the same arguments, \
                          remove it, or choose another --out",
                         kept.folder.display()
                     ),
@@ -61,7 +62,7 @@ impl Kept {
         Ok(kept)
     }
 
-    /// Marks the run as finished: the next one starts anew.
+    /// Marks the run as finished: the next run starts anew.
     pub(super) fn finish(&self) -> io::Result<()> {
         let Some(mut header) = self.load::<Header>(HEADER) else {
             return Ok(());
@@ -70,13 +71,13 @@ impl Kept {
         self.save(HEADER, &header)
     }
 
-    /// A file that was written before.
+    /// The content of a file, if an earlier run wrote it.
     pub(super) fn load<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let text = fs::read(self.folder.join(name)).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
-    /// Writes a file in one step, so that none is ever half there.
+    /// Writes a file in one step, so that no file is ever half written.
     pub(super) fn save<T: Serialize>(&self, name: &str, value: &T) -> io::Result<()> {
         let unfinished = self.folder.join(format!("{name}.unfinished"));
         write_file(&unfinished, serde_json::to_vec(value)?)?;

@@ -12,11 +12,11 @@ use crate::{
     takeover::{self, Ground, Load, ROUTES},
 };
 
-/// For starting nodes, for their clients' first logins and for taking leave.
+/// Time for starting nodes, for the first logins and for closing.
 const BESIDE: Duration = Duration::from_secs(30);
 
 impl Run {
-    /// Takeovers one after the other, then as many as there can be, in rounds.
+    /// Takeovers one after the other, then as many as possible, in rounds.
     pub(super) async fn kick_out(&mut self) -> Outcome<()> {
         self.progress.part("measuring the kick-out flow");
         let (rounds, accounts, time) = (self.plan.rounds, self.plan.accounts, self.plan.time);
@@ -32,7 +32,7 @@ impl Run {
         .await
     }
 
-    /// What sessions that do nothing take of a node's memory.
+    /// The memory of a node per idle session.
     pub(super) async fn idle_sessions(&mut self) -> Outcome<()> {
         self.progress.part("measuring idle sessions");
         let sessions = self.plan.sessions;

@@ -24,7 +24,7 @@ use crate::{
     progress::Progress,
 };
 
-/// What was asked for.
+/// The options of one run.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) targets: Vec<Target>,
@@ -34,9 +34,10 @@ pub(crate) struct Wanted {
     pub(crate) out: PathBuf,
 }
 
-/// Measures, writes the report, and gives what is in it. Dropping the future ends every server it started.
+/// Measures, writes the report, and returns its data. Dropping the future ends every server it
+/// started.
 pub(crate) async fn measure(wanted: Wanted) -> Outcome<Comparison> {
-    // Before this run is what keeps the machine busy.
+    // Read before anything of this run keeps the machine busy.
     let (machine, busy) = (distlock_report::machine(), distlock_report::too_busy());
     make_folder(&wanted.out)?;
     let folder = tempfile::Builder::new()
@@ -99,7 +100,7 @@ pub(crate) async fn measure(wanted: Wanted) -> Outcome<Comparison> {
     Ok(comparison)
 }
 
-/// All stores, the given ones first, servers started side by side.
+/// All stores, the given ones first; servers start side by side.
 async fn gather(wanted: &Wanted, folder: &Path) -> Outcome<Vec<Candidate>> {
     let mut all = Vec::new();
     for target in &wanted.targets {
@@ -125,12 +126,16 @@ fn about(plan: &Plan, machine: Vec<(String, String)>, busy: Option<String>) -> A
     let mut remarks: Vec<String> = busy.into_iter().collect();
     if plan.effort != Effort::Full {
         remarks.push(
-            "A quick run: short rounds and fewer cases. Good for orders of magnitude, not for a tenth more or less.".to_owned(),
+            "A quick run: short rounds and fewer cases. Good for orders of magnitude, not for a \
+            tenth more or less."
+                .to_owned(),
         );
     }
     if cfg!(debug_assertions) {
         remarks.push(
-            "Measured with a development build, whose client side is slower than a release build's.".to_owned(),
+            "Measured with a development build, whose client side is slower than a release \
+            build's."
+                .to_owned(),
         );
     }
     let words: Vec<String> = std::env::args()

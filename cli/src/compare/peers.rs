@@ -1,4 +1,4 @@
-//! Other ways of locking in the same stores, measured by `distlock-peers`, which drives raw drivers and other libraries.
+//! Raw drivers and other libraries on the same stores, measured by `distlock-peers`.
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
@@ -12,13 +12,13 @@ use super::{
 };
 use crate::exit::{Failure, Outcome, code};
 
-/// The environment variable that tells `distlock-peers` its server.
+/// The environment variable with the server's URL.
 const SERVER: &str = "DISTLOCK_PEERS_SERVER";
 
-/// What is measured of them.
+/// The workloads that are measured, each with its number of callers.
 const RUNS: [(Workload, u32); 2] = [(Workload::Uncontended, 1), (Workload::Independent, 64)];
 
-/// Where the program is: beside this one, or on the path.
+/// The path of the program: beside this one, or on the path.
 pub(super) fn program() -> Outcome<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name("distlock-peers");
     if beside.is_file() {
@@ -31,13 +31,14 @@ pub(super) fn program() -> Outcome<PathBuf> {
         .ok_or_else(|| {
             Failure::new(
                 code::USAGE,
-                "--peers needs distlock-peers beside this program or on the path: cargo build -p distlock-peers",
+                "--peers needs distlock-peers beside this program or on the path: cargo build -p \
+                distlock-peers",
             )
         })
 }
 
 impl Run {
-    /// The plain ways and other libraries, store by store.
+    /// Measures raw drivers and other libraries, store by store.
     pub(super) async fn peers(&mut self, program: &std::path::Path) -> Outcome<()> {
         for candidate in self.stores.iter().filter(|store| store.alive()) {
             let Some(part) = part(candidate) else {
@@ -83,10 +84,10 @@ impl Run {
     }
 }
 
-/// Which part of the program, and on which server.
+/// A part of the program, and its server.
 struct Part {
     name: &'static str,
-    /// It holds a password, so it is no argument: every user of the machine can see those.
+    /// It holds a password, and every user of the machine can read arguments, so it is none.
     server: Option<String>,
 }
 
@@ -99,7 +100,8 @@ fn part(store: &Candidate) -> Option<Part> {
         Some(Server::ZooKeeper(it)) => of("zookeeper", Some(it.servers())),
         None if store.ours && store.facts.product == "sqlite" => of("sqlite", None),
         None if store.ours && store.facts.product == "memory" => of("memory", None),
-        // The other ways know one server only, and none that is somebody else's.
+        // The peers know a single server only, and must not touch a server that this run did not
+        // start.
         Some(Server::RedisSentinels(_) | Server::RedisCluster(_)) | None => None,
     }
 }

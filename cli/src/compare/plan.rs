@@ -1,11 +1,11 @@
-//! How much is measured.
+//! The lengths and counts of all measurements.
 
 use std::time::Duration;
 
 use distlock_report::Workload;
 use serde::{Deserialize, Serialize};
 
-/// How much time a run may take.
+/// The effort of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Effort {
@@ -17,25 +17,26 @@ pub(crate) enum Effort {
     Full,
 }
 
-/// Times and counts of a run. Two runs with the same plan and the same stores can share their rounds.
+/// Times and counts of a run. Two runs with the same plan and the same stores can share their
+/// rounds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Plan {
     pub(super) effort: Effort,
     pub(super) rounds: u32,
-    /// Of one round of one store.
+    /// The time of one round of one store.
     pub(super) time: Duration,
     pub(super) warmup: Duration,
-    /// Wake-ups a round.
+    /// Wake-ups per round.
     pub(super) wakes: u32,
     /// Accounts that are taken over at the same time.
     pub(super) accounts: u32,
-    /// Sessions that do nothing.
+    /// Idle sessions.
     pub(super) sessions: u32,
-    /// How many other locks are held.
+    /// Numbers of other locks that are held.
     pub(super) idle: Vec<u32>,
-    /// For how long waiting is watched.
+    /// The time for which waiting is watched.
     pub(super) waiting: Duration,
-    /// Cases of a property at the most.
+    /// The most cases per property.
     pub(super) cases: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What each store promises, put to the test on that very server.
+//! The promises of each store, checked on that very server.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tokio::{sync::Semaphore, task::JoinSet};
 use super::run::Run;
 use crate::exit::Outcome;
 
-/// Cases of one store at a time. They mostly wait.
+/// Cases of one store that run at a time; they mostly wait.
 const AT_A_TIME: usize = 4;
 
 impl Run {

@@ -1,5 +1,4 @@
-//! What people build with a lock, measured as `distlock bench --workload counters` and `cache` do
-//! it.
+//! The recipes, measured as `distlock bench --workload counters` and `cache` do it.
 
 use std::time::Duration;
 
@@ -11,11 +10,11 @@ use crate::{
     exit::Outcome,
 };
 
-/// Ways of counting at the most.
+/// The most ways of counting that a store has.
 const WAYS: u32 = 4;
-/// With the guard, and without.
+/// The ways of caching: with the guard and without.
 const CACHES: u32 = 2;
-/// For opening the ways.
+/// Time for opening the ways.
 const BESIDE: Duration = Duration::from_secs(10);
 
 impl Run {

@@ -1,4 +1,4 @@
-//! The interleaved rounds: every store's turn, in both directions, kept one by one.
+//! The interleaved rounds: each store in turn, in both directions, kept one by one.
 
 use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
 
@@ -19,18 +19,18 @@ use super::{
 };
 use crate::{exit::Outcome, figures::count};
 
-/// What one round of one store gave.
+/// The result of one round of one store.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct RoundResult {
     pub(super) values: Vec<(Measure, f64)>,
     /// Figures of other experiments that the same round gave.
     #[serde(default)]
     pub(super) beside: Vec<(String, Measure, f64)>,
-    /// Why they are not to be believed.
+    /// Why the figures do not count.
     pub(super) error: Option<String>,
-    /// What they were computed from.
+    /// The sample from which they were computed.
     pub(super) sample: Option<Sample>,
-    /// What was spent meanwhile.
+    /// Processor time that was used meanwhile.
     #[serde(default)]
     pub(super) cpu: Option<Cpu>,
 }
@@ -43,7 +43,7 @@ impl RoundResult {
         }
     }
 
-    /// What it says about another experiment.
+    /// The figures for another experiment.
     fn of(&self, experiment: &str) -> Self {
         let values = self.beside.iter().filter(|(key, ..)| key == experiment);
         Self {
@@ -56,11 +56,12 @@ impl RoundResult {
     }
 }
 
-/// What a round may take beyond its own time before the store counts as dead.
+/// Time that a round may take beyond its own before the store counts as dead.
 const PATIENCE: Duration = Duration::from_secs(25);
 
 impl Run {
-    /// Runs all rounds of something, a turn at a time, leaving out what was kept of an earlier run.
+    /// Runs all rounds of an experiment, one store at a time. Rounds that an earlier run kept are
+    /// left out.
     pub(super) async fn interleave<F>(
         &mut self,
         key: &str,
@@ -130,7 +131,7 @@ impl Run {
         Ok(())
     }
 
-    /// A turn failed: is it the store?
+    /// After a failed round: stops measuring the store if the store itself does not answer.
     async fn blame(&mut self, at: usize, key: &str, round: u32, error: &str) {
         let candidate = &mut self.stores[at];
         let Err(said) = answers(&candidate.store).await else {
@@ -192,7 +193,7 @@ impl Run {
     }
 }
 
-/// One round: a warm-up that is not counted, then what is.
+/// One round: a warm-up that is not counted, then the measured part.
 pub(super) async fn workload_turn(
     arm: &Arm,
     workload: Workload,
@@ -265,7 +266,7 @@ fn of_sample(sample: Sample, spent: Duration) -> RoundResult {
     }
 }
 
-/// The rounds of one store and one experiment, by measure. One that failed takes the number away.
+/// The rounds of one store and one experiment, by measure. One failed round removes the figure.
 fn figures(store: &str, experiment: &str, turns: &[RoundResult]) -> Vec<Figure> {
     let missing = turns.iter().find_map(|turn| turn.error.clone());
     let mut figures: Vec<Figure> = Vec::new();

@@ -5,7 +5,7 @@ use distlock_report::compare::{Figure, PeerRun, Scenario, ScenarioKind};
 use super::{cpu::Loads, gaps::Missing, kept::Kept, plan::Plan, stores::Candidate};
 use crate::progress::Progress;
 
-/// A run under way.
+/// A run in progress.
 pub(super) struct Run {
     pub(super) plan: Plan,
     pub(super) stores: Vec<Candidate>,
@@ -20,10 +20,10 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn steps(&self, experiments: usize) -> usize {
-        // Beside the workloads: wake-ups, processes that compete, the kick-out flow, counters, a cache and each number of idle
-        // locks are rounds of their own.
+        // Besides the workloads, each of these has rounds of its own: wake-ups, competing
+        // processes, the kick-out flow, counters, a cache and each number of idle locks.
         let rounds = (experiments + 5 + self.plan.idle.len()) * self.plan.rounds as usize;
-        // Properties, waiting, idle sessions, bytes and memory: once each.
+        // Once each: properties, waiting, idle sessions, bytes and memory.
         (rounds + 5) * self.stores.len() + ScenarioKind::ALL.len()
     }
 }

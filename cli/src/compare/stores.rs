@@ -1,4 +1,4 @@
-//! The stores that take part: opened where they are, or started by this command.
+//! The stores that take part: given by URL, or started by this command.
 
 use std::{path::Path, time::Duration};
 
@@ -16,7 +16,7 @@ use distlock_report::compare::{Finding, StoreFacts};
 use super::patience::within;
 use crate::commands::{conformance, conformance_worker};
 
-/// What `--spawn` can start.
+/// The stores that `--spawn` can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Spawn {
     Memory,
@@ -48,7 +48,8 @@ impl Spawn {
         }
     }
 
-    /// Nothing of its durability: the server tells that itself, or [`ensemble`] does.
+    /// How the server is set up. Its durability is not part of it: the server reports that itself,
+    /// or [`ensemble`] does.
     const fn setup(self) -> &'static str {
         match self {
             Self::Memory => "in the measuring process",
@@ -68,7 +69,7 @@ impl Spawn {
     }
 }
 
-/// How the ensemble is set up, and what that means for its durability: `ZooKeeper` does not tell.
+/// How the ensemble is set up, and its durability, which ZooKeeper itself does not report.
 fn ensemble() -> (Setup, &'static str) {
     let setup = Setup {
         optimised: true,
@@ -98,10 +99,10 @@ pub(super) enum Server {
 pub(super) struct Candidate {
     pub(super) facts: StoreFacts,
     pub(super) target: Target,
-    /// The client that stays open; everybody else opens another.
+    /// The client that stays open; each measurement opens another one.
     pub(super) store: Store,
     pub(super) server: Option<Server>,
-    /// Whether leaving it running costs nothing and breaking it harms nobody.
+    /// Whether this run may keep the store busy and break it.
     pub(super) ours: bool,
 }
 
@@ -126,7 +127,7 @@ impl Candidate {
         self.store.lock().capabilities().reach
     }
 
-    /// For worker processes and the conformance suite.
+    /// Arguments for worker processes and the conformance suite.
     pub(super) fn workers(&self) -> std::io::Result<Workers> {
         Ok(Workers::new(
             std::env::current_exe()?,
@@ -135,7 +136,7 @@ impl Candidate {
         ))
     }
 
-    /// As the conformance suite wants it.
+    /// The store in the form that the conformance suite needs.
     pub(super) fn subject(&self) -> std::io::Result<Subject> {
         let opener = self.opener();
         let subject = Subject::new(
@@ -157,7 +158,7 @@ impl Candidate {
 #[derive(Clone, Debug)]
 pub(super) struct Opener {
     target: Target,
-    /// Opening such a store again would give another, empty one.
+    /// The one client of a private store: opening such a store again would give another, empty one.
     shared: Option<Store>,
 }
 
@@ -170,7 +171,7 @@ impl Opener {
 
 /// Starts one store.
 pub(super) async fn spawn(what: Spawn, folder: &Path) -> Result<Candidate> {
-    // Starting blocks; other servers start meanwhile.
+    // Starting blocks this thread; other servers start meanwhile.
     let started = tokio::task::spawn_blocking(move || -> Result<Option<Server>> {
         Ok(match what {
             Spawn::Memory | Spawn::Sqlite => None,
@@ -214,7 +215,7 @@ pub(super) fn zookeeper_url(servers: &str) -> String {
     format!("zookeeper://{servers}/distlock-compare?session_timeout=5s")
 }
 
-/// Opens somebody else's store.
+/// Opens a store that was given by URL.
 pub(super) async fn open(target: Target, setup: String) -> Result<Candidate> {
     let store = distlock::open(target.clone()).await?;
     let health = store.locker().health().await?;
@@ -271,7 +272,7 @@ fn named(product: &str) -> &str {
     }
 }
 
-/// Gives stores of one product names of their own: `redis`, `redis-2`.
+/// Gives stores of one product different names: `redis`, `redis-2`.
 pub(super) fn distinguish(candidates: &mut [Candidate]) {
     for at in 1..candidates.len() {
         let product = candidates[at].facts.product.clone();
@@ -287,7 +288,7 @@ pub(super) fn distinguish(candidates: &mut [Candidate]) {
     }
 }
 
-/// Whether a store still answers; what it says if not.
+/// Whether a store still answers; its error if not.
 pub(super) async fn answers(store: &Store) -> std::result::Result<(), String> {
     match within(Duration::from_secs(8), store.locker().health()).await {
         Some(Ok(_)) => Ok(()),

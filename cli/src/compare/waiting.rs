@@ -1,4 +1,5 @@
-//! What waiting costs: how late a waiter in another client is woken, and how often the store is asked meanwhile.
+//! The cost of waiting: the delay of a wake-up in another client, and the requests that waiters
+//! send.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use crate::{exit::Outcome, figures::count};
 /// Callers that wait.
 const WAITERS: u32 = 64;
 
-/// Longer than anything here takes.
+/// Longer than any measurement here.
 const TTL: Duration = Duration::from_secs(60);
 
 impl Run {
@@ -41,7 +42,8 @@ impl Run {
         .await
     }
 
-    /// Requests and bytes per second while many wait, all stores at once: they are counted, not timed.
+    /// Requests and bytes per second while many wait. All stores run at once, since requests are
+    /// counted, not timed.
     pub(super) async fn waiting(&mut self) -> Outcome<()> {
         self.progress.part("counting what waiting costs");
         let mut running = JoinSet::new();
@@ -93,7 +95,8 @@ async fn wake_ups(opener: &Opener, wakes: u32) -> distlock::Result<RoundResult> 
     for at in 0..=wakes {
         let guard = holding.lock(&name).ttl(TTL).acquire().await?;
         let next = tokio::spawn(next(waiting.clone(), name.clone()));
-        // Until it waits for certain; at a random point of whatever rhythm it polls with.
+        // The caller waits for certain by then; the random part makes the release fall at any point
+        // between two polls.
         pause(Duration::from_millis(60 + fastrand::u64(0..120))).await;
         let released = SystemClock.now();
         let _ = guard.release().await;
@@ -101,7 +104,7 @@ async fn wake_ups(opener: &Opener, wakes: u32) -> distlock::Result<RoundResult> 
             Ok(granted) => granted?,
             Err(_) => return Ok(RoundResult::failed("the waiter ended early")),
         };
-        // The first one opens connections.
+        // The first wake-up opens connections, so it does not count.
         if at > 0 {
             latencies.record(granted.since(released));
         }
@@ -156,7 +159,7 @@ async fn waiting(
             drop(lock.acquire().await);
         });
     }
-    // Joining is not waiting.
+    // Requests of joining are not requests of waiting.
     pause(Duration::from_millis(1500)).await;
     let moved = || counter.as_ref().map(Counter::bytes);
     let before = (waiter.lock().requests_sent(), moved());

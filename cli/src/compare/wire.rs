@@ -1,4 +1,4 @@
-//! What travels between a client and a server: the client is led through a counter.
+//! The bytes between a client and a server: the client connects through a counter.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -17,19 +17,19 @@ use tokio::{
 
 use super::stores::{Candidate, Server, zookeeper_url};
 
-/// The way to a server of ours.
+/// The address of a server that this run started.
 pub(super) struct Wire {
     server: SocketAddr,
     url: String,
 }
 
 impl Wire {
-    /// The way to this store; `None` when it is not a server that this run has started.
+    /// The address of this store's server; `None` for a server that this run did not start.
     pub(super) fn to(store: &Candidate) -> Option<Self> {
         let to = |server, url| Some(Self { server, url });
         match store.server.as_ref()? {
             Server::Redis(it) => to(it.address(), it.url()),
-            // The servers of a group name each other, past any counter.
+            // The servers of a group give their own addresses to clients, which bypass a counter.
             Server::RedisSentinels(_) | Server::RedisCluster(_) => None,
             Server::MySql(it) => to(it.address(), it.url()),
             Server::Postgres(it) => to(it.address(), it.url()),
@@ -37,7 +37,7 @@ impl Wire {
         }
     }
 
-    /// A client that is led through a counter, for as long as the counter lives.
+    /// A client that connects through a counter, for as long as the counter lives.
     pub(super) async fn open(self) -> anyhow::Result<(Store, Counter)> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let port = listener.local_addr()?.port();
@@ -55,7 +55,7 @@ impl Wire {
     }
 }
 
-/// Bytes both ways.
+/// The bytes of both directions.
 pub(super) struct Counter {
     bytes: Arc<AtomicU64>,
     _forwarding: JoinSet<()>,

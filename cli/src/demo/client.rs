@@ -1,4 +1,4 @@
-//! One device: a real WebSocket client that behaves as a good one should.
+//! One device: a real WebSocket client that follows the protocol.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, tungstenite::Message};
 use super::timeline::{Entry, Timeline};
 use crate::processes::Node;
 
-/// For anything that takes one round trip and a few store operations.
+/// The longest time for one round trip and a few operations of the store.
 pub(super) const SOON: Duration = Duration::from_secs(10);
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
@@ -31,14 +31,14 @@ pub(super) struct Client {
     closed_first: bool,
 }
 
-/// What a confirmed login said.
+/// The content of a confirmed login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Session {
     pub(super) id: Value,
     pub(super) generation: u64,
 }
 
-/// What came over the socket.
+/// An event of the socket.
 #[derive(Debug)]
 enum Seen {
     Frame(Value),
@@ -48,12 +48,12 @@ enum Seen {
     Gone,
 }
 
-/// How a client's session ended.
+/// The end of a client's session.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// It was told why: the notice.
+    /// The notice said why.
     Told(Value),
-    /// The connection went away without a word.
+    /// The connection ended without a notice.
     Dropped,
 }
 
@@ -120,7 +120,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends the login and does not wait for the answer.
+    /// Sends the login without waiting for the answer.
     pub(super) async fn ask_to_log_in(&mut self, token: &str) -> Result<()> {
         self.say(None, &format!("logs in on {}", self.node));
         self.send(&json!({
@@ -157,8 +157,8 @@ impl Client {
         }
     }
 
-    /// Follows the session until it ends; answers the notice with `bye` and closes, as a good client does. Never resolves for
-    /// a session that stays, so it is to be dropped then.
+    /// Follows the session until it ends. It answers the notice with `bye` and closes, as the
+    /// protocol asks. It never resolves while the session lives; drop it then.
     ///
     /// Cancel safe up to the notice.
     pub(super) async fn until_ended(&mut self) -> Result<Ending> {
@@ -189,7 +189,8 @@ impl Client {
                 other => format!("told {}", other.unwrap_or("?")),
             },
         );
-        // The notice is the last word, so a close frame that is here already was sent before ours.
+        // The notice is the node's last frame, so a close frame that is already here was sent
+        // before ours.
         while let Ok(seen) = self.seen.try_recv() {
             if matches!(seen, Seen::Closing | Seen::Gone) {
                 self.say(self.generation(), "was closed by the node");
@@ -199,7 +200,7 @@ impl Client {
         if notice["type"] == "offline" {
             self.send(&json!({"type": "bye"})).await?;
         }
-        // The node may end the connection as soon as it has the `bye`, so a failure here is not one.
+        // The node may end the connection as soon as it has the `bye`, so an error here is none.
         let _ = soon("close", self.sink.close()).await?;
         self.closed_first = true;
         self.say(self.generation(), "says bye and closes first");
@@ -259,13 +260,13 @@ impl Client {
     }
 }
 
-/// Whether a frame says that there is no session, or none any more.
+/// Whether a frame says that the session is refused or has ended.
 fn is_end(frame: &Value) -> bool {
     let kind = frame["type"].as_str().unwrap_or_default();
     ["offline", "superseded", "busy", "denied", "error"].contains(&kind)
 }
 
-/// Bounds everything that should be quick.
+/// Fails if `doing` takes longer than [`SOON`].
 pub(super) async fn soon<T>(what: &str, doing: impl Future<Output = T>) -> Result<T> {
     tokio::select! {
         done = doing => Ok(done),

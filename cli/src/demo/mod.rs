@@ -1,11 +1,11 @@
 //! The main job in one command: two gateway processes, one store, one account on many devices.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
 //! | `client.rs` | the devices |
 //! | `recipes.rs` | the second act: counters, a cache and an election |
-//! | `scenes.rs` | what they play, and what must hold |
-//! | `timeline.rs` | what is printed |
+//! | `scenes.rs` | the scenes, and the invariants of each |
+//! | `timeline.rs` | the printed timeline |
 
 mod client;
 pub(crate) mod recipes;
@@ -27,9 +27,9 @@ use crate::{
 use scenes::{CROWDED, SCENES, Stage};
 use timeline::Timeline;
 
-/// Plays all scenes; gives whether every invariant held. Dropping the future kills the nodes.
+/// Plays all scenes and returns whether every invariant held. Dropping the future kills the nodes.
 pub(crate) async fn play(backend: Option<Target>, json: bool) -> Result<bool> {
-    // Removed when this function ends, or is dropped.
+    // Removed when this function ends, or when its future is dropped.
     let folder = tempfile::Builder::new()
         .prefix("distlock-demo-")
         .tempdir()
@@ -47,7 +47,7 @@ pub(crate) async fn play(backend: Option<Target>, json: bool) -> Result<bool> {
     timeline.columns();
 
     let run = Uuid::new_v4().simple().to_string();
-    // Names of its own on a store that others use.
+    // Unique names, because other programs may use the same store.
     let name = |base: &str| {
         if own {
             base.to_owned()
@@ -86,7 +86,7 @@ pub(crate) async fn play(backend: Option<Target>, json: bool) -> Result<bool> {
             }
             Err(error) => {
                 timeline.verdict(title, Some(&format!("{error:#}")));
-                // The later scenes go on where this one ended.
+                // The later scenes need the state that this scene leaves.
                 break;
             }
         }
@@ -95,7 +95,7 @@ pub(crate) async fn play(backend: Option<Target>, json: bool) -> Result<bool> {
     let killed = stage.node2.name.clone();
     stage.node2.stop().await;
     if !own && let Err(error) = tidy(&store, stage.uid.as_str(), &killed).await {
-        // It ends by itself, and says nothing about the scenes.
+        // Failing to tidy up says nothing about the scenes.
         output::tell(format_args!(
             "not all of the demo's records were removed: {error:#}"
         ));
@@ -123,7 +123,7 @@ async fn relay(mut lines: Lines, timeline: Arc<Timeline>) {
     }
 }
 
-/// Removes what the demo's accounts and its killed node left in a store of the user's.
+/// Removes the records that the demo's accounts and its killed node left in the user's store.
 async fn tidy(store: &Store, uid: &str, node: &str) -> Result<()> {
     let records = store.records();
     for prefix in ["sess/", "inbox/"] {
@@ -135,7 +135,7 @@ async fn tidy(store: &Store, uid: &str, node: &str) -> Result<()> {
         }
     }
     forget_node(store, &NodeId::new(node)?).await?;
-    // What the killed node still holds would expire soon. Named as the kick-out flow does.
+    // The killed node's lease would expire soon anyway. The kick-out flow uses the same name.
     let (locker, name) = (store.locker(), LockName::new(format!("node/{node}"))?);
     if let Some(token) = locker
         .inspect(&name)

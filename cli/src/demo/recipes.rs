@@ -1,5 +1,4 @@
-//! The second act: what people build with a lock. Counters, a cache, and an election, each with a
-//! verdict.
+//! The second act: counters, a cache and an election, each with a verdict.
 
 use std::{
     future::Future,
@@ -33,23 +32,24 @@ use crate::group::somebody_lives_in;
 
 /// Callers that change the counters, or want the value, at the same time.
 const CALLERS: usize = 16;
-/// Changes of each of them.
+/// Changes that each caller makes.
 const CHANGES: usize = 60;
-/// How long one of them lives at most, in microseconds, where it dies in the middle.
+/// The longest life, in microseconds, of a caller that dies in the middle of its change.
 const LIFE_US: u64 = 10_000;
 const USERS: usize = 8;
 const CONVERSATIONS: [&str; 3] = ["family", "work", "news"];
 
-/// How long a value is fresh, how long its load takes, and how long it is wanted.
+/// The time for which a value is fresh; below it the time of a load, and the time for which callers
+/// ask.
 const TTL: Duration = Duration::from_millis(200);
 const LOAD: Duration = Duration::from_millis(30);
 const WANTED: Duration = Duration::from_millis(1200);
-/// Longest bar.
+/// Length of the longest bar.
 const BAR: u64 = 50;
 
-/// How long nobody leads when a leader is killed.
+/// The time without a leader after a leader was killed.
 const LEASE: &str = "1s";
-/// For anything that has no reason to take long.
+/// The deadline of every step that has no reason to take long.
 const SOON: Duration = Duration::from_secs(20);
 
 /// One scene.
@@ -75,9 +75,9 @@ struct Stage {
     url: String,
 }
 
-/// Plays all scenes; gives whether each ended as it should.
+/// Plays all scenes and returns whether each ended as it should.
 pub(crate) async fn play(json: bool) -> Result<bool> {
-    // Removed when this function ends, or is dropped.
+    // Removed when this function ends, or when its future is dropped.
     let folder = tempfile::Builder::new()
         .prefix("distlock-demo-")
         .tempdir()
@@ -110,7 +110,7 @@ impl Stage {
         self.timeline.say(what);
     }
 
-    /// The same callers change counters that are written one by one, and counters that never
+    /// The same callers change two kinds of counters: some written one by one, and some that never
     /// disagree.
     async fn counters(&self) -> Result<()> {
         let naive = Arc::new(OneByOne(self.store.records()));
@@ -131,7 +131,7 @@ impl Stage {
                             false => ours.increment(&counter, 1).await,
                         };
                         match changed {
-                            // Nobody has counted there yet.
+                            // The counter does not exist yet.
                             Err(error) if error.kind() == ErrorKind::InvalidArgument => Ok(()),
                             changed => changed.map(drop),
                         }
@@ -144,7 +144,7 @@ impl Stage {
         for caller in callers.join_all().await {
             caller?;
         }
-        // How many users see a total that is not the sum of their conversations.
+        // The number of users whose total is not the sum of their conversations.
         let (mut wrong_one_by_one, mut wrong) = (0, 0);
         for user in 0..USERS {
             let (mut theirs, mut sum) = ([Unread::default(); 2], [0, 0]);
@@ -199,7 +199,7 @@ impl Stage {
         Ok(())
     }
 
-    /// How often a value is loaded that all callers want for a while.
+    /// The number of loads of a value that all callers want for a while.
     async fn loads(&self, guarded: bool) -> Result<u64> {
         let mut settings = Settings::ttl(TTL);
         settings.jitter = 0.0;
@@ -222,7 +222,7 @@ impl Stage {
                     if guarded {
                         guard.get_or_rebuild("hot", load).await?;
                     } else {
-                        // Whoever finds nothing loads.
+                        // A caller that finds nothing loads the value.
                         let fresh = *aside
                             .lock()
                             .unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -271,7 +271,7 @@ impl Stage {
             took.as_secs_f64()
         ));
         ensure!(later > term, "term {later} is not higher than {term}");
-        // It was the first of its process group.
+        // The command leads its own process group.
         let group = Pid::from_raw(pid).context("a process")?;
         ensure!(
             !somebody_lives_in(group),
@@ -283,7 +283,7 @@ impl Stage {
     }
 }
 
-/// One caller of four dies in the middle, more or less.
+/// Runs a change; about one caller in four dies in the middle of it.
 async fn may_die(change: impl Future<Output = distlock::Result<()>>) -> distlock::Result<()> {
     if fastrand::u8(..4) > 0 {
         return change.await;
@@ -295,7 +295,7 @@ async fn may_die(change: impl Future<Output = distlock::Result<()>>) -> distlock
     }
 }
 
-/// One counter after the other, as one writes it at first.
+/// Counters that are written one after the other, as a first version does it.
 struct OneByOne(Arc<dyn Records>);
 
 impl OneByOne {
@@ -384,7 +384,7 @@ impl Candidate {
     }
 }
 
-/// Who leads next, its term, and the process that it runs.
+/// The next leader, its term, and the process of its command.
 async fn next_leader(candidates: &mut [Candidate]) -> Result<(usize, u64, i32)> {
     let reading = candidates
         .iter_mut()

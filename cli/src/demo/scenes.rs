@@ -1,4 +1,4 @@
-//! The play: six scenes, each of which ends with a verdict.
+//! The six scenes, each of which ends with a verdict.
 
 use std::{collections::BTreeSet, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -15,17 +15,19 @@ use super::{
 };
 use crate::processes::Node;
 
-/// How many devices log in at once.
+/// Number of devices that log in at once.
 const CROWD: usize = 20;
-/// Until the last of the crowd knows how it ended. Each login is a few store operations, one after the other.
+/// The deadline for all of them to be logged in or told why not. Each login is a few operations of
+/// the store, one after the other.
 const SETTLED: Duration = Duration::from_secs(30);
-/// A login while the other node is dead and not known to be: it asks that node for the kick budget (1 s) and goes on.
+/// The deadline of a login while the other node is dead and nobody knows it yet: the login waits
+/// for that node as long as the kick budget (1 s), then goes on.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
 /// One scene.
 type Scene = for<'a> fn(&'a mut Stage) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
-/// All scenes, in order; each goes on where the one before ended.
+/// All scenes, in order; each begins with the state that the one before left.
 pub(super) const SCENES: [(&str, Scene); 6] = [
     ("the phone logs in on node 1", |stage| {
         Box::pin(stage.phone_logs_in())
@@ -55,7 +57,7 @@ pub(super) const SCENES: [(&str, Scene); 6] = [
 /// The number of the scene with too many events to show them all.
 pub(super) const CROWDED: usize = 4;
 
-/// Who is on stage.
+/// The devices and nodes that take part.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) timeline: Arc<Timeline>,
@@ -82,7 +84,7 @@ impl Stage {
 
     async fn pc_takes_over(&mut self) -> Result<()> {
         let mut phone = self.phone.take().context("the phone is not there")?;
-        // Both at once: the phone does not wait for the PC before it reacts.
+        // Both run at once: the phone does not wait for the PC before it reacts.
         let told = super::client::soon("the phone is told", phone.until_ended());
         let (pc, told) = tokio::join!(self.log_in("pc", Which::Two), told);
         let pc = pc?;
@@ -111,7 +113,7 @@ impl Stage {
                 event["event"] == "closed" && event["session"] == session.id
             })
             .await?;
-        // The record is read from the store itself, not from what a node believes.
+        // The record is read from the store itself, so no node's memory can hide a mistake.
         self.owned_by(&pc).await?;
         pc.is_served().await?;
         self.pc = Some(pc);
@@ -121,7 +123,7 @@ impl Stage {
     async fn crowd(&mut self) -> Result<()> {
         let mut before = self.pc.take().context("the PC is not there")?;
         let token = self.token(&self.uid)?;
-        // Everybody is connected first, so that the logins really meet.
+        // All devices connect first, so that their logins meet.
         let connecting = (1..=CROWD).map(|number| {
             let node = if number % 2 == 0 {
                 &self.node2
@@ -147,11 +149,13 @@ impl Stage {
                 .collect();
             let late = SystemClock.sleep(SETTLED);
             tokio::pin!(late);
-            // All but one must end; whether the last one stays is looked at below.
+            // All but one must end; the last one is checked below.
             while playing.len() > 1 {
                 tokio::select! {
                     Some((index, ending)) = playing.next() => endings[index] = Some(ending?),
-                    () = &mut late => bail!("{} of {CROWD} devices are in after {SETTLED:?}", playing.len()),
+                    () = &mut late => {
+                        bail!("{} of {CROWD} devices are in after {SETTLED:?}", playing.len())
+                    }
                 }
             }
         }
@@ -195,7 +199,8 @@ impl Stage {
         self.timeline.note(
             at(&survivor),
             &format!(
-                "{} survives; {told} were let in and told offline, {turned_away} were overtaken before they were in",
+                "{} survives; {told} were let in and told offline, {turned_away} were overtaken \
+                before they were in",
                 survivor.device
             ),
         );

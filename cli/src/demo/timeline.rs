@@ -1,4 +1,4 @@
-//! What happened, when, where: printed as it happens, and kept so that scenes can wait for it.
+//! The demo's log: printed as things happen, and kept so that scenes can wait for an event.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use crate::output;
 
-/// The demo's log.
+/// Prints and keeps events.
 #[derive(Debug)]
 pub(super) struct Timeline {
     start: Moment,
@@ -24,12 +24,12 @@ pub(super) struct Timeline {
 #[derive(Debug, Default)]
 struct State {
     scene: usize,
-    /// In a crowd, single events would scroll everything else away; the JSON form has them all.
+    /// In this scene single events would scroll everything else away; the JSON form has them all.
     crowd: bool,
     events: Vec<Value>,
 }
 
-/// One line of the timeline; what does not apply is absent.
+/// One line of the timeline; a column that does not apply is absent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entry<'a> {
     pub(super) node: &'a str,
@@ -47,7 +47,7 @@ impl Timeline {
         }
     }
 
-    /// Says what is played where.
+    /// Prints the title and the store.
     pub(super) fn open(&self, what: &str, backend: &str) {
         if self.json {
             self.print_json(&json!({"event": "demo", "backend": backend}));
@@ -56,7 +56,7 @@ impl Timeline {
         }
     }
 
-    /// Names the columns of what nodes tell.
+    /// Prints the headings of the columns of events.
     pub(super) fn columns(&self) {
         if !self.json {
             print(&format!(
@@ -66,7 +66,7 @@ impl Timeline {
         }
     }
 
-    /// Says something that no node tells.
+    /// Prints something that no node reports.
     pub(super) fn say(&self, what: &str) {
         if self.json {
             self.print_json(&json!({"event": "note", "what": what}));
@@ -90,7 +90,7 @@ impl Timeline {
         }
     }
 
-    /// Records what a client saw or did.
+    /// Records an event of a client.
     pub(super) fn client(&self, device: &str, at: Entry<'_>, what: &str) {
         let crowd = self.state().crowd;
         if self.json {
@@ -107,7 +107,7 @@ impl Timeline {
         }
     }
 
-    /// Says something, in a crowd too.
+    /// Prints an entry even in a crowded scene.
     pub(super) fn note(&self, at: Entry<'_>, what: &str) {
         if self.json {
             self.print_json(&json!({
@@ -126,7 +126,13 @@ impl Timeline {
     pub(super) fn node(&self, event: Value) {
         let crowd = self.state().crowd;
         if self.json {
-            self.print_json(&json!({"event": "node", "node": event["node"], "gen": event["gen"], "token": event["token"], "transition": event}));
+            self.print_json(&json!({
+                "event": "node",
+                "node": event["node"],
+                "gen": event["gen"],
+                "token": event["token"],
+                "transition": event,
+            }));
         } else if let (false, Some(what)) = (crowd, told(&event)) {
             let at = Entry {
                 node: event["node"].as_str().unwrap_or_default(),
@@ -139,7 +145,7 @@ impl Timeline {
         self.changed.notify_waiters();
     }
 
-    /// Waits until a node has told a transition like this.
+    /// Waits until a node has reported a transition like this.
     pub(super) async fn wait_for(
         &self,
         what: &str,
@@ -224,12 +230,12 @@ fn some(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-/// A reader that went away does not end the play; its processes and files must be tidied up all the same.
+/// A reader that went away does not end the demo: its processes and files must still be tidied up.
 fn print(text: &str) {
     let _ = output::line(text);
 }
 
-/// The transitions that people want to see, in their words.
+/// The transitions that interest people, in plain words.
 fn told(event: &Value) -> Option<String> {
     let text = |field: &str| event[field].as_str().unwrap_or("?").to_owned();
     let device = text("device");

@@ -2,24 +2,26 @@
 
 use std::fs;
 
-/// What a process tells everybody.
+/// The part of a process's state that every user may read.
 #[derive(Debug)]
 struct Member {
     id: i32,
-    /// It ended, and waits for its parent to notice, perhaps for ever.
+    /// A zombie: the process has ended and its parent has not waited for it.
     is_dead: bool,
     parent: i32,
     group: i32,
     session: i32,
 }
 
-/// Whether a group that exists has a member which is not a zombie. Where the system does not say, every member counts.
+/// Whether an existing group has a member that is no zombie. Where the system does not tell, every
+/// member counts.
 pub(super) fn has_living_member(group: i32) -> bool {
     everybody().is_none_or(|all| all.iter().any(|it| it.group == group && !it.is_dead))
 }
 
-/// Whether somebody can be expected to continue a group that is stopped: a parent of a member, in the same session but of
-/// another group, as a shell is. That is what the system itself goes by. `None` where it does not say.
+/// Whether a process exists that can continue a stopped group: a parent of a member, in the same
+/// session and in another group, such as a shell. The kernel uses the same rule. `None` where the
+/// system does not tell.
 pub(super) fn is_looked_after(group: i32) -> Option<bool> {
     let all = everybody()?;
     let looked_after = all.iter().filter(|it| it.group == group).any(|member| {
@@ -30,7 +32,7 @@ pub(super) fn is_looked_after(group: i32) -> Option<bool> {
     Some(looked_after)
 }
 
-/// Children that have ended, and that nobody but their parent can bury.
+/// Zombies that only this parent can reap.
 pub(super) fn dead_children(parent: i32) -> Vec<i32> {
     let all = everybody().unwrap_or_default();
     let dead = all.iter().filter(|it| it.parent == parent && it.is_dead);
@@ -54,13 +56,14 @@ fn everybody() -> Option<Vec<Member>> {
         .ok()?
         .flatten()
         .filter_map(|process| fs::read(process.path().join("stat")).ok())
-        // A name is cut off after so many bytes, also in the middle of a character.
+        // The kernel cuts names off after some bytes, perhaps in the middle of a character.
         .filter_map(|stat| parsed(&String::from_utf8_lossy(&stat)))
         .collect();
     (!all.is_empty()).then_some(all)
 }
 
-/// `pid (any text) state ppid pgrp session ..`: the text may hold anything, a closing parenthesis included.
+/// `pid (any text) state ppid pgrp session ..`: the text may hold anything, a closing parenthesis
+/// included.
 fn parsed(stat: &str) -> Option<Member> {
     let (start, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');

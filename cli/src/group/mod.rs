@@ -1,12 +1,13 @@
-//! A command in a process group of its own: started, signalled, watched to its very end.
+//! A command in a process group of its own: started, signalled, and watched until the group is
+//! empty.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
-//! | `mod.rs` | [`ProcessGroup`]: starting, signalling, waiting until nobody of it is left |
+//! | `mod.rs` | [`ProcessGroup`]: starting, signalling, waiting until the group is empty |
 //! | `members.rs` | the processes of a group: whether one lives, whether a shell looks after them |
-//! | `signals.rs` | [`Signals`]: what is sent to us and meant for the command |
+//! | `signals.rs` | [`Signals`]: signals that are sent to us and meant for the command |
 //! | `watchdog.rs` | [`Watchdog`]: ends the group when this process cannot |
-//! | `terminal.rs` | [`Terminal`]: who may read the keyboard, and Ctrl-Z |
+//! | `terminal.rs` | [`Terminal`]: the foreground of the terminal, and Ctrl-Z |
 
 mod members;
 mod signals;
@@ -33,11 +34,11 @@ pub(crate) use signals::{Arrived, Signals, survive_full_files};
 pub(crate) use terminal::{Terminal, stop_ourselves};
 pub(crate) use watchdog::Ready;
 
-/// How often the rest of a group is looked for, once its leader has ended. There is nothing to wait on: they are not our
-/// children.
+/// Pause between two looks at the rest of a group whose leader has ended. The system reports
+/// nothing about processes that are not our children.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A running command with everything it started in its process group.
+/// A running command with all processes that it started in its process group.
 #[derive(Debug)]
 pub(crate) struct ProcessGroup {
     leader: Child,
@@ -66,7 +67,7 @@ impl ProcessGroup {
         self.id
     }
 
-    /// Sends a signal to everybody in the group. A group that is gone is what was wanted.
+    /// Sends a signal to all members of the group. An empty group is no error.
     pub(crate) fn signal(&self, signal: Signal) {
         if let Err(error) = kill_process_group(self.id, signal) {
             tracing::debug!(%error, group = self.id.as_raw_nonzero(), ?signal, "signal not sent");
@@ -80,16 +81,17 @@ impl ProcessGroup {
         self.leader.wait().await
     }
 
-    /// The signal that has just stopped the command itself, if one has. Each stop is told once.
+    /// The signal that has just stopped the command itself, if one has. Each stop is reported once.
     pub(crate) fn leader_stopped(&self) -> Option<Signal> {
-        // Only stops are asked for, so the exit status stays for `leader_ended`.
+        // The options ask for stops only, so the exit status stays for `leader_ended`.
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         let status = waitid(WaitId::Pid(self.id), options).ok()??;
         status.stopping_signal().and_then(Signal::from_named_raw)
     }
 
-    /// Buries children that are not ours by birth. Those that lose their parent come to the first process of a container,
-    /// which may be this one; a shell that ran this tool by `exec` had others. Nobody else can, and each keeps its id till then.
+    /// Reaps adopted children. A process whose parent died comes to the first process of a
+    /// container, which may be this one; a shell that ran this tool by `exec` leaves its children
+    /// too. Nobody else can reap them, and until then each keeps its process id.
     pub(crate) fn bury_adopted(&self) {
         let leader = self.id.as_raw_nonzero().get();
         members::dead_children(getpid().as_raw_nonzero().get())
@@ -104,7 +106,7 @@ impl ProcessGroup {
             });
     }
 
-    /// Waits until nobody of the group is left, once its leader has ended.
+    /// Waits until the group is empty, once its leader has ended.
     ///
     /// Cancel safe.
     pub(crate) async fn all_ended(&self, clock: &dyn Clock) {
@@ -113,19 +115,20 @@ impl ProcessGroup {
         }
     }
 
-    /// Whether anybody of the group can still do something.
+    /// Whether any member of the group still runs.
     pub(crate) fn somebody_lives(&self) -> bool {
         somebody_lives_in(self.id)
     }
 }
 
-/// Whether anybody of a group can still do something.
+/// Whether any member of a group still runs.
 pub(crate) fn somebody_lives_in(group: Pid) -> bool {
     has_members(test_kill_process_group(group))
         && members::has_living_member(group.as_raw_nonzero().get())
 }
 
-/// What the test of a group says: one all of whose members belong to somebody else, as after `sudo`, refuses our signals.
+/// Whether a test by signal 0 shows that the group has members. A group whose members all belong to
+/// another user, as after `sudo`, refuses our signals.
 fn has_members(tested: rustix::io::Result<()>) -> bool {
     tested != Err(Errno::SRCH)
 }

@@ -1,4 +1,4 @@
-//! Signals that are sent to this process and meant for the command it runs.
+//! Signals that are sent to this process and meant for its command.
 
 use std::{fs, io, ops::RangeInclusive, pin::Pin, task::Poll};
 
@@ -7,7 +7,8 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 use super::terminal::stop_ourselves;
 
-/// Those that are passed on: each would end this process and leave the command running unlocked.
+/// The signals that are passed on: each would end this process and leave the command running
+/// without a lock.
 const PASSED_ON: [Signal; 13] = [
     Signal::TERM,
     Signal::INT,
@@ -24,32 +25,33 @@ const PASSED_ON: [Signal; 13] = [
     Signal::STKFLT,
 ];
 
-/// Real-time signals, as far as the C library leaves them to programs. They have no names, so the
-/// command gets TERM in their place.
+/// Real-time signals that the C library leaves to programs. They have no names, so the command gets
+/// TERM instead.
 const REAL_TIME: RangeInclusive<i32> = 32..=64;
 
-/// What arrived.
+/// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrived {
     /// A signal for the command.
     ForCommand(Signal),
-    /// Ctrl-Z, or somebody asks us to pause.
+    /// Ctrl-Z, or another request to pause.
     Pause,
-    /// We were told to go on, by the shell's `fg` for example.
+    /// A request to continue, for example by the shell's `fg`.
     Continued,
     /// A child changed its state.
     Child,
 }
 
-/// Catches signals from the moment it is made.
+/// Catches signals from its creation on.
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Arrived, Stream)>,
 }
 
 impl Signals {
-    /// Starts catching. A signal that was ignored when this process started stays ignored, here and in the command:
-    /// `nohup` ignores HUP on purpose, and a shell INT and QUIT of what a script starts in the background.
+    /// Starts catching. A signal that was ignored at the start of this process stays ignored, here
+    /// and in the command: `nohup` ignores HUP on purpose, and a shell ignores INT and QUIT for
+    /// commands that a script starts in the background.
     pub(crate) fn catch() -> io::Result<Self> {
         let catch = |arrived, kind: SignalKind| Ok((arrived, signal(kind)?));
         let ignored = Ignored::now();
@@ -63,13 +65,14 @@ impl Signals {
                 )
             })
             .collect::<io::Result<Vec<_>>>()?;
-        // This process has used up its share of the processor, and is killed if it goes on.
+        // The system kills a process that goes on after this signal: its share of processor time is
+        // used up.
         if !ignored.has(Signal::XCPU) {
             let used_up = SignalKind::from_raw(Signal::XCPU.as_raw());
             streams.push(catch(Arrived::ForCommand(Signal::TERM), used_up)?);
         }
         for number in REAL_TIME.filter(|number| !ignored.has_number(*number)) {
-            // The C library keeps the first ones to itself, and refuses them.
+            // The C library reserves the first ones and refuses them.
             if let Ok(stream) = signal(SignalKind::from_raw(number)) {
                 streams.push((Arrived::ForCommand(Signal::TERM), stream));
             }
@@ -113,14 +116,13 @@ impl Signals {
     }
 }
 
-/// From now on a file that has reached the limit of its size is a write error, and not the end of
-/// this process.
+/// Makes a full file a write error instead of the end of this process.
 ///
-/// The signal is caught and not ignored: other programs that this process starts would inherit that
+/// The signal is caught rather than ignored: programs that this process starts would inherit that
 /// it is ignored, and their own limits would not end them.
 pub(crate) fn survive_full_files() -> io::Result<()> {
     if !Ignored::now().has(Signal::XFSZ) {
-        // Once caught, it stays caught.
+        // The handler outlives the stream.
         drop(signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?);
     }
     Ok(())
@@ -131,10 +133,10 @@ pub(crate) fn survive_full_files() -> io::Result<()> {
 struct Ignored(u64);
 
 impl Ignored {
-    /// As the system tells; where it does not, none.
+    /// Reads the mask from the system; where the system shows none, no signal counts as ignored.
     fn now() -> Self {
         let status = fs::read("/proc/self/status").unwrap_or_default();
-        // Our name stands there as well, perhaps cut off in the middle of a character.
+        // The file also holds our name, perhaps cut off in the middle of a character.
         Self::told_by(&String::from_utf8_lossy(&status))
     }
 

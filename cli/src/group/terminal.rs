@@ -1,12 +1,14 @@
 //! Sharing the terminal with a command that has a process group of its own.
 //!
-//! A terminal lets only its foreground group read the keyboard; a member of another group is stopped when it tries. So the
-//! command gets the foreground when it first asks for it (is stopped for reading or for changing the terminal), and no
-//! sooner: in `distlock run x -- make | less` the pager needs the keyboard and the command never does. What was given is taken
-//! back when the command ends or is paused with Ctrl-Z, so that the shell finds its terminal as it left it.
+//! A terminal lets only its foreground group read the keyboard; the system stops a member of
+//! another group that tries. So the command gets the foreground when it first asks for it (the
+//! system stops it for reading or for changing the terminal), and no sooner: in `distlock run x --
+//! make | less` the pager needs the keyboard and the command never does. This module takes the
+//! foreground back when the command ends or is paused with Ctrl-Z, so that the shell finds its
+//! terminal unchanged.
 //!
-//! While paused the lease is not renewed: it may lapse. The command is paused as well then, and when it has lapsed the
-//! command is killed instead of being continued.
+//! Nobody renews the lease during a pause, so it may expire. The command is paused too, and it is
+//! killed instead of continued if the lease has expired.
 
 use std::{
     fs::File,
@@ -26,43 +28,45 @@ use rustix::{
 
 use super::{ProcessGroup, members};
 
-/// The controlling terminal, whatever the standard streams are: a pager reads its keys from there
-/// while its input is a pipe.
+/// The controlling terminal, whatever the standard streams are: a pager reads its keys there while
+/// its input is a pipe.
 const CONTROLLING: &str = "/dev/tty";
 
 /// The terminal that the command can ask for, if there is one.
 #[derive(Debug)]
 pub(crate) struct Terminal {
-    /// `None` without a controlling terminal, and where the system does not show it. Standard input
-    /// is asked then.
+    /// `None` without a controlling terminal, and where the system does not show it; standard input
+    /// is used then.
     controlling: Option<File>,
     input: io::Stdin,
-    /// Our group. `None` when it belongs to an outer process namespace: then the terminal is never ours to give.
+    /// Our group. `None` when it belongs to an outer process namespace: the terminal is never ours
+    /// to give then.
     ours: Option<Pid>,
     given: bool,
-    /// The command is stopped until we are in the foreground and can give it the terminal.
+    /// Whether the command is stopped until we are in the foreground and can give it the terminal.
     wanted: bool,
 }
 
 impl Terminal {
     pub(crate) fn new() -> Self {
         Self {
-            // Both ways: some systems want to write when the foreground changes.
+            // Opened for both: some systems ask for write access when the foreground changes.
             controlling: File::options()
                 .read(true)
                 .write(true)
                 .open(CONTROLLING)
                 .ok(),
             input: io::stdin(),
-            // Another way to ask insists on a number above 0, which the first process of a namespace need not have.
+            // The other call for this number refuses 0, which the first process of a namespace may
+            // have.
             ours: Pid::from_raw(getpgrp().as_raw()),
             given: false,
             wanted: false,
         }
     }
 
-    /// Answers a stop of the command: gives it the terminal if that is what it was stopped for, otherwise pauses along
-    /// with it when the user wanted that. Gives whether we were paused too.
+    /// Answers a stop of the command: gives it the terminal if that is why it stopped, or pauses
+    /// with it if the user asked for a pause. Returns whether this process was paused too.
     pub(crate) fn command_stopped(&mut self, by: Signal, group: &ProcessGroup) -> bool {
         if by == Signal::TTIN || by == Signal::TTOU {
             self.wanted = true;
@@ -70,16 +74,16 @@ impl Terminal {
             return false;
         }
         if !self.given {
-            // Somebody stopped the command alone; we go on holding the lock for it.
+            // Somebody stopped the command alone; we go on holding its lock.
             return false;
         }
         self.take_back();
-        // The shell looks at our whole group, and a pipeline's other members are in it.
+        // A shell watches our whole group, which includes the other members of a pipeline.
         let _ = kill_current_process_group(how_to_stop());
         true
     }
 
-    /// Gives the terminal to a command that was stopped for want of it, if it is ours to give now.
+    /// Gives the terminal to a command that is stopped for want of it, if the terminal is ours now.
     pub(crate) fn offer_again(&mut self, group: &ProcessGroup) {
         if self.wanted && (self.given || self.is_ours()) {
             self.wanted = false;
@@ -88,15 +92,16 @@ impl Terminal {
         }
     }
 
-    /// After a pause: gives the terminal back to the command if it had it and we are in the foreground again.
+    /// After a pause: gives the terminal back to the command if it had it and we are in the
+    /// foreground again.
     pub(crate) fn resumed(&mut self, had_it: bool, group: &ProcessGroup) {
         if had_it && self.is_ours() {
             self.give_to(group.id());
         }
     }
 
-    /// Whether the command is stopped until it gets the terminal. Nothing tells when it can: a
-    /// shell's `fg` sends no signal to a job that it believes to be running.
+    /// Whether the command is stopped until it gets the terminal. The system reports nothing when
+    /// it can: a shell's `fg` sends no signal to a job that it believes to be running.
     pub(crate) const fn is_wanted(&self) -> bool {
         self.wanted
     }
@@ -106,7 +111,7 @@ impl Terminal {
         self.given
     }
 
-    /// Takes back what was given.
+    /// Takes the terminal back from the command.
     pub(crate) fn take_back(&mut self) {
         if std::mem::take(&mut self.given)
             && let Some(ours) = self.ours
@@ -131,8 +136,8 @@ impl Terminal {
         }
     }
 
-    /// Changing the foreground from the background stops the whole group that asks, unless the
-    /// asking thread blocks SIGTTOU; so a thread that lives only for this does it.
+    /// Sets the foreground group. The system stops the whole group of a background process that
+    /// does this, unless the calling thread blocks SIGTTOU; so a short-lived thread does it.
     fn set_foreground(&self, group: Pid) {
         let change = || {
             let mut blocked = SigSet::empty();
@@ -152,16 +157,18 @@ impl Terminal {
     }
 }
 
-/// Stops this process as an uncaught Ctrl-Z would. Gives when it is continued, or at once where nobody could continue it.
+/// Stops this process as an uncaught Ctrl-Z would. Returns when it is continued, or at once where
+/// nobody could continue it.
 pub(crate) fn stop_ourselves() {
-    // To this thread alone: it is stopped before the call ends.
+    // The signal goes to this thread alone, which stops before the call ends.
     let _ = NixSignal::try_from(how_to_stop().as_raw()).map(raise);
 }
 
-/// SIGSTOP, which nobody can mistake or ignore, where a shell will continue us. In a group that no shell looks after (of a
-/// session of its own, as under `setsid` or a service manager, or when the shell has gone) nobody ever would, and the lock
-/// would lapse: there the system ignores SIGTTOU, as it does SIGTSTP, which is caught. Elsewhere SIGTTOU would say that we want
-/// the terminal, and some give it at once.
+/// The signal that stops us. SIGSTOP cannot be misread or ignored, so it is used where a shell will
+/// continue us. In a group that no shell looks after (a session of its own, as under `setsid` or a
+/// service manager, or a shell that has gone) nobody would continue us, and the lock would expire.
+/// There the system ignores SIGTTOU, as it ignores SIGTSTP, which is caught here. Elsewhere SIGTTOU
+/// would ask for the terminal, and some shells give it at once.
 fn how_to_stop() -> Signal {
     match members::is_looked_after(getpgrp().as_raw()) {
         Some(true) => Signal::STOP,

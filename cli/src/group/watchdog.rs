@@ -1,5 +1,5 @@
-//! A process that ends the command when its supervisor cannot, because the supervisor was killed,
-//! or has stood still for longer than the lease.
+//! A process that ends the command when its supervisor cannot, because the supervisor was killed or
+//! has been stopped for longer than the lease.
 
 use std::{io, process::Stdio, thread, time::Duration};
 
@@ -19,38 +19,36 @@ use tokio::{
 use super::{members::group_with, somebody_lives_in};
 use crate::exit::{Failure, Outcome, code};
 
-/// The first argument of the process, which nobody gives by hand.
+/// The first argument of the process; only this tool passes it.
 pub(crate) const NAME: &str = "watchdog";
 
-/// As the system knows it.
+/// This program, as the system names it.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// What it is told: the lock's token and name, the group, each deadline as a number, and that it is
-/// not needed any more.
+/// The messages to the watchdog: the lock's token and name, the group, each deadline as a number,
+/// and the end of its work.
 const LOCK: &str = "lock ";
 const GROUP: &str = "group ";
 const DONE: &str = "done";
 
-/// How often the lease is looked at. Renewals come at a third of it.
+/// Checks of the deadline per lease. Renewals come at a third of it.
 const LOOKS_PER_LEASE: u32 = 20;
-/// How long it may take to end when it is not needed any more.
+/// The longest time for the watchdog to end after its dismissal.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Longest time for which it does not look at the clock, which also counts while the machine
-/// sleeps.
+/// The longest time between two looks at the clock, which also counts while the machine sleeps.
 const NAP: Duration = Duration::from_secs(1);
-/// How often the rest of a group is looked for.
+/// Pause between two looks at the rest of a group.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A watchdog that has no group to watch over yet. It is started before the command is. Should this
-/// process be gone before it has said which group that is, the watchdog finds it by the lock in its
-/// environment.
+/// A watchdog that has no group yet. It starts before the command does. If the supervisor dies
+/// before it has named the group, the watchdog finds the group by the lock in its environment.
 #[derive(Debug)]
 pub(crate) struct Ready {
     process: Child,
     stdin: ChildStdin,
 }
 
-/// The watchdog over one group, seen from its supervisor.
+/// The watchdog of one group, as its supervisor sees it.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     process: Child,
@@ -59,12 +57,12 @@ pub(crate) struct Watchdog {
 }
 
 impl Ready {
-    /// For the command of this lock.
+    /// Starts a watchdog for the command of this lock.
     pub(crate) async fn start(guard: &Guard) -> io::Result<Self> {
-        // This very program, also when its file was replaced meanwhile.
+        // This very program, even if its file was replaced meanwhile.
         let mut command = Command::new(OWN_PROGRAM);
         for (variable, _) in std::env::vars_os() {
-            // It needs nothing of it.
+            // The watchdog needs none of our variables.
             if variable.to_string_lossy().starts_with("DISTLOCK_") {
                 command.env_remove(variable);
             }
@@ -75,7 +73,7 @@ impl Ready {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // What the terminal sends to our own group is not for it.
+            // Signals that the terminal sends to our group must not reach it.
             .process_group(0)
             .spawn()?;
         let stdin = process.stdin.take();
@@ -90,8 +88,8 @@ impl Ready {
         Ok(Self { process, stdin })
     }
 
-    /// It ends the group at the lock's deadline unless it hears of a later one in time, and begins
-    /// to when this process is gone.
+    /// Watches a group: the watchdog ends it at the lock's deadline unless a later deadline arrives
+    /// in time, and starts to end it when this process is gone.
     pub(crate) async fn over(mut self, group: Pid, lock: LockWatch) -> io::Result<Watchdog> {
         let line = format!("{GROUP}{}\n", group.as_raw_nonzero());
         self.stdin.write_all(line.as_bytes()).await?;
@@ -105,7 +103,7 @@ impl Ready {
 }
 
 impl Watchdog {
-    /// The group has ended.
+    /// Dismisses the watchdog after the group has ended.
     pub(crate) async fn dismiss(mut self) {
         let _ = self.done.send(());
         let _ = self.telling.await;
@@ -116,13 +114,13 @@ impl Watchdog {
     }
 }
 
-/// Tells the watchdog each new deadline, and when it is not needed any more.
+/// Sends the watchdog each new deadline, and its dismissal.
 async fn tell(mut watchdog: ChildStdin, lock: LockWatch, mut is_done: oneshot::Receiver<()>) {
     let mut told = None;
     loop {
         let deadline = lock.deadline();
         if told != Some(deadline) {
-            // One that is gone cannot be told.
+            // A dead watchdog cannot be reached.
             if watchdog
                 .write_all(format!("{}\n", micros(deadline)).as_bytes())
                 .await
@@ -136,7 +134,7 @@ async fn tell(mut watchdog: ChildStdin, lock: LockWatch, mut is_done: oneshot::R
         let look = (left / LOOKS_PER_LEASE).max(LOOK_AGAIN);
         tokio::select! {
             biased;
-            // Also when the supervisor gave up: it says so itself.
+            // This also resolves when the supervisor gave up: it prints that itself.
             said = &mut is_done => {
                 if said.is_ok() {
                     let _ = watchdog.write_all(format!("{DONE}\n").as_bytes()).await;
@@ -148,13 +146,13 @@ async fn tell(mut watchdog: ChildStdin, lock: LockWatch, mut is_done: oneshot::R
     }
 }
 
-/// What the process does.
+/// Runs the watchdog's process.
 pub(crate) fn execute() -> Outcome {
     let mut input = Input::default();
     let no_number =
         |_| Failure::usage("a watchdog is started by distlock run, and told in numbers");
     let (mut lock, mut group): (Option<String>, Option<Pid>) = (None, None);
-    // Until it has heard of one.
+    // None until the first deadline arrives.
     let mut deadline: Option<Moment> = None;
     loop {
         let left = deadline.map_or(NAP, |deadline| deadline.since(SystemClock.now()));
@@ -183,18 +181,18 @@ pub(crate) fn execute() -> Outcome {
             }
         }
     }
-    // The supervisor may have been stopped before it said which group it is.
+    // The supervisor may have been stopped before it named the group.
     if let Some(group) = group.or_else(|| found(lock.as_deref())) {
         let _ = kill_process_group(group, Signal::KILL);
     }
     Ok(code::OK)
 }
 
-/// Standard input, line by line, with a limit of time. Without a thread: there may be none to be
-/// had, and the command must not be without a watchdog then.
+/// Standard input, line by line, with a time limit. It needs no thread: the system may have none
+/// left, and the command needs a watchdog most of all then.
 #[derive(Debug, Default)]
 struct Input {
-    /// What was read and is no line yet.
+    /// Bytes of an unfinished line.
     rest: Vec<u8>,
 }
 
@@ -219,7 +217,7 @@ impl Input {
             Err(_) => return Heard::End,
         }
         let mut read = [0; 4096];
-        // Past the buffer of the standard library, of which `poll` knows nothing.
+        // This bypasses the buffer of the standard library, of which `poll` knows nothing.
         match rustix::io::read(&stdin, &mut read) {
             Ok(length @ 1..) => self.rest.extend_from_slice(&read[..length]),
             Err(Errno::INTR | Errno::AGAIN) => return Heard::Nothing,
@@ -231,12 +229,12 @@ impl Input {
     fn line(&mut self) -> Option<String> {
         let end = self.rest.iter().position(|byte| *byte == b'\n')?;
         let line = self.rest.drain(..=end).take(end).collect();
-        // Names and numbers are text; anything else was not said by `distlock run`.
+        // Names and numbers are text; `distlock run` sends nothing else.
         Some(String::from_utf8(line).unwrap_or_default())
     }
 }
 
-/// The group of the command that was started for a lock, by nobody who is there still.
+/// The group of the command that was started for a lock and whose supervisor is gone.
 #[expect(
     clippy::disallowed_methods,
     reason = "a process of its own that waits for others"
@@ -250,7 +248,7 @@ fn found(lock: Option<&str>) -> Option<Pid> {
     let until = SystemClock.now() + FAREWELL;
     loop {
         let group = group_with(&variables).and_then(Pid::from_raw);
-        // A process that is about to become the command does not show it yet.
+        // A process that is about to become the command does not show its environment yet.
         if group.is_some() || SystemClock.now() >= until {
             return group;
         }
@@ -262,7 +260,7 @@ fn micros(moment: Moment) -> u128 {
     moment.since_boot().as_micros()
 }
 
-/// Nobody renews the lock any more: the group has the rest of the lease to come to its end.
+/// Ends the group within the rest of the lease: nobody renews the lock any more.
 #[expect(
     clippy::disallowed_methods,
     reason = "a process of its own that waits for others"

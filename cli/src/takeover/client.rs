@@ -1,4 +1,4 @@
-//! A device as small as it can be: one connection, one login.
+//! The smallest possible device: one connection, one login.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -14,16 +14,17 @@ use tokio_tungstenite::{
     tungstenite::{Message, protocol::WebSocketConfig},
 };
 
-/// For anything at all: beyond it something is wrong, and says so.
+/// The deadline of every step; a longer one is an error.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A connected device. Dropping it resets the connection, so that thousands of them leave no port waiting.
+/// A connected device. Dropping it resets the connection, so that thousands of devices leave no
+/// port waiting.
 #[derive(Debug)]
 pub(super) struct Client {
     socket: WebSocketStream<TcpStream>,
 }
 
-/// What a node says; what is not looked at is left out.
+/// A node's frame; fields that no caller reads are left out.
 #[derive(Debug, Deserialize)]
 pub(super) struct Frame {
     #[serde(rename = "type")]
@@ -42,7 +43,7 @@ impl Client {
         let connecting = async {
             let stream = TcpStream::connect(to).await?;
             stream.set_nodelay(true)?;
-            // Small buffers: there are many of them, and their frames are short.
+            // Small buffers, because there are many clients and their frames are short.
             let config = WebSocketConfig::default()
                 .read_buffer_size(4096)
                 .write_buffer_size(0);
@@ -54,9 +55,15 @@ impl Client {
         soon("connect", connecting).await?
     }
 
-    /// Asks to log in.
+    /// Sends the login.
     pub(super) async fn ask(&mut self, token: &str, device: &str) -> Result<()> {
-        let frame = json!({"type": "login", "token": token, "device": device, "class": "", "intent": "login"});
+        let frame = json!({
+            "type": "login",
+            "token": token,
+            "device": device,
+            "class": "",
+            "intent": "login",
+        });
         self.send(&frame.to_string()).await
     }
 
@@ -65,7 +72,7 @@ impl Client {
         Ok(soon("send a frame", sending).await??)
     }
 
-    /// The next frame; `None` = the connection is over.
+    /// The next frame; `None` after the end of the connection.
     ///
     /// Cancel safe.
     pub(super) async fn next(&mut self) -> Result<Option<Frame>> {
@@ -90,7 +97,7 @@ impl Client {
         }
     }
 
-    /// Waits for the answer to a login and wants it to be a good one.
+    /// Waits for the answer to a login, and fails unless it is a confirmation.
     pub(super) async fn is_in(&mut self) -> Result<()> {
         let frame = self.answer().await?;
         if frame.kind != "login_ok" {
@@ -99,7 +106,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits until the session is told to go; answers when.
+    /// Waits for the notice that ends the session; returns the moment.
     pub(super) async fn told(&mut self) -> Result<Moment> {
         while let Some(frame) = soon("wait for the notice", self.next()).await?? {
             match frame.kind.as_str() {
@@ -111,10 +118,12 @@ impl Client {
         bail!("a session was disconnected without a word")
     }
 
-    /// Says goodbye and closes, as a good client does; answers when both sides have closed.
+    /// Sends `bye` and closes, as the protocol asks; returns the moment when both sides have
+    /// closed.
     pub(super) async fn leave(&mut self) -> Result<Moment> {
         let leaving = async {
-            // The node may end the connection as soon as it has the goodbye, so failures here are none.
+            // The node may end the connection as soon as it has the `bye`, so an error here is
+            // none.
             let _ = self.socket.feed(Message::text(r#"{"type":"bye"}"#)).await;
             let _ = self.socket.close(None).await;
             while let Ok(Some(_)) = self.next().await {}
@@ -143,7 +152,7 @@ impl std::fmt::Display for Frame {
     }
 }
 
-/// Bounds everything.
+/// Fails if `doing` takes longer than [`PATIENCE`].
 pub(super) async fn soon<T>(what: &str, doing: impl Future<Output = T>) -> Result<T> {
     match tokio::time::timeout(PATIENCE, doing).await {
         Ok(done) => Ok(done),

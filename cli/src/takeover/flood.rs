@@ -11,41 +11,41 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::Semaphore, task::JoinS
 use super::{
     client::{Client, PATIENCE},
     group::{Ground, Group},
-    load::{Pace, Seats},
+    load::{Pace, Players},
 };
 use crate::progress::Progress;
 
-/// Connections of strangers that are being opened at the same time.
+/// Connections that are being opened at the same time.
 const AT_A_TIME: usize = 512;
-/// Between two tries to get a word in after the strangers.
+/// Pause between two tries to connect after the strangers.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What is done.
+/// The options of one flood.
 #[derive(Clone, Debug)]
 pub(crate) struct Flood {
-    /// Connections of strangers.
+    /// Number of strangers' connections.
     pub(crate) connects: u32,
     /// Accounts that log in at the same time.
     pub(crate) callers: u32,
     /// Their logins per second in all.
     pub(crate) rate: f64,
-    /// How long logins are watched with the strangers, and how long without.
+    /// The time for which logins are measured with strangers, and the time without.
     pub(crate) time: Duration,
 }
 
-/// What came of it.
+/// The figures of one flood.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct FloodReport {
     workload: &'static str,
     backend: &'static str,
     connects: u32,
-    /// Calls to the store while strangers came and went and nobody else was there.
+    /// Calls to the store while strangers came and went and no account logged in.
     pub(crate) store_calls: u64,
-    /// How long it took until all of them were gone.
+    /// The time until all strangers were gone.
     flood_seconds: f64,
-    /// Logins without strangers, half of them before and half after.
+    /// Logins without strangers, half of them before the flood and half after.
     without: Option<Quantiles>,
-    /// Logins in a time of the same length that begins with the strangers.
+    /// Logins in a time of the same length that begins with the flood.
     with: Option<Quantiles>,
     p99_ratio: Option<f64>,
     pub(crate) failed: u64,
@@ -54,7 +54,7 @@ pub(crate) struct FloodReport {
 
 /// Floods one node. Cancelling it ends the node.
 pub(crate) async fn flood(ground: &Ground, flood: &Flood) -> Result<FloodReport> {
-    // Nothing of the node's own falls into the time of the count.
+    // These intervals keep the node's own calls out of the count.
     let settings = [("node_lease", "1h"), ("sweep", "1h")];
     let group = Group::start(ground, "f", 1, false, &settings).await?;
     let address = group.addresses()[0];
@@ -68,25 +68,25 @@ pub(crate) async fn flood(ground: &Ground, flood: &Flood) -> Result<FloodReport>
     let flood_seconds = SystemClock.now().since(start).as_secs_f64();
     let store_calls = calls()? - before;
 
-    let mut seats = Seats::new(ground, &group, "f", flood.callers)?;
+    let mut players = Players::new(ground, &group, "f", flood.callers)?;
     let pace = |time| Pace {
         time,
         rate: Some(flood.rate),
     };
-    seats
+    players
         .take_over(pace(flood.time.min(Duration::from_secs(1))))
         .await;
     progress.part("logins without strangers");
-    let first = seats.take_over(pace(flood.time / 2)).await;
+    let first = players.take_over(pace(flood.time / 2)).await;
     progress.part("logins with strangers");
     let coming = tokio::spawn(strangers(address, flood.connects));
-    let with = seats.take_over(pace(flood.time)).await;
+    let with = players.take_over(pace(flood.time)).await;
     coming.await??;
     has_room(address).await?;
     progress.part("logins without strangers");
-    let last = seats.take_over(pace(flood.time / 2)).await;
+    let last = players.take_over(pace(flood.time / 2)).await;
     progress.finish();
-    seats.leave().await;
+    players.leave().await;
     group.stop().await;
     ground.tidy().await?;
     let mut failures = first.clone();
@@ -111,8 +111,8 @@ pub(crate) async fn flood(ground: &Ground, flood: &Flood) -> Result<FloodReport>
     })
 }
 
-/// So many connections, each of which drops as soon as it is there: without a word, in the middle of a request, or right after
-/// a whole one.
+/// Opens this number of connections. Each is dropped at once: without a byte, in the middle of a
+/// request, or right after a whole one.
 async fn strangers(to: SocketAddr, connects: u32) -> Result<()> {
     let places = Arc::new(Semaphore::new(AT_A_TIME));
     let mut coming = JoinSet::new();
@@ -120,16 +120,20 @@ async fn strangers(to: SocketAddr, connects: u32) -> Result<()> {
         let place = Arc::clone(&places).acquire_owned().await?;
         coming.spawn(async move {
             let _place = place;
-            let mut stream = TcpStream::connect(to).await.context("a stranger connects")?;
+            let mut stream = TcpStream::connect(to)
+                .await
+                .context("a stranger connects")?;
             let request = match number % 3 {
                 0 => String::new(),
                 1 => "GET /ws HTTP/1.1\r\nHost: ".to_owned(),
                 _ => format!(
-                    "GET /ws HTTP/1.1\r\nHost: {to}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-                     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: c3RyYW5nZXJzIGFyZSBoZQ==\r\n\r\n"
+                    "GET /ws HTTP/1.1\r\nHost: {to}\r\n\
+                     Connection: Upgrade\r\nUpgrade: websocket\r\n\
+                     Sec-WebSocket-Version: 13\r\n\
+                     Sec-WebSocket-Key: c3RyYW5nZXJzIGFyZSBoZQ==\r\n\r\n"
                 ),
             };
-            // It may have been refused by now.
+            // The node may have refused the connection by now.
             let _ = stream.write_all(request.as_bytes()).await;
             let _ = stream.set_zero_linger();
             anyhow::Ok(())
@@ -144,7 +148,7 @@ async fn strangers(to: SocketAddr, connects: u32) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the node has looked at every connection that came before, and takes one more.
+/// Waits until the node has accepted every earlier connection, and accepts one more.
 async fn has_room(to: SocketAddr) -> Result<()> {
     let start = SystemClock.now();
     while SystemClock.now().since(start) < PATIENCE {

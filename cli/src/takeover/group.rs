@@ -10,17 +10,17 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{commands::conformance, processes};
 
-/// How long the tokens of the clients are good: longer than any run.
+/// The lifetime of the clients' tokens: longer than any run.
 const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// How long an interrupted run may take to remove what it wrote.
+/// The longest time in which an interrupted run removes its records.
 const TIDY: Duration = Duration::from_secs(5);
 
 /// The store that the nodes share, and names that no other run uses.
 #[derive(Debug)]
 pub(crate) struct Ground {
     target: Target,
-    /// Opening a store of this process again would give another, empty one.
+    /// The one client of a private store: opening such a store again would give another, empty one.
     shared: Option<Store>,
     backend: &'static str,
     run: String,
@@ -63,7 +63,8 @@ impl Ground {
         Ok((uid, token))
     }
 
-    /// As [`tidy`](Self::tidy), within a short time, while nodes may still be ending.
+    /// Removes records as [`tidy`](Self::tidy) does, within a short time, while nodes may still be
+    /// ending.
     pub(crate) async fn tidy_soon(&self) {
         drop(tokio::time::timeout(TIDY, self.tidy()).await);
     }
@@ -113,7 +114,8 @@ enum Node {
 }
 
 impl Group {
-    /// Starts `nodes` nodes, whose names begin with `name`, with some settings that differ from the defaults.
+    /// Starts `nodes` nodes, whose names begin with `name`, with some settings that differ from the
+    /// defaults.
     pub(super) async fn start(
         ground: &Ground,
         name: &str,
@@ -127,7 +129,7 @@ impl Group {
         };
         for number in 1..=nodes {
             let name = format!("{}-{name}{number}", ground.run);
-            // The accounts of a measurement log in far more often than anybody's.
+            // The accounts of a measurement log in far more often than people do.
             let mut all = vec![("login_rate", "0"), ("send_rate", "0"), ("pair_rate", "0")];
             all.extend_from_slice(settings);
             let node = if processes {
@@ -203,7 +205,7 @@ impl Group {
         })
     }
 
-    /// Where clients connect.
+    /// The addresses for clients.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         self.nodes
             .iter()
@@ -221,7 +223,7 @@ impl Group {
         }
     }
 
-    /// Calls to the store so far, scans aside; `None` where nodes are processes.
+    /// Calls to the store so far, without scans; `None` where nodes are processes.
     pub(super) fn calls(&self) -> Option<u64> {
         (!self.counting.is_empty()).then(|| self.counting.iter().map(CountingStore::calls).sum())
     }

@@ -1,4 +1,4 @@
-//! What sessions cost that do nothing: the memory of a node, a process of its own, with many of them.
+//! The cost of idle sessions: the memory of a node, a process of its own, with many of them.
 
 use std::time::Duration;
 
@@ -15,29 +15,29 @@ use crate::{limits, progress::Progress};
 
 /// Logins at a time.
 const AT_A_TIME: u32 = 64;
-/// How many of them are asked whether they are still in.
+/// The number of sessions that must answer a ping at the end.
 const PINGED: u32 = 100;
-/// For the node to finish what the last login left.
+/// Time for the node to finish the work of the last login.
 const REST: Duration = Duration::from_secs(2);
 /// File descriptors that are not clients.
 const SPARE: u64 = 200;
 
-/// What came of it.
+/// The figures of one run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct IdleReport {
     workload: &'static str,
     backend: &'static str,
     idle_sessions: u32,
-    /// Of the node's process, before the first login.
+    /// Memory of the node's process before the first login.
     resident_kib_before: u64,
-    /// With all of them.
+    /// Memory with all sessions.
     resident_kib: u64,
     pub(crate) bytes_per_session: u64,
     seconds: f64,
     logins_per_second: f64,
 }
 
-/// Logs so many accounts in to one node, and looks at its memory. Cancelling it ends the node.
+/// Logs this number of accounts in to one node, and reads its memory. Cancelling it ends the node.
 pub(crate) async fn idle(
     ground: &Ground,
     sessions: u32,
@@ -48,7 +48,7 @@ pub(crate) async fn idle(
         bail!("{sessions} sessions need as many open files, and {files} are allowed (ulimit -n)");
     }
     let most = (sessions + AT_A_TIME).to_string();
-    // They are idle on purpose.
+    // The sessions are idle on purpose, so these limits must not end them.
     let settings = [
         ("max_connections", most.as_str()),
         ("max_pending", most.as_str()),
@@ -117,7 +117,8 @@ impl std::fmt::Display for IdleReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,
-            "{} idle sessions on one node over {}: {:.1} MiB resident, {:.1} MiB of them before the first, {} bytes a session",
+            "{} idle sessions on one node over {}: {:.1} MiB resident, {:.1} MiB of them before \
+            the first, {} bytes a session",
             self.idle_sessions,
             self.backend,
             mib(self.resident_kib),

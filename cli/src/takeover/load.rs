@@ -1,4 +1,4 @@
-//! Takeovers and messages: every seat is an account whose devices take over from each other.
+//! Takeovers and messages: each player is an account whose devices take over from each other.
 
 use std::{
     net::SocketAddr,
@@ -19,28 +19,29 @@ use super::{
     group::{Ground, Group},
 };
 
-/// Lets a failing store breathe.
+/// A pause after an error, so that a failing store can recover.
 const AFTER_ERROR: Duration = Duration::from_millis(20);
 
-/// One account: the device that is in, and how often it was taken over.
+/// One account: its device that is logged in, and the number of takeovers so far.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Player {
     uid: Uid,
     token: String,
-    /// Over which node its present device is connected, counted on.
+    /// Counts the node of the present device on; each node is used twice.
     step: usize,
     client: Option<Client>,
 }
 
-/// When takeovers are due.
+/// The times at which takeovers are due.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub(super) time: Duration,
-    /// Logins per second of all seats together; `None` = the next one as soon as the last one is over.
+    /// Logins per second of all players together; with `None` each follows the one before at once.
     pub(super) rate: Option<f64>,
 }
 
-/// What all seats of a round see: one for all, because a histogram takes a quarter of a megabyte.
+/// The figures of all players of a round, in one place because a histogram takes a quarter of a
+/// megabyte.
 #[derive(Debug, Default)]
 struct Notes(Mutex<TakeoverSample>);
 
@@ -50,19 +51,19 @@ impl Notes {
     }
 }
 
-/// The seats of one group.
+/// The players of one group.
 #[derive(Debug)]
-pub(super) struct Seats {
+pub(super) struct Players {
     nodes: Arc<[SocketAddr]>,
-    seats: Vec<Seat>,
+    players: Vec<Player>,
 }
 
-impl Seats {
-    /// Accounts that nobody is logged in to.
+impl Players {
+    /// Players whose accounts are not logged in.
     pub(super) fn new(ground: &Ground, group: &Group, name: &str, callers: u32) -> Result<Self> {
-        let seat = |number| {
+        let player = |number| {
             let (uid, token) = ground.account(&format!("{name}{number}"))?;
-            Ok(Seat {
+            Ok(Player {
                 uid,
                 token,
                 step: 0,
@@ -71,48 +72,50 @@ impl Seats {
         };
         Ok(Self {
             nodes: group.addresses().into(),
-            seats: (0..callers).map(seat).collect::<Result<_>>()?,
+            players: (0..callers).map(player).collect::<Result<_>>()?,
         })
     }
 
-    /// Takeovers for a while. Each seat goes round the nodes so that every other takeover is within a node.
+    /// Runs takeovers for a while. Each player uses each node twice in a row, so that every other
+    /// takeover is within a node.
     pub(super) async fn take_over(&mut self, pace: Pace) -> TakeoverSample {
         let mut running = JoinSet::new();
-        let seats = u32::try_from(self.seats.len()).unwrap_or(u32::MAX);
+        let players = u32::try_from(self.players.len()).unwrap_or(u32::MAX);
         let nodes = Arc::clone(&self.nodes);
-        // Everybody is in before the time begins.
+        // All accounts log in before the measured time begins.
         let mut first = JoinSet::new();
-        for mut seat in self.seats.drain(..) {
+        for mut player in self.players.drain(..) {
             let nodes = Arc::clone(&nodes);
             first.spawn(async move {
-                let entered = seat.enter(&nodes).await;
-                (seat, entered)
+                let entered = player.enter(&nodes).await;
+                (player, entered)
             });
         }
         let seen = Arc::new(Notes::default());
         let mut ready = Vec::new();
-        for (seat, entered) in first.join_all().await {
+        for (player, entered) in first.join_all().await {
             if let Err(error) = entered {
                 seen.take().failed(&format!("{error:#}"));
             }
-            ready.push(seat);
+            ready.push(player);
         }
         let start = SystemClock.now();
-        for (number, mut seat) in (0_u32..).zip(ready) {
+        for (number, mut player) in (0_u32..).zip(ready) {
             let nodes = Arc::clone(&nodes);
-            // Each seat has its share of the rate, and its turn within the period.
+            // Each player has its share of the rate, and its own point within the period.
             let turns = pace.rate.map(|rate| {
-                let period = Duration::from_secs_f64(f64::from(seats) / rate);
+                let period = Duration::from_secs_f64(f64::from(players) / rate);
                 (
-                    start + period.mul_f64(f64::from(number) / f64::from(seats)),
+                    start + period.mul_f64(f64::from(number) / f64::from(players)),
                     period,
                 )
             });
             let seen = Arc::clone(&seen);
             running.spawn(async move {
-                seat.keep_taking_over(&nodes, start + pace.time, turns, &seen)
+                player
+                    .keep_taking_over(&nodes, start + pace.time, turns, &seen)
                     .await;
-                (seat, SystemClock.now())
+                (player, SystemClock.now())
             });
         }
         let end = self.sit_down(running).await;
@@ -121,18 +124,22 @@ impl Seats {
         all
     }
 
-    /// Messages from each seat's device to the next one's, one at a time.
+    /// Sends messages from each player's device to the next player's, one at a time.
     pub(super) async fn talk(&mut self, time: Duration) -> TakeoverSample {
         let start = SystemClock.now();
-        let uids: Vec<Uid> = self.seats.iter().map(|seat| seat.uid.clone()).collect();
+        let uids: Vec<Uid> = self
+            .players
+            .iter()
+            .map(|player| player.uid.clone())
+            .collect();
         let mut running = JoinSet::new();
         let seen = Arc::new(Notes::default());
-        for (number, mut seat) in self.seats.drain(..).enumerate() {
+        for (number, mut player) in self.players.drain(..).enumerate() {
             let to = uids[(number + 1) % uids.len()].clone();
             let seen = Arc::clone(&seen);
             running.spawn(async move {
-                seat.keep_talking(&to, start + time, &seen).await;
-                (seat, SystemClock.now())
+                player.keep_talking(&to, start + time, &seen).await;
+                (player, SystemClock.now())
             });
         }
         let end = self.sit_down(running).await;
@@ -141,20 +148,20 @@ impl Seats {
         all
     }
 
-    /// Waits for everybody, and says when the last one was done.
-    async fn sit_down(&mut self, running: JoinSet<(Seat, Moment)>) -> Moment {
+    /// Waits for all players; returns the moment when the last one was done.
+    async fn sit_down(&mut self, running: JoinSet<(Player, Moment)>) -> Moment {
         let mut last = SystemClock.now();
-        for (at, (seat, ended)) in running.join_all().await.into_iter().enumerate() {
+        for (at, (player, ended)) in running.join_all().await.into_iter().enumerate() {
             last = if at == 0 { ended } else { last.max(ended) };
-            self.seats.push(seat);
+            self.players.push(player);
         }
         last
     }
 
-    /// Everybody leaves.
+    /// Closes all sessions.
     pub(super) async fn leave(self) {
-        let leaving = self.seats.into_iter().map(|mut seat| async move {
-            if let Some(mut client) = seat.client.take() {
+        let leaving = self.players.into_iter().map(|mut player| async move {
+            if let Some(mut client) = player.client.take() {
                 let _ = client.leave().await;
             }
         });
@@ -162,13 +169,13 @@ impl Seats {
     }
 }
 
-impl Seat {
+impl Player {
     /// The node of the present step: each is used twice in a row.
     fn node(&self, nodes: &[SocketAddr]) -> SocketAddr {
         nodes[(self.step / 2) % nodes.len()]
     }
 
-    /// Has a device in, if there is none.
+    /// Logs a device in, if none is.
     async fn enter(&mut self, nodes: &[SocketAddr]) -> Result<()> {
         if self.client.is_none() {
             let mut client = Client::connect(self.node(nodes)).await?;
@@ -199,7 +206,7 @@ impl Seat {
         }
     }
 
-    /// One takeover. What is late because the one before took long counts from when it was due.
+    /// One takeover. A takeover that the one before delayed counts from the time when it was due.
     async fn take_over(
         &mut self,
         nodes: &[SocketAddr],
@@ -227,7 +234,7 @@ impl Seat {
             let told = old.told().await?;
             Ok::<_, anyhow::Error>((told, old.leave().await?))
         });
-        // A login that is not let in takes nobody over, so its answer comes first then.
+        // A refused login takes over from nobody, so its answer comes first then.
         let (confirmed, (told, gone)) = match select(answering, ending).await {
             Either::Left((confirmed, ending)) => (confirmed?, ending.await?),
             Either::Right((ended, answering)) => (answering.await?, ended?),
@@ -270,7 +277,7 @@ impl Seat {
     }
 }
 
-/// Sends a message and waits until its outcome is told.
+/// Sends a message and waits for its outcome.
 async fn talk(client: &mut Client, to: &Uid, id: &str) -> Result<()> {
     let frame = json!({"type": "send", "to": to, "body": "hello", "id": id});
     client.send(&frame.to_string()).await?;

@@ -1,4 +1,5 @@
-//! Takeovers among real gateway nodes, with real WebSocket clients: how many, how fast, and whether they go right.
+//! Takeovers among real gateway nodes, with real WebSocket clients: how many, how fast, and whether
+//! they go right.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -29,19 +30,19 @@ pub(crate) use self::{
 };
 use self::{
     group::Group,
-    load::{Pace, Seats},
+    load::{Pace, Players},
 };
 
-/// Not measured: connections between the nodes are made, buffers grow.
+/// Not measured: nodes connect to each other and buffers grow in this time.
 const WARMUP: Duration = Duration::from_millis(300);
 
-/// A part of each round's time is for messages.
+/// The share of each round that is spent on messages.
 const MESSAGES: f64 = 0.25;
 
-/// How nodes route, the first one being what the other is compared with.
+/// The ways in which nodes route; the first one is the base of the comparison.
 pub(crate) const ROUTES: [&str; 2] = ["fenced", "locked"];
 
-/// What is measured.
+/// The options of one measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
     /// Accounts that are taken over at the same time.
@@ -50,11 +51,11 @@ pub(crate) struct Load {
     pub(crate) nodes: u32,
     /// Whether each node is a process.
     pub(crate) processes: bool,
-    /// Ways of routing, each with a group of nodes of its own.
+    /// The ways of routing, each with a group of nodes of its own.
     pub(crate) routes: &'static [&'static str],
-    /// Logins per second; `None` = as many as there can be.
+    /// Logins per second; with `None` as many as possible.
     pub(crate) rate: Option<f64>,
-    /// For each way of routing, over all rounds.
+    /// The time for each way of routing, over all rounds.
     pub(crate) time: Duration,
     pub(crate) rounds: u32,
 }
@@ -63,7 +64,7 @@ pub(crate) struct Load {
 struct Arm {
     route: &'static str,
     group: Group,
-    seats: Seats,
+    players: Players,
 }
 
 /// Measures ways of routing, in interleaved rounds. Cancelling it ends the nodes.
@@ -72,16 +73,16 @@ pub(crate) async fn measure(ground: &Ground, load: &Load) -> Result<TakeoverRepo
     for route in load.routes {
         let settings = [("route", *route)];
         let group = Group::start(ground, route, load.nodes, load.processes, &settings).await?;
-        let seats = Seats::new(ground, &group, route, load.callers)?;
+        let players = Players::new(ground, &group, route, load.callers)?;
         arms.push(Arm {
             route,
             group,
-            seats,
+            players,
         });
     }
     let mut samples = Vec::new();
     for round in 0..load.rounds {
-        // Every other round goes backwards, so that no arm always runs after the same neighbour.
+        // Every other round runs backwards, so that no arm always follows the same neighbour.
         let mut order: Vec<usize> = (0..arms.len()).collect();
         if round % 2 == 1 {
             order.reverse();
@@ -92,7 +93,7 @@ pub(crate) async fn measure(ground: &Ground, load: &Load) -> Result<TakeoverRepo
     }
     samples.sort_by_key(|sample| load.routes.iter().position(|route| *route == sample.arm));
     for arm in arms {
-        arm.seats.leave().await;
+        arm.players.leave().await;
         arm.group.stop().await;
     }
     ground.tidy().await?;
@@ -111,14 +112,14 @@ impl Arm {
             time,
             rate: load.rate,
         };
-        self.seats.take_over(pace(WARMUP.min(time))).await;
+        self.players.take_over(pace(WARMUP.min(time))).await;
         let before = self.group.calls();
         let mut sample = self
-            .seats
+            .players
             .take_over(pace(time.mul_f64(1.0 - MESSAGES)))
             .await;
         let after = self.group.calls();
-        let talked = self.seats.talk(time.mul_f64(MESSAGES)).await;
+        let talked = self.players.talk(time.mul_f64(MESSAGES)).await;
         sample.add(&talked);
         sample.arm = self.route.to_owned();
         sample.round = round;

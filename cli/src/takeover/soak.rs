@@ -1,5 +1,5 @@
-//! Contended logins for as long as somebody likes: a few accounts, many devices of each at once, on all nodes, judged while
-//! they run.
+//! Contended logins, for as long as is asked: a few accounts, many devices of each at once, on all
+//! nodes, judged while they run.
 
 use std::{
     net::SocketAddr,
@@ -24,20 +24,22 @@ use super::{
 };
 use crate::progress::Progress;
 
-/// Devices of an account that log in at once, where there are as many.
+/// Devices of one account that log in at once, if there are as many.
 const CROWD: u32 = 8;
 
-/// What nodes that reach each other need to settle: the kick budget, and slack. What takes longer is counted.
+/// The time in which nodes that reach each other settle a contest: the kick budget, and slack.
+/// Slower contests are counted.
 const PROMPT: Duration = Duration::from_millis(1250);
-/// What they need when they do not: a node lease, and slack. What takes longer is a violation.
+/// The time in which nodes that cannot reach each other settle it: a node lease, and slack. A
+/// slower contest is a violation.
 const LEASE: Duration = Duration::from_secs(9);
 const SLACK: Duration = Duration::from_millis(250);
 
 const TICK: Duration = Duration::from_millis(20);
-/// Progress is told so often where there is no terminal.
+/// Progress is printed this many times where there is no terminal.
 const PARTS: u64 = 10;
 
-/// What is done.
+/// The options of one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Soak {
     pub(crate) logins: u64,
@@ -47,7 +49,7 @@ pub(crate) struct Soak {
     pub(crate) processes: bool,
 }
 
-/// What came of it.
+/// The figures of one run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SoakReport {
     workload: &'static str,
@@ -65,18 +67,18 @@ pub(crate) struct SoakReport {
     contests: u64,
     seconds: f64,
     logins_per_second: f64,
-    /// Contests that took longer to settle than nodes need that reach each other.
+    /// Contests that took longer than nodes need that reach each other.
     late: u64,
     longest_settling_ms: u64,
-    /// More than one winner.
+    /// Contests with more than one winner.
     duplicates: usize,
-    /// No winner.
+    /// Contests without a winner.
     zero_winners: usize,
-    /// These two, and whatever else was wrong.
+    /// These two, and all other violations.
     pub(crate) violations: Vec<String>,
 }
 
-/// What all accounts share.
+/// The state that all accounts share.
 #[derive(Debug)]
 struct Scene {
     nodes: Vec<SocketAddr>,
@@ -84,7 +86,7 @@ struct Scene {
     judge: Mutex<Judge>,
     tally: Mutex<Tally>,
     progress: Progress,
-    /// Logins that are still to be begun.
+    /// Logins that have not begun.
     left: AtomicU64,
     clients: AtomicU64,
     running_us: AtomicU64,
@@ -104,7 +106,7 @@ struct Tally {
     longest_us: u64,
 }
 
-/// Logs in until enough have, or something is wrong. Cancelling it ends the nodes.
+/// Logs in until the number is reached or a violation is found. Cancelling it ends the nodes.
 pub(crate) async fn soak(ground: &Ground, soak: &Soak) -> Result<SoakReport> {
     let group = Group::start(ground, "s", soak.nodes, soak.processes, &[]).await?;
     let store = ground.client().await?;
@@ -112,7 +114,7 @@ pub(crate) async fn soak(ground: &Ground, soak: &Soak) -> Result<SoakReport> {
     let accounts = (soak.devices / crowd).max(1);
     let mut rules = Rules::default();
     rules.node_lease = LEASE;
-    // Contests that take longer than the kick budget are counted apart.
+    // Contests that take longer than the kick budget are counted separately.
     rules.reachable = false;
     rules.slack = SLACK;
     let scene = Arc::new(Scene {
@@ -154,7 +156,8 @@ pub(crate) async fn soak(ground: &Ground, soak: &Soak) -> Result<SoakReport> {
 }
 
 impl Scene {
-    /// Contests of one account, one after the other. The winner of one is taken over in the next.
+    /// Contests of one account, one after the other. Each one takes over from the winner of the one
+    /// before.
     async fn account(self: Arc<Self>, uid: Uid, token: String) -> Result<()> {
         let mut devices = JoinSet::new();
         let mut round = 0_usize;
@@ -192,13 +195,13 @@ impl Scene {
                 devices.spawn(async move { scene.device(client, &token, &stamp, &answered).await });
             }
             self.settle(&uid, crowd, &answered).await?;
-            // Those that have ended.
+            // Tasks that have ended are removed.
             while devices.try_join_next().is_some() {}
         }
         Ok(())
     }
 
-    /// How many logins are begun now.
+    /// The number of logins that begin now.
     fn begin(&self) -> u64 {
         let crowd = u64::from(self.crowd);
         let take = |left: u64| Some(left.saturating_sub(crowd));
@@ -209,7 +212,7 @@ impl Scene {
         before.min(crowd)
     }
 
-    /// One device: logs in, and goes when it is told.
+    /// One device: logs in, and leaves when its notice comes.
     async fn device(
         &self,
         mut client: Client,
@@ -256,7 +259,7 @@ impl Scene {
         }
     }
 
-    /// Notes an answer to a login; says whether the client is in.
+    /// Records an answer to a login; returns whether the client is logged in.
     fn answered(&self, stamp: &Seen, frame: &Frame) -> bool {
         match (frame.kind.as_str(), frame.session, frame.r#gen) {
             ("login_ok", Some(session), Some(r#gen)) => {
@@ -281,7 +284,7 @@ impl Scene {
         }
     }
 
-    /// Waits until everybody was answered and one is left, or the time for that is over; then the judge looks.
+    /// Waits until every device has its answer and one is left, or until the deadline; then judges.
     async fn settle(&self, uid: &Uid, crowd: u64, answered: &watch::Sender<u64>) -> Result<()> {
         let mut news = answered.subscribe();
         let all = news.wait_for(|answered| *answered >= crowd);
@@ -368,7 +371,7 @@ impl Scene {
     }
 }
 
-/// The time for which this process ran: a machine that is stopped for a while must not look like a node that was late.
+/// The running time of this process: a pause of the whole machine must not look like a late node.
 async fn keep_time(scene: Arc<Scene>) {
     let mut last = SystemClock.now();
     loop {
@@ -405,7 +408,8 @@ impl std::fmt::Display for SoakReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,
-            "{} contended logins on {} in {:.1} s ({:.0}/s): {} accounts, {} devices of each at once, {} nodes",
+            "{} contended logins on {} in {:.1} s ({:.0}/s): {} accounts, {} devices of each at \
+            once, {} nodes",
             self.logins,
             self.backend,
             self.seconds,
@@ -416,7 +420,8 @@ impl std::fmt::Display for SoakReport {
         )?;
         writeln!(
             f,
-            "{} admitted, {} overtaken, {} busy, {} failed; {} contests, {} settled late, the slowest in {} ms",
+            "{} admitted, {} overtaken, {} busy, {} failed; {} contests, {} settled late, the \
+            slowest in {} ms",
             self.admitted,
             self.overtaken,
             self.busy,

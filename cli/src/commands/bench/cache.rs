@@ -1,4 +1,4 @@
-//! `distlock bench --workload cache`: callers that want one value, with the guard and without.
+//! `distlock bench --workload cache`: many callers want one value, with the guard and without.
 
 use std::{
     sync::{
@@ -25,7 +25,7 @@ const TTL: Duration = Duration::from_millis(200);
 /// How long a load takes.
 const LOAD: Duration = Duration::from_millis(20);
 
-/// One way of getting the value. A cycle is one look.
+/// One way to get the value. A cycle is one read.
 struct Way {
     key: String,
     reader: Reader,
@@ -34,7 +34,7 @@ struct Way {
 
 enum Reader {
     Guarded(CacheGuard),
-    /// Cache-aside: whoever finds nothing loads.
+    /// Cache-aside: each caller that finds nothing loads the value.
     Naive(Arc<dyn Cache>),
 }
 
@@ -75,7 +75,7 @@ impl Subject for Way {
     }
 }
 
-/// Nobody has a lock, so all have the same token.
+/// No lock is taken, so all loads have the same token.
 fn unguarded(value: Option<Vec<u8>>) -> distlock::Result<Loaded> {
     Ok(Loaded {
         value: value.map(Arc::from),
@@ -99,7 +99,7 @@ pub(super) async fn measured(context: &Context, options: &Options) -> Outcome<Re
     report
 }
 
-/// With the guard, and without.
+/// Measures with the guard and without.
 pub(crate) async fn side_by_side(
     target: &Target,
     store: &Store,
@@ -125,11 +125,11 @@ pub(crate) async fn side_by_side(
     Ok(measure(&arms, Workload::Cache, options).await?)
 }
 
-/// The cache that goes with the store.
+/// The cache that belongs to the store.
 fn cache(target: &Target, store: &Store) -> Outcome<Arc<dyn Cache>> {
     let url = target.reveal_url();
     Ok(match target.scheme().as_deref() {
-        // Options are those of the locks' store.
+        // The URL's options are those of the lock store.
         Some("redis") => Arc::new(RedisCache::new(url.split('?').next().unwrap_or_default())?),
         _ if store.records().tells_ages() => Arc::new(RecordsCache::new(store)?),
         _ => Arc::new(MemoryCache::new(100)),

@@ -1,4 +1,5 @@
-//! `distlock bench --workload counters`: the ways of counting what is unread, side by side.
+//! `distlock bench --workload counters`: unread counters in each way that the store knows, side by
+//! side.
 
 use std::sync::Arc;
 
@@ -14,18 +15,18 @@ use crate::{
     output,
 };
 
-/// The user whose counters all callers change, unless it is named. The same in every run, so that a
-/// few small records are all that is left behind.
+/// The user whose counters all callers change, unless --name gives another. It is the same in every
+/// run, so that only a few small records remain.
 const USER: &str = "bench:counters";
 const CONVERSATIONS: usize = 8;
-/// After so many increments a conversation is read.
+/// Increments between two reads of a conversation.
 const INCREMENTS: u64 = 4;
 
-/// A way of counting. A cycle is an increment, and after every fourth a clear.
+/// A way of counting. A cycle is an increment; every fourth cycle also clears.
 struct Way {
     name: &'static str,
     counters: Arc<dyn UnreadCounters>,
-    /// `None` where it does not go through the store that is counted.
+    /// `None` for a way that bypasses the counted store.
     calls: Option<Arc<CountingStore>>,
     user: String,
 }
@@ -68,7 +69,7 @@ impl Way {
                     sum += unread.conversation;
                     totals.push(unread.total);
                 }
-                // Nobody has counted there.
+                // The counter does not exist yet.
                 Err(error) if error.kind() == distlock::ErrorKind::InvalidArgument => {}
                 Err(error) => return Err(error.into()),
             }
@@ -89,7 +90,7 @@ pub(super) async fn measured(context: &Context, options: &Options) -> Outcome<Re
     report
 }
 
-/// Every way that the store knows. Fails where a total is wrong at the end.
+/// Measures every way that the store knows. Fails if a total is wrong at the end.
 pub(crate) async fn side_by_side(
     target: &Target,
     store: &Store,
@@ -141,7 +142,7 @@ async fn ways(target: &Target, store: &Store, user: &str) -> Outcome<Vec<Way>> {
         ),
     ];
     let url = target.reveal_url();
-    // Options are those of the locks' store.
+    // The URL's options are those of the lock store.
     let url = url.split('?').next().unwrap_or_default();
     match target.scheme().as_deref() {
         Some("redis") => {

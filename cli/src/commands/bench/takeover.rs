@@ -1,4 +1,4 @@
-//! `distlock bench --workload takeover`: measure the kick-out flow.
+//! `distlock bench --workload takeover`: measures the kick-out flow.
 
 use std::{fmt::Display, time::Duration};
 
@@ -15,10 +15,10 @@ use crate::{
     takeover::{self, Flood, Ground, Load, ROUTES, Soak},
 };
 
-/// Accounts at the same time when nobody says.
+/// Accounts at the same time, by default.
 const CALLERS: u32 = 64;
 
-/// Logins beside strangers when nobody says.
+/// Logins per second beside strangers, by default.
 const LOGINS_PER_SECOND: f64 = 50.0;
 
 /// The options that this workload shares with the others.
@@ -33,7 +33,8 @@ pub(super) struct TakeoverRounds {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Options of --workload takeover")]
 pub(super) struct Takeover {
-    /// Logins per second in all; latencies count from when each was due. As many as there can be unless set
+    /// Logins per second in all; latencies count from when each was due. As many as there can be
+    /// unless set
     #[arg(long, value_name = "LOGINS", value_parser = rate)]
     rate: Option<f64>,
     /// How many gateway nodes [default: 2]
@@ -42,21 +43,37 @@ pub(super) struct Takeover {
     /// Run each node as a process of its own; store operations cannot be counted then
     #[arg(long)]
     processes: bool,
-    /// Instead: so many logins of few accounts, many devices of each at once, checked for duplicates and for contests
-    /// without a winner while they run; ends with 1 when one is found
-    #[arg(long, value_name = "N", conflicts_with_all = ["rate", "idle"], value_parser = clap::value_parser!(u64).range(1..))]
+    /// Instead: so many logins of few accounts, many devices of each at once, checked for
+    /// duplicates and for contests without a winner while they run; ends with 1 when one is found
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with_all = ["rate", "idle"],
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     logins: Option<u64>,
     /// Instead: the memory of one node, a process of its own, with so many sessions that do nothing
-    #[arg(long, value_name = "N", conflicts_with_all = ["rate", "processes", "nodes"], value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with_all = ["rate", "processes", "nodes"],
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
     idle: Option<u32>,
-    /// Instead: so many connections of strangers that drop at once, the store's calls meanwhile, and the latency of others'
-    /// logins (50 a second unless --rate is given, for --seconds) with them and without them
-    #[arg(long, value_name = "N", conflicts_with_all = ["processes", "nodes", "logins", "idle"], value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Instead: so many connections of strangers that drop at once, the store's calls meanwhile,
+    /// and the latency of others' logins (50 a second unless --rate is given, for --seconds) with
+    /// them and without them
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with_all = ["processes", "nodes", "logins", "idle"],
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
     flood: Option<u32>,
 }
 
 impl Takeover {
-    /// A flag that another workload does not understand.
+    /// The first flag that belongs to this workload only.
     pub(super) fn given(&self) -> Option<&'static str> {
         [
             (self.rate.is_some(), "--rate"),
@@ -95,7 +112,7 @@ impl Takeover {
             )));
         }
         let mut signals = Signals::catch()?;
-        // Its nodes and their processes go away with the future, so an interruption must reach it.
+        // The nodes and their processes go away with the future, so a signal must drop it.
         let outcome = tokio::select! {
             outcome = Box::pin(self.measure(callers, common, &ground, context)) => outcome,
             signal = signals.next_ending() => {

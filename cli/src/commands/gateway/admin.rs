@@ -1,4 +1,5 @@
-//! `distlock gateway kick|lookup|ban|drain|nodes`: what an administrator asks of a running node, over its admin HTTP.
+//! `distlock gateway kick|lookup|ban|drain|nodes`: an administrator's orders to a running node,
+//! over its admin HTTP.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -14,9 +15,9 @@ use crate::{
 
 /// End sessions, wherever they are.
 ///
-/// Exit codes: 0 every session is known to be gone (also when there was none), 75 a node has not confirmed yet and will
-/// find out by itself, 64 bad usage, 69 the admin HTTP cannot be reached or failed, or an account could not be changed, 77 the
-/// admin token is wrong.
+/// Exit codes: 0 every session is known to be gone (also when there was none), 75 a node has not
+/// confirmed yet and will find out by itself, 64 bad usage, 69 the admin HTTP cannot be reached or
+/// failed, or an account could not be changed, 77 the admin token is wrong.
 #[derive(Args, Debug)]
 #[command(
     after_help = KICK_EXAMPLES,
@@ -28,7 +29,7 @@ pub(crate) struct Kick {
     admin: AdminAddress,
     #[command(flatten)]
     target: KickTarget,
-    /// What the client is told
+    /// Reason that the client is given
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Only say which sessions would be ended
@@ -64,8 +65,8 @@ Examples:
 
 /// Show an account: its sessions, its ban, and how the nodes stand that they live on.
 ///
-/// Exit codes: 0 the account was looked up, logged in or not, 64 bad usage, 69 the admin HTTP cannot be reached or failed,
-/// 77 the admin token is wrong.
+/// Exit codes: 0 the account was looked up, logged in or not, 64 bad usage, 69 the admin HTTP
+/// cannot be reached or failed, 77 the admin token is wrong.
 #[derive(Args, Debug)]
 #[command(after_help = LOOKUP_EXAMPLES)]
 pub(crate) struct Lookup {
@@ -83,8 +84,8 @@ Examples:
 
 /// Ban an account: its sessions end and nobody gets in, for a while or until the ban is lifted.
 ///
-/// Exit codes: 0 the account is banned, or its ban was lifted, 76 there was no ban to lift, 64 bad usage, 69 the admin HTTP
-/// cannot be reached or failed, 77 the admin token is wrong.
+/// Exit codes: 0 the account is banned, or its ban was lifted, 76 there was no ban to lift, 64 bad
+/// usage, 69 the admin HTTP cannot be reached or failed, 77 the admin token is wrong.
 #[derive(Args, Debug)]
 #[command(after_help = BAN_EXAMPLES)]
 pub(crate) struct Ban {
@@ -94,9 +95,14 @@ pub(crate) struct Ban {
     #[arg(value_name = "UID")]
     uid: String,
     /// How long; without end unless given
-    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = values::duration,
+        allow_hyphen_values = true
+    )]
     ttl: Option<Duration>,
-    /// What the client is told
+    /// Reason that the client is given
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Lift the ban
@@ -109,10 +115,11 @@ Examples:
   distlock gateway ban mallory --ttl 24h --reason spam
   distlock gateway ban mallory --lift";
 
-/// Drain the node that is asked: it takes no further login and sends its sessions elsewhere, so many a second.
+/// Drain the node that is asked: it takes no further login and sends its sessions elsewhere, so
+/// many a second.
 ///
-/// Exit codes: 0 the node drains, or takes logins again, 64 bad usage, 69 the admin HTTP cannot be reached or failed, 77 the
-/// admin token is wrong.
+/// Exit codes: 0 the node drains, or takes logins again, 64 bad usage, 69 the admin HTTP cannot be
+/// reached or failed, 77 the admin token is wrong.
 #[derive(Args, Debug)]
 #[command(after_help = DRAIN_EXAMPLES)]
 pub(crate) struct Drain {
@@ -133,8 +140,8 @@ Examples:
 
 /// List the nodes that hold their lease.
 ///
-/// Exit codes: 0 the nodes were listed, 64 bad usage, 69 the admin HTTP cannot be reached or failed, 77 the admin token is
-/// wrong.
+/// Exit codes: 0 the nodes were listed, 64 bad usage, 69 the admin HTTP cannot be reached or
+/// failed, 77 the admin token is wrong.
 #[derive(Args, Debug)]
 #[command(after_help = NODES_EXAMPLES)]
 pub(crate) struct Nodes {
@@ -214,7 +221,7 @@ fn show_kicked(answer: &Value, context: &Context) -> Outcome<()> {
 impl Lookup {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         if self.uid.is_empty() {
-            // It would be another address of the node.
+            // An empty account would make the path of another resource.
             return Err(Failure::usage("uid is empty"));
         }
         let admin = AdminHttp::new(context, &self.admin)?;

@@ -15,9 +15,9 @@ use crate::{
     exit::{Failure, Outcome, code},
 };
 
-/// Ending all sessions of a large directory takes its time.
+/// Ending all sessions of a large directory takes a while.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// More than any answer has.
+/// Longer than any answer.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
 const HTTP: &str = "http";
 const HTTPS: &str = "https";
@@ -25,11 +25,11 @@ const HTTPS: &str = "https";
 /// The variable that names the node.
 const ADDRESS: &str = "DISTLOCK_GATEWAY_ADMIN";
 
-/// Where the node's administrators are served.
+/// The address of the node's admin HTTP.
 #[derive(Args, Debug)]
 pub(super) struct AdminAddress {
-    /// The node's admin HTTP [default: admin_listen of the configuration, http://127.0.0.1:7432]. By
-    /// https:// it must be known to the system's authorities, or to those in SSL_CERT_FILE
+    /// The node's admin HTTP [default: admin_listen of the configuration, http://127.0.0.1:7432].
+    /// By https:// it must be known to the system's authorities, or to those in SSL_CERT_FILE
     #[arg(
         long,
         value_name = "URL",
@@ -46,25 +46,27 @@ pub(super) struct AdminHttp {
 }
 
 impl AdminHttp {
-    /// The address from flag, variable or configuration; the token never from a flag.
+    /// Reads the address from flag, variable or configuration. The token never comes from a flag.
     pub(super) fn new(context: &Context, address: &AdminAddress) -> Outcome<Self> {
         if context.backend_is_flag() {
             return Err(Failure::usage(
-                "the argument '--backend <URL>' says nothing here: the node at --admin has its own store",
+                "the argument '--backend <URL>' says nothing here: the node at --admin has its \
+                own store",
             ));
         }
         let config = Settings::read(context)?.config;
-        // An empty variable names nothing; an empty flag was meant to name something.
+        // An empty variable counts as unset; an empty flag is a mistake.
         let unset = std::env::var_os(ADDRESS).is_some_and(|value| value.is_empty());
         let given = address.admin.as_ref();
         let (scheme, authority) = match given.filter(|url| !(url.is_empty() && unset)) {
             None if config.tls_cert.is_some() => (HTTPS, config.admin_listen.clone()),
             None => (HTTP, config.admin_listen.clone()),
             Some(url) => {
-                // It is not shown: a password may stand anywhere in it.
+                // The message does not quote the URL: a password may stand anywhere in it.
                 let refused = |why: &str| {
                     Failure::usage(format!(
-                        "--admin (or DISTLOCK_GATEWAY_ADMIN) {why}: write http://HOST:PORT or https://HOST:PORT and nothing else"
+                        "--admin (or DISTLOCK_GATEWAY_ADMIN) {why}: write http://HOST:PORT or \
+                        https://HOST:PORT and nothing else"
                     ))
                 };
                 let (scheme, authority) = match url.split_once("://") {
@@ -90,7 +92,7 @@ impl AdminHttp {
         })
     }
 
-    /// Asks, and gives the answer of a request that went well.
+    /// Sends one request and returns the answer of one that succeeded.
     pub(super) async fn ask(
         &self,
         method: &str,
@@ -167,7 +169,7 @@ impl AdminHttp {
     }
 }
 
-/// A text as a part of a path or a query.
+/// A text, escaped for a path or a query.
 pub(super) fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {

@@ -93,7 +93,7 @@ impl Node {
         }
         let events = gateway.events();
         if let Err(failure) = output::json(gateway.ready()) {
-            // A node whose addresses nobody learns is of no use.
+            // Without its addresses nobody could use the node.
             let ended = gateway.run(std::future::ready(())).await;
             store.close().await;
             ended?;
@@ -118,7 +118,7 @@ impl Node {
         Ok(code::OK)
     }
 
-    /// Resolves at TERM, at INT, and when the parent has died if that was asked for.
+    /// Resolves at TERM, at INT, and at the parent's death if `--exit-with-stdin` asks for that.
     fn shutdown(&self) -> Outcome<impl Future<Output = ()> + use<>> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -139,7 +139,7 @@ impl Node {
     }
 }
 
-/// Every connection is an open file.
+/// Raises the limit of open files: every connection is one.
 fn raise_open_files(max_connections: usize) {
     let files = limits::raise_open_files();
     if usize::try_from(files).is_ok_and(|files| files < max_connections) {
@@ -151,8 +151,8 @@ fn raise_open_files(max_connections: usize) {
     }
 }
 
-/// A token that was made for this run is told to whoever reads the node's output, as development
-/// servers do. One of the configuration is never shown.
+/// Prints the admin token that was made for this run, as development servers do. A token of the
+/// configuration is never printed.
 fn tell_admin_token(token: &str, page: &str) {
     output::tell(format_args!(
         "no admin_token is set; for this run it is {token}\n\
@@ -171,11 +171,11 @@ async fn reload(certificates: Certificates, mut hangups: Signal) {
     }
 }
 
-/// How long a node stays to have its last events printed.
+/// Time for the last events to be printed after the node has ended.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
 
-/// Prints events until the node is gone, then ends the receiver that it gives. On a thread of its own: a pipe that nobody
-/// reads must hold up the printing and nothing else.
+/// Prints events until the node is gone, then ends the returned receiver. It uses a thread of its
+/// own: a pipe that nobody reads must block the printing only.
 fn print(mut events: broadcast::Receiver<Event>) -> distlock::Result<oneshot::Receiver<()>> {
     let (printing, printed) = oneshot::channel();
     std::thread::Builder::new()
@@ -184,7 +184,7 @@ fn print(mut events: broadcast::Receiver<Event>) -> distlock::Result<oneshot::Re
             let _printing: oneshot::Sender<()> = printing;
             loop {
                 match events.blocking_recv() {
-                    // Whoever read our output may go away; the node serves on.
+                    // The reader of our output may go away; the node goes on.
                     Ok(event) => drop(output::json(&event)),
                     Err(RecvError::Lagged(missed)) => {
                         tracing::warn!(missed, "events were not printed: the output is too slow");
@@ -197,7 +197,8 @@ fn print(mut events: broadcast::Receiver<Event>) -> distlock::Result<oneshot::Re
     Ok(printed)
 }
 
-/// Resolves when standard input ends. On a thread of its own: a blocked read cannot be cancelled.
+/// Resolves when standard input ends. It uses a thread of its own: a blocked read cannot be
+/// cancelled.
 fn stdin_ends() -> distlock::Result<oneshot::Receiver<()>> {
     let (tell, ended) = oneshot::channel();
     std::thread::Builder::new()

@@ -10,7 +10,7 @@ use crate::{
     output,
 };
 
-/// The settings so far, with the place of each.
+/// The settings so far, and the place where each was given.
 pub(super) struct Settings<'a> {
     pub(super) config: GatewayConfig,
     file: &'a Config,
@@ -19,7 +19,7 @@ pub(super) struct Settings<'a> {
 }
 
 impl<'a> Settings<'a> {
-    /// The `[gateway]` table with the secrets of the environment.
+    /// Reads the `[gateway]` table and the secrets of the environment.
     pub(super) fn read(context: &'a Context) -> Outcome<Self> {
         let file = context.config()?;
         let mut settings = Self {
@@ -62,7 +62,7 @@ impl<'a> Settings<'a> {
         Ok(done.map_err(|error| self.blame(error))?)
     }
 
-    /// The error with the place of the key that it is about.
+    /// The error, with the place where its key was given.
     pub(super) fn blame(&self, error: Error) -> Error {
         let Some(key) = GatewayConfig::key_of(&error) else {
             return error;
@@ -179,7 +179,7 @@ impl FromArgMatches for Flags {
             .filter_map(|(key, _)| {
                 let value = matches.get_one::<String>(key)?;
                 let place = match matches.value_source(key) {
-                    // As with every other variable, an empty one names nothing.
+                    // An empty variable counts as unset, as everywhere in this tool.
                     Some(ValueSource::EnvVariable) if value.is_empty() => return None,
                     Some(ValueSource::EnvVariable) => variable(key),
                     _ => format!("--{}", key.replace('_', "-")),

@@ -1,4 +1,4 @@
-//! `distlock gateway token`: a login token, for trying things out.
+//! `distlock gateway token`: mints a login token, for trying things out.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use crate::{
 
 /// Mint a login token, for trying things out.
 ///
-/// The key is `token_key` of the configuration file's [gateway] table, or DISTLOCK_GATEWAY_TOKEN_KEY.
+/// The key is `token_key` of the configuration file's [gateway] table, or
+/// DISTLOCK_GATEWAY_TOKEN_KEY.
 #[derive(Args, Debug)]
 #[command(after_help = TOKEN_EXAMPLES)]
 pub(super) struct Token {

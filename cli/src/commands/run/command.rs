@@ -1,4 +1,5 @@
-//! A command under a lock: started, supervised, and watched over should its supervisor be gone.
+//! Starts and supervises a command under a lock. A watchdog ends the command if its supervisor
+//! dies.
 
 use std::{
     ffi::OsString,
@@ -20,15 +21,15 @@ use crate::{
     output, stderr,
 };
 
-/// `ENOEXEC`: a file that may be executed and is no program.
+/// `ENOEXEC`: the file may be executed and is no program.
 const NO_FORMAT: i32 = rustix::io::Errno::NOEXEC.raw_os_error();
 
-/// What runs under a lock.
+/// The command that runs under a lock.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::commands) struct Supervised<'a> {
     pub(in crate::commands) command: &'a [OsString],
     pub(in crate::commands) holder: &'a HolderLabel,
-    /// Between TERM and KILL, where the lock cannot be kept; as long as fits unless it is set.
+    /// Time between TERM and KILL when the lock is lost; the longest that fits the TTL by default.
     pub(in crate::commands) kill_after: Option<Duration>,
 }
 
@@ -41,7 +42,7 @@ impl Supervised<'_> {
         clock: &dyn Clock,
     ) -> Outcome<End> {
         let kill_after = self.kill_after_under(guard);
-        // What the command says comes after what we have said.
+        // The command's output must come after our own.
         stderr::catch_up();
         // This process may have been stopped since the lock was granted.
         if let Err(error) = guard.check() {
@@ -56,7 +57,8 @@ impl Supervised<'_> {
         };
         if let Err(error) = &watchdog {
             output::tell(format_args!(
-                "warning: the command outlives this process if that is killed: it has no watchdog: {error}"
+                "warning: the command outlives this process if that is killed: it has no \
+                watchdog: {error}"
             ));
         }
         let end = Supervision::new(guard, clock, kill_after)
@@ -71,7 +73,7 @@ impl Supervised<'_> {
     fn start(&self, guard: &Guard) -> Outcome<ProcessGroup> {
         let mut command = command_for(self.command, guard.name(), guard.token(), self.holder);
         let started = match ProcessGroup::spawn(&mut command) {
-            // As a shell does with a script that does not say which shell it is for.
+            // A shell, too, runs a script without an interpreter line by itself.
             Err(error) if error.raw_os_error() == Some(NO_FORMAT) => {
                 let script = on_path(&self.command[0]);
                 let words = [OsString::from("/bin/sh"), script];
@@ -88,15 +90,16 @@ impl Supervised<'_> {
         started.map_err(|error| not_started(&self.command[0], &error))
     }
 
-    /// As far as the lease allows that was granted: one that hangs on a session can be shorter than
-    /// what was asked for.
+    /// The time between TERM and KILL under the granted lease, which can be shorter than the TTL
+    /// that was asked for: a lease that hangs on a session is one example.
     fn kill_after_under(&self, guard: &Guard) -> Duration {
         let lease = guard.ttl().duration();
         match self.kill_after {
             None => Duration::from_secs(5).min(lease / 4),
             Some(given) if given > lease / 2 => {
                 output::tell(format_args!(
-                    "warning: --kill-after {given:?} is cut to {:?}: this store's leases last {lease:?}",
+                    "warning: --kill-after {given:?} is cut to {:?}: this store's leases last \
+                    {lease:?}",
                     lease / 2
                 ));
                 lease / 2
@@ -106,8 +109,8 @@ impl Supervised<'_> {
     }
 }
 
-/// With what it is to know of the lock, and nothing else of ours: the backend's URL may have a
-/// password in it.
+/// Builds the command with the lock's name, token and holder in its environment, and without our
+/// own variables: the backend's URL may hold a password.
 pub(in crate::commands) fn command_for(
     words: &[OsString],
     name: &LockName,
@@ -128,7 +131,7 @@ pub(in crate::commands) fn command_for(
     command
 }
 
-/// The file that a command's name stands for: the first that may be executed.
+/// The file of a command's name: the first one on PATH that may be executed.
 fn on_path(program: &OsString) -> OsString {
     if Path::new(program).components().count() > 1 {
         return program.clone();
@@ -140,14 +143,16 @@ fn on_path(program: &OsString) -> OsString {
         .map_or_else(|| program.clone(), PathBuf::into_os_string)
 }
 
-/// Right before a renewal, which happens at a third, just over half of the TTL is left.
+/// Checks that TERM, KILL and the rest of the lease fit. A renewal happens at a third of the TTL,
+/// so just over half of the TTL is left right before it.
 pub(in crate::commands) fn check_kill_after(
     kill_after: Option<Duration>,
     ttl: Duration,
 ) -> Outcome<()> {
     match kill_after {
         Some(given) if given > ttl / 2 => Err(Failure::usage(format!(
-            "--kill-after {given:?} is more than half of the TTL ({ttl:?}): every renewal would come too late"
+            "--kill-after {given:?} is more than half of the TTL ({ttl:?}): every renewal would \
+            come too late"
         ))),
         _ => Ok(()),
     }
@@ -157,7 +162,7 @@ pub(in crate::commands) fn not_started(program: &OsString, error: &io::Error) ->
     let program = excerpt(&program.to_string_lossy());
     let code = match error.kind() {
         io::ErrorKind::NotFound => code::NOT_FOUND,
-        // There is no process to be had, whatever the command is.
+        // The system has no process for any command.
         io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
             let says = format!(
                 "cannot start a process for {program}: raise the limit of processes (ulimit -u, \
@@ -195,7 +200,7 @@ mod tests {
         let locker = locker.build();
         let guard = locker.lock("job").renew(Renew::Manual).acquire();
         let guard = guard.await.unwrap();
-        // As when this process is stopped right here.
+        // The clock advances as if this process had been stopped here.
         clock.advance(guard.ttl().duration());
         let mut signals = Signals::catch().unwrap();
         let supervised = Supervised {

@@ -1,4 +1,4 @@
-//! Watching a command and its lock at the same time, so that the command never outlives the lock.
+//! Watches a command and its lock at the same time, so that the command never outlives the lock.
 
 use std::{process::ExitStatus, time::Duration};
 
@@ -11,27 +11,27 @@ use crate::{
     output::{self, brief},
 };
 
-/// How long the rest of a killed group may take to vanish. It cannot run any code; only a process
-/// stuck in the kernel takes this long, or one of another user, which we may not kill.
+/// The longest time for a killed group to vanish. Killed processes run no code; only one that is
+/// stuck in the kernel takes this long, or one of another user that we may not kill.
 const UNKILLABLE: Duration = Duration::from_secs(10);
 
-/// How often the terminal is looked at while the command is stopped until it gets it.
+/// Time between two looks at the terminal while the command is stopped because it has none.
 const LOOK_FOR_TERMINAL: Duration = Duration::from_millis(100);
 
-/// How it ended.
+/// The end of a supervised command.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::commands) enum End {
     /// The command ended while the lock was held.
     ByItself {
         status: ExitStatus,
-        /// Until when the lock would have been held if it had not been released.
+        /// The deadline of the lock at the command's end.
         held_until: Moment,
-        /// We were told to end, and had the command told.
+        /// The signal that asked us to end; it was passed on to the command.
         told: Option<Signal>,
     },
-    /// The lock was lost, or was about to be, and the command was ended for it.
+    /// The lock was lost, or was about to be, and the command was ended because of it.
     LockLost {
-        /// We were told to end as well.
+        /// The signal that asked us to end, if one did.
         told: Option<Signal>,
     },
 }
@@ -43,9 +43,9 @@ pub(super) struct Supervision<'a> {
     clock: &'a dyn Clock,
     kill_after: Duration,
     terminal: Terminal,
-    /// A signal that means "end" was passed on.
+    /// The signal that asked us to end; it was passed on.
     told: Option<Signal>,
-    /// The group got TERM because the lock is about to lapse.
+    /// Whether the group got TERM because the lease is about to end.
     warned: bool,
     killed: bool,
 }
@@ -63,7 +63,7 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    /// Watches until nobody of the group is left.
+    /// Watches until the group is empty.
     pub(super) async fn watch(
         mut self,
         group: &mut ProcessGroup,
@@ -72,8 +72,8 @@ impl<'a> Supervision<'a> {
         let status = self.leader(group, signals).await;
         self.terminal.take_back();
         self.leftovers(group, signals).await;
-        // A command that ended by itself in the very moment of the loss is no success: it may have
-        // run without the lock.
+        // A command that ended by itself at the moment of the loss is no success: part of it may
+        // have run without the lock.
         if self.warned || self.killed {
             return Ok(End::LockLost { told: self.told });
         }
@@ -90,7 +90,7 @@ impl<'a> Supervision<'a> {
         })
     }
 
-    /// Watches the command itself.
+    /// Watches the command's own process.
     async fn leader(
         &mut self,
         group: &mut ProcessGroup,
@@ -110,7 +110,7 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    /// Ends what the command left running in its group.
+    /// Ends the processes that the command left running in its group.
     async fn leftovers(&mut self, group: &ProcessGroup, signals: &mut Signals) {
         if !group.somebody_lives() {
             return;
@@ -158,7 +158,7 @@ impl<'a> Supervision<'a> {
                 }
             }
             Arrived::Pause => {
-                // The command must not go on while nobody renews its lock.
+                // Nobody renews the lock while we are stopped, so the command must stop too.
                 let had_it = self.terminal.is_given();
                 group.signal(Signal::STOP);
                 self.terminal.take_back();
@@ -168,7 +168,7 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    /// After a pause: goes on if the lock is still held.
+    /// Lets the command go on after a stop, if the lock is still held.
     async fn resume(&mut self, had_terminal: bool, group: &ProcessGroup) {
         self.check_lease(group).await;
         if !self.killed {
@@ -177,7 +177,7 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    /// When the lease must be looked at next.
+    /// Time until the lease needs attention.
     fn next_alarm(&self) -> Duration {
         let left = self.guard.remaining();
         if self.killed {
