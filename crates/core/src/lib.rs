@@ -62,7 +62,6 @@ pub use client::{
     locker::{Locker, LockerBuilder},
     scope::Scope,
     store::Store,
-    ticket::Ticket,
 };
 pub use contract::{
     AcquireRequest, Attempt, Contender, DistLock, Finding, Forced, Grant, HandOver, Health,
@@ -86,6 +85,7 @@ pub use types::{
     ident::{HolderLabel, Meta, OwnerId},
     name::{LockName, RecordKey, decode, encode},
     presentable::{excerpt, path_excerpt, presentable},
+    ticket::Ticket,
     token::{Epoch, FencingToken, micros},
     ttl::{Ttl, margin},
 };

@@ -8,22 +8,13 @@ use crate::{
     client::{
         guard::{Guard, LockWatch},
         guard_set::{self, GuardSet},
-        locker::Inner,
+        options::{LockOptions, take},
         scope::Scope,
     },
-    contract::{AcquireRequest, Attempt},
-    engine::{acquire, bounded::End, claim::Wanted, hold::Renew},
-    types::{
-        duration::written,
-        error::{Error, ErrorKind, Result},
-        ident::{HolderLabel, Meta, OwnerId},
-        name::LockName,
-        ttl::Ttl,
-    },
+    contract::Attempt,
+    engine::{acquire, hold::Renew, parts::LockerParts},
+    types::{error::Result, name::LockName},
 };
-
-/// How long a lock is waited for unless told otherwise.
-const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
 /// Describes one wanted lock. Made by [`Locker::lock`](crate::Locker::lock).
 ///
@@ -48,45 +39,18 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 #[must_use = "nothing is locked until `acquire`, `try_acquire` or `run` is awaited"]
 pub struct LockBuilder {
-    inner: Arc<Inner>,
+    parts: Arc<LockerParts>,
     name: Result<LockName>,
-    options: Options,
+    options: LockOptions,
 }
 
 /// Describes several wanted locks. Made by [`Locker::lock_all`](crate::Locker::lock_all).
 #[derive(Clone, Debug)]
 #[must_use = "nothing is locked until `acquire` is awaited"]
 pub struct LockAllBuilder {
-    inner: Arc<Inner>,
+    parts: Arc<LockerParts>,
     names: Result<Vec<LockName>>,
-    options: Options,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Options {
-    ttl: Option<Duration>,
-    pub(crate) wait: Option<Duration>,
-    holder: Option<String>,
-    meta: Option<String>,
-    pub(crate) renew: Renew,
-    pub(crate) scope: Option<Scope>,
-    pub(crate) min_hold: Duration,
-    gives_up: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            ttl: None,
-            wait: Some(DEFAULT_WAIT),
-            holder: None,
-            meta: None,
-            renew: Renew::Auto,
-            scope: None,
-            min_hold: Duration::ZERO,
-            gives_up: false,
-        }
-    }
+    options: LockOptions,
 }
 
 macro_rules! options {
@@ -152,11 +116,11 @@ macro_rules! options {
 }
 
 impl LockBuilder {
-    pub(crate) fn new(inner: Arc<Inner>, name: Result<LockName>) -> Self {
+    pub(crate) fn new(parts: Arc<LockerParts>, name: Result<LockName>) -> Self {
         Self {
-            inner,
+            parts,
             name,
-            options: Options::default(),
+            options: LockOptions::default(),
         }
     }
 
@@ -177,9 +141,9 @@ impl LockBuilder {
     /// # Cancel safety
     /// Safe: dropping the future leaves the queue, and what was granted meanwhile is given back.
     pub async fn acquire(self) -> Result<Guard> {
-        let wanted = self.options.wanted(&self.inner, self.name?)?;
-        let span = debug_span!("distlock.acquire", lock = ?wanted.request.name, backend = self.inner.backend_name());
-        take(&self.inner, &self.options, wanted)
+        let wanted = self.options.wanted(&self.parts, self.name?)?;
+        let span = debug_span!("distlock.acquire", lock = ?wanted.request.name, backend = self.parts.backend_name());
+        take(&self.parts, &self.options, wanted)
             .instrument(span)
             .await
     }
@@ -193,17 +157,17 @@ impl LockBuilder {
     /// Safe.
     pub async fn try_acquire(self) -> Result<Attempt<Guard>> {
         let Self {
-            inner,
+            parts,
             name,
             mut options,
         } = self;
         options.wait = Some(Duration::ZERO);
-        let wanted = options.wanted(&inner, name?)?;
+        let wanted = options.wanted(&parts, name?)?;
         if let Some(scope) = options.scope.clone() {
-            return scope.try_enter(&inner, wanted, options.min_hold).await;
+            return scope.try_enter(&parts, wanted, options.min_hold).await;
         }
-        let attempt = acquire::try_acquire(&inner, wanted).await?;
-        Ok(attempt.map(|hold| Guard::new(&inner, hold, options.min_hold)))
+        let attempt = acquire::try_acquire(&parts, wanted).await?;
+        Ok(attempt.map(|hold| Guard::new(&parts, hold, options.min_hold)))
     }
 
     /// Takes the lock, runs `work` under it, and releases it. When the lock is lost, the future of `work` is dropped at its
@@ -244,11 +208,11 @@ impl LockBuilder {
 }
 
 impl LockAllBuilder {
-    pub(crate) fn new(inner: Arc<Inner>, names: Result<Vec<LockName>>) -> Self {
+    pub(crate) fn new(parts: Arc<LockerParts>, names: Result<Vec<LockName>>) -> Self {
         Self {
-            inner,
+            parts,
             names,
-            options: Options::default(),
+            options: LockOptions::default(),
         }
     }
 
@@ -264,61 +228,6 @@ impl LockAllBuilder {
     /// # Cancel safety
     /// Safe: dropping the future gives back what was taken.
     pub async fn acquire(self) -> Result<GuardSet> {
-        guard_set::acquire(&self.inner, self.names?, &self.options).await
+        guard_set::acquire(&self.parts, self.names?, &self.options).await
     }
-}
-
-/// Takes one lock as the options say.
-pub(crate) async fn take(inner: &Arc<Inner>, options: &Options, wanted: Wanted) -> Result<Guard> {
-    if let Some(scope) = &options.scope {
-        return scope.enter(inner, wanted, options.min_hold).await;
-    }
-    let hold = acquire::acquire(inner, wanted).await?;
-    Ok(Guard::new(inner, hold, options.min_hold))
-}
-
-impl Options {
-    /// Checks everything before any I/O.
-    pub(crate) fn wanted(&self, inner: &Inner, name: LockName) -> Result<Wanted> {
-        let capabilities = inner.backend().capabilities();
-        let ttl = checked_ttl(inner, self.ttl.unwrap_or(capabilities.default_ttl))?;
-        if self.min_hold > Ttl::MAX.duration() {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("min_hold of {} is over 24 h", written(self.min_hold)),
-            ));
-        }
-        let holder = match &self.holder {
-            Some(label) => HolderLabel::new(label)?,
-            None => inner.default_holder(),
-        };
-        let mut request = AcquireRequest::new(name, OwnerId::new(), ttl, holder);
-        request.meta = self.meta.as_ref().map(Meta::new).transpose()?;
-        Ok(Wanted {
-            request,
-            wait: self.wait,
-            end: End::after(self.wait, &**inner.clock()),
-            renew: self.renew,
-            gives_up: self.gives_up,
-        })
-    }
-}
-
-/// A TTL that this backend accepts.
-pub(crate) fn checked_ttl(inner: &Inner, ttl: Duration) -> Result<Ttl> {
-    let checked = Ttl::new(ttl)?;
-    let least = inner.backend().capabilities().min_ttl;
-    if checked.duration() < least {
-        return Err(Error::new(
-            ErrorKind::InvalidArgument,
-            format!(
-                "ttl of {} is below the {} that {} can keep",
-                written(ttl),
-                written(least),
-                inner.backend_name()
-            ),
-        ));
-    }
-    inner.warn_of_shorter_lease(checked);
-    Ok(checked)
 }

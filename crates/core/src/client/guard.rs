@@ -5,22 +5,22 @@ use std::{fmt, sync::Arc, time::Duration};
 use tracing::{Instrument as _, debug_span};
 
 use crate::{
-    client::{
-        builder::checked_ttl,
-        locker::Inner,
-        ticket::{self, Ticket},
-    },
     contract::LossReason,
     engine::{
         clock::Moment,
         hold::Hold,
-        keeper::as_asked,
+        keeper::renew_for_caller,
+        lifecycle::closed_error,
+        parts::LockerParts,
+        queue::Seat,
         release::{self, LetGo, Released, let_go},
+        ticket_steps,
     },
     fence::Fence,
     types::{
         error::{Error, ErrorKind, Result},
         name::LockName,
+        ticket::Ticket,
         token::{Epoch, FencingToken},
         ttl::Ttl,
     },
@@ -55,7 +55,7 @@ const JOIN: Duration = Duration::from_secs(5);
 /// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
-    inner: Arc<Inner>,
+    parts: Arc<LockerParts>,
     hold: Arc<Hold>,
     /// Whether this guard still counts.
     live: bool,
@@ -72,10 +72,10 @@ pub enum Ended {
 }
 
 impl Guard {
-    pub(crate) fn new(inner: &Arc<Inner>, hold: Arc<Hold>, min_hold: Duration) -> Self {
+    pub(crate) fn new(parts: &Arc<LockerParts>, hold: Arc<Hold>, min_hold: Duration) -> Self {
         hold.hold_at_least(min_hold);
         Self {
-            inner: Arc::clone(inner),
+            parts: Arc::clone(parts),
             hold,
             live: true,
         }
@@ -171,16 +171,19 @@ impl Guard {
     /// # Cancel safety
     /// The extension may or may not happen when the future is dropped; the deadline accounts for both.
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
-        let ttl = checked_ttl(&self.inner, ttl)?;
+        let ttl = self
+            .parts
+            .settings
+            .checked_ttl(self.parts.backend.capabilities(), ttl)?;
         self.check()?;
         // On the keeper's thread: everything that changes one lease travels on one connection, in one order.
         let (answer, answered) = tokio::sync::oneshot::channel();
-        let (shared, hold) = (self.inner.keeper().shared(), Arc::clone(&self.hold));
-        let renewal = as_asked(shared, hold, ttl, answer);
-        self.inner.keeper().run(renewal);
+        let (shared, hold) = (self.parts.keeper.shared(), Arc::clone(&self.hold));
+        let renewal = renew_for_caller(shared, hold, ttl, answer);
+        self.parts.keeper.spawn_awaited(renewal);
         tokio::select! {
             biased;
-            answer = answered => answer.unwrap_or_else(|_| Err(Inner::closed_error())),
+            answer = answered => answer.unwrap_or_else(|_| Err(closed_error())),
             reason = self.lost() => Err(self.lost_error(reason)),
         }
     }
@@ -193,7 +196,7 @@ impl Guard {
         self.check()?;
         if self.hold.join() {
             Ok(Self::new(
-                &self.inner,
+                &self.parts,
                 Arc::clone(&self.hold),
                 Duration::ZERO,
             ))
@@ -224,8 +227,8 @@ impl Guard {
                 .map_or(Released::Clean, Released::AlreadyLost);
         };
         let what = LetGo::of(&self.hold, seat, leaving.keep_for());
-        let span = debug_span!("distlock.release", lock = ?self.name(), backend = self.inner.backend_name());
-        let released = let_go(&self.inner, self.inner.backend(), what)
+        let span = debug_span!("distlock.release", lock = ?self.name(), backend = self.parts.backend_name());
+        let released = let_go(&self.parts, &self.parts.backend, what)
             .instrument(span)
             .await;
         leaving.stage = Stage::Gone;
@@ -254,7 +257,7 @@ impl Guard {
         guard.live = false;
         let mut leaving = guard.departure();
         leaving.join_renewal().await;
-        let ticket = ticket::issue(&guard.inner, &guard.hold).await;
+        let ticket = ticket_steps::issue(&guard.parts, &guard.hold).await;
         if ticket.is_ok() {
             drop(leaving.finish());
             leaving.stage = Stage::Gone;
@@ -268,7 +271,7 @@ impl Guard {
 
     fn departure(&self) -> Departure<'_> {
         Departure {
-            inner: &self.inner,
+            parts: &self.parts,
             hold: &self.hold,
             stage: Stage::Held,
         }
@@ -295,7 +298,7 @@ impl Drop for Guard {
 
 /// The last guard on its way out. Whatever step it is dropped at, the rest happens in the background.
 struct Departure<'a> {
-    inner: &'a Arc<Inner>,
+    parts: &'a Arc<LockerParts>,
     hold: &'a Arc<Hold>,
     stage: Stage,
 }
@@ -322,15 +325,15 @@ impl Departure<'_> {
             biased;
             _ = self.hold.io.lock() => {}
             _ = self.hold.ended() => {}
-            () = self.inner.clock().sleep(JOIN) => {}
+            () = self.parts.timing.clock().sleep(JOIN) => {}
         }
     }
 
     /// Ends the hold. `None` when it had been lost.
-    fn finish(&mut self) -> Option<Option<crate::engine::queue::Seat>> {
+    fn finish(&mut self) -> Option<Option<Seat>> {
         let finished = self.hold.finish();
         // A renewal that has just ended files no hold that is over.
-        self.inner.keeper().forget(self.hold);
+        self.parts.keeper.forget(self.hold);
         match finished {
             Ok(seat) => {
                 self.stage = Stage::Leaving;
@@ -338,7 +341,7 @@ impl Departure<'_> {
             }
             Err(_) => {
                 self.stage = Stage::Gone;
-                release::forgotten(self.inner, self.hold);
+                release::forgotten(self.parts, self.hold);
                 None
             }
         }
@@ -349,11 +352,11 @@ impl Departure<'_> {
         if min_hold.is_zero() {
             return None;
         }
-        let held = self.inner.clock().now().since(self.hold.acquired());
+        let held = self.parts.timing.now().since(self.hold.acquired());
         let left = min_hold.checked_sub(held).filter(|left| !left.is_zero())?;
         // Whole milliseconds, and never less than asked for.
         let left = left + Duration::from_nanos(999_999);
-        let least = self.inner.backend().capabilities().min_ttl;
+        let least = self.parts.backend.capabilities().min_ttl;
         Ttl::new(left.max(least).min(Ttl::MAX.duration())).ok()
     }
 }
@@ -371,7 +374,7 @@ impl Drop for Departure<'_> {
         let again = self.stage == Stage::Leaving && seat.is_none();
         let mut what = LetGo::of(self.hold, seat, self.keep_for());
         what.again = again;
-        release::in_background(self.inner, what);
+        release::in_background(self.parts, what);
     }
 }
 

@@ -4,15 +4,15 @@ use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use crate::{
     client::{
-        builder::{Options, take},
         guard::Guard,
-        locker::Inner,
+        options::{LockOptions, take},
     },
     contract::LossReason,
     engine::{
         bounded::{End, bounded},
         claim::Wanted,
         clock::Clock,
+        parts::LockerParts,
         release::Released,
     },
     types::{
@@ -99,9 +99,9 @@ impl GuardSet {
 }
 
 pub(crate) async fn acquire(
-    inner: &Arc<Inner>,
+    parts: &Arc<LockerParts>,
     mut names: Vec<LockName>,
-    options: &Options,
+    options: &LockOptions,
 ) -> Result<GuardSet> {
     if names.is_empty() {
         return Err(Error::new(
@@ -111,12 +111,12 @@ pub(crate) async fn acquire(
     }
     names.sort_unstable();
     names.dedup();
-    let clock = &**inner.clock();
+    let clock = &**parts.timing.clock();
     let until = options.wait.map(|wait| clock.now() + wait);
     let end = End::after(options.wait, clock);
     let all: Vec<_> = names
         .into_iter()
-        .map(|name| options.wanted(inner, name))
+        .map(|name| options.wanted(parts, name))
         .collect::<Result<_>>()?;
     let mut set = GuardSet {
         guards: Vec::with_capacity(all.len()),
@@ -130,7 +130,7 @@ pub(crate) async fn acquire(
         let taken = if end.left(clock.now()).is_zero() {
             Err(too_slow(&wanted, &set))
         } else {
-            take(inner, &each, wanted).await
+            take(parts, &each, wanted).await
         };
         match taken {
             Ok(guard) => set.guards.push(guard),

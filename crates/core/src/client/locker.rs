@@ -3,44 +3,27 @@
 use std::{
     fmt,
     pin::Pin,
-    sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
-
-use tokio::sync::{Notify, watch};
 
 use crate::{
     client::{
         builder::{LockAllBuilder, LockBuilder},
         guard::Guard,
-        ticket::{self, Ticket},
     },
-    contract::{
-        DistLock, Forced, Health, LockInfo,
-        capabilities::{Capabilities, Fairness, Wakeup},
-        loss::LossFeed,
-    },
+    contract::{DistLock, Forced, Health, LockInfo, capabilities::Capabilities},
     engine::{
         bounded::{LANDING, STOPPING, at_most, bounded, closed},
-        clock::{Clock, Moment, Sleep, SystemClock},
-        crowded::Crowded,
-        hold::Hold,
-        keeper::{Keeper, Spawn},
-        lineup::LineUps,
-        meters::Meters,
-        queue::{Queues, Seat},
+        clock::{Clock, SystemClock},
+        keeper::Spawn,
+        parts::LockerParts,
+        queue::OnAbandoned,
         release::{self, LetGo},
+        settings::Settings,
+        ticket_steps,
     },
-    types::{
-        error::{Error, ErrorKind, Result},
-        ident::HolderLabel,
-        name::LockName,
-        token::FencingToken,
-        ttl::Ttl,
-    },
+    types::{error::Result, name::LockName, ticket::Ticket, token::FencingToken},
 };
 
 /// How many names one page of [`Locker::list`] asks for.
@@ -70,28 +53,7 @@ const LOOK: Duration = Duration::from_secs(10);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Locker {
-    inner: Arc<Inner>,
-}
-
-/// What all clones of a [`Locker`] and its guards share.
-pub(crate) struct Inner {
-    backend: Arc<dyn DistLock>,
-    queues: Arc<Queues>,
-    line_ups: Arc<LineUps>,
-    crowded: Crowded,
-    keeper: Keeper,
-    clock: Arc<dyn Clock>,
-    meters: Arc<Meters>,
-    hand_over_limit: u32,
-    default_holder: HolderLabel,
-    closed: watch::Sender<bool>,
-    /// Whether somebody was told that the store grants less than the TTL that was asked for.
-    told_of_shorter_leases: AtomicBool,
-    /// Calls that may end with a new hold.
-    asking: AtomicUsize,
-    nobody_asks: Notify,
-    random: Mutex<fastrand::Rng>,
-    lapse: Arc<dyn Fn(Seat, crate::contract::AcquireRequest) + Send + Sync>,
+    parts: Arc<LockerParts>,
 }
 
 impl Locker {
@@ -121,18 +83,18 @@ impl Locker {
     /// # Cancel safety
     /// Safe.
     pub async fn ready(&self) -> Result<()> {
-        self.inner.check_open()?;
-        self.inner.keeper.ready().await
+        self.parts.lifecycle.check_open()?;
+        self.parts.keeper.ready().await
     }
 
     /// Starts to describe how a lock is wanted. A name that breaks a rule is reported when the lock is asked for.
     pub fn lock(&self, name: impl AsRef<str>) -> LockBuilder {
-        LockBuilder::new(Arc::clone(&self.inner), LockName::new(name))
+        LockBuilder::new(Arc::clone(&self.parts), LockName::new(name))
     }
 
     /// As [`Locker::lock`], for a name that was checked before.
     pub fn lock_named(&self, name: &LockName) -> LockBuilder {
-        LockBuilder::new(Arc::clone(&self.inner), Ok(name.clone()))
+        LockBuilder::new(Arc::clone(&self.parts), Ok(name.clone()))
     }
 
     /// Several locks at once: sorted, de-duplicated, all or nothing.
@@ -150,7 +112,7 @@ impl Locker {
     /// ```
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllBuilder {
         LockAllBuilder::new(
-            Arc::clone(&self.inner),
+            Arc::clone(&self.parts),
             names.into_iter().map(LockName::new).collect(),
         )
     }
@@ -164,7 +126,7 @@ impl Locker {
     /// Safe: it only reads.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
         let name = LockName::new(name)?;
-        let asked = self.inner.backend.inspect(&name);
+        let asked = self.parts.backend.inspect(&name);
         self.ask(asked, "inspect", Some(&name)).await
     }
 
@@ -202,7 +164,7 @@ impl Locker {
         after: Option<&LockName>,
         limit: u32,
     ) -> Result<Vec<LockInfo>> {
-        let asked = self.inner.backend.list(prefix, after, limit);
+        let asked = self.parts.backend.list(prefix, after, limit);
         self.ask(asked, "list", None).await
     }
 
@@ -221,20 +183,20 @@ impl Locker {
         token: FencingToken,
     ) -> Result<Forced> {
         let name = LockName::new(name)?;
-        let asked = self.inner.backend.force_release(&name, token);
+        let asked = self.parts.backend.force_release(&name, token);
         self.ask(asked, "force_release", Some(&name)).await
     }
 
     /// What the backend promises.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {
-        self.inner.backend.capabilities()
+        self.parts.backend.capabilities()
     }
 
     /// The clock that leases are measured with.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
-        Arc::clone(&self.inner.clock)
+        Arc::clone(self.parts.timing.clock())
     }
 
     /// Connects and checks every setting of the server that a promise rests on.
@@ -245,7 +207,7 @@ impl Locker {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn health(&self) -> Result<Health> {
-        let asked = self.inner.backend.health();
+        let asked = self.parts.backend.health();
         self.ask(asked, "health", None).await
     }
 
@@ -264,17 +226,17 @@ impl Locker {
     /// # Cancel safety
     /// Safe: calling it again goes on where it stopped.
     pub async fn close(&self) {
-        self.inner.closed.send_replace(true);
-        let clock = &*self.inner.clock;
+        self.parts.lifecycle.close();
+        let clock = &**self.parts.timing.clock();
         let until = clock.now() + LANDING;
         // What is granted to callers now is given back while there still is a connection. Not for
         // ever: somebody may keep a future that is not polled any more. Releases get a second even
         // then.
-        at_most(clock, LANDING, self.inner.nobody_asks()).await;
+        at_most(clock, LANDING, self.parts.lifecycle.no_acquire_left()).await;
         let left = until.since(clock.now()).max(Duration::from_secs(1));
-        at_most(clock, left, self.inner.keeper.settled()).await;
-        at_most(clock, STOPPING, self.inner.keeper.stop()).await;
-        closed(clock, self.inner.backend.close()).await;
+        at_most(clock, left, self.parts.keeper.no_job_left()).await;
+        at_most(clock, STOPPING, self.parts.keeper.stop()).await;
+        closed(clock, self.parts.backend.close()).await;
     }
 
     /// Makes a guard of a ticket again. A ticket can be resumed once.
@@ -286,7 +248,10 @@ impl Locker {
     /// # Cancel safety
     /// When the future is dropped the ticket may be used up; its lease then ends by itself.
     pub async fn resume(&self, ticket: &Ticket) -> Result<Guard> {
-        ticket::resume(&self.inner, ticket).await
+        let hold = ticket_steps::resume(&self.parts, ticket).await?;
+        let guard = Guard::new(&self.parts, hold, Duration::ZERO);
+        guard.check()?;
+        Ok(guard)
     }
 
     /// Renews the lease behind a ticket, which stays usable.
@@ -297,7 +262,7 @@ impl Locker {
     /// # Cancel safety
     /// As [`Locker::resume`].
     pub async fn renew_ticket(&self, ticket: &Ticket, ttl: Duration) -> Result<()> {
-        ticket::renew(&self.inner, ticket, ttl).await
+        ticket_steps::renew(&self.parts, ticket, ttl).await
     }
 
     /// Releases the lock behind a ticket.
@@ -309,7 +274,7 @@ impl Locker {
     /// The lock may or may not be released when the future is dropped. If the ticket is used up, it ends by itself within
     /// seconds.
     pub async fn release_ticket(&self, ticket: &Ticket) -> Result<()> {
-        ticket::release(&self.inner, ticket).await
+        ticket_steps::release(&self.parts, ticket).await
     }
 
     /// Looks or intervenes, unless the locker was closed.
@@ -319,12 +284,12 @@ impl Locker {
         called: &'static str,
         name: Option<&LockName>,
     ) -> Result<T> {
-        let answer = match self.inner.check_open() {
-            Ok(()) => bounded(&*self.inner.clock, LOOK, operation).await,
+        let answer = match self.parts.lifecycle.check_open() {
+            Ok(()) => bounded(&**self.parts.timing.clock(), LOOK, operation).await,
             Err(closed) => Err(closed),
         };
         answer.map_err(|error| {
-            let error = error.on(self.inner.backend_name()).during(called);
+            let error = error.on(self.parts.backend_name()).during(called);
             match name {
                 Some(name) => error.about(name),
                 None => error,
@@ -387,33 +352,18 @@ impl LockerBuilder {
             seed,
             keeper_on,
         } = self;
-        let meters = Arc::new(Meters::new(backend.capabilities().backend));
-        let keeper = Keeper::start(Arc::clone(&backend), Arc::clone(&clock), keeper_on);
-        let inner = Arc::new_cyclic(|inner: &Weak<Inner>| {
-            let inner = Weak::clone(inner);
-            Inner {
-                backend,
-                queues: Queues::new(),
-                line_ups: Arc::default(),
-                crowded: Crowded::default(),
-                keeper,
-                clock,
-                meters,
-                hand_over_limit,
-                default_holder: HolderLabel::of_this_process(),
-                closed: watch::Sender::new(false),
-                told_of_shorter_leases: AtomicBool::new(false),
-                asking: AtomicUsize::new(0),
-                nobody_asks: Notify::new(),
-                random: Mutex::new(seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed)),
-                lapse: Arc::new(move |seat, request| {
-                    if let Some(inner) = inner.upgrade() {
-                        release::in_background(&inner, LetGo::unclaimed(&inner, seat, &request));
-                    }
-                }),
-            }
-        });
-        Locker { inner }
+        let on_abandoned = |parts: Weak<LockerParts>| -> OnAbandoned {
+            Arc::new(move |seat, request| {
+                // The caller that dropped the lock still has the parts, so this succeeds.
+                if let Some(parts) = parts.upgrade() {
+                    release::in_background(&parts, LetGo::unclaimed(&parts, seat, &request));
+                }
+            })
+        };
+        let settings = Settings::new(hand_over_limit);
+        Locker {
+            parts: LockerParts::start(backend, clock, seed, settings, keeper_on, on_abandoned),
+        }
     }
 }
 
@@ -424,187 +374,6 @@ impl fmt::Debug for LockerBuilder {
             .field("clock", &self.clock)
             .field("hand_over_limit", &self.hand_over_limit)
             .field("seed", &self.seed)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Inner {
-    pub(crate) const fn backend(&self) -> &Arc<dyn DistLock> {
-        &self.backend
-    }
-
-    pub(crate) fn backend_name(&self) -> &'static str {
-        self.backend.capabilities().backend
-    }
-
-    /// Whether the store keeps the order of waiting, and has no step that passes a lock on: then the task that is next in
-    /// this process takes its place at the store as soon as the one before holds, instead of when it releases.
-    pub(crate) fn queues_at_the_store(&self) -> bool {
-        let capabilities = self.backend.capabilities();
-        capabilities.fairness == Fairness::Fifo && !capabilities.hand_over
-    }
-
-    pub(crate) const fn queues(&self) -> &Arc<Queues> {
-        &self.queues
-    }
-
-    pub(crate) const fn line_ups(&self) -> &Arc<LineUps> {
-        &self.line_ups
-    }
-
-    pub(crate) const fn crowded(&self) -> &Crowded {
-        &self.crowded
-    }
-
-    /// Whether the next acquire joins the line at the store before it asks.
-    pub(crate) fn lets_others_go_first(&self, name: &LockName) -> bool {
-        let limit = match self.backend.capabilities().wakeup {
-            Wakeup::Push => 1,
-            Wakeup::Poll => self.hand_over_limit.max(1),
-        };
-        self.crowded.is_due(name, limit)
-    }
-
-    pub(crate) const fn keeper(&self) -> &Keeper {
-        &self.keeper
-    }
-
-    pub(crate) const fn clock(&self) -> &Arc<dyn Clock> {
-        &self.clock
-    }
-
-    pub(crate) const fn meters(&self) -> &Arc<Meters> {
-        &self.meters
-    }
-
-    pub(crate) const fn hand_over_limit(&self) -> u32 {
-        self.hand_over_limit
-    }
-
-    pub(crate) fn default_holder(&self) -> HolderLabel {
-        self.default_holder.clone()
-    }
-
-    pub(crate) fn lapse(&self) -> Arc<dyn Fn(Seat, crate::contract::AcquireRequest) + Send + Sync> {
-        Arc::clone(&self.lapse)
-    }
-
-    /// Between half of `pause` and all of it.
-    pub(crate) fn jitter(&self, pause: Duration) -> Duration {
-        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
-        pause.mul_f64(0.5 + random.f64() / 2.0)
-    }
-
-    /// Sleeps until a moment; for ever when there is none.
-    pub(crate) fn sleep_until(&self, until: Option<Moment>) -> Sleep {
-        match until {
-            Some(until) => self.clock.sleep(until.since(self.clock.now())),
-            None => Box::pin(std::future::pending()),
-        }
-    }
-
-    /// Puts a fresh hold under the keeper's eyes.
-    pub(crate) fn adopt(&self, hold: &Arc<Hold>, loss: &LossFeed) {
-        self.keeper.keep(hold);
-        let (hold, log) = (Arc::downgrade(hold), self.keeper.loss_log());
-        loss.on_loss(move |reason| {
-            if let Some(hold) = hold.upgrade()
-                && hold.lose(reason)
-            {
-                log(hold, reason);
-            }
-        });
-    }
-
-    /// Warns, once per locker, of a TTL that is longer than any lease of this store. The lock is
-    /// held for as long as it is renewed, but a program that stands still, or cannot reach the
-    /// store, loses it sooner than it asked for.
-    pub(crate) fn warn_of_shorter_lease(&self, ttl: Ttl) {
-        let Capabilities {
-            backend,
-            max_lease: Some(max_lease),
-            max_lease_option: option,
-            ..
-        } = self.backend.capabilities()
-        else {
-            return;
-        };
-        if ttl.duration() <= *max_lease || self.told_of_shorter_leases.swap(true, Ordering::Relaxed)
-        {
-            return;
-        }
-        let longer = option.map_or_else(String::new, |option| {
-            format!("; the option `{option}` makes its leases longer")
-        });
-        tracing::warn!(
-            backend,
-            ?ttl,
-            ?max_lease,
-            "the store grants shorter leases than the TTL of {ttl} that was asked for, {max_lease:?} \
-             at most, and renewal goes on at that rhythm{longer}",
-        );
-    }
-
-    pub(crate) fn closing(&self) -> watch::Receiver<bool> {
-        self.closed.subscribe()
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        *self.closed.borrow()
-    }
-
-    /// Resolves when the locker has been closed for this long.
-    pub(crate) async fn closed_for(&self, time: Duration) {
-        // The sender lives in `self`, so this cannot fail.
-        let _ = self.closing().wait_for(|closed| *closed).await;
-        self.clock.sleep(time).await;
-    }
-
-    /// Counts a call that may end with a new hold, until the answer is dropped. Taken before [`Inner::check_open`].
-    pub(crate) fn asking(&self) -> Asking<'_> {
-        self.asking.fetch_add(1, Ordering::SeqCst);
-        Asking(self)
-    }
-
-    async fn nobody_asks(&self) {
-        loop {
-            let changed = self.nobody_asks.notified();
-            if self.asking.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            changed.await;
-        }
-    }
-
-    pub(crate) fn check_open(&self) -> Result<()> {
-        if self.is_closed() {
-            Err(Self::closed_error())
-        } else {
-            Ok(())
-        }
-    }
-
-    pub(crate) fn closed_error() -> Error {
-        Error::new(ErrorKind::Closed, "the locker was closed")
-    }
-}
-
-/// See [`Inner::asking`].
-pub(crate) struct Asking<'a>(&'a Inner);
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        if self.0.asking.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.0.nobody_asks.notify_waiters();
-        }
-    }
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locker")
-            .field("backend", &self.backend)
-            .field("held_or_wanted", &self.queues.len())
             .finish_non_exhaustive()
     }
 }

@@ -8,9 +8,9 @@ use std::{
 };
 
 use crate::{
-    client::{guard::Guard, locker::Inner},
+    client::guard::Guard,
     contract::Attempt,
-    engine::{acquire, bounded::bounded, claim::Wanted, hold::Hold},
+    engine::{acquire, bounded::bounded, claim::Wanted, hold::Hold, parts::LockerParts},
     types::{
         error::{ErrorKind, Result},
         name::LockName,
@@ -55,62 +55,62 @@ impl Scope {
 
     pub(crate) async fn enter(
         &self,
-        inner: &Arc<Inner>,
+        parts: &Arc<LockerParts>,
         mut wanted: Wanted,
         min_hold: Duration,
     ) -> Result<Guard> {
-        let slot = self.slot(inner, &wanted.request.name);
-        let started = inner.clock().now();
+        let slot = self.slot(parts, &wanted.request.name);
+        let started = parts.timing.now();
         let until = wanted.wait.map(|wait| started + wait);
         let mut held = match slot.try_lock() {
             Ok(held) => held,
             Err(_) => tokio::select! {
                 held = slot.lock() => held,
                 // Another task of this scope is still waiting for it: nobody to name but the store's holder.
-                () = inner.sleep_until(until) => {
+                () = parts.timing.sleep_until(until) => {
                     // All of the wait is used up; one attempt gives the answer that says who holds it.
                     wanted.wait = Some(Duration::ZERO);
-                    return acquire::acquire(inner, wanted).await.map(|hold| Guard::new(inner, hold, min_hold));
+                    return acquire::acquire(parts, wanted).await.map(|hold| Guard::new(parts, hold, min_hold));
                 }
             },
         };
         if let Some(hold) = joined(&held) {
             // Others of this scope need not wait until the store has extended it.
             drop(held);
-            return nested(inner, hold, &wanted, min_hold).await;
+            return nested(parts, hold, &wanted, min_hold).await;
         }
-        wanted.wait = until.map(|until| until.since(inner.clock().now()));
-        let hold = acquire::acquire(inner, wanted).await?;
+        wanted.wait = until.map(|until| until.since(parts.timing.now()));
+        let hold = acquire::acquire(parts, wanted).await?;
         *held = Arc::downgrade(&hold);
-        Ok(Guard::new(inner, hold, min_hold))
+        Ok(Guard::new(parts, hold, min_hold))
     }
 
     pub(crate) async fn try_enter(
         &self,
-        inner: &Arc<Inner>,
+        parts: &Arc<LockerParts>,
         wanted: Wanted,
         min_hold: Duration,
     ) -> Result<Attempt<Guard>> {
-        let slot = self.slot(inner, &wanted.request.name);
+        let slot = self.slot(parts, &wanted.request.name);
         let Ok(mut held) = slot.try_lock() else {
             return Ok(Attempt::Busy(
-                inner.queues().believed_holder(&wanted.request.name),
+                parts.queues.believed_holder(&wanted.request.name),
             ));
         };
         if let Some(hold) = joined(&held) {
             drop(held);
-            return nested(inner, hold, &wanted, min_hold)
+            return nested(parts, hold, &wanted, min_hold)
                 .await
                 .map(Attempt::Acquired);
         }
-        let attempt = acquire::try_acquire(inner, wanted).await?;
+        let attempt = acquire::try_acquire(parts, wanted).await?;
         Ok(attempt.map(|hold| {
             *held = Arc::downgrade(&hold);
-            Guard::new(inner, hold, min_hold)
+            Guard::new(parts, hold, min_hold)
         }))
     }
 
-    fn slot(&self, inner: &Arc<Inner>, name: &LockName) -> Slot {
+    fn slot(&self, parts: &Arc<LockerParts>, name: &LockName) -> Slot {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= 64 {
             entries.retain(|_, slot| {
@@ -119,7 +119,7 @@ impl Scope {
             });
         }
         // The address names the locker: the same lock name at another store is another lock.
-        let key = (Arc::as_ptr(inner).addr(), name.clone());
+        let key = (Arc::as_ptr(parts).addr(), name.clone());
         Arc::clone(entries.entry(key).or_default())
     }
 }
@@ -130,14 +130,14 @@ fn joined(held: &Weak<Hold>) -> Option<Arc<Hold>> {
 
 /// A nested guard never shortens the lease; a longer one extends it.
 async fn nested(
-    inner: &Arc<Inner>,
+    parts: &Arc<LockerParts>,
     hold: Arc<Hold>,
     wanted: &Wanted,
     min_hold: Duration,
 ) -> Result<Guard> {
     let longer = wanted.request.ttl > hold.ttl();
-    let (clock, limit) = (inner.clock(), wanted.end.left(inner.clock().now()));
-    let guard = Guard::new(inner, hold, min_hold);
+    let (clock, limit) = (parts.timing.clock(), wanted.end.left(parts.timing.now()));
+    let guard = Guard::new(parts, hold, min_hold);
     if longer {
         let extension = guard.extend(wanted.request.ttl.duration());
         match bounded(&**clock, limit, extension).await {

@@ -3,25 +3,26 @@
 use std::sync::Arc;
 
 use crate::{
-    client::locker::Inner,
-    contract::Attempt,
+    contract::{Attempt, HolderInfo},
     engine::{
         claim::{Claim, Waiting, Wanted, Won, in_time},
         clock::Moment,
         hold::Hold,
+        lifecycle::closed_error,
+        parts::LockerParts,
         queue::{Entered, Handed, Seat, Turn},
         refusal::{away, timeout},
     },
-    types::error::{ErrorKind, Result},
+    types::error::{Error, ErrorKind, Result},
 };
 
 /// Takes the lock, waiting for it as long as wanted.
-pub(crate) async fn acquire(inner: &Arc<Inner>, wanted: Wanted) -> Result<Arc<Hold>> {
-    let _asking = inner.asking();
-    let started = inner.clock().now();
+pub(crate) async fn acquire(parts: &Arc<LockerParts>, wanted: Wanted) -> Result<Arc<Hold>> {
+    let _asking = parts.lifecycle.count_acquire();
+    let started = parts.timing.now();
     let until = wanted.wait.map(|wait| started + wait);
-    let result = wait_for(inner, &wanted, until).await;
-    let meters = inner.meters();
+    let result = wait_for(parts, &wanted, until).await;
+    let meters = &parts.meters;
     match &result {
         Ok((hold, granted)) => {
             meters.acquired.increment(1);
@@ -34,41 +35,44 @@ pub(crate) async fn acquire(inner: &Arc<Inner>, wanted: Wanted) -> Result<Arc<Ho
     }
     result.map(|(hold, _)| hold).map_err(|error| {
         error
-            .on(inner.backend_name())
+            .on(parts.backend_name())
             .during("acquire")
             .about(&wanted.request.name)
     })
 }
 
 /// One attempt, never waiting.
-pub(crate) async fn try_acquire(inner: &Arc<Inner>, wanted: Wanted) -> Result<Attempt<Arc<Hold>>> {
-    let _asking = inner.asking();
-    inner.check_open()?;
-    let seat = match inner.queues().try_enter(&wanted.request.name) {
+pub(crate) async fn try_acquire(
+    parts: &Arc<LockerParts>,
+    wanted: Wanted,
+) -> Result<Attempt<Arc<Hold>>> {
+    let _asking = parts.lifecycle.count_acquire();
+    parts.lifecycle.check_open()?;
+    let seat = match parts.queues.try_enter(&wanted.request.name) {
         Ok(seat) => Some(seat),
         Err(Some(holder)) => {
-            inner.meters().busy.increment(1);
+            parts.meters.busy.increment(1);
             return Ok(Attempt::Busy(Some(holder)));
         }
         // Somebody of this process is on the way in or out, which says nothing about the lock: ask the store.
         Err(None) => None,
     };
     let name = wanted.request.name.clone();
-    let claim = Claim::new(inner, &wanted, seat, false);
+    let claim = Claim::new(parts, &wanted, seat, false);
     let result = claim.contend(Waiting::Never, false).await;
     match result {
         Ok(Attempt::Acquired(won)) => {
-            inner.meters().acquired.increment(1);
-            Ok(Attempt::Acquired(won.hold(inner, wanted.renew).0))
+            parts.meters.acquired.increment(1);
+            Ok(Attempt::Acquired(won.hold(parts, wanted.renew).0))
         }
         Ok(Attempt::Busy(holder)) => {
-            inner.meters().busy.increment(1);
+            parts.meters.busy.increment(1);
             Ok(Attempt::Busy(holder))
         }
         Err(error) => {
-            inner.meters().failed.increment(1);
+            parts.meters.failed.increment(1);
             Err(error
-                .on(inner.backend_name())
+                .on(parts.backend_name())
                 .during("try_acquire")
                 .about(&name))
         }
@@ -77,56 +81,61 @@ pub(crate) async fn try_acquire(inner: &Arc<Inner>, wanted: Wanted) -> Result<At
 
 /// The lock, and since when it was known to be held.
 async fn wait_for(
-    inner: &Arc<Inner>,
+    parts: &Arc<LockerParts>,
     wanted: &Wanted,
     until: Option<Moment>,
 ) -> Result<(Arc<Hold>, Moment)> {
-    inner.check_open()?;
-    let turn = match inner.queues().enter(&wanted.request) {
+    parts.lifecycle.check_open()?;
+    let turn = match parts.queues.enter(&wanted.request) {
         Entered::First(seat) => Turn::Ask {
             seat,
             step_aside: false,
         },
         Entered::Behind(place) => {
-            let mut closed = inner.closing();
+            let mut closed = parts.lifecycle.closing();
             tokio::select! {
                 biased;
                 turn = place => turn,
-                () = inner.sleep_until(until) => {
-                    let away_now = inner.queues().is_away(&wanted.request.name);
+                () = parts.timing.sleep_until(until) => {
+                    let away_now = parts.queues.is_away(&wanted.request.name);
                     if let (Some(error), Some(wait)) = (away_now, wanted.wait) {
                         return Err(away(wait, error));
                     }
-                    let holder = inner.queues().believed_holder(&wanted.request.name);
-                    return Err(timeout(inner, wanted, holder.as_ref()));
+                    let holder = parts.queues.believed_holder(&wanted.request.name);
+                    return Err(timed_out(parts, wanted, holder.as_ref()));
                 }
-                _ = closed.wait_for(|closed| *closed) => return Err(Inner::closed_error()),
+                _ = closed.wait_for(|closed| *closed) => return Err(closed_error()),
             }
         }
     };
     let (seat, step_aside, tainted) = match turn {
         Turn::Ask { seat, step_aside } => (seat, step_aside, false),
-        Turn::Handed(handed) => match picked_up(inner, handed) {
-            Ok(won) => return Ok(won.hold(inner, wanted.renew)),
+        Turn::Handed(handed) => match picked_up(parts, handed) {
+            Ok(won) => return Ok(won.hold(parts, wanted.renew)),
             // Nobody knows whether it happened, or it lay too long before this task ran; ask for it as usual.
             Err(seat) => (seat, false, true),
         },
     };
-    let claim = Claim::new(inner, wanted, Some(seat), tainted);
+    let claim = Claim::new(parts, wanted, Some(seat), tainted);
     match claim.contend(Waiting::Until(until), step_aside).await? {
-        Attempt::Acquired(won) => Ok(won.hold(inner, wanted.renew)),
-        Attempt::Busy(holder) => Err(timeout(inner, wanted, holder.as_ref())),
+        Attempt::Acquired(won) => Ok(won.hold(parts, wanted.renew)),
+        Attempt::Busy(holder) => Err(timed_out(parts, wanted, holder.as_ref())),
     }
 }
 
-fn picked_up(inner: &Arc<Inner>, mut handed: Handed) -> Result<Won, Seat> {
+/// The error of a wait that ended without the lock.
+fn timed_out(parts: &LockerParts, wanted: &Wanted, holder: Option<&HolderInfo>) -> Error {
+    timeout(parts.timing.clock().wall(), wanted.wait, holder)
+}
+
+fn picked_up(parts: &Arc<LockerParts>, mut handed: Handed) -> Result<Won, Seat> {
     let Some((seat, grant, request)) = handed.claim.take() else {
         unreachable!("a hand-over is picked up once");
     };
     let Some((grant, sent)) = grant else {
         return Err(seat);
     };
-    match in_time(inner, &grant, sent) {
+    match in_time(parts.timing.now(), &grant, sent) {
         Some(granted) => Ok(Won {
             request,
             seat: Some(seat),

@@ -8,15 +8,16 @@ use std::{
 };
 
 use crate::{
-    client::locker::Inner,
     contract::{AcquireRequest, Attempt, Contender, Grant, Lease},
     engine::{
         bounded::{End, bounded},
+        clean_up::{Abandoned, InFlight, Landed, clean_up, leave},
         clock::Moment,
         hold::{Hold, Renew},
-        keeper::{Abandoned, InFlight, Landed, clean_up, leave},
+        lifecycle::closed_error,
         lineup::LinedUp,
         outage::{Outage, QUICK_RETRIES},
+        parts::LockerParts,
         queue::Seat,
         refusal::away,
     },
@@ -55,8 +56,8 @@ pub(crate) struct Won {
 }
 
 impl Won {
-    pub(crate) fn hold(self, inner: &Arc<Inner>, renew: Renew) -> (Arc<Hold>, Moment) {
-        let seat = if inner.queues_at_the_store() {
+    pub(crate) fn hold(self, parts: &Arc<LockerParts>, renew: Renew) -> (Arc<Hold>, Moment) {
+        let seat = if parts.queues_at_the_store() {
             // The next task of this process lines up at the store while this one still holds.
             drop(self.seat);
             None
@@ -69,20 +70,19 @@ impl Won {
             self.sent,
             renew,
             seat,
-            inner.clock(),
-            inner.meters(),
+            parts.timing.clock(),
+            &parts.meters,
         );
         if self.tainted {
             hold.may_be_cut_to(self.request.ttl);
         }
-        inner.adopt(&hold, &self.grant.loss);
+        parts.adopt(&hold, &self.grant.loss);
         (hold, self.granted)
     }
 }
 
-/// Now, unless the grant's deadline is over.
-pub(crate) fn in_time(inner: &Inner, grant: &Grant, sent: Moment) -> Option<Moment> {
-    let now = inner.clock().now();
+/// `now`, unless the grant's deadline is over by then.
+pub(crate) fn in_time(now: Moment, grant: &Grant, sent: Moment) -> Option<Moment> {
     let from = grant.counted_from(sent);
     (now < from + (grant.valid_for - margin(grant.valid_for))).then_some(now)
 }
@@ -95,7 +95,7 @@ pub(crate) enum Waiting {
 
 /// One task's try at the store. Whatever it has started is undone when it is dropped.
 pub(crate) struct Claim {
-    inner: Arc<Inner>,
+    parts: Arc<LockerParts>,
     request: AcquireRequest,
     wait: Option<Duration>,
     end: End,
@@ -115,13 +115,13 @@ pub(crate) struct Claim {
 
 impl Claim {
     pub(crate) fn new(
-        inner: &Arc<Inner>,
+        parts: &Arc<LockerParts>,
         wanted: &Wanted,
         seat: Option<Seat>,
         tainted: bool,
     ) -> Self {
         Self {
-            inner: Arc::clone(inner),
+            parts: Arc::clone(parts),
             request: wanted.request.clone(),
             wait: wanted.wait,
             end: wanted.end,
@@ -143,31 +143,32 @@ impl Claim {
     ) -> Result<Attempt<Won>> {
         let waits = matches!(waiting, Waiting::Until(_));
         let until = match waiting {
-            Waiting::Never => Some(self.inner.clock().now()),
+            Waiting::Never => Some(self.parts.timing.now()),
             Waiting::Until(until) => until,
         };
-        let time_left =
-            |inner: &Inner| until.map_or(Duration::MAX, |until| until.since(inner.clock().now()));
+        let time_left = |parts: &LockerParts| {
+            until.map_or(Duration::MAX, |until| until.since(parts.timing.now()))
+        };
         // On a store that queues, asking once and then joining the queue would only lose a place.
-        let queues = self.inner.queues_at_the_store();
+        let queues = self.parts.queues_at_the_store();
         let mut join = waits
-            && (queues || step_aside || self.inner.lets_others_go_first(&self.request.name))
-            && !time_left(&self.inner).is_zero();
+            && (queues || step_aside || self.parts.lets_others_go_first(&self.request.name))
+            && !time_left(&self.parts).is_zero();
         let mut aside = step_aside;
         let mut outage = Outage::default();
         loop {
             if !join && !self.is_first() {
-                let left = time_left(&self.inner);
+                let left = time_left(&self.parts);
                 if !left.is_zero() {
                     self.waited = true;
                     self.wait(left).await?;
-                    self.inner.check_open()?;
+                    self.parts.lifecycle.check_open()?;
                     continue;
                 }
             }
             let asked = if self.in_flight.is_some() {
                 // Its answer is still to come: asking beside it could be granted twice.
-                let now = self.inner.clock().now();
+                let now = self.parts.timing.now();
                 self.land(now, false).await
             } else if join {
                 self.join().await
@@ -184,11 +185,11 @@ impl Claim {
                     continue;
                 }
                 Ok((sent, Some(Attempt::Acquired(grant)))) => {
-                    if self.inner.is_closed() {
+                    if self.parts.lifecycle.is_closed() {
                         let _ = self.give_back().await;
-                        return Err(Inner::closed_error());
+                        return Err(closed_error());
                     }
-                    if let Some(granted) = in_time(&self.inner, &grant, sent) {
+                    if let Some(granted) = in_time(self.parts.timing.now(), &grant, sent) {
                         outage.over(&self.request.name);
                         return Ok(Attempt::Acquired(self.won(grant, sent, granted)));
                     }
@@ -203,9 +204,9 @@ impl Claim {
                         seat.seen(holder.as_ref());
                     } else if self.lined_up.is_some() {
                         let name = &self.request.name;
-                        self.inner.queues().seen(name, holder.as_ref());
+                        self.parts.queues.seen(name, holder.as_ref());
                     }
-                    let left = time_left(&self.inner);
+                    let left = time_left(&self.parts);
                     if left.is_zero() {
                         self.leave().await;
                         return Ok(Attempt::Busy(holder));
@@ -230,7 +231,7 @@ impl Claim {
                     self.bear(error, &mut outage, until, once_more).await?;
                 }
             }
-            self.inner.check_open()?;
+            self.parts.lifecycle.check_open()?;
         }
     }
 
@@ -247,7 +248,7 @@ impl Claim {
         if !error.is_retryable() {
             return Err(error);
         }
-        let clock = Arc::clone(self.inner.clock());
+        let clock = Arc::clone(self.parts.timing.clock());
         let now = clock.now();
         let left = until.map_or(Duration::MAX, |until| until.since(now));
         let hangs = self.in_flight.is_some();
@@ -259,22 +260,22 @@ impl Claim {
         if beyond.is_zero() || (left.is_zero() && !once_more) {
             return Err(self.away_at_the_end(error));
         }
-        self.inner.queues().away(&self.request.name, &error);
+        self.parts.queues.away(&self.request.name, &error);
         if hangs {
             return Ok(());
         }
-        let pause = self.inner.jitter(outage.pause()).min(beyond);
+        let pause = self.parts.timing.jitter(outage.pause()).min(beyond);
         // The last try is made when the wait ends, and not before.
         let pause = if left.is_zero() {
             pause
         } else {
             pause.min(left)
         };
-        let mut closed = self.inner.closing();
+        let mut closed = self.parts.lifecycle.closing();
         tokio::select! {
             biased;
             () = clock.sleep(pause) => Ok(()),
-            _ = closed.wait_for(|closed| *closed) => Err(Inner::closed_error()),
+            _ = closed.wait_for(|closed| *closed) => Err(closed_error()),
         }
     }
 
@@ -317,9 +318,9 @@ impl Claim {
                 }
             })
         } else {
-            let (inner, request) = (Arc::clone(&self.inner), self.request.clone());
+            let (parts, request) = (Arc::clone(&self.parts), self.request.clone());
             Box::pin(async move {
-                let answer = inner.backend().try_acquire(&request).await.map(Some);
+                let answer = parts.backend.try_acquire(&request).await.map(Some);
                 Landed {
                     contender: None,
                     answer,
@@ -332,9 +333,9 @@ impl Claim {
 
     /// Joins the queue or arms the wake-up.
     async fn join(&mut self) -> Result<(Moment, Option<Attempt<Grant>>)> {
-        let (inner, request) = (Arc::clone(&self.inner), self.request.clone());
+        let (parts, request) = (Arc::clone(&self.parts), self.request.clone());
         let operation: InFlight = Box::pin(async move {
-            match inner.backend().contend(&request).await {
+            match parts.backend.contend(&request).await {
                 Ok(contender) => Landed {
                     contender: Some(contender),
                     answer: Ok(None),
@@ -345,7 +346,7 @@ impl Claim {
                 },
             }
         });
-        let lines_up = self.inner.queues_at_the_store();
+        let lines_up = self.parts.queues_at_the_store();
         let now = self.send(operation);
         self.land(now, lines_up).await
     }
@@ -358,7 +359,7 @@ impl Claim {
 
     /// Puts an operation on its way. When that was.
     fn send(&mut self, operation: InFlight) -> Moment {
-        let now = self.inner.clock().now();
+        let now = self.parts.timing.now();
         self.in_flight = Some((operation, now));
         now
     }
@@ -371,7 +372,7 @@ impl Claim {
         now: Moment,
         lines_up: bool,
     ) -> Result<(Moment, Option<Attempt<Grant>>)> {
-        let clock = Arc::clone(self.inner.clock());
+        let clock = Arc::clone(self.parts.timing.clock());
         let sent = self.in_flight.as_ref().map_or(now, |(_, sent)| *sent);
         // After its own TTL a grant is worthless; a store that takes longer than 5 s does not serve.
         let limit = self
@@ -385,7 +386,7 @@ impl Claim {
                 let landed = self.look(context);
                 if lines_up && let Some(seat) = self.seat.take() {
                     let name = &self.request.name;
-                    self.lined_up = Some(self.inner.line_ups().join(name, seat));
+                    self.lined_up = Some(self.parts.line_ups.join(name, seat));
                 }
                 landed
             });
@@ -414,11 +415,11 @@ impl Claim {
         let Some(contender) = &mut self.contender else {
             return Ok(());
         };
-        let mut closed = self.inner.closing();
+        let mut closed = self.parts.lifecycle.closing();
         tokio::select! {
             biased;
             () = contender.wait(at_most) => Ok(()),
-            _ = closed.wait_for(|closed| *closed) => Err(Inner::closed_error()),
+            _ = closed.wait_for(|closed| *closed) => Err(closed_error()),
         }
     }
 
@@ -445,9 +446,9 @@ impl Claim {
         // Attempts before it that were never answered may still arrive.
         self.unanswered += 1;
         let lease = Lease::new(self.request.name.clone(), self.request.owner, None);
-        let clock = &**self.inner.clock();
+        let clock = &**self.parts.timing.clock();
         let limit = Duration::from_secs(1).min(self.end.left(clock.now()));
-        bounded(clock, limit, self.inner.backend().release(&lease)).await?;
+        bounded(clock, limit, self.parts.backend.release(&lease)).await?;
         self.unanswered -= 1;
         Ok(())
     }
@@ -456,14 +457,17 @@ impl Claim {
         // Nothing is left to undo. In a store's queue the contender's place has become the lock; a
         // place in a line is given up, which nobody waits for but those who close.
         if let Some(contender) = self.contender.take()
-            && !self.inner.queues_at_the_store()
+            && !self.parts.queues_at_the_store()
         {
-            let (clock, name) = (Arc::clone(self.inner.clock()), self.request.name.clone());
+            let (clock, name) = (
+                Arc::clone(self.parts.timing.clock()),
+                self.request.name.clone(),
+            );
             let leaving = async move { drop(leave(&*clock, contender, &name).await) };
-            self.inner.keeper().run(leaving);
+            self.parts.keeper.spawn_awaited(leaving);
         }
         if self.waited {
-            self.inner.crowded().note(&self.request.name);
+            self.parts.crowded.note(&self.request.name);
         }
         Won {
             request: self.request.clone(),
@@ -487,10 +491,10 @@ impl Claim {
             lined_up: self.lined_up.take(),
             unanswered: std::mem::take(&mut self.unanswered),
         };
-        self.inner.meters().abandoned.increment(1);
-        self.inner
-            .keeper()
-            .run(clean_up(Arc::clone(&self.inner), abandoned));
+        self.parts.meters.abandoned.increment(1);
+        self.parts
+            .keeper
+            .spawn_awaited(clean_up(Arc::clone(&self.parts), abandoned));
     }
 }
 

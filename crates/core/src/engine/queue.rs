@@ -87,11 +87,14 @@ pub(crate) enum Turn {
 
 /// A lock that was handed over, or may have been, and that nobody has picked up yet.
 ///
-/// When it is dropped unclaimed (the waiter was cancelled), `lapse` gives it back.
+/// When it is dropped unclaimed (the waiter was cancelled), `on_abandoned` gives it back.
 pub(crate) struct Handed {
     pub(crate) claim: Option<Unclaimed>,
-    pub(crate) lapse: Arc<dyn Fn(Seat, AcquireRequest) + Send + Sync>,
+    pub(crate) on_abandoned: OnAbandoned,
 }
+
+/// Gives back a lock that was handed over and that nobody picked up.
+pub(crate) type OnAbandoned = Arc<dyn Fn(Seat, AcquireRequest) + Send + Sync>;
 
 /// The seat, the grant and when it was asked for (`None` = the store has not said whether it happened), and for whom.
 pub(crate) type Unclaimed = (Seat, Option<(Grant, Moment)>, AcquireRequest);
@@ -105,7 +108,7 @@ impl fmt::Debug for Handed {
 impl Drop for Handed {
     fn drop(&mut self) {
         if let Some((seat, _, request)) = self.claim.take() {
-            (self.lapse)(seat, request);
+            (self.on_abandoned)(seat, request);
         }
     }
 }
@@ -486,7 +489,7 @@ mod tests {
                 Some((grant, Moment::from_boot(Duration::ZERO))),
                 request,
             )),
-            lapse: Arc::new(move |seat, _| {
+            on_abandoned: Arc::new(move |seat, _| {
                 drop(seat);
                 let _ = lapsed.send(());
             }),

@@ -6,9 +6,7 @@
 use std::time::{Duration, SystemTime};
 
 use crate::{
-    client::locker::Inner,
     contract::HolderInfo,
-    engine::claim::Wanted,
     types::error::{Error, ErrorKind},
 };
 
@@ -19,14 +17,18 @@ pub const BUSY_ADVICE: &str =
     "; allow more time with `LockBuilder::wait`, look with `Locker::inspect`";
 
 /// The error for a wait that is over, with the holder that was seen last.
-pub(crate) fn timeout(inner: &Inner, wanted: &Wanted, holder: Option<&HolderInfo>) -> Error {
-    let waited = match wanted.wait {
+pub(crate) fn timeout(
+    now: SystemTime,
+    wait: Option<Duration>,
+    holder: Option<&HolderInfo>,
+) -> Error {
+    let waited = match wait {
         Some(Duration::ZERO) => "busy".to_owned(),
         Some(wait) => format!("not free within {wait:?}"),
         None => "not free".to_owned(),
     };
     let who = match holder {
-        Some(holder) => describe(holder, inner.clock().wall()),
+        Some(holder) => describe(holder, now),
         None => "the store does not say who holds it".to_owned(),
     };
     Error::new(ErrorKind::Timeout, format!("{waited}: {who}{BUSY_ADVICE}"))

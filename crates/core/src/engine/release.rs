@@ -3,19 +3,20 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    client::locker::Inner,
     contract::{
         AcquireRequest, DistLock, Grant, HandOver, Lease, LossReason, ReleaseOutcome, Renewal,
         Renewed,
     },
     engine::{
         bounded::bounded,
+        clean_up::release_until_expiry,
         clock::{Clock, Moment},
         hold::Hold,
-        keeper::release_until_expiry,
         log,
         outage::{QUICK_RETRIES, pause_after},
+        parts::LockerParts,
         queue::{Handed, Next, Seat},
+        timing::Timing,
     },
     types::{
         error::{Error, Result},
@@ -75,8 +76,8 @@ impl LetGo {
     }
 
     /// A lock that was handed over to a task that had gone.
-    pub(crate) fn unclaimed(inner: &Inner, seat: Seat, request: &AcquireRequest) -> Self {
-        let expires = inner.clock().now() + request.ttl.duration();
+    pub(crate) fn unclaimed(parts: &LockerParts, seat: Seat, request: &AcquireRequest) -> Self {
+        let expires = parts.timing.now() + request.ttl.duration();
         let lease = Lease::new(request.name.clone(), request.owner, None);
         Self {
             lease,
@@ -92,7 +93,11 @@ impl LetGo {
 /// Lets go through `via`.
 ///
 /// Cancel safety: when dropped, the seat moves on to the next task; the store may or may not have been asked.
-pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: LetGo) -> Released {
+pub(crate) async fn let_go(
+    parts: &Arc<LockerParts>,
+    via: &Arc<dyn DistLock>,
+    what: LetGo,
+) -> Released {
     let LetGo {
         lease,
         mut seat,
@@ -101,12 +106,12 @@ pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: Le
         mut again,
         keep_for,
     } = what;
-    let clock = &**inner.clock();
+    let clock = &**parts.timing.clock();
     if let Some(ttl) = keep_for {
-        return shorten(inner, &**via, &lease, ttl).await;
+        return shorten(clock, &**via, &lease, ttl).await;
     }
     let limit = if via.capabilities().hand_over {
-        inner.hand_over_limit()
+        parts.settings.hand_over_limit()
     } else {
         0
     };
@@ -116,18 +121,18 @@ pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: Le
             None => seat = Some(taken),
             Some(next) => {
                 let handing = Handing {
-                    inner,
-                    parts: Some((taken, next)),
+                    parts,
+                    handing: Some((taken, next)),
                 };
                 let sent = clock.now();
-                match hand_over(inner, via, &lease, handing.request()).await {
+                match hand_over(parts, via, &lease, handing.request()).await {
                     Ok(HandOver::Done(grant)) => {
                         handing.give(grant, sent);
-                        inner.meters().handed_over.increment(1);
+                        parts.meters.handed_over.increment(1);
                         return Released::Clean;
                     }
                     Ok(HandOver::NotHeld(reason)) => {
-                        return gone(inner, again, deadline, reason);
+                        return gone(parts, again, deadline, reason);
                     }
                     Ok(HandOver::Unsupported) => step = Some(handing),
                     Err(error) => {
@@ -141,11 +146,11 @@ pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: Le
             }
         }
     }
-    match release(inner, &**via, &lease, &mut again).await {
+    match release(&parts.timing, &**via, &lease, &mut again).await {
         Ok(ReleaseOutcome::Released { others_waiting }) => {
-            inner.meters().released.increment(1);
+            parts.meters.released.increment(1);
             if others_waiting == Some(true) {
-                inner.crowded().note(&lease.name);
+                parts.crowded.note(&lease.name);
             }
             if let Some(seat) = seat {
                 // Where local tasks still wait, it was the limit that ended the run: step aside if others are there.
@@ -156,16 +161,16 @@ pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: Le
         // After an unanswered hand-over the next task may own it already.
         Ok(ReleaseOutcome::NotHeld) => {
             let reason = why_gone(clock, &**via, &lease).await;
-            gone(inner, again || step.is_some(), deadline, reason)
+            gone(parts, again || step.is_some(), deadline, reason)
         }
         Err(error) => {
-            inner.meters().release_unconfirmed.increment(1);
+            parts.meters.release_unconfirmed.increment(1);
             let (name, why) = (lease.name.clone(), error.clone());
             log::write(move || {
                 tracing::warn!(error = %why, lock = ?name, "release not confirmed, trying again in the background");
             });
-            inner.keeper().run(release_until_expiry(
-                Arc::clone(inner),
+            parts.keeper.spawn_awaited(release_until_expiry(
+                Arc::clone(parts),
                 lease.clone(),
                 expires,
             ));
@@ -177,12 +182,12 @@ pub(crate) async fn let_go(inner: &Arc<Inner>, via: &Arc<dyn DistLock>, what: Le
 /// Releases, and asks again for a moment where the store refuses or the answer is lost, as an
 /// acquire does. Sets `again` where an earlier request may have freed the lock.
 async fn release(
-    inner: &Inner,
+    timing: &Timing,
     via: &dyn DistLock,
     lease: &Lease,
     again: &mut bool,
 ) -> Result<ReleaseOutcome> {
-    let clock = &**inner.clock();
+    let clock = &**timing.clock();
     bounded(clock, LIMIT, async {
         let mut failures = 0;
         loop {
@@ -195,7 +200,7 @@ async fn release(
                 return Err(error);
             }
             *again |= !error.did_not_happen();
-            clock.sleep(inner.jitter(pause_after(failures))).await;
+            clock.sleep(timing.jitter(pause_after(failures))).await;
         }
     })
     .await
@@ -204,7 +209,7 @@ async fn release(
 /// A hand-over that takes too long is heard out in the background: a backend takes back what was granted to a caller who
 /// went away, and by then the next task may have found out by itself that the lock is its own.
 async fn hand_over(
-    inner: &Arc<Inner>,
+    parts: &LockerParts,
     via: &Arc<dyn DistLock>,
     lease: &Lease,
     next: &AcquireRequest,
@@ -212,14 +217,14 @@ async fn hand_over(
     let (via, lease, next) = (Arc::clone(via), lease.clone(), next.clone());
     let mut operation = Box::pin(async move { via.hand_over(&lease, &next).await });
     let mut landed = false;
-    let answer = bounded(&**inner.clock(), LIMIT, async {
+    let answer = bounded(&**parts.timing.clock(), LIMIT, async {
         let answer = operation.as_mut().await;
         landed = true;
         answer
     })
     .await;
     if !landed {
-        inner.keeper().watch(async move {
+        parts.keeper.spawn_detached(async move {
             let _ = operation.await;
         });
     }
@@ -229,15 +234,15 @@ async fn hand_over(
 /// A lock that was lost because nothing was heard of the store: a longer lease may have been granted all the same, which
 /// nobody would renew or free. It is given back for as long as that may last. One that lasts no longer than usual ends by
 /// itself soon enough.
-pub(crate) fn forgotten(inner: &Arc<Inner>, hold: &Hold) {
+pub(crate) fn forgotten(parts: &Arc<LockerParts>, hold: &Hold) {
     let (lease, deadline, expires) = hold.terms();
     let unheard = matches!(
         hold.loss_now(),
         Some(LossReason::Unreachable | LossReason::Expired)
     );
     if unheard && expires > deadline + hold.ttl().duration() {
-        let release = release_until_expiry(Arc::clone(inner), lease, expires);
-        inner.keeper().run(release);
+        let release = release_until_expiry(Arc::clone(parts), lease, expires);
+        parts.keeper.spawn_awaited(release);
     }
 }
 
@@ -258,27 +263,21 @@ async fn why_gone(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease) -> LossR
     }
 }
 
-fn gone(inner: &Inner, again: bool, deadline: Moment, reason: LossReason) -> Released {
-    if inner.clock().now() >= deadline {
-        inner.meters().lost(LossReason::Expired);
+fn gone(parts: &LockerParts, again: bool, deadline: Moment, reason: LossReason) -> Released {
+    if parts.timing.now() >= deadline {
+        parts.meters.lost(LossReason::Expired);
         Released::AlreadyLost(LossReason::Expired)
     } else if again {
         Released::Clean
     } else {
-        inner.meters().lost(reason);
+        parts.meters.lost(reason);
         Released::AlreadyLost(reason)
     }
 }
 
 /// A minimum hold: instead of freeing the lock now, its lease is cut to what is left of the minimum.
-async fn shorten(inner: &Arc<Inner>, via: &dyn DistLock, lease: &Lease, ttl: Ttl) -> Released {
-    match bounded(
-        &**inner.clock(),
-        LIMIT,
-        via.renew(lease, &Renewal::plain(ttl)),
-    )
-    .await
-    {
+async fn shorten(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease, ttl: Ttl) -> Released {
+    match bounded(clock, LIMIT, via.renew(lease, &Renewal::plain(ttl))).await {
         Ok(Renewed::Extended { .. }) => Released::Clean,
         Ok(Renewed::NotHeld(reason)) => Released::AlreadyLost(reason),
         // The present lease ends by itself; asking again could only make the hold longer.
@@ -288,21 +287,21 @@ async fn shorten(inner: &Arc<Inner>, via: &dyn DistLock, lease: &Lease, ttl: Ttl
 
 /// A hand-over on its way. However it ends, the next task is not forgotten.
 struct Handing<'a> {
-    inner: &'a Arc<Inner>,
-    parts: Option<(Seat, Next)>,
+    parts: &'a Arc<LockerParts>,
+    handing: Option<(Seat, Next)>,
 }
 
 impl Handing<'_> {
     fn request(&self) -> &AcquireRequest {
-        match &self.parts {
+        match &self.handing {
             Some((_, next)) => next.request(),
-            None => unreachable!("parts are only taken by `give` and `drop`, which consume it"),
+            None => unreachable!("`handing` is only taken by `give` and `drop`, which consume it"),
         }
     }
 
     fn give(mut self, grant: Grant, sent: Moment) {
         // What is passed on while nobody else waits is no run at others' expense.
-        if let Some((seat, _)) = &self.parts
+        if let Some((seat, _)) = &self.handing
             && grant.others_waiting != Some(false)
         {
             seat.handed_over();
@@ -311,11 +310,11 @@ impl Handing<'_> {
     }
 
     fn pass(&mut self, grant: Option<(Grant, Moment)>) {
-        if let Some((seat, next)) = self.parts.take() {
+        if let Some((seat, next)) = self.handing.take() {
             let request = next.request().clone();
             next.give(Handed {
                 claim: Some((seat, grant, request)),
-                lapse: self.inner.lapse(),
+                on_abandoned: Arc::clone(&self.parts.on_abandoned),
             });
         }
     }
@@ -329,22 +328,22 @@ impl Drop for Handing<'_> {
 }
 
 /// Lets go in the background, through the keeper's own connection.
-pub(crate) fn in_background(inner: &Arc<Inner>, what: LetGo) {
-    inner.meters().released_in_background.increment(1);
+pub(crate) fn in_background(parts: &Arc<LockerParts>, what: LetGo) {
+    parts.meters.released_in_background.increment(1);
     tracing::debug!(lock = ?what.lease.name, "releasing in the background");
-    let job_inner = Arc::clone(inner);
-    inner.keeper().run(async move {
-        let inner = job_inner;
-        let shared = inner.keeper().shared();
-        let too_late = what.expires.since(inner.clock().now());
+    let job_inner = Arc::clone(parts);
+    parts.keeper.spawn_awaited(async move {
+        let parts = job_inner;
+        let shared = parts.keeper.shared();
+        let too_late = what.expires.since(parts.timing.now());
         let handle = tokio::select! {
             biased;
-            handle = shared.handle() => handle,
-            () = inner.clock().sleep(too_late) => return,
+            handle = shared.connection.handle() => handle,
+            () = parts.timing.clock().sleep(too_late) => return,
             // A store that cannot be reached does not hold up closing for a whole lease.
-            () = inner.closed_for(LIMIT) => return,
+            () = parts.lifecycle.closed_for(&**parts.timing.clock(), LIMIT) => return,
         };
-        if let Released::Unconfirmed(_) = let_go(&inner, &handle, what).await {
+        if let Released::Unconfirmed(_) = let_go(&parts, &handle, what).await {
             // Logged where it failed, and being retried until expiry.
         }
     });

@@ -1,10 +1,13 @@
-//! One renewal, in the background or asked for.
+//! One renewal of one lease: in the background, or because a caller asked for it.
+//!
+//! Invariant: at most one renewal, extension or ticket step of a lease is in flight. Two in flight
+//! could be applied in either order, and the earlier answer would then be believed for too long.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
-use super::Shared;
+use super::shared::KeeperShared;
 use crate::{
     contract::{DistLock, Renewal},
     engine::{
@@ -20,43 +23,43 @@ use crate::{
 /// How long one renewal may take before it is tried again.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Renews a hold once and files it for its next event.
-pub(super) async fn in_background(shared: Arc<Shared>, hold: Arc<Hold>) {
-    // Errors are counted and scheduled again by the hold itself.
+/// Renews a lease once and schedules its next event.
+pub(super) async fn renew_in_background(shared: Arc<KeeperShared>, hold: Arc<Hold>) {
+    // The lease itself counts errors and plans the next try.
     let answered = renew(&shared, &hold, None).await;
-    shared.file(&hold);
+    shared.schedule.put(&hold);
     hold.log_renewal(&answered);
 }
 
-/// Renews a hold once, with another TTL from then on, for somebody who waits for the answer.
-pub(crate) async fn as_asked(
-    shared: Arc<Shared>,
+/// Renews a lease once, with another TTL from then on, and answers the caller that waits.
+pub(crate) async fn renew_for_caller(
+    shared: Arc<KeeperShared>,
     hold: Arc<Hold>,
     ttl: Ttl,
     answer: oneshot::Sender<Result<()>>,
 ) {
     let answered = renew(&shared, &hold, Some(ttl)).await;
-    shared.file(&hold);
+    shared.schedule.put(&hold);
     let _ = answer.send(answered.clone().map(|_| ()));
     hold.log_renewal(&answered);
 }
 
-/// Renews a hold on the keeper's own connection, so that everything that changes one lease travels in one order; without
-/// another TTL, for as long as it was wanted last.
+/// Renews a lease on the keeper's own connection, so that all changes of one lease travel in one
+/// order. Without a `wanted` TTL, the last one that was asked for stays.
 async fn renew(
-    shared: &Arc<Shared>,
+    shared: &Arc<KeeperShared>,
     hold: &Arc<Hold>,
     wanted: Option<Ttl>,
 ) -> Result<Option<NewHistory>> {
-    // Before its turn: while the connection cannot be opened, nobody else is kept from the lease.
+    // Before the turn at the lease: while the connection cannot be opened, a release must not wait.
     let handle = opened_in_time(shared, hold).await;
     let _in_turn = hold.io.lock().await;
-    // Not before: an extension whose turn was first may have changed it.
+    // Read after the turn has come: an extension that was first may have changed the TTL.
     let ttl = wanted.unwrap_or_else(|| hold.ttl());
     let handle = match handle {
         Ok(Some(handle)) => handle,
         Ok(None) => return hold.check().map(|()| None),
-        Err(error) => return hold.answered(shared.clock().now(), ttl, Some(Err(error))),
+        Err(error) => return hold.answered(shared.clock.now(), ttl, Some(Err(error))),
     };
     if !hold.may_renew() {
         hold.check()?;
@@ -68,27 +71,27 @@ async fn renew(
     let sent = hold
         .sending(ttl)
         .map_err(|reason| hold.lost_error(reason))?;
-    // A third of the lease is what there is between two renewals; beyond the deadline no answer matters.
+    // A third of the lease is the time between two renewals. After the deadline no answer counts.
     let limit = (ttl.duration() / 3)
         .clamp(Duration::from_millis(50), LONGEST)
         .min(hold.remaining());
     let (lease, renewal) = (hold.lease(), Renewal::plain(ttl));
-    let answer = bounded(&**shared.clock(), limit, handle.renew(&lease, &renewal)).await;
+    let answer = bounded(&*shared.clock, limit, handle.renew(&lease, &renewal)).await;
     match answer {
         Err(error) if error.kind() == ErrorKind::OutcomeUnknown => hold.answered(sent, ttl, None),
         answer => hold.answered(sent, ttl, Some(answer)),
     }
 }
 
-/// The keeper's own handle; `None` when the hold has ended before it was open.
+/// The keeper's own handle; `None` when the lease ended before the handle was open.
 async fn opened_in_time(
-    shared: &Arc<Shared>,
+    shared: &Arc<KeeperShared>,
     hold: &Arc<Hold>,
 ) -> Result<Option<Arc<dyn DistLock>>> {
     tokio::select! {
         biased;
-        handle = shared.handle() => Ok(Some(handle)),
+        handle = shared.connection.handle() => Ok(Some(handle)),
         _ = hold.ended() => Ok(None),
-        () = shared.clock().sleep(LONGEST) => Err(shared.not_open()),
+        () = shared.clock.sleep(LONGEST) => Err(shared.connection.not_open()),
     }
 }

@@ -3,13 +3,13 @@
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use crate::{
-    client::locker::Inner,
     contract::{AcquireRequest, Attempt, Contender, Grant, Lease, ReleaseOutcome},
     engine::{
         bounded::bounded,
         clock::{Clock, Moment},
         lineup::LinedUp,
         log,
+        parts::LockerParts,
     },
     types::{error::Result, name::LockName},
 };
@@ -43,7 +43,7 @@ pub(crate) struct Landed {
 }
 
 /// Undoes an abandoned acquire: on the connection it used, and if that fails on the keeper's own, for one TTL.
-pub(crate) async fn clean_up(inner: Arc<Inner>, abandoned: Abandoned) {
+pub(crate) async fn clean_up(parts: Arc<LockerParts>, abandoned: Abandoned) {
     let Abandoned {
         request,
         in_flight,
@@ -51,7 +51,7 @@ pub(crate) async fn clean_up(inner: Arc<Inner>, abandoned: Abandoned) {
         lined_up,
         mut unanswered,
     } = abandoned;
-    let clock = Arc::clone(inner.clock());
+    let clock = Arc::clone(parts.timing.clock());
     let until = clock.now() + request.ttl.duration();
     let lease = Lease::new(request.name.clone(), request.owner, None);
     if let Some(in_flight) = in_flight {
@@ -62,7 +62,7 @@ pub(crate) async fn clean_up(inner: Arc<Inner>, abandoned: Abandoned) {
                 match landed.answer {
                     Ok(Some(Attempt::Acquired(_))) => {
                         // The same connection, so it cannot arrive before what it undoes.
-                        let released = bounded(&*clock, STEP, inner.backend().release(&lease));
+                        let released = bounded(&*clock, STEP, parts.backend.release(&lease));
                         unanswered += u32::from(released.await.is_err());
                     }
                     Ok(_) => {}
@@ -78,7 +78,7 @@ pub(crate) async fn clean_up(inner: Arc<Inner>, abandoned: Abandoned) {
     }
     drop(lined_up);
     if unanswered > 0 {
-        release_repeatedly(inner, &lease, until, unanswered).await;
+        release_repeatedly(parts, &lease, until, unanswered).await;
     }
 }
 
@@ -98,8 +98,8 @@ pub(crate) async fn leave(
 }
 
 /// Releases a lock whose release was not confirmed, until its lease has ended anyway.
-pub(crate) async fn release_until_expiry(inner: Arc<Inner>, lease: Lease, until: Moment) {
-    release_repeatedly(inner, &lease, until, 0).await;
+pub(crate) async fn release_until_expiry(parts: Arc<LockerParts>, lease: Lease, until: Moment) {
+    release_repeatedly(parts, &lease, until, 0).await;
 }
 
 /// `may_still_arrive`: so many requests for it, each of which may reach the store later than a release. Then "not held" is no
@@ -107,23 +107,23 @@ pub(crate) async fn release_until_expiry(inner: Arc<Inner>, lease: Lease, until:
 ///
 /// After a while nobody but the locker's owner keeps it alive: a long lease must not hold a thread and two connections.
 async fn release_repeatedly(
-    inner: Arc<Inner>,
+    parts: Arc<LockerParts>,
     lease: &Lease,
     until: Moment,
     mut may_still_arrive: u32,
 ) {
-    let clock = Arc::clone(inner.clock());
-    let shared = inner.keeper().shared();
+    let clock = Arc::clone(parts.timing.clock());
+    let shared = parts.keeper.shared();
     let handle = tokio::select! {
         biased;
-        handle = shared.handle() => handle,
+        handle = shared.connection.handle() => handle,
         () = clock.sleep(until.since(clock.now())) => return,
-        () = inner.closed_for(STEP * 5) => return,
+        () = parts.lifecycle.closed_for(&**parts.timing.clock(), STEP * 5) => return,
     };
     let begun = clock.now();
     let mut pause = Duration::from_millis(20);
-    let mut closed = inner.closing();
-    let mut kept_alive = Some(inner);
+    let mut closed = parts.lifecycle.closing();
+    let mut kept_alive = Some(parts);
     loop {
         match bounded(&*clock, STEP, handle.release(lease)).await {
             Ok(ReleaseOutcome::Released { .. }) if may_still_arrive <= 1 => return,

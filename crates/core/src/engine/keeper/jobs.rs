@@ -1,6 +1,7 @@
-//! Where the keeper's jobs run: on the runtime of its thread, or where a simulation says.
+//! Where the keeper's jobs run: on the runtime of its thread, or where a simulation decides.
 //!
-//! Owned: the jobs that have not ended. A job is dropped at the latest by [`Tasks::shutdown`].
+//! This module owns the jobs that have not ended. Invariant: a job is dropped at the latest by
+//! [`Jobs::shutdown`]. The module never looks at what a job does.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -9,84 +10,84 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Something to be run to its end.
+/// A future that runs to its end.
 pub(crate) type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Takes a job and has it polled.
 pub(crate) type Spawn = Arc<dyn Fn(Job) + Send + Sync>;
 
 /// The jobs of one keeper.
-pub(super) enum Tasks {
+pub(super) enum Jobs {
     OnRuntime(JoinSet<()>),
-    Elsewhere(Elsewhere),
+    Elsewhere(JobsElsewhere),
 }
 
-/// Jobs that somebody else polls.
-pub(super) struct Elsewhere {
+/// Jobs that a simulation polls.
+pub(super) struct JobsElsewhere {
     spawn: Spawn,
     running: usize,
-    tell: mpsc::UnboundedSender<()>,
-    ended: mpsc::UnboundedReceiver<()>,
+    end_sender: mpsc::UnboundedSender<()>,
+    ends: mpsc::UnboundedReceiver<()>,
     stop: watch::Sender<bool>,
 }
 
-impl Tasks {
-    /// On the runtime that polls the caller.
+impl Jobs {
+    /// Jobs on the runtime that polls the caller.
     pub(super) fn on_runtime() -> Self {
         Self::OnRuntime(JoinSet::new())
     }
 
     pub(super) fn elsewhere(spawn: Spawn) -> Self {
-        let (tell, ended) = mpsc::unbounded_channel();
-        Self::Elsewhere(Elsewhere {
+        let (end_sender, ends) = mpsc::unbounded_channel();
+        Self::Elsewhere(JobsElsewhere {
             spawn,
             running: 0,
-            tell,
-            ended,
+            end_sender,
+            ends,
             stop: watch::Sender::new(false),
         })
     }
 
     pub(super) fn spawn(&mut self, job: impl Future<Output = ()> + Send + 'static) {
         match self {
-            Self::OnRuntime(tasks) => {
-                tasks.spawn(job);
+            Self::OnRuntime(jobs) => {
+                jobs.spawn(job);
             }
-            Self::Elsewhere(tasks) => tasks.spawn(job),
+            Self::Elsewhere(jobs) => jobs.spawn(job),
         }
     }
 
-    /// Waits until one has ended; `None` when there is none.
+    /// Waits until one job has ended; `None` when there is none.
     ///
     /// # Cancel safety
     /// Safe.
     pub(super) async fn join_next(&mut self) -> Option<()> {
         match self {
-            Self::OnRuntime(tasks) => tasks.join_next().await.map(drop),
-            Self::Elsewhere(tasks) => tasks.join_next().await,
+            Self::OnRuntime(jobs) => jobs.join_next().await.map(drop),
+            Self::Elsewhere(jobs) => jobs.join_next().await,
         }
     }
 
-    /// Drops those that have not ended.
+    /// Drops the jobs that have not ended.
     pub(super) async fn shutdown(&mut self) {
         match self {
-            Self::OnRuntime(tasks) => tasks.shutdown().await,
-            Self::Elsewhere(tasks) => {
-                tasks.stop.send_replace(true);
-                while tasks.join_next().await.is_some() {}
+            Self::OnRuntime(jobs) => jobs.shutdown().await,
+            Self::Elsewhere(jobs) => {
+                jobs.stop.send_replace(true);
+                while jobs.join_next().await.is_some() {}
             }
         }
     }
 }
 
-impl Elsewhere {
+impl JobsElsewhere {
     fn spawn(&mut self, job: impl Future<Output = ()> + Send + 'static) {
         self.running += 1;
-        // Told by its drop, so that a job that panics or is thrown away has ended as well.
-        let ended = Ended(self.tell.clone());
+        // The end is sent by a drop: a job that panics or is dropped has ended as well.
+        let at_end = SendAtEnd(self.end_sender.clone());
         let mut stop = self.stop.subscribe();
         (self.spawn)(Box::pin(async move {
-            let _ended = ended;
+            let _at_end = at_end;
             tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => {}
@@ -100,15 +101,15 @@ impl Elsewhere {
             return None;
         }
         // The sender lives in `self`, so this cannot fail.
-        let _ = self.ended.recv().await;
+        let _ = self.ends.recv().await;
         self.running -= 1;
         Some(())
     }
 }
 
-struct Ended(mpsc::UnboundedSender<()>);
+struct SendAtEnd(mpsc::UnboundedSender<()>);
 
-impl Drop for Ended {
+impl Drop for SendAtEnd {
     fn drop(&mut self) {
         let _ = self.0.send(());
     }

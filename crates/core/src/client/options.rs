@@ -1,0 +1,92 @@
+//! How a lock is wanted, with defaults, and the check of that before any I/O.
+//!
+//! This module owns the defaults. Invariant: a request that leaves this module is valid for its
+//! store. The module never waits; `take` hands over to the engine.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    client::{guard::Guard, scope::Scope},
+    contract::AcquireRequest,
+    engine::{acquire, bounded::End, claim::Wanted, hold::Renew, parts::LockerParts},
+    types::{
+        duration::written,
+        error::{Error, ErrorKind, Result},
+        ident::{HolderLabel, Meta, OwnerId},
+        name::LockName,
+        ttl::Ttl,
+    },
+};
+
+/// How long a caller waits for a lock unless it says otherwise.
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+
+/// The options of one lock, or of several that are taken together.
+#[derive(Clone, Debug)]
+pub(crate) struct LockOptions {
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) wait: Option<Duration>,
+    pub(crate) holder: Option<String>,
+    pub(crate) meta: Option<String>,
+    pub(crate) renew: Renew,
+    pub(crate) scope: Option<Scope>,
+    pub(crate) min_hold: Duration,
+    pub(crate) gives_up: bool,
+}
+
+impl Default for LockOptions {
+    fn default() -> Self {
+        Self {
+            ttl: None,
+            wait: Some(DEFAULT_WAIT),
+            holder: None,
+            meta: None,
+            renew: Renew::Auto,
+            scope: None,
+            min_hold: Duration::ZERO,
+            gives_up: false,
+        }
+    }
+}
+
+/// Takes one lock as the options say.
+pub(crate) async fn take(
+    parts: &Arc<LockerParts>,
+    options: &LockOptions,
+    wanted: Wanted,
+) -> Result<Guard> {
+    if let Some(scope) = &options.scope {
+        return scope.enter(parts, wanted, options.min_hold).await;
+    }
+    let hold = acquire::acquire(parts, wanted).await?;
+    Ok(Guard::new(parts, hold, options.min_hold))
+}
+
+impl LockOptions {
+    /// Checks everything before any I/O.
+    pub(crate) fn wanted(&self, parts: &LockerParts, name: LockName) -> Result<Wanted> {
+        let capabilities = parts.backend.capabilities();
+        let ttl = parts
+            .settings
+            .checked_ttl(capabilities, self.ttl.unwrap_or(capabilities.default_ttl))?;
+        if self.min_hold > Ttl::MAX.duration() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("min_hold of {} is over 24 h", written(self.min_hold)),
+            ));
+        }
+        let holder = match &self.holder {
+            Some(label) => HolderLabel::new(label)?,
+            None => parts.settings.default_holder(),
+        };
+        let mut request = AcquireRequest::new(name, OwnerId::new(), ttl, holder);
+        request.meta = self.meta.as_ref().map(Meta::new).transpose()?;
+        Ok(Wanted {
+            request,
+            wait: self.wait,
+            end: End::after(self.wait, &**parts.timing.clock()),
+            renew: self.renew,
+            gives_up: self.gives_up,
+        })
+    }
+}

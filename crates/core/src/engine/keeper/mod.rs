@@ -1,0 +1,13 @@
+//! The keeper thread: it renews leases, watches deadlines, and cleans up after callers that went
+//! away.
+
+mod connection;
+mod jobs;
+mod renew;
+mod schedule;
+mod shared;
+mod thread;
+
+pub(crate) use jobs::Spawn;
+pub(crate) use renew::renew_for_caller;
+pub(crate) use thread::Keeper;

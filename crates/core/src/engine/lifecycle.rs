@@ -1,0 +1,103 @@
+//! Whether a locker is open, and the calls that may still end with a new lease.
+//!
+//! This module owns the flag that a locker was closed, and the count of its running acquires.
+//! Invariant: a call is counted before it checks the flag, and `close` sets the flag before it
+//! reads the count. So a call that found the locker open is always waited for.
+//! The module never asks the store for anything.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use tokio::sync::{Notify, watch};
+
+use crate::{
+    engine::clock::Clock,
+    types::error::{Error, ErrorKind, Result},
+};
+
+/// Open or closed, and how many acquires are running.
+///
+/// Background jobs keep a receiver of the flag. When this value is dropped, those receivers report
+/// an error, which the jobs treat as a close.
+pub(crate) struct Lifecycle {
+    closed: watch::Sender<bool>,
+    acquires: AtomicUsize,
+    last_acquire_ended: Notify,
+}
+
+/// One call that may end with a new lease. The call is counted until this value is dropped.
+pub(crate) struct RunningAcquire<'a>(&'a Lifecycle);
+
+impl Lifecycle {
+    pub(crate) fn new() -> Self {
+        Self {
+            closed: watch::Sender::new(false),
+            acquires: AtomicUsize::new(0),
+            last_acquire_ended: Notify::new(),
+        }
+    }
+
+    /// Ends waiting callers with [`closed_error`], and refuses new calls.
+    pub(crate) fn close(&self) {
+        self.closed.send_replace(true);
+    }
+
+    /// A receiver that changes to `true` at the close.
+    pub(crate) fn closing(&self) -> watch::Receiver<bool> {
+        self.closed.subscribe()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.closed.borrow()
+    }
+
+    /// Refuses a call on a closed locker.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.is_closed() {
+            Err(closed_error())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Resolves when the locker has been closed for this long.
+    pub(crate) async fn closed_for(&self, clock: &dyn Clock, time: Duration) {
+        // The sender lives in `self`, so this cannot fail.
+        let _ = self.closing().wait_for(|closed| *closed).await;
+        clock.sleep(time).await;
+    }
+
+    /// Counts a call that may end with a new lease. The caller does so before
+    /// [`Lifecycle::check_open`].
+    pub(crate) fn count_acquire(&self) -> RunningAcquire<'_> {
+        self.acquires.fetch_add(1, Ordering::SeqCst);
+        RunningAcquire(self)
+    }
+
+    /// Waits until no counted call is left.
+    pub(crate) async fn no_acquire_left(&self) {
+        loop {
+            // Created before the count is read: a call that ends in between is not missed.
+            let changed = self.last_acquire_ended.notified();
+            if self.acquires.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl Drop for RunningAcquire<'_> {
+    fn drop(&mut self) {
+        if self.0.acquires.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.last_acquire_ended.notify_waiters();
+        }
+    }
+}
+
+/// The error of every call on a closed locker.
+pub(crate) fn closed_error() -> Error {
+    Error::new(ErrorKind::Closed, "the locker was closed")
+}

@@ -1,0 +1,216 @@
+//! The steps at the store that a ticket takes part in: issue, resume, renew, release.
+//!
+//! Invariant: a nonce is used up by the step that redeems it. A step that may still arrive is never
+//! followed by one that would be undone by it. This module makes no guard: the caller does.
+
+use std::{sync::Arc, time::Duration};
+
+use uuid::Uuid;
+
+use crate::{
+    contract::{
+        AcquireRequest, Grant, ReleaseOutcome, Renewal, Renewed, TicketStep,
+        capabilities::Capabilities,
+    },
+    engine::{
+        bounded::bounded,
+        hold::{Hold, Renew},
+        parts::LockerParts,
+        timing::Timing,
+    },
+    types::{
+        error::{Error, ErrorKind, Result},
+        ticket::Ticket,
+        ttl::Ttl,
+    },
+};
+
+/// How long one step waits for the store.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Between two tries of one step.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Writes a nonce beside a held lock. The hold itself is ended by the caller.
+pub(crate) async fn issue(parts: &Arc<LockerParts>, hold: &Arc<Hold>) -> Result<Ticket> {
+    supported(parts.backend.capabilities())?;
+    let nonce = Uuid::new_v4();
+    let in_turn = hold.io.lock().await;
+    let ttl = hold.sure_ttl();
+    let sent = hold
+        .sending(ttl)
+        .map_err(|reason| hold.lost_error(reason))?;
+    let renewal = Renewal {
+        ttl,
+        ticket: TicketStep::Issue(nonce),
+    };
+    let lease = hold.lease();
+    let answer = bounded(
+        &**parts.timing.clock(),
+        LIMIT,
+        parts.backend.renew(&lease, &renewal),
+    )
+    .await;
+    let answered = hold.answered(sent, ttl, Some(answer));
+    drop(in_turn);
+    hold.log_renewal(&answered);
+    answered?;
+    Ok(Ticket {
+        name: hold.name().clone(),
+        owner: hold.owner(),
+        token: hold.token(),
+        ttl,
+        cut_to: hold.cut_to(),
+        nonce,
+    })
+}
+
+/// Takes a lease over with its ticket.
+pub(crate) async fn resume(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<Arc<Hold>> {
+    let _asking = parts.lifecycle.count_acquire();
+    parts.lifecycle.check_open()?;
+    let sent = parts.timing.now();
+    let answer = step(parts, ticket, ticket.ttl, TicketStep::Redeem(ticket.nonce)).await?;
+    let Renewed::Extended {
+        valid_for,
+        epoch,
+        token,
+        loss,
+    } = answer
+    else {
+        return Err(not_held(ticket));
+    };
+    let mut grant = Grant::new(token, epoch, valid_for);
+    grant.loss = loss;
+    let request = AcquireRequest::new(
+        ticket.name.clone(),
+        ticket.owner,
+        ticket.ttl,
+        parts.settings.default_holder(),
+    );
+    let hold = Hold::new(
+        &request,
+        &grant,
+        sent,
+        Renew::Auto,
+        None,
+        parts.timing.clock(),
+        &parts.meters,
+    );
+    if let Some(ttl) = ticket.cut_to {
+        hold.may_be_cut_to(ttl);
+    }
+    parts.adopt(&hold, &grant.loss);
+    Ok(hold)
+}
+
+/// Renews the lease behind a ticket. The nonce is taken and put back, so that a ticket that was resumed elsewhere cannot
+/// shorten the lease under its guard.
+pub(crate) async fn renew(parts: &Arc<LockerParts>, ticket: &Ticket, ttl: Duration) -> Result<()> {
+    parts.lifecycle.check_open()?;
+    let ttl = parts
+        .settings
+        .checked_ttl(parts.backend.capabilities(), ttl)?;
+    let redeem = TicketStep::Redeem(ticket.nonce);
+    if let Renewed::NotHeld(_) = step(parts, ticket, ttl, redeem).await? {
+        return Err(not_held(ticket));
+    }
+    // Without it, nobody could renew or release the lock any more. One that may still arrive is not repeated: it would give the
+    // ticket back, and this TTL to its lease, after the next one was used.
+    let issue = TicketStep::Issue(ticket.nonce);
+    let again = Error::did_not_happen;
+    match repeated(&parts.timing, again, || step(parts, ticket, ttl, issue)).await? {
+        (Renewed::Extended { .. }, _) => Ok(()),
+        (Renewed::NotHeld(_), _) => Err(not_held(ticket)),
+    }
+}
+
+/// Releases the lock behind a ticket. The nonce is used up by then, so nobody can release the lock when this breaks off
+/// between its two steps: the first leaves it no longer than the second may take.
+pub(crate) async fn release(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<()> {
+    parts.lifecycle.check_open()?;
+    let sent = parts.timing.now();
+    let ttl = Ttl::new(LIMIT.max(parts.backend.capabilities().min_ttl))?.min(ticket.ttl);
+    let redeem = TicketStep::Redeem(ticket.nonce);
+    if let Renewed::NotHeld(_) = step(parts, ticket, ttl, redeem).await? {
+        return Err(not_held(ticket));
+    }
+    let lease = ticket.lease();
+    let released = repeated(&parts.timing, |_| true, || parts.backend.release(&lease)).await;
+    match released.map_err(|error| error.during("release").about(&ticket.name))? {
+        (ReleaseOutcome::Released { .. }, _) => Ok(()),
+        // By an earlier try, or by the end of what was left of it.
+        (ReleaseOutcome::NotHeld, tried)
+            if tried || parts.timing.now() >= sent + ttl.duration() =>
+        {
+            Ok(())
+        }
+        (ReleaseOutcome::NotHeld, _) => Err(not_held(ticket)),
+    }
+}
+
+/// Asks the store again, for as long as one step may take, after failures that pass and that `again` allows. Also says whether
+/// an earlier try may have been carried out.
+async fn repeated<T, F>(
+    timing: &Timing,
+    again: impl Fn(&Error) -> bool,
+    ask: impl Fn() -> F,
+) -> Result<(T, bool)>
+where
+    F: Future<Output = Result<T>>,
+{
+    let clock = &**timing.clock();
+    let until = clock.now() + LIMIT;
+    let mut tried = false;
+    loop {
+        let left = until.since(clock.now());
+        match bounded(clock, left, ask()).await {
+            Err(error) if error.is_retryable() && again(&error) && clock.now() + PAUSE < until => {
+                tracing::debug!(%error, "asking again");
+                tried |= !error.did_not_happen();
+                clock.sleep(timing.jitter(PAUSE)).await;
+            }
+            answer => return answer.map(|answer| (answer, tried)),
+        }
+    }
+}
+
+async fn step(
+    parts: &Arc<LockerParts>,
+    ticket: &Ticket,
+    ttl: Ttl,
+    step: TicketStep,
+) -> Result<Renewed> {
+    supported(parts.backend.capabilities())?;
+    let (lease, renewal) = (ticket.lease(), Renewal { ttl, ticket: step });
+    bounded(
+        &**parts.timing.clock(),
+        LIMIT,
+        parts.backend.renew(&lease, &renewal),
+    )
+    .await
+    .map_err(|error| {
+        error
+            .on(parts.backend_name())
+            .during("ticket")
+            .about(&ticket.name)
+    })
+}
+
+fn supported(capabilities: &Capabilities) -> Result<()> {
+    if capabilities.tickets {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!("{} has no tickets", capabilities.backend),
+    ))
+}
+
+fn not_held(ticket: &Ticket) -> Error {
+    Error::new(
+        ErrorKind::NotHeld,
+        format!("the lock of this ticket (token {}) has expired or was released, the ticket was used before, or it is of another store", ticket.token),
+    )
+    .about(&ticket.name)
+}

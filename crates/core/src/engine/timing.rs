@@ -1,0 +1,51 @@
+//! A locker's clock and the jitter of its pauses.
+//!
+//! This module owns the random numbers of one locker. A seed makes them repeatable.
+//! It never decides how long a pause is: the caller gives the pause, this module varies it.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use crate::engine::clock::{Clock, Moment, Sleep};
+
+/// The clock, and random numbers.
+pub(crate) struct Timing {
+    clock: Arc<dyn Clock>,
+    random: Mutex<fastrand::Rng>,
+}
+
+impl Timing {
+    /// Without a `seed`, the random numbers differ in each process.
+    pub(crate) fn new(clock: Arc<dyn Clock>, seed: Option<u64>) -> Self {
+        let random = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        Self {
+            clock,
+            random: Mutex::new(random),
+        }
+    }
+
+    pub(crate) const fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// A random time between half of `pause` and all of it, so that callers that failed together
+    /// do not ask again together.
+    pub(crate) fn jitter(&self, pause: Duration) -> Duration {
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        pause.mul_f64(0.5 + random.f64() / 2.0)
+    }
+
+    /// Sleeps until a moment; for ever when there is none.
+    pub(crate) fn sleep_until(&self, until: Option<Moment>) -> Sleep {
+        match until {
+            Some(until) => self.clock.sleep(until.since(self.clock.now())),
+            None => Box::pin(std::future::pending()),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! A held lock as a piece of text: given up by one process, resumed by another.
+
+use std::{fmt, str::FromStr};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{
+    contract::Lease,
+    types::{
+        error::{Error, ErrorKind, Result},
+        ident::OwnerId,
+        name::LockName,
+        token::FencingToken,
+        ttl::Ttl,
+    },
+};
+
+/// What every ticket starts with: a version, so that a later form can be told apart.
+const PREFIX: &str = "dlt1.";
+
+/// A held lock that can be resumed once, elsewhere.
+///
+/// `Display` gives the text to pass on; it is a secret, because whoever has it has the lock. `Debug` masks it.
+///
+/// ```
+/// use distlock::Ticket;
+///
+/// # #[tokio::main] async fn main() -> distlock::Result<()> {
+/// # let locker = distlock::connect("memory:").await?;
+/// let guard = locker.lock("order:6").acquire().await?;
+/// let token = guard.token();
+/// let text = guard.into_ticket().await?.to_string();
+///
+/// // In another process, before the lease ends:
+/// let ticket: Ticket = text.parse()?;
+/// let guard = locker.resume(&ticket).await?;
+/// assert_eq!(guard.token(), token);
+/// assert!(locker.resume(&ticket).await.is_err()); // it works once
+/// assert!(guard.release().await.is_clean());
+/// # locker.close().await; Ok(()) }
+/// ```
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Ticket {
+    pub(crate) name: LockName,
+    pub(crate) owner: OwnerId,
+    pub(crate) token: FencingToken,
+    pub(crate) ttl: Ttl,
+    /// What the lease may still be cut to, by a renewal of the one who gave it up that was never answered.
+    pub(crate) cut_to: Option<Ttl>,
+    pub(crate) nonce: Uuid,
+}
+
+impl Ticket {
+    /// The lock's name.
+    #[must_use]
+    pub const fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    /// The lock's token, which stays the same when it is resumed.
+    #[must_use]
+    pub const fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// The lease's duration, counted from the last renewal.
+    #[must_use]
+    pub const fn ttl(&self) -> Ttl {
+        self.ttl
+    }
+
+    pub(crate) fn lease(&self) -> Lease {
+        Lease::new(self.name.clone(), self.owner, Some(self.token))
+    }
+}
+
+/// The JSON inside the text.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    name: String,
+    owner: Uuid,
+    token: FencingToken,
+    ttl_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cut_to_ms: Option<u64>,
+    nonce: Uuid,
+}
+
+impl fmt::Display for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = Text {
+            name: self.name.as_str().to_owned(),
+            owner: *self.owner.as_uuid(),
+            token: self.token,
+            ttl_ms: self.ttl.as_millis(),
+            cut_to_ms: self.cut_to.map(Ttl::as_millis),
+            nonce: self.nonce,
+        };
+        let json = serde_json::to_vec(&text).map_err(|_| fmt::Error)?;
+        write!(f, "{PREFIX}{}", URL_SAFE_NO_PAD.encode(json))
+    }
+}
+
+impl FromStr for Ticket {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        // The text is a secret: no part of it goes into the message.
+        let unreadable = |why: &str| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                format!("ticket is not readable: {why}"),
+            )
+        };
+        let text = text.trim();
+        let body = text
+            .strip_prefix(PREFIX)
+            .ok_or_else(|| unreadable("it does not start with dlt1."))?;
+        let json = URL_SAFE_NO_PAD
+            .decode(body)
+            .map_err(|_| unreadable("it is cut off or changed"))?;
+        let text: Text = serde_json::from_slice(&json)
+            .map_err(|_| unreadable("its content is not a ticket's"))?;
+        Ok(Self {
+            name: LockName::new(text.name)?,
+            owner: OwnerId::from_uuid(text.owner),
+            token: text.token,
+            ttl: Ttl::from_millis(text.ttl_ms)?,
+            cut_to: text.cut_to_ms.map(Ttl::from_millis).transpose()?,
+            nonce: text.nonce,
+        })
+    }
+}
+
+impl TryFrom<String> for Ticket {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<Ticket> for String {
+    fn from(ticket: Ticket) -> Self {
+        ticket.to_string()
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ticket({:?}, token {}, ***)", self.name, self.token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticket() -> Ticket {
+        Ticket {
+            name: LockName::new("order:42").unwrap(),
+            owner: OwnerId::new(),
+            token: FencingToken::new(7).unwrap(),
+            ttl: Ttl::from_millis(1500).unwrap(),
+            cut_to: None,
+            nonce: Uuid::new_v4(),
+        }
+    }
+
+    #[test]
+    fn text_round_trip() {
+        let mut ticket = ticket();
+        assert_eq!(format!(" {ticket}\n").parse::<Ticket>().unwrap(), ticket);
+        ticket.cut_to = Some(Ttl::from_millis(700).unwrap());
+        assert_eq!(ticket.to_string().parse::<Ticket>().unwrap(), ticket);
+        let json = serde_json::to_string(&ticket).unwrap();
+        assert_eq!(serde_json::from_str::<Ticket>(&json).unwrap(), ticket);
+    }
+
+    #[test]
+    fn garbage_is_an_argument_error_and_is_not_repeated() {
+        let cut = ticket().to_string();
+        let other = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(r#"{"name":"a"}"#));
+        for garbage in [
+            "",
+            "dlt1.",
+            "hello",
+            "dlt2.abc",
+            &cut[..cut.len() - 3],
+            &other,
+        ] {
+            let error = garbage.parse::<Ticket>().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{garbage}");
+            assert!(garbage.len() < 6 || !error.to_string().contains(garbage));
+        }
+    }
+
+    #[test]
+    fn debug_masks_the_secret() {
+        let ticket = ticket();
+        let shown = format!("{ticket:?}");
+        assert!(
+            !shown.contains(&ticket.nonce.to_string())
+                && !shown.contains(&ticket.owner.as_uuid().to_string())
+        );
+    }
+}
