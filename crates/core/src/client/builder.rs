@@ -4,6 +4,8 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use tracing::{Instrument as _, debug_span};
 
+#[cfg(doc)]
+use crate::types::error::ErrorKind;
 use crate::{
     client::{
         guard::{Guard, LockWatch},
@@ -55,8 +57,8 @@ pub struct LockAllBuilder {
 
 macro_rules! options {
     () => {
-        /// How long the lease lasts without a renewal: whole milliseconds, from the backend's minimum to 24 h. The
-        /// backend's default (10 s for most) unless set.
+        /// How long the lease lasts without a renewal: whole milliseconds, from the backend's
+        /// minimum to 24 h. The backend's default (10 s for most) unless set.
         pub fn ttl(mut self, ttl: Duration) -> Self {
             self.options.ttl = Some(ttl);
             self
@@ -74,9 +76,9 @@ macro_rules! options {
             self
         }
 
-        /// Fails after a few tries, within a second where the store refuses, when the store cannot be
-        /// reached, instead of waiting until it is back. What it fails with is what the store or the
-        /// network said, such as [`ErrorKind::Unavailable`].
+        /// Fails after a few tries, within a second where the store refuses, when the store cannot
+        /// be reached, instead of waiting until it is back. What it fails with is what the store or
+        /// the network said, such as [`ErrorKind::Unavailable`].
         pub fn give_up_when_unreachable(mut self) -> Self {
             self.options.gives_up = true;
             self
@@ -106,8 +108,8 @@ macro_rules! options {
             self
         }
 
-        /// Keeps the lock at least this long, also when it is released sooner: a job that ends at once is then not run
-        /// again by a peer whose clock is a little behind.
+        /// Keeps the lock at least this long, also when it is released sooner: a job that ends at
+        /// once is then not run again by a peer whose clock is a little behind.
         pub fn min_hold(mut self, time: Duration) -> Self {
             self.options.min_hold = time;
             self
@@ -135,8 +137,8 @@ impl LockBuilder {
     /// [`ErrorKind::Timeout`] when it was not free in time, saying who holds it;
     /// [`ErrorKind::Unavailable`] when the store was away at the end of the wait;
     /// [`ErrorKind::InvalidName`] and [`ErrorKind::InvalidArgument`] before any I/O; at once what
-    /// cannot mend by itself, such as [`ErrorKind::AccessDenied`]. All of them come at most 5 s after
-    /// the end of the wait.
+    /// cannot mend by itself, such as [`ErrorKind::AccessDenied`]. All of them come at most 5 s
+    /// after the end of the wait.
     ///
     /// # Cancel safety
     /// Safe: dropping the future leaves the queue, and what was granted meanwhile is given back.
@@ -170,8 +172,8 @@ impl LockBuilder {
         Ok(attempt.map(|hold| Guard::new(&parts, hold, options.min_hold)))
     }
 
-    /// Takes the lock, runs `work` under it, and releases it. When the lock is lost, the future of `work` is dropped at its
-    /// next await.
+    /// Takes the lock, runs `work` under it, and releases it. When the lock is lost, the future of
+    /// `work` is dropped at its next await.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> distlock::Result<()> {
@@ -201,7 +203,8 @@ impl LockBuilder {
             value = work(LockWatch::of(&guard)) => Ok(value),
         };
         let value = done.and_then(|value| guard.check().map(|()| value));
-        // What the store says now is about the time after the work; it is logged and counted where it happens.
+        // What the store says now is about the time after the work; it is logged and counted where
+        // it happens.
         let _ = guard.release().await;
         value
     }
@@ -218,12 +221,14 @@ impl LockAllBuilder {
 
     options!();
 
-    /// Takes all locks, in the byte order of their names so that two callers never wait for each other, within one wait.
+    /// Takes all locks, in the byte order of their names so that two callers never wait for each
+    /// other, within one wait.
     ///
     /// # Errors
-    /// As [`LockBuilder::acquire`], for the first name that failed; what was taken by then is released, in the background
-    /// where the store does not answer in time. [`ErrorKind::Timeout`] also when the store is so slow that the wait was over
-    /// by more than 5 s before the last of them was asked for.
+    /// As [`LockBuilder::acquire`], for the first name that failed; what was taken by then is
+    /// released, in the background where the store does not answer in time. [`ErrorKind::Timeout`]
+    /// also when the store is so slow that the wait was over by more than 5 s before the last of
+    /// them was asked for.
     ///
     /// # Cancel safety
     /// Safe: dropping the future gives back what was taken.

@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+#[cfg(doc)]
+use crate::types::error::ErrorKind;
 use crate::{
     client::{
         builder::{LockAllBuilder, LockBuilder},
@@ -34,12 +36,14 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// Takes locks from one store.
 ///
-/// Cloning is cheap and shares everything: the local queues, the renewal thread, the connections. Dropping the last clone
-/// (and the last guard) ends the thread; [`Locker::close`] does so in an orderly way.
+/// Cloning is cheap and shares everything: the local queues, the renewal thread, the connections.
+/// Dropping the last clone (and the last guard) ends the thread; [`Locker::close`] does so in an
+/// orderly way.
 ///
-/// Its futures need a tokio runtime with time enabled, and running: where a test pauses it (`start_paused`), every bound on a
-/// store passes at once. To test your own handling of expiry, inject a [`ManualClock`](crate::ManualClock). Renewals, background
-/// releases and clean-up do not use that runtime: they run on a thread of the locker's own.
+/// Its futures need a tokio runtime with time enabled, and running: where a test pauses it
+/// (`start_paused`), every bound on a store passes at once. To test your own handling of expiry,
+/// inject a [`ManualClock`](crate::ManualClock). Renewals, background releases and clean-up do not
+/// use that runtime: they run on a thread of the locker's own.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> distlock::Result<()> {
@@ -73,12 +77,12 @@ impl Locker {
         }
     }
 
-    /// Waits until the renewal thread has its own connection, so that a store that cannot be reached is noticed now and not
-    /// at the first renewal.
+    /// Waits until the renewal thread has its own connection, so that a store that cannot be
+    /// reached is noticed now and not at the first renewal.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`], and as connecting does. It is tried again in the background all the
-    /// same.
+    /// [`ErrorKind::Closed`], and as connecting does. It is tried again
+    /// in the background all the same.
     ///
     /// # Cancel safety
     /// Safe.
@@ -87,7 +91,8 @@ impl Locker {
         self.parts.keeper.ready().await
     }
 
-    /// Starts to describe how a lock is wanted. A name that breaks a rule is reported when the lock is asked for.
+    /// Starts to describe how a lock is wanted. A name that breaks a rule is reported when the lock
+    /// is asked for.
     pub fn lock(&self, name: impl AsRef<str>) -> LockBuilder {
         LockBuilder::new(Arc::clone(&self.parts), LockName::new(name))
     }
@@ -120,7 +125,8 @@ impl Locker {
     /// Who holds a lock.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`], [`ErrorKind::Closed`], and failures of the store.
+    /// [`ErrorKind::InvalidName`],
+    /// [`ErrorKind::Closed`], and failures of the store.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
@@ -130,8 +136,8 @@ impl Locker {
         self.ask(asked, "inspect", Some(&name)).await
     }
 
-    /// All held locks whose names start with `prefix`, in byte order of their names. Not one snapshot: locks that change
-    /// hands meanwhile may be missed or seen as they were.
+    /// All held locks whose names start with `prefix`, in byte order of their names. Not one
+    /// snapshot: locks that change hands meanwhile may be missed or seen as they were.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`], and failures of the store.
@@ -173,7 +179,8 @@ impl Locker {
     /// [`LossReason::ForceReleased`](crate::LossReason::ForceReleased) where the store can tell.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`], [`ErrorKind::Closed`], and failures of the store.
+    /// [`ErrorKind::InvalidName`],
+    /// [`ErrorKind::Closed`], and failures of the store.
     ///
     /// # Cancel safety
     /// The lock may or may not be freed when the future is dropped; asking again is harmless.
@@ -211,9 +218,9 @@ impl Locker {
         self.ask(asked, "health", None).await
     }
 
-    /// Ends waiting callers with [`ErrorKind::Closed`], waits for background releases, and closes
-    /// the connections. From then on every request to the store is refused with
-    /// [`ErrorKind::Closed`].
+    /// Ends waiting callers with [`ErrorKind::Closed`], waits for
+    /// background releases, and closes the connections. From then on every request to the store is
+    /// refused with [`ErrorKind::Closed`].
     ///
     /// Release guards first. Those that are still held are not renewed any more and are lost at
     /// their deadline. Their release does not reach the store: it is
@@ -242,8 +249,9 @@ impl Locker {
     /// Makes a guard of a ticket again. A ticket can be resumed once.
     ///
     /// # Errors
-    /// [`ErrorKind::NotHeld`] when the lease behind the ticket has ended or the ticket was used before;
-    /// [`ErrorKind::Unsupported`]; [`ErrorKind::Closed`]; failures of the store.
+    /// [`ErrorKind::NotHeld`] when the lease behind the ticket has ended
+    /// or the ticket was used before; [`ErrorKind::Unsupported`];
+    /// [`ErrorKind::Closed`]; failures of the store.
     ///
     /// # Cancel safety
     /// When the future is dropped the ticket may be used up; its lease then ends by itself.
@@ -257,7 +265,8 @@ impl Locker {
     /// Renews the lease behind a ticket, which stays usable.
     ///
     /// # Errors
-    /// As [`Locker::resume`]. After [`ErrorKind::OutcomeUnknown`] the ticket may be used up.
+    /// As [`Locker::resume`]. After [`ErrorKind::OutcomeUnknown`]
+    /// the ticket may be used up.
     ///
     /// # Cancel safety
     /// As [`Locker::resume`].
@@ -268,11 +277,12 @@ impl Locker {
     /// Releases the lock behind a ticket.
     ///
     /// # Errors
-    /// As [`Locker::resume`]. After an error, the ticket may be used up; if it is, the lock ends by itself within seconds.
+    /// As [`Locker::resume`]. After an error, the ticket may be used up; if it is, the lock ends by
+    /// itself within seconds.
     ///
     /// # Cancel safety
-    /// The lock may or may not be released when the future is dropped. If the ticket is used up, it ends by itself within
-    /// seconds.
+    /// The lock may or may not be released when the future is dropped. If the ticket is used up, it
+    /// ends by itself within seconds.
     pub async fn release_ticket(&self, ticket: &Ticket) -> Result<()> {
         ticket_steps::release(&self.parts, ticket).await
     }
@@ -316,9 +326,10 @@ impl LockerBuilder {
         self
     }
 
-    /// How many times in a row a lock may pass from task to task of this process before it is truly released and other
-    /// processes get their chance. 16 unless set; 0 releases every time. Those are not counted of which the store says that
-    /// nobody else waits ([`Grant::others_waiting`](crate::Grant::others_waiting)).
+    /// How many times in a row a lock may pass from task to task of this process before it is truly
+    /// released and other processes get their chance. 16 unless set; 0 releases every time. Those
+    /// are not counted of which the store says that nobody else waits
+    /// ([`Grant::others_waiting`](crate::Grant::others_waiting)).
     pub fn hand_over_limit(mut self, limit: u32) -> Self {
         self.hand_over_limit = limit;
         self
@@ -342,7 +353,8 @@ impl LockerBuilder {
         self
     }
 
-    /// Starts the renewal thread, which opens its own connection in the background (see [`Locker::ready`]).
+    /// Starts the renewal thread, which opens its own connection in the background (see
+    /// [`Locker::ready`]).
     #[must_use]
     pub fn build(self) -> Locker {
         let Self {

@@ -13,9 +13,10 @@ use tokio::{runtime::Handle, sync::oneshot};
 use crate::types::error::{Error, ErrorKind, Result};
 
 use super::{
-    Executor, Failure, Reply, Shared,
+    executor::{Executor, Failure, Reply},
     handout::{Outcome, hand_out, reply_of},
     queue::{Answered, Batch, Claimed},
+    shared::Shared,
 };
 
 /// The right to have one batch in flight. Whoever owns it keeps the queue moving, or gives it back.

@@ -1,6 +1,7 @@
 //! What happens to the answers of a batch.
 
 use std::{
+    collections::VecDeque,
     future::{Future as _, poll_fn},
     pin::pin,
     sync::{Arc, Mutex, PoisonError},
@@ -12,10 +13,26 @@ use crate::{
     types::error::{Error, ErrorKind, Result},
 };
 
-use super::{Executor, Failure, Reply, Shared, queue::Batch};
+use super::{
+    executor::{Executor, Failure, Reply},
+    queue::{Batch, Pending},
+};
 
 /// What came of a batch.
 pub(super) type Outcome<E> = Result<Vec<Reply<<E as Executor>::Answer>>, Failure>;
+
+/// The batcher as this module needs it. A trait, because the batcher's own state knows the tasks that
+/// hand out answers.
+pub(super) trait BatchOwner<E: Executor>: Clone + Send + Sync + 'static {
+    /// Queues operations to be sent singly.
+    fn send_singly(&self, operations: impl Iterator<Item = Pending<E>>);
+
+    /// Notes that an operation that was sent singly has ended. Returns operations that are given up.
+    fn single_ended(&self, failed: bool) -> VecDeque<Pending<E>>;
+
+    /// Sends the operation that takes an answer back which nobody received.
+    fn undo(&self, op: &E::Op, answer: &E::Answer);
+}
 
 /// From how many answers on they are handed out between two turns of the scheduler.
 const CROWD: usize = 8;
@@ -29,12 +46,12 @@ const CROWD: usize = 8;
 /// # Cancel safety
 /// When it is dropped, what is left is handed out at once.
 pub(super) async fn hand_out<E: Executor>(
-    shared: &Arc<Shared<E>>,
+    owner: &impl BatchOwner<E>,
     batch: Batch<E>,
     outcome: Outcome<E>,
 ) {
     if batch.ops.len() < CROWD {
-        return distribute(shared, batch, outcome);
+        return distribute(owner, batch, outcome);
     }
     let mut back = Some((batch, outcome));
     let mut finishing = None;
@@ -44,7 +61,7 @@ pub(super) async fn hand_out<E: Executor>(
             return Poll::Ready(());
         }
         let crowd = Arc::new(Crowd {
-            shared: Arc::clone(shared),
+            owner: owner.clone(),
             back: Mutex::new(back.take()),
             slot: context.waker().clone(),
         });
@@ -60,25 +77,25 @@ pub(super) async fn hand_out<E: Executor>(
 }
 
 /// A batch that came back, to be handed out when this is woken.
-struct Crowd<E: Executor> {
-    shared: Arc<Shared<E>>,
+struct Crowd<E: Executor, O: BatchOwner<E>> {
+    owner: O,
     // A std mutex: held while they are handed out, which waits for nobody.
     back: Mutex<Option<(Batch<E>, Outcome<E>)>>,
     /// Whoever waits until that is done.
     slot: Waker,
 }
 
-impl<E: Executor> Crowd<E> {
+impl<E: Executor, O: BatchOwner<E>> Crowd<E, O> {
     fn finish(&self) {
         // To the end: whoever else comes here, woken by chance, takes it for done and gives the keys of the batch away.
         let mut back = self.back.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((batch, outcome)) = back.take() {
-            distribute(&self.shared, batch, outcome);
+            distribute(&self.owner, batch, outcome);
         }
     }
 }
 
-impl<E: Executor> Wake for Crowd<E> {
+impl<E: Executor, O: BatchOwner<E>> Wake for Crowd<E, O> {
     fn wake(self: Arc<Self>) {
         self.finish();
         self.slot.wake_by_ref();
@@ -86,18 +103,18 @@ impl<E: Executor> Wake for Crowd<E> {
 }
 
 /// Sees to it that nobody is forgotten where the task that hands out is destroyed before it is woken.
-struct Finishing<E: Executor>(Arc<Crowd<E>>);
+struct Finishing<E: Executor, O: BatchOwner<E>>(Arc<Crowd<E, O>>);
 
-impl<E: Executor> Drop for Finishing<E> {
+impl<E: Executor, O: BatchOwner<E>> Drop for Finishing<E, O> {
     fn drop(&mut self) {
         self.0.finish();
     }
 }
 
-fn distribute<E: Executor>(shared: &Arc<Shared<E>>, batch: Batch<E>, outcome: Outcome<E>) {
+fn distribute<E: Executor>(owner: &impl BatchOwner<E>, batch: Batch<E>, outcome: Outcome<E>) {
     let (alone, lone) = (batch.alone, batch.ops.len() == 1);
     if alone {
-        let given_up = shared.state().queue.alone_ended(outcome.is_err());
+        let given_up = owner.single_ended(outcome.is_err());
         if let Err(Failure::Split(error) | Failure::Whole(error)) = &outcome {
             for pending in given_up {
                 let _ = pending.answer(Err(error.clone()));
@@ -110,11 +127,11 @@ fn distribute<E: Executor>(shared: &Arc<Shared<E>>, batch: Batch<E>, outcome: Ou
             for pending in batch.into_pending() {
                 match replies.next() {
                     Some(Reply::Alone) if !lone => {
-                        shared.state().queue.push_alone(&shared.executor, pending);
+                        owner.send_singly(std::iter::once(pending));
                     }
                     reply => {
                         if let Some((op, Ok(answer))) = pending.answer(reply_of(reply)) {
-                            shared.undo(&op, &answer);
+                            owner.undo(&op, &answer);
                         }
                     }
                 }
@@ -124,10 +141,7 @@ fn distribute<E: Executor>(shared: &Arc<Shared<E>>, batch: Batch<E>, outcome: Ou
             log::debug(move || {
                 tracing::debug!(%error, "a batch failed as a whole: its operations are sent singly");
             });
-            let mut state = shared.state();
-            for pending in batch.into_pending() {
-                state.queue.push_alone(&shared.executor, pending);
-            }
+            owner.send_singly(batch.into_pending());
         }
         Err(Failure::Split(error) | Failure::Whole(error)) => {
             for pending in batch.into_pending() {

@@ -15,7 +15,7 @@ use crate::{
     types::error::Result,
 };
 
-use super::{Executor, Limits};
+use super::executor::{Executor, Limits};
 
 /// Consecutive failures of operations sent singly after which the rest of them is given up: each may have waited a
 /// second for a locked row, and the store is more likely at fault than the rows.

@@ -3,7 +3,10 @@
 use std::{future::Future, task::Poll};
 
 use super::*;
-use crate::backend_kit::batch::{handout::hand_out, queue::Queue};
+use crate::backend_kit::batch::{
+    handout::hand_out,
+    queue::{Pending, Queue},
+};
 
 fn crowd(undivided: usize, waiting: u32) -> Vec<usize> {
     let limits = Limits {

@@ -5,9 +5,16 @@ mod crowd;
 mod random;
 mod script;
 
-use std::{pin::pin, time::Duration};
+use std::{
+    pin::pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::runtime::Handle;
 
 use super::*;
+use crate::types::error::{Error, ErrorKind, Result};
 
 use script::{Fate, Kind, Op, Script, op};
 

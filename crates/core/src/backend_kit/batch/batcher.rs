@@ -1,0 +1,132 @@
+//! The entry point of group commit: a batcher takes operations and answers them.
+
+use std::{
+    fmt::Debug,
+    mem,
+    sync::{Arc, Mutex},
+};
+
+use tokio::{runtime::Handle, sync::Notify};
+
+#[cfg(doc)]
+use crate::types::error::ErrorKind;
+use crate::types::error::Result;
+
+use super::{
+    drive::{Follower, Leader},
+    executor::{Executor, Limits},
+    queue::{Pending, Queue},
+    shared::{Shared, State, closed},
+};
+
+/// Gathers operations into batches.
+#[derive(Debug)]
+pub struct Batcher<E: Executor>(pub(super) Arc<Shared<E>>);
+
+impl<E: Executor> Clone for Batcher<E> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<E: Executor> Batcher<E> {
+    /// A batcher whose follow-up batches run on the present runtime.
+    #[must_use]
+    pub fn new(executor: E, limits: Limits) -> Self {
+        Self(Arc::new(Shared {
+            executor,
+            in_flight: limits.in_flight.max(1),
+            undivided: limits.undivided,
+            in_steps: limits.in_steps,
+            home: Handle::try_current().ok(),
+            state: Mutex::new(State {
+                queue: Queue::new(limits),
+                running: 0,
+                leaders: Vec::new(),
+                closed: false,
+            }),
+            quiet: Notify::new(),
+        }))
+    }
+
+    /// The store behind it.
+    #[must_use]
+    pub fn executor(&self) -> &E {
+        &self.0.executor
+    }
+
+    /// Sends an operation: at once when nothing is in flight, otherwise with the next batch.
+    ///
+    /// # Errors
+    /// The store's; [`ErrorKind::Closed`] after [`Batcher::close`];
+    /// [`ErrorKind::OutcomeUnknown`] when the runtime that drove
+    /// its batch was shut down, [`ErrorKind::Unavailable`] when that
+    /// happened before it was sent.
+    ///
+    /// # Cancel safety
+    /// Safe: see the [module](super).
+    pub async fn submit(&self, op: E::Op) -> Result<E::Answer> {
+        let admitted = self.admit(op);
+        match admitted {
+            Admitted::Lead(leader) => leader.await,
+            Admitted::Follow(follower) => follower.await,
+            Admitted::Refused => Err(closed()),
+        }
+    }
+
+    /// Refuses new operations, answers those that were not sent yet with
+    /// [`ErrorKind::Closed`], and waits for those in flight. Idempotent.
+    ///
+    /// # Cancel safety
+    /// Safe: what was refused stays refused.
+    pub async fn close(&self) {
+        let (refused, leaders) = {
+            let mut state = self.0.state();
+            state.closed = true;
+            (state.queue.drain(), mem::take(&mut state.leaders))
+        };
+        leaders.iter().for_each(|led| led.take_over(&self.0));
+        for pending in refused {
+            // Nobody to tell: nothing was sent, so there is nothing to undo either.
+            let _ = pending.answer(Err(closed()));
+        }
+        loop {
+            let quiet = self.0.quiet.notified();
+            tokio::pin!(quiet);
+            quiet.as_mut().enable();
+            if self.0.state().running == 0 {
+                return;
+            }
+            quiet.await;
+        }
+    }
+
+    /// Gives an operation a slot of its own, or a place in the queue.
+    fn admit(&self, op: E::Op) -> Admitted<'_, E> {
+        let shared = &self.0;
+        let mut state = shared.state();
+        if state.closed {
+            return Admitted::Refused;
+        }
+        if state.running < shared.in_flight
+            && state.queue.is_empty()
+            && let Some(claimed) = state.queue.claim_one(&shared.executor, &op)
+        {
+            state.running += 1;
+            let leader = Leader::new(shared, op, claimed);
+            state.leaders.push(Arc::clone(leader.led()));
+            return Admitted::Lead(leader);
+        }
+        let leaders = shared.in_the_way(&mut state, &op);
+        let (pending, reply) = Pending::with_reply(op);
+        state.queue.push(&shared.executor, pending);
+        shared.see_to_the_queue(state, &leaders);
+        Admitted::Follow(Follower::new(shared, reply))
+    }
+}
+
+enum Admitted<'a, E: Executor> {
+    Lead(Leader<E>),
+    Follow(Follower<'a, E>),
+    Refused,
+}

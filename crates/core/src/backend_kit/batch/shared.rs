@@ -1,0 +1,127 @@
+//! What all handles of a batcher share, and the slots that work its queue off.
+
+use std::{
+    collections::VecDeque,
+    fmt::Debug,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::{runtime::Handle, sync::Notify};
+
+use crate::{
+    engine::log,
+    types::error::{Error, ErrorKind},
+};
+
+use super::{
+    drive::{Led, Slot},
+    executor::Executor,
+    handout::BatchOwner,
+    queue::{Pending, Queue},
+};
+
+/// What all handles of a batcher share.
+pub(super) struct Shared<E: Executor> {
+    pub(super) executor: E,
+    pub(super) in_flight: usize,
+    pub(super) undivided: usize,
+    pub(super) in_steps: bool,
+    /// Where follow-up batches run.
+    pub(super) home: Option<Handle>,
+    // A std mutex: it is held for queue operations only, never across an await.
+    pub(super) state: Mutex<State<E>>,
+    pub(super) quiet: Notify,
+}
+
+pub(super) struct State<E: Executor> {
+    pub(super) queue: Queue<E>,
+    /// Slots in use: batches in flight and tasks about to send one.
+    pub(super) running: usize,
+    /// Those in flight that their callers drive.
+    pub(super) leaders: Vec<Arc<Led<E>>>,
+    pub(super) closed: bool,
+}
+
+impl<E: Executor> Shared<E> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State<E>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what takes `answer` back, before anything else.
+    pub(super) fn undo(self: &Arc<Self>, op: &E::Op, answer: &E::Answer) {
+        let Some(undo) = self.executor.undo(op, answer) else {
+            return;
+        };
+        let name = self.executor.key(op).to_owned();
+        log::debug(move || {
+            tracing::debug!(name, "the caller went away: its answer is taken back");
+        });
+        let mut state = self.state();
+        let leaders = self.in_the_way(&mut state, &undo);
+        state.queue.push_undo(Pending::without_reply(undo));
+        self.see_to_the_queue(state, &leaders);
+    }
+
+    /// Those whose callers an operation that is about to be queued must not depend on: whoever has its key, and one more
+    /// where no slot is a task's. That one then works the queue off.
+    pub(super) fn in_the_way(&self, state: &mut State<E>, op: &E::Op) -> Vec<Arc<Led<E>>> {
+        if state.leaders.is_empty() {
+            return Vec::new();
+        }
+        let key = state.queue.key(&self.executor, op);
+        let no_tasks = state.running == self.in_flight && state.running == state.leaders.len();
+        let mut oldest = no_tasks;
+        let taken = |led: &mut Arc<Led<E>>| mem::take(&mut oldest) || led.is_in_the_way_of(key);
+        state.leaders.extract_if(.., taken).collect()
+    }
+
+    /// Something waits in the queue: it gets a slot, if one is free.
+    pub(super) fn see_to_the_queue(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State<E>>,
+        leaders: &[Arc<Led<E>>],
+    ) {
+        let crowd = state.running < 2 * self.in_flight && state.queue.len() >= self.undivided;
+        let slot = (state.running < self.in_flight || crowd).then(|| {
+            state.running += 1;
+            Slot::new(self)
+        });
+        // On a runtime that is shut down, spawning drops the task at once, and that takes the lock again.
+        drop(state);
+        slot.into_iter().for_each(Slot::spawn);
+        leaders.iter().for_each(|led| led.take_over(self));
+    }
+}
+
+impl<E: Executor> BatchOwner<E> for Arc<Shared<E>> {
+    fn send_singly(&self, operations: impl Iterator<Item = Pending<E>>) {
+        let mut state = self.state();
+        for pending in operations {
+            state.queue.push_alone(&self.executor, pending);
+        }
+    }
+
+    fn single_ended(&self, failed: bool) -> VecDeque<Pending<E>> {
+        self.state().queue.alone_ended(failed)
+    }
+
+    fn undo(&self, op: &E::Op, answer: &E::Answer) {
+        Shared::undo(self, op, answer);
+    }
+}
+
+impl<E: Executor> Debug for Shared<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.state();
+        f.debug_struct("Batcher")
+            .field("queued", &state.queue.len())
+            .field("running", &state.running)
+            .field("closed", &state.closed)
+            .finish_non_exhaustive()
+    }
+}
+
+pub(super) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the store's handle was closed")
+}
