@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -18,7 +18,7 @@ use crate::{
         deadline::Deadline,
         log,
         meters::Meters,
-        queue::Seat,
+        queue::{LocalHolder, Seat},
     },
     fence::Fence,
     types::{
@@ -160,7 +160,8 @@ impl Hold {
             io: tokio::sync::Mutex::new(()),
         });
         if let Some(seat) = seat {
-            seat.occupied_by(&hold);
+            let holder: Weak<dyn LocalHolder> = Arc::<Self>::downgrade(&hold);
+            seat.occupied_by(holder);
             hold.state().seat = Some(seat);
         }
         hold
@@ -238,7 +239,7 @@ impl Hold {
     }
 
     /// How others of this process see it.
-    pub(crate) fn info(&self) -> HolderInfo {
+    fn info(&self) -> HolderInfo {
         let mut info = HolderInfo::new(self.holder.as_str());
         info.token = Some(self.token());
         let held = self.clock.now().since(self.acquired);
@@ -555,6 +556,12 @@ impl Hold {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing in this module panics while it holds the mutex.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LocalHolder for Hold {
+    fn held_info(&self) -> Option<HolderInfo> {
+        self.is_valid().then(|| self.info())
     }
 }
 

@@ -17,7 +17,6 @@ use crate::{
     engine::{
         clock::Moment,
         hash::{AsIs, OfNames},
-        hold::Hold,
     },
     types::{error::Error, name::LockName},
 };
@@ -60,10 +59,17 @@ struct Line {
     next_id: u64,
     /// Hand-overs since the lock was last truly released.
     run: u32,
-    holder: Option<Weak<Hold>>,
+    holder: Option<Weak<dyn LocalHolder>>,
     seen: Option<HolderInfo>,
     /// Why the store could not be asked the last time.
     away: Option<Error>,
+}
+
+/// A lease of this process, as the local queue needs it. A trait, because the lease itself keeps the
+/// right to act at its name.
+pub(crate) trait LocalHolder: Send + Sync {
+    /// What others of this process are told of it; `None` once it is not held for sure.
+    fn held_info(&self) -> Option<HolderInfo>;
 }
 
 struct Waiter {
@@ -169,11 +175,7 @@ impl Queues {
             hash_map::Entry::Occupied(line) => {
                 let (holder, seen) = (line.get().holder.clone(), line.get().seen.clone());
                 drop(shard);
-                Err(holder
-                    .and_then(|hold| hold.upgrade())
-                    .filter(|hold| hold.is_valid())
-                    .map(|hold| hold.info())
-                    .or(seen))
+                Err(believed(holder, seen))
             }
         }
     }
@@ -186,11 +188,7 @@ impl Queues {
             let line = shard.get(&key)?;
             (line.holder.clone(), line.seen.clone())
         };
-        holder
-            .and_then(|hold| hold.upgrade())
-            .filter(|hold| hold.is_valid())
-            .map(|hold| hold.info())
-            .or(seen)
+        believed(holder, seen)
     }
 
     /// Somebody of another process was seen to hold it, by a task that has passed its seat on.
@@ -257,6 +255,15 @@ impl Queues {
     }
 }
 
+/// A holder of this process is known better than one of another. The caller does not hold the
+/// queue's mutex: the look may find that the lease has ended, which drops the seat and locks it.
+fn believed(holder: Option<Weak<dyn LocalHolder>>, seen: Option<HolderInfo>) -> Option<HolderInfo> {
+    holder
+        .and_then(|holder| holder.upgrade())
+        .and_then(|holder| holder.held_info())
+        .or(seen)
+}
+
 /// The right of one task to act at a name for the whole process. Dropping it lets the next one ask.
 pub(crate) struct Seat {
     /// `None` once the right has moved on.
@@ -271,10 +278,10 @@ impl Seat {
     }
 
     /// The lock is held now, by this.
-    pub(crate) fn occupied_by(&self, hold: &Arc<Hold>) {
+    pub(crate) fn occupied_by(&self, holder: Weak<dyn LocalHolder>) {
         self.with_line(|line| {
             line.saw(None);
-            line.holder = Some(Arc::downgrade(hold));
+            line.holder = Some(holder);
         });
     }
 
