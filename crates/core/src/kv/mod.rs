@@ -209,7 +209,10 @@ impl DistLock for KvLock {
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         self.open()?;
-        Ok(Box::new(KvContender::new(self.clone(), request.clone())))
+        let (clock, random) = (Arc::clone(&self.clock), Arc::clone(&self.random));
+        let lock = Arc::new(self.clone());
+        let contender = KvContender::new(lock, clock, random, request.clone());
+        Ok(Box::new(contender))
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {

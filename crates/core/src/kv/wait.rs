@@ -3,14 +3,16 @@
 //! Invariant: the pause is short while the lock changes hands and grows while it does not. No poll
 //! comes later than the end of the lease that was seen.
 
-use std::{sync::PoisonError, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 
-use super::KvLock;
 use crate::{
     contract::{AcquireRequest, Attempt, Contender, DistLock, Grant},
-    engine::clock::Moment,
+    engine::clock::{Clock, Moment},
     types::{error::Result, token::FencingToken},
 };
 
@@ -22,7 +24,9 @@ const SHORTEST: Duration = Duration::from_millis(60);
 const LONGEST: Duration = Duration::from_millis(480);
 
 pub(super) struct KvContender {
-    lock: KvLock,
+    lock: Arc<dyn DistLock>,
+    clock: Arc<dyn Clock>,
+    random: Arc<Mutex<fastrand::Rng>>,
     request: AcquireRequest,
     pause: Duration,
     /// The token of the grant that was seen last, and the end of its lease without a renewal.
@@ -33,9 +37,16 @@ pub(super) struct KvContender {
 }
 
 impl KvContender {
-    pub(super) fn new(lock: KvLock, request: AcquireRequest) -> Self {
+    pub(super) fn new(
+        lock: Arc<dyn DistLock>,
+        clock: Arc<dyn Clock>,
+        random: Arc<Mutex<fastrand::Rng>>,
+        request: AcquireRequest,
+    ) -> Self {
         Self {
             lock,
+            clock,
+            random,
             request,
             pause: SHORTEST,
             seen: None,
@@ -47,11 +58,7 @@ impl KvContender {
     /// the lease that was seen.
     fn next(&self, now: Moment) -> Moment {
         let factor = {
-            let mut random = self
-                .lock
-                .random
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
             0.85 + 0.3 * random.f64()
         };
         let next = now + self.pause.mul_f64(factor);
@@ -65,7 +72,7 @@ impl KvContender {
 #[async_trait]
 impl Contender for KvContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
-        let before = self.lock.clock.now();
+        let before = self.clock.now();
         self.due = None;
         let attempt = self.lock.try_acquire(&self.request).await?;
         if let Attempt::Busy(Some(holder)) = &attempt {
@@ -93,7 +100,7 @@ impl Contender for KvContender {
     }
 
     async fn wait(&mut self, at_most: Duration) {
-        let clock = std::sync::Arc::clone(&self.lock.clock);
+        let clock = Arc::clone(&self.clock);
         let until = clock.now() + at_most;
         loop {
             let now = clock.now();
