@@ -2,15 +2,14 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use distlock_core::{Clock as _, Fairness, FencingScope, LeaseKind, Reach, SystemClock};
-use futures_util::future::BoxFuture;
 use serde::Serialize;
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::{
     Failure, Outcome, Subject,
     cases::ALL,
-    context::{Context, within},
+    spec::{Needs, Spec},
+    support::{Context, now, within},
 };
 
 /// A case that takes longer hangs. The slowest take about 15 s on an idle machine.
@@ -31,52 +30,6 @@ pub struct Case {
     spec: &'static Spec,
     subject: Subject,
 }
-
-/// A case as its file declares it.
-#[derive(Debug)]
-pub(crate) struct Spec {
-    pub(crate) name: &'static str,
-    pub(crate) promise: &'static str,
-    pub(crate) needs: &'static [Needs],
-    pub(crate) body: fn(Context) -> BoxFuture<'static, Outcome>,
-}
-
-/// What a case cannot do without. A case that would have nothing to check on some stores declares
-/// it here, so that it shows there as not applicable instead of passing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Needs {
-    /// A holder that dies: a worker process where leases hang on sessions, since a session of this
-    /// process lives on.
-    DeadHolder,
-    /// Waiting clients are served first come, first served.
-    Fifo,
-    /// Tokens of all names form one order.
-    GlobalTokens,
-    /// A lock passes to the next owner in one store step.
-    HandOver,
-    /// The store has no such step.
-    NoHandOver,
-    /// The store has no tickets.
-    NoTickets,
-    /// Worker processes.
-    Processes,
-    /// A held lock can become a ticket.
-    Tickets,
-}
-
-/// Declares a case: `case!(exclusion::two_tasks_never_overlap, "promise")`, followed by its
-/// [`Needs`] if it has any.
-macro_rules! case {
-    ($property:ident :: $name:ident, $promise:literal $(, $needs:ident)*) => {
-        $crate::case::Spec {
-            name: concat!(stringify!($property), "::", stringify!($name)),
-            promise: $promise,
-            needs: &[$($crate::case::Needs::$needs),*],
-            body: |cx| Box::pin($name(cx)),
-        }
-    };
-}
-pub(crate) use case;
 
 /// How a case ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -136,41 +89,6 @@ pub fn cases(subject: &Subject) -> Vec<Case> {
         .collect()
 }
 
-impl Needs {
-    /// Why a subject lacks it, if it does.
-    fn obstacle(self, subject: &Subject) -> Option<&'static str> {
-        let can = subject.capabilities();
-        let by_session = can.lease == LeaseKind::Session;
-        let (missing, why) = match self {
-            Self::DeadHolder => (
-                by_session && subject.workers().is_none(),
-                "a holder that dies with its session is a process, and no worker processes were given",
-            ),
-            Self::Fifo => (
-                can.fairness != Fairness::Fifo,
-                "this store promises no order among waiting clients",
-            ),
-            Self::GlobalTokens => (
-                can.fencing != FencingScope::Global,
-                "this store's tokens rise per name",
-            ),
-            Self::HandOver => (!can.hand_over, "this store has no hand-over in one step"),
-            Self::NoHandOver => (can.hand_over, "this store has hand-overs"),
-            Self::NoTickets => (can.tickets, "this store has tickets"),
-            Self::Processes if can.reach == Reach::Process => (
-                true,
-                "reach is process: no other process can share this store",
-            ),
-            Self::Processes => (
-                subject.workers().is_none(),
-                "no worker processes were given",
-            ),
-            Self::Tickets => (!can.tickets, "this store has no tickets"),
-        };
-        missing.then_some(why)
-    }
-}
-
 impl Case {
     /// Runs it, catches its panics, and removes what it left in the store.
     ///
@@ -178,7 +96,7 @@ impl Case {
     /// Dropping the future may leave locks with short leases and a few records, under names that start with
     /// `conformance-`.
     pub async fn run(&self) -> CaseResult {
-        let start = SystemClock.now();
+        let start = now();
         let (status, detail) = match self.not_applicable {
             Some(reason) => (Status::NotApplicable, Some(reason.to_owned())),
             None => match self.attempt().await {
@@ -194,7 +112,7 @@ impl Case {
             property: self.property,
             promise: self.promise,
             status,
-            duration: SystemClock.now().since(start),
+            duration: now().since(start),
             detail,
         }
     }

@@ -19,7 +19,7 @@ mod renewal;
 mod tickets;
 mod waiting;
 
-use crate::case::Spec;
+use crate::spec::Spec;
 
 /// Every case, property by property.
 pub(crate) const ALL: &[&[Spec]] = &[
@@ -39,7 +39,7 @@ pub(crate) const ALL: &[&[Spec]] = &[
     inspect::CASES,
     multi_lock::CASES,
     tickets::CASES,
-    records::CASES,
+    records::WRITING,
     records::READING,
     limits::CASES,
 ];

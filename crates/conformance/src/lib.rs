@@ -38,19 +38,17 @@
 
 mod case;
 mod cases;
-mod context;
 mod failure;
 pub mod history;
-mod layer;
 mod mimic;
-mod polls;
-mod spy;
-mod stall;
+mod records_layer;
+mod spec;
 mod subject;
+mod support;
 pub mod worker;
 
 pub use case::{Case, CaseResult, Options, Status, cases, run, run_with};
 pub use failure::{Failure, Outcome};
-pub use layer::RecordsLayer;
 pub use mimic::{mimic, trials};
+pub use records_layer::RecordsLayer;
 pub use subject::{Subject, Workers};

@@ -6,13 +6,12 @@ use distlock_core::Renew;
 
 use crate::{
     Outcome,
-    case::{Spec, case},
-    context::{
-        Context, SOON, eventually, give_back, join, look, sleep, soon, start, take, take_within,
-        within,
-    },
     failure::{ensure, ensure_eq, fail},
-    polls::at_most_polls,
+    spec::{Spec, case},
+    support::{
+        Context, SOON, at_most_polls, eventually, give_back, join, look, sleep, soon, start, take,
+        take_within, within,
+    },
 };
 
 pub(crate) const CASES: &[Spec] = &[

@@ -9,9 +9,9 @@ use distlock_core::{
 
 use crate::{
     Outcome,
-    case::{Spec, case},
-    context::{Context, SOON, eventually, give_back, look, request, soon, take},
     failure::{ensure, fail, refused},
+    spec::{Spec, case},
+    support::{Context, SOON, eventually, give_back, look, request, soon, take},
 };
 
 pub(crate) const CASES: &[Spec] = &[

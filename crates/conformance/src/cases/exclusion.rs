@@ -13,10 +13,10 @@ use tokio::sync::Barrier;
 
 use crate::{
     Outcome,
-    case::{Spec, case},
-    context::{Context, cycle, give_back, join, now, refuse, start, take},
     failure::{ensure, ensure_eq, fail},
     history::History,
+    spec::{Spec, case},
+    support::{Context, cycle, give_back, join, now, refuse, start, take},
     worker::{Ask, Command, ReleaseReport, Reply},
 };
 

@@ -8,11 +8,11 @@ use distlock_core::{
 
 use crate::{
     Outcome,
-    case::{Spec, case},
-    context::{
+    failure::{ensure, ensure_eq, fail},
+    spec::{Spec, case},
+    support::{
         Context, give_back, join, look, now, refuse, request, sleep_until, start, take, take_within,
     },
-    failure::{ensure, ensure_eq, fail},
 };
 
 pub(crate) const CASES: &[Spec] = &[

@@ -4,10 +4,10 @@ use distlock_core::{Epoch, Fence, FenceGuard, FenceRefusal, FencingToken, Guard,
 
 use crate::{
     Outcome,
-    case::{Spec, case},
-    context::{Context, cycle, give_back, join, look, start, take, take_within},
     failure::{ensure, ensure_eq, fail},
     history::History,
+    spec::{Spec, case},
+    support::{Context, cycle, give_back, join, look, start, take, take_within},
 };
 
 pub(crate) const CASES: &[Spec] = &[

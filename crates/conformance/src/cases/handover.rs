@@ -12,13 +12,13 @@ use distlock_core::{LeaseKind, Locker, Released};
 
 use crate::{
     Outcome,
-    case::{Spec, case},
-    context::{
+    failure::{ensure, ensure_eq, fail},
+    history::History,
+    spec::{Spec, case},
+    support::{
         Context, SOON, cycle, give_back, join, look, now, refuse, sleep, soon, start, take,
         take_within, within,
     },
-    failure::{ensure, ensure_eq, fail},
-    history::History,
 };
 
 pub(crate) const CASES: &[Spec] = &[

@@ -6,12 +6,12 @@ use distlock_core::{DistLock, FencingToken, Forced, Lease, OwnerId};
 
 use crate::{
     Failure, Outcome,
-    case::{Spec, case},
-    context::{
+    failure::{ensure, ensure_eq, fail},
+    spec::{Spec, case},
+    support::{
         Context, SOON, eventually, give_back, look, now, refuse, request, sleep, start, take,
         take_within,
     },
-    failure::{ensure, ensure_eq, fail},
 };
 
 pub(crate) const CASES: &[Spec] = &[

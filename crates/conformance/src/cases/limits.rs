@@ -6,10 +6,9 @@ use distlock_core::{ErrorKind, LockName, Locker, RecordKey};
 
 use crate::{
     Outcome,
-    case::{Spec, case},
-    context::{Context, give_back, look, take},
     failure::{ensure, ensure_eq, fail, refused},
-    spy::Spy,
+    spec::{Spec, case},
+    support::{Context, Spy, give_back, look, take},
 };
 
 pub(crate) const CASES: &[Spec] = &[

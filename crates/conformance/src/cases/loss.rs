@@ -8,13 +8,13 @@ use distlock_core::{
 
 use crate::{
     Outcome,
-    case::{Spec, case},
-    context::{
-        Context, SLACK, cycle, give_back, join, now, sleep, sleep_until, soon, start, take, within,
-    },
     failure::{ensure, ensure_eq, fail, refused},
     history::History,
-    stall::StallMeter,
+    spec::{Spec, case},
+    support::{
+        Context, SLACK, StallMeter, cycle, give_back, join, now, sleep, sleep_until, soon, start,
+        take, within,
+    },
 };
 
 pub(crate) const CASES: &[Spec] = &[

@@ -6,11 +6,12 @@ use distlock_core::{ErrorKind, Guard, Released};
 
 use crate::{
     Outcome,
-    case::{Spec, case},
-    context::{
-        Context, SLACK, SOON, give_back, join, look, now, refuse, soon, start, take, take_within,
-    },
     failure::{ensure, ensure_eq, fail, refused},
+    spec::{Spec, case},
+    support::{
+        Context, SLACK, SOON, give_back, join, look, now, refuse, sleep, soon, start, take,
+        take_within,
+    },
 };
 
 pub(crate) const CASES: &[Spec] = &[
@@ -167,7 +168,7 @@ async fn one_wait_for_all(cx: Context) -> Outcome {
         }
     });
     // The first becomes free late in the wait; the second gets only what is left of it.
-    crate::context::sleep(wait / 2).await;
+    sleep(wait / 2).await;
     give_back(first).await?;
     let Some(waited) = join([waiting]).await?.pop() else {
         fail!("no answer")

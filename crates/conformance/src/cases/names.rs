@@ -4,9 +4,9 @@ use distlock_core::{Attempt, Expect, Guard, LockName, RecordKey, Written};
 
 use crate::{
     Outcome,
-    case::{Spec, case},
-    context::{Context, SOON, give_back, join, look, refuse, start, take},
     failure::{ensure, ensure_eq, fail},
+    spec::{Spec, case},
+    support::{Context, SOON, give_back, join, look, refuse, start, take},
 };
 
 pub(crate) const CASES: &[Spec] = &[

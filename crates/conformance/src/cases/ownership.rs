@@ -9,9 +9,9 @@ use distlock_core::{
 
 use crate::{
     Outcome,
-    case::{Spec, case},
-    context::{Context, SOON, eventually, now, request, sleep_until, soon, within},
     failure::{ensure, ensure_eq, fail},
+    spec::{Spec, case},
+    support::{Context, SOON, eventually, now, request, sleep_until, soon, within},
 };
 
 pub(crate) const CASES: &[Spec] = &[

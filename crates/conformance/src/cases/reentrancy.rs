@@ -6,9 +6,9 @@ use distlock_core::{ErrorKind, Guard, Renew, Scope};
 
 use crate::{
     Outcome,
-    case::{Spec, case},
-    context::{Context, SLACK, give_back, join, look, now, refuse, sleep, soon, start, take},
     failure::{ensure, ensure_eq, fail, refused},
+    spec::{Spec, case},
+    support::{Context, SLACK, give_back, join, look, now, refuse, sleep, soon, start, take},
 };
 
 pub(crate) const CASES: &[Spec] = &[

@@ -6,12 +6,12 @@ use distlock_core::{Ended, ErrorKind, Lease, LockName, OwnerId, ReleaseOutcome, 
 
 use crate::{
     Outcome,
-    case::{Spec, case},
-    context::{
+    failure::{ensure, ensure_eq, fail, refused},
+    spec::{Spec, case},
+    support::{
         Context, SLACK, SOON, give_back, join, look, now, refuse, request, sleep, soon, start,
         take, take_within, within,
     },
-    failure::{ensure, ensure_eq, fail, refused},
 };
 
 pub(crate) const CASES: &[Spec] = &[

@@ -12,12 +12,12 @@ use distlock_core::{ErrorKind, Guard, Renew};
 
 use crate::{
     Failure, Outcome,
-    case::{Spec, case},
-    context::{
+    failure::{ensure, ensure_eq, fail, refused},
+    spec::{Spec, case},
+    support::{
         Context, SOON, eventually, give_back, join, look, now, refuse, sleep, soon, start, take,
         take_within,
     },
-    failure::{ensure, ensure_eq, fail, refused},
 };
 
 pub(crate) const CASES: &[Spec] = &[

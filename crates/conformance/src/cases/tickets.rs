@@ -8,13 +8,12 @@ use distlock_core::{
 
 use crate::{
     Outcome,
-    case::{Spec, case},
-    context::{
-        Context, SOON, give_back, join, look, now, refuse, request, sleep, soon, start, take,
-        take_within,
-    },
     failure::{ensure, ensure_eq, fail, refused},
-    polls::at_most_polls,
+    spec::{Spec, case},
+    support::{
+        Context, SOON, at_most_polls, give_back, join, look, now, refuse, request, sleep, soon,
+        start, take, take_within,
+    },
 };
 
 pub(crate) const CASES: &[Spec] = &[

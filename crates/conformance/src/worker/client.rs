@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::protocol::{Ask, Command, Refused, ReleaseReport, Reply};
-use crate::{Failure, Outcome, Workers, context::within, failure::fail};
+use crate::{Failure, Outcome, Workers, failure::fail, support::within};
 
 /// No command of the suite keeps a worker busy for longer.
 const TOO_LONG: Duration = Duration::from_secs(60);

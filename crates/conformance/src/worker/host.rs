@@ -12,9 +12,9 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, stdin, stdo
 use super::protocol::{Ask, Command, Refused, ReleaseReport, Reply};
 use crate::{
     Failure, Outcome,
-    context::{now, sleep, sleep_until},
     failure::fail,
     history::Hold,
+    support::{now, sleep, sleep_until},
 };
 
 /// Does what the suite says, until standard input ends. `open` opens the store of a URL.

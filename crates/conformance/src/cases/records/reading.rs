@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use distlock_core::{Expect, MAX_VALUE_BYTES, RecordKey};
 
-use super::{read, store, two};
+use super::steps::{read, two_clients, write};
 use crate::{
     Failure, Outcome,
-    case::{Spec, case},
-    context::{Context, now, sleep},
     failure::{ensure, ensure_eq, fail},
+    spec::{Spec, case},
+    support::{Context, now, sleep},
 };
 
 pub(crate) const CASES: &[Spec] = &[
@@ -40,10 +40,10 @@ pub(crate) const CASES: &[Spec] = &[
 ];
 
 async fn other_clients_read_it_at_once(cx: Context) -> Outcome {
-    let ((one, two), key) = (two(&cx).await?, cx.key("a")?);
+    let ((one, two), key) = (two_clients(&cx).await?, cx.key("a")?);
     let mut expect = Expect::Absent;
     for turn in 0..25_u8 {
-        let version = store(&*one, &key, &[turn], expect).await?;
+        let version = write(&*one, &key, &[turn], expect).await?;
         let entry = read(&*two, &key).await?;
         ensure_eq!(
             (entry.version, entry.value),
@@ -65,7 +65,7 @@ async fn scan_is_in_order(cx: Context) -> Outcome {
     let (records, mut expected) = (cx.store().await?.records(), Vec::new());
     for tail in ["m", "b", "Z", "a", "é", "b/1", "b-1"] {
         let key = cx.key(tail)?;
-        store(&*records, &key, tail.as_bytes(), Expect::Absent).await?;
+        write(&*records, &key, tail.as_bytes(), Expect::Absent).await?;
         expected.push((key, tail.as_bytes().to_vec()));
     }
     expected.sort_unstable();
@@ -92,7 +92,7 @@ async fn scan_pages_without_gaps(cx: Context) -> Outcome {
     let (records, mut expected) = (cx.store().await?.records(), Vec::new());
     for number in 0..23 {
         let key = cx.key(&format!("{number:03}"))?;
-        store(&*records, &key, b"x", Expect::Absent).await?;
+        write(&*records, &key, b"x", Expect::Absent).await?;
         expected.push(key);
     }
     for limit in [1, 5, 23, 100] {
@@ -125,8 +125,8 @@ async fn scan_pages_without_gaps(cx: Context) -> Outcome {
 async fn get_many_keeps_the_order(cx: Context) -> Outcome {
     let records = cx.store().await?.records();
     let [a, b, c] = [cx.key("a")?, cx.key("b")?, cx.key("c")?];
-    store(&*records, &a, b"A", Expect::Absent).await?;
-    store(&*records, &c, b"C", Expect::Absent).await?;
+    write(&*records, &a, b"A", Expect::Absent).await?;
+    write(&*records, &c, b"C", Expect::Absent).await?;
     let keys = [c.clone(), b, a.clone(), c, a];
     let entries = records.get_many(&keys).await?;
     let values: Vec<_> = entries
@@ -140,9 +140,9 @@ async fn get_many_keeps_the_order(cx: Context) -> Outcome {
 }
 
 async fn ages_count_from_the_write(cx: Context) -> Outcome {
-    let ((one, two), key) = (two(&cx).await?, cx.key("a")?);
+    let ((one, two), key) = (two_clients(&cx).await?, cx.key("a")?);
     let before = now();
-    let version = store(&*one, &key, b"1", Expect::Absent).await?;
+    let version = write(&*one, &key, b"1", Expect::Absent).await?;
     sleep(Duration::from_millis(300)).await;
     let entry = read(&*two, &key).await?;
     let most = now().since(before);
@@ -159,7 +159,7 @@ async fn ages_count_from_the_write(cx: Context) -> Outcome {
         age + coarse >= Duration::from_millis(300) && age <= most + coarse,
         "{age:?} old, written 300 ms to {most:?} ago"
     );
-    store(&*one, &key, b"2", Expect::Version(version)).await?;
+    write(&*one, &key, b"2", Expect::Version(version)).await?;
     let written = now();
     let Some((_, entry)) = two.scan(cx.prefix(), None, 1).await?.pop() else {
         fail!("not scanned")
@@ -173,7 +173,7 @@ async fn ages_count_from_the_write(cx: Context) -> Outcome {
 }
 
 async fn any_bytes_are_values(cx: Context) -> Outcome {
-    let (records, two) = two(&cx).await?;
+    let (records, two) = two_clients(&cx).await?;
     let every_byte: Vec<u8> = (0..=255).collect();
     let random: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..))
         .take(MAX_VALUE_BYTES)
@@ -188,7 +188,7 @@ async fn any_bytes_are_values(cx: Context) -> Outcome {
     ];
     for (number, value) in values.into_iter().enumerate() {
         let key = cx.key(&number.to_string())?;
-        store(&*records, &key, value, Expect::Absent).await?;
+        write(&*records, &key, value, Expect::Absent).await?;
         let entry = read(&*two, &key).await?;
         ensure!(
             entry.value == value,

@@ -1,7 +1,6 @@
 //! What a case works with: independent clients of one store, names of its own, and times that suit the store.
 
 use std::{
-    future::Future,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -10,23 +9,15 @@ use std::{
 };
 
 use distlock_core::{
-    AcquireRequest, Attempt, Capabilities, Clock as _, DistLock, FencingToken, Guard, HolderInfo,
-    HolderLabel, LeaseKind, LockInfo, LockName, Locker, Moment, OwnerId, RecordKey, Released,
-    Store, SystemClock, Ttl,
+    Attempt, Capabilities, DistLock, FencingToken, LeaseKind, LockName, Locker, Moment, OwnerId,
+    RecordKey, Store,
 };
 
-use crate::{
-    Failure, Outcome, Subject,
-    failure::{ensure, fail},
-    history::{History, Hold},
-    worker::Worker,
+use super::{
+    steps::request,
+    time::{SLACK, now},
 };
-
-/// What goes on top of a bound that the contract gives, for a machine that is busy with other cases.
-pub(crate) const SLACK: Duration = Duration::from_secs(2);
-
-/// Within this everything happens that does not wait for a lease to run out.
-pub(crate) const SOON: Duration = Duration::from_secs(8);
+use crate::{Outcome, Subject, failure::fail, worker::Worker};
 
 /// One case's view of the subject.
 #[derive(Clone)]
@@ -204,159 +195,6 @@ pub(crate) struct Crashed {
     /// Before its request was sent.
     pub(crate) asked: Moment,
     pub(crate) token: FencingToken,
-}
-
-pub(crate) fn now() -> Moment {
-    SystemClock.now()
-}
-
-pub(crate) async fn sleep(time: Duration) {
-    SystemClock.sleep(time).await;
-}
-
-pub(crate) async fn sleep_until(moment: Moment) {
-    while now() < moment {
-        sleep(moment.since(now())).await;
-    }
-}
-
-/// The future's output, or `None` when it is not ready in time.
-pub(crate) async fn within<F: Future>(time: Duration, future: F) -> Option<F::Output> {
-    tokio::select! {
-        biased;
-        output = future => Some(output),
-        () = sleep(time) => None,
-    }
-}
-
-/// As [`within`], where being late is a failure.
-pub(crate) async fn soon<F: Future>(what: &str, future: F) -> Outcome<F::Output> {
-    match within(SOON, future).await {
-        Some(output) => Ok(output),
-        None => fail!("{what}: not within {SOON:?}"),
-    }
-}
-
-/// Asks until the answer is yes.
-pub(crate) async fn eventually<F>(
-    what: &str,
-    time: Duration,
-    mut condition: impl FnMut() -> F,
-) -> Outcome
-where
-    F: Future<Output = Outcome<bool>>,
-{
-    let end = now() + time;
-    loop {
-        let over = now() >= end;
-        if condition().await? {
-            return Ok(());
-        }
-        ensure!(!over, "{what}: not within {time:?}");
-        sleep(Duration::from_millis(10)).await;
-    }
-}
-
-/// Starts a task whose outcome is the case's own: see [`join`].
-pub(crate) fn start<T: Send + 'static>(
-    future: impl Future<Output = Outcome<T>> + Send + 'static,
-) -> tokio::task::JoinHandle<Outcome<T>> {
-    tokio::spawn(future)
-}
-
-/// The results of tasks; the first failure wins, and then the others are stopped.
-pub(crate) async fn join<T>(
-    tasks: impl IntoIterator<Item = tokio::task::JoinHandle<Outcome<T>>>,
-) -> Outcome<Vec<T>> {
-    let results = futures_util::future::try_join_all(tasks.into_iter().map(|task| async {
-        match task.await {
-            Ok(outcome) => outcome,
-            Err(error) => Err(Failure::new(format!("a task ended early: {error}"))),
-        }
-    }));
-    results.await
-}
-
-/// A request as the core would make it.
-pub(crate) fn request(name: &str, owner: OwnerId, ttl: Duration) -> Outcome<AcquireRequest> {
-    Ok(AcquireRequest::new(
-        LockName::new(name)?,
-        owner,
-        Ttl::new(ttl)?,
-        HolderLabel::new("conformance")?,
-    ))
-}
-
-/// One attempt that must win.
-pub(crate) async fn take(locker: &Locker, name: &str, ttl: Duration) -> Outcome<Guard> {
-    match locker.lock(name).ttl(ttl).try_acquire().await? {
-        Attempt::Acquired(guard) => Ok(guard),
-        Attempt::Busy(holder) => fail!("{name:?} should be free and is held by {holder:?}"),
-    }
-}
-
-/// One attempt that must find the lock held.
-pub(crate) async fn refuse(locker: &Locker, name: &str) -> Outcome<Option<HolderInfo>> {
-    let ttl = locker.capabilities().default_ttl;
-    match locker.lock(name).ttl(ttl).try_acquire().await? {
-        Attempt::Busy(holder) => Ok(holder),
-        Attempt::Acquired(guard) => fail!(
-            "{name:?} should be held and was granted with token {}",
-            guard.token()
-        ),
-    }
-}
-
-/// Waits for a lock that becomes free within `time`.
-pub(crate) async fn take_within(locker: &Locker, name: &str, time: Duration) -> Outcome<Guard> {
-    let ttl = (locker.capabilities().min_ttl * 2).max(Duration::from_secs(30));
-    Ok(locker.lock(name).ttl(ttl).wait(time).acquire().await?)
-}
-
-/// A release that must be clean.
-pub(crate) async fn give_back(guard: Guard) -> Outcome {
-    let name = guard.name().clone();
-    match guard.release().await {
-        Released::Clean => Ok(()),
-        other => fail!("release of {name:?} was not clean: {other:?}"),
-    }
-}
-
-/// Who holds a lock, asked of the store.
-pub(crate) async fn look(locker: &Locker, name: &str) -> Outcome<LockInfo> {
-    Ok(locker.inspect(name).await?)
-}
-
-/// Takes a lock, holds it, records that, gives it back.
-pub(crate) async fn cycle(
-    locker: &Locker,
-    name: &str,
-    ttl: Duration,
-    hold: Duration,
-    who: &str,
-    history: &History,
-) -> Outcome {
-    let guard = locker
-        .lock(name)
-        .ttl(ttl)
-        .wait(Duration::from_secs(60))
-        .acquire()
-        .await?;
-    let from = now();
-    if hold.is_zero() {
-        tokio::task::yield_now().await;
-    } else {
-        sleep(hold).await;
-    }
-    ensure!(guard.is_valid(), "{who} lost {name:?} while holding it");
-    history.record(Hold {
-        lock: name.into(),
-        who: who.into(),
-        token: guard.token().get(),
-        from: from.since_boot(),
-        until: now().since_boot(),
-    });
-    give_back(guard).await
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -10,7 +10,7 @@ use std::{
 
 use distlock_core::Moment;
 
-use crate::context::{now, sleep};
+use super::time::{now, sleep};
 
 const TICK: Duration = Duration::from_millis(5);
 /// A sleep may be this late on a machine that is merely busy.

@@ -2,21 +2,16 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use distlock_core::{
-    Deleted, Entry, ErrorKind, Expect, MAX_VALUE_BYTES, RecordKey, Records, Version, Written,
-};
+use distlock_core::{Deleted, ErrorKind, Expect, MAX_VALUE_BYTES, Version, Written};
 use tokio::sync::Barrier;
 
+use super::steps::{expect_conflict, read, two_clients, write};
 use crate::{
     Outcome,
-    case::{Spec, case},
-    context::{Context, join, start},
-    failure::{ensure, ensure_eq, fail, refused},
+    failure::{ensure, ensure_eq, refused},
+    spec::{Spec, case},
+    support::{Context, join, start},
 };
-
-mod reading;
-
-pub(crate) use reading::CASES as READING;
 
 pub(crate) const CASES: &[Spec] = &[
     case!(
@@ -65,49 +60,16 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-async fn two(cx: &Context) -> Outcome<(Arc<dyn Records>, Arc<dyn Records>)> {
-    Ok((cx.store().await?.records(), cx.store().await?.records()))
-}
-
-async fn store(
-    records: &dyn Records,
-    key: &RecordKey,
-    value: &[u8],
-    expect: Expect,
-) -> Outcome<Version> {
-    match records.put(key, value, expect).await? {
-        Written::Stored(version) => Ok(version),
-        Written::Conflict => fail!(
-            "{expect:?} does not match {key:?}: {:?}",
-            records.get(key).await?
-        ),
-    }
-}
-
-async fn conflict(records: &dyn Records, key: &RecordKey, expect: Expect) -> Outcome {
-    match records.put(key, b"must not be written", expect).await? {
-        Written::Conflict => Ok(()),
-        Written::Stored(version) => fail!("{expect:?} matched {key:?} and became {version:?}"),
-    }
-}
-
-async fn read(records: &dyn Records, key: &RecordKey) -> Outcome<Entry> {
-    match records.get(key).await? {
-        Some(entry) => Ok(entry),
-        None => fail!("{key:?} is not there"),
-    }
-}
-
 async fn absent_creates_once(cx: Context) -> Outcome {
-    let ((one, two), key) = (two(&cx).await?, cx.key("a")?);
+    let ((one, two), key) = (two_clients(&cx).await?, cx.key("a")?);
     ensure_eq!(
         one.get(&key).await?,
         None,
         "a record that was never written"
     );
-    let version = store(&*one, &key, b"first", Expect::Absent).await?;
-    conflict(&*one, &key, Expect::Absent).await?;
-    conflict(&*two, &key, Expect::Absent).await?;
+    let version = write(&*one, &key, b"first", Expect::Absent).await?;
+    expect_conflict(&*one, &key, Expect::Absent).await?;
+    expect_conflict(&*two, &key, Expect::Absent).await?;
     for records in [&one, &two] {
         let entry = read(&**records, &key).await?;
         ensure_eq!(
@@ -120,11 +82,11 @@ async fn absent_creates_once(cx: Context) -> Outcome {
 }
 
 async fn version_must_match(cx: Context) -> Outcome {
-    let ((one, two), key) = (two(&cx).await?, cx.key("a")?);
-    let first = store(&*one, &key, b"1", Expect::Absent).await?;
-    let second = store(&*two, &key, b"2", Expect::Version(first)).await?;
+    let ((one, two), key) = (two_clients(&cx).await?, cx.key("a")?);
+    let first = write(&*one, &key, b"1", Expect::Absent).await?;
+    let second = write(&*two, &key, b"2", Expect::Version(first)).await?;
     for stale in [first.get(), second.get() + 1, 0, u64::from(u32::MAX) << 20] {
-        conflict(&*one, &key, Expect::Version(Version::new(stale))).await?;
+        expect_conflict(&*one, &key, Expect::Version(Version::new(stale))).await?;
     }
     let entry = read(&*one, &key).await?;
     ensure_eq!(
@@ -138,7 +100,7 @@ async fn version_must_match(cx: Context) -> Outcome {
 async fn missing_record_conflicts(cx: Context) -> Outcome {
     let (records, key) = (cx.store().await?.records(), cx.key("a")?);
     for version in [0, 1, 7] {
-        conflict(&*records, &key, Expect::Version(Version::new(version))).await?;
+        expect_conflict(&*records, &key, Expect::Version(Version::new(version))).await?;
         ensure_eq!(
             records.delete(&key, Version::new(version)).await?,
             Deleted::Conflict,
@@ -150,9 +112,9 @@ async fn missing_record_conflicts(cx: Context) -> Outcome {
 }
 
 async fn delete_checks_the_version(cx: Context) -> Outcome {
-    let ((one, two), key) = (two(&cx).await?, cx.key("a")?);
-    let first = store(&*one, &key, b"1", Expect::Absent).await?;
-    let second = store(&*one, &key, b"2", Expect::Version(first)).await?;
+    let ((one, two), key) = (two_clients(&cx).await?, cx.key("a")?);
+    let first = write(&*one, &key, b"1", Expect::Absent).await?;
+    let second = write(&*one, &key, b"2", Expect::Version(first)).await?;
     ensure_eq!(
         two.delete(&key, first).await?,
         Deleted::Conflict,
@@ -179,12 +141,12 @@ async fn delete_checks_the_version(cx: Context) -> Outcome {
 }
 
 async fn versions_rise(cx: Context) -> Outcome {
-    let ((one, two), key) = (two(&cx).await?, cx.key("a")?);
-    let mut last = store(&*one, &key, b"0", Expect::Absent).await?;
+    let ((one, two), key) = (two_clients(&cx).await?, cx.key("a")?);
+    let mut last = write(&*one, &key, b"0", Expect::Absent).await?;
     for turn in 1..20_u8 {
         let records = if turn % 2 == 0 { &one } else { &two };
         // Also when the value stays what it was.
-        let next = store(&**records, &key, &[turn / 4], Expect::Version(last)).await?;
+        let next = write(&**records, &key, &[turn / 4], Expect::Version(last)).await?;
         ensure!(next > last, "{last:?} was followed by {next:?}");
         ensure_eq!(
             read(&*one, &key).await?.version,
@@ -197,12 +159,12 @@ async fn versions_rise(cx: Context) -> Outcome {
 }
 
 async fn versions_never_repeat(cx: Context) -> Outcome {
-    let ((one, two), key) = (two(&cx).await?, cx.key("a")?);
+    let ((one, two), key) = (two_clients(&cx).await?, cx.key("a")?);
     let mut used = BTreeSet::new();
     for turn in 0..8 {
         let records = if turn % 2 == 0 { &one } else { &two };
-        let first = store(&**records, &key, b"1", Expect::Absent).await?;
-        let second = store(&*one, &key, b"2", Expect::Version(first)).await?;
+        let first = write(&**records, &key, b"1", Expect::Absent).await?;
+        let second = write(&*one, &key, b"2", Expect::Version(first)).await?;
         for version in [first, second] {
             ensure!(
                 used.last().is_none_or(|last| *last < version),
@@ -219,9 +181,9 @@ async fn stale_write_after_recreation_conflicts(cx: Context) -> Outcome {
     let (records, key) = (cx.store().await?.records(), cx.key("a")?);
     let mut old = Vec::new();
     for _ in 0..4 {
-        let version = store(&*records, &key, b"same value", Expect::Absent).await?;
+        let version = write(&*records, &key, b"same value", Expect::Absent).await?;
         for stale in &old {
-            conflict(&*records, &key, Expect::Version(*stale)).await?;
+            expect_conflict(&*records, &key, Expect::Version(*stale)).await?;
             ensure_eq!(
                 records.delete(&key, *stale).await?,
                 Deleted::Conflict,
@@ -241,8 +203,8 @@ async fn stale_write_after_recreation_conflicts(cx: Context) -> Outcome {
 async fn concurrent_increments_are_exact(cx: Context) -> Outcome {
     const TASKS: u32 = 6;
     const INCREMENTS: u32 = 10;
-    let ((one, two), key) = (two(&cx).await?, cx.key("counter")?);
-    store(&*one, &key, b"0", Expect::Absent).await?;
+    let ((one, two), key) = (two_clients(&cx).await?, cx.key("counter")?);
+    write(&*one, &key, b"0", Expect::Absent).await?;
     let everybody_has_read = Arc::new(Barrier::new(TASKS as usize));
     let tasks = (0..TASKS).map(|number| {
         let records = if number % 2 == 0 { &one } else { &two }.clone();
@@ -329,7 +291,7 @@ async fn too_large_a_value_is_refused(cx: Context) -> Outcome {
         &[ErrorKind::LimitExceeded],
     )?;
     ensure_eq!(records.get(&key).await?, None, "the record");
-    let version = store(&*records, &key, b"small", Expect::Absent).await?;
+    let version = write(&*records, &key, b"small", Expect::Absent).await?;
     refused(
         "a put above the limit",
         records.put(&key, &large, Expect::Version(version)).await,
@@ -341,7 +303,7 @@ async fn too_large_a_value_is_refused(cx: Context) -> Outcome {
 
 async fn reopened_handle_shares_the_store(cx: Context) -> Outcome {
     let (records, key) = (cx.store().await?.records(), cx.key("a")?);
-    let version = store(&*records, &key, b"1", Expect::Absent).await?;
+    let version = write(&*records, &key, b"1", Expect::Absent).await?;
     let second = records.reopen().await?;
     ensure_eq!(
         second.backend(),
@@ -353,7 +315,7 @@ async fn reopened_handle_shares_the_store(cx: Context) -> Outcome {
         version,
         "the version that the second handle reads"
     );
-    let version = store(&*second, &key, b"2", Expect::Version(version)).await?;
+    let version = write(&*second, &key, b"2", Expect::Version(version)).await?;
     ensure_eq!(
         read(&*records, &key).await?.version,
         version,

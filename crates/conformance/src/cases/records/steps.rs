@@ -1,0 +1,44 @@
+//! The steps that most cases of records are made of.
+
+use std::sync::Arc;
+
+use distlock_core::{Entry, Expect, RecordKey, Records, Version, Written};
+
+use crate::{Outcome, failure::fail, support::Context};
+
+pub(super) async fn two_clients(cx: &Context) -> Outcome<(Arc<dyn Records>, Arc<dyn Records>)> {
+    Ok((cx.store().await?.records(), cx.store().await?.records()))
+}
+
+pub(super) async fn write(
+    records: &dyn Records,
+    key: &RecordKey,
+    value: &[u8],
+    expect: Expect,
+) -> Outcome<Version> {
+    match records.put(key, value, expect).await? {
+        Written::Stored(version) => Ok(version),
+        Written::Conflict => fail!(
+            "{expect:?} does not match {key:?}: {:?}",
+            records.get(key).await?
+        ),
+    }
+}
+
+pub(super) async fn expect_conflict(
+    records: &dyn Records,
+    key: &RecordKey,
+    expect: Expect,
+) -> Outcome {
+    match records.put(key, b"must not be written", expect).await? {
+        Written::Conflict => Ok(()),
+        Written::Stored(version) => fail!("{expect:?} matched {key:?} and became {version:?}"),
+    }
+}
+
+pub(super) async fn read(records: &dyn Records, key: &RecordKey) -> Outcome<Entry> {
+    match records.get(key).await? {
+        Some(entry) => Ok(entry),
+        None => fail!("{key:?} is not there"),
+    }
+}

@@ -1,0 +1,117 @@
+//! The steps that most cases are made of.
+
+use std::{future::Future, time::Duration};
+
+use distlock_core::{
+    AcquireRequest, Attempt, Guard, HolderInfo, HolderLabel, LockInfo, LockName, Locker, OwnerId,
+    Released, Ttl,
+};
+
+use super::time::{now, sleep};
+use crate::{
+    Failure, Outcome,
+    failure::{ensure, fail},
+    history::{History, Hold},
+};
+
+/// Starts a task whose outcome is the case's own: see [`join`].
+pub(crate) fn start<T: Send + 'static>(
+    future: impl Future<Output = Outcome<T>> + Send + 'static,
+) -> tokio::task::JoinHandle<Outcome<T>> {
+    tokio::spawn(future)
+}
+
+/// The results of tasks; the first failure wins, and then the others are stopped.
+pub(crate) async fn join<T>(
+    tasks: impl IntoIterator<Item = tokio::task::JoinHandle<Outcome<T>>>,
+) -> Outcome<Vec<T>> {
+    let results = futures_util::future::try_join_all(tasks.into_iter().map(|task| async {
+        match task.await {
+            Ok(outcome) => outcome,
+            Err(error) => Err(Failure::new(format!("a task ended early: {error}"))),
+        }
+    }));
+    results.await
+}
+
+/// A request as the core would make it.
+pub(crate) fn request(name: &str, owner: OwnerId, ttl: Duration) -> Outcome<AcquireRequest> {
+    Ok(AcquireRequest::new(
+        LockName::new(name)?,
+        owner,
+        Ttl::new(ttl)?,
+        HolderLabel::new("conformance")?,
+    ))
+}
+
+/// One attempt that must win.
+pub(crate) async fn take(locker: &Locker, name: &str, ttl: Duration) -> Outcome<Guard> {
+    match locker.lock(name).ttl(ttl).try_acquire().await? {
+        Attempt::Acquired(guard) => Ok(guard),
+        Attempt::Busy(holder) => fail!("{name:?} should be free and is held by {holder:?}"),
+    }
+}
+
+/// One attempt that must find the lock held.
+pub(crate) async fn refuse(locker: &Locker, name: &str) -> Outcome<Option<HolderInfo>> {
+    let ttl = locker.capabilities().default_ttl;
+    match locker.lock(name).ttl(ttl).try_acquire().await? {
+        Attempt::Busy(holder) => Ok(holder),
+        Attempt::Acquired(guard) => fail!(
+            "{name:?} should be held and was granted with token {}",
+            guard.token()
+        ),
+    }
+}
+
+/// Waits for a lock that becomes free within `time`.
+pub(crate) async fn take_within(locker: &Locker, name: &str, time: Duration) -> Outcome<Guard> {
+    let ttl = (locker.capabilities().min_ttl * 2).max(Duration::from_secs(30));
+    Ok(locker.lock(name).ttl(ttl).wait(time).acquire().await?)
+}
+
+/// A release that must be clean.
+pub(crate) async fn give_back(guard: Guard) -> Outcome {
+    let name = guard.name().clone();
+    match guard.release().await {
+        Released::Clean => Ok(()),
+        other => fail!("release of {name:?} was not clean: {other:?}"),
+    }
+}
+
+/// Who holds a lock, asked of the store.
+pub(crate) async fn look(locker: &Locker, name: &str) -> Outcome<LockInfo> {
+    Ok(locker.inspect(name).await?)
+}
+
+/// Takes a lock, holds it, records that, gives it back.
+pub(crate) async fn cycle(
+    locker: &Locker,
+    name: &str,
+    ttl: Duration,
+    hold: Duration,
+    who: &str,
+    history: &History,
+) -> Outcome {
+    let guard = locker
+        .lock(name)
+        .ttl(ttl)
+        .wait(Duration::from_secs(60))
+        .acquire()
+        .await?;
+    let from = now();
+    if hold.is_zero() {
+        tokio::task::yield_now().await;
+    } else {
+        sleep(hold).await;
+    }
+    ensure!(guard.is_valid(), "{who} lost {name:?} while holding it");
+    history.record(Hold {
+        lock: name.into(),
+        who: who.into(),
+        token: guard.token().get(),
+        from: from.since_boot(),
+        until: now().since_boot(),
+    });
+    give_back(guard).await
+}
