@@ -273,7 +273,7 @@ pub struct Grant {
     /// server can take its place. The engine counts `valid_for` from here if that is earlier than
     /// the sending. `None`: no other server can take its place.
     pub counts_from: Option<Moment>,
-    /// What the store will push about it.
+    /// The feed of the store's notifications about this lease.
     pub loss: LossFeed,
     /// After a hand-over: whether other contenders wait at the store. `None`: the store cannot
     /// tell. While none waits, a run of hand-overs inside one process delays nobody, so the engine
@@ -377,7 +377,7 @@ pub enum Renewed {
         /// The token that is stored beside the lock. For a redeemed ticket it is the token of the
         /// issuer.
         token: FencingToken,
-        /// What the store will push about it.
+        /// The feed of the store's notifications about this lease.
         loss: LossFeed,
     },
     /// The owner no longer holds the lock, for this reason. Nothing changed.
