@@ -1,4 +1,8 @@
-//! One case of the suite, and how cases are run.
+//! Choosing and running cases.
+//!
+//! This module owns the run of a case: its own task, the time limit, the clean-up and the result.
+//! Invariant: every chosen case ends with exactly one [`Status`]; a panic or a hang of a case is a
+//! failure of that case and never stops the run.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -12,33 +16,33 @@ use crate::{
     support::{Context, now, within},
 };
 
-/// A case that takes longer hangs. The slowest take about 15 s on an idle machine.
+/// A case that takes longer counts as hanging. The slowest take about 15 s on an idle machine.
 const TOO_LONG: Duration = Duration::from_secs(90);
 
-/// One promise of the contract, ready to be put to the test against one subject.
+/// One promise of the contract, ready to be tested against one subject.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// `exclusion::two_tasks_never_overlap`.
+    /// The name: `exclusion::two_tasks_never_overlap`.
     pub name: &'static str,
-    /// The property it belongs to: `exclusion`.
+    /// The property that the case belongs to: `exclusion`.
     pub property: &'static str,
-    /// What must hold, in one sentence.
+    /// The promise, in one sentence.
     pub promise: &'static str,
-    /// Why it cannot be asked of this subject, if that is known before it runs. A few cases find
-    /// out while they run: see [`Status::NotApplicable`].
+    /// The reason why the case cannot run on this subject, if the reason is known before the run. A
+    /// few cases find out while they run: see [`Status::NotApplicable`].
     pub not_applicable: Option<&'static str>,
     spec: &'static Spec,
     subject: Subject,
 }
 
-/// How a case ended.
+/// The end of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Status {
     /// The promise was broken, or the store failed.
     Failed,
-    /// It cannot be asked of this subject.
+    /// The case cannot run on this subject.
     NotApplicable,
     /// The promise held.
     Passed,
@@ -48,17 +52,17 @@ pub enum Status {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct CaseResult {
-    /// The case.
+    /// The name of the case.
     pub name: &'static str,
-    /// Its property.
+    /// The property of the case.
     pub property: &'static str,
-    /// What must hold.
+    /// The promise.
     pub promise: &'static str,
-    /// How it ended.
+    /// The end of the case.
     pub status: Status,
-    /// How long it took.
+    /// The time that the case took.
     pub duration: Duration,
-    /// What went wrong, or why it does not apply.
+    /// The failure, or the reason why the case does not apply.
     pub detail: Option<String>,
 }
 
@@ -70,9 +74,9 @@ impl CaseResult {
     }
 }
 
-/// All cases for a subject, in a fixed order. A case whose promise the subject does not make is
-/// [not applicable](Case::not_applicable). One case for each feature that a store may lack asks for
-/// it all the same where it is missing: the right answer is then
+/// All cases for a subject, in a fixed order. A case is [not applicable](Case::not_applicable)
+/// where the subject does not make the promise. For each feature that a store may lack, one case
+/// asks for the feature where it is missing: the right answer is then
 /// [`ErrorKind::Unsupported`](distlock_core::ErrorKind::Unsupported).
 #[must_use]
 pub fn cases(subject: &Subject) -> Vec<Case> {
@@ -90,11 +94,11 @@ pub fn cases(subject: &Subject) -> Vec<Case> {
 }
 
 impl Case {
-    /// Runs it, catches its panics, and removes what it left in the store.
+    /// Runs the case, catches its panics, and removes its leftovers from the store.
     ///
     /// # Cancel safety
-    /// Dropping the future may leave locks with short leases and a few records, under names that start with
-    /// `conformance-`.
+    /// Dropping the future may leave locks with short leases and a few records behind, under names
+    /// that start with `conformance-`.
     pub async fn run(&self) -> CaseResult {
         let start = now();
         let (status, detail) = match self.not_applicable {
@@ -119,7 +123,7 @@ impl Case {
 
     async fn attempt(&self) -> Outcome {
         let context = Context::new(self.subject.clone());
-        // A task of its own, so that a panic is a result.
+        // The case runs in a task of its own, so that a panic becomes a result.
         let mut body = tokio::spawn((self.spec.body)(context.clone()));
         let outcome = match within(TOO_LONG, &mut body).await {
             Some(Ok(outcome)) => outcome,
@@ -129,15 +133,15 @@ impl Case {
                 Err(Failure::new(format!("not finished after {TOO_LONG:?}")))
             }
         };
-        let tidied = match within(Duration::from_secs(15), context.tidy()).await {
-            Some(tidied) => tidied,
+        let cleaned = match within(Duration::from_secs(15), context.clean_up()).await {
+            Some(cleaned) => cleaned,
             None => Err(Failure::new("clean-up hangs")),
         };
-        outcome.and(tidied)
+        outcome.and(cleaned)
     }
 }
 
-/// Runs all cases whose names contain `filter`, four at a time.
+/// Runs all cases with `filter` in their names, four at a time.
 ///
 /// # Cancel safety
 /// As [`Case::run`].
@@ -145,13 +149,13 @@ pub async fn run(subject: &Subject, filter: Option<&str>) -> Vec<CaseResult> {
     run_with(subject, &Options::default().filter(filter), |_| {}).await
 }
 
-/// How to run the suite.
+/// The options of a run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Only cases whose names contain this text.
+    /// Only cases with this text in their names run.
     pub filter: Option<String>,
-    /// How many run at a time.
+    /// Number of cases that run at a time.
     pub at_a_time: usize,
 }
 
@@ -165,14 +169,14 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Only cases whose names contain this text.
+    /// Only cases with this text in their names run.
     #[must_use]
     pub fn filter(mut self, filter: Option<&str>) -> Self {
         self.filter = filter.map(Into::into);
         self
     }
 
-    /// How many run at a time.
+    /// Number of cases that run at a time.
     #[must_use]
     pub const fn at_a_time(mut self, at_a_time: usize) -> Self {
         self.at_a_time = at_a_time;
@@ -180,7 +184,8 @@ impl Options {
     }
 }
 
-/// As [`run`], with options, and with a look at each result as it comes. The answer is in the order of [`cases`].
+/// Like [`run`], with options. `observe` sees each result as it comes; the returned results are in
+/// the order of [`cases`].
 ///
 /// # Cancel safety
 /// As [`Case::run`].
@@ -195,19 +200,19 @@ pub async fn run_with(
             .as_ref()
             .is_none_or(|filter| case.name.contains(filter.as_str()))
     });
-    let places = Arc::new(Semaphore::new(options.at_a_time.max(1)));
-    // Several processes at once already load the machine: such cases run one at a time.
+    let slots = Arc::new(Semaphore::new(options.at_a_time.max(1)));
+    // Cases with several processes load the machine already, so they run one at a time.
     let processes = Arc::new(Semaphore::new(1));
     let mut running = JoinSet::new();
     for (index, case) in chosen.enumerate() {
-        let (places, processes) = (Arc::clone(&places), Arc::clone(&processes));
+        let (slots, processes) = (Arc::clone(&slots), Arc::clone(&processes));
         running.spawn(async move {
-            let _only = if case.spec.needs.contains(&Needs::Processes) {
+            let _alone = if case.spec.needs.contains(&Needs::Processes) {
                 processes.acquire_owned().await.ok()
             } else {
                 None
             };
-            let _place = places.acquire_owned().await;
+            let _slot = slots.acquire_owned().await;
             (index, case.run().await)
         });
     }

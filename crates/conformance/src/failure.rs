@@ -1,10 +1,12 @@
-//! Why a case failed.
+//! The failure of a case, and the macros that report one.
+//!
+//! Invariant: a failure names the line of the suite that noticed it.
 
 use std::{fmt, panic::Location};
 
 use distlock_core::{Error, ErrorKind};
 
-/// Why a case failed, and where in the suite that was noticed.
+/// The failure of a case, with the place in the suite that noticed it.
 #[derive(Clone)]
 pub struct Failure {
     message: String,
@@ -12,7 +14,7 @@ pub struct Failure {
     not_applicable: bool,
 }
 
-/// What a case answers.
+/// The result of a case.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
@@ -26,8 +28,8 @@ impl Failure {
         }
     }
 
-    /// The end of a case that only the store itself could show not to apply, after it was seen that
-    /// the store claims nothing there.
+    /// The end of a case that is not applicable, for a reason that only the store could show. The
+    /// case must have seen that the store promises nothing there.
     #[track_caller]
     pub(crate) fn not_applicable(reason: &str) -> Self {
         Self {
@@ -114,7 +116,7 @@ macro_rules! fail {
 
 pub(crate) use {ensure, ensure_eq, fail};
 
-/// The error a call must have ended with.
+/// Returns the error of a call that must have failed with one of these kinds.
 #[track_caller]
 pub(crate) fn refused<T: fmt::Debug>(
     what: &str,

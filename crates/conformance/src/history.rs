@@ -1,4 +1,7 @@
-//! Who held what and when, by one clock for all processes of the machine, and the check of it.
+//! The recorded holds of all tasks and processes, and their check.
+//!
+//! Invariant: all times are of one clock, the boot-time clock of the machine, so holds of different
+//! processes can be compared.
 
 use std::{
     collections::BTreeMap,
@@ -8,22 +11,22 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// One time somebody believed to hold a lock. Times are counted from boot.
+/// One period in which a holder believed that it held a lock. Times are counted from boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
     /// The lock.
     pub lock: String,
-    /// Who held it: a task or a process.
+    /// The holder: a task or a process.
     pub who: String,
     /// Its fencing token.
     pub token: u64,
-    /// After the acquisition was answered.
+    /// The moment after the answer to the acquire.
     pub from: Duration,
-    /// Before the release was asked for, or when the holder knew that it had lost the lock.
+    /// The moment before the release was sent, or the moment at which the holder knew of its loss.
     pub until: Duration,
 }
 
-/// Holds as they are recorded, by any number of tasks.
+/// The recorded holds of any number of tasks.
 #[derive(Clone, Debug, Default)]
 pub struct History(Arc<Mutex<Vec<Hold>>>);
 
@@ -44,7 +47,7 @@ impl History {
         self.lock().extend(holds);
     }
 
-    /// What was recorded, in order of time.
+    /// All recorded holds, in order of time.
     #[must_use]
     pub fn holds(&self) -> Vec<Hold> {
         let mut holds = self.lock().clone();
@@ -52,7 +55,7 @@ impl History {
         holds
     }
 
-    /// Checks everything that was recorded; see [`check`].
+    /// Checks all recorded holds; see [`check`].
     ///
     /// # Errors
     /// The first broken promise, with both holds.
@@ -65,7 +68,7 @@ impl History {
     }
 }
 
-/// Checks that the holds of each lock never overlap, and that their tokens rise in the order of time.
+/// Checks that the holds of each lock never overlap, and that their tokens rise in order of time.
 ///
 /// # Errors
 /// The first broken promise, with both holds.
@@ -126,7 +129,7 @@ mod tests {
     fn finds_overlap_of_one_lock() {
         let holds = [hold("a", 1, 10, 21), hold("a", 2, 20, 30)];
         assert!(check(&holds).unwrap_err().contains("at once"));
-        // The long one around both short ones is found too.
+        // A long hold around a short one is found too.
         let holds = [hold("a", 1, 10, 90), hold("a", 2, 20, 30)];
         assert!(check(&holds).unwrap_err().contains("at once"));
     }

@@ -1,11 +1,13 @@
-//! The conformance suite that every distlock backend passes, as a library: test your own backend with it.
+//! The conformance suite of distlock's backends, as a library. Test your own backend with it.
 //!
-//! A [`Subject`] says how to open the store. [`cases`] chooses the cases by what the store promises
-//! ([`Capabilities`](distlock_core::Capabilities)), and [`run`] or a test binary of a few lines runs them:
+//! A [`Subject`] knows how to open the store. [`cases`] chooses the cases by the store's
+//! [`Capabilities`](distlock_core::Capabilities), and [`run`] or a test binary of a few lines runs
+//! them:
 //!
 //! ```no_run
 //! use distlock_conformance::{Subject, mimic};
-//! # async fn open() -> distlock_core::Result<distlock_core::Store> { Err(distlock_core::Error::new(distlock_core::ErrorKind::Unsupported, "yours")) }
+//! # use distlock_core::{Error, ErrorKind, Result, Store};
+//! # async fn open() -> Result<Store> { Err(Error::new(ErrorKind::Unsupported, "yours")) }
 //!
 //! // tests/conformance.rs, declared with `harness = false`
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -15,26 +17,29 @@
 //! }
 //! ```
 //!
-//! | module | what is in it |
+//! | module | content |
 //! |---|---|
-//! | `subject` | [`Subject`], [`Workers`]: what is tested |
-//! | `case` | [`Case`], [`cases`], [`run`], [`run_with`]: choosing and running |
+//! | `subject` | [`Subject`], [`Workers`]: the store under test and its worker processes |
+//! | `spec` | the declaration of a case, and the features that it needs |
+//! | `case` | [`Case`], [`cases`], [`run`], [`run_with`]: choosing and running cases |
 //! | `mimic` | [`trials`], [`mimic`](mimic()): the suite as a test binary |
 //! | [`worker`] | the process that holds locks on the suite's behalf, and its client |
-//! | [`history`] | who held what and when, and the check that it was legal |
+//! | [`history`] | all recorded holds in order of time, and the check that no two overlap |
 //! | `cases/` | one file per property |
-//! | `layer` | [`RecordsLayer`]: records with a difference, for tests of what rests on a store |
+//! | `support/` | clients, names, steps and time for the cases |
+//! | `records_layer` | [`RecordsLayer`]: records with injected faults, for tests above a store |
 //!
 //! # Guarantees
-//! The suite may run on a shared store: every case uses names of its own that start with
-//! `conformance-` (one case also takes a few bare names such as `.` for an instant), and removes
-//! what it left. Nothing is skipped in silence, and nothing passes that was not checked: a case
-//! declares what it needs, and shows as not applicable, with the reason, where the store does not
-//! promise it. One case for each missing feature checks that the answer is
+//! The suite may run on a shared store. Every case uses its own names, which start with
+//! `conformance-` (one case also takes a few bare names such as `.` for a moment), and removes its
+//! leftovers. No case is skipped in silence, and no case passes without a check: a case declares
+//! the features that it needs, and shows as not applicable, with the reason, where the store lacks
+//! one. For each feature that may be missing, one case checks that the answer is
 //! [`Unsupported`](distlock_core::ErrorKind::Unsupported).
 //!
-//! Bounds on time are either the promise itself (a loss is told at most 250 ms of running time after the deadline, a
-//! crashed holder's lock becomes free) or seconds long.
+//! A bound on time is either the promise itself (a loss is reported at most 250 ms of running time
+//! after the deadline; a crashed holder's lock becomes free), or seconds long, so that a busy
+//! machine does not fail a case.
 
 mod case;
 mod cases;

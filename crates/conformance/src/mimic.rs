@@ -1,12 +1,15 @@
-//! The suite as tests of libtest-mimic, so that every runner lists and filters each case.
+//! The suite as tests of libtest-mimic, so that every test runner lists and filters each case.
+//!
+//! Invariant: each case has a runtime of its own, so tasks that one case leaves running cannot
+//! disturb the next.
 
 use distlock_core::{Error, ErrorKind};
 use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
 
 use crate::{Case, Status, Subject, cases};
 
-/// One trial per case and subject, named `sqlite::exclusion::two_tasks_never_overlap`. What does not apply is listed as
-/// ignored.
+/// One trial for each case and subject, named `sqlite::exclusion::two_tasks_never_overlap`. A case
+/// that does not apply is listed as ignored.
 #[must_use]
 pub fn trials(subjects: &[Subject]) -> Vec<Trial> {
     subjects
@@ -19,7 +22,7 @@ pub fn trials(subjects: &[Subject]) -> Vec<Trial> {
         .collect()
 }
 
-/// Runs the trials as the command line of a test binary says.
+/// Runs the trials that the arguments of a test binary choose.
 pub fn mimic(subjects: &[Subject], arguments: &Arguments) -> Conclusion {
     libtest_mimic::run(arguments, trials(subjects))
 }
@@ -31,7 +34,7 @@ fn trial(subject: &str, case: Case) -> Trial {
 }
 
 fn run(case: &Case) -> Result<Completion, Failed> {
-    // A runtime per case, so that a case that leaves something running cannot disturb the next.
+    // Each case has its own runtime: a case that leaves tasks running cannot disturb the next.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

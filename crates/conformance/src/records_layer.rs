@@ -1,43 +1,45 @@
-//! A store with a difference, for tests: one that loses answers, hangs, or does what it must not.
+//! A layer over records that injects faults, for tests: lost answers, hangs, forbidden changes.
+//!
+//! Invariant: an operation that a layer does not override reaches the records below unchanged.
 
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use distlock_core::{Deleted, Entry, Expect, RecordKey, Records, Result, Version, Written};
 
-/// What lies between whoever uses [`Records`] and those that keep them. All that a layer does not change goes to the records
-/// below it.
+/// A layer between the user of [`Records`] and the store. The layer overrides the operations that
+/// it changes; all others go to the records below it.
 #[async_trait]
 pub trait RecordsLayer: Clone + fmt::Debug + Send + Sync + 'static {
-    /// What keeps the records.
+    /// The records below this layer.
     fn below(&self) -> &Arc<dyn Records>;
 
-    /// The records as this layer shows them.
+    /// This layer as [`Records`].
     fn into_records(self) -> Arc<dyn Records> {
         Arc::new(Layered(self))
     }
 
-    /// Comes before whatever is asked, and may keep it from being asked.
+    /// Runs before every operation. An error keeps the operation from the records below.
     async fn before(&self) -> Result<()> {
         Ok(())
     }
 
-    /// A second handle: this very layer, unless it says otherwise.
+    /// A second handle. By default it is a clone of this layer.
     async fn reopen(&self) -> Result<Self> {
         Ok(self.clone())
     }
 
-    /// As [`Records::tells_ages`].
+    /// Like [`Records::tells_ages`].
     fn tells_ages(&self) -> bool {
         self.below().tells_ages()
     }
 
-    /// As [`Records::get`].
+    /// Like [`Records::get`].
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
         self.below().get(key).await
     }
 
-    /// As [`Records::get_many`]: each of them goes through [`get`](Self::get).
+    /// Like [`Records::get_many`]. Each key goes through [`get`](Self::get).
     async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
         let mut entries = Vec::with_capacity(keys.len());
         for key in keys {
@@ -46,17 +48,17 @@ pub trait RecordsLayer: Clone + fmt::Debug + Send + Sync + 'static {
         Ok(entries)
     }
 
-    /// As [`Records::put`].
+    /// Like [`Records::put`].
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         self.below().put(key, value, expect).await
     }
 
-    /// As [`Records::delete`].
+    /// Like [`Records::delete`].
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
         self.below().delete(key, expect).await
     }
 
-    /// As [`Records::close`]. What is below stays open, for it may have other users.
+    /// Like [`Records::close`]. The records below stay open, because they may have other users.
     async fn close(&self) {}
 }
 

@@ -1,11 +1,14 @@
-//! Declarations of cases.
+//! The declaration of a case: name, promise, needed features and code.
+//!
+//! Invariant: a case that has nothing to check on some stores declares the missing feature as a
+//! need, so it shows there as not applicable and never passes without a check.
 
 use distlock_core::{Fairness, FencingScope, LeaseKind, Reach};
 use futures_util::future::BoxFuture;
 
 use crate::{Outcome, Subject, support::Context};
 
-/// A case as its file declares it.
+/// A case as declared in its file.
 #[derive(Debug)]
 pub(crate) struct Spec {
     pub(crate) name: &'static str,
@@ -14,31 +17,31 @@ pub(crate) struct Spec {
     pub(crate) body: fn(Context) -> BoxFuture<'static, Outcome>,
 }
 
-/// What a case cannot do without. A case that would have nothing to check on some stores declares
-/// it here, so that it shows there as not applicable instead of passing.
+/// A feature that a case needs. A case declares each need here, so that the case shows as not
+/// applicable, instead of passing, where the feature is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// A holder that dies: a worker process where leases hang on sessions, since a session of this
-    /// process lives on.
+    /// A holder that can die. Where leases end with sessions this is a worker process, because a
+    /// session of this process lives on.
     DeadHolder,
     /// Waiting clients are served first come, first served.
     Fifo,
     /// Tokens of all names form one order.
     GlobalTokens,
-    /// A lock passes to the next owner in one store step.
+    /// The store has the hand-over in one step.
     HandOver,
-    /// The store has no such step.
+    /// The store has no hand-over.
     NoHandOver,
     /// The store has no tickets.
     NoTickets,
-    /// Worker processes.
+    /// Worker processes were given.
     Processes,
-    /// A held lock can become a ticket.
+    /// The store has tickets.
     Tickets,
 }
 
-/// Declares a case: `case!(exclusion::two_tasks_never_overlap, "promise")`, followed by its
-/// [`Needs`] if it has any.
+/// Declares a case: `case!(exclusion::two_tasks_never_overlap, "promise")`. The [`Needs`] of the
+/// case follow, if there are any.
 macro_rules! case {
     ($property:ident :: $name:ident, $promise:literal $(, $needs:ident)*) => {
         $crate::spec::Spec {
@@ -52,14 +55,15 @@ macro_rules! case {
 pub(crate) use case;
 
 impl Needs {
-    /// Why a subject lacks it, if it does.
+    /// The reason why the subject does not meet the need; `None` when it does.
     pub(crate) fn obstacle(self, subject: &Subject) -> Option<&'static str> {
         let can = subject.capabilities();
         let by_session = can.lease == LeaseKind::Session;
         let (missing, why) = match self {
             Self::DeadHolder => (
                 by_session && subject.workers().is_none(),
-                "a holder that dies with its session is a process, and no worker processes were given",
+                "a holder that dies with its session is a process, and no worker processes were \
+                 given",
             ),
             Self::Fifo => (
                 can.fairness != Fairness::Fifo,

@@ -1,19 +1,26 @@
-//! What is tested.
+//! The store under test.
+//!
+//! This module owns [`Subject`] and [`Workers`]. Invariant: every client that a subject opens is
+//! independent of the others, as clients of different processes are.
 
 use std::{fmt, future::Future, path::PathBuf, sync::Arc};
 
 use distlock_core::{Capabilities, Result, Store};
 use futures_util::future::BoxFuture;
 
-/// A backend under test: how to open it, what it promises, and how to reach it from other processes.
+/// A backend under test: the way to open it, its capabilities, and the way to reach it from other
+/// processes.
 ///
 /// ```no_run
 /// use distlock_conformance::{Subject, Workers};
-/// # async fn open(url: &str) -> distlock_core::Result<distlock_core::Store> { Err(distlock_core::Error::new(distlock_core::ErrorKind::Unsupported, "yours")) }
-/// # async fn example() -> distlock_core::Result<()> {
-/// let subject = Subject::connect("mystore", || open("mystore://localhost"))
-///     .await?
-///     .with_workers(Workers::new("/usr/bin/mytool", ["conformance-worker"], "mystore://localhost"));
+/// # use distlock_core::{Error, ErrorKind, Result, Store};
+/// # async fn open(url: &str) -> Result<Store> {
+/// #     Err(Error::new(ErrorKind::Unsupported, "yours"))
+/// # }
+/// # async fn example() -> Result<()> {
+/// let url = "mystore://localhost";
+/// let workers = Workers::new("/usr/bin/mytool", ["conformance-worker"], url);
+/// let subject = Subject::connect("mystore", || open(url)).await?.with_workers(workers);
 /// for result in distlock_conformance::run(&subject, None).await {
 ///     assert!(!result.failed(), "{result:?}");
 /// }
@@ -29,11 +36,11 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// A subject whose promises are known. Nothing is opened.
+    /// A subject with known capabilities. Nothing is opened.
     ///
-    /// Each call of `open` must give an independent client of the same store, as another process would have it: its own
-    /// connections, its own [`Locker`](distlock_core::Locker). (Where only one process can reach the store, its own
-    /// handle.)
+    /// Each call of `open` must return an independent client of the same store, as another process
+    /// would have it: with its own connections and its own [`Locker`](distlock_core::Locker). Where
+    /// only one process can reach the store, the client has its own handle.
     pub fn new<F>(
         name: impl Into<Arc<str>>,
         capabilities: Capabilities,
@@ -50,7 +57,7 @@ impl Subject {
         }
     }
 
-    /// Opens the store once to ask for its promises.
+    /// Opens the store once to read its capabilities.
     ///
     /// # Errors
     /// As `open` does.
@@ -70,32 +77,32 @@ impl Subject {
         Ok(Self::new(name, capabilities, open))
     }
 
-    /// Adds worker processes. Without them, cases that need several processes do not apply.
+    /// Adds worker processes. Without them, cases with several processes do not apply.
     #[must_use]
     pub fn with_workers(mut self, workers: Workers) -> Self {
         self.workers = Some(workers);
         self
     }
 
-    /// Its name: the first part of every test's name.
+    /// The name of the subject: the first part of every test's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it promises.
+    /// The capabilities of the store.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    /// Worker processes, where there are any.
+    /// The worker processes, where there are any.
     #[must_use]
     pub const fn workers(&self) -> Option<&Workers> {
         self.workers.as_ref()
     }
 
-    /// Another independent client.
+    /// Opens another independent client.
     ///
     /// # Errors
     /// As the given function does.
@@ -117,7 +124,7 @@ impl fmt::Debug for Subject {
     }
 }
 
-/// How to start worker processes: any program that calls [`worker::run`](crate::worker::run).
+/// The way to start worker processes: any program that calls [`worker::run`](crate::worker::run).
 #[derive(Clone)]
 pub struct Workers {
     pub(crate) program: PathBuf,
@@ -127,8 +134,8 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Workers started as `program args..`, which open `url`. The URL travels over the worker's standard input, so that
-    /// the list of processes shows no password.
+    /// Workers that are started as `program args..` and open `url`. The URL travels over the
+    /// worker's standard input, so that the list of processes shows no password.
     pub fn new(
         program: impl Into<PathBuf>,
         args: impl IntoIterator<Item = impl Into<String>>,
@@ -142,7 +149,8 @@ impl Workers {
         }
     }
 
-    /// Workers lock through a [`KvLock`](distlock_core::KvLock) over the store's records instead of its own locks.
+    /// Makes the workers lock through a [`KvLock`](distlock_core::KvLock) over the store's records,
+    /// instead of the store's own locks.
     #[must_use]
     pub fn over_records(mut self) -> Self {
         self.over_records = true;

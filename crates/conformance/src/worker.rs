@@ -1,10 +1,14 @@
-//! Worker processes: they hold locks on the suite's behalf, so that a holder can really be another process, and really die.
+//! Worker processes: they hold locks on the suite's behalf, so that a holder can be another process
+//! and can be killed.
 //!
-//! Any program can host a worker; the suite starts it as [`Workers`](crate::Workers) says and talks to it in lines of JSON over standard
-//! input and output:
+//! Any program can host a worker. The suite starts it as its [`Workers`](crate::Workers) say, and
+//! talks to it in lines of JSON over standard input and output:
 //!
 //! ```no_run
-//! # async fn open(url: String) -> distlock_core::Result<distlock_core::Store> { Err(distlock_core::Error::new(distlock_core::ErrorKind::Unsupported, "yours")) }
+//! # use distlock_core::{Error, ErrorKind, Result, Store};
+//! # async fn open(url: String) -> Result<Store> {
+//! #     Err(Error::new(ErrorKind::Unsupported, "yours"))
+//! # }
 //! # #[tokio::main(flavor = "current_thread")]
 //! async fn main() -> Result<(), distlock_conformance::Failure> {
 //!     // `mytool conformance-worker`
@@ -12,7 +16,7 @@
 //! }
 //! ```
 //!
-//! A worker ends when its standard input does, so none outlives the suite.
+//! A worker ends when its standard input is closed, so none outlives the suite.
 
 mod client;
 mod host;

@@ -49,47 +49,50 @@ pub(crate) const CASES: &[Spec] = &[
 const CLOSED: &[ErrorKind] = &[ErrorKind::Closed];
 
 async fn closed_handle_refuses(cx: Context) -> Outcome {
-    let (raw, other) = (cx.raw().await?, cx.raw().await?);
+    let (backend, other) = (cx.backend().await?, cx.backend().await?);
     let (held, free) = (cx.lock_name("held")?, cx.lock_name("free")?);
     let owner = OwnerId::new();
     let ask = request(held.as_str(), owner, cx.long())?;
-    let Some(grant) = raw.try_acquire(&ask).await?.acquired() else {
+    let Some(grant) = backend.try_acquire(&ask).await?.acquired() else {
         fail!("the lock should be free");
     };
     let lease = Lease::new(held.clone(), owner, Some(grant.token));
     let wanted = request(free.as_str(), OwnerId::new(), cx.long())?;
     let next = request(held.as_str(), OwnerId::new(), cx.long())?;
     let renewal = Renewal::plain(Ttl::new(cx.long())?);
-    let before = raw.requests_sent();
+    let before = backend.requests_sent();
     for _ in 0..2 {
-        soon("close", raw.close()).await?;
-        refused("try_acquire", raw.try_acquire(&wanted).await, CLOSED)?;
-        refused("contend", raw.contend(&wanted).await.map(drop), CLOSED)?;
-        refused("renew", raw.renew(&lease, &renewal).await, CLOSED)?;
-        refused("release", raw.release(&lease).await, CLOSED)?;
-        refused("hand_over", raw.hand_over(&lease, &next).await, CLOSED)?;
-        refused("inspect", raw.inspect(&held).await, CLOSED)?;
-        refused("list", raw.list(cx.prefix(), None, 10).await, CLOSED)?;
-        refused("no list", raw.list(cx.prefix(), None, 0).await, CLOSED)?;
-        let forced = raw.force_release(&held, grant.token).await;
+        soon("close", backend.close()).await?;
+        refused("try_acquire", backend.try_acquire(&wanted).await, CLOSED)?;
+        refused("contend", backend.contend(&wanted).await.map(drop), CLOSED)?;
+        refused("renew", backend.renew(&lease, &renewal).await, CLOSED)?;
+        refused("release", backend.release(&lease).await, CLOSED)?;
+        refused("hand_over", backend.hand_over(&lease, &next).await, CLOSED)?;
+        refused("inspect", backend.inspect(&held).await, CLOSED)?;
+        refused("list", backend.list(cx.prefix(), None, 10).await, CLOSED)?;
+        refused("no list", backend.list(cx.prefix(), None, 0).await, CLOSED)?;
+        let forced = backend.force_release(&held, grant.token).await;
         refused("force_release", forced, CLOSED)?;
-        refused("health", raw.health().await, CLOSED)?;
-        refused("reopen", raw.reopen().await.map(drop), CLOSED)?;
+        refused("health", backend.health().await, CLOSED)?;
+        refused("reopen", backend.reopen().await.map(drop), CLOSED)?;
     }
     // Its total can still be read.
-    ensure!(raw.requests_sent() >= before, "a closed handle lost count");
+    ensure!(
+        backend.requests_sent() >= before,
+        "a closed handle lost count"
+    );
     let free = other.inspect(&free).await?;
     ensure!(free.held.is_none(), "a closed handle has taken a lock");
     Ok(())
 }
 
 async fn contender_of_a_closed_handle_refuses(cx: Context) -> Outcome {
-    let (raw, other) = (cx.raw().await?, cx.raw().await?);
+    let (backend, other) = (cx.backend().await?, cx.backend().await?);
     let name = cx.lock_name("a")?;
-    let mut contender = raw
+    let mut contender = backend
         .contend(&request(name.as_str(), OwnerId::new(), cx.long())?)
         .await?;
-    soon("close", raw.close()).await?;
+    soon("close", backend.close()).await?;
     refused("attempt", contender.attempt().await, CLOSED)?;
     // Giving up the place is allowed at any time. Where the queue is the lock, its place at the front
     // shows as the holder until the store has removed it.
@@ -149,10 +152,10 @@ async fn records_refuse(
 
 async fn parts_close_one_by_one(cx: Context) -> Outcome {
     let store = cx.store().await?;
-    let (raw, records) = (store.lock(), store.records());
+    let (backend, records) = (store.lock(), store.records());
     let (name, key) = (cx.lock_name("a")?, cx.key("a")?);
-    let again = raw.reopen().await?;
-    soon("close", raw.close()).await?;
+    let again = backend.reopen().await?;
+    soon("close", backend.close()).await?;
     records.put(&key, b"1", Expect::Absent).await?;
     let owner = OwnerId::new();
     let ask = request(name.as_str(), owner, cx.long())?;

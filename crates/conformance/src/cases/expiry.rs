@@ -213,26 +213,28 @@ async fn expired_lock_looks_free(cx: Context) -> Outcome {
 }
 
 async fn expired_owner_cannot_renew(cx: Context) -> Outcome {
-    let (raw, ttl) = (cx.raw().await?, cx.short());
+    let (backend, ttl) = (cx.backend().await?, cx.short());
     let asked = now();
-    let lease = granted(&*raw, &cx.name("a"), ttl).await?;
+    let lease = granted(&*backend, &cx.name("a"), ttl).await?;
     sleep_until(asked + cx.gone_after(ttl)).await;
-    let renewed = raw.renew(&lease, &Renewal::plain(Ttl::new(ttl)?)).await?;
+    let renewed = backend
+        .renew(&lease, &Renewal::plain(Ttl::new(ttl)?))
+        .await?;
     ensure!(
         matches!(renewed, Renewed::NotHeld(_)),
         "revived: {renewed:?}"
     );
     ensure!(
-        raw.inspect(&lease.name).await?.held.is_none(),
+        backend.inspect(&lease.name).await?.held.is_none(),
         "it stays free"
     );
     Ok(())
 }
 
 /// A lock that nobody renews, asked of the store itself.
-async fn granted(raw: &dyn DistLock, name: &str, ttl: Duration) -> Outcome<Lease> {
+async fn granted(backend: &dyn DistLock, name: &str, ttl: Duration) -> Outcome<Lease> {
     let wanted = request(name, OwnerId::new(), ttl)?;
-    let Some(grant) = raw.try_acquire(&wanted).await?.acquired() else {
+    let Some(grant) = backend.try_acquire(&wanted).await?.acquired() else {
         fail!("the lock should be free");
     };
     Ok(Lease::new(wanted.name, wanted.owner, Some(grant.token)))

@@ -399,21 +399,23 @@ async fn health_answers(cx: Context) -> Outcome {
 
 async fn requests_are_counted_per_client(cx: Context) -> Outcome {
     const CYCLES: u64 = 50;
-    async fn cycles(raw: &dyn DistLock, name: &str, ttl: Duration) -> Outcome {
+    async fn cycles(backend: &dyn DistLock, name: &str, ttl: Duration) -> Outcome {
         for _ in 0..CYCLES {
             let owner = OwnerId::new();
             let asked = request(name, owner, ttl)?;
-            let Some(grant) = raw.try_acquire(&asked).await?.acquired() else {
+            let Some(grant) = backend.try_acquire(&asked).await?.acquired() else {
                 fail!("{name:?} should be free");
             };
-            raw.release(&Lease::new(asked.name, owner, Some(grant.token)))
+            backend
+                .release(&Lease::new(asked.name, owner, Some(grant.token)))
                 .await?;
         }
         Ok(())
     }
-    let (busy, idle) = (cx.raw().await?, cx.raw().await?);
-    let count = |raw: &dyn DistLock| {
-        raw.requests_sent()
+    let (busy, idle) = (cx.backend().await?, cx.backend().await?);
+    let count = |backend: &dyn DistLock| {
+        backend
+            .requests_sent()
             .ok_or_else(|| Failure::not_applicable("this store counts no requests"))
     };
     let (before, unrelated) = (count(&*busy)?, count(&*idle)?);

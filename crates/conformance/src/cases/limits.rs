@@ -8,7 +8,7 @@ use crate::{
     Outcome,
     failure::{ensure, ensure_eq, fail, refused},
     spec::{Spec, case},
-    support::{Context, Spy, give_back, look, take},
+    support::{Context, RecordingBackend, give_back, look, take},
 };
 
 pub(crate) const CASES: &[Spec] = &[
@@ -57,23 +57,23 @@ pub(crate) const CASES: &[Spec] = &[
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A locker whose every question to the store is counted.
-async fn watched(cx: &Context) -> Outcome<(Locker, Arc<Spy>)> {
-    let spy = Arc::new(Spy::on(cx.store().await?.lock()));
-    let locker = Locker::new(spy.clone());
+async fn watched(cx: &Context) -> Outcome<(Locker, Arc<RecordingBackend>)> {
+    let recording = Arc::new(RecordingBackend::on(cx.store().await?.lock()));
+    let locker = Locker::new(recording.clone());
     // The renewal thread's own handle is open before anything is counted.
     locker.ready().await?;
-    Ok((locker, spy))
+    Ok((locker, recording))
 }
 
-async fn unasked(locker: Locker, spy: &Spy) -> Outcome {
-    let asked = spy.asked();
+async fn unasked(locker: Locker, recording: &RecordingBackend) -> Outcome {
+    let asked = recording.called();
     ensure!(asked.is_empty(), "the store was asked to {asked:?}");
     locker.close().await;
     Ok(())
 }
 
 async fn ttl_out_of_range_is_refused(cx: Context) -> Outcome {
-    let (locker, spy) = watched(&cx).await?;
+    let (locker, recording) = watched(&cx).await?;
     let name = cx.name("a");
     for ttl in [
         Duration::ZERO,
@@ -107,7 +107,7 @@ async fn ttl_out_of_range_is_refused(cx: Context) -> Outcome {
             &[ErrorKind::InvalidArgument],
         )?;
     }
-    unasked(locker, &spy).await
+    unasked(locker, &recording).await
 }
 
 async fn ttl_at_its_limits_works(cx: Context) -> Outcome {
@@ -131,7 +131,7 @@ async fn ttl_at_its_limits_works(cx: Context) -> Outcome {
 }
 
 async fn bad_names_are_refused(cx: Context) -> Outcome {
-    let (locker, spy) = watched(&cx).await?;
+    let (locker, recording) = watched(&cx).await?;
     for name in [
         String::new(),
         "x".repeat(LockName::MAX_BYTES + 1),
@@ -168,11 +168,11 @@ async fn bad_names_are_refused(cx: Context) -> Outcome {
             "the error repeats a control character: {error:?}"
         );
     }
-    unasked(locker, &spy).await
+    unasked(locker, &recording).await
 }
 
 async fn bad_labels_are_refused(cx: Context) -> Outcome {
-    let (locker, spy) = watched(&cx).await?;
+    let (locker, recording) = watched(&cx).await?;
     for label in [
         String::new(),
         "x".repeat(129),
@@ -196,11 +196,11 @@ async fn bad_labels_are_refused(cx: Context) -> Outcome {
             "the error repeats a control character: {error:?}"
         );
     }
-    unasked(locker, &spy).await
+    unasked(locker, &recording).await
 }
 
 async fn bad_meta_is_refused(cx: Context) -> Outcome {
-    let (locker, spy) = watched(&cx).await?;
+    let (locker, recording) = watched(&cx).await?;
     for meta in ["x".repeat(4097), "é".repeat(2049), "a\0b".into()] {
         let answer = locker
             .lock(cx.name("a"))
@@ -214,7 +214,7 @@ async fn bad_meta_is_refused(cx: Context) -> Outcome {
             &[ErrorKind::InvalidArgument],
         )?;
     }
-    unasked(locker, &spy).await
+    unasked(locker, &recording).await
 }
 
 async fn largest_label_and_meta_work(cx: Context) -> Outcome {
@@ -247,7 +247,7 @@ async fn largest_label_and_meta_work(cx: Context) -> Outcome {
 }
 
 async fn min_hold_out_of_range_is_refused(cx: Context) -> Outcome {
-    let (locker, spy) = watched(&cx).await?;
+    let (locker, recording) = watched(&cx).await?;
     for least in [DAY + Duration::from_millis(1), Duration::MAX] {
         let answer = locker
             .lock(cx.name("a"))
@@ -261,7 +261,7 @@ async fn min_hold_out_of_range_is_refused(cx: Context) -> Outcome {
             &[ErrorKind::InvalidArgument],
         )?;
     }
-    unasked(locker, &spy).await
+    unasked(locker, &recording).await
 }
 
 async fn bad_keys_are_refused(cx: Context) -> Outcome {

@@ -83,7 +83,7 @@ pub(crate) const CASES: &[Spec] = &[
 
 /// A lock held by one owner of the implementer's side.
 struct Held {
-    raw: Arc<dyn DistLock>,
+    backend: Arc<dyn DistLock>,
     lease: Lease,
     token: FencingToken,
     ttl: Duration,
@@ -91,8 +91,8 @@ struct Held {
 
 impl Held {
     async fn new(cx: &Context, tail: &str, ttl: Duration) -> Outcome<Self> {
-        let (raw, name, owner) = (cx.raw().await?, cx.name(tail), OwnerId::new());
-        let Some(Grant { token, .. }) = raw
+        let (backend, name, owner) = (cx.backend().await?, cx.name(tail), OwnerId::new());
+        let Some(Grant { token, .. }) = backend
             .try_acquire(&request(&name, owner, ttl)?)
             .await?
             .acquired()
@@ -101,7 +101,7 @@ impl Held {
         };
         let lease = Lease::new(LockName::new(name)?, owner, Some(token));
         Ok(Self {
-            raw,
+            backend,
             lease,
             token,
             ttl,
@@ -123,13 +123,13 @@ impl Held {
 
     /// It is still ours, with the same token.
     async fn check_unchanged(&self) -> Outcome {
-        let held = self.raw.inspect(&self.lease.name).await?.held;
+        let held = self.backend.inspect(&self.lease.name).await?.held;
         ensure_eq!(
             held.and_then(|held| held.token),
             Some(self.token),
             "the token that stands in the store"
         );
-        match self.raw.renew(&self.lease, &self.renewal()?).await? {
+        match self.backend.renew(&self.lease, &self.renewal()?).await? {
             Renewed::Extended { token, .. } => ensure_eq!(token, self.token, "the owner's token"),
             Renewed::NotHeld(reason) => fail!("the owner has lost it: {reason}"),
         }
@@ -137,7 +137,7 @@ impl Held {
     }
 
     async fn give_back(self) -> Outcome {
-        match self.raw.release(&self.lease).await? {
+        match self.backend.release(&self.lease).await? {
             ReleaseOutcome::Released { .. } => Ok(()),
             ReleaseOutcome::NotHeld => fail!("the owner could not release it"),
         }
@@ -151,7 +151,7 @@ fn without_token(lease: &Lease) -> Lease {
 async fn stranger_cannot_renew(cx: Context) -> Outcome {
     let held = Held::new(&cx, "a", cx.long()).await?;
     for lease in [held.forged(), without_token(&held.forged())] {
-        let answer = held.raw.renew(&lease, &held.renewal()?).await?;
+        let answer = held.backend.renew(&lease, &held.renewal()?).await?;
         ensure!(
             matches!(answer, Renewed::NotHeld(_)),
             "a stranger's renewal: {answer:?}"
@@ -165,7 +165,7 @@ async fn stranger_cannot_release(cx: Context) -> Outcome {
     let held = Held::new(&cx, "a", cx.long()).await?;
     for lease in [held.forged(), without_token(&held.forged())] {
         ensure_eq!(
-            held.raw.release(&lease).await?,
+            held.backend.release(&lease).await?,
             ReleaseOutcome::NotHeld,
             "a stranger's release"
         );
@@ -177,7 +177,7 @@ async fn stranger_cannot_release(cx: Context) -> Outcome {
 async fn stranger_cannot_hand_over(cx: Context) -> Outcome {
     let held = Held::new(&cx, "a", cx.long()).await?;
     let answer = held
-        .raw
+        .backend
         .hand_over(&held.forged(), &held.request_of(OwnerId::new())?)
         .await?;
     match answer {
@@ -192,7 +192,7 @@ async fn stranger_cannot_acquire(cx: Context) -> Outcome {
     let held = Held::new(&cx, "a", cx.long()).await?;
     for _ in 0..3 {
         let answer = held
-            .raw
+            .backend
             .try_acquire(&held.request_of(OwnerId::new())?)
             .await?;
         ensure!(answer.acquired().is_none(), "granted to a second owner");
@@ -208,7 +208,7 @@ async fn owner_recognises_itself(cx: Context) -> Outcome {
     // Asking again re-arms the lease in the same step, so the lock outlives its first TTL.
     while now().since(start) < 2 * ttl {
         let Some(again) = held
-            .raw
+            .backend
             .try_acquire(&held.request_of(held.lease.owner)?)
             .await?
             .acquired()
@@ -223,10 +223,10 @@ async fn owner_recognises_itself(cx: Context) -> Outcome {
 }
 
 async fn renewal_creates_nothing(cx: Context) -> Outcome {
-    let (raw, name) = (cx.raw().await?, cx.lock_name("never held")?);
+    let (backend, name) = (cx.backend().await?, cx.lock_name("never held")?);
     let lease = Lease::new(name.clone(), OwnerId::new(), None);
     let renewal = Renewal::plain(Ttl::new(cx.long())?);
-    let answer = raw.renew(&lease, &renewal).await?;
+    let answer = backend.renew(&lease, &renewal).await?;
     ensure!(
         matches!(answer, Renewed::NotHeld(_)),
         "renewal of a lock that never was: {answer:?}"
@@ -235,13 +235,16 @@ async fn renewal_creates_nothing(cx: Context) -> Outcome {
     let held = Held::new(&cx, "released", cx.long()).await?;
     let (lease, token) = (held.lease.clone(), held.token);
     held.give_back().await?;
-    let answer = raw.renew(&lease, &renewal).await?;
+    let answer = backend.renew(&lease, &renewal).await?;
     ensure!(
         matches!(answer, Renewed::NotHeld(_)),
         "renewal of released token {token}: {answer:?}"
     );
     for name in [&name, &lease.name] {
-        ensure!(raw.inspect(name).await?.held.is_none(), "{name:?} is free");
+        ensure!(
+            backend.inspect(name).await?.held.is_none(),
+            "{name:?} is free"
+        );
     }
     Ok(())
 }
@@ -249,7 +252,7 @@ async fn renewal_creates_nothing(cx: Context) -> Outcome {
 async fn renewal_keeps_the_token(cx: Context) -> Outcome {
     let held = Held::new(&cx, "a", cx.long()).await?;
     for lease in [held.lease.clone(), without_token(&held.lease)] {
-        match held.raw.renew(&lease, &held.renewal()?).await? {
+        match held.backend.renew(&lease, &held.renewal()?).await? {
             Renewed::Extended {
                 token, valid_for, ..
             } => {
@@ -267,7 +270,7 @@ async fn hand_over_is_one_step(cx: Context) -> Outcome {
     for _ in 0..3 {
         let mut next = held.request_of(OwnerId::new())?;
         next.holder = HolderLabel::new("the next one")?;
-        match held.raw.hand_over(&held.lease, &next).await? {
+        match held.backend.hand_over(&held.lease, &next).await? {
             HandOver::Done(grant) => {
                 ensure!(
                     grant.token > held.token,
@@ -275,13 +278,13 @@ async fn hand_over_is_one_step(cx: Context) -> Outcome {
                     held.token,
                     grant.token
                 );
-                let answer = held.raw.renew(&held.lease, &held.renewal()?).await?;
+                let answer = held.backend.renew(&held.lease, &held.renewal()?).await?;
                 ensure!(
                     matches!(answer, Renewed::NotHeld(_)),
                     "the former owner can still renew: {answer:?}"
                 );
                 ensure_eq!(
-                    held.raw.release(&held.lease).await?,
+                    held.backend.release(&held.lease).await?,
                     ReleaseOutcome::NotHeld,
                     "the former owner's release"
                 );
@@ -291,7 +294,7 @@ async fn hand_over_is_one_step(cx: Context) -> Outcome {
             other => fail!("an owner's hand-over: {other:?}"),
         }
         held.check_unchanged().await?;
-        let shown = held.raw.inspect(&held.lease.name).await?.held;
+        let shown = held.backend.inspect(&held.lease.name).await?.held;
         ensure_eq!(
             shown.map(|held| held.holder).as_deref(),
             Some("the next one"),
@@ -306,7 +309,7 @@ async fn hand_over_needs_a_live_lease(cx: Context) -> Outcome {
     let held = Held::new(&cx, "a", ttl).await?;
     sleep_until(now() + cx.gone_after(ttl)).await;
     let answer = held
-        .raw
+        .backend
         .hand_over(&held.lease, &held.request_of(OwnerId::new())?)
         .await?;
     match answer {
@@ -314,7 +317,7 @@ async fn hand_over_needs_a_live_lease(cx: Context) -> Outcome {
         other => fail!("the hand-over of an expired lock: {other:?}"),
     }
     ensure!(
-        held.raw.inspect(&held.lease.name).await?.held.is_none(),
+        held.backend.inspect(&held.lease.name).await?.held.is_none(),
         "still free"
     );
     Ok(())
@@ -324,7 +327,7 @@ async fn hand_over_is_unsupported(cx: Context) -> Outcome {
     let held = Held::new(&cx, "a", cx.long()).await?;
     let next = held.request_of(OwnerId::new())?;
     for lease in [&held.lease, &held.forged()] {
-        match held.raw.hand_over(lease, &next).await? {
+        match held.backend.hand_over(lease, &next).await? {
             HandOver::Unsupported => {}
             other => fail!("a hand-over that the store does not claim to have: {other:?}"),
         }
@@ -334,8 +337,8 @@ async fn hand_over_is_unsupported(cx: Context) -> Outcome {
 }
 
 async fn contender_recognises_itself(cx: Context) -> Outcome {
-    let (raw, name, owner) = (cx.raw().await?, cx.name("a"), OwnerId::new());
-    let mut contender = raw.contend(&request(&name, owner, cx.long())?).await?;
+    let (backend, name, owner) = (cx.backend().await?, cx.name("a"), OwnerId::new());
+    let mut contender = backend.contend(&request(&name, owner, cx.long())?).await?;
     let Some(first) = contender.attempt().await?.acquired() else {
         fail!("the lock should be free")
     };
@@ -346,7 +349,8 @@ async fn contender_recognises_itself(cx: Context) -> Outcome {
     contender.leave().await?;
     let lease = Lease::new(LockName::new(&name)?, owner, Some(first.token));
     ensure_eq!(
-        raw.inspect(&lease.name)
+        backend
+            .inspect(&lease.name)
             .await?
             .held
             .and_then(|held| held.token),
@@ -354,7 +358,10 @@ async fn contender_recognises_itself(cx: Context) -> Outcome {
         "leaving the queue does not release what was granted"
     );
     ensure!(
-        matches!(raw.release(&lease).await?, ReleaseOutcome::Released { .. }),
+        matches!(
+            backend.release(&lease).await?,
+            ReleaseOutcome::Released { .. }
+        ),
         "released by its owner"
     );
     Ok(())
@@ -362,7 +369,7 @@ async fn contender_recognises_itself(cx: Context) -> Outcome {
 
 async fn contender_wakes_on_release(cx: Context) -> Outcome {
     let held = Held::new(&cx, "a", cx.long()).await?;
-    let other = cx.raw().await?;
+    let other = cx.backend().await?;
     let owner = OwnerId::new();
     let mut contender = other.contend(&held.request_of(owner)?).await?;
     ensure!(
@@ -401,7 +408,7 @@ async fn contender_wakes_on_release(cx: Context) -> Outcome {
 
 async fn contender_that_left_blocks_nobody(cx: Context) -> Outcome {
     let held = Held::new(&cx, "a", cx.long()).await?;
-    let other = cx.raw().await?;
+    let other = cx.backend().await?;
     let mut contender = other.contend(&held.request_of(OwnerId::new())?).await?;
     ensure!(
         contender.attempt().await?.acquired().is_none(),
@@ -429,16 +436,16 @@ async fn secret_stays_secret(cx: Context) -> Outcome {
     let uuid = held.lease.owner.as_uuid();
     let secrets = [uuid.hyphenated().to_string(), uuid.simple().to_string()];
     let busy = held
-        .raw
+        .backend
         .try_acquire(&held.request_of(OwnerId::new())?)
         .await?;
     let shown = [
         format!("{:?}", held.lease),
         format!("{:?}", held.request_of(held.lease.owner)?),
-        format!("{:?}", held.raw.inspect(&held.lease.name).await?),
-        format!("{:?}", held.raw.list(cx.prefix(), None, 10).await?),
+        format!("{:?}", held.backend.inspect(&held.lease.name).await?),
+        format!("{:?}", held.backend.list(cx.prefix(), None, 10).await?),
         format!("{busy:?}"),
-        format!("{:?}", held.raw),
+        format!("{:?}", held.backend),
     ];
     for text in shown {
         ensure!(
@@ -453,10 +460,10 @@ async fn secret_stays_secret(cx: Context) -> Outcome {
 
 async fn reopened_handle_shares_the_store(cx: Context) -> Outcome {
     let held = Held::new(&cx, "a", cx.long()).await?;
-    let second = held.raw.reopen().await?;
+    let second = held.backend.reopen().await?;
     ensure_eq!(
         second.capabilities(),
-        held.raw.capabilities(),
+        held.backend.capabilities(),
         "capabilities of the second handle"
     );
     ensure!(
@@ -478,11 +485,11 @@ async fn reopened_handle_shares_the_store(cx: Context) -> Outcome {
         "the owner's release by the second handle: {released:?}"
     );
     ensure!(
-        held.raw.inspect(&held.lease.name).await?.held.is_none(),
+        held.backend.inspect(&held.lease.name).await?.held.is_none(),
         "free for the first handle too"
     );
     second.close().await;
     // The first handle does not depend on the second.
-    held.raw.inspect(&held.lease.name).await?;
+    held.backend.inspect(&held.lease.name).await?;
     Ok(())
 }

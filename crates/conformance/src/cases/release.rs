@@ -80,9 +80,9 @@ async fn again_and_again(cx: Context) -> Outcome {
 }
 
 async fn repeated_release_is_harmless(cx: Context) -> Outcome {
-    let (raw, name) = (cx.raw().await?, cx.name("a"));
+    let (backend, name) = (cx.backend().await?, cx.name("a"));
     let (first, second) = (OwnerId::new(), OwnerId::new());
-    let Some(grant) = raw
+    let Some(grant) = backend
         .try_acquire(&request(&name, first, cx.long())?)
         .await?
         .acquired()
@@ -91,15 +91,18 @@ async fn repeated_release_is_harmless(cx: Context) -> Outcome {
     };
     let lease = Lease::new(LockName::new(&name)?, first, Some(grant.token));
     ensure!(
-        matches!(raw.release(&lease).await?, ReleaseOutcome::Released { .. }),
+        matches!(
+            backend.release(&lease).await?,
+            ReleaseOutcome::Released { .. }
+        ),
         "the first release frees"
     );
     ensure_eq!(
-        raw.release(&lease).await?,
+        backend.release(&lease).await?,
         ReleaseOutcome::NotHeld,
         "the second release"
     );
-    let Some(next) = raw
+    let Some(next) = backend
         .try_acquire(&request(&name, second, cx.long())?)
         .await?
         .acquired()
@@ -107,11 +110,11 @@ async fn repeated_release_is_harmless(cx: Context) -> Outcome {
         fail!("the lock should be free");
     };
     ensure_eq!(
-        raw.release(&lease).await?,
+        backend.release(&lease).await?,
         ReleaseOutcome::NotHeld,
         "a release by a former owner"
     );
-    let held = raw.inspect(&lease.name).await?.held;
+    let held = backend.inspect(&lease.name).await?.held;
     ensure_eq!(
         held.and_then(|held| held.token),
         Some(next.token),
@@ -119,16 +122,20 @@ async fn repeated_release_is_harmless(cx: Context) -> Outcome {
     );
     let lease = Lease::new(LockName::new(&name)?, second, Some(next.token));
     ensure!(
-        matches!(raw.release(&lease).await?, ReleaseOutcome::Released { .. }),
+        matches!(
+            backend.release(&lease).await?,
+            ReleaseOutcome::Released { .. }
+        ),
         "the owner's release frees"
     );
     Ok(())
 }
 
 async fn needs_no_token(cx: Context) -> Outcome {
-    let (raw, name, owner) = (cx.raw().await?, cx.name("a"), OwnerId::new());
+    let (backend, name, owner) = (cx.backend().await?, cx.name("a"), OwnerId::new());
     ensure!(
-        raw.try_acquire(&request(&name, owner, cx.long())?)
+        backend
+            .try_acquire(&request(&name, owner, cx.long())?)
             .await?
             .acquired()
             .is_some(),
@@ -136,10 +143,13 @@ async fn needs_no_token(cx: Context) -> Outcome {
     );
     let lease = Lease::new(LockName::new(&name)?, owner, None);
     ensure!(
-        matches!(raw.release(&lease).await?, ReleaseOutcome::Released { .. }),
+        matches!(
+            backend.release(&lease).await?,
+            ReleaseOutcome::Released { .. }
+        ),
         "released by owner alone"
     );
-    ensure!(raw.inspect(&lease.name).await?.held.is_none(), "free");
+    ensure!(backend.inspect(&lease.name).await?.held.is_none(), "free");
     Ok(())
 }
 

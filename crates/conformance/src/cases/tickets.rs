@@ -459,9 +459,9 @@ async fn unsupported_is_said(cx: Context) -> Outcome {
     ensure_eq!(ended, distlock_core::Ended::Released, "what a watcher saw");
     give_back(take_within(&locker, &name, SOON).await?).await?;
     // The store itself must not write one either.
-    let raw = cx.raw().await?;
+    let backend = cx.backend().await?;
     let wanted = request(&name, OwnerId::new(), cx.long())?;
-    let Some(grant) = raw.try_acquire(&wanted).await?.acquired() else {
+    let Some(grant) = backend.try_acquire(&wanted).await?.acquired() else {
         fail!("the lock should be free");
     };
     let lease = Lease::new(wanted.name, wanted.owner, Some(grant.token));
@@ -471,10 +471,10 @@ async fn unsupported_is_said(cx: Context) -> Outcome {
     ] {
         let mut renewal = Renewal::plain(wanted.ttl);
         renewal.ticket = step;
-        let answer = raw.renew(&lease, &renewal).await;
+        let answer = backend.renew(&lease, &renewal).await;
         refused("a renewal with a ticket", answer, &[ErrorKind::Unsupported])?;
     }
-    match raw.release(&lease).await? {
+    match backend.release(&lease).await? {
         ReleaseOutcome::Released { .. } => Ok(()),
         ReleaseOutcome::NotHeld => fail!("the refusal cost the lock"),
     }

@@ -1,4 +1,8 @@
-//! What a case works with: independent clients of one store, names of its own, and times that suit the store.
+//! The context of one case: independent clients of the store, names of its own, and TTLs that suit
+//! the store.
+//!
+//! Invariant: each name that a context gives starts with the prefix of its case, so cases and runs
+//! can share a store. [`Context::clean_up`] removes everything under that prefix.
 
 use std::{
     sync::{
@@ -19,7 +23,7 @@ use super::{
 };
 use crate::{Outcome, Subject, failure::fail, worker::Worker};
 
-/// One case's view of the subject.
+/// The subject, as one case uses it.
 #[derive(Clone)]
 pub(crate) struct Context {
     subject: Subject,
@@ -31,7 +35,7 @@ impl Context {
     pub(crate) fn new(subject: Subject) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // Random, so that several runs of the suite can share a store.
+        // The prefix is random, so that several runs of the suite can share a store.
         let run = fastrand::u32(..);
         Self {
             subject,
@@ -44,7 +48,7 @@ impl Context {
         self.subject.capabilities()
     }
 
-    /// What every name of this case starts with.
+    /// The prefix of every name of this case.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -62,38 +66,40 @@ impl Context {
         Ok(RecordKey::new(self.name(tail))?)
     }
 
-    /// A lease that must be kept for several times its length. A busy machine may stand still for
-    /// half of that without losing it.
+    /// The TTL of a lease that must be kept for several times its length. A busy machine may stand
+    /// still for half of the TTL without losing the lock.
     pub(crate) fn kept(&self) -> Duration {
         self.capabilities().min_ttl.max(Duration::from_secs(2))
     }
 
-    /// A lease that is meant to run out.
+    /// The TTL of a lease that is meant to expire.
     pub(crate) fn short(&self) -> Duration {
         self.capabilities().min_ttl.max(Duration::from_millis(800))
     }
 
-    /// A lease that must not run out while a case runs.
+    /// The TTL of a lease that must not expire while a case runs.
     pub(crate) fn long(&self) -> Duration {
         (self.capabilities().min_ttl * 2).max(Duration::from_secs(30))
     }
 
-    /// When the store must have freed a lock that was granted for `ttl` and is not renewed.
+    /// The time after which the store must have freed a lock that was granted for `ttl` and is not
+    /// renewed.
     pub(crate) fn gone_after(&self, ttl: Duration) -> Duration {
         let session = self.capabilities().session_timeout;
         let ttl = session.map_or(ttl, |session| ttl.max(session));
         ttl + self.capabilities().ttl_granularity + SLACK
     }
 
-    /// For how long a lock that is wanted for `ttl` is granted at the most.
+    /// The longest lease that the store grants to a request with this TTL.
     pub(crate) fn lease(&self, ttl: Duration) -> Duration {
         self.capabilities()
             .max_lease
             .map_or(ttl, |lease| lease.min(ttl))
     }
 
-    /// Whether a guard that asked for `ttl` may tell this one. A lease that hangs on a session may be a little shorter: it
-    /// counts from when the session was last heard of.
+    /// Whether a guard may report the lease `told` after asking for `ttl`. A lease that ends with a
+    /// session may be a little shorter, because it counts from the last sign of life of the
+    /// session.
     pub(crate) fn is_lease(&self, told: Duration, ttl: Duration) -> bool {
         let most = self.lease(ttl);
         let least = match self.capabilities().lease {
@@ -103,8 +109,8 @@ impl Context {
         (least..=most).contains(&told)
     }
 
-    /// When a lease of `ttl` would be over for its holder if nothing had been done about it. Where leases hang on sessions
-    /// none outlasts this by much.
+    /// The time after which a lease of `ttl` is over for its holder, unless something extended it.
+    /// Where leases end with sessions, none outlasts this time by much.
     pub(crate) fn over_after(&self, ttl: Duration) -> Duration {
         match self.capabilities().max_lease {
             Some(_) => ttl * 5 / 4,
@@ -112,29 +118,29 @@ impl Context {
         }
     }
 
-    /// Another independent client of the store.
+    /// Opens another independent client of the store.
     pub(crate) async fn store(&self) -> Outcome<Store> {
         let store = self.subject.open().await?;
         lock(&self.opened).push(store.clone());
         Ok(store)
     }
 
-    /// The caller's side of another independent client.
+    /// Opens another independent client, as its callers see it.
     pub(crate) async fn locker(&self) -> Outcome<Locker> {
         Ok(self.store().await?.locker())
     }
 
-    /// The implementer's side of another independent client.
-    pub(crate) async fn raw(&self) -> Outcome<Arc<dyn DistLock>> {
+    /// Opens another independent client, as the engine sees it.
+    pub(crate) async fn backend(&self) -> Outcome<Arc<dyn DistLock>> {
         Ok(self.store().await?.lock())
     }
 
-    /// Two independent clients.
+    /// Opens two independent clients.
     pub(crate) async fn two_lockers(&self) -> Outcome<(Locker, Locker)> {
         Ok((self.locker().await?, self.locker().await?))
     }
 
-    /// A worker process that has opened the store.
+    /// Starts a worker process that has opened the store.
     pub(crate) async fn worker(&self) -> Outcome<Worker> {
         match self.subject.workers() {
             Some(workers) => Worker::start(workers).await,
@@ -142,25 +148,25 @@ impl Context {
         }
     }
 
-    /// Takes a lock as somebody who then dies without a word.
-    pub(crate) async fn crashed_holder(&self, name: &str, ttl: Duration) -> Outcome<Crashed> {
+    /// Takes a lock as a holder that then dies without a release.
+    pub(crate) async fn crashed_holder(&self, name: &str, ttl: Duration) -> Outcome<CrashedHolder> {
         if self.capabilities().lease == LeaseKind::Session {
-            // In this process the session would live on.
+            // In this process the session would live on, so the holder is a process that is killed.
             let mut worker = self.worker().await?;
             let grant = worker.acquire(name, ttl, Duration::ZERO).await?;
             worker.kill().await?;
-            return Ok(Crashed {
+            return Ok(CrashedHolder {
                 asked: Moment::from_boot(grant.asked),
                 token: FencingToken::new(grant.token)?,
             });
         }
-        let raw = self.raw().await?;
+        let backend = self.backend().await?;
         let asked = now();
-        match raw
+        match backend
             .try_acquire(&request(name, OwnerId::new(), ttl)?)
             .await?
         {
-            Attempt::Acquired(grant) => Ok(Crashed {
+            Attempt::Acquired(grant) => Ok(CrashedHolder {
                 asked,
                 token: grant.token,
             }),
@@ -168,13 +174,13 @@ impl Context {
         }
     }
 
-    /// Frees this case's locks, removes its records, closes its clients.
-    pub(crate) async fn tidy(&self) -> Outcome {
+    /// Frees the locks of this case, removes its records and closes its clients.
+    pub(crate) async fn clean_up(&self) -> Outcome {
         let store = self.store().await?;
-        let raw = store.lock();
-        for held in raw.list(&self.prefix, None, 10_000).await? {
+        let backend = store.lock();
+        for held in backend.list(&self.prefix, None, 10_000).await? {
             if let Some(token) = held.held.and_then(|holder| holder.token) {
-                raw.force_release(&held.name, token).await?;
+                backend.force_release(&held.name, token).await?;
             }
         }
         let records = store.records();
@@ -189,10 +195,10 @@ impl Context {
     }
 }
 
-/// What is known of a holder that died.
+/// A holder that died.
 #[derive(Debug)]
-pub(crate) struct Crashed {
-    /// Before its request was sent.
+pub(crate) struct CrashedHolder {
+    /// The moment before its request was sent.
     pub(crate) asked: Moment,
     pub(crate) token: FencingToken,
 }

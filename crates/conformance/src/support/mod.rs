@@ -1,15 +1,15 @@
-//! Tools of the cases.
+//! Clients, names, steps and time for the cases.
 
 mod context;
 mod polls;
-mod spy;
+mod recording;
 mod stall;
 mod steps;
 mod time;
 
 pub(crate) use context::Context;
 pub(crate) use polls::at_most_polls;
-pub(crate) use spy::Spy;
+pub(crate) use recording::RecordingBackend;
 pub(crate) use stall::StallMeter;
 pub(crate) use steps::{cycle, give_back, join, look, refuse, request, start, take, take_within};
 pub(crate) use time::{SLACK, SOON, eventually, now, sleep, sleep_until, soon, within};

@@ -1,4 +1,4 @@
-//! Dropping a future at a chosen point of its life.
+//! Dropping a future at a chosen point of its life, for the cases of cancel safety.
 
 use std::{
     future::Future,
@@ -6,9 +6,9 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Polls a future at most `polls` times, each time it asks to be polled, and then drops it.
+/// Polls a future at most `polls` times, whenever its task is woken, and then drops it.
 ///
-/// `None` = it was dropped unfinished.
+/// `None`: the future was dropped before it ended.
 pub(crate) async fn at_most_polls<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     AtMost {
         left: polls,
@@ -32,7 +32,8 @@ impl<F: Future> Future for AtMost<F> {
         self.left -= 1;
         match self.future.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            // Dropped right after its last poll: that is the point of time that is asked for.
+            // The future is dropped right after its last poll: that is the moment the case asks
+            // for.
             Poll::Pending if self.left == 0 => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }

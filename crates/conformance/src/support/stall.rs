@@ -1,4 +1,6 @@
-//! Telling a late notice from a machine that did not run.
+//! The time in which this process could not run.
+//!
+//! A bound of running time does not count that time: it tells a late notice from a stalled machine.
 
 use std::{
     sync::{
@@ -13,10 +15,10 @@ use distlock_core::Moment;
 use super::time::{now, sleep};
 
 const TICK: Duration = Duration::from_millis(5);
-/// A sleep may be this late on a machine that is merely busy.
+/// The usual lateness of a sleep on a busy machine.
 const USUAL: Duration = Duration::from_millis(5);
 
-/// Measures for how long this process did not get to run, since bounds of running time do not count that.
+/// Measures the time in which this process could not run.
 #[derive(Debug)]
 pub(crate) struct StallMeter {
     stalled_nanos: Arc<AtomicU64>,
@@ -42,9 +44,9 @@ impl StallMeter {
         }
     }
 
-    /// Running time from `earlier` to `later`, at least.
+    /// The running time from `earlier` to `later`; it may be a little more than that.
     pub(crate) async fn running(&self, earlier: Moment, later: Moment) -> Duration {
-        // A stall that ended just now is counted by the next tick.
+        // The next tick counts a stall that ended just now.
         sleep(2 * TICK).await;
         let stalled = Duration::from_nanos(self.stalled_nanos.load(Ordering::Relaxed));
         later.since(earlier).saturating_sub(stalled)

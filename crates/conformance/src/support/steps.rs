@@ -1,4 +1,4 @@
-//! The steps that most cases are made of.
+//! The steps that most cases share: take, refuse, release, look, and tasks of a case.
 
 use std::{future::Future, time::Duration};
 
@@ -14,14 +14,15 @@ use crate::{
     history::{History, Hold},
 };
 
-/// Starts a task whose outcome is the case's own: see [`join`].
+/// Starts a task of the case; see [`join`].
 pub(crate) fn start<T: Send + 'static>(
     future: impl Future<Output = Outcome<T>> + Send + 'static,
 ) -> tokio::task::JoinHandle<Outcome<T>> {
     tokio::spawn(future)
 }
 
-/// The results of tasks; the first failure wins, and then the others are stopped.
+/// Waits for the results of tasks. The first failure wins, and the other tasks are no longer
+/// awaited.
 pub(crate) async fn join<T>(
     tasks: impl IntoIterator<Item = tokio::task::JoinHandle<Outcome<T>>>,
 ) -> Outcome<Vec<T>> {
@@ -34,7 +35,7 @@ pub(crate) async fn join<T>(
     results.await
 }
 
-/// A request as the core would make it.
+/// A request as the engine makes it.
 pub(crate) fn request(name: &str, owner: OwnerId, ttl: Duration) -> Outcome<AcquireRequest> {
     Ok(AcquireRequest::new(
         LockName::new(name)?,
@@ -44,7 +45,7 @@ pub(crate) fn request(name: &str, owner: OwnerId, ttl: Duration) -> Outcome<Acqu
     ))
 }
 
-/// One attempt that must win.
+/// Makes one attempt that must be granted.
 pub(crate) async fn take(locker: &Locker, name: &str, ttl: Duration) -> Outcome<Guard> {
     match locker.lock(name).ttl(ttl).try_acquire().await? {
         Attempt::Acquired(guard) => Ok(guard),
@@ -52,7 +53,7 @@ pub(crate) async fn take(locker: &Locker, name: &str, ttl: Duration) -> Outcome<
     }
 }
 
-/// One attempt that must find the lock held.
+/// Makes one attempt that must find the lock held.
 pub(crate) async fn refuse(locker: &Locker, name: &str) -> Outcome<Option<HolderInfo>> {
     let ttl = locker.capabilities().default_ttl;
     match locker.lock(name).ttl(ttl).try_acquire().await? {
@@ -70,7 +71,7 @@ pub(crate) async fn take_within(locker: &Locker, name: &str, time: Duration) -> 
     Ok(locker.lock(name).ttl(ttl).wait(time).acquire().await?)
 }
 
-/// A release that must be clean.
+/// Releases a guard, which must be clean.
 pub(crate) async fn give_back(guard: Guard) -> Outcome {
     let name = guard.name().clone();
     match guard.release().await {
@@ -79,12 +80,12 @@ pub(crate) async fn give_back(guard: Guard) -> Outcome {
     }
 }
 
-/// Who holds a lock, asked of the store.
+/// Reads the state of a lock from the store.
 pub(crate) async fn look(locker: &Locker, name: &str) -> Outcome<LockInfo> {
     Ok(locker.inspect(name).await?)
 }
 
-/// Takes a lock, holds it, records that, gives it back.
+/// Takes a lock, holds it for a time, records the hold, and releases the lock.
 pub(crate) async fn cycle(
     locker: &Locker,
     name: &str,

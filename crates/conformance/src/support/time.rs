@@ -1,4 +1,7 @@
-//! Time for cases.
+//! Time for the cases: the clock, sleeps, and bounds on the time of a step.
+//!
+//! Invariant: a bound here is either the promise of a case or seconds long, so a busy machine does
+//! not fail a case.
 
 use std::{future::Future, time::Duration};
 
@@ -9,10 +12,10 @@ use crate::{
     failure::{ensure, fail},
 };
 
-/// What goes on top of a bound that the contract gives, for a machine that is busy with other cases.
+/// The extra time on top of a bound of the contract, for a machine that is busy with other cases.
 pub(crate) const SLACK: Duration = Duration::from_secs(2);
 
-/// Within this everything happens that does not wait for a lease to run out.
+/// The bound on every step that does not wait for a lease to expire.
 pub(crate) const SOON: Duration = Duration::from_secs(8);
 
 pub(crate) fn now() -> Moment {
@@ -29,7 +32,7 @@ pub(crate) async fn sleep_until(moment: Moment) {
     }
 }
 
-/// The future's output, or `None` when it is not ready in time.
+/// The output of the future; `None` when it is not ready in time.
 pub(crate) async fn within<F: Future>(time: Duration, future: F) -> Option<F::Output> {
     tokio::select! {
         biased;
@@ -38,7 +41,7 @@ pub(crate) async fn within<F: Future>(time: Duration, future: F) -> Option<F::Ou
     }
 }
 
-/// As [`within`], where being late is a failure.
+/// Like [`within`] with [`SOON`], where being late is a failure.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> Outcome<F::Output> {
     match within(SOON, future).await {
         Some(output) => Ok(output),
@@ -46,7 +49,7 @@ pub(crate) async fn soon<F: Future>(what: &str, future: F) -> Outcome<F::Output>
     }
 }
 
-/// Asks until the answer is yes.
+/// Repeats the check until it holds.
 pub(crate) async fn eventually<F>(
     what: &str,
     time: Duration,

@@ -1,4 +1,6 @@
-//! The suite's side.
+//! The suite's side of a worker process.
+//!
+//! Invariant: a command has exactly one reply, and replies come in the order of the commands.
 
 use std::{process::Stdio, time::Duration};
 
@@ -10,10 +12,10 @@ use tokio::{
 use super::protocol::{Ask, Command, Refused, ReleaseReport, Reply};
 use crate::{Failure, Outcome, Workers, failure::fail, support::within};
 
-/// No command of the suite keeps a worker busy for longer.
+/// The longest time that a command of the suite keeps a worker busy.
 const TOO_LONG: Duration = Duration::from_secs(60);
 
-/// A worker process that has opened the store. It is killed when this value is dropped.
+/// A worker process that has opened the store. Dropping this value kills the process.
 #[derive(Debug)]
 pub struct Worker {
     process: Child,
@@ -24,13 +26,13 @@ pub struct Worker {
 /// A lock that a worker holds. Times are counted from boot.
 #[derive(Clone, Copy, Debug)]
 pub struct Acquired {
-    /// Its fencing token.
+    /// The fencing token of the lock.
     pub token: u64,
-    /// Before it was asked for.
+    /// The moment before the request.
     pub asked: Duration,
-    /// After it was granted.
+    /// The moment after the grant.
     pub granted: Duration,
-    /// Until when the worker's guard was valid when it was granted.
+    /// The end of the guard's validity, as known at the grant.
     pub deadline: Duration,
 }
 
@@ -70,16 +72,16 @@ impl Worker {
         }
     }
 
-    /// Its process id; `None` when it was killed.
+    /// The process id; `None` after the process was killed.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         self.process.id()
     }
 
-    /// Tells it to do something.
+    /// Sends a command without waiting for the reply.
     ///
     /// # Errors
-    /// When it is gone.
+    /// When the worker is gone.
     ///
     /// # Cancel safety
     /// Not safe: half a line may have been written.
@@ -121,10 +123,10 @@ impl Worker {
         self.reply().await
     }
 
-    /// Has it take a lock, with automatic renewal.
+    /// Makes the worker take a lock, with automatic renewal.
     ///
     /// # Errors
-    /// When it does not get it.
+    /// When the worker does not get the lock.
     ///
     /// # Cancel safety
     /// As [`Worker::ask`].
@@ -145,10 +147,10 @@ impl Worker {
         Self::acquired(reply)
     }
 
-    /// Has it resume a ticket.
+    /// Makes the worker resume a ticket.
     ///
     /// # Errors
-    /// When it cannot.
+    /// When the worker cannot resume it.
     ///
     /// # Cancel safety
     /// As [`Worker::ask`].
@@ -157,10 +159,10 @@ impl Worker {
         Self::acquired(reply)
     }
 
-    /// Has it release its lock.
+    /// Makes the worker release its lock.
     ///
     /// # Errors
-    /// When it holds none.
+    /// When the worker holds no lock.
     ///
     /// # Cancel safety
     /// As [`Worker::ask`].
@@ -171,13 +173,13 @@ impl Worker {
         }
     }
 
-    /// Kills it with SIGKILL and waits until it is gone.
+    /// Kills the worker with SIGKILL and waits until the process is gone.
     ///
     /// # Errors
     /// When the system refuses.
     ///
     /// # Cancel safety
-    /// Safe: the signal is sent first.
+    /// Safe: the signal is sent before the first await.
     pub async fn kill(mut self) -> Outcome {
         self.process.kill().await?;
         Ok(())

@@ -1,4 +1,7 @@
-//! The worker's side.
+//! The worker's side: executes commands of the suite with one locker and at most one guard.
+//!
+//! Invariant: each command gets exactly one reply. A failure of the store is a reply, never the end
+//! of the worker.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -17,33 +20,33 @@ use crate::{
     support::{now, sleep, sleep_until},
 };
 
-/// Does what the suite says, until standard input ends. `open` opens the store of a URL.
+/// Executes the suite's commands until standard input ends. `open` opens the store of a URL.
 ///
 /// # Errors
-/// When the suite cannot be understood. Failures of the store are answers.
+/// When a line is not a command. Failures of the store are replies.
 ///
 /// # Cancel safety
-/// Dropping the future leaves locks to their leases.
+/// Dropping the future leaves its locks to expire.
 pub async fn run<F>(open: impl Fn(String) -> F) -> Outcome
 where
     F: Future<Output = Result<Store>>,
 {
     let mut lines = BufReader::new(stdin()).lines();
     let mut output = stdout();
-    let mut worker: Option<Hands> = None;
+    let mut worker: Option<WorkerState> = None;
     while let Some(line) = lines.next_line().await? {
         let command = serde_json::from_str(&line)
             .map_err(|error| Failure::new(format!("not a command: {error}")))?;
         let asked = now();
         let answer = match (command, &mut worker) {
             (Command::Open { url, over_records }, None) => {
-                Hands::open(open(url).await, over_records).map(|hands| {
-                    worker = Some(hands);
+                WorkerState::open(open(url).await, over_records).map(|state| {
+                    worker = Some(state);
                     Reply::Done
                 })
             }
             (Command::Open { .. }, Some(_)) | (_, None) => fail!("opened twice, or not at all"),
-            (command, Some(worker)) => worker.obey(command).await,
+            (command, Some(worker)) => worker.execute(command).await,
         };
         let reply = answer.unwrap_or_else(|error| Reply::Refused(refused(&error, asked)));
         let mut line = serde_json::to_vec(&reply)
@@ -55,14 +58,14 @@ where
     Ok(())
 }
 
-struct Hands {
+struct WorkerState {
     locker: Locker,
     /// Keeps the store open.
     _store: Store,
     guard: Option<Guard>,
 }
 
-impl Hands {
+impl WorkerState {
     fn open(store: Result<Store>, over_records: bool) -> Result<Self> {
         let mut store = store?;
         if over_records {
@@ -75,7 +78,7 @@ impl Hands {
         })
     }
 
-    async fn obey(&mut self, command: Command) -> Result<Reply> {
+    async fn execute(&mut self, command: Command) -> Result<Reply> {
         Ok(match command {
             Command::Acquire(ask) => {
                 let asked = wait_for_start(&ask).await;
@@ -147,7 +150,7 @@ impl Hands {
             match acquire(&self.locker, ask).await {
                 Err(error) => failed.push(refused(&error, asked)),
                 Ok(guard) => {
-                    let (from, until) = hold_on(&guard, hold).await;
+                    let (from, until) = hold_while_valid(&guard, hold).await;
                     holds.push(Hold {
                         lock: ask.name.clone(),
                         who: format!("process {}", std::process::id()),
@@ -192,9 +195,10 @@ async fn acquire(locker: &Locker, ask: &Ask) -> Result<Guard> {
         .await
 }
 
-/// Holds a lock for a time, or until it is lost. Gives the first and the last moment at which the guard was known to be
-/// valid: a process that is stopped and goes on later believes nothing about the time in between.
-async fn hold_on(guard: &Guard, time: Duration) -> (Moment, Moment) {
+/// Holds a lock for a time, or until it is lost. Returns the first and the last moment at which the
+/// guard was known to be valid. A process that is stopped and continues later claims nothing about
+/// the time in between.
+async fn hold_while_valid(guard: &Guard, time: Duration) -> (Moment, Moment) {
     let from = now();
     let mut until = from;
     loop {
@@ -215,7 +219,7 @@ fn report(released: Released) -> ReleaseReport {
         Released::Clean => ReleaseReport::Clean,
         Released::AlreadyLost(reason) => ReleaseReport::AlreadyLost(reason),
         Released::Unconfirmed(error) => ReleaseReport::Unconfirmed(error.to_string()),
-        // The type may grow: never taken for a clean release.
+        // The type may get more variants. An unknown one never counts as a clean release.
         other => ReleaseReport::Unconfirmed(format!("{other:?}")),
     }
 }

@@ -1,4 +1,8 @@
-//! What the suite and its workers say to each other. Times are counted from boot, so that all processes of the machine agree.
+//! The messages between the suite and its workers. Times are counted from boot, so that all
+//! processes of the machine agree.
+//!
+//! Invariant: the JSON of these types is the wire format between two programs; a changed field
+//! breaks workers of another version.
 
 use std::time::Duration;
 
@@ -7,35 +11,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::history::Hold;
 
-/// What a worker is told to do. One at a time, each with one [`Reply`].
+/// A command to a worker. The suite sends one at a time, and each has one [`Reply`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Command {
-    /// Open the store; always the first.
+    /// Open the store. It is always the first command.
     Open {
-        /// Which store.
+        /// The URL of the store.
         url: String,
-        /// Whether to lock through its records.
+        /// Whether to lock through the store's records.
         over_records: bool,
     },
     /// Take a lock and keep it.
     Acquire(Ask),
     /// Take, hold and release a lock a number of times.
     Cycles {
-        /// What to take.
+        /// The lock to take.
         ask: Ask,
-        /// How long to hold it each time.
+        /// The time to hold the lock in each cycle.
         hold: Duration,
-        /// How many times.
+        /// The number of cycles.
         count: u32,
     },
     /// Extend the lock that is kept.
     Extend {
-        /// The new time to live.
+        /// The new TTL.
         ttl: Duration,
     },
-    /// Tell about the lock that is kept, without waiting for anything.
+    /// Report the state of the kept lock, without waiting.
     State,
     /// Release the lock that is kept.
     Release,
@@ -48,88 +52,88 @@ pub enum Command {
     },
     /// Block the only thread of the worker's runtime.
     Block {
-        /// For how long.
+        /// The time to block.
         time: Duration,
     },
 }
 
-/// How to ask for a lock.
+/// A request for a lock.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ask {
-    /// Which.
+    /// The lock name.
     pub name: String,
-    /// For how long.
+    /// The TTL.
     pub ttl: Duration,
-    /// How long to wait for it.
+    /// The time to wait for the lock.
     pub wait: Duration,
-    /// Whether it is renewed by itself.
+    /// Whether the lock is renewed automatically.
     pub renew: bool,
-    /// Do not start before this time.
+    /// The earliest moment to start.
     pub not_before: Duration,
 }
 
-/// What a worker answers.
+/// The reply of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reply {
-    /// The store is open, or what was told is done.
+    /// The store is open, or the command is done.
     Done,
-    /// The lock is ours.
+    /// The worker holds the lock.
     Acquired {
-        /// Its fencing token.
+        /// The fencing token of the lock.
         token: u64,
-        /// Before it was asked for.
+        /// The moment before the request.
         asked: Duration,
-        /// After it was granted.
+        /// The moment after the grant.
         granted: Duration,
-        /// Until when the guard is valid, unless renewed.
+        /// The end of the guard's validity, unless the lease is renewed.
         deadline: Duration,
     },
     /// All cycles are over.
     Cycles {
-        /// Those that got the lock.
+        /// The cycles that got the lock.
         holds: Vec<Hold>,
-        /// How each of these was released.
+        /// The releases of these cycles.
         releases: Vec<ReleaseReport>,
-        /// Those that did not.
+        /// The cycles that did not get the lock.
         refused: Vec<Refused>,
     },
-    /// How the lock stands.
+    /// The state of the lock.
     State {
-        /// What the guard says.
+        /// Whether the guard says that it is valid.
         valid: bool,
-        /// What the future of the loss answered when it was polled for the first time.
+        /// The reason of the loss, if the loss future was ready at its first poll.
         lost: Option<LossReason>,
-        /// For how long the guard is still valid.
+        /// The time for which the guard is still valid.
         remaining: Duration,
-        /// When this was asked.
+        /// The moment of this report.
         at: Duration,
     },
     /// The lock was released.
     Released {
-        /// How.
+        /// The result of the release.
         report: ReleaseReport,
-        /// Before it was asked for.
+        /// The moment before the request.
         asked: Duration,
     },
-    /// The lock is a ticket now.
+    /// The lock is now a ticket.
     Ticket {
         /// The ticket.
         ticket: String,
     },
-    /// It did not work.
+    /// The command failed.
     Refused(Refused),
 }
 
-/// How a release ended.
+/// The result of a release.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ReleaseReport {
-    /// It was ours until then.
+    /// The worker held the lock until the release.
     Clean,
-    /// It was lost before.
+    /// The lock was lost before the release.
     AlreadyLost(LossReason),
     /// The store did not answer.
     Unconfirmed(String),
@@ -138,12 +142,12 @@ pub enum ReleaseReport {
 /// An operation that ended with an error.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Refused {
-    /// The kind's name, as its `Debug` prints it.
+    /// The name of the error's kind, as `Debug` prints it.
     pub kind: String,
-    /// The text.
+    /// The text of the error.
     pub message: String,
-    /// Before the operation was asked for.
+    /// The moment before the operation started.
     pub asked: Duration,
-    /// After it was refused.
+    /// The moment after the operation failed.
     pub answered: Duration,
 }

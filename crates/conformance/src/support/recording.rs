@@ -1,4 +1,5 @@
-//! A backend that notes what it is asked, to show that it was not asked.
+//! A backend that records the methods that are called, to show that a request never reached the
+//! store.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,23 +9,23 @@ use distlock_core::{
     HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome, Renewal, Renewed, Result,
 };
 
-/// Passes everything on, and keeps the names of the methods that reach the store.
+/// A backend that passes every call on and keeps the names of the methods that reach the store.
 #[derive(Debug)]
-pub(crate) struct Spy {
+pub(crate) struct RecordingBackend {
     backend: Arc<dyn DistLock>,
-    asked: Arc<Mutex<Vec<&'static str>>>,
+    called: Arc<Mutex<Vec<&'static str>>>,
 }
 
-impl Spy {
+impl RecordingBackend {
     pub(crate) fn on(backend: Arc<dyn DistLock>) -> Self {
         Self {
             backend,
-            asked: Arc::default(),
+            called: Arc::default(),
         }
     }
 
-    /// What the store was asked so far.
-    pub(crate) fn asked(&self) -> Vec<&'static str> {
+    /// The methods that were called so far.
+    pub(crate) fn called(&self) -> Vec<&'static str> {
         self.lock().clone()
     }
 
@@ -33,12 +34,12 @@ impl Spy {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<&'static str>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.called.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[async_trait]
-impl DistLock for Spy {
+impl DistLock for RecordingBackend {
     fn capabilities(&self) -> &Capabilities {
         self.backend.capabilities()
     }
@@ -46,7 +47,7 @@ impl DistLock for Spy {
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
         Ok(Arc::new(Self {
             backend: self.backend.reopen().await?,
-            asked: Arc::clone(&self.asked),
+            called: Arc::clone(&self.called),
         }))
     }
 
