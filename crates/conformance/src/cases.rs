@@ -1,4 +1,6 @@
-//! The cases, one file per property.
+//! The cases of the suite, one file for each property.
+//!
+//! Invariant: [`ALL`] lists every case once; a case that is missing there never runs.
 
 mod cancellation;
 mod closing;
@@ -21,7 +23,7 @@ mod waiting;
 
 use crate::spec::Spec;
 
-/// Every case, property by property.
+/// All cases, grouped by property, in the order of a run.
 pub(crate) const ALL: &[&[Spec]] = &[
     exclusion::CASES,
     waiting::CASES,

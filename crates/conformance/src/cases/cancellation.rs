@@ -1,4 +1,4 @@
-//! Any future may be dropped at any point, and nothing is left beyond one lease.
+//! Property: a future may be dropped at any point, and it leaves nothing behind beyond one lease.
 
 use std::time::Duration;
 
@@ -33,11 +33,11 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         cancellation::remote_waiter_dropped,
-        "a waiter that is dropped leaves no place in the store's queue"
+        "a waiter that is dropped leaves no queue entry in the store"
     ),
     case!(
         cancellation::waiter_dropped_as_it_is_served,
-        "a waiter that is dropped in the moment of the release takes the lock from nobody"
+        "a waiter that is dropped at the moment of the release keeps the lock from nobody"
     ),
     case!(
         cancellation::aborted_tasks_leave_nothing,
@@ -53,7 +53,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         cancellation::extend_dropped_after_any_poll,
-        "an extension that is dropped leaves a guard that tells the truth"
+        "a dropped extension leaves a guard that is valid no longer than its lease"
     ),
     case!(
         cancellation::lock_all_dropped_after_any_poll,
@@ -65,11 +65,11 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-/// Enough to reach every await of an acquisition, whatever the backend; later ones let it finish.
+/// Enough polls to reach every await of an acquisition on every backend. Later polls let it finish.
 const POLLS: usize = 24;
 
-/// Every name can be taken again within one lease of the dropped operation.
-async fn all_free(cx: &Context, names: Vec<String>, ttl: Duration) -> Outcome {
+/// Checks that every name can be taken again within one lease of the dropped operation.
+async fn ensure_all_become_free(cx: &Context, names: Vec<String>, ttl: Duration) -> Outcome {
     let other = cx.locker().await?;
     let limit = cx.gone_after(ttl);
     let checks = names.into_iter().map(|name| {
@@ -87,20 +87,20 @@ async fn acquire_dropped_after_any_poll(cx: Context) -> Outcome {
         drop(at_most_polls(polls, locker.lock(&name).ttl(ttl).acquire()).await);
         names.push(name);
     }
-    all_free(&cx, names, ttl).await
+    ensure_all_become_free(&cx, names, ttl).await
 }
 
 async fn acquire_dropped_at_any_time(cx: Context) -> Outcome {
     let (locker, ttl) = (cx.locker().await?, cx.short());
     let mut names = Vec::new();
-    // From before the request is written to long after it was answered.
+    // The drops come from before the request is written to long after its answer.
     for step in 0..40_u32 {
         let name = cx.name(&step.to_string());
         let time = Duration::from_micros(u64::from(step * step) * 8);
         drop(within(time, locker.lock(&name).ttl(ttl).acquire()).await);
         names.push(name);
     }
-    all_free(&cx, names, ttl).await
+    ensure_all_become_free(&cx, names, ttl).await
 }
 
 async fn try_acquire_dropped_after_any_poll(cx: Context) -> Outcome {
@@ -111,7 +111,7 @@ async fn try_acquire_dropped_after_any_poll(cx: Context) -> Outcome {
         drop(at_most_polls(polls, locker.lock(&name).ttl(ttl).try_acquire()).await);
         names.push(name);
     }
-    all_free(&cx, names, ttl).await
+    ensure_all_become_free(&cx, names, ttl).await
 }
 
 async fn queued_waiter_dropped(cx: Context) -> Outcome {
@@ -128,7 +128,7 @@ async fn queued_waiter_dropped(cx: Context) -> Outcome {
     let second = wait(name.clone());
     let third = wait(name.clone());
     sleep(Duration::from_millis(100)).await;
-    // The head of the queue, which is the one that asks the store, and one from its middle.
+    // One is the head of the local queue, which asks the store, and one is in its middle.
     first.abort();
     second.abort();
     sleep(Duration::from_millis(50)).await;
@@ -162,7 +162,7 @@ async fn waiter_dropped_as_it_is_served(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     for round in 0..16_u64 {
         let name = cx.name(&round.to_string());
-        // Half of the rounds behind the holder's own client, half from elsewhere.
+        // Half of the rounds wait in the holder's own client, half in another.
         let waiter = if round % 2 == 0 { &holder } else { &other };
         let guard = take(&holder, &name, cx.long()).await?;
         let doomed = start({
@@ -174,9 +174,9 @@ async fn waiter_dropped_as_it_is_served(cx: Context) -> Outcome {
         sleep(Duration::from_micros(round * 150)).await;
         doomed.abort();
         join([release]).await?;
-        // A task that was quicker than the abort has left its guard in its result.
+        // A task that was faster than the abort has left its guard in its result.
         drop(doomed.await);
-        // Its lease is long: only a clean-up can free the lock this soon.
+        // The lease is long, so only a clean-up can free the lock this soon.
         let third = cx.locker().await?;
         give_back(take_within(&third, &name, SOON).await?).await?;
     }
@@ -226,12 +226,12 @@ async fn aborted_tasks_leave_nothing(cx: Context) -> Outcome {
 async fn aborted_holder_frees(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let (told, holds) = tokio::sync::oneshot::channel();
+    let (sender, holds) = tokio::sync::oneshot::channel();
     let task = start({
         let (name, ttl) = (name.clone(), cx.long());
         async move {
             let guard = take(&holder, &name, ttl).await?;
-            let _ = told.send(());
+            let _ = sender.send(());
             guard.lost().await;
             Ok(())
         }
@@ -252,7 +252,7 @@ async fn release_dropped_after_any_poll(cx: Context) -> Outcome {
         drop(at_most_polls(polls, guard.release()).await);
         names.push(name);
     }
-    // The leases are long: what is free soon was released in the background.
+    // The leases are long, so a lock that is free soon was released in the background.
     for name in names {
         give_back(take_within(&other, &name, SOON).await?).await?;
     }
@@ -315,10 +315,10 @@ async fn lock_all_dropped_after_any_poll(cx: Context) -> Outcome {
 async fn run_dropped_frees(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let (told, mut started) = tokio::sync::mpsc::channel::<()>(1);
+    let (sender, mut started) = tokio::sync::mpsc::channel::<()>(1);
     let mut run = Box::pin(locker.lock(&name).ttl(cx.long()).run(async |_| {
-        // Closed when this future is dropped.
-        let _told = told;
+        // The channel closes when this future is dropped.
+        let _sender = sender;
         std::future::pending::<()>().await;
     }));
     ensure!(

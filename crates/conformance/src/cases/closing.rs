@@ -1,4 +1,4 @@
-//! A handle that was closed refuses every operation, and nobody else's handle does.
+//! Property: a closed handle refuses every operation, and other handles keep working.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         closing::contender_of_a_closed_handle_refuses,
-        "a contender asks nothing once its handle is closed"
+        "a contender asks the store nothing after its handle was closed"
     ),
     case!(
         closing::closed_records_refuse,
@@ -33,11 +33,11 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         closing::closed_locker_answers_nothing,
-        "a closed locker answers Closed to looks, force-releases and health checks"
+        "a closed locker answers Closed to inspections, forced releases and health checks"
     ),
     case!(
         closing::closed_locker_knows_no_tickets,
-        "a closed locker answers Closed to tickets, which stay good",
+        "a closed locker answers Closed to tickets, which stay usable",
         Tickets
     ),
     case!(
@@ -76,7 +76,7 @@ async fn closed_handle_refuses(cx: Context) -> Outcome {
         refused("health", backend.health().await, CLOSED)?;
         refused("reopen", backend.reopen().await.map(drop), CLOSED)?;
     }
-    // Its total can still be read.
+    // The number of requests can still be read.
     ensure!(
         backend.requests_sent() >= before,
         "a closed handle lost count"
@@ -94,8 +94,8 @@ async fn contender_of_a_closed_handle_refuses(cx: Context) -> Outcome {
         .await?;
     soon("close", backend.close()).await?;
     refused("attempt", contender.attempt().await, CLOSED)?;
-    // Giving up the place is allowed at any time. Where the queue is the lock, its place at the front
-    // shows as the holder until the store has removed it.
+    // Giving up the place is allowed at any time. Where the queue is the lock, its place at the
+    // front shows as the holder until the store has removed it.
     drop(contender);
     let what = "the contender of a closed handle takes no lock";
     eventually(what, SOON, || async {
@@ -217,7 +217,7 @@ async fn guard_of_a_closed_locker_is_not_released(cx: Context) -> Outcome {
             let held = look(&other, &name).await?.held;
             ensure!(held.is_some(), "the lock is free before its lease ends");
         }
-        // A lease that hangs on a session ends with it.
+        // A lease of a session ends with the session.
         Released::AlreadyLost(_) => {}
         other => fail!("the release after closing said {other:?}"),
     }

@@ -1,4 +1,4 @@
-//! At no time do two holders of one name both believe that they hold it.
+//! Property: two holders never believe at the same time that they hold one name.
 
 use std::{
     sync::{
@@ -35,7 +35,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         exclusion::unguarded_counter_is_exact,
-        "what is read and written under the lock loses no update"
+        "a counter that is read and written under the lock loses no update"
     ),
     case!(
         exclusion::race_has_one_winner,
@@ -60,12 +60,13 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         exclusion::five_processes_at_a_barrier,
-        "of five processes that start together (wait 5 s, hold 2 s) exactly three get the lock, one after the other",
+        "of five processes that start together (wait 5 s, hold 2 s) exactly three get the lock, \
+         one after the other",
         Processes
     ),
 ];
 
-/// Tasks that each take the lock `cycles` times.
+/// Starts tasks that each take the lock `cycles` times, and returns their holds.
 async fn contend(lockers: &[Locker], name: &str, cycles: usize, ttl: Duration) -> Outcome<History> {
     let history = History::new();
     let tasks = lockers.iter().cloned().enumerate().map(|(number, locker)| {
@@ -111,7 +112,8 @@ async fn two_clients_never_overlap(cx: Context) -> Outcome {
 async fn unguarded_counter_is_exact(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("counter");
-    // Read here, written after a pause: an update is lost whenever two holders overlap.
+    // Each task reads the value and writes it after a pause, so an update is lost whenever two
+    // holders overlap.
     let value = Arc::new(AtomicU32::new(0));
     let tasks = [one.clone(), two.clone(), one, two].map(|locker| {
         let (name, value, ttl) = (name.clone(), Arc::clone(&value), cx.long());
@@ -237,7 +239,10 @@ async fn processes_never_overlap(cx: Context) -> Outcome {
         else {
             fail!("a worker did not answer with its cycles");
         };
-        ensure!(refused.is_empty(), "nobody waits in vain: {refused:?}");
+        ensure!(
+            refused.is_empty(),
+            "every waiter gets the lock: {refused:?}"
+        );
         ensure!(
             releases
                 .iter()
@@ -251,14 +256,15 @@ async fn processes_never_overlap(cx: Context) -> Outcome {
     Ok(())
 }
 
-/// TTL 10 s, wait 5 s, hold 2 s: the grants come at about 0, 2 and 4 s, the refusals at 5 s.
+/// With a TTL of 10 s, a wait of 5 s and a hold of 2 s, the grants come at about 0, 2 and 4 s, and
+/// the refusals at 5 s.
 async fn five_processes_at_a_barrier(cx: Context) -> Outcome {
     let wait = Duration::from_secs(5);
     let mut workers = Vec::new();
     for _ in 0..5 {
         workers.push(cx.worker().await?);
     }
-    // All are connected; now they are told when to start.
+    // All workers are connected, so they can start at one moment.
     let barrier = (now() + Duration::from_millis(500)).since_boot();
     let command = Command::Cycles {
         ask: Ask {

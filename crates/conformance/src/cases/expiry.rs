@@ -1,4 +1,5 @@
-//! A lease ends when its time is over: the lock of a dead holder becomes free, and never before a living one knows.
+//! Property: a lease ends when its time is over. The lock of a dead holder becomes free, and a
+//! living holder knows of the end before any other gets the lock.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::{
 pub(crate) const CASES: &[Spec] = &[
     case!(
         expiry::dead_holder_frees_at_its_ttl,
-        "a dead holder's lock is granted to a waiter once its TTL is over, not before",
+        "a dead holder's lock is take_at_the_store to a waiter once its TTL is over, not before",
         DeadHolder
     ),
     case!(
@@ -28,12 +29,12 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         expiry::dead_process_frees_at_its_ttl,
-        "the lock of a killed process is granted to a waiter within one TTL",
+        "the lock of a killed process is take_at_the_store to a waiter within one TTL",
         Processes
     ),
     case!(
         expiry::never_before_the_holders_deadline,
-        "nobody is granted a lock while the old guard still says that it is valid"
+        "nobody is take_at_the_store a lock while the old guard still says that it is valid"
     ),
     case!(
         expiry::deadline_lies_within_the_lease,
@@ -58,7 +59,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         expiry::long_leases_last,
-        "a lease of 24 hours is granted and shown as such"
+        "a lease of 24 hours is take_at_the_store and shown as such"
     ),
 ];
 
@@ -69,11 +70,11 @@ async fn dead_holder_frees_at_its_ttl(cx: Context) -> Outcome {
     let after = now().since(dead.asked);
     ensure!(
         after >= ttl - margin(ttl),
-        "granted {after:?} after a grant for {ttl:?}"
+        "take_at_the_store {after:?} after a grant for {ttl:?}"
     );
     ensure!(
         after < cx.gone_after(ttl),
-        "granted only {after:?} after a grant for {ttl:?}"
+        "take_at_the_store only {after:?} after a grant for {ttl:?}"
     );
     ensure!(guard.token() > dead.token, "tokens rise");
     give_back(guard).await
@@ -90,7 +91,7 @@ async fn dead_holder_excludes_until_then(cx: Context) -> Outcome {
         if let Attempt::Acquired(guard) = attempt {
             ensure!(
                 answered >= certain,
-                "granted {:?} too early",
+                "take_at_the_store {:?} too early",
                 certain.since(answered)
             );
             ensure!(tries > 0, "it was never held");
@@ -116,7 +117,7 @@ async fn dead_process_frees_at_its_ttl(cx: Context) -> Outcome {
     let guard = take_within(&waiter, &name, cx.gone_after(ttl)).await?;
     ensure!(
         now().since(killed) < cx.gone_after(ttl),
-        "granted only {:?} after the kill",
+        "take_at_the_store only {:?} after the kill",
         now().since(killed)
     );
     ensure!(guard.token().get() > held.token, "tokens rise");
@@ -160,7 +161,7 @@ async fn deadline_lies_within_the_lease(cx: Context) -> Outcome {
         let answered = now();
         let remaining = guard.remaining();
         let (latest, most) = (asked + ttl, ttl - margin(ttl));
-        // Counted from before the request was written, so what the round trip took is gone already.
+        // The lease counts from before the request was sent, so the round trip is part of it.
         ensure!(
             answered + remaining <= latest.max(answered) + answered.since(asked),
             "valid beyond its lease"
@@ -215,7 +216,7 @@ async fn expired_lock_looks_free(cx: Context) -> Outcome {
 async fn expired_owner_cannot_renew(cx: Context) -> Outcome {
     let (backend, ttl) = (cx.backend().await?, cx.short());
     let asked = now();
-    let lease = granted(&*backend, &cx.name("a"), ttl).await?;
+    let lease = take_at_the_store(&*backend, &cx.name("a"), ttl).await?;
     sleep_until(asked + cx.gone_after(ttl)).await;
     let renewed = backend
         .renew(&lease, &Renewal::plain(Ttl::new(ttl)?))
@@ -231,8 +232,8 @@ async fn expired_owner_cannot_renew(cx: Context) -> Outcome {
     Ok(())
 }
 
-/// A lock that nobody renews, asked of the store itself.
-async fn granted(backend: &dyn DistLock, name: &str, ttl: Duration) -> Outcome<Lease> {
+/// Takes a lock directly at the store, so nothing renews it.
+async fn take_at_the_store(backend: &dyn DistLock, name: &str, ttl: Duration) -> Outcome<Lease> {
     let wanted = request(name, OwnerId::new(), ttl)?;
     let Some(grant) = backend.try_acquire(&wanted).await?.acquired() else {
         fail!("the lock should be free");

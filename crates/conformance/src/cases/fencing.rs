@@ -1,4 +1,5 @@
-//! Tokens of one name rise in the order of grants, whatever happened in between, and a fenced resource can rely on them.
+//! Property: the tokens of one name rise in the order of grants, whatever happened in between, and
+//! a fenced resource can rely on them.
 
 use distlock_core::{Epoch, Fence, FenceGuard, FenceRefusal, FencingToken, Guard, Locker};
 
@@ -47,7 +48,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         fencing::rises_over_all_names,
-        "where the scope is global, tokens of all names form one rising order",
+        "where the scope is global, tokens of all names form one ensure_rising order",
         GlobalTokens
     ),
     case!(
@@ -77,7 +78,7 @@ pub(crate) const CASES: &[Spec] = &[
 ];
 
 /// Checks that each token is higher than the one before.
-fn rising(tokens: &[FencingToken]) -> Outcome {
+fn ensure_rising(tokens: &[FencingToken]) -> Outcome {
     match tokens.windows(2).find(|pair| pair[0] >= pair[1]) {
         None => Ok(()),
         Some(pair) => fail!(
@@ -101,7 +102,7 @@ async fn rises_across_release(cx: Context) -> Outcome {
     for _ in 0..30 {
         tokens.push(token_of_turn(&locker, &name, &cx).await?);
     }
-    rising(&tokens)
+    ensure_rising(&tokens)
 }
 
 async fn rises_between_clients(cx: Context) -> Outcome {
@@ -112,7 +113,7 @@ async fn rises_between_clients(cx: Context) -> Outcome {
         let locker = if turn % 2 == 0 { &one } else { &two };
         tokens.push(token_of_turn(locker, &name, &cx).await?);
     }
-    rising(&tokens)
+    ensure_rising(&tokens)
 }
 
 async fn rises_across_expiry(cx: Context) -> Outcome {
@@ -124,7 +125,7 @@ async fn rises_across_expiry(cx: Context) -> Outcome {
         tokens.push(guard.token());
         give_back(guard).await?;
     }
-    rising(&tokens)
+    ensure_rising(&tokens)
 }
 
 async fn rises_across_force_release(cx: Context) -> Outcome {
@@ -132,13 +133,14 @@ async fn rises_across_force_release(cx: Context) -> Outcome {
     let mut tokens = Vec::new();
     let mut forced = Vec::new();
     for _ in 0..6 {
-        // Each another client: the one that was forced goes by its own guard until that is told.
+        // Each round uses another client, because a client whose lock was force-released believes
+        // its guard until it learns of that.
         let guard = take(&cx.locker().await?, &name, cx.long()).await?;
         tokens.push(guard.token());
         operator.force_release(&name, guard.token()).await?;
         forced.push(guard);
     }
-    rising(&tokens)
+    ensure_rising(&tokens)
 }
 
 async fn rises_across_hand_over(cx: Context) -> Outcome {
@@ -181,7 +183,7 @@ async fn rises_across_reopening(cx: Context) -> Outcome {
         tokens.push(token_of_turn(&store.locker(), &name, &cx).await?);
         store.close().await;
     }
-    rising(&tokens)
+    ensure_rising(&tokens)
 }
 
 async fn rises_under_load(cx: Context) -> Outcome {
@@ -240,7 +242,7 @@ async fn rises_over_all_names(cx: Context) -> Outcome {
         let name = cx.name(&turn.to_string());
         tokens.push(token_of_turn(locker, &name, &cx).await?);
     }
-    rising(&tokens)
+    ensure_rising(&tokens)
 }
 
 async fn fits_into_53_bits(cx: Context) -> Outcome {
@@ -289,8 +291,8 @@ async fn epoch_is_shared(cx: Context) -> Outcome {
     give_back(b).await
 }
 
-/// A former holder and the present one.
-async fn old_and_new(cx: &Context) -> Outcome<(Guard, Guard)> {
+/// The guards of a former holder and of the present one.
+async fn former_and_present_guard(cx: &Context) -> Outcome<(Guard, Guard)> {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
     let old = take(&one, &name, cx.long()).await?;
@@ -300,7 +302,7 @@ async fn old_and_new(cx: &Context) -> Outcome<(Guard, Guard)> {
 }
 
 async fn guard_refuses_the_stale(cx: Context) -> Outcome {
-    let (old, new) = old_and_new(&cx).await?;
+    let (old, new) = former_and_present_guard(&cx).await?;
     let mut resource = FenceGuard::new();
     for (fence, allowed) in [
         (old.fence(), true),
@@ -331,7 +333,7 @@ async fn guard_refuses_the_stale(cx: Context) -> Outcome {
 }
 
 async fn guard_refuses_a_twin(cx: Context) -> Outcome {
-    let (old, new) = old_and_new(&cx).await?;
+    let (old, new) = former_and_present_guard(&cx).await?;
     ensure!(
         old.fence().owner != new.fence().owner,
         "two acquisitions have two owners"
@@ -352,13 +354,13 @@ async fn guard_refuses_a_twin(cx: Context) -> Outcome {
 }
 
 async fn guard_refuses_a_fallen_token(cx: Context) -> Outcome {
-    let (old, new) = old_and_new(&cx).await?;
+    let (old, new) = former_and_present_guard(&cx).await?;
     let mut resource = FenceGuard::new();
     ensure!(
         resource.check(&new.fence()).is_ok(),
         "the present holder passes"
     );
-    // As after the store was restored from a backup.
+    // This happens after the store was restored from a backup.
     let restored = Fence::new(old.token(), old.fence().owner, Epoch::new("restored"));
     for _ in 0..2 {
         match resource.check(&restored) {

@@ -1,4 +1,5 @@
-//! Tasks of one client hand a lock on in order, and other clients are not starved by it.
+//! Property: the tasks of one client pass a lock on in order, and other clients are not starved by
+//! that.
 
 use std::{
     sync::{
@@ -28,11 +29,11 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         handover::each_gets_its_own_token,
-        "every task that a lock is handed to has a token and a label of its own"
+        "every task that gets a lock by hand-over has its own token and label"
     ),
     case!(
         handover::excludes_other_clients,
-        "a lock that is handed on is never held by two, other clients included"
+        "a lock that is handed over never has two holders, other clients included"
     ),
     case!(
         handover::lets_another_client_in,
@@ -48,7 +49,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         handover::cancelled_next_is_passed_over,
-        "a waiting task that goes away is passed over"
+        "a cancelled waiter is skipped"
     ),
     case!(
         handover::lost_lock_is_not_handed_on,
@@ -74,7 +75,7 @@ async fn first_come_first_served(cx: Context) -> Outcome {
             give_back(guard).await?;
             Ok((turn, order))
         });
-        // Polled here and now, so that the order of asking is certain.
+        // The future is polled here, so that the order of asking is certain.
         ensure!(
             within(Duration::from_millis(20), &mut waiting)
                 .await
@@ -106,8 +107,8 @@ async fn each_gets_its_own_token(cx: Context) -> Outcome {
                 .meta(&label)
                 .acquire()
                 .await?;
-            // A queue on a session may let the next one of the process through while its predecessor's place is still
-            // being removed: for that moment, and no longer, others see the predecessor.
+            // A session store may let the next task of the process through while the entry of its
+            // predecessor is still being removed. For that moment others see the predecessor.
             let mut held = look(&other, &name).await?.held;
             if other.capabilities().lease == LeaseKind::Session {
                 let ours = Some(guard.token());
@@ -144,8 +145,14 @@ async fn each_gets_its_own_token(cx: Context) -> Outcome {
     Ok(())
 }
 
-/// Tasks that keep a lock busy until told to stop.
-fn keep_busy(locker: &Locker, name: &str, ttl: Duration, tasks: usize, history: &History) -> Busy {
+/// Starts tasks that keep a lock busy until they are stopped.
+fn keep_busy(
+    locker: &Locker,
+    name: &str,
+    ttl: Duration,
+    tasks: usize,
+    history: &History,
+) -> BusyTasks {
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let tasks = (0..tasks)
         .map(|number| {
@@ -172,15 +179,15 @@ fn keep_busy(locker: &Locker, name: &str, ttl: Duration, tasks: usize, history: 
             })
         })
         .collect();
-    Busy { stop, tasks }
+    BusyTasks { stop, tasks }
 }
 
-struct Busy {
+struct BusyTasks {
     stop: Arc<std::sync::atomic::AtomicBool>,
     tasks: Vec<tokio::task::JoinHandle<Outcome>>,
 }
 
-impl Busy {
+impl BusyTasks {
     async fn stop(self) -> Outcome {
         self.stop.store(true, Ordering::SeqCst);
         soon("the busy tasks end", join(self.tasks))
@@ -210,14 +217,14 @@ async fn excludes_other_clients(cx: Context) -> Outcome {
 }
 
 async fn lets_another_client_in(cx: Context) -> Outcome {
-    lets_in(&cx, 4).await
+    waiting_client_is_served(&cx, 4).await
 }
 
 async fn lone_task_lets_another_client_in(cx: Context) -> Outcome {
-    lets_in(&cx, 1).await
+    waiting_client_is_served(&cx, 1).await
 }
 
-async fn lets_in(cx: &Context, busy_tasks: usize) -> Outcome {
+async fn waiting_client_is_served(cx: &Context, busy_tasks: usize) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let (name, history) = (cx.name("a"), History::new());
     let busy = keep_busy(&one, &name, cx.long(), busy_tasks, &history);
@@ -299,7 +306,7 @@ async fn lost_lock_is_not_handed_on(cx: Context) -> Outcome {
     });
     sleep(Duration::from_millis(100)).await;
     other.force_release(&name, lost.token()).await?;
-    // Whoever is first: the outsider or the waiting task.
+    // Either the outsider or the waiting task is first.
     let outsider = other
         .lock(&name)
         .ttl(cx.long())

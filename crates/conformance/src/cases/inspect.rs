@@ -1,4 +1,4 @@
-//! Anybody can see who holds what, and free it by force.
+//! Property: every client can inspect locks and force-release them.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         inspect::held_lock_shows_its_holder,
-        "label, text, token and time left of a held lock are shown"
+        "label, text, token and remaining time of a held lock are shown"
     ),
     case!(
         inspect::default_label_names_the_process,
@@ -55,7 +55,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         inspect::force_checks_the_token,
-        "a forced release with another token changes nothing and says which one stands there"
+        "a forced release with another token changes nothing and returns the present token"
     ),
     case!(
         inspect::force_of_a_free_lock_is_told,
@@ -158,7 +158,7 @@ async fn released_lock_is_free(cx: Context) -> Outcome {
 async fn looking_changes_nothing(cx: Context) -> Outcome {
     let (other, ttl, name) = (cx.locker().await?, cx.short(), cx.name("a"));
     let dead = cx.crashed_holder(&name, ttl).await?;
-    // Looked at all the time, it still expires when it must.
+    // A lock that is inspected all the time still expires on time.
     eventually("it expires", cx.gone_after(ttl), || async {
         other.list(cx.prefix()).await?;
         Ok(look(&other, &name).await?.held.is_none())
@@ -274,7 +274,7 @@ async fn waiters_are_counted(cx: Context) -> Outcome {
     let name = cx.name("a");
     let guard = take(&holder, &name, cx.long()).await?;
     let Some(before) = look(&holder, &name).await?.waiters else {
-        // Nothing is claimed, so nothing may be claimed later either.
+        // The store shows no number of waiters, so it must show none later either.
         let waiter = start({
             let (waiting, name) = (waiting.clone(), name.clone());
             async move { take_within(&waiting, &name, Duration::from_secs(20)).await }
@@ -320,7 +320,8 @@ async fn force_frees(cx: Context) -> Outcome {
     ensure!(look(&other, &name).await?.held.is_none(), "shown as free");
     let next = take(&other, &name, cx.long()).await?;
     ensure!(next.token() > guard.token(), "tokens rise");
-    // Told at its next renewal or its deadline; either way it harms nobody.
+    // The former holder learns of the loss at its next renewal or its deadline, and harms no other
+    // holder.
     drop(guard);
     sleep(Duration::from_millis(200)).await;
     refuse(&holder, &name).await?;
@@ -421,12 +422,12 @@ async fn requests_are_counted_per_client(cx: Context) -> Outcome {
     let (before, unrelated) = (count(&*busy)?, count(&*idle)?);
     cycles(&*busy, &cx.name("a"), cx.long()).await?;
     let (now, others) = (count(&*busy)? - before, count(&*idle)? - unrelated);
-    // Fewer than one each would be a batch of several.
+    // Fewer than one request for each step would be a batch of several steps.
     ensure!(
         now >= 2 * CYCLES,
         "{CYCLES} cycles counted as {now} requests"
     );
-    // A helper of an idle client may look after the store now and then.
+    // A background task of an idle client may ask the store now and then.
     ensure!(
         others < CYCLES,
         "{CYCLES} cycles of one client counted as {others} requests of another"

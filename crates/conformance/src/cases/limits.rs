@@ -1,4 +1,5 @@
-//! What is out of range is refused before the store is asked, and what is just within works.
+//! Property: a value out of range is refused before the store is asked, and a value at the limit
+//! works.
 
 use std::{sync::Arc, time::Duration};
 
@@ -38,7 +39,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         limits::min_hold_out_of_range_is_refused,
-        "a least hold time above 24 h is refused before the store is asked"
+        "a minimum hold above 24 h is refused before the store is asked"
     ),
     case!(
         limits::bad_keys_are_refused,
@@ -46,26 +47,26 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         limits::capabilities_are_as_declared,
-        "an opened store promises what was declared, and its numbers make sense"
+        "an opened store has the declared capabilities, and their numbers make sense"
     ),
     case!(
         limits::errors_are_one_line,
-        "errors are one line that names the backend, the lock and the trouble"
+        "an error is one line that names the backend, the lock and the problem"
     ),
 ];
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A locker whose every question to the store is counted.
-async fn watched(cx: &Context) -> Outcome<(Locker, Arc<RecordingBackend>)> {
+/// Opens a locker over a backend that records every request.
+async fn recording_locker(cx: &Context) -> Outcome<(Locker, Arc<RecordingBackend>)> {
     let recording = Arc::new(RecordingBackend::on(cx.store().await?.lock()));
     let locker = Locker::new(recording.clone());
-    // The renewal thread's own handle is open before anything is counted.
+    // The keeper thread opens its own handle before the recording counts.
     locker.ready().await?;
     Ok((locker, recording))
 }
 
-async fn unasked(locker: Locker, recording: &RecordingBackend) -> Outcome {
+async fn ensure_nothing_was_asked(locker: Locker, recording: &RecordingBackend) -> Outcome {
     let asked = recording.called();
     ensure!(asked.is_empty(), "the store was asked to {asked:?}");
     locker.close().await;
@@ -73,7 +74,7 @@ async fn unasked(locker: Locker, recording: &RecordingBackend) -> Outcome {
 }
 
 async fn ttl_out_of_range_is_refused(cx: Context) -> Outcome {
-    let (locker, recording) = watched(&cx).await?;
+    let (locker, recording) = recording_locker(&cx).await?;
     let name = cx.name("a");
     for ttl in [
         Duration::ZERO,
@@ -107,7 +108,7 @@ async fn ttl_out_of_range_is_refused(cx: Context) -> Outcome {
             &[ErrorKind::InvalidArgument],
         )?;
     }
-    unasked(locker, &recording).await
+    ensure_nothing_was_asked(locker, &recording).await
 }
 
 async fn ttl_at_its_limits_works(cx: Context) -> Outcome {
@@ -124,14 +125,15 @@ async fn ttl_at_its_limits_works(cx: Context) -> Outcome {
             "{:?} remain of {ttl:?}",
             guard.remaining()
         );
-        // The smallest may be over by now on a busy machine; then it is lost in the proper way.
+        // The smallest TTL may be over by now on a busy machine. Then the lock is lost, which is
+        // right.
         drop(guard.release().await);
     }
     Ok(())
 }
 
 async fn bad_names_are_refused(cx: Context) -> Outcome {
-    let (locker, recording) = watched(&cx).await?;
+    let (locker, recording) = recording_locker(&cx).await?;
     for name in [
         String::new(),
         "x".repeat(LockName::MAX_BYTES + 1),
@@ -168,11 +170,11 @@ async fn bad_names_are_refused(cx: Context) -> Outcome {
             "the error repeats a control character: {error:?}"
         );
     }
-    unasked(locker, &recording).await
+    ensure_nothing_was_asked(locker, &recording).await
 }
 
 async fn bad_labels_are_refused(cx: Context) -> Outcome {
-    let (locker, recording) = watched(&cx).await?;
+    let (locker, recording) = recording_locker(&cx).await?;
     for label in [
         String::new(),
         "x".repeat(129),
@@ -196,11 +198,11 @@ async fn bad_labels_are_refused(cx: Context) -> Outcome {
             "the error repeats a control character: {error:?}"
         );
     }
-    unasked(locker, &recording).await
+    ensure_nothing_was_asked(locker, &recording).await
 }
 
 async fn bad_meta_is_refused(cx: Context) -> Outcome {
-    let (locker, recording) = watched(&cx).await?;
+    let (locker, recording) = recording_locker(&cx).await?;
     for meta in ["x".repeat(4097), "é".repeat(2049), "a\0b".into()] {
         let answer = locker
             .lock(cx.name("a"))
@@ -214,7 +216,7 @@ async fn bad_meta_is_refused(cx: Context) -> Outcome {
             &[ErrorKind::InvalidArgument],
         )?;
     }
-    unasked(locker, &recording).await
+    ensure_nothing_was_asked(locker, &recording).await
 }
 
 async fn largest_label_and_meta_work(cx: Context) -> Outcome {
@@ -239,7 +241,7 @@ async fn largest_label_and_meta_work(cx: Context) -> Outcome {
             fail!("held and shown as free")
         };
         ensure_eq!(held.holder, label, "the label");
-        // Whether an empty text differs from none is up to the store.
+        // A store may return an empty text as none.
         ensure_eq!(held.meta.unwrap_or_default(), meta, "the text");
         give_back(guard).await?;
     }
@@ -247,7 +249,7 @@ async fn largest_label_and_meta_work(cx: Context) -> Outcome {
 }
 
 async fn min_hold_out_of_range_is_refused(cx: Context) -> Outcome {
-    let (locker, recording) = watched(&cx).await?;
+    let (locker, recording) = recording_locker(&cx).await?;
     for least in [DAY + Duration::from_millis(1), Duration::MAX] {
         let answer = locker
             .lock(cx.name("a"))
@@ -261,7 +263,7 @@ async fn min_hold_out_of_range_is_refused(cx: Context) -> Outcome {
             &[ErrorKind::InvalidArgument],
         )?;
     }
-    unasked(locker, &recording).await
+    ensure_nothing_was_asked(locker, &recording).await
 }
 
 async fn bad_keys_are_refused(cx: Context) -> Outcome {
@@ -278,7 +280,7 @@ async fn bad_keys_are_refused(cx: Context) -> Outcome {
         )?;
     }
     let records = cx.store().await?.records();
-    // A prefix is no key: any text is one, also one that no key can start with.
+    // A prefix is not a key: every text is a valid prefix, also one that no key can start with.
     for prefix in ["\n".to_owned(), "x".repeat(RecordKey::MAX_BYTES + 1)] {
         ensure_eq!(
             records.scan(&prefix, None, 10).await?.len(),
@@ -319,7 +321,7 @@ async fn capabilities_are_as_declared(cx: Context) -> Outcome {
         "TTLs in steps of {:?}",
         found.ttl_granularity
     );
-    // What is taken without a TTL gets the usual one.
+    // A lock that is taken without a TTL gets the default TTL.
     let guard = store.locker().lock(cx.name("a")).acquire().await?;
     ensure!(
         cx.is_lease(guard.ttl().duration(), found.default_ttl),

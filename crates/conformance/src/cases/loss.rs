@@ -1,4 +1,4 @@
-//! Whoever loses a lock is told in time, once and for all, and why.
+//! Property: a holder learns of a loss in time, once, and with its reason.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,28 +20,30 @@ use crate::{
 pub(crate) const CASES: &[Spec] = &[
     case!(
         loss::expiry_is_told_in_time,
-        "a guard whose lease runs out is told Expired at most 250 ms after its deadline"
+        "a guard of an expired lease reports Expired at most 250 ms after its deadline"
     ),
     case!(
         loss::waiting_alone_is_told_in_time,
-        "lost() and ended() resolve at most 250 ms after the deadline, also when nobody asks the guard anything else"
+        "lost() and ended() resolve at most 250 ms after the deadline, also when no task asks \
+         the guard anything else"
     ),
     case!(
         loss::asked_later_is_told_at_once,
-        "lost() and ended() that are first asked after the deadline resolve at once"
+        "lost() and ended() resolve at once when they are first called after the deadline"
     ),
     case!(
         loss::force_is_told,
-        "a guard that was forced away is told so by its deadline, or Removed where the store cannot tell"
+        "a guard of a force-released lock learns of it by its deadline, as Removed where the \
+         store cannot tell"
     ),
     case!(
         loss::takeover_is_told,
-        "a guard whose lock was given to another is told TakenOver or Removed"
+        "a guard reports TakenOver or Removed after another owner got its lock"
     ),
     case!(loss::is_sticky, "a loss stays, with its first reason"),
     case!(
         loss::everybody_is_told,
-        "forty waiters and watchers are all told"
+        "forty waiters and watchers all learn of the loss"
     ),
     case!(
         loss::never_without_cause,
@@ -53,7 +55,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         loss::run_gives_the_value,
-        "run gives back the value of its work and frees the lock"
+        "run returns the value of its work and frees the lock"
     ),
     case!(
         loss::work_can_watch,
@@ -65,24 +67,24 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         loss::validity_ends_at_the_deadline,
-        "a guard is not valid after its deadline, told or not"
+        "a guard is not valid after its deadline, whether or not its loss was reported"
     ),
 ];
 
-/// How late a loss may be told, in running time after the deadline.
+/// The longest delay of the report of a loss, in running time after the deadline.
 const NOTICE: Duration = Duration::from_millis(250);
 
-/// Waits for the loss of a guard that is not renewed, and checks that it was told in time.
-async fn told_by_deadline(
+/// Waits for the loss of a guard that is not renewed, and checks that the report came in time.
+async fn lost_by_deadline(
     guard: &Guard,
     deadline: Moment,
     stalls: &StallMeter,
 ) -> Outcome<LossReason> {
-    let reason = soon("the loss is told", guard.lost()).await?;
+    let reason = soon("the loss is reported", guard.lost()).await?;
     let late = stalls.running(deadline, now()).await;
     ensure!(
         late <= NOTICE,
-        "told {late:?} of running time after the deadline"
+        "reported {late:?} of running time after the deadline"
     );
     ensure!(
         !guard.is_valid() && guard.remaining().is_zero(),
@@ -103,33 +105,33 @@ async fn expiry_is_told_in_time(cx: Context) -> Outcome {
     });
     for guard in futures_util::future::try_join_all(rounds).await? {
         let deadline = now() + guard.remaining();
-        let reason = told_by_deadline(&guard, deadline, &stalls).await?;
+        let reason = lost_by_deadline(&guard, deadline, &stalls).await?;
         ensure_eq!(reason, LossReason::Expired, "the reason");
         ensure!(
             now() + Duration::from_millis(1) >= deadline,
-            "told before the deadline"
+            "reported before the deadline"
         );
     }
     Ok(())
 }
 
-/// A guard that nobody renews, and its deadline.
-async fn left_alone(cx: &Context, name: &str) -> Outcome<(Guard, Moment)> {
+/// Takes a guard that is not renewed, and returns it with its deadline.
+async fn unrenewed_guard(cx: &Context, name: &str) -> Outcome<(Guard, Moment)> {
     let request = cx.locker().await?.lock(cx.name(name)).ttl(cx.short());
     let guard = request.renew(Renew::Manual).acquire().await?;
     let deadline = now() + guard.remaining();
     Ok((guard, deadline))
 }
 
-/// No task asks whether the guard is valid or what remains: such a question finds the loss by
-/// itself, and would tell those who wait.
+/// No task asks whether the guard is valid or what remains of it: such a question finds the loss by
+/// itself and wakes the waiters.
 async fn waiting_alone_is_told_in_time(cx: Context) -> Outcome {
     let stalls = StallMeter::start();
-    // Dropped at the end only: a guard that is dropped is released instead of lost.
+    // The guards are dropped at the end, because a dropped guard is released instead of lost.
     let mut guards = Vec::new();
     let (mut told, mut deadlines) = (Vec::new(), Vec::new());
     for (name, waiters) in [("one waiter", 1), ("five waiters", 5)] {
-        let (guard, deadline) = left_alone(&cx, name).await?;
+        let (guard, deadline) = unrenewed_guard(&cx, name).await?;
         let guard = Arc::new(guard);
         for _ in 0..waiters {
             let guard = Arc::clone(&guard);
@@ -142,7 +144,7 @@ async fn waiting_alone_is_told_in_time(cx: Context) -> Outcome {
         guards.push(guard);
     }
     for (name, watchers) in [("one watcher", 1), ("five watchers", 5)] {
-        let (guard, deadline) = left_alone(&cx, name).await?;
+        let (guard, deadline) = unrenewed_guard(&cx, name).await?;
         for _ in 0..watchers {
             let watch = guard.watch();
             told.push(start(async move { Ok((watch.ended().await, now())) }));
@@ -150,17 +152,17 @@ async fn waiting_alone_is_told_in_time(cx: Context) -> Outcome {
         }
         guards.push(Arc::new(guard));
     }
-    let told = soon("everybody is told", join(told)).await??;
+    let told = soon("all waiters learn of the loss", join(told)).await??;
     for ((ended, at), deadline) in told.into_iter().zip(deadlines) {
-        ensure_eq!(ended, Ended::Lost(LossReason::Expired), "what was told");
+        ensure_eq!(ended, Ended::Lost(LossReason::Expired), "the reported end");
         ensure!(
             at + Duration::from_millis(1) >= deadline,
-            "told before the deadline"
+            "reported before the deadline"
         );
         let late = stalls.running(deadline, at).await;
         ensure!(
             late <= NOTICE,
-            "told {late:?} of running time after the deadline"
+            "reported {late:?} of running time after the deadline"
         );
     }
     drop(guards);
@@ -169,8 +171,8 @@ async fn waiting_alone_is_told_in_time(cx: Context) -> Outcome {
 
 async fn asked_later_is_told_at_once(cx: Context) -> Outcome {
     let stalls = StallMeter::start();
-    let (by_guard, first) = left_alone(&cx, "guard").await?;
-    let (by_watch, second) = left_alone(&cx, "watch").await?;
+    let (by_guard, first) = unrenewed_guard(&cx, "guard").await?;
+    let (by_watch, second) = unrenewed_guard(&cx, "watch").await?;
     sleep_until(first.max(second) + 2 * NOTICE).await;
     for _ in 0..2 {
         let asked = now();
@@ -179,7 +181,7 @@ async fn asked_later_is_told_at_once(cx: Context) -> Outcome {
         let took = stalls.running(asked, now()).await;
         ensure_eq!(reason, LossReason::Expired, "the reason");
         ensure_eq!(ended, Ended::Lost(reason), "what a watcher sees");
-        ensure!(took <= NOTICE, "told only after {took:?}");
+        ensure!(took <= NOTICE, "reported only after {took:?}");
     }
     Ok(())
 }
@@ -190,15 +192,15 @@ async fn force_is_told(cx: Context) -> Outcome {
     let (ttl, name) = (cx.short(), cx.name("a"));
     let guard = take(&holder, &name, ttl).await?;
     other.force_release(&name, guard.token()).await?;
-    // The deadline of a renewal that was confirmed just before the force.
-    let reason = told_by_deadline(&guard, now() + guard.remaining(), &stalls).await?;
+    // The deadline may be that of a renewal confirmed just before the forced release.
+    let reason = lost_by_deadline(&guard, now() + guard.remaining(), &stalls).await?;
     let expected = if cx.capabilities().tells_force_release {
         LossReason::ForceReleased
     } else {
         LossReason::Removed
     };
     ensure_eq!(reason, expected, "the reason");
-    // A guard that has not noticed learns it from its release.
+    // A guard that has not noticed the forced release learns of it from its own release.
     let guard = holder
         .lock(&name)
         .ttl(cx.long())
@@ -210,7 +212,7 @@ async fn force_is_told(cx: Context) -> Outcome {
         Released::AlreadyLost(reason) => ensure_eq!(reason, expected, "the reason of the release"),
         other => fail!("the release of a lock that was forced away said {other:?}"),
     }
-    // A lock that went through other hands since was not forced away from them.
+    // A lock that was released properly was not force-released from its holder.
     let guard = take(&holder, &name, cx.long()).await?;
     let token = guard.token();
     give_back(guard).await?;
@@ -226,7 +228,7 @@ async fn takeover_is_told(cx: Context) -> Outcome {
     let guard = take(&holder, &name, ttl).await?;
     other.force_release(&name, guard.token()).await?;
     let next = take(&other, &name, cx.long()).await?;
-    let reason = told_by_deadline(&guard, now() + guard.remaining(), &stalls).await?;
+    let reason = lost_by_deadline(&guard, now() + guard.remaining(), &stalls).await?;
     ensure!(
         matches!(reason, LossReason::TakenOver | LossReason::Removed),
         "the reason is {reason:?}"
@@ -238,7 +240,7 @@ async fn takeover_is_told(cx: Context) -> Outcome {
     give_back(next).await
 }
 
-/// A guard that was lost by expiry.
+/// Takes a guard and lets its lease expire.
 async fn lost_guard(cx: &Context, name: &str) -> Outcome<Guard> {
     let locker = cx.locker().await?;
     let guard = locker
@@ -247,7 +249,7 @@ async fn lost_guard(cx: &Context, name: &str) -> Outcome<Guard> {
         .renew(Renew::Manual)
         .acquire()
         .await?;
-    soon("the loss is told", guard.lost()).await?;
+    soon("the loss is reported", guard.lost()).await?;
     Ok(guard)
 }
 
@@ -255,7 +257,7 @@ async fn is_sticky(cx: Context) -> Outcome {
     let name = cx.name("a");
     let guard = lost_guard(&cx, &name).await?;
     let other = cx.locker().await?;
-    // Another reason comes up, too late.
+    // A second reason appears, but the first one stays.
     sleep(cx.gone_after(cx.short())).await;
     let next = take(&other, &name, cx.long()).await?;
     for _ in 0..3 {
@@ -286,7 +288,7 @@ async fn everybody_is_told(cx: Context) -> Outcome {
             start(async move { Ok(watch.ended().await) })
         })
         .collect();
-    let (one, two) = soon("both waiters are told", async {
+    let (one, two) = soon("both waiters learn of the loss", async {
         tokio::join!(guard.lost(), guard.lost())
     })
     .await?;
@@ -295,7 +297,7 @@ async fn everybody_is_told(cx: Context) -> Outcome {
         (LossReason::Expired, LossReason::Expired),
         "what waiters saw"
     );
-    for ended in soon("watchers are told", join(watchers)).await?? {
+    for ended in soon("watchers learn of the loss", join(watchers)).await?? {
         ensure_eq!(
             ended,
             Ended::Lost(LossReason::Expired),
@@ -322,7 +324,7 @@ async fn never_without_cause(cx: Context) -> Outcome {
         let ttl = cx.kept();
         start(async move {
             for round in 0..4 {
-                // From an instant to beyond several renewals.
+                // The holds last from a moment to beyond several renewals.
                 let hold = ttl * u32::try_from(number * round).unwrap_or(0) / 16;
                 let who = format!("task {number}");
                 cycle(&locker, &name, ttl, hold, &who, &history).await?;
@@ -415,7 +417,7 @@ async fn same_client_can_take_it_again(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let lost = take(&holder, &name, cx.short()).await?;
     other.force_release(&name, lost.token()).await?;
-    soon("the loss is told", lost.lost()).await?;
+    soon("the loss is reported", lost.lost()).await?;
     // The old guard is still around, and still lost.
     let again = holder
         .lock(&name)
@@ -455,7 +457,7 @@ async fn validity_ends_at_the_deadline(cx: Context) -> Outcome {
         .await?;
     let deadline = now() + guard.remaining();
     sleep_until(deadline).await;
-    // Asked before anybody had the time to be told.
+    // The guard is asked before any task could report the loss.
     ensure!(
         !guard.is_valid(),
         "valid {:?} after its deadline",

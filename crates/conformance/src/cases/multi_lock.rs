@@ -1,4 +1,5 @@
-//! Several locks at once: all or nothing, and no deadlock between those who name them in different orders.
+//! Property: a set of locks is taken as a whole or not at all, and sets named in different orders
+//! never deadlock.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         multi_lock::all_or_nothing,
-        "a set that cannot be had in time leaves none of its locks held"
+        "a set that cannot be acquired in time leaves none of its locks held"
     ),
     case!(
         multi_lock::opposite_orders_never_deadlock,
@@ -37,7 +38,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         multi_lock::loss_names_the_lock,
-        "the loss of one lock of a set is told with its name"
+        "the loss of one lock of a set is reported with its name"
     ),
     case!(
         multi_lock::dropping_frees_all,
@@ -90,7 +91,7 @@ async fn sorts_and_removes_duplicates(cx: Context) -> Outcome {
 
 async fn all_or_nothing(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    // The last of the set in order of taking is the one that is held.
+    // The held lock is the last one that the set takes.
     let names = ["a", "b", "c"].map(|tail| cx.name(tail));
     let guard = take(&holder, &names[2], cx.long()).await?;
     let answer = other
@@ -167,7 +168,7 @@ async fn one_wait_for_all(cx: Context) -> Outcome {
             Ok(now().since(asked))
         }
     });
-    // The first becomes free late in the wait; the second gets only what is left of it.
+    // The first lock becomes free late in the wait, so the second gets only the rest of the wait.
     sleep(wait / 2).await;
     give_back(first).await?;
     let Some(waited) = join([waiting]).await?.pop() else {
@@ -192,7 +193,7 @@ async fn loss_names_the_lock(cx: Context) -> Outcome {
         fail!("no such guard");
     };
     other.force_release(&names[1], victim.token()).await?;
-    let (name, _) = soon("the loss is told", set.lost()).await?;
+    let (name, _) = soon("the loss is reported", set.lost()).await?;
     ensure_eq!(name.as_str(), names[1], "the lost lock");
     ensure!(!set.is_valid(), "the set is not whole");
     ensure_eq!(

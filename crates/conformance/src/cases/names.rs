@@ -1,4 +1,4 @@
-//! Names contend if and only if they are equal byte for byte, whatever they look like.
+//! Property: two names are one lock if and only if they are equal byte for byte.
 
 use distlock_core::{Attempt, Expect, Guard, LockName, RecordKey, Written};
 
@@ -12,7 +12,7 @@ use crate::{
 pub(crate) const CASES: &[Spec] = &[
     case!(
         names::tricky_names_are_distinct,
-        "names that stores like to mix up are held at once, each by its own holder"
+        "names that a store may confuse are held at once, each by its own holder"
     ),
     case!(
         names::tricky_names_exclude_themselves,
@@ -24,7 +24,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         names::longest_names_differ_in_the_last_byte,
-        "names of 255 bytes are told apart by their last byte"
+        "names of 255 bytes are distinguished by their last byte"
     ),
     case!(
         names::list_gives_names_back,
@@ -36,7 +36,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         names::tricky_keys_are_distinct,
-        "record keys that stores like to mix up are distinct, and scans give them back"
+        "record keys that a store may confuse are distinct, and scans return them unchanged"
     ),
     case!(
         names::scan_prefix_is_literal,
@@ -44,7 +44,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         names::longest_keys_work,
-        "record keys of 512 bytes are told apart by their last byte"
+        "record keys of 512 bytes are distinguished by their last byte"
     ),
     case!(
         names::locks_and_records_do_not_mix,
@@ -52,7 +52,8 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-/// Names that some store or other folds, trims, splits, expands or sorts in its own way. All distinct.
+/// Names that some store folds, trims, splits, expands or sorts in its own way. All of them are
+/// distinct.
 const TRICKY: &[&str] = &[
     "a",
     "A",
@@ -219,7 +220,8 @@ async fn bare_special_names_work(cx: Context) -> Outcome {
     for name in [
         ".", "..", "/", "//", "%", "*", "~", "_", "-", "{}", "'", "\\", " ", "🔒",
     ] {
-        // Without the prefix of this case: another run of the suite may be at the same name for an instant.
+        // These names lack the prefix of this case, so another run of the suite may hold one for a
+        // moment.
         let guard = holder
             .lock(name)
             .ttl(cx.long())

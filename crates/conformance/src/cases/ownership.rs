@@ -1,4 +1,4 @@
-//! Every change of a lock is checked against its owner, inside the store.
+//! Property: the store compares the owner in every change of a lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -56,7 +56,8 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         ownership::hand_over_is_unsupported,
-        "where there is no hand-over in one step, asking for one is Unsupported and changes nothing",
+        "where there is no hand-over in one step, asking for one is Unsupported and changes \
+         nothing",
         NoHandOver
     ),
     case!(
@@ -69,7 +70,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         ownership::contender_that_left_blocks_nobody,
-        "a contender that left is out of everybody's way"
+        "a contender that left blocks no other client"
     ),
     case!(
         ownership::secret_stays_secret,
@@ -81,15 +82,15 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-/// A lock held by one owner of the implementer's side.
-struct Held {
+/// A lock that one owner holds directly at the store.
+struct DirectHold {
     backend: Arc<dyn DistLock>,
     lease: Lease,
     token: FencingToken,
     ttl: Duration,
 }
 
-impl Held {
+impl DirectHold {
     async fn new(cx: &Context, tail: &str, ttl: Duration) -> Outcome<Self> {
         let (backend, name, owner) = (cx.backend().await?, cx.name(tail), OwnerId::new());
         let Some(Grant { token, .. }) = backend
@@ -108,7 +109,7 @@ impl Held {
         })
     }
 
-    /// The same lease as somebody else would claim it, who even knows the token.
+    /// The lease as another client would forge it, with another owner and even the right token.
     fn forged(&self) -> Lease {
         Lease::new(self.lease.name.clone(), OwnerId::new(), Some(self.token))
     }
@@ -121,17 +122,17 @@ impl Held {
         request(self.lease.name.as_str(), owner, self.ttl)
     }
 
-    /// It is still ours, with the same token.
+    /// Checks that the owner still holds the lock, with the same token.
     async fn check_unchanged(&self) -> Outcome {
         let held = self.backend.inspect(&self.lease.name).await?.held;
         ensure_eq!(
             held.and_then(|held| held.token),
             Some(self.token),
-            "the token that stands in the store"
+            "the token in the store"
         );
         match self.backend.renew(&self.lease, &self.renewal()?).await? {
             Renewed::Extended { token, .. } => ensure_eq!(token, self.token, "the owner's token"),
-            Renewed::NotHeld(reason) => fail!("the owner has lost it: {reason}"),
+            Renewed::NotHeld(reason) => fail!("the owner has lost the lock: {reason}"),
         }
         Ok(())
     }
@@ -139,7 +140,7 @@ impl Held {
     async fn give_back(self) -> Outcome {
         match self.backend.release(&self.lease).await? {
             ReleaseOutcome::Released { .. } => Ok(()),
-            ReleaseOutcome::NotHeld => fail!("the owner could not release it"),
+            ReleaseOutcome::NotHeld => fail!("the owner could not release the lock"),
         }
     }
 }
@@ -149,7 +150,7 @@ fn without_token(lease: &Lease) -> Lease {
 }
 
 async fn stranger_cannot_renew(cx: Context) -> Outcome {
-    let held = Held::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long()).await?;
     for lease in [held.forged(), without_token(&held.forged())] {
         let answer = held.backend.renew(&lease, &held.renewal()?).await?;
         ensure!(
@@ -162,7 +163,7 @@ async fn stranger_cannot_renew(cx: Context) -> Outcome {
 }
 
 async fn stranger_cannot_release(cx: Context) -> Outcome {
-    let held = Held::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long()).await?;
     for lease in [held.forged(), without_token(&held.forged())] {
         ensure_eq!(
             held.backend.release(&lease).await?,
@@ -175,7 +176,7 @@ async fn stranger_cannot_release(cx: Context) -> Outcome {
 }
 
 async fn stranger_cannot_hand_over(cx: Context) -> Outcome {
-    let held = Held::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long()).await?;
     let answer = held
         .backend
         .hand_over(&held.forged(), &held.request_of(OwnerId::new())?)
@@ -189,7 +190,7 @@ async fn stranger_cannot_hand_over(cx: Context) -> Outcome {
 }
 
 async fn stranger_cannot_acquire(cx: Context) -> Outcome {
-    let held = Held::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long()).await?;
     for _ in 0..3 {
         let answer = held
             .backend
@@ -203,9 +204,9 @@ async fn stranger_cannot_acquire(cx: Context) -> Outcome {
 
 async fn owner_recognises_itself(cx: Context) -> Outcome {
     let ttl = cx.kept();
-    let held = Held::new(&cx, "a", ttl).await?;
+    let held = DirectHold::new(&cx, "a", ttl).await?;
     let start = now();
-    // Asking again re-arms the lease in the same step, so the lock outlives its first TTL.
+    // A repeated request restarts the lease in the same step, so the lock outlives its first TTL.
     while now().since(start) < 2 * ttl {
         let Some(again) = held
             .backend
@@ -231,8 +232,8 @@ async fn renewal_creates_nothing(cx: Context) -> Outcome {
         matches!(answer, Renewed::NotHeld(_)),
         "renewal of a lock that never was: {answer:?}"
     );
-    // And of one that was released.
-    let held = Held::new(&cx, "released", cx.long()).await?;
+    // A renewal of a released lock is refused too.
+    let held = DirectHold::new(&cx, "released", cx.long()).await?;
     let (lease, token) = (held.lease.clone(), held.token);
     held.give_back().await?;
     let answer = backend.renew(&lease, &renewal).await?;
@@ -250,7 +251,7 @@ async fn renewal_creates_nothing(cx: Context) -> Outcome {
 }
 
 async fn renewal_keeps_the_token(cx: Context) -> Outcome {
-    let held = Held::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long()).await?;
     for lease in [held.lease.clone(), without_token(&held.lease)] {
         match held.backend.renew(&lease, &held.renewal()?).await? {
             Renewed::Extended {
@@ -266,7 +267,7 @@ async fn renewal_keeps_the_token(cx: Context) -> Outcome {
 }
 
 async fn hand_over_is_one_step(cx: Context) -> Outcome {
-    let mut held = Held::new(&cx, "a", cx.long()).await?;
+    let mut held = DirectHold::new(&cx, "a", cx.long()).await?;
     for _ in 0..3 {
         let mut next = held.request_of(OwnerId::new())?;
         next.holder = HolderLabel::new("the next one")?;
@@ -306,7 +307,7 @@ async fn hand_over_is_one_step(cx: Context) -> Outcome {
 
 async fn hand_over_needs_a_live_lease(cx: Context) -> Outcome {
     let ttl = cx.short();
-    let held = Held::new(&cx, "a", ttl).await?;
+    let held = DirectHold::new(&cx, "a", ttl).await?;
     sleep_until(now() + cx.gone_after(ttl)).await;
     let answer = held
         .backend
@@ -324,7 +325,7 @@ async fn hand_over_needs_a_live_lease(cx: Context) -> Outcome {
 }
 
 async fn hand_over_is_unsupported(cx: Context) -> Outcome {
-    let held = Held::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long()).await?;
     let next = held.request_of(OwnerId::new())?;
     for lease in [&held.lease, &held.forged()] {
         match held.backend.hand_over(lease, &next).await? {
@@ -368,7 +369,7 @@ async fn contender_recognises_itself(cx: Context) -> Outcome {
 }
 
 async fn contender_wakes_on_release(cx: Context) -> Outcome {
-    let held = Held::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long()).await?;
     let other = cx.backend().await?;
     let owner = OwnerId::new();
     let mut contender = other.contend(&held.request_of(owner)?).await?;
@@ -377,7 +378,7 @@ async fn contender_wakes_on_release(cx: Context) -> Outcome {
         "granted to a second owner"
     );
     let (token, name) = (held.token, held.lease.name.clone());
-    // A pause that is cut off loses no wake-up.
+    // A cancelled wait loses no wake-up.
     let _ = within(
         Duration::from_millis(20),
         contender.wait(Duration::from_secs(5)),
@@ -407,7 +408,7 @@ async fn contender_wakes_on_release(cx: Context) -> Outcome {
 }
 
 async fn contender_that_left_blocks_nobody(cx: Context) -> Outcome {
-    let held = Held::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long()).await?;
     let other = cx.backend().await?;
     let mut contender = other.contend(&held.request_of(OwnerId::new())?).await?;
     ensure!(
@@ -432,7 +433,7 @@ async fn contender_that_left_blocks_nobody(cx: Context) -> Outcome {
 }
 
 async fn secret_stays_secret(cx: Context) -> Outcome {
-    let held = Held::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long()).await?;
     let uuid = held.lease.owner.as_uuid();
     let secrets = [uuid.hyphenated().to_string(), uuid.simple().to_string()];
     let busy = held
@@ -459,7 +460,7 @@ async fn secret_stays_secret(cx: Context) -> Outcome {
 }
 
 async fn reopened_handle_shares_the_store(cx: Context) -> Outcome {
-    let held = Held::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long()).await?;
     let second = held.backend.reopen().await?;
     ensure_eq!(
         second.capabilities(),

@@ -1,4 +1,4 @@
-//! A lock is re-entrant where the caller says so, and nowhere else.
+//! Property: a lock is re-entrant where the caller asks for it, and nowhere else.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
 pub(crate) const CASES: &[Spec] = &[
     case!(
         reentrancy::not_unless_asked,
-        "a task that holds a lock is refused it like anybody else"
+        "a task that holds a lock cannot take it again, like any other task"
     ),
     case!(
         reentrancy::reentered_guard_shares_the_lease,
@@ -46,7 +46,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         reentrancy::nesting_never_shortens,
-        "taking a lock again for less does not shorten its lease"
+        "taking a lock again with a shorter TTL does not shorten its lease"
     ),
     case!(
         reentrancy::loss_reaches_all,
@@ -107,7 +107,7 @@ async fn last_release_frees(cx: Context) -> Outcome {
     let name = cx.name("a");
     let outer = take(&locker, &name, cx.long()).await?;
     let (middle, inner) = (outer.reenter()?, outer.reenter()?);
-    // The outer one first: the order does not matter.
+    // The outer guard is released first, because the order does not matter.
     for guard in [outer, inner] {
         give_back(guard).await?;
         refuse(&other, &name).await?;
@@ -189,7 +189,7 @@ async fn other_scopes_are_excluded(cx: Context) -> Outcome {
             .await?;
         ensure!(attempt.acquired().is_none(), "granted to another scope");
     }
-    // The same scope at another client asks the store as somebody else.
+    // The same scope at another client is another owner for the store.
     let attempt = other
         .lock(&name)
         .ttl(cx.long())
@@ -266,16 +266,16 @@ async fn loss_reaches_all(cx: Context) -> Outcome {
         .await?;
     let reentered = outer.reenter()?;
     other.force_release(&name, outer.token()).await?;
-    let reason = soon("the outer guard is told", outer.lost()).await?;
+    let reason = soon("the outer guard learns of the loss", outer.lost()).await?;
     for guard in [&entered, &reentered] {
         ensure_eq!(
-            soon("a nested guard is told", guard.lost()).await?,
+            soon("a nested guard learns of the loss", guard.lost()).await?,
             reason,
             "the reason"
         );
         ensure!(!guard.is_valid(), "lost");
     }
-    // The scope can take the lock again while the lost guards are still around.
+    // The scope can take the lock again while the lost guards still exist.
     let again = locker
         .lock(&name)
         .ttl(cx.long())
@@ -341,7 +341,7 @@ async fn scope_waits_within_its_limit(cx: Context) -> Outcome {
     let (holder, locker) = cx.two_lockers().await?;
     let (name, scope, wait) = (cx.name("a"), Scope::new(), Duration::from_millis(1500));
     let guard = take(&holder, &name, cx.long()).await?;
-    // Longer than the wait, shorter than twice the wait.
+    // The limit is longer than the wait and shorter than twice the wait.
     let limit = wait + Duration::from_millis(1200);
     let tasks = (0..3).map(|_| {
         let (locker, name, scope, ttl) = (locker.clone(), name.clone(), scope.clone(), cx.long());

@@ -1,4 +1,4 @@
-//! A release frees the lock once, by its owner, and says how it went.
+//! Property: a release frees the lock once, only for its owner, and reports its result.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         release::needs_no_token,
-        "an owner that never heard its grant can release it"
+        "an owner that never received its grant can release the lock"
     ),
     case!(
         release::dropped_guard_frees,
@@ -42,12 +42,12 @@ pub(crate) const CASES: &[Spec] = &[
     case!(release::close_waits, "close waits for background releases"),
     case!(
         release::closed_locker_refuses,
-        "a closed locker refuses with Closed, and ends those who wait"
+        "a closed locker refuses with Closed, and ends its waiters"
     ),
     case!(release::close_is_idempotent, "a locker can be closed twice"),
     case!(
         release::after_force_is_already_lost,
-        "the release of a lock that was forced away says AlreadyLost"
+        "the release of a force-released lock says AlreadyLost"
     ),
     case!(
         release::watchers_see_it,
@@ -55,7 +55,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         release::min_hold_outlasts_the_release,
-        "a lock with a least time is free to others only after it"
+        "a lock with a minimum hold is free to others only after that time"
     ),
     case!(
         release::close_leaves_others_alone,
@@ -158,7 +158,7 @@ async fn dropped_guard_frees(cx: Context) -> Outcome {
     let name = cx.name("a");
     drop(take(&holder, &name, cx.long()).await?);
     give_back(take_within(&other, &name, SOON).await?).await?;
-    // The same from a thread that knows no runtime.
+    // The same from a thread without a runtime.
     let guard = take(&holder, &name, cx.long()).await?;
     let thread = std::thread::spawn(move || drop(guard));
     give_back(take_within(&other, &name, SOON).await?).await?;
@@ -175,7 +175,7 @@ async fn panic_frees(cx: Context) -> Outcome {
     let guard = take(&holder, &name, cx.long()).await?;
     let task = tokio::spawn(async move {
         let _guard = guard;
-        // Like a panic, without its message on the terminal.
+        // This unwinds like a panic, but prints no message.
         std::panic::resume_unwind(Box::new("on purpose"));
     });
     ensure!(task.await.is_err(), "the task panics");
@@ -273,7 +273,7 @@ async fn watchers_see_it(cx: Context) -> Outcome {
         "not ended while held"
     );
     give_back(guard).await?;
-    for ended in soon("watchers are told", join(watchers)).await?? {
+    for ended in soon("watchers learn of the release", join(watchers)).await?? {
         ensure_eq!(ended, Ended::Released, "what a watcher saw");
     }
     ensure_eq!(

@@ -1,4 +1,4 @@
-//! A lease is kept up while its holder lives, whatever else the holder does.
+//! Property: a lease is renewed while its holder lives, whatever else the holder does.
 
 use std::{
     sync::{
@@ -31,7 +31,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         renewal::long_lease_is_not_shortened,
-        "renewal keeps up a lease that others see running down"
+        "renewal extends a lease whose rest others can see"
     ),
     case!(
         renewal::manual_renewal_is_left_alone,
@@ -114,7 +114,7 @@ async fn long_lease_is_not_shortened(cx: Context) -> Outcome {
         .held
         .and_then(|held| held.expires_in)
     else {
-        // A session store has no such number; what counts there is `held_for_several_ttls`.
+        // A session store has no such number. There `held_for_several_ttls` checks the promise.
         return give_back(guard).await;
     };
     ensure!(first <= ttl, "expires in {first:?}");
@@ -127,7 +127,8 @@ async fn long_lease_is_not_shortened(cx: Context) -> Outcome {
     else {
         fail!("not held any more");
     };
-    // A store may take the time when a look begins, and see a renewal that came in the middle of it.
+    // A store may read its clock when an inspection begins, and then see a renewal that came in the
+    // middle of it.
     ensure!(
         !later.is_zero() && later <= ttl + now().since(asked),
         "expires in {later:?} after one TTL"
@@ -260,7 +261,7 @@ async fn extend_after_a_loss_fails(cx: Context) -> Outcome {
         &[ErrorKind::Lost],
     )?;
     ensure!(!guard.is_valid(), "lost for good");
-    // And the extension that was refused did not keep others out.
+    // The refused extension does not keep others out either.
     give_back(take_within(&other, &name, cx.gone_after(ttl)).await?).await
 }
 
@@ -288,7 +289,7 @@ async fn holder_and_meta_survive(cx: Context) -> Outcome {
     give_back(guard).await
 }
 
-/// A guard taken on a runtime of its own, on a thread of its own.
+/// Takes a guard on a runtime and a thread of its own.
 async fn on_own_runtime<T: Send + 'static>(
     cx: &Context,
     work: impl FnOnce(tokio::runtime::Runtime, Guard) -> T + Send + 'static,
@@ -318,13 +319,13 @@ async fn on_own_runtime<T: Send + 'static>(
 
 async fn blocked_runtime_keeps_its_locks(cx: Context) -> Outcome {
     let (other, ttl) = (cx.locker().await?, cx.kept());
-    let (told, held) = tokio::sync::oneshot::channel();
+    let (sender, held) = tokio::sync::oneshot::channel();
     let releases = Arc::new(AtomicBool::new(false));
     let blocked = start({
         let (cx, releases) = (cx.clone(), Arc::clone(&releases));
         async move {
             on_own_runtime(&cx, move |runtime, guard| {
-                let _ = told.send(());
+                let _ = sender.send(());
                 runtime.block_on(async {
                     block(2 * ttl);
                     let valid = guard.is_valid();
@@ -341,7 +342,8 @@ async fn blocked_runtime_keeps_its_locks(cx: Context) -> Outcome {
             if let distlock_core::Attempt::Acquired(guard) =
                 other.lock(&name).ttl(ttl).try_acquire().await?
             {
-                // From the release on, until the other thread has ended as well, anybody may have it.
+                // After the release, and until the other thread has ended, any client may get the
+                // lock.
                 ensure!(
                     releases.load(Ordering::SeqCst),
                     "granted with token {} while the runtime was blocked",
@@ -382,7 +384,7 @@ async fn stops_with_the_release(cx: Context) -> Outcome {
     for round in 0..6_u64 {
         let name = cx.name(&round.to_string());
         let guard = take(&holder, &name, ttl).await?;
-        // Around the time of the first renewal.
+        // The release comes around the time of the first renewal.
         sleep(ttl / 3 + Duration::from_millis(round * 2)).await;
         give_back(guard).await?;
         eventually("free after the release", SOON, || async {

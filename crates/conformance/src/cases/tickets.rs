@@ -1,4 +1,4 @@
-//! A held lock can become a ticket, and the ticket a guard again, once, anywhere.
+//! Property: a held lock can become a ticket, and the ticket a guard again, once, in any client.
 
 use std::time::Duration;
 
@@ -45,12 +45,12 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         tickets::expired_ticket_is_refused,
-        "a ticket whose lease ran out cannot be resumed",
+        "a ticket of an expired lease cannot be resumed",
         Tickets
     ),
     case!(
         tickets::overtaken_ticket_is_refused,
-        "a ticket whose lock belongs to somebody else does nothing to it",
+        "a ticket of a lock that another owner holds by now changes nothing",
         Tickets
     ),
     case!(
@@ -80,7 +80,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         tickets::garbage_is_refused,
-        "what is not a ticket is refused before any question is asked, without repeating it",
+        "a text that is not a ticket is refused before the store is asked, and not repeated",
         Tickets
     ),
     case!(
@@ -95,7 +95,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         tickets::giving_up_the_guard_is_no_loss,
-        "who watched a guard that became a ticket sees a release",
+        "a watcher of a guard that became a ticket sees a release",
         Tickets
     ),
     case!(
@@ -105,7 +105,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-/// A lock as a ticket.
+/// Takes a lock and turns it into a ticket.
 async fn ticket(locker: &Locker, name: &str, ttl: Duration) -> Outcome<Ticket> {
     let guard = take(locker, name, ttl).await?;
     let token = guard.token();
@@ -204,7 +204,7 @@ async fn excludes_until_resumed(cx: Context) -> Outcome {
     let ticket = ticket(&one, &name, ttl).await?;
     refuse(&one, &name).await?;
     refuse(&two, &name).await?;
-    // Nobody resumes it, so it ends.
+    // No client resumes the ticket, so its lease expires.
     let guard = take_within(&two, &name, cx.gone_after(ttl)).await?;
     ensure!(
         now().since(asked) >= ttl - margin(ttl),
@@ -304,7 +304,7 @@ async fn renewing_a_used_ticket_is_refused(cx: Context) -> Outcome {
     let name = cx.name("a");
     let ticket = ticket(&one, &name, cx.long()).await?;
     let guard = two.resume(&ticket).await?;
-    // It would shorten the lease under the guard.
+    // A renewal of the used ticket would shorten the guard's lease.
     refused(
         "renewal",
         one.renew_ticket(&ticket, cx.short()).await,
@@ -440,7 +440,7 @@ async fn giving_up_the_guard_is_no_loss(cx: Context) -> Outcome {
     let guard = take(&locker, &name, cx.long()).await?;
     let watch = guard.watch();
     let answer = guard.into_ticket().await;
-    let ended = soon("the watcher is told", watch.ended()).await?;
+    let ended = soon("the watcher sees the end", watch.ended()).await?;
     ensure_eq!(ended, distlock_core::Ended::Released, "what a watcher saw");
     ensure!(!watch.is_valid(), "the guard is gone");
     match locker.resume(&answer?).await {
@@ -455,10 +455,10 @@ async fn unsupported_is_said(cx: Context) -> Outcome {
     let watch = guard.watch();
     let answer = guard.into_ticket().await;
     refused("into_ticket", answer, &[ErrorKind::Unsupported])?;
-    let ended = soon("the watcher is told", watch.ended()).await?;
+    let ended = soon("the watcher sees the end", watch.ended()).await?;
     ensure_eq!(ended, distlock_core::Ended::Released, "what a watcher saw");
     give_back(take_within(&locker, &name, SOON).await?).await?;
-    // The store itself must not write one either.
+    // The backend itself must not write a ticket either.
     let backend = cx.backend().await?;
     let wanted = request(&name, OwnerId::new(), cx.long())?;
     let Some(grant) = backend.try_acquire(&wanted).await?.acquired() else {

@@ -1,4 +1,4 @@
-//! Trying, waiting, and giving up in time.
+//! Property: a waiter gets a lock that becomes free, and gives up in time when it does not.
 
 use std::{
     sync::{
@@ -39,7 +39,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         waiting::timeout_says_who,
-        "the error of a timeout names the lock and its holder, and how to look"
+        "the error of a timeout names the lock and its holder, and how to inspect the lock"
     ),
     case!(waiting::busy_says_who, "a busy answer names the holder"),
     case!(
@@ -56,7 +56,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         waiting::endless_durations_are_accepted,
-        "the longest duration there is means waiting without a limit"
+        "the longest possible duration means a wait without a limit"
     ),
     case!(
         waiting::every_waiter_is_served,
@@ -64,7 +64,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         waiting::waiter_hinders_nobody_else,
-        "who waits for one name does not delay its client's other names"
+        "a waiter for one name does not delay its client's other names"
     ),
     case!(
         waiting::free_lock_is_taken_without_delay,
@@ -72,12 +72,14 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         waiting::order_between_clients_is_as_promised,
-        "where fairness is first come, first served, waiting clients get the lock in the order in which they came",
+        "where fairness is first come, first served, waiting clients get the lock in order of \
+         arrival",
         Fifo
     ),
     case!(
         waiting::wake_up_is_as_promised,
-        "a release reaches a waiting client within 40 ms where wake-ups are pushed, within 2 s elsewhere"
+        "a release reaches a waiting client within 40 ms where the store sends notifications, \
+         within 2 s elsewhere"
     ),
 ];
 
@@ -128,7 +130,7 @@ async fn zero_wait_tries_once(cx: Context) -> Outcome {
     give_back(guard).await
 }
 
-async fn gives_up(cx: &Context, local: bool) -> Outcome {
+async fn waiter_times_out(cx: &Context, local: bool) -> Outcome {
     let holder = cx.locker().await?;
     let waiter = if local {
         holder.clone()
@@ -156,11 +158,11 @@ async fn gives_up(cx: &Context, local: bool) -> Outcome {
 }
 
 async fn gives_up_when_the_wait_is_over(cx: Context) -> Outcome {
-    gives_up(&cx, false).await
+    waiter_times_out(&cx, false).await
 }
 
 async fn local_waiter_gives_up_in_time(cx: Context) -> Outcome {
-    gives_up(&cx, true).await
+    waiter_times_out(&cx, true).await
 }
 
 async fn timeout_says_who(cx: Context) -> Outcome {
@@ -195,7 +197,7 @@ async fn timeout_says_who(cx: Context) -> Outcome {
         );
         ensure!(
             text.contains("inspect"),
-            "how to look is missing in {text:?}"
+            "how to inspect the lock is missing in {text:?}"
         );
         ensure!(!text.contains('\n'), "more than one line: {text:?}");
     }
@@ -222,7 +224,7 @@ async fn busy_says_who(cx: Context) -> Outcome {
     give_back(guard).await
 }
 
-async fn release_serves(cx: &Context, local: bool) -> Outcome {
+async fn waiter_gets_the_lock_on_release(cx: &Context, local: bool) -> Outcome {
     let holder = cx.locker().await?;
     let waiter = if local {
         holder.clone()
@@ -252,11 +254,11 @@ async fn release_serves(cx: &Context, local: bool) -> Outcome {
 }
 
 async fn release_serves_a_waiter_of_another_client(cx: Context) -> Outcome {
-    release_serves(&cx, false).await
+    waiter_gets_the_lock_on_release(&cx, false).await
 }
 
 async fn release_serves_a_waiter_of_the_same_client(cx: Context) -> Outcome {
-    release_serves(&cx, true).await
+    waiter_gets_the_lock_on_release(&cx, true).await
 }
 
 async fn wait_forever_outlasts_the_holder(cx: Context) -> Outcome {
@@ -370,7 +372,7 @@ async fn order_between_clients_is_as_promised(cx: Context) -> Outcome {
                 Ok((place, order))
             }
         }));
-        // The next one comes when this one is known to wait.
+        // The next client starts to wait when this one is known to wait.
         if look(&holder, &name).await?.waiters.is_some() {
             eventually("the waiter has joined", SOON, || async {
                 Ok(look(&holder, &name).await?.waiters == Some(place + 1))
@@ -412,7 +414,7 @@ async fn wake_up_is_as_promised(cx: Context) -> Outcome {
             give_back(guard).await?;
         }
     }
-    // The best of five, because a busy machine may delay any of them.
+    // The best of five counts, because a busy machine may delay any of them.
     let limit = match cx.capabilities().wakeup {
         Wakeup::Push => Duration::from_millis(40),
         _ => SLACK,

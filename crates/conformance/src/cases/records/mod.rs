@@ -1,4 +1,5 @@
-//! Cases of records.
+//! Property: every write of a record is conditional, no version is used twice, and a read returns
+//! the latest write.
 
 mod reading;
 mod steps;

@@ -1,4 +1,5 @@
-//! What was written is read: by everybody, whole, and in order.
+//! Reading records: every client reads whole values, in order, and never an older one than the
+//! latest write.
 
 use std::time::Duration;
 
@@ -15,11 +16,11 @@ use crate::{
 pub(crate) const CASES: &[Spec] = &[
     case!(
         records::other_clients_read_it_at_once,
-        "what was written is seen by every read that starts later"
+        "a write is seen by every read that starts later"
     ),
     case!(
         records::scan_is_in_order,
-        "a scan gives the records under a prefix in byte order of their keys"
+        "a scan returns the records under a prefix in byte order of their keys"
     ),
     case!(
         records::scan_pages_without_gaps,
@@ -31,7 +32,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         records::ages_count_from_the_write,
-        "ages, where they are told, count from the last write"
+        "ages, where the store tells them, count from the last write"
     ),
     case!(
         records::any_bytes_are_values,
@@ -111,7 +112,7 @@ async fn scan_pages_without_gaps(cx: Context) -> Outcome {
         }
         ensure_eq!(seen, expected, "keys in pages of {limit}");
     }
-    // A page may start after a key that is not there.
+    // A page may start after a key without a record.
     let page = records.scan(cx.prefix(), Some(&cx.key("010x")?), 2).await?;
     let keys: Vec<_> = page.into_iter().map(|(key, _)| key).collect();
     ensure_eq!(

@@ -1,4 +1,4 @@
-//! The steps that most cases of records are made of.
+//! The steps that the cases of records share.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Records: every write is conditional, no version is used twice, and what was written is read.
+//! Writing records: every write is conditional, and no version is used twice.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -28,7 +28,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         records::delete_checks_the_version,
-        "a delete takes the present version and no other"
+        "a delete removes the present version and no other"
     ),
     case!(
         records::versions_rise,
@@ -40,7 +40,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         records::stale_write_after_recreation_conflicts,
-        "a version from before a delete never matches what was created after it"
+        "a version from before a delete never matches a record that was created after it"
     ),
     case!(
         records::concurrent_increments_are_exact,
@@ -145,7 +145,7 @@ async fn versions_rise(cx: Context) -> Outcome {
     let mut last = write(&*one, &key, b"0", Expect::Absent).await?;
     for turn in 1..20_u8 {
         let records = if turn % 2 == 0 { &one } else { &two };
-        // Also when the value stays what it was.
+        // The version rises also when the value stays the same.
         let next = write(&**records, &key, &[turn / 4], Expect::Version(last)).await?;
         ensure!(next > last, "{last:?} was followed by {next:?}");
         ensure_eq!(
@@ -210,8 +210,9 @@ async fn concurrent_increments_are_exact(cx: Context) -> Outcome {
         let records = if number % 2 == 0 { &one } else { &two }.clone();
         let (key, barrier) = (key.clone(), Arc::clone(&everybody_has_read));
         start(async move {
-            // The first time they all start from one value, so a store that lets everybody write is caught however the
-            // tasks are scheduled. The rest is left to chance.
+            // In the first round all tasks start from one value, so the case catches a store that
+            // lets every write through, however the tasks are scheduled. Later rounds depend on the
+            // schedule.
             let mut first = true;
             let mut versions = Vec::new();
             while versions.len() < INCREMENTS as usize {
