@@ -77,14 +77,15 @@ mod model;
 mod node;
 mod peer;
 mod session;
+mod tasks;
 mod upkeep;
 mod wait;
 
-pub use admin::accounts::{Found, Kicked, NodeView, Pending, Target, UserView};
-pub use flow::{Builder, KickOut};
+pub use admin::view::{Found, Kicked, NodeView, Pending, Target, UserView};
+pub use flow::{builder::Builder, handle::KickOut};
 pub use login::{
     admission::Admission,
-    attempt::LoginOutcome,
+    outcome::LoginOutcome,
     profiles::{Allowed, Profiles},
     rates::Rates,
 };
@@ -92,7 +93,8 @@ pub use model::{
     ban::Ban,
     event::{Event, Transition},
     ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid},
-    login::{Denied, Intent, Login, Overtaken},
+    intent::Intent,
+    login::{Denied, Login, Overtaken},
     node::{NodeAddress, NodeInfo, NodeState},
     notice::{Code, Offline, Retry},
     policy::{OnExceed, Policy, PolicyName},

@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use distlock_core::{Clock, Result};
+use distlock_core::{Clock, Result, unix_time};
 
 /// The shortest pause before a step is tried again. A random time of up to as much is added.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -41,4 +41,9 @@ pub(crate) async fn patiently<T, F: Future<Output = Result<T>>>(
 /// A random time of up to `most`: callers that failed together do not come back together.
 pub(crate) fn jitter(most: Duration) -> Duration {
     most.mul_f64(fastrand::f64())
+}
+
+/// The wall clock in milliseconds since 1970.
+pub(crate) fn wall_millis(clock: &dyn Clock) -> u64 {
+    u64::try_from(unix_time(clock).as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
 //! Operations by hand: look-ups, kicks and bans.
 
-pub(crate) mod accounts;
-pub(crate) mod ban;
+pub(crate) mod operations;
+pub(crate) mod view;

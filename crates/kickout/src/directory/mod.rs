@@ -1,3 +1,4 @@
 //! The session directory: the records in the store.
 
+pub(crate) mod bans;
 pub(crate) mod store;

@@ -1,119 +1,26 @@
 //! Login: gate, lock, one read, one write, kicks, confirmation.
 
-use std::{
-    fmt,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
-
 use distlock_core::{Error, ErrorKind, Guard, Moment, Released, Result};
-use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
-    flow::{Inner, KickOut},
     login::{
         admission::Throttled,
+        context::{RUNS, Run},
         gate::{Claim, Refused},
         grant::Step,
+        outcome::{LoginOutcome, denied, overtaken},
         profiles::Allowed,
     },
     meters,
     model::{
-        event::Transition,
-        ident::{Device, Generation},
-        login::{Denied, Intent, Login, Overtaken},
-        notice::Code,
-        resume::ResumeToken,
-        settings::Order,
+        event::Transition, intent::Intent, notice::Code, resume::ResumeToken, settings::Order,
     },
-    session::handle::Session,
-    wait::{jitter, patiently, within},
+    wait::{patiently, within},
 };
 
-/// How often a login runs again after a lost lock or a lost write.
-pub(crate) const RUNS: u32 = 2;
-
-/// The answer to a login.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum LoginOutcome {
-    /// The client is in.
-    Admitted(Session),
-    /// Not now.
-    Busy {
-        /// When to try again.
-        retry_after: Duration,
-    },
-    /// Not at all.
-    Denied(Denied),
-    /// A newer login of the account came first.
-    Superseded(Overtaken),
-}
-
-impl fmt::Display for LoginOutcome {
-    /// One line for people.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Admitted(_) => f.write_str("admitted"),
-            Self::Busy { retry_after } => write!(f, "busy: come back in {retry_after:?}"),
-            Self::Denied(denied) => write!(f, "denied: {}", denied.reason),
-            Self::Superseded(Overtaken {
-                by_device: Some(by),
-                ..
-            }) => {
-                write!(f, "superseded: device {by} logged in")
-            }
-            Self::Superseded(_) => f.write_str("superseded: another device logged in"),
-        }
-    }
-}
-
-impl KickOut {
-    /// Logs a client in. Does everything that can fail before the account's lock is taken, holds the lock around one read and
-    /// one write, and tells older sessions after it was released.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a resume token that is not valid; failures of the store. After
-    /// [`ErrorKind::OutcomeUnknown`] the login counts as not admitted, and whatever it left is removed in the background.
-    ///
-    /// # Cancel safety
-    /// Safe: a login whose caller went away is given up before the write, and logged out after it.
-    pub async fn login(&self, login: Login) -> Result<LoginOutcome> {
-        let gone = CancellationToken::new();
-        let _tell = gone.clone().drop_guard();
-        let (answer, outcome) = oneshot::channel();
-        let run = Run {
-            inner: Arc::clone(&self.inner),
-            started: self.inner.clock.now(),
-            login,
-            gone,
-        };
-        self.inner.spawn(async move {
-            let outcome = Box::pin(run.go()).await;
-            // Nobody there any more: dropping an admitted session logs it out.
-            drop(answer.send(outcome));
-        });
-        outcome.await.unwrap_or_else(|_| {
-            Err(Error::new(
-                ErrorKind::Internal,
-                "login ended without an answer",
-            ))
-        })
-    }
-}
-
-/// One login on its way.
-pub(crate) struct Run {
-    pub(crate) inner: Arc<Inner>,
-    pub(crate) login: Login,
-    pub(crate) started: Moment,
-    /// Its caller went away.
-    pub(crate) gone: CancellationToken,
-}
-
 impl Run {
-    async fn go(self) -> Result<LoginOutcome> {
+    /// Runs the login and records its outcome.
+    pub(crate) async fn go(self) -> Result<LoginOutcome> {
         let outcome = self.attempt().await;
         let result = match &outcome {
             Ok(LoginOutcome::Admitted(_)) => "admitted",
@@ -130,7 +37,7 @@ impl Run {
             Ok(LoginOutcome::Superseded(_)) => Transition::Overtaken,
             Ok(LoginOutcome::Busy { .. }) | Err(_) => Transition::Busy,
         };
-        self.inner.events.emit(transition, |event| {
+        self.parts.events.emit(transition, |event| {
             event.uid = Some(self.login.uid.clone());
             event.device = Some(self.login.device.clone());
             match &outcome {
@@ -151,19 +58,19 @@ impl Run {
 
     async fn attempt(&self) -> Result<LoginOutcome> {
         let uid = &self.login.uid;
-        let inner = &self.inner;
+        let parts = &self.parts;
         let resume = self.resume()?;
-        let _place = match inner.admissions.enter(uid) {
+        let _place = match parts.admissions.enter(uid) {
             Ok(place) => place,
             Err(Throttled { scope, retry_after }) => {
                 meters::throttled(scope);
                 return Ok(LoginOutcome::Busy { retry_after });
             }
         };
-        if inner.draining.load(Ordering::Acquire) {
+        if parts.drain.takes_no_login() {
             return Ok(denied(Code::Draining, None));
         }
-        if let Some(profiles) = &inner.profiles {
+        if let Some(profiles) = &parts.profiles {
             let allowed = tokio::select! {
                 biased;
                 () = self.gone.cancelled() => return Ok(self.busy()),
@@ -174,15 +81,15 @@ impl Run {
             }
         }
         // However long that took: from here on others wait for this login.
-        let competing = inner.clock.now();
-        let Some(own) = inner.own.now() else {
+        let competing = parts.clock.now();
+        let Some(own) = parts.this.now() else {
             return Ok(denied(Code::NodeFenced, None));
         };
         let claim = self.claim(resume.as_ref());
         let entering = within(
-            &*inner.clock,
-            inner.timers.lock_wait,
-            inner.gates.enter(uid, &claim),
+            &*parts.clock,
+            parts.settings.timers.lock_wait,
+            parts.gates.enter(uid, &claim),
         );
         let mut pass = tokio::select! {
             biased;
@@ -193,9 +100,9 @@ impl Run {
                 Some(Ok(pass)) => pass,
             },
         };
-        let until = competing + inner.timers.lock_wait;
-        let may_wait = || inner.clock.now() < until && !self.gone.is_cancelled();
-        let idle = patiently(&*inner.clock, may_wait, || {
+        let until = competing + parts.settings.timers.lock_wait;
+        let may_wait = || parts.clock.now() < until && !self.gone.is_cancelled();
+        let idle = patiently(&*parts.clock, may_wait, || {
             self.idle_rivals(resume.as_ref())
         });
         let idle = idle.await?;
@@ -210,7 +117,7 @@ impl Run {
                     Err(error) => return Err(error),
                 },
             };
-            let locked = inner.clock.now();
+            let locked = parts.clock.now();
             let step = self
                 .under_lock(&own, &guard, &pass, resume.as_ref(), &idle)
                 .await;
@@ -220,10 +127,10 @@ impl Run {
                     tracing::warn!(?uid, %reason, "the account's lock was lost during a login");
                 }
                 metrics::histogram!("distlock_lock_hold_seconds")
-                    .record(inner.clock.now().since(locked).as_secs_f64());
+                    .record(parts.clock.now().since(locked).as_secs_f64());
             };
             match step {
-                Ok(Step::Granted(granted)) if inner.order == Order::TellUnderLock => {
+                Ok(Step::Granted(granted)) if parts.settings.order == Order::TellUnderLock => {
                     let outcome = Box::pin(self.confirm(*granted, pass)).await;
                     released.await;
                     return outcome;
@@ -249,7 +156,7 @@ impl Run {
     }
 
     fn claim(&self, resume: Option<&ResumeToken>) -> Claim {
-        let policy = &self.inner.policy;
+        let policy = &self.parts.settings.policy;
         Claim {
             slot: policy.slot_of(&self.login.class, &self.login.device),
             device: self.login.device.clone(),
@@ -270,44 +177,24 @@ impl Run {
     }
 
     async fn lock(&self, competing: Moment) -> Result<Guard> {
-        let inner = &self.inner;
-        let started = inner.clock.now();
-        let left = inner
+        let parts = &self.parts;
+        let started = parts.clock.now();
+        let left = parts
+            .settings
             .timers
             .lock_wait
             .saturating_sub(started.since(competing));
-        let guard = inner
+        let guard = parts
             .locker
             .lock_named(&self.login.uid.lock()?)
-            .ttl(inner.timers.lock_ttl)
+            .ttl(parts.settings.timers.lock_ttl)
             .wait(left)
             .give_up_when_unreachable()
-            .holder(inner.node.as_str())
+            .holder(parts.this.id.as_str())
             .acquire()
             .await?;
         metrics::histogram!("distlock_lock_wait_seconds")
-            .record(inner.clock.now().since(started).as_secs_f64());
+            .record(parts.clock.now().since(started).as_secs_f64());
         Ok(guard)
     }
-
-    pub(crate) fn busy(&self) -> LoginOutcome {
-        // Spread over a second: those who were turned away together do not come back together.
-        LoginOutcome::Busy {
-            retry_after: Duration::from_millis(200) + jitter(Duration::from_millis(800)),
-        }
-    }
-}
-
-pub(crate) fn denied(code: Code, by_device: Option<Device>) -> LoginOutcome {
-    LoginOutcome::Denied(Denied {
-        by_device,
-        ..Denied::new(code)
-    })
-}
-
-pub(crate) const fn overtaken(
-    by_device: Option<Device>,
-    r#gen: Option<Generation>,
-) -> LoginOutcome {
-    LoginOutcome::Superseded(Overtaken { by_device, r#gen })
 }

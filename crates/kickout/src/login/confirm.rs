@@ -6,9 +6,10 @@ use distlock_core::Result;
 
 use crate::{
     login::{
-        attempt::{LoginOutcome, Run, denied, overtaken},
+        context::Run,
         gate::Pass,
         grant::Granted,
+        outcome::{LoginOutcome, denied, overtaken},
     },
     model::{
         event::Transition,
@@ -27,7 +28,7 @@ use crate::{
 impl Run {
     /// After the lock: tells the older sessions, makes sure that this login is still the newest, and lets the client in.
     pub(crate) async fn confirm(&self, granted: Granted, pass: Pass) -> Result<LoginOutcome> {
-        let inner = &self.inner;
+        let parts = &self.parts;
         let uid = &self.login.uid;
         let Granted {
             live,
@@ -38,25 +39,32 @@ impl Run {
             pending,
         } = granted;
         // From here on, whatever goes wrong, dropping the session logs it out.
-        let mut session = Session::new(Arc::clone(inner), Arc::clone(&live), handouts);
+        let mut session = Session::new(
+            Arc::clone(&parts.logouts),
+            Arc::clone(&parts.ender),
+            Arc::clone(&live),
+            handouts,
+        );
         // The next login on this node may compete; it will find this one in the directory.
         drop(pass);
 
-        let (here, elsewhere): (Vec<_>, Vec<_>) =
-            pending.into_iter().partition(|it| inner.is_here(&it.key));
+        let (here, elsewhere): (Vec<_>, Vec<_>) = pending
+            .into_iter()
+            .partition(|it| parts.this.is_here(&it.key));
         for victim in &here {
-            if inner.apply(uid, victim) {
+            if parts.revoker.apply(uid, victim) {
                 self.took_over("local");
             }
         }
         let here: Vec<_> = here.into_iter().map(|it| it.key).collect();
         let mut gone = Vec::new();
         if !elsewhere.is_empty() {
-            gone = inner
+            gone = parts
+                .kicks
                 .kick_all(
                     uid,
                     &elsewhere,
-                    inner.timers.kick_budget,
+                    parts.settings.timers.kick_budget,
                     Some((r#gen, decided)),
                 )
                 .await;
@@ -70,12 +78,12 @@ impl Run {
             pending.any(|it| !here.contains(&it.key))
         };
         if !settled.as_ref().is_ok_and(|record| !pending(record)) {
-            inner.go_on_telling(uid);
+            parts.kicks.go_on_telling(uid);
         }
         let mut record = settled?;
         record.settle(|key| here.contains(key));
         self.settle_here(here);
-        if inner.confirm == Confirm::Strict {
+        if parts.settings.confirm == Confirm::Strict {
             let Some(now) = self.wait_for_all(&live, record).await? else {
                 return Ok(self.busy());
             };
@@ -88,7 +96,7 @@ impl Run {
         if record.slot_of(&live.key).is_none() && live.phase() == Phase::Pending {
             let by = record.slots.get(&live.slot).map(|it| it.device.clone());
             let notice = Offline::new(Code::Superseded).by(by, Some(record.r#gen));
-            inner.end(&live, notice, false, |_| {});
+            parts.ender.end(&live, notice, false, |_| {});
         }
         if let Err(notice) = live.activate() {
             return Ok(match notice.code {
@@ -97,8 +105,8 @@ impl Run {
             });
         }
         session.old_confirmed = record.revocations.is_empty();
-        inner.events.emit(Transition::Admitted, |event| {
-            event.of(&live);
+        parts.events.emit(Transition::Admitted, |event| {
+            live.describe(event);
             event.r#gen = Some(r#gen);
             event.result = Some(if session.old_confirmed {
                 "every older session is gone".into()
@@ -112,13 +120,13 @@ impl Run {
     /// What the directory says now, and takes these sessions out of it. The login was granted: it is not given up because the
     /// store is away for a moment, when older sessions may have been told to go already. With the node's lease it is void.
     async fn settle(&self, live: &Live, gone: &[SessionKey]) -> Result<UserRecord> {
-        let (inner, uid) = (&self.inner, &self.login.uid);
+        let (parts, uid) = (&self.parts, &self.login.uid);
         let may_wait = || live.incarnation.lease.is_valid() && !self.gone.is_cancelled();
-        let settled = patiently(&*inner.clock, may_wait, || async move {
+        let settled = patiently(&*parts.clock, may_wait, || async move {
             if gone.is_empty() {
-                Ok(inner.directory.read(uid).await?.record)
+                Ok(parts.directory.read(uid).await?.record)
             } else {
-                inner.settle(uid, gone).await
+                parts.removals.settle(uid, gone).await
             }
         });
         settled.await
@@ -129,11 +137,11 @@ impl Run {
         if gone.is_empty() {
             return;
         }
-        let (inner, uid) = (Arc::clone(&self.inner), self.login.uid.clone());
-        self.inner.spawn(async move {
-            if let Err(error) = inner.settle(&uid, &gone).await {
+        let (parts, uid) = (Arc::clone(&self.parts), self.login.uid.clone());
+        self.parts.tasks.spawn(async move {
+            if let Err(error) = parts.removals.settle(&uid, &gone).await {
                 tracing::warn!(?uid, %error, "the directory is told later that sessions are gone");
-                inner.go_on_telling(&uid);
+                parts.kicks.go_on_telling(&uid);
             }
         });
     }
@@ -145,19 +153,27 @@ impl Run {
         live: &Live,
         mut record: UserRecord,
     ) -> Result<Option<UserRecord>> {
-        let inner = &self.inner;
-        let until = inner.clock.now() + inner.timers.node_lease + inner.timers.kick_budget;
+        let parts = &self.parts;
+        let until = parts.clock.now()
+            + parts.settings.timers.node_lease
+            + parts.settings.timers.kick_budget;
         while !record.revocations.is_empty() {
-            if inner.clock.now() >= until || self.gone.is_cancelled() {
+            if parts.clock.now() >= until || self.gone.is_cancelled() {
                 return Ok(None);
             }
-            inner
+            parts
                 .clock
                 .sleep(Duration::from_millis(50) + jitter(Duration::from_millis(50)))
                 .await;
             let pending = record.revocations.clone();
-            let gone = inner
-                .kick_all(&self.login.uid, &pending, inner.timers.peer_deadline, None)
+            let gone = parts
+                .kicks
+                .kick_all(
+                    &self.login.uid,
+                    &pending,
+                    parts.settings.timers.peer_deadline,
+                    None,
+                )
                 .await;
             record = self.settle(live, &gone).await?;
         }
@@ -165,7 +181,7 @@ impl Run {
     }
 
     fn took_over(&self, path: &'static str) {
-        let time = self.inner.clock.now().since(self.started);
+        let time = self.parts.clock.now().since(self.started);
         metrics::histogram!("distlock_takeover_seconds", "path" => path).record(time.as_secs_f64());
     }
 }

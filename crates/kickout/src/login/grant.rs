@@ -8,8 +8,9 @@ use tokio::sync::mpsc;
 use crate::{
     directory::store::{Put, Seen},
     login::{
-        attempt::{LoginOutcome, RUNS, Run, denied, overtaken},
+        context::{RUNS, Run},
         gate::Pass,
+        outcome::{LoginOutcome, denied, overtaken},
     },
     model::{
         ban::Ban,
@@ -25,9 +26,9 @@ use crate::{
     session::{
         delivery::Handout,
         live::{Live, Phase},
-        logout::Grant,
+        removal::Grant,
     },
-    wait::{jitter, patiently},
+    wait::{jitter, patiently, wall_millis},
 };
 
 /// Over how long those come back who were turned away together.
@@ -63,8 +64,8 @@ impl Run {
         resume: Option<&ResumeToken>,
         idle: &Idle,
     ) -> Result<Step> {
-        let clock = &*self.inner.clock;
-        let until = clock.now() + self.inner.timers.lock_wait;
+        let clock = &*self.parts.clock;
+        let until = clock.now() + self.parts.settings.timers.lock_wait;
         for _ in 0..RUNS {
             // Unless the write was sent and its outcome is not known, nothing has happened.
             let step = patiently(
@@ -96,37 +97,40 @@ impl Run {
         let Login {
             uid, device, class, ..
         } = &self.login;
-        let inner = &self.inner;
-        let (seen, roster) = inner.directory.read_with_roster(uid).await?;
+        let parts = &self.parts;
+        let (seen, roster) = parts.directory.read_with_roster(uid).await?;
         let Seen {
             version,
             mut record,
             ..
         } = seen;
         // Other nodes may have written their sessions again before this one noticed.
-        inner.history.met(&guard.epoch());
-        inner.history.met_roster(roster.id);
-        if let Some(left) = inner.history.silent_for() {
+        parts.history.met(&guard.epoch());
+        parts.history.met_roster(roster.id);
+        if let Some(left) = parts.history.silent_for() {
             let retry_after = left + jitter(SPREAD);
             return Ok(Step::Answer(LoginOutcome::Busy { retry_after }));
         }
         // A store that has forgotten some of its records has forgotten sessions, too; those of this
         // node are known.
-        for live in inner.registry.of(uid) {
+        for live in parts.registry.of(uid) {
             if live.phase() == Phase::Active && live.is_missing_in(&record) {
                 record.restore(&live.slot, live.entry());
             }
         }
         let mut ended_ban = None;
         if let Some(mark) = record.ban.take() {
-            if let Some(ban) = inner.standing_ban(uid).await? {
+            if let Some(ban) = parts.bans.standing(uid).await? {
                 return Ok(Step::Answer(banned(&ban)));
             }
             ended_ban = Some(mark);
         }
         // The account's lock is held: a lease that is hard to ask about must not hold it much longer.
-        let limit = inner.timers.peer_deadline;
-        let dead = inner.dead_among(record.incarnations(), limit).await;
+        let limit = parts.settings.timers.peer_deadline;
+        let dead = parts
+            .liveness
+            .dead_among(record.incarnations(), limit)
+            .await;
         let is_dead = |node: &NodeId, boot| dead.contains(&(node.clone(), boot));
         if let Some(resume) = resume
             && !resume.is_current(&record)
@@ -141,12 +145,12 @@ impl Run {
         }
 
         let newcomer = self.newcomer(resume);
-        let decision = match inner.policy.decide(&record, &newcomer, idle) {
+        let decision = match parts.settings.policy.decide(&record, &newcomer, idle) {
             Ok(decision) => decision,
             Err(full) => return Ok(Step::Answer(denied(Code::Denied, full.by))),
         };
         let key = SessionKey {
-            node: inner.node.clone(),
+            node: parts.this.id.clone(),
             boot: own.boot,
             session: SessionId::random(),
         };
@@ -155,7 +159,7 @@ impl Run {
             r#gen: Generation::default(),
             device: device.clone(),
             class: class.clone(),
-            since: inner.wall_millis(),
+            since: wall_millis(&*parts.clock),
         };
         let (r#gen, removed) = record.grant(
             decision.slot.clone(),
@@ -182,10 +186,10 @@ impl Run {
         let acks = self.login.acks;
         let (live, handouts) = Live::new(uid.clone(), decision.slot, entry, acks, own.clone());
         let live = Arc::new(live);
-        live.hear(inner.clock.now());
+        live.hear(parts.clock.now());
         live.listing(r#gen);
         // Before the write, so that a kick that follows it at once finds the session.
-        inner.registry.insert(Arc::clone(&live));
+        parts.registry.insert(Arc::clone(&live));
         let landed = |now: &UserRecord| {
             if now.slot_of(&key).is_some() {
                 Some(Put::Stored)
@@ -197,21 +201,21 @@ impl Run {
         };
         // Without the store the account's lock ends, and then others decide.
         let may_wait = || guard.is_valid();
-        let put = inner
+        let put = parts
             .directory
             .put(uid, version, &record, landed, may_wait)
             .await;
         match put {
             Ok(Put::Stored) => {
                 if let Some(ban) = ended_ban {
-                    inner.ban_has_ended(uid, &ban).await;
+                    parts.bans.ended(uid, &ban).await;
                 }
-                inner.events.emit(Transition::Granted, |event| {
-                    event.of(&live);
+                parts.events.emit(Transition::Granted, |event| {
+                    live.describe(event);
                     event.token = Some(guard.token().get());
                 });
                 for victim in &removed {
-                    inner
+                    parts
                         .events
                         .emit(Transition::Revoked, |event| event.revocation(uid, victim));
                 }
@@ -219,26 +223,26 @@ impl Run {
                     live,
                     handouts,
                     r#gen,
-                    decided: inner.clock.now(),
+                    decided: parts.clock.now(),
                     removed,
                     pending: record.revocations,
                 })))
             }
             Ok(Put::Conflict) => {
-                inner.discard(&live);
+                parts.logouts.discard(&live);
                 self.write_given_up(guard, "the record had changed");
                 Ok(Step::Again)
             }
             Ok(Put::Overtaken) => {
-                inner.discard(&live);
+                parts.logouts.discard(&live);
                 Ok(Step::Answer(overtaken(None, None)))
             }
             Err(error) => {
                 if error.did_not_happen() {
-                    inner.discard(&live);
+                    parts.logouts.discard(&live);
                 } else {
                     // The logout tries until it knows, and until the write cannot arrive any more.
-                    inner.retire_granted(&live, Grant::InFlight).await;
+                    parts.logouts.retire_granted(&live, Grant::InFlight).await;
                 }
                 Err(error)
             }
@@ -248,7 +252,7 @@ impl Run {
 
 impl Run {
     fn write_given_up(&self, guard: &Guard, why: &str) {
-        let events = &self.inner.events;
+        let events = &self.parts.events;
         events.emit(Transition::WriteGivenUp, |event| {
             event.uid = Some(self.login.uid.clone());
             event.device = Some(self.login.device.clone());

@@ -1,9 +1,8 @@
 //! The request of a login, and the reasons why a login ends without a session.
 
-use serde::{Deserialize, Serialize};
-
 use crate::model::{
     ident::{Class, Device, Generation, Uid},
+    intent::Intent,
     notice::Code,
 };
 
@@ -23,20 +22,6 @@ pub struct Login {
     pub resume: Option<String>,
     /// Whether the client acknowledges messages.
     pub acks: bool,
-}
-
-/// What a client wants from a login.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Intent {
-    /// Log in by the rules of the policy.
-    #[default]
-    Login,
-    /// Come back as the session it was, unless somebody else logged in since.
-    Resume,
-    /// Take over, also under a policy that would deny.
-    Takeover,
 }
 
 /// Why a login was denied.

@@ -3,6 +3,7 @@
 pub(crate) mod ban;
 pub(crate) mod event;
 pub(crate) mod ident;
+pub(crate) mod intent;
 pub(crate) mod login;
 pub(crate) mod node;
 pub(crate) mod notice;

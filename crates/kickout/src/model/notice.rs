@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     ident::{Device, Generation},
-    login::Intent,
+    intent::Intent,
 };
 
 /// Why a session ends. The numbers are part of the protocol.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     ident::{Class, Device, SessionId, SessionKey},
-    login::Intent,
+    intent::Intent,
     notice::Code,
     record::{Slot, SlotEntry, UserRecord},
 };

@@ -5,6 +5,18 @@ use std::time::Duration;
 use distlock_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::model::policy::Policy;
+
+/// The settings of one flow. They never change while it runs.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) policy: Policy,
+    pub(crate) confirm: Confirm,
+    pub(crate) route: RouteMode,
+    pub(crate) order: Order,
+    pub(crate) timers: Timers,
+}
+
 /// The times of the flow. Every wait goes through the store's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

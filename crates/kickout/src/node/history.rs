@@ -12,20 +12,15 @@ use distlock_core::{Clock, Epoch, LockInfo, Locker, Moment, Result};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::{
-    directory::store::Directory,
-    model::{ident::NodeId, roster::Roster},
-    node::keeper::Own,
-};
+use crate::{directory::store::Directory, model::roster::Roster, node::this_node::ThisNode};
 
 #[derive(Debug)]
 pub(crate) struct History {
-    node: NodeId,
     /// Within a node lease every node has noticed that the history is another one, and has written
     /// its sessions again, or has ended them.
     node_lease: Duration,
     clock: Arc<dyn Clock>,
-    own: Arc<Own>,
+    this: Arc<ThisNode>,
     locker: Locker,
     directory: Arc<Directory>,
     state: Mutex<State>,
@@ -44,17 +39,15 @@ struct State {
 
 impl History {
     pub(crate) fn new(
-        node: NodeId,
-        own: Arc<Own>,
+        this: Arc<ThisNode>,
         node_lease: Duration,
         locker: Locker,
         directory: Arc<Directory>,
     ) -> Self {
         Self {
-            node,
             node_lease,
             clock: locker.clock(),
-            own,
+            this,
             locker,
             directory,
             state: Mutex::default(),
@@ -85,13 +78,13 @@ impl History {
 
     /// This node's own lease, as others see it.
     pub(crate) async fn own_lease(&self) -> Result<LockInfo> {
-        self.locker.inspect(self.node.lock()?).await
+        self.locker.inspect(self.this.id.lock()?).await
     }
 
     /// For how long it means nothing that something is missing from the store. A store that was
     /// emptied knows nothing of this node's own lease, or has another roster.
     pub(crate) async fn forgotten_for(&self) -> Result<Option<Duration>> {
-        if self.silent_for().is_none() && self.own.now().is_some() {
+        if self.silent_for().is_none() && self.this.now().is_some() {
             let (own, roster) = tokio::join!(self.own_lease(), self.roster());
             roster?;
             if own?.held.is_none() {
@@ -122,7 +115,7 @@ impl History {
         state.silent = Some(self.clock.now() + no_logins_for);
         drop(state);
         self.forgot.notify_one();
-        tracing::warn!(node = %self.node, ?no_logins_for, "{why}: sessions may be missing from the directory");
+        tracing::warn!(node = %self.this.id, ?no_logins_for, "{why}: sessions may be missing from the directory");
     }
 
     /// For how long nothing may be granted.

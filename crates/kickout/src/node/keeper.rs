@@ -3,26 +3,32 @@
 //! under a higher boot number.
 
 use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
     time::Duration,
 };
 
-use distlock_core::{Capabilities, Guard, LossReason, Result};
-use tokio::sync::watch;
+use distlock_core::{Capabilities, Clock, Guard, Locker, LossReason, Result};
 
 use crate::{
-    flow::Inner,
+    directory::store::Directory,
+    events::Events,
     model::{
         event::Transition,
         ident::{Boot, SessionId},
         node::{NodeMeta, NodeState},
         notice::{Code, Offline},
+        settings::Settings,
     },
-    node::lease::{Incarnation, Lease, is_missing},
+    node::{
+        drain::Drain,
+        history::History,
+        lease::{Incarnation, Lease, is_missing},
+        roster::RosterKeeper,
+        this_node::ThisNode,
+    },
+    session::{end::SessionEnder, registry::Registry},
+    tasks::Tasks,
     wait::{jitter, patiently, within},
 };
 
@@ -40,50 +46,28 @@ const SILENCE: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub(crate) struct Own {
-    /// The present incarnation; `None` while the node is fenced.
-    present: watch::Sender<Option<Incarnation>>,
-    newest: AtomicU64,
+pub(crate) struct LeaseKeeper {
+    pub(crate) this: Arc<ThisNode>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) locker: Locker,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) history: Arc<History>,
+    pub(crate) roster: Arc<RosterKeeper>,
+    pub(crate) drain: Arc<Drain>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) ender: Arc<SessionEnder>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) tasks: Arc<Tasks>,
 }
 
-impl Own {
-    pub(crate) fn new() -> Self {
-        Self {
-            present: watch::Sender::new(None),
-            newest: AtomicU64::new(0),
-        }
-    }
-
-    /// The incarnation, if its lease is valid at this moment.
-    pub(crate) fn now(&self) -> Option<Incarnation> {
-        let present = self.present.borrow().clone();
-        present.filter(|own| own.lease.is_valid())
-    }
-
-    /// The last incarnation that this process was, also while it is fenced.
-    pub(crate) fn newest(&self) -> Boot {
-        Boot::new(self.newest.load(Ordering::Acquire))
-    }
-
-    fn become_one(&self, own: Incarnation) {
-        self.newest.store(own.boot.get(), Ordering::Release);
-        self.present.send_replace(Some(own));
-    }
-
-    fn end(&self) {
-        if let Some(own) = self.present.send_replace(None) {
-            own.lease.give_up();
-        }
-    }
-}
-
-impl Inner {
+impl LeaseKeeper {
     /// Takes the node's lease, as a new incarnation.
     pub(crate) async fn join(&self) -> Result<Guard> {
         let guard = self.take_lease(None).await?;
         let boot = Boot::new(guard.token().get());
         self.events.set_boot(boot);
-        self.own.become_one(Incarnation {
+        self.this.become_one(Incarnation {
             boot,
             lease: Lease::new(Arc::clone(&self.clock), guard.watch()),
         });
@@ -98,10 +82,10 @@ impl Inner {
     /// holds it for a while, so this waits for that long.
     async fn take_lease(&self, boot: Option<Boot>) -> Result<Guard> {
         let meta = NodeMeta {
-            addr: self.advertise.clone(),
+            addr: self.this.advertise.clone(),
             state: NodeState::Up,
-            front: self.front.clone(),
-            policy: Some(self.policy.to_string()),
+            front: self.this.front.clone(),
+            policy: Some(self.settings.policy.to_string()),
             boot,
         };
         let meta = serde_json::to_string(&meta).map_err(|error| {
@@ -111,21 +95,21 @@ impl Inner {
             )
             .caused_by(error)
         })?;
-        let lease = self.timers.node_lease;
+        let lease = self.settings.timers.node_lease;
         let longest = longest_after_death(self.locker.capabilities(), lease);
-        let name = self.node.lock()?;
+        let name = self.this.id.lock()?;
         let taking = self
             .locker
             .lock_named(&name)
             .ttl(lease)
             .wait(longest + Duration::from_secs(1))
-            .holder(self.node.as_str())
+            .holder(self.this.id.as_str())
             .meta(meta)
             .acquire();
         let say_why = async {
             self.clock.sleep(SILENCE).await;
             tracing::warn!(
-                node = %self.node,
+                node = %self.this.id,
                 at_most = ?longest,
                 "the lease under this node's name cannot be had yet: its predecessor's is not over, another node has the \
                  name, or the store does not answer"
@@ -141,8 +125,8 @@ impl Inner {
     }
 
     async fn enlist_now(&self) {
-        if let Err(error) = self.enlist().await {
-            tracing::warn!(node = %self.node, %error, "the node is put on the roster later");
+        if let Err(error) = self.roster.enlist().await {
+            tracing::warn!(node = %self.this.id, %error, "the node is put on the roster later");
         }
     }
 
@@ -150,8 +134,11 @@ impl Inner {
     /// anybody in until all of it is written again, so the sessions go on. `None` where it was lost
     /// otherwise, or where there is not the time to write them before others go on.
     async fn take_again(&self, reason: LossReason) -> Option<Guard> {
-        let own = self.own.now().filter(|_| is_missing(reason))?;
-        let limit = own.lease.remaining().saturating_sub(self.timers.tick());
+        let own = self.this.now().filter(|_| is_missing(reason))?;
+        let limit = own
+            .lease
+            .remaining()
+            .saturating_sub(self.settings.timers.tick());
         let taking = async {
             let may_wait = || own.lease.is_valid();
             let forgot = patiently(&*self.clock, may_wait, || self.has_forgotten(&own.lease));
@@ -169,15 +156,15 @@ impl Inner {
         let guard = match within(&*self.clock, limit, taking).await? {
             Ok(guard) => guard?,
             Err(error) => {
-                tracing::warn!(node = %self.node, %error, "node cannot take its lease again");
+                tracing::warn!(node = %self.this.id, %error, "node cannot take its lease again");
                 return None;
             }
         };
         let listing = async {
             self.enlist_now().await;
-            self.drain_again().await;
+            self.drain.publish_again().await;
         };
-        within(&*self.clock, self.timers.peer_deadline, listing).await;
+        within(&*self.clock, self.settings.timers.peer_deadline, listing).await;
         Some(guard)
     }
 
@@ -200,12 +187,12 @@ impl Inner {
         loop {
             let reason = tokio::select! {
                 biased;
-                () = self.stop.cancelled() => break,
+                () = self.tasks.stop.cancelled() => break,
                 reason = guard.lost() => reason,
             };
             let again = tokio::select! {
                 biased;
-                () = self.stop.cancelled() => break,
+                () = self.tasks.stop.cancelled() => break,
                 again = self.take_again(reason) => again,
             };
             if let Some(again) = again {
@@ -217,48 +204,65 @@ impl Inner {
             guard = loop {
                 tokio::select! {
                     biased;
-                    () = self.stop.cancelled() => return,
+                    () = self.tasks.stop.cancelled() => return,
                     joined = self.join() => match joined {
                         Ok(guard) => {
-                            self.drain_again().await;
+                            self.drain.publish_again().await;
                             break guard;
                         }
-                        Err(error) => tracing::warn!(node = %self.node, %error, "node cannot take its lease"),
+                        Err(error) => tracing::warn!(node = %self.this.id, %error, "node cannot take its lease"),
                     },
                 }
                 tokio::select! {
                     biased;
-                    () = self.stop.cancelled() => return,
+                    () = self.tasks.stop.cancelled() => return,
                     () = self.clock.sleep(REJOIN_PAUSE + jitter(REJOIN_PAUSE)) => {}
                 }
             };
         }
         for live in self.registry.all() {
-            self.end(&live, Offline::new(Code::Draining), true, |_| {});
+            self.ender
+                .end(&live, Offline::new(Code::Draining), true, |_| {});
         }
-        self.own.end();
+        self.this.end();
         // A lease that ended by itself is as good.
         let _ = guard.release().await;
         self.events.emit(Transition::NodeDown, |_| {});
     }
 
+    /// This node has shut down, and nothing of it is left.
+    pub(crate) async fn leave_roster(&self) {
+        let own = self.this.newest();
+        let left = async {
+            if self.drain.is_on() {
+                self.directory.drop_drain_mark(&self.this.id, own).await?;
+            }
+            self.roster
+                .strike(&BTreeSet::from([(self.this.id.clone(), own)]))
+                .await
+        };
+        if let Err(error) = left.await {
+            tracing::debug!(node = %self.this.id, %error, "the node is taken off the roster later");
+        }
+    }
+
     /// Tells the clients of an incarnation that lost its lease. Its sessions can neither send nor
     /// receive any more: they check the lease themselves.
     async fn fence(&self, reason: &str) {
-        self.own.end();
+        self.this.end();
         metrics::counter!("distlock_self_fence_total").increment(1);
-        tracing::error!(node = %self.node, reason, "node lost its lease and ends its sessions");
+        tracing::error!(node = %self.this.id, reason, "node lost its lease and ends its sessions");
         self.events.emit(Transition::NodeFenced, |event| {
             event.result = Some(reason.to_owned());
         });
         let mut over = HashMap::new();
         let looking = self.look_who_is_over(&mut over);
-        within(&*self.clock, self.timers.peer_deadline, looking).await;
+        within(&*self.clock, self.settings.timers.peer_deadline, looking).await;
         for live in self.registry.all() {
             let notice = over
                 .remove(&live.key.session)
                 .unwrap_or_else(|| Offline::new(Code::NodeFenced));
-            self.end(&live, notice, false, |_| {});
+            self.ender.end(&live, notice, false, |_| {});
         }
     }
 

@@ -1,19 +1,21 @@
 //! Which incarnations of other nodes are alive, and where to reach them.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use distlock_core::{Clock, Error, ErrorKind, Locker, Moment, Result};
+use futures_util::future::join_all;
 
 use crate::{
     model::{
         ident::{Boot, NodeId},
         node::{NodeAddress, read_lease},
     },
-    node::history::History,
+    node::{history::History, this_node::ThisNode},
+    wait::within,
 };
 
 /// Longest time that an answer about a node is gone by. Short beside every lease, long beside a
@@ -34,6 +36,7 @@ pub(crate) enum Standing {
 
 #[derive(Debug)]
 pub(crate) struct Nodes {
+    this: Arc<ThisNode>,
     history: Arc<History>,
     locker: Locker,
     clock: Arc<dyn Clock>,
@@ -51,12 +54,14 @@ struct Known {
 
 impl Nodes {
     pub(crate) fn new(
+        this: Arc<ThisNode>,
         history: Arc<History>,
         locker: Locker,
         clock: Arc<dyn Clock>,
         node_lease: Duration,
     ) -> Self {
         Self {
+            this,
             history,
             locker,
             clock,
@@ -65,10 +70,36 @@ impl Nodes {
         }
     }
 
-    /// How the incarnation stands that a record names. The record must have been read before.
-    ///
-    /// Errors mean "not known", never "dead".
-    pub(crate) async fn standing(&self, node: &NodeId, boot: Boot) -> Result<Standing> {
+    /// How the incarnation stands that a record names. The record must have been read before. Errors mean "not known".
+    pub(crate) async fn of(&self, node: &NodeId, boot: Boot) -> Result<Standing> {
+        if *node == self.this.id
+            && let Some(own) = self.this.now()
+            && boot <= own.boot
+        {
+            return Ok(if boot == own.boot {
+                Standing::Up(self.this.address(boot))
+            } else {
+                Standing::Dead
+            });
+        }
+        self.of_other(node, boot).await
+    }
+
+    /// The dead ones among these incarnations. What cannot be asked, or does not answer within
+    /// `limit`, counts as alive.
+    pub(crate) async fn dead_among(
+        &self,
+        incarnations: Vec<(NodeId, Boot)>,
+        limit: Duration,
+    ) -> BTreeSet<(NodeId, Boot)> {
+        let asking = incarnations.into_iter().map(async |(node, boot)| {
+            let standing = within(&*self.clock, limit, self.of(&node, boot)).await;
+            matches!(standing, Some(Ok(Standing::Dead))).then_some((node, boot))
+        });
+        join_all(asking).await.into_iter().flatten().collect()
+    }
+
+    async fn of_other(&self, node: &NodeId, boot: Boot) -> Result<Standing> {
         if let Some(standing) = self.remembered(node, boot) {
             return Ok(standing);
         }
@@ -148,7 +179,7 @@ mod tests {
     use distlock_memory::Memory;
 
     use super::*;
-    use crate::{directory::store::Directory, node::keeper::Own};
+    use crate::directory::store::Directory;
 
     #[tokio::test]
     async fn nodes_of_long_ago_are_forgotten() {
@@ -157,13 +188,24 @@ mod tests {
         let clock = ManualClock::new();
         let (own, lease) = (NodeId::new("n1").unwrap(), Duration::from_secs(9));
         let directory = Directory::new(memory.records(), Arc::new(clock.clone()));
-        let fenced = Arc::new(Own::new());
-        let history = History::new(own, fenced, lease, locker.clone(), Arc::new(directory));
-        let nodes = Nodes::new(Arc::new(history), locker, Arc::new(clock.clone()), lease);
+        let fenced = Arc::new(ThisNode::new(own, String::new(), None));
+        let history = History::new(
+            Arc::clone(&fenced),
+            lease,
+            locker.clone(),
+            Arc::new(directory),
+        );
+        let nodes = Nodes::new(
+            fenced,
+            Arc::new(history),
+            locker,
+            Arc::new(clock.clone()),
+            lease,
+        );
         for pod in 0..100 {
             let pod = NodeId::new(format!("pod-{pod}")).unwrap();
             for _ in 0..2 {
-                let standing = nodes.standing(&pod, Boot::new(1)).await.unwrap();
+                let standing = nodes.of(&pod, Boot::new(1)).await.unwrap();
                 assert_eq!(standing, Standing::Dead);
             }
             clock.advance(FORGOTTEN / 2);

@@ -6,3 +6,4 @@ pub(crate) mod keeper;
 pub(crate) mod lease;
 pub(crate) mod liveness;
 pub(crate) mod roster;
+pub(crate) mod this_node;

@@ -4,16 +4,18 @@
 
 use std::collections::BTreeSet;
 
-use distlock_core::{Error, Result, Store};
+use distlock_core::{Error, Locker, Result, Store};
 use futures_util::future::join_all;
+use std::sync::Arc;
 
 use crate::{
     directory::store::Directory,
-    flow::Inner,
     model::{
         ident::{Boot, NodeId},
         node::{NodeInfo, NodeState, read_lease},
+        settings::Settings,
     },
+    node::{history::History, liveness::Nodes, this_node::ThisNode},
 };
 
 /// Takes a node off the roster that is gone for good, and left nothing behind: a node that shuts down does it itself.
@@ -29,22 +31,17 @@ pub async fn forget_node(store: &Store, node: &NodeId) -> Result<()> {
     forgetting.await.map(drop)
 }
 
-impl Inner {
-    /// This node has shut down, and nothing of it is left.
-    pub(crate) async fn leave_the_roster(&self) {
-        let own = self.own.newest();
-        let left = async {
-            if self.drain.is_on() {
-                self.directory.drop_drain_mark(&self.node, own).await?;
-            }
-            self.strike(&BTreeSet::from([(self.node.clone(), own)]))
-                .await
-        };
-        if let Err(error) = left.await {
-            tracing::debug!(node = %self.node, %error, "the node is taken off the roster later");
-        }
-    }
+#[derive(Debug)]
+pub(crate) struct RosterKeeper {
+    pub(crate) this: Arc<ThisNode>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) locker: Locker,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) history: Arc<History>,
+    pub(crate) liveness: Arc<Nodes>,
+}
 
+impl RosterKeeper {
     /// Puts the nodes that hold a lease on the roster: this one, and with it those of the version
     /// before, which do not do it themselves.
     pub(crate) async fn enlist(&self) -> Result<()> {
@@ -67,8 +64,8 @@ impl Inner {
         });
         let roster = enlisting.await?.id;
         self.history.met_roster(roster);
-        if let Some(own) = self.own.now()
-            && there.contains(&(self.node.clone(), own.boot))
+        if let Some(own) = self.this.now()
+            && there.contains(&(self.this.id.clone(), own.boot))
         {
             own.lease.enlisted(roster);
         }
@@ -77,19 +74,22 @@ impl Inner {
 
     /// Those of the roster whose lease has ended. Puts this incarnation there if the store forgot
     /// it.
-    pub(crate) async fn dead_on_the_roster(&self) -> Result<BTreeSet<(NodeId, Boot)>> {
+    pub(crate) async fn dead(&self) -> Result<BTreeSet<(NodeId, Boot)>> {
         let roster = self.history.roster().await?;
         let there: Vec<_> = roster
             .nodes
             .into_iter()
             .flat_map(|(node, boots)| boots.into_iter().map(move |boot| (node.clone(), boot)))
             .collect();
-        if let Some(own) = self.own.now().map(|own| own.boot)
-            && !there.contains(&(self.node.clone(), own))
+        if let Some(own) = self.this.now().map(|own| own.boot)
+            && !there.contains(&(self.this.id.clone(), own))
         {
             self.enlist().await?;
         }
-        Ok(self.dead_among(there, self.timers.lock_ttl).await)
+        Ok(self
+            .liveness
+            .dead_among(there, self.settings.timers.lock_ttl)
+            .await)
     }
 
     /// The nodes that hold their lease, by name.
@@ -131,10 +131,10 @@ impl Inner {
     /// Names a node whose policy is another one: the two would decide differently about the same
     /// account.
     fn compare_policy(&self, other: &NodeId, policy: &str) {
-        let own = self.policy.to_string();
+        let own = self.settings.policy.to_string();
         if policy != own {
             tracing::error!(
-                node = %self.node, policy = own, %other, others_policy = policy,
+                node = %self.this.id, policy = own, %other, others_policy = policy,
                 "nodes of one store have different policies"
             );
         }

@@ -1,24 +1,29 @@
 //! Routing: where an account's sessions live, and handing them a message.
 
-use std::{cmp::Reverse, fmt};
+use std::{cmp::Reverse, fmt, sync::Arc};
 
-use distlock_core::{Guard, Result};
+use distlock_core::{Clock, Guard, Locker, Result};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::error::TrySendError;
 
 use crate::{
-    flow::{Inner, KickOut},
+    directory::store::Directory,
+    events::Events,
     model::{
         event::Transition,
         ident::{Class, Device, Generation, SessionKey, Uid},
         node::NodeAddress,
         record::Slot,
         request::{DeliverRequest, DeliverResult, Message, PeerError},
-        settings::RouteMode,
+        settings::{RouteMode, Settings},
     },
-    node::liveness::Standing,
-    session::{delivery::Handout, live::Phase},
+    node::{
+        liveness::{Nodes, Standing},
+        this_node::ThisNode,
+    },
+    peer::caller::Caller,
+    session::{delivery::Handout, live::Phase, registry::Registry},
 };
 
 /// How often a message is sent on after it met a session that was not current any more.
@@ -101,43 +106,24 @@ impl fmt::Display for Receipt {
     }
 }
 
-impl KickOut {
-    /// Where the account's newest session lives, by a linearizable read; `None` when nobody is
-    /// logged in. Sessions of dead nodes do not count.
-    ///
-    /// # Errors
-    /// Failures of the store.
-    ///
-    /// # Cancel safety
-    /// Safe.
-    pub async fn route(&self, uid: &Uid) -> Result<Option<Location>> {
-        let current = self.inner.locate(uid).await?;
-        Ok(current.into_iter().next().map(|(_, location)| location))
-    }
+/// Finds the sessions of an account and hands them messages.
+#[derive(Debug)]
+pub(crate) struct Router {
+    pub(crate) this: Arc<ThisNode>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) locker: Locker,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) liveness: Arc<Nodes>,
+    pub(crate) peers: Arc<Caller>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) events: Arc<Events>,
+}
 
-    /// Where the sessions live that a message addresses, the newest first, as
-    /// [`route`](Self::route) does.
-    ///
-    /// # Errors
-    /// Failures of the store.
-    ///
-    /// # Cancel safety
-    /// Safe.
-    pub async fn addressed(&self, uid: &Uid, message: &Message) -> Result<Vec<Location>> {
-        let current = self.inner.addressed(uid, message).await?;
-        Ok(current.into_iter().map(|(_, location)| location).collect())
-    }
-
-    /// Delivers a message to every current session that it addresses, wherever those live, at the
-    /// same time. Answers what became of it at each; nothing when no such session is there.
-    ///
-    /// # Errors
-    /// Failures of the store before anything was delivered; [`ErrorKind::Timeout`](distlock_core::ErrorKind::Timeout) when the locked mode did not get the lock.
-    ///
-    /// # Cancel safety
-    /// Dropping it leaves the outcome unknown.
-    pub async fn deliver(&self, uid: &Uid, message: Message) -> Result<Vec<Receipt>> {
-        let receipts = self.inner.deliver(uid, &message).await?;
+impl Router {
+    /// Delivers a message to every current session that it addresses, and records the outcome of each.
+    pub(crate) async fn deliver(&self, uid: &Uid, message: Message) -> Result<Vec<Receipt>> {
+        let receipts = self.deliver_by_mode(uid, &message).await?;
         let id = &message.id;
         for receipt in &receipts {
             let transition = if receipt.delivery.is_done() {
@@ -145,7 +131,7 @@ impl KickOut {
             } else {
                 Transition::Undelivered
             };
-            self.inner.events.emit(transition, |event| {
+            self.events.emit(transition, |event| {
                 event.uid = Some(uid.clone());
                 event.message = Some(id.clone());
                 event.about(&receipt.location.key);
@@ -156,7 +142,7 @@ impl KickOut {
             });
         }
         if receipts.is_empty() {
-            self.inner.events.emit(Transition::Undelivered, |event| {
+            self.events.emit(Transition::Undelivered, |event| {
                 event.uid = Some(uid.clone());
                 event.message = Some(id.clone());
                 event.result = Some(format!("message {id} reached nobody"));
@@ -165,33 +151,12 @@ impl KickOut {
         Ok(receipts)
     }
 
-    /// Puts on record that a message was kept until its account logs in, or the device that it is
-    /// for.
-    pub fn stored(&self, uid: &Uid, message: &Message) {
-        self.inner.events.emit(Transition::Stored, |event| {
-            event.uid = Some(uid.clone());
-            event.device.clone_from(&message.to_device);
-            event.message = Some(message.id.clone());
-        });
-    }
-
-    /// A delivery from another node: accepted only for the session that is active here, exactly, and within the node's lease.
-    /// Ends when the session's connection took the message, or after `request.within` at the latest.
-    ///
-    /// # Cancel safety
-    /// Dropping it leaves the outcome unknown.
-    pub async fn handle_deliver(&self, request: DeliverRequest) -> DeliverResult {
-        self.inner.deliver_here(request).await
-    }
-}
-
-impl Inner {
     /// The account's current sessions and their slots, the newest first.
-    async fn locate(&self, uid: &Uid) -> Result<Vec<(Slot, Location)>> {
+    pub(crate) async fn locate(&self, uid: &Uid) -> Result<Vec<(Slot, Location)>> {
         let record = self.directory.read(uid).await?.record;
         let mut current = Vec::new();
         for (slot, entry) in record.slots {
-            match self.standing(&entry.key.node, entry.key.boot).await? {
+            match self.liveness.of(&entry.key.node, entry.key.boot).await? {
                 Standing::Dead => {}
                 Standing::Up(NodeAddress { addr, .. }) => {
                     let location = Location {
@@ -209,14 +174,18 @@ impl Inner {
         Ok(current)
     }
 
-    async fn addressed(&self, uid: &Uid, message: &Message) -> Result<Vec<(Slot, Location)>> {
+    pub(crate) async fn addressed(
+        &self,
+        uid: &Uid,
+        message: &Message,
+    ) -> Result<Vec<(Slot, Location)>> {
         let mut current = self.locate(uid).await?;
         current.retain(|(_, it)| message.addresses(&it.device, &it.class));
         Ok(current)
     }
 
-    async fn deliver(&self, uid: &Uid, message: &Message) -> Result<Vec<Receipt>> {
-        let guard = match self.route {
+    async fn deliver_by_mode(&self, uid: &Uid, message: &Message) -> Result<Vec<Receipt>> {
+        let guard = match self.settings.route {
             RouteMode::Fenced => None,
             RouteMode::Locked => Some(self.lock_to_route(uid).await?),
         };
@@ -231,10 +200,10 @@ impl Inner {
     async fn lock_to_route(&self, uid: &Uid) -> Result<Guard> {
         self.locker
             .lock_named(&uid.lock()?)
-            .ttl(self.timers.lock_ttl)
-            .wait(self.timers.lock_wait)
+            .ttl(self.settings.timers.lock_ttl)
+            .wait(self.settings.timers.lock_wait)
             .give_up_when_unreachable()
-            .holder(self.node.as_str())
+            .holder(self.this.id.as_str())
             .acquire()
             .await
     }
@@ -288,9 +257,9 @@ impl Inner {
             uid.clone(),
             location.key.clone(),
             message.clone(),
-            self.timers.peer_deadline,
+            self.settings.timers.peer_deadline,
         );
-        let answer = if location.key.node == self.node {
+        let answer = if location.key.node == self.this.id {
             Ok(self.deliver_here(request).await)
         } else {
             let to = NodeAddress {
@@ -299,15 +268,15 @@ impl Inner {
                 addr: location.addr.clone(),
             };
             // The target answers within its own limit, twice at most; the rest is for the way.
-            let deadline = self.timers.peer_deadline * 3;
-            self.caller.deliver(&to, request, deadline).await
+            let deadline = self.settings.timers.peer_deadline * 3;
+            self.peers.deliver(&to, request, deadline).await
         };
         match answer {
             Ok(DeliverResult::Delivered) => Delivery::Delivered,
             Ok(DeliverResult::Written) => Delivery::Written,
             Ok(DeliverResult::Unacknowledged) => Delivery::Unacknowledged,
             Ok(DeliverResult::NotCurrent) | Err(PeerError::NotSent(_)) => {
-                self.nodes.doubt(&location.key.node);
+                self.liveness.doubt(&location.key.node);
                 Delivery::Missed
             }
             Ok(DeliverResult::Full) => Delivery::Failed("the receiver's queue is full".into()),
@@ -315,13 +284,13 @@ impl Inner {
                 Delivery::Failed("the receiver's connection did not take it in time".into())
             }
             Err(PeerError::Unknown(why)) => {
-                self.nodes.doubt(&location.key.node);
+                self.liveness.doubt(&location.key.node);
                 Delivery::Failed(why)
             }
         }
     }
 
-    async fn deliver_here(&self, request: DeliverRequest) -> DeliverResult {
+    pub(crate) async fn deliver_here(&self, request: DeliverRequest) -> DeliverResult {
         let live = self
             .registry
             .get(&request.uid, &request.key)

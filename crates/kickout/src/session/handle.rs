@@ -5,7 +5,6 @@ use std::{fmt, sync::Arc};
 use tokio::sync::{Mutex, mpsc};
 
 use crate::{
-    flow::Inner,
     model::{
         event::Transition,
         ident::{Class, Device, Generation, SessionKey, Uid},
@@ -14,8 +13,9 @@ use crate::{
     },
     session::{
         delivery::{Handout, Outgoing},
+        end::SessionEnder,
         live::{Live, Phase},
-        logout::LoggedOut,
+        logout::{LoggedOut, Logouts},
     },
 };
 
@@ -26,7 +26,8 @@ use crate::{
 /// Dropping it logs out in the background.
 #[must_use = "dropping it logs out"]
 pub struct Session {
-    inner: Arc<Inner>,
+    logouts: Arc<Logouts>,
+    ender: Arc<SessionEnder>,
     live: Arc<Live>,
     handouts: Mutex<mpsc::Receiver<Handout>>,
     pub(crate) old_confirmed: bool,
@@ -34,12 +35,14 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn new(
-        inner: Arc<Inner>,
+        logouts: Arc<Logouts>,
+        ender: Arc<SessionEnder>,
         live: Arc<Live>,
         handouts: mpsc::Receiver<Handout>,
     ) -> Self {
         Self {
-            inner,
+            logouts,
+            ender,
             live,
             handouts: Mutex::new(handouts),
             old_confirmed: false,
@@ -113,7 +116,7 @@ impl Session {
     /// # Errors
     /// The notice its client gets, or got.
     pub fn check(&self) -> Result<(), Offline> {
-        self.live.hear(self.inner.clock.now());
+        self.live.hear(self.logouts.clock.now());
         self.live.check()
     }
 
@@ -162,21 +165,21 @@ impl Session {
     /// Ends the session from this side with a notice, as a silent client's or a draining node's: it may neither send nor
     /// receive from now on, and stays in the directory until [`logout`](Self::logout).
     pub fn end(&self, code: Code) {
-        self.inner.end(&self.live, Offline::new(code), true, |_| {});
+        self.ender.end(&self.live, Offline::new(code), true, |_| {});
     }
 
     /// Puts on record that the notice was written to the session's connection.
     pub fn told(&self) {
-        self.inner
+        self.ender
             .events
-            .emit(Transition::Told, |event| event.of(&self.live));
+            .emit(Transition::Told, |event| self.live.describe(event));
     }
 
     /// Puts on record that the session's client did not leave within the grace and was cut off.
     pub fn cut_off(&self) {
-        self.inner
+        self.ender
             .events
-            .emit(Transition::Cut, |event| event.of(&self.live));
+            .emit(Transition::Cut, |event| self.live.describe(event));
     }
 
     /// Logs out: takes exactly this session out of the directory. The first call does it; others find it done.
@@ -184,10 +187,10 @@ impl Session {
     /// # Cancel safety
     /// Safe: it goes on in the background.
     pub async fn logout(&self) -> LoggedOut {
-        let (inner, live) = (Arc::clone(&self.inner), Arc::clone(&self.live));
+        let (logouts, live) = (Arc::clone(&self.logouts), Arc::clone(&self.live));
         let (answer, outcome) = tokio::sync::oneshot::channel();
-        inner.clone().spawn(async move {
-            let _ = answer.send(inner.retire(&live).await);
+        self.logouts.tasks.spawn(async move {
+            let _ = answer.send(logouts.retire(&live).await);
         });
         outcome.await.unwrap_or(LoggedOut::Queued)
     }
@@ -196,9 +199,9 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if self.live.phase() < Phase::Closing {
-            let (inner, live) = (Arc::clone(&self.inner), Arc::clone(&self.live));
-            self.inner.spawn(async move {
-                inner.retire(&live).await;
+            let (logouts, live) = (Arc::clone(&self.logouts), Arc::clone(&self.live));
+            self.logouts.tasks.spawn(async move {
+                logouts.retire(&live).await;
             });
         }
     }

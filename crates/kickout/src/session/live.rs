@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use crate::{
     meters,
     model::{
+        event::Event,
         ident::{Class, Device, Generation, SessionKey, Uid},
         notice::{Code, Offline},
         record::{Slot, SlotEntry, UserRecord},
@@ -181,6 +182,16 @@ impl Live {
             class: self.class.clone(),
             since: self.since,
         }
+    }
+
+    /// Fills in the fields of an event that name this session.
+    pub(crate) fn describe(&self, event: &mut Event) {
+        event.uid = Some(self.uid.clone());
+        event.about(&self.key);
+        event.slot = Some(self.slot.clone());
+        event.r#gen = Some(self.generation());
+        event.device = Some(self.device.clone());
+        event.class = Some(self.class.clone());
     }
 
     /// Pending or Active -> Superseded. `listed` says whether the directory may still name it. Answers whether this call did it.

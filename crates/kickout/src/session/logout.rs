@@ -9,19 +9,26 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::Result;
+use distlock_core::{Clock, Locker};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::{
     directory::store::AT_ONCE,
-    flow::Inner,
+    events::Events,
     model::{
         event::Transition,
         ident::{SessionKey, Uid},
+        settings::Settings,
     },
-    session::live::Live,
+    node::this_node::ThisNode,
+    session::{
+        live::Live,
+        registry::Registry,
+        removal::{Grant, Removals},
+    },
+    tasks::Tasks,
     wait::jitter,
 };
 
@@ -44,15 +51,6 @@ pub enum LoggedOut {
     AlreadyGone,
     /// The store could not be asked; the delete is tried again in the background.
     Queued,
-}
-
-/// Whether the write that granted a session may still be on its way to the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grant {
-    Known,
-    /// Its outcome is not known. A delete that finds nothing may only have come before it, so it writes the record all the
-    /// same: on top of that the late write meets a conflict.
-    InFlight,
 }
 
 /// Deletes that the store did not confirm.
@@ -93,7 +91,21 @@ impl Retries {
     }
 }
 
-impl Inner {
+#[derive(Debug)]
+pub(crate) struct Logouts {
+    pub(crate) this: Arc<ThisNode>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) locker: Locker,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) removals: Arc<Removals>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) tasks: Arc<Tasks>,
+    /// Deletes that the store did not confirm.
+    pub(crate) retries: Retries,
+}
+
+impl Logouts {
     /// Ends a session for good. The first call does the work; others find it done.
     pub(crate) async fn retire(&self, live: &Live) -> LoggedOut {
         self.retire_granted(live, Grant::Known).await
@@ -134,7 +146,7 @@ impl Inner {
     fn retired(&self, live: &Live, outcome: LoggedOut) {
         live.closed();
         self.events.emit(Transition::Closed, |event| {
-            event.of(live);
+            live.describe(event);
             event.result = Some(format!("{outcome:?}"));
         });
     }
@@ -151,16 +163,19 @@ impl Inner {
             Ok(name) => self
                 .locker
                 .lock_named(&name)
-                .ttl(self.timers.lock_ttl)
+                .ttl(self.settings.timers.lock_ttl)
                 .wait(LOCK_WAIT)
                 .give_up_when_unreachable()
-                .holder(self.node.as_str())
+                .holder(self.this.id.as_str())
                 .acquire()
                 .await
                 .ok(),
             Err(_) => None,
         };
-        let deleted = self.delete_granted(&live.uid, &live.key, grant).await;
+        let deleted = self
+            .removals
+            .delete_granted(&live.uid, &live.key, grant)
+            .await;
         if let Some(guard) = guard {
             // The delete did not rest on it.
             let _ = guard.release().await;
@@ -177,68 +192,29 @@ impl Inner {
         }
     }
 
-    /// Takes exactly this session out of the directory. The generation stays.
-    pub(crate) async fn delete(&self, uid: &Uid, key: &SessionKey) -> Result<bool> {
-        self.delete_granted(uid, key, Grant::Known).await
-    }
-
-    async fn delete_granted(&self, uid: &Uid, key: &SessionKey, grant: Grant) -> Result<bool> {
-        let (mut there, mut found) = (false, false);
-        let (written, record) = self
-            .directory
-            .update(uid, |record| {
-                there = record.remove(key).is_some();
-                found |= there;
-                // Whoever revoked it need not find out by itself that it is gone.
-                let settled = record.settle(|it| it == key) > 0;
-                there || settled || grant == Grant::InFlight
-            })
-            .await?;
-        if grant == Grant::InFlight {
-            // It may have revoked sessions of this node, which nobody has told.
-            let (gone, _) = self.apply_all(uid, &record);
-            if !gone.is_empty() {
-                self.settle(uid, &gone).await?;
-            }
-        }
-        let deleted = written && found;
-        if deleted {
-            self.events.emit(Transition::Deleted, |event| {
-                event.uid = Some(uid.clone());
-                event.about(key);
-                if !there {
-                    event.result = Some("it was gone when a lost reply was looked up".into());
-                }
-            });
-        } else {
-            metrics::counter!("distlock_stale_delete_refused_total").increment(1);
-            self.events.emit(Transition::StaleDeleteRefused, |event| {
-                event.uid = Some(uid.clone());
-                event.about(key);
-                event.r#gen = Some(record.r#gen);
-            });
-        }
-        Ok(deleted)
-    }
-
     /// Works off the deletes that the store did not confirm.
     pub(crate) async fn retry_logouts(self: Arc<Self>) {
         let mut pause = FIRST_PAUSE;
         loop {
             tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return,
+                () = self.tasks.stop.cancelled() => return,
                 () = self.retries.added.notified() => {}
             }
             while let Some((uid, key, grant)) = self.retries.pop() {
-                if self.delete_granted(&uid, &key, grant).await.is_ok() {
+                if self
+                    .removals
+                    .delete_granted(&uid, &key, grant)
+                    .await
+                    .is_ok()
+                {
                     pause = FIRST_PAUSE;
                     continue;
                 }
                 self.retries.push((uid, key, grant));
                 tokio::select! {
                     biased;
-                    () = self.stop.cancelled() => return,
+                    () = self.tasks.stop.cancelled() => return,
                     () = self.clock.sleep(pause + jitter(pause)) => {}
                 }
                 pause = (pause * 2).min(LONGEST_PAUSE);

@@ -4,7 +4,10 @@ use std::{
     collections::{BTreeMap, HashMap},
     ops::Bound,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
+
+use distlock_core::Moment;
 
 use crate::{
     model::ident::{Generation, SessionId, SessionKey, Uid},
@@ -63,6 +66,15 @@ impl Registry {
             .map(|live| live.generation())
             .max()
             .filter(|r#gen| *r#gen > than)
+    }
+
+    /// For how long the account's active sessions here have sent nothing.
+    pub(crate) fn idle_times(&self, uid: &Uid, now: Moment) -> Vec<(SessionKey, Duration)> {
+        self.of(uid)
+            .iter()
+            .filter(|live| live.phase() == Phase::Active)
+            .map(|live| (live.key.clone(), live.idle(now)))
+            .collect()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Live>> {

@@ -7,23 +7,36 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
-use distlock_core::{Epoch, Moment, RecordKey, Result};
+use distlock_core::{Clock, Epoch, Moment, RecordKey, Result};
 use futures_util::future::join_all;
 
 use crate::{
-    directory::store::{AT_ONCE, OldNote},
-    flow::Inner,
+    directory::{
+        bans::Bans,
+        store::{AT_ONCE, Directory, OldNote},
+    },
+    events::Events,
     model::{
         ban::Ban,
         event::Transition,
         ident::{Boot, NodeId, SessionKey, Uid},
         record::UserRecord,
+        settings::Settings,
     },
-    node::{lease::Incarnation, liveness::Standing},
-    session::live::Phase,
+    node::{
+        lease::Incarnation,
+        liveness::{Nodes, Standing},
+        roster::RosterKeeper,
+        this_node::ThisNode,
+    },
+    session::{live::Phase, logout::Logouts, registry::Registry, removal::Removals},
+    tasks::Tasks,
     wait::jitter,
 };
 
@@ -73,29 +86,48 @@ impl Progress {
     }
 }
 
-impl Inner {
-    pub(crate) async fn sweep(self: Arc<Self>) {
+/// Clears what dead incarnations left in the directory.
+#[derive(Debug)]
+pub(crate) struct Sweeper {
+    pub(crate) this: Arc<ThisNode>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) liveness: Arc<Nodes>,
+    pub(crate) roster: Arc<RosterKeeper>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) bans: Arc<Bans>,
+    pub(crate) removals: Arc<Removals>,
+    pub(crate) logouts: Arc<Logouts>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) tasks: Arc<Tasks>,
+    /// Sessions not known to be gone, as the last whole pass counted them.
+    pub(crate) pending: Arc<AtomicUsize>,
+}
+
+impl Sweeper {
+    pub(crate) async fn run(self) {
         let mut progress = Progress::default();
         // Nodes that were started together do not sweep together.
-        let mut pause = jitter(self.timers.sweep);
+        let mut pause = jitter(self.settings.timers.sweep);
         loop {
             tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return,
+                () = self.tasks.stop.cancelled() => return,
                 () = self.clock.sleep(pause) => {}
             }
-            pause = self.timers.sweep;
-            let Some(own) = self.own.now() else {
+            pause = self.settings.timers.sweep;
+            let Some(own) = self.this.now() else {
                 continue;
             };
             let swept = tokio::select! {
                 biased;
                 // A pass over a large directory does not keep a node from stopping; what is cut off here is done by others.
-                () = self.stop.cancelled() => return,
+                () = self.tasks.stop.cancelled() => return,
                 swept = self.sweep_some(&own, &mut progress) => swept,
             };
             if let Err(error) = swept {
-                tracing::warn!(node = %self.node, %error, "sweeping goes on later");
+                tracing::warn!(node = %self.this.id, %error, "sweeping goes on later");
             }
         }
     }
@@ -114,14 +146,14 @@ impl Inner {
                 outcome = outcome.and(swept);
             }
         }
-        let millis = u64::try_from(self.timers.sweep.as_millis()).unwrap_or(u64::MAX);
+        let millis = u64::try_from(self.settings.timers.sweep.as_millis()).unwrap_or(u64::MAX);
         let most = match progress.haste {
             Haste::None => {
                 let now = self.clock.now();
                 if progress.next_page.is_some_and(|next| now < next) {
                     return outcome;
                 }
-                progress.next_page = Some(now + self.timers.node_lease * UNHURRIED);
+                progress.next_page = Some(now + self.settings.timers.node_lease * UNHURRIED);
                 u64::from(PAGE)
             }
             Haste::Some => (millis.saturating_mul(PACE) / 1000).max(u64::from(PAGE)),
@@ -168,7 +200,7 @@ impl Inner {
 
     /// Whether there is a reason for a pass that this one does not know of.
     async fn look_for_reasons(&self, own: &Incarnation, progress: &mut Progress) -> Result<()> {
-        if self.retries.take_overflow() {
+        if self.logouts.retries.take_overflow() {
             progress.begin(Haste::Most);
         }
         // When this node has started, and after a failover, which may have brought back sessions
@@ -178,7 +210,7 @@ impl Inner {
             progress.epoch = epoch;
             progress.begin(Haste::Some);
         }
-        let dead = self.dead_on_the_roster().await?;
+        let dead = self.roster.dead().await?;
         if !dead.is_subset(&progress.dead) {
             progress.dead = dead;
             progress.begin(Haste::Some);
@@ -203,12 +235,12 @@ impl Inner {
         }
         progress.begin(Haste::None);
         let dead = std::mem::take(&mut progress.dead);
-        later_or_never("nodes", self.strike(&dead).await)
+        later_or_never("nodes", self.roster.strike(&dead).await)
     }
 
     async fn sweep_drain_marks(&self, names: &BTreeSet<NodeId>) -> Result<()> {
         for (node, mark) in self.directory.drain_marks(names).await? {
-            if self.standing(&node, mark.boot).await? == Standing::Dead {
+            if self.liveness.of(&node, mark.boot).await? == Standing::Dead {
                 self.directory.drop_drain_mark(&node, mark.boot).await?;
             }
         }
@@ -235,7 +267,7 @@ impl Inner {
     }
 
     async fn sweep_old_note(&self, note: &OldNote) -> Result<()> {
-        if self.standing(&note.node, note.boot).await? == Standing::Dead {
+        if self.liveness.of(&note.node, note.boot).await? == Standing::Dead {
             self.directory.drop_old_note(note).await?;
         }
         Ok(())
@@ -247,13 +279,13 @@ impl Inner {
         uid: &'a Uid,
         record: &'a UserRecord,
     ) -> impl Iterator<Item = SessionKey> + 'a {
-        let own = self.own.now();
+        let own = self.this.now();
         let slots = record.slots.values().map(|entry| &entry.key);
         let named = slots.chain(record.revocations.iter().map(|it| &it.key));
         named
             .filter(move |key| {
                 let own = own.as_ref();
-                own.is_some_and(|own| key.node == self.node && key.boot == own.boot)
+                own.is_some_and(|own| key.node == self.this.id && key.boot == own.boot)
             })
             // A session is here before the directory names it.
             .filter(|key| {
@@ -271,16 +303,16 @@ impl Inner {
             return Ok(());
         }
         if record.slot_of(key).is_some() {
-            self.delete(uid, key).await?;
+            self.removals.delete(uid, key).await?;
         } else {
-            self.settle(uid, std::slice::from_ref(key)).await?;
+            self.removals.settle(uid, std::slice::from_ref(key)).await?;
         }
         Ok(())
     }
 
     /// Takes the mark of a ban that has ended off the record of an account that did not come back.
     async fn sweep_ban(&self, uid: &Uid, mark: &Ban) -> Result<()> {
-        if self.standing_ban(uid).await?.is_some() {
+        if self.bans.standing(uid).await?.is_some() {
             return Ok(());
         }
         let (cleared, _) = self
@@ -290,7 +322,7 @@ impl Inner {
             })
             .await?;
         if cleared {
-            self.ban_has_ended(uid, mark).await;
+            self.bans.ended(uid, mark).await;
         }
         Ok(())
     }
@@ -299,8 +331,8 @@ impl Inner {
         if let Some(mark) = &record.ban {
             self.sweep_ban(uid, mark).await?;
         }
-        let limit = self.timers.lock_ttl;
-        let dead = self.dead_among(record.incarnations(), limit).await;
+        let limit = self.settings.timers.lock_ttl;
+        let dead = self.liveness.dead_among(record.incarnations(), limit).await;
         if dead.is_empty() {
             return Ok(());
         }

@@ -5,13 +5,22 @@ use std::sync::Arc;
 
 use distlock_core::Result;
 
-use super::{Memory, later, owed::Owed};
-
 use crate::{
-    directory::store::Seen,
-    flow::Inner,
-    model::notice::{Code, Offline},
-    session::live::{Live, Phase},
+    directory::{
+        bans::Bans,
+        store::{Directory, Seen},
+    },
+    model::{
+        ident::SessionId,
+        notice::{Code, Offline},
+    },
+    session::{
+        end::SessionEnder,
+        live::{Live, Phase},
+        registry::Registry,
+        revoke::Revoker,
+    },
+    upkeep::reconcile::owed::{Owed, later},
 };
 
 /// Sessions compared with the directory per round at least; after the store was away, all of them.
@@ -20,7 +29,27 @@ pub(super) const COMPARED: usize = 1024;
 pub(super) const PASS: usize = 3;
 const COMPARE_PAGE: usize = 128;
 
-impl Inner {
+/// What the rounds remember.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// Where the comparison goes on.
+    pub(crate) cursor: Option<SessionId>,
+    /// What this round found to write, and what those before could not.
+    pub(crate) owed: Vec<Owed>,
+    /// The last round failed, or the store has forgotten something: all sessions are compared.
+    pub(crate) store_was_away: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Comparer {
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) revoker: Arc<Revoker>,
+    pub(crate) ender: Arc<SessionEnder>,
+    pub(crate) bans: Arc<Bans>,
+}
+
+impl Comparer {
     /// Compares active sessions with the directory: what it names elsewhere is superseded, what it forgot is written again.
     pub(super) async fn compare_sessions(&self, memory: &mut Memory) -> Result<()> {
         let here = self.registry.len();
@@ -76,7 +105,7 @@ impl Inner {
             return Ok(());
         }
         if let Some(revocation) = record.revocations.iter().find(|it| it.key == live.key) {
-            if self.apply(&live.uid, revocation)
+            if self.revoker.apply(&live.uid, revocation)
                 && let Some(age) = seen.age
             {
                 metrics::histogram!("distlock_takeover_seconds", "path" => "pull")
@@ -87,7 +116,7 @@ impl Inner {
         }
         if !record.is_over(&live.slot, live.generation()) {
             let ban = match &record.ban {
-                Some(_) => self.standing_ban(&live.uid).await?,
+                Some(_) => self.bans.standing(&live.uid).await?,
                 None => None,
             };
             let Some(ban) = ban else {
@@ -97,11 +126,11 @@ impl Inner {
             };
             // Whoever set it could not see this session.
             let notice = Offline::new(Code::Banned).reason(ban.reason);
-            self.end(live, notice, false, |_| {});
+            self.ender.end(live, notice, false, |_| {});
             return Ok(());
         }
         if let Some(notice) = live.is_over_in(record) {
-            self.end(live, notice, false, |event| {
+            self.ender.end(live, notice, false, |event| {
                 event.result = Some("the directory names another session".into());
             });
         }

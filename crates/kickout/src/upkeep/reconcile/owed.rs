@@ -3,25 +3,28 @@
 
 use std::sync::Arc;
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Clock, Error, ErrorKind, Result};
 use futures_util::future::join_all;
 use uuid::Uuid;
 
-use super::later;
-
 use crate::{
-    directory::store::AT_ONCE,
-    flow::Inner,
+    directory::store::{AT_ONCE, Directory},
+    events::Events,
     model::{
         event::Transition,
         ident::{SessionKey, Uid},
+        settings::Settings,
     },
-    session::live::{Live, Phase},
+    node::history::History,
+    session::{
+        live::{Live, Phase},
+        removal::Removals,
+    },
 };
 
 /// A write. Whoever does not get through is found again in a later round.
 #[derive(Debug)]
-pub(super) enum Owed {
+pub(crate) enum Owed {
     /// Sessions that were told are taken out of their account's record.
     Settle(Uid, Vec<SessionKey>),
     /// A session that the store forgot is written again. With it, the ban of the record that is known to have ended, if there
@@ -38,7 +41,17 @@ impl Owed {
     }
 }
 
-impl Inner {
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) history: Arc<History>,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) removals: Arc<Removals>,
+    pub(crate) events: Arc<Events>,
+}
+
+impl Writer {
     /// Writes what is owed, and goes on past what fails. For no longer than until the next round is
     /// due: there may be somebody to be told. Answers what could not be written, unless the next
     /// comparison finds it again by itself.
@@ -68,7 +81,7 @@ impl Inner {
     }
 
     async fn write_some(&self, owed: &mut Vec<Owed>, left: &mut Vec<Owed>) -> Result<()> {
-        let until = self.clock.now() + self.timers.tick();
+        let until = self.clock.now() + self.settings.timers.tick();
         while !owed.is_empty() {
             if self.clock.now() >= until {
                 let says = "writing takes so long that the rest waits for the next round";
@@ -94,7 +107,7 @@ impl Inner {
     async fn write(&self, owed: &Owed) -> Result<()> {
         match owed {
             Owed::Settle(uid, gone) => {
-                self.settle(uid, gone).await?;
+                self.removals.settle(uid, gone).await?;
             }
             Owed::Register(live, ended) => self.register_again(live, *ended).await?,
         }
@@ -120,12 +133,23 @@ impl Inner {
             .await?;
         if registered {
             self.events
-                .emit(Transition::Registered, |event| event.of(live));
+                .emit(Transition::Registered, |event| live.describe(event));
         }
         if live.phase() >= Phase::Closing {
             // It logged out in between and may have found nothing to delete.
-            self.delete(&live.uid, &live.key).await?;
+            self.removals.delete(&live.uid, &live.key).await?;
         }
+        Ok(())
+    }
+}
+
+/// What the store could not do now for one account is tried again, and the others have their turn all the same. Answers the
+/// error unless it is the account's own.
+pub(crate) fn later(uid: &Uid, error: Error) -> Result<()> {
+    tracing::warn!(?uid, %error, "an account's sessions are looked after later");
+    if error.is_retryable() {
+        Err(error)
+    } else {
         Ok(())
     }
 }

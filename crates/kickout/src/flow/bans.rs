@@ -1,7 +1,4 @@
-//! Bans: an account that may not log in, for a while or until it is lifted.
-//!
-//! The account's own record says *that* it is banned, so that a ban and a login can never miss each other: both are writes on
-//! top of the version that was read. A record of its own, `ban/<uid>`, says since when, by the store's clock.
+//! Banning an account, and lifting the ban.
 
 use std::time::Duration;
 
@@ -9,9 +6,10 @@ use distlock_core::{Error, ErrorKind, Result};
 use uuid::Uuid;
 
 use crate::{
-    admin::accounts::{Ending, Kicked},
-    flow::{Inner, KickOut},
+    admin::view::{Ending, Kicked},
+    flow::handle::KickOut,
     model::{ban::Ban, event::Transition, ident::Uid, notice::Code},
+    wait::wall_millis,
 };
 
 /// Longest ban that ends by itself.
@@ -47,7 +45,7 @@ impl KickOut {
             id: Uuid::new_v4(),
             reason: reason.map(str::to_owned),
             ttl_ms: ttl.map(millis),
-            until_ms: ttl.map(|ttl| inner.wall_millis().saturating_add(millis(ttl))),
+            until_ms: ttl.map(|ttl| wall_millis(&*inner.clock).saturating_add(millis(ttl))),
         };
         // First how long, then that: a login that finds the mark finds its end.
         inner.directory.put_ban(uid, &ban).await?;
@@ -56,7 +54,7 @@ impl KickOut {
             text: reason,
             ban: Some(&ban),
         };
-        let kicked = inner.end_sessions(uid, |_| true, ending).await?;
+        let kicked = inner.admin.end_sessions(uid, |_| true, ending).await?;
         inner.events.emit(Transition::Banned, |event| {
             event.uid = Some(uid.clone());
             event.result.clone_from(&ban.reason);
@@ -84,32 +82,5 @@ impl KickOut {
             });
         }
         Ok(there || marked)
-    }
-}
-
-impl Inner {
-    /// The ban that holds for an account whose record is marked; `None` = it was lifted or has ended.
-    pub(crate) async fn standing_ban(&self, uid: &Uid) -> Result<Option<Ban>> {
-        let Some((ban, age)) = self.directory.ban(uid).await? else {
-            return Ok(None);
-        };
-        let over = match (ban.ttl_ms, age, ban.until_ms) {
-            (Some(ttl), Some(age), _) => age >= Duration::from_millis(ttl),
-            (Some(_), None, Some(until)) => self.wall_millis() >= until,
-            _ => false,
-        };
-        Ok((!over).then_some(ban))
-    }
-
-    /// A login that went in on top of an ended ban tidies up after it.
-    pub(crate) async fn ban_has_ended(&self, uid: &Uid, ban: &Ban) {
-        if let Err(error) = self.directory.drop_ban(uid, Some(ban.id)).await {
-            // Without its mark it means nothing.
-            tracing::debug!(?uid, %error, "an ended ban was not removed");
-        }
-        self.events.emit(Transition::Unbanned, |event| {
-            event.uid = Some(uid.clone());
-            event.result = Some("the ban has ended".into());
-        });
     }
 }

@@ -1,6 +1,7 @@
 use std::{
+    mem,
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -9,26 +10,25 @@ use std::{
 use async_trait::async_trait;
 use distlock_conformance::RecordsLayer;
 use distlock_core::{
-    Deleted, Entry, ErrorKind, Expect, ManualClock, RecordKey, Records, Store, Version, Written,
+    Deleted, Entry, Error, ErrorKind, Expect, ManualClock, RecordKey, Records, Result, Store,
+    Version, Written,
 };
 use distlock_memory::Memory as MemoryStore;
 use uuid::Uuid;
 
-use super::{
-    compare::{COMPARED, PASS},
-    *,
-};
+use super::compare::{COMPARED, Memory, PASS};
+
 use crate::{
-    Timers,
     directory::store::AT_ONCE,
-    flow::KickOut,
-    login::attempt::LoginOutcome,
+    flow::handle::KickOut,
+    login::outcome::LoginOutcome,
     model::{
         ban::Ban,
-        ident::{Class, Device, NodeId},
+        ident::{Class, Device, NodeId, Uid},
         login::Login,
+        settings::Timers,
     },
-    node::lease::Lease,
+    node::lease::{Incarnation, Lease},
     session::handle::Session,
 };
 
@@ -168,10 +168,18 @@ async fn an_account_that_cannot_be_written_does_not_pass_for_a_store_that_is_awa
     let (kick, sessions) = busy_node_on(store, 1).await;
     forget(&*records.records, &sessions).await;
     records.writes_are(Writes::Refused);
-    let (own, mut rounds) = (kick.inner.own.now().unwrap(), Memory::default());
-    kick.inner.round(&own, &mut rounds).await.unwrap();
+    let (own, mut rounds) = (kick.inner.this.now().unwrap(), Memory::default());
+    kick.inner
+        .reconciler
+        .round(&own, &mut rounds)
+        .await
+        .unwrap();
     records.writes_are(Writes::Done);
-    kick.inner.round(&own, &mut rounds).await.unwrap();
+    kick.inner
+        .reconciler
+        .round(&own, &mut rounds)
+        .await
+        .unwrap();
     assert_named(&kick, &sessions).await;
 }
 
@@ -183,7 +191,7 @@ async fn an_account_that_cannot_be_read_passes_for_a_store_that_is_away() {
     let store = Store::new(memory.lock(), records.clone().into_records());
     let (kick, sessions) = busy_node_on(store, 1).await;
     let (inner, session) = (&kick.inner, &sessions[0]);
-    let own = inner.own.now().unwrap();
+    let own = inner.this.now().unwrap();
     // Whether the ban still holds is in a record of its own.
     let banned = inner.directory.update(session.uid(), |record| {
         record.ban = Some(Ban {
@@ -196,7 +204,7 @@ async fn an_account_that_cannot_be_read_passes_for_a_store_that_is_away() {
     });
     banned.await.unwrap();
     records.state.unreadable.store(true, Ordering::Relaxed);
-    let round = inner.round(&own, &mut Memory::default()).await;
+    let round = inner.reconciler.round(&own, &mut Memory::default()).await;
     assert_eq!(round.unwrap_err().kind(), ErrorKind::Unavailable);
     assert!(session.check().is_ok());
 }
@@ -209,12 +217,16 @@ async fn a_store_that_takes_no_write_is_not_tried_for_every_session() {
     let (kick, sessions) = busy_node_on(store, AT_ONCE * 3).await;
     forget(&*records.records, &sessions).await;
     records.writes_are(Writes::Refused);
-    let (own, mut rounds) = (kick.inner.own.now().unwrap(), Memory::default());
-    let failed = kick.inner.round(&own, &mut rounds).await;
+    let (own, mut rounds) = (kick.inner.this.now().unwrap(), Memory::default());
+    let failed = kick.inner.reconciler.round(&own, &mut rounds).await;
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(records.tried(), AT_ONCE);
     records.writes_are(Writes::Done);
-    kick.inner.round(&own, &mut rounds).await.unwrap();
+    kick.inner
+        .reconciler
+        .round(&own, &mut rounds)
+        .await
+        .unwrap();
     assert_named(&kick, &sessions).await;
 }
 
@@ -228,14 +240,21 @@ async fn a_store_that_is_slow_to_write_holds_up_no_round_for_long() {
     let sessions = admit_many(&kick, AT_ONCE * 3).await;
     forget(&*records.records, &sessions).await;
     let times = u32::try_from(AT_ONCE).unwrap();
-    records.writes_are(Writes::Slow(kick.inner.timers.tick() / times, clock));
-    let (own, mut rounds) = (kick.inner.own.now().unwrap(), Memory::default());
-    let failed = kick.inner.round(&own, &mut rounds).await;
+    records.writes_are(Writes::Slow(
+        kick.inner.settings.timers.tick() / times,
+        clock,
+    ));
+    let (own, mut rounds) = (kick.inner.this.now().unwrap(), Memory::default());
+    let failed = kick.inner.reconciler.round(&own, &mut rounds).await;
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(records.tried(), AT_ONCE);
     records.writes_are(Writes::Done);
     rounds.store_was_away = true;
-    kick.inner.round(&own, &mut rounds).await.unwrap();
+    kick.inner
+        .reconciler
+        .round(&own, &mut rounds)
+        .await
+        .unwrap();
     assert_named(&kick, &sessions).await;
 }
 
@@ -252,7 +271,7 @@ async fn writes_that_are_held_up_keep_no_session_from_being_told() {
     let elsewhere = node_on(Store::new(memory.lock(), memory.records()), "n2").await;
     let _newer = admit(&elsewhere, superseded.uid().clone()).await;
     let (inner, mut rounds) = (&kick.inner, Memory::default());
-    let own = inner.own.now().unwrap();
+    let own = inner.this.now().unwrap();
     records.writes_are(Writes::HeldUp);
     let told = async {
         superseded.superseded().await;
@@ -264,7 +283,7 @@ async fn writes_that_are_held_up_keep_no_session_from_being_told() {
     let told = tokio::time::timeout(Duration::from_secs(20), told);
     tokio::select! {
         told = told => told.expect("a write keeps it from being told"),
-        _ = inner.round(&own, &mut rounds) => unreachable!("nothing can be written"),
+        _ = inner.reconciler.round(&own, &mut rounds) => unreachable!("nothing can be written"),
     }
 }
 
@@ -285,8 +304,17 @@ async fn assert_named(kick: &KickOut, sessions: &[Session]) {
 
 async fn compare(kick: &KickOut, rounds: &mut Memory) {
     let inner = &kick.inner;
-    inner.compare_sessions(rounds).await.unwrap();
-    let (left, written) = inner.write_owed(mem::take(&mut rounds.owed)).await;
+    inner
+        .reconciler
+        .comparer
+        .compare_sessions(rounds)
+        .await
+        .unwrap();
+    let (left, written) = inner
+        .reconciler
+        .writer
+        .write_owed(mem::take(&mut rounds.owed))
+        .await;
     assert!(left.is_empty());
     written.unwrap();
 }
@@ -306,9 +334,13 @@ async fn after_the_store_was_away_every_session_is_compared() {
 async fn after_a_failover_that_nobody_noticed_every_session_is_compared() {
     let (kick, sessions, records) = busy_node(COMPARED + 476).await;
     let mut rounds = Memory::default();
-    let own = kick.inner.own.now().unwrap();
+    let own = kick.inner.this.now().unwrap();
     for _ in 0..2 {
-        kick.inner.round(&own, &mut rounds).await.unwrap();
+        kick.inner
+            .reconciler
+            .round(&own, &mut rounds)
+            .await
+            .unwrap();
         rounds.store_was_away = false;
     }
     forget(&*records, &sessions).await;
@@ -320,7 +352,11 @@ async fn after_a_failover_that_nobody_noticed_every_session_is_compared() {
         boot: own.boot,
         lease: Lease::new(kick.inner.clock.clone(), lease.watch()),
     };
-    kick.inner.round(&after, &mut rounds).await.unwrap();
+    kick.inner
+        .reconciler
+        .round(&after, &mut rounds)
+        .await
+        .unwrap();
     assert_named(&kick, &sessions).await;
 }
 

@@ -1,0 +1,165 @@
+//! Operations by hand: looking through the directory, and ending sessions.
+
+use std::sync::Arc;
+
+use distlock_core::{Clock, Error, ErrorKind, Result};
+use uuid::Uuid;
+
+use crate::{
+    admin::view::{Ending, Kicked, Target},
+    directory::store::{Directory, Put, Seen},
+    events::Events,
+    model::{
+        event::Transition,
+        ident::Uid,
+        record::{Revocation, SlotEntry, UserRecord},
+        settings::Settings,
+    },
+    peer::kick::Kicks,
+    session::removal::Removals,
+};
+
+pub(crate) const PAGE: u32 = 256;
+const ROUNDS: u32 = 8;
+
+#[derive(Debug)]
+pub(crate) struct Admin {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) kicks: Arc<Kicks>,
+    pub(crate) removals: Arc<Removals>,
+    pub(crate) events: Arc<Events>,
+}
+
+impl Admin {
+    /// Shows every record that can be read. Those that cannot are the sweeper's to report.
+    pub(crate) async fn each_record(
+        &self,
+        mut show: impl FnMut(&Uid, UserRecord) + Send,
+    ) -> Result<()> {
+        let mut after = None;
+        loop {
+            let page = self.directory.page(after.as_ref(), PAGE).await?;
+            let Some((last, ..)) = page.last() else {
+                return Ok(());
+            };
+            after = Some(last.clone());
+            for (_, uid, seen) in page {
+                if let (Some(uid), Ok(seen)) = (uid, seen) {
+                    show(&uid, seen.record);
+                }
+            }
+        }
+    }
+
+    /// The accounts that have sessions which a target means, with these.
+    pub(crate) async fn accounts_of(&self, target: &Target) -> Result<Vec<(Uid, Vec<SlotEntry>)>> {
+        let mut accounts = Vec::new();
+        let mut take = |uid: &Uid, record: UserRecord| {
+            let entries = record.slots.into_values();
+            let meant: Vec<_> = entries.filter(|entry| target.means(entry)).collect();
+            if !meant.is_empty() {
+                accounts.push((uid.clone(), meant));
+            }
+        };
+        if let Target::Uid(uid) = target {
+            take(uid, self.directory.read(uid).await?.record);
+        } else {
+            self.each_record(take).await?;
+        }
+        Ok(accounts)
+    }
+
+    /// Ends the account's sessions that are wanted: takes them out of the directory, then tells them.
+    pub(crate) async fn end_sessions(
+        &self,
+        uid: &Uid,
+        wanted: impl Fn(&SlotEntry) -> bool + Send + Sync,
+        ending: Ending<'_>,
+    ) -> Result<Vec<Kicked>> {
+        for _ in 0..ROUNDS {
+            let Seen {
+                version,
+                mut record,
+                ..
+            } = self.directory.read(uid).await?;
+            let ended: Vec<_> = record
+                .slots
+                .values()
+                .filter(|it| wanted(it))
+                .cloned()
+                .collect();
+            let revoked: Vec<_> = ended
+                .iter()
+                .map(|entry| Revocation {
+                    key: entry.key.clone(),
+                    // What was seen, and nothing newer.
+                    gen_max: entry.r#gen,
+                    reason: ending.code,
+                    text: ending.text.map(str::to_owned),
+                    by_device: None,
+                    by_gen: None,
+                    kick_id: Uuid::new_v4(),
+                })
+                .collect();
+            if revoked.is_empty() && ending.ban.is_none() {
+                return Ok(Vec::new());
+            }
+            if ending.ban.is_some() {
+                record.ban = ending.ban.cloned();
+            }
+            for revocation in &revoked {
+                record.evict(&revocation.key);
+            }
+            record.revocations.extend(revoked.iter().cloned());
+            let landed = |now: &UserRecord| {
+                let gone = revoked.iter().all(|it| now.slot_of(&it.key).is_none());
+                let marked = ending.ban.is_none_or(|ban| now.ban.as_ref() == Some(ban));
+                (gone && marked).then_some(Put::Stored)
+            };
+            let until = self.clock.now() + self.settings.timers.kick_budget;
+            let may_wait = || self.clock.now() < until;
+            let put = self
+                .directory
+                .put(uid, version, &record, landed, may_wait)
+                .await?;
+            if put == Put::Conflict {
+                continue;
+            }
+            for revocation in &revoked {
+                self.events.emit(Transition::Revoked, |event| {
+                    event.revocation(uid, revocation);
+                });
+            }
+            let gone = self
+                .kicks
+                .kick_all(uid, &revoked, self.settings.timers.kick_budget, None)
+                .await;
+            let settled = self.removals.settle(uid, &gone).await;
+            if let Err(error) = &settled {
+                // They are gone all the same.
+                tracing::warn!(?uid, %error, "the directory is told later that sessions are gone");
+            }
+            if settled.is_err() || gone.len() < revoked.len() {
+                self.kicks.go_on_telling(uid);
+            }
+            return Ok(revoked
+                .into_iter()
+                .zip(ended)
+                .map(|(it, entry)| Kicked {
+                    uid: uid.clone(),
+                    device: entry.device,
+                    gone: gone.contains(&it.key),
+                    key: it.key,
+                    kick_id: it.kick_id,
+                    error: None,
+                })
+                .collect());
+        }
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("record of account {uid:?} changed {ROUNDS} times in between"),
+        ))
+    }
+}

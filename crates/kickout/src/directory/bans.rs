@@ -1,0 +1,46 @@
+//! Bans as logins and the upkeep see them.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{Clock, Result};
+
+use crate::{
+    directory::store::Directory,
+    events::Events,
+    model::{ban::Ban, event::Transition, ident::Uid},
+    wait::wall_millis,
+};
+
+#[derive(Debug)]
+pub(crate) struct Bans {
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl Bans {
+    /// The ban that holds for an account whose record is marked; `None` = it was lifted or has ended.
+    pub(crate) async fn standing(&self, uid: &Uid) -> Result<Option<Ban>> {
+        let Some((ban, age)) = self.directory.ban(uid).await? else {
+            return Ok(None);
+        };
+        let over = match (ban.ttl_ms, age, ban.until_ms) {
+            (Some(ttl), Some(age), _) => age >= Duration::from_millis(ttl),
+            (Some(_), None, Some(until)) => wall_millis(&*self.clock) >= until,
+            _ => false,
+        };
+        Ok((!over).then_some(ban))
+    }
+
+    /// A login that went in on top of an ended ban tidies up after it.
+    pub(crate) async fn ended(&self, uid: &Uid, ban: &Ban) {
+        if let Err(error) = self.directory.drop_ban(uid, Some(ban.id)).await {
+            // Without its mark it means nothing.
+            tracing::debug!(?uid, %error, "an ended ban was not removed");
+        }
+        self.events.emit(Transition::Unbanned, |event| {
+            event.uid = Some(uid.clone());
+            event.result = Some("the ban has ended".into());
+        });
+    }
+}

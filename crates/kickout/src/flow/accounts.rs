@@ -1,0 +1,203 @@
+//! Looking at accounts and ending sessions by hand.
+
+use distlock_core::{Error, Result};
+use futures_util::future::join_all;
+
+use crate::{
+    admin::{
+        operations::PAGE,
+        view::{Ending, Found, Kicked, NodeView, Pending, Target, UserView},
+    },
+    directory::store::{AT_ONCE, Seen},
+    flow::handle::KickOut,
+    model::{ident::Uid, notice::Code, record::SlotEntry},
+    node::liveness::Standing,
+};
+
+impl KickOut {
+    /// Whether an account has ever logged in. One that logged out long ago is known as well.
+    ///
+    /// # Errors
+    /// Failures of the store; [`ErrorKind::Corrupt`] for a record that cannot be read.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn knows(&self, uid: &Uid) -> Result<bool> {
+        Ok(self.inner.directory.read(uid).await?.version.is_some())
+    }
+
+    /// An account's record and how its nodes stand.
+    ///
+    /// # Errors
+    /// Failures of the store; [`ErrorKind::Corrupt`] for a record that cannot be read.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn view(&self, uid: &Uid) -> Result<UserView> {
+        let Seen {
+            version,
+            mut record,
+            ..
+        } = self.inner.directory.read(uid).await?;
+        if record.ban.is_some() && self.inner.bans.standing(uid).await?.is_none() {
+            // Its mark stays until somebody tidies up.
+            record.ban = None;
+        }
+        let mut nodes = Vec::new();
+        for (node, boot) in record.incarnations() {
+            let standing = self.inner.liveness.of(&node, boot).await;
+            let (state, addr) = match standing {
+                Ok(Standing::Up(up)) => ("up", Some(up.addr)),
+                Ok(Standing::Dead) => ("dead", None),
+                Err(_) => ("unknown", None),
+            };
+            nodes.push(NodeView {
+                node,
+                boot,
+                state: state.into(),
+                addr,
+            });
+        }
+        Ok(UserView {
+            uid: uid.clone(),
+            record: version.map(|_| record),
+            nodes,
+        })
+    }
+
+    /// Ends sessions by hand: takes each out of the directory if it is still there, and tells it. A login that comes at the
+    /// same time is either seen and ended, or newer and left alone.
+    ///
+    /// Where a target means several accounts, what fails for one of them is told with its sessions, and the others are ended all
+    /// the same.
+    ///
+    /// # Errors
+    /// Failures of the store that kept every account from being changed.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the rest undone; what was revoked reaches its node all the same.
+    pub async fn kick(&self, target: &Target, reason: Option<&str>) -> Result<Vec<Kicked>> {
+        let ending = Ending {
+            code: Code::AdminKick,
+            text: reason,
+            ban: None,
+        };
+        let wanted = |entry: &SlotEntry| target.means(entry);
+        if let Target::Uid(uid) = target {
+            return self.inner.admin.end_sessions(uid, wanted, ending).await;
+        }
+        let mut kicked = Vec::new();
+        let (mut changed_any, mut is_away, mut first) = (false, false, None);
+        for some in self.inner.admin.accounts_of(target).await?.chunks(AT_ONCE) {
+            let ended = match &first {
+                Some(error) if is_away => vec![Err(Error::clone(error)); some.len()],
+                _ => {
+                    let uids = some.iter().map(|(uid, _)| uid);
+                    join_all(uids.map(|uid| self.inner.admin.end_sessions(uid, wanted, ending)))
+                        .await
+                }
+            };
+            is_away = ended.iter().all(Result::is_err);
+            for ((uid, found), ended) in some.iter().zip(ended) {
+                match ended {
+                    Ok(ended) => {
+                        kicked.extend(ended);
+                        changed_any = true;
+                    }
+                    Err(error) => {
+                        tracing::warn!(?uid, %error, "sessions could not be ended");
+                        kicked.extend(found.iter().map(|it| Kicked::failed(uid, it, &error)));
+                        first.get_or_insert(error);
+                    }
+                }
+            }
+        }
+        match first {
+            Some(error) if !changed_any => Err(error),
+            _ => Ok(kicked),
+        }
+    }
+
+    /// The sessions that [`kick`](Self::kick) would end. Changes nothing.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn find(&self, target: &Target) -> Result<Vec<Found>> {
+        let accounts = self.inner.admin.accounts_of(target).await?;
+        let found = |(uid, entries): (Uid, Vec<SlotEntry>)| {
+            entries.into_iter().map(move |entry| Found {
+                uid: uid.clone(),
+                entry,
+            })
+        };
+        Ok(accounts.into_iter().flat_map(found).collect())
+    }
+
+    /// Who is logged in, on all nodes, in the order of accounts: at least `most` sessions where
+    /// there are so many, and then from where to go on. Sessions of dead nodes do not count.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn online(
+        &self,
+        after: Option<&Uid>,
+        most: usize,
+    ) -> Result<(Vec<Found>, Option<Uid>)> {
+        let inner = &self.inner;
+        let mut online = Vec::new();
+        let mut at = after.map(Uid::record).transpose()?;
+        loop {
+            let page = inner.directory.page(at.as_ref(), PAGE).await?;
+            let is_last = page.len() < PAGE as usize;
+            for (key, uid, seen) in page {
+                at = Some(key);
+                let (Some(uid), Ok(seen)) = (uid, seen) else {
+                    continue;
+                };
+                for entry in seen.record.slots.into_values() {
+                    let key = &entry.key;
+                    if inner.liveness.of(&key.node, key.boot).await? != Standing::Dead {
+                        let uid = uid.clone();
+                        online.push(Found { uid, entry });
+                    }
+                }
+                if online.len() >= most {
+                    return Ok((online, Some(uid)));
+                }
+            }
+            if is_last {
+                return Ok((online, None));
+            }
+        }
+    }
+
+    /// The revocations that are not known to be final, `most` of them at most. Looks through the whole directory.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn revocations(&self, most: usize) -> Result<Vec<Pending>> {
+        let mut pending = Vec::new();
+        self.inner
+            .admin
+            .each_record(|uid, record| {
+                let room = most.saturating_sub(pending.len());
+                pending.extend(record.revocations.into_iter().take(room).map(|revocation| {
+                    Pending {
+                        uid: uid.clone(),
+                        revocation,
+                    }
+                }));
+            })
+            .await?;
+        Ok(pending)
+    }
+}

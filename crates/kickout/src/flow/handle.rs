@@ -1,0 +1,168 @@
+//! The handle of the flow, and its end.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{Clock, LockInfo, Locker, Result};
+use futures_util::future::join_all;
+use tokio::sync::broadcast;
+use tokio_util::sync::DropGuard;
+
+use crate::{
+    admin::operations::Admin,
+    directory::{bans::Bans, store::Directory},
+    events::Events,
+    login::context::LoginParts,
+    model::{
+        event::Event,
+        ident::{Boot, NodeId},
+        notice::{Code, Offline},
+        settings::Settings,
+    },
+    node::{
+        drain::Drain, keeper::LeaseKeeper, liveness::Nodes, roster::RosterKeeper,
+        this_node::ThisNode,
+    },
+    peer::route::Router,
+    session::{
+        end::SessionEnder, live::Phase, logout::Logouts, registry::Registry, revoke::Revoker,
+    },
+    tasks::Tasks,
+    upkeep::reconcile::rounds::Reconciler,
+};
+
+/// The kick-out flow of one node. Cheap to clone.
+///
+/// When the last clone is gone the node tells its sessions to go and gives its lease back, which makes them void.
+/// [`shutdown`](Self::shutdown) is the orderly way: it waits for them.
+#[derive(Clone, Debug)]
+pub struct KickOut {
+    pub(crate) inner: Arc<Inner>,
+    pub(super) _stop: Arc<DropGuard>,
+}
+
+/// The parts of one flow.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) this: Arc<ThisNode>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) locker: Locker,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) liveness: Arc<Nodes>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) bans: Arc<Bans>,
+    pub(crate) ender: Arc<SessionEnder>,
+    pub(crate) revoker: Arc<Revoker>,
+    pub(crate) logouts: Arc<Logouts>,
+    pub(crate) router: Router,
+    pub(crate) logins: Arc<LoginParts>,
+    pub(crate) admin: Admin,
+    pub(crate) roster: Arc<RosterKeeper>,
+    pub(crate) drain: Arc<Drain>,
+    pub(crate) keeper: Arc<LeaseKeeper>,
+    pub(crate) reconciler: Arc<Reconciler>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) tasks: Arc<Tasks>,
+    /// Sessions not known to be gone, as the last whole pass of the sweeper counted them.
+    pub(crate) pending: Arc<AtomicUsize>,
+}
+
+impl KickOut {
+    /// This node.
+    #[must_use]
+    pub fn node(&self) -> &NodeId {
+        &self.inner.this.id
+    }
+
+    /// The present incarnation of this node; `None` while it has no valid lease and serves nobody.
+    #[must_use]
+    pub fn boot(&self) -> Option<Boot> {
+        self.inner.this.now().map(|own| own.boot)
+    }
+
+    /// Time until this node must stop serving unless its lease is renewed.
+    #[must_use]
+    pub fn lease_remaining(&self) -> Duration {
+        self.inner
+            .this
+            .now()
+            .map_or(Duration::ZERO, |own| own.lease.remaining())
+    }
+
+    /// Sessions of this node that have not ended.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.inner.registry.len()
+    }
+
+    /// Accounts whose login is under way on this node.
+    #[must_use]
+    pub fn logins_under_way(&self) -> usize {
+        self.inner.logins.gates.len()
+    }
+
+    /// Sessions that must go and are not known to be gone, on all nodes, as this node's sweeper
+    /// counted them when it last looked at everything.
+    #[must_use]
+    pub fn revocations_pending(&self) -> usize {
+        self.inner.pending.load(Ordering::Relaxed)
+    }
+
+    /// The locks of the accounts whose login is under way on this node, so many at most.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn locks_under_way(&self, most: usize) -> Result<Vec<LockInfo>> {
+        let uids = self.inner.logins.gates.some(most);
+        let looking = uids
+            .iter()
+            .map(async |uid| self.inner.locker.inspect(uid.lock()?).await);
+        join_all(looking).await.into_iter().collect()
+    }
+
+    /// The transitions: for the first caller those since the start, for later ones those from now on.
+    #[must_use]
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.inner.events.subscribe()
+    }
+
+    /// Takes no further login, tells every session to go elsewhere, gives the clients the grace to leave, and gives the
+    /// node's lease back.
+    ///
+    /// # Cancel safety
+    /// Safe: calling it again goes on where it stopped.
+    pub async fn shutdown(&self) {
+        let inner = &self.inner;
+        inner.drain.refuse_logins();
+        let until = inner.clock.now() + inner.settings.timers.grace + Duration::from_millis(250);
+        loop {
+            // Again and again: a login that was under way may have been let in since.
+            for live in inner.registry.all() {
+                if live.phase() <= Phase::Active {
+                    inner
+                        .ender
+                        .end(&live, Offline::new(Code::Draining), true, |_| {});
+                }
+            }
+            if inner.registry.len() == 0 || inner.clock.now() >= until {
+                break;
+            }
+            inner.clock.sleep(Duration::from_millis(20)).await;
+        }
+        inner.logouts.retire_all().await;
+        inner.tasks.finish().await;
+        // What a logout still owes is found by whoever notices that this incarnation is dead.
+        if !inner.logouts.retries.any() {
+            inner.keeper.leave_roster().await;
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! One login on its way, and the parts of the flow that it uses.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{Clock, Locker, Moment};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    directory::{bans::Bans, store::Directory},
+    events::Events,
+    login::{admission::Admissions, gate::Gates, outcome::LoginOutcome, profiles::Profiles},
+    model::{login::Login, policy::Newcomer, resume::ResumeToken, settings::Settings},
+    node::{drain::Drain, history::History, liveness::Nodes, this_node::ThisNode},
+    peer::{caller::Caller, kick::Kicks},
+    session::{
+        end::SessionEnder, logout::Logouts, registry::Registry, removal::Removals, revoke::Revoker,
+    },
+    tasks::Tasks,
+    wait::jitter,
+};
+
+/// The parts of the flow that a login uses.
+#[derive(Debug)]
+pub(crate) struct LoginParts {
+    pub(crate) this: Arc<ThisNode>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) locker: Locker,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) history: Arc<History>,
+    pub(crate) liveness: Arc<Nodes>,
+    pub(crate) peers: Arc<Caller>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) bans: Arc<Bans>,
+    pub(crate) revoker: Arc<Revoker>,
+    pub(crate) kicks: Arc<Kicks>,
+    pub(crate) removals: Arc<Removals>,
+    pub(crate) ender: Arc<SessionEnder>,
+    pub(crate) logouts: Arc<Logouts>,
+    pub(crate) drain: Arc<Drain>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) tasks: Arc<Tasks>,
+    pub(crate) gates: Gates,
+    pub(crate) admissions: Admissions,
+    pub(crate) profiles: Option<Arc<dyn Profiles>>,
+}
+
+/// How often a login runs again after a lost lock or a lost write.
+pub(crate) const RUNS: u32 = 2;
+
+/// One login on its way.
+pub(crate) struct Run {
+    pub(crate) parts: Arc<LoginParts>,
+    pub(crate) login: Login,
+    pub(crate) started: Moment,
+    /// Its caller went away.
+    pub(crate) gone: CancellationToken,
+}
+
+impl Run {
+    pub(crate) fn busy(&self) -> LoginOutcome {
+        // Spread over a second: those who were turned away together do not come back together.
+        LoginOutcome::Busy {
+            retry_after: Duration::from_millis(200) + jitter(Duration::from_millis(800)),
+        }
+    }
+
+    pub(crate) fn newcomer(&self, resume: Option<&ResumeToken>) -> Newcomer<'_> {
+        Newcomer {
+            class: &self.login.class,
+            device: &self.login.device,
+            intent: self.login.intent,
+            resumes: resume.map(ResumeToken::session),
+        }
+    }
+}

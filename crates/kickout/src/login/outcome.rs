@@ -1,0 +1,61 @@
+//! The answer to a login.
+
+use std::{fmt, time::Duration};
+
+use crate::{
+    model::{
+        ident::{Device, Generation},
+        login::{Denied, Overtaken},
+        notice::Code,
+    },
+    session::handle::Session,
+};
+
+/// The answer to a login.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LoginOutcome {
+    /// The client is in.
+    Admitted(Session),
+    /// Not now.
+    Busy {
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// Not at all.
+    Denied(Denied),
+    /// A newer login of the account came first.
+    Superseded(Overtaken),
+}
+
+impl fmt::Display for LoginOutcome {
+    /// One line for people.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Admitted(_) => f.write_str("admitted"),
+            Self::Busy { retry_after } => write!(f, "busy: come back in {retry_after:?}"),
+            Self::Denied(denied) => write!(f, "denied: {}", denied.reason),
+            Self::Superseded(Overtaken {
+                by_device: Some(by),
+                ..
+            }) => {
+                write!(f, "superseded: device {by} logged in")
+            }
+            Self::Superseded(_) => f.write_str("superseded: another device logged in"),
+        }
+    }
+}
+
+pub(crate) fn denied(code: Code, by_device: Option<Device>) -> LoginOutcome {
+    LoginOutcome::Denied(Denied {
+        by_device,
+        ..Denied::new(code)
+    })
+}
+
+pub(crate) const fn overtaken(
+    by_device: Option<Device>,
+    r#gen: Option<Generation>,
+) -> LoginOutcome {
+    LoginOutcome::Superseded(Overtaken { by_device, r#gen })
+}

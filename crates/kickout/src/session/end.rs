@@ -1,0 +1,51 @@
+//! Ends sessions of this node with a notice.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    events::Events,
+    model::{
+        event::{Event, Transition},
+        notice::{Offline, Retry},
+    },
+    session::live::Live,
+    wait::jitter,
+};
+
+/// Over how long the clients of a node that ends are spread when they come back.
+const RETURN: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct SessionEnder {
+    pub(crate) events: Arc<Events>,
+    pub(crate) grace: Duration,
+}
+
+impl SessionEnder {
+    /// Tells a session to go. `listed` says whether the directory may still name it. Answers whether it had not been told.
+    pub(crate) fn end(
+        &self,
+        live: &Live,
+        notice: Offline,
+        listed: bool,
+        fill: impl FnOnce(&mut Event),
+    ) -> bool {
+        let mut notice = notice.grace(self.grace);
+        if notice.retry == Retry::Now {
+            // Many are told at once; they do not come back at once.
+            notice = notice.retry_after(jitter(RETURN));
+        }
+        let (code, by_device, by_gen) = (notice.code, notice.by_device.clone(), notice.r#gen);
+        if !live.supersede(notice, listed) {
+            return false;
+        }
+        self.events.emit(Transition::Superseded, |event| {
+            live.describe(event);
+            event.code = Some(code);
+            event.by_device = by_device;
+            event.by_gen = by_gen;
+            fill(event);
+        });
+        true
+    }
+}

@@ -1,0 +1,96 @@
+//! Takes sessions out of the directory.
+
+use std::sync::Arc;
+
+use distlock_core::Result;
+
+use crate::{
+    directory::store::Directory,
+    events::Events,
+    model::{
+        event::Transition,
+        ident::{SessionKey, Uid},
+        record::UserRecord,
+    },
+    session::revoke::Revoker,
+};
+
+/// Whether the write that granted a session may still be on its way to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grant {
+    Known,
+    /// Its outcome is not known. A delete that finds nothing may only have come before it, so it writes the record all the
+    /// same: on top of that the late write meets a conflict.
+    InFlight,
+}
+
+#[derive(Debug)]
+pub(crate) struct Removals {
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) revoker: Arc<Revoker>,
+    pub(crate) events: Arc<Events>,
+}
+
+impl Removals {
+    /// Takes the revocations of sessions that are known to be gone out of the record. Answers the record as it is now.
+    pub(crate) async fn settle(&self, uid: &Uid, gone: &[SessionKey]) -> Result<UserRecord> {
+        let record = self.directory.settle(uid, gone).await?;
+        for key in gone {
+            self.events.emit(Transition::Settled, |event| {
+                event.uid = Some(uid.clone());
+                event.about(key);
+            });
+        }
+        Ok(record)
+    }
+
+    /// Takes exactly this session out of the directory. The generation stays.
+    pub(crate) async fn delete(&self, uid: &Uid, key: &SessionKey) -> Result<bool> {
+        self.delete_granted(uid, key, Grant::Known).await
+    }
+
+    /// As [`delete`](Self::delete), for a session of which it may not be known whether it was granted.
+    pub(crate) async fn delete_granted(
+        &self,
+        uid: &Uid,
+        key: &SessionKey,
+        grant: Grant,
+    ) -> Result<bool> {
+        let (mut there, mut found) = (false, false);
+        let (written, record) = self
+            .directory
+            .update(uid, |record| {
+                there = record.remove(key).is_some();
+                found |= there;
+                // Whoever revoked it need not find out by itself that it is gone.
+                let settled = record.settle(|it| it == key) > 0;
+                there || settled || grant == Grant::InFlight
+            })
+            .await?;
+        if grant == Grant::InFlight {
+            // It may have revoked sessions of this node, which nobody has told.
+            let (gone, _) = self.revoker.apply_all(uid, &record);
+            if !gone.is_empty() {
+                self.settle(uid, &gone).await?;
+            }
+        }
+        let deleted = written && found;
+        if deleted {
+            self.events.emit(Transition::Deleted, |event| {
+                event.uid = Some(uid.clone());
+                event.about(key);
+                if !there {
+                    event.result = Some("it was gone when a lost reply was looked up".into());
+                }
+            });
+        } else {
+            metrics::counter!("distlock_stale_delete_refused_total").increment(1);
+            self.events.emit(Transition::StaleDeleteRefused, |event| {
+                event.uid = Some(uid.clone());
+                event.about(key);
+                event.r#gen = Some(record.r#gen);
+            });
+        }
+        Ok(deleted)
+    }
+}

@@ -1,0 +1,123 @@
+//! Ends sessions of this node that a kick or a revocation names.
+
+use std::sync::Arc;
+
+use distlock_core::micros;
+
+use crate::{
+    events::Events,
+    model::{
+        event::Transition,
+        ident::{SessionKey, Uid},
+        notice::Offline,
+        record::{Revocation, UserRecord},
+        request::{KickRequest, KickResult, PeerError},
+    },
+    node::this_node::ThisNode,
+    session::{end::SessionEnder, registry::Registry},
+};
+
+#[derive(Debug)]
+pub(crate) struct Revoker {
+    pub(crate) this: Arc<ThisNode>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) ender: Arc<SessionEnder>,
+    pub(crate) events: Arc<Events>,
+}
+
+impl Revoker {
+    /// A kick from another node. Every `Ok` is final.
+    pub(crate) fn receive(&self, request: &KickRequest) -> Result<KickResult, PeerError> {
+        let own = self.this.newest();
+        if !self.this.is_here(&request.key) {
+            return Err(PeerError::NotSent(format!(
+                "this is incarnation {own} of node {}",
+                self.this.id
+            )));
+        }
+        let device = self
+            .registry
+            .get(&request.uid, &request.key)
+            .map(|live| live.device.clone());
+        let result = if request.key.boot < own {
+            KickResult::BootMismatch
+        } else {
+            self.kick_here(request)
+        };
+        if matches!(result, KickResult::AlreadyGone | KickResult::BootMismatch) {
+            // That a newer session was left alone is counted where it is decided, also for what the node finds out by itself.
+            metrics::counter!("distlock_stale_kick_refused_total").increment(1);
+        }
+        self.events.emit(Transition::KickReceived, |event| {
+            event.uid = Some(request.uid.clone());
+            event.about(&request.key);
+            event.gen_max = Some(request.gen_max);
+            event.device = device;
+            event.by_device.clone_from(&request.by_device);
+            event.took_us = request.after.map(micros);
+            event.code = Some(request.reason);
+            event.kick_id = Some(request.kick_id);
+            event.peer = Some(request.from.clone());
+            event.result = Some(format!("{result:?}"));
+        });
+        Ok(result)
+    }
+
+    /// Ends the sessions of this node that a record says were revoked. Answers them, and how many had not been told.
+    pub(crate) fn apply_all(&self, uid: &Uid, record: &UserRecord) -> (Vec<SessionKey>, usize) {
+        let here = record.revocations.iter();
+        let here = here.filter(|it| self.this.is_here(&it.key));
+        let mut told = 0;
+        let gone = here
+            .map(|revocation| {
+                told += usize::from(self.apply(uid, revocation));
+                revocation.key.clone()
+            })
+            .collect();
+        (gone, told)
+    }
+
+    /// Ends a session of this node that was revoked. Answers whether it was there.
+    pub(crate) fn apply(&self, uid: &Uid, revocation: &Revocation) -> bool {
+        let request = KickRequest::of(uid, revocation, &self.this.id);
+        self.kick_here(&request) == KickResult::Kicked
+    }
+
+    fn kick_here(&self, request: &KickRequest) -> KickResult {
+        let refused = || match self.registry.newer(&request.uid, request.gen_max) {
+            Some(newer) => {
+                self.refuse_kick(request);
+                KickResult::Newer(newer)
+            }
+            None => KickResult::AlreadyGone,
+        };
+        let Some(live) = self.registry.get(&request.uid, &request.key) else {
+            return refused();
+        };
+        if live.generation() > request.gen_max {
+            return refused();
+        }
+        let notice = Offline::new(request.reason)
+            .by(request.by_device.clone(), request.by_gen)
+            .reason(request.text.clone());
+        // Whoever kicks has taken it out of the directory before.
+        let ended = self.ender.end(&live, notice, false, |event| {
+            event.kick_id = Some(request.kick_id);
+        });
+        if ended {
+            KickResult::Kicked
+        } else {
+            KickResult::AlreadyGone
+        }
+    }
+
+    fn refuse_kick(&self, request: &KickRequest) {
+        metrics::counter!("distlock_stale_kick_refused_total").increment(1);
+        self.events.emit(Transition::StaleKickRefused, |event| {
+            event.uid = Some(request.uid.clone());
+            event.about(&request.key);
+            event.gen_max = Some(request.gen_max);
+            event.kick_id = Some(request.kick_id);
+        });
+    }
+}

@@ -1,0 +1,42 @@
+//! Owns the background tasks of one flow.
+//!
+//! Every task starts through [`Tasks::spawn`], so [`Tasks::finish`] can wait for all of them. Every
+//! loop watches [`Tasks::stop`]. No task may block its thread.
+
+use tokio::runtime::Handle;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    /// Cancelled when the flow ends.
+    pub(crate) stop: CancellationToken,
+    tracker: TaskTracker,
+    runtime: Handle,
+}
+
+impl Tasks {
+    /// For the runtime that calls this.
+    pub(crate) fn new() -> Self {
+        Self {
+            stop: CancellationToken::new(),
+            tracker: TaskTracker::new(),
+            runtime: Handle::current(),
+        }
+    }
+
+    /// Runs a task of the flow. The caller may be outside the runtime: a session may be dropped on
+    /// any thread.
+    pub(crate) fn spawn<F>(&self, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.tracker.spawn_on(task, &self.runtime);
+    }
+
+    /// Stops the loops and waits until every task has ended.
+    pub(crate) async fn finish(&self) {
+        self.stop.cancel();
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}
