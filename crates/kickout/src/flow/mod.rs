@@ -1,6 +1,7 @@
 //! The handle that an embedder holds, its builder, and its operations.
 
 pub(crate) mod accounts;
+pub(crate) mod assembly;
 pub(crate) mod bans;
 pub(crate) mod builder;
 pub(crate) mod handle;

@@ -1,0 +1,362 @@
+//! Makes the parts of a flow and joins them.
+//!
+//! A part gets the parts below it, and none above it, so the parts form no circle.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicUsize},
+};
+
+use distlock_core::{Clock, Locker, Store};
+
+use crate::{
+    admin::operations::Admin,
+    directory::{bans::Bans, store::Directory},
+    events::Events,
+    flow::handle::Inner,
+    login::{
+        admission::{Admission, Admissions},
+        context::LoginParts,
+        gate::Gates,
+        profiles::Profiles,
+    },
+    model::{ident::NodeId, settings::Settings},
+    node::{
+        drain::Drain, history::History, keeper::LeaseKeeper, liveness::Nodes, roster::RosterKeeper,
+        this_node::ThisNode,
+    },
+    peer::{api::Peers, caller::Caller, kick::Kicks, route::Router},
+    session::{
+        end::SessionEnder,
+        logout::{Logouts, Retries},
+        registry::Registry,
+        removal::Removals,
+        revoke::Revoker,
+    },
+    tasks::Tasks,
+    upkeep::{
+        reconcile::{compare::Comparer, owed::Writer, rounds::Reconciler},
+        sweep::Sweeper,
+    },
+};
+
+/// The choices of the embedder that the parts are made of.
+pub(super) struct Setup {
+    pub(super) store: Store,
+    pub(super) node: NodeId,
+    pub(super) advertise: String,
+    pub(super) front: Option<String>,
+    pub(super) peers: Arc<dyn Peers>,
+    pub(super) settings: Settings,
+}
+
+/// The parts at the bottom: the store, this node, the other nodes.
+pub(super) struct Base {
+    this: Arc<ThisNode>,
+    settings: Arc<Settings>,
+    clock: Arc<dyn Clock>,
+    locker: Locker,
+    directory: Arc<Directory>,
+    history: Arc<History>,
+    liveness: Arc<Nodes>,
+    peers: Arc<Caller>,
+    registry: Arc<Registry>,
+    events: Arc<Events>,
+    tasks: Arc<Tasks>,
+}
+
+/// The parts that end sessions.
+struct SessionParts {
+    ender: Arc<SessionEnder>,
+    revoker: Arc<Revoker>,
+    removals: Arc<Removals>,
+    kicks: Arc<Kicks>,
+    logouts: Arc<Logouts>,
+    bans: Arc<Bans>,
+}
+
+/// The parts that keep this node among the others.
+struct NodeParts {
+    roster: Arc<RosterKeeper>,
+    drain: Arc<Drain>,
+    keeper: Arc<LeaseKeeper>,
+}
+
+impl Base {
+    pub(super) fn new(setup: Setup) -> Self {
+        let locker = setup.store.locker();
+        let clock = locker.clock();
+        let settings = Arc::new(setup.settings);
+        let node_lease = settings.timers.node_lease;
+        let events = Arc::new(Events::new(setup.node.clone(), Arc::clone(&clock)));
+        let this = Arc::new(ThisNode::new(setup.node, setup.advertise, setup.front));
+        let directory = Arc::new(Directory::new(setup.store.records(), Arc::clone(&clock)));
+        let history = Arc::new(History::new(
+            Arc::clone(&this),
+            node_lease,
+            locker.clone(),
+            Arc::clone(&directory),
+        ));
+        let liveness = Arc::new(Nodes::new(
+            Arc::clone(&this),
+            Arc::clone(&history),
+            locker.clone(),
+            Arc::clone(&clock),
+            node_lease,
+        ));
+        Self {
+            this,
+            settings,
+            locker,
+            directory,
+            history,
+            liveness,
+            peers: Arc::new(Caller::new(setup.peers, Arc::clone(&clock))),
+            clock,
+            registry: Arc::new(Registry::default()),
+            events,
+            tasks: Arc::new(Tasks::new()),
+        }
+    }
+}
+
+impl SessionParts {
+    fn new(base: &Base) -> Self {
+        let bans = Arc::new(Bans {
+            directory: Arc::clone(&base.directory),
+            events: Arc::clone(&base.events),
+            clock: Arc::clone(&base.clock),
+        });
+        let ender = Arc::new(SessionEnder {
+            events: Arc::clone(&base.events),
+            grace: base.settings.timers.grace,
+        });
+        let revoker = Arc::new(Revoker {
+            this: Arc::clone(&base.this),
+            registry: Arc::clone(&base.registry),
+            ender: Arc::clone(&ender),
+            events: Arc::clone(&base.events),
+        });
+        let removals = Arc::new(Removals {
+            directory: Arc::clone(&base.directory),
+            revoker: Arc::clone(&revoker),
+            events: Arc::clone(&base.events),
+        });
+        let kicks = Arc::new(Kicks {
+            this: Arc::clone(&base.this),
+            settings: Arc::clone(&base.settings),
+            clock: Arc::clone(&base.clock),
+            directory: Arc::clone(&base.directory),
+            liveness: Arc::clone(&base.liveness),
+            peers: Arc::clone(&base.peers),
+            revoker: Arc::clone(&revoker),
+            removals: Arc::clone(&removals),
+            events: Arc::clone(&base.events),
+            tasks: Arc::clone(&base.tasks),
+            telling: Mutex::default(),
+        });
+        let logouts = Arc::new(Logouts {
+            this: Arc::clone(&base.this),
+            settings: Arc::clone(&base.settings),
+            clock: Arc::clone(&base.clock),
+            locker: base.locker.clone(),
+            registry: Arc::clone(&base.registry),
+            removals: Arc::clone(&removals),
+            events: Arc::clone(&base.events),
+            tasks: Arc::clone(&base.tasks),
+            retries: Retries::default(),
+        });
+        Self {
+            ender,
+            revoker,
+            removals,
+            kicks,
+            logouts,
+            bans,
+        }
+    }
+}
+
+impl NodeParts {
+    fn new(base: &Base, sessions: &SessionParts) -> Self {
+        let roster = Arc::new(RosterKeeper {
+            this: Arc::clone(&base.this),
+            settings: Arc::clone(&base.settings),
+            locker: base.locker.clone(),
+            directory: Arc::clone(&base.directory),
+            history: Arc::clone(&base.history),
+            liveness: Arc::clone(&base.liveness),
+        });
+        let drain = Arc::new(Drain {
+            this: Arc::clone(&base.this),
+            clock: Arc::clone(&base.clock),
+            directory: Arc::clone(&base.directory),
+            registry: Arc::clone(&base.registry),
+            ender: Arc::clone(&sessions.ender),
+            events: Arc::clone(&base.events),
+            tasks: Arc::clone(&base.tasks),
+            draining: AtomicBool::new(false),
+            present: Mutex::default(),
+        });
+        let keeper = Arc::new(LeaseKeeper {
+            this: Arc::clone(&base.this),
+            settings: Arc::clone(&base.settings),
+            clock: Arc::clone(&base.clock),
+            locker: base.locker.clone(),
+            directory: Arc::clone(&base.directory),
+            history: Arc::clone(&base.history),
+            roster: Arc::clone(&roster),
+            drain: Arc::clone(&drain),
+            registry: Arc::clone(&base.registry),
+            ender: Arc::clone(&sessions.ender),
+            events: Arc::clone(&base.events),
+            tasks: Arc::clone(&base.tasks),
+        });
+        Self {
+            roster,
+            drain,
+            keeper,
+        }
+    }
+}
+
+fn reconciler(base: &Base, sessions: &SessionParts) -> Reconciler {
+    Reconciler {
+        this: Arc::clone(&base.this),
+        settings: Arc::clone(&base.settings),
+        clock: Arc::clone(&base.clock),
+        history: Arc::clone(&base.history),
+        comparer: Comparer {
+            directory: Arc::clone(&base.directory),
+            registry: Arc::clone(&base.registry),
+            revoker: Arc::clone(&sessions.revoker),
+            ender: Arc::clone(&sessions.ender),
+            bans: Arc::clone(&sessions.bans),
+        },
+        writer: Writer {
+            settings: Arc::clone(&base.settings),
+            clock: Arc::clone(&base.clock),
+            history: Arc::clone(&base.history),
+            directory: Arc::clone(&base.directory),
+            removals: Arc::clone(&sessions.removals),
+            events: Arc::clone(&base.events),
+        },
+        tasks: Arc::clone(&base.tasks),
+    }
+}
+
+fn sweeper(
+    base: &Base,
+    sessions: &SessionParts,
+    node: &NodeParts,
+    pending: &Arc<AtomicUsize>,
+) -> Sweeper {
+    Sweeper {
+        this: Arc::clone(&base.this),
+        settings: Arc::clone(&base.settings),
+        clock: Arc::clone(&base.clock),
+        directory: Arc::clone(&base.directory),
+        liveness: Arc::clone(&base.liveness),
+        roster: Arc::clone(&node.roster),
+        registry: Arc::clone(&base.registry),
+        bans: Arc::clone(&sessions.bans),
+        removals: Arc::clone(&sessions.removals),
+        logouts: Arc::clone(&sessions.logouts),
+        events: Arc::clone(&base.events),
+        tasks: Arc::clone(&base.tasks),
+        pending: Arc::clone(pending),
+    }
+}
+
+fn router(base: &Base) -> Router {
+    Router {
+        this: Arc::clone(&base.this),
+        settings: Arc::clone(&base.settings),
+        clock: Arc::clone(&base.clock),
+        locker: base.locker.clone(),
+        directory: Arc::clone(&base.directory),
+        liveness: Arc::clone(&base.liveness),
+        peers: Arc::clone(&base.peers),
+        registry: Arc::clone(&base.registry),
+        events: Arc::clone(&base.events),
+    }
+}
+
+fn admin(base: &Base, sessions: &SessionParts) -> Admin {
+    Admin {
+        settings: Arc::clone(&base.settings),
+        clock: Arc::clone(&base.clock),
+        directory: Arc::clone(&base.directory),
+        kicks: Arc::clone(&sessions.kicks),
+        removals: Arc::clone(&sessions.removals),
+        events: Arc::clone(&base.events),
+    }
+}
+
+fn logins(
+    base: &Base,
+    sessions: &SessionParts,
+    drain: &Arc<Drain>,
+    admission: Admission,
+    profiles: Option<Arc<dyn Profiles>>,
+) -> LoginParts {
+    LoginParts {
+        this: Arc::clone(&base.this),
+        settings: Arc::clone(&base.settings),
+        clock: Arc::clone(&base.clock),
+        locker: base.locker.clone(),
+        directory: Arc::clone(&base.directory),
+        history: Arc::clone(&base.history),
+        liveness: Arc::clone(&base.liveness),
+        peers: Arc::clone(&base.peers),
+        registry: Arc::clone(&base.registry),
+        bans: Arc::clone(&sessions.bans),
+        revoker: Arc::clone(&sessions.revoker),
+        kicks: Arc::clone(&sessions.kicks),
+        removals: Arc::clone(&sessions.removals),
+        ender: Arc::clone(&sessions.ender),
+        logouts: Arc::clone(&sessions.logouts),
+        drain: Arc::clone(drain),
+        events: Arc::clone(&base.events),
+        tasks: Arc::clone(&base.tasks),
+        gates: Gates::default(),
+        admissions: Admissions::new(admission, Arc::clone(&base.clock)),
+        profiles,
+    }
+}
+
+/// The parts of a flow, and its sweeper, which no other part uses.
+pub(super) fn assemble(
+    base: &Base,
+    admission: Admission,
+    profiles: Option<Arc<dyn Profiles>>,
+) -> (Inner, Sweeper) {
+    let sessions = SessionParts::new(base);
+    let node = NodeParts::new(base, &sessions);
+    let pending = Arc::new(AtomicUsize::new(0));
+    let sweeper = sweeper(base, &sessions, &node, &pending);
+    let inner = Inner {
+        this: Arc::clone(&base.this),
+        settings: Arc::clone(&base.settings),
+        clock: Arc::clone(&base.clock),
+        locker: base.locker.clone(),
+        directory: Arc::clone(&base.directory),
+        liveness: Arc::clone(&base.liveness),
+        registry: Arc::clone(&base.registry),
+        router: router(base),
+        logins: Arc::new(logins(base, &sessions, &node.drain, admission, profiles)),
+        admin: admin(base, &sessions),
+        reconciler: Arc::new(reconciler(base, &sessions)),
+        bans: sessions.bans,
+        ender: sessions.ender,
+        revoker: sessions.revoker,
+        logouts: sessions.logouts,
+        roster: node.roster,
+        drain: node.drain,
+        keeper: node.keeper,
+        events: Arc::clone(&base.events),
+        tasks: Arc::clone(&base.tasks),
+        pending,
+    };
+    (inner, sweeper)
+}
