@@ -1,4 +1,4 @@
-//! Bearer tokens that administrators and sending servers show.
+//! BearerToken tokens that administrators and sending servers show.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -7,13 +7,13 @@ use distlock_core::Clock;
 
 use crate::config::Secret;
 
-/// How long the answer to a wrong token is delayed. `Bounds` limits the connections of one address,
+/// How long the answer to a wrong token is delayed. `ConnectionBounds` limits the connections of one address,
 /// so the delay limits how many guesses an address has per second. It delays no right token.
 const WRONG: Duration = Duration::from_secs(1);
 
 /// A token of the configuration, and what happens to those who show another one.
 #[derive(Clone)]
-pub(crate) struct Bearer {
+pub(crate) struct BearerToken {
     token: Arc<Secret>,
     /// The name of the token in the log.
     name: &'static str,
@@ -22,9 +22,9 @@ pub(crate) struct Bearer {
     clock: Arc<dyn Clock>,
 }
 
-impl Bearer {
+impl BearerToken {
     /// The token of administrators.
-    pub(crate) fn of_admin(token: Secret, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn for_admin(token: Secret, clock: Arc<dyn Clock>) -> Self {
         Self {
             token: Arc::new(token),
             name: "admin",
@@ -34,18 +34,18 @@ impl Bearer {
     }
 
     /// The token of servers that send.
-    pub(crate) fn of_senders(token: Secret, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn for_senders(token: Secret, clock: Arc<dyn Clock>) -> Self {
         Self {
             name: "send",
             refused: "distlock_send_refused_total",
-            ..Self::of_admin(token, clock)
+            ..Self::for_admin(token, clock)
         }
     }
 
     /// Whether a request shows the token.
     pub(crate) async fn admits(&self, headers: &HeaderMap, from: IpAddr) -> bool {
         let shown = headers.get(header::AUTHORIZATION);
-        let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("BearerToken "));
         match shown {
             Some(given) => self.is_right(given, from).await,
             None => false,

@@ -10,7 +10,7 @@ use crate::{
     TokenKey,
     front::{
         FrameReader as _, Incoming, TcpReader,
-        frames::{Inbound, Outbound, Refused},
+        frames::{FrameError, Inbound, Outbound},
     },
     listen::proxied_source,
     peer::wire_fuzzing,
@@ -48,8 +48,8 @@ pub fn client_frame(text: &str, id: Option<u16>) -> Result<ClientFrame, Option<S
             frame.body = Some((send.body.get().to_owned(), body));
         }
         Ok(Inbound::Ack(_) | Inbound::Ping | Inbound::Bye | Inbound::Logout) => {}
-        Err(Refused::Garbage) => return Err(None),
-        Err(Refused::Value { why, .. }) => return Err(Some(why)),
+        Err(FrameError::Garbage) => return Err(None),
+        Err(FrameError::Value { why, .. }) => return Err(Some(why)),
     }
     Ok(frame)
 }
@@ -103,7 +103,7 @@ pub fn proxy_header(bytes: &[u8]) -> Option<(Option<SocketAddr>, &[u8])> {
 /// was refused. The first byte says which message it is.
 #[must_use]
 pub fn peer_message(bytes: &[u8]) -> Option<(String, String)> {
-    wire_fuzzing::round(bytes)
+    wire_fuzzing::round_trip(bytes)
 }
 
 /// A login token with these claims, whatever they are, and a right signature.

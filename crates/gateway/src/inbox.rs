@@ -73,11 +73,11 @@ struct Inbox {
 }
 
 /// What a look at an inbox leads to.
-enum Step<T> {
+enum Change<T> {
     /// This is to be written, and answered when it was.
     Write(T),
     /// There is nothing to write.
-    Answer(T),
+    Nothing(T),
 }
 
 const fn is_zero(number: &usize) -> bool {
@@ -86,7 +86,7 @@ const fn is_zero(number: &usize) -> bool {
 
 impl Inbox {
     /// Takes out one message.
-    fn make_room(&mut self) {
+    fn drop_one(&mut self) {
         let mut each: HashMap<&Uid, usize> = HashMap::new();
         for message in &self.messages {
             *each.entry(&message.from).or_default() += 1;
@@ -134,14 +134,14 @@ impl RecordsInbox {
     async fn update<T: Send>(
         &self,
         uid: &Uid,
-        mut change: impl FnMut(&mut Inbox, bool) -> Step<T> + Send,
+        mut change: impl FnMut(&mut Inbox, bool) -> Change<T> + Send,
     ) -> Result<T> {
         let mut unknown = false;
         for _ in 0..ROUNDS {
             let (key, version, mut inbox) = self.read(uid).await?;
             let done = match change(&mut inbox, unknown) {
-                Step::Write(done) => done,
-                Step::Answer(answer) => return Ok(answer),
+                Change::Write(done) => done,
+                Change::Nothing(answer) => return Ok(answer),
             };
             let value = serde_json::to_vec(&inbox).map_err(|error| {
                 Error::new(ErrorKind::Internal, "inbox cannot be written").caused_by(error)
@@ -168,11 +168,11 @@ impl OfflineStore for RecordsInbox {
         self.update(uid, |inbox, unknown| {
             // Others may have been kept behind it since.
             if unknown && inbox.messages.contains(message) {
-                return Step::Answer(());
+                return Change::Nothing(());
             }
             inbox.messages.push(message.clone());
             while inbox.messages.len() > MAX_MESSAGES {
-                inbox.make_room();
+                inbox.drop_one();
             }
             let (mut bytes, mut stored) = (0, 0);
             let fit = inbox
@@ -189,7 +189,7 @@ impl OfflineStore for RecordsInbox {
             let over = inbox.messages.len() - fit;
             inbox.messages.drain(..over);
             inbox.claimed = inbox.claimed.saturating_sub(over);
-            Step::Write(())
+            Change::Write(())
         })
         .await
     }
@@ -198,10 +198,10 @@ impl OfflineStore for RecordsInbox {
         self.update(uid, |inbox, _| {
             let all = inbox.messages.clone();
             if inbox.claimed == all.len() {
-                return Step::Answer(all);
+                return Change::Nothing(all);
             }
             inbox.claimed = all.len();
-            Step::Write(all)
+            Change::Write(all)
         })
         .await
     }
@@ -215,9 +215,9 @@ impl OfflineStore for RecordsInbox {
                 }
             }
             if inbox.messages.len() < before {
-                Step::Write(())
+                Change::Write(())
             } else {
-                Step::Answer(())
+                Change::Nothing(())
             }
         })
         .await
@@ -228,11 +228,11 @@ impl OfflineStore for RecordsInbox {
             match inbox.messages.iter().rposition(|kept| kept == message) {
                 Some(at) if at >= inbox.claimed => {
                     inbox.remove(at);
-                    Step::Write(true)
+                    Change::Write(true)
                 }
-                Some(_) => Step::Answer(false),
+                Some(_) => Change::Nothing(false),
                 // It is this call that has taken it, or a session that has handed it out already: rather twice than never.
-                None => Step::Answer(unknown),
+                None => Change::Nothing(unknown),
             }
         })
         .await

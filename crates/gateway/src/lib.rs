@@ -62,7 +62,7 @@ mod metering;
 mod node;
 mod page;
 mod peer;
-mod sender;
+mod send_api;
 mod services;
 mod takeovers;
 mod token;

@@ -38,7 +38,7 @@ pub(crate) fn handle() -> PrometheusHandle {
 }
 
 /// Shows what the gateway counts beside the flow, from the start.
-pub(crate) fn show() {
+pub(crate) fn describe() {
     for (name, help) in [
         (
             "distlock_forced_close_total",
@@ -87,6 +87,6 @@ pub(crate) fn show() {
 }
 
 /// A client's message has come to its end.
-pub(crate) fn message(outcome: &'static str) {
+pub(crate) fn count_message(outcome: &'static str) {
     metrics::counter!(MESSAGES, "outcome" => outcome).increment(1);
 }

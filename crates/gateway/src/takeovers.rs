@@ -11,8 +11,8 @@ use serde::Serialize;
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 use uuid::Uuid;
 
-/// Takeovers under way that are remembered; a login that never gets confirmed would stay for ever.
-const MOST: usize = 1024;
+/// TakeoverTracker under way that are remembered; a login that never gets confirmed would stay for ever.
+const MAX_PENDING: usize = 1024;
 /// The newest takeovers, which the page shows.
 const SHOWN: usize = 30;
 
@@ -37,19 +37,19 @@ pub(crate) struct Takeover {
 /// The newest takeovers that this node saw. It reads the events when it is asked, so a node of
 /// which nobody opens the page does nothing for it.
 #[derive(Clone)]
-pub(crate) struct Recent {
+pub(crate) struct RecentTakeovers {
     kick: KickOut,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<RecentState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct RecentState {
     events: Option<Receiver<Event>>,
-    takeovers: Takeovers,
+    takeovers: TakeoverTracker,
     recent: VecDeque<Takeover>,
 }
 
-impl Recent {
+impl RecentTakeovers {
     pub(crate) fn new(kick: KickOut) -> Self {
         Self {
             kick,
@@ -60,7 +60,7 @@ impl Recent {
     /// The newest ones, oldest first, since it was asked for the first time.
     pub(crate) fn takeovers(&self) -> Vec<Takeover> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State {
+        let RecentState {
             events,
             takeovers,
             recent,
@@ -68,7 +68,7 @@ impl Recent {
         let events = events.get_or_insert_with(|| self.kick.events());
         loop {
             match events.try_recv() {
-                Ok(event) => recent.extend(takeovers.follow(&event)),
+                Ok(event) => recent.extend(takeovers.observe(&event)),
                 // More happened since the last look than is kept: the older ones are not shown.
                 Err(TryRecvError::Lagged(_)) => {}
                 Err(TryRecvError::Empty | TryRecvError::Closed) => break,
@@ -84,7 +84,7 @@ impl Recent {
 /// The newest takeovers of a cluster, newest first, from what its nodes saw. Where both nodes of
 /// one saw it, the new session's node says when it was and how long it took, and the old session's
 /// node which device it was.
-pub(crate) fn merged(seen: Vec<Takeover>) -> Vec<Takeover> {
+pub(crate) fn merge(seen: Vec<Takeover>) -> Vec<Takeover> {
     let mut merged = Vec::<Takeover>::new();
     for takeover in seen {
         let Some(there) = merged.iter_mut().find(|it| it.kick_id == takeover.kick_id) else {
@@ -106,10 +106,10 @@ pub(crate) fn merged(seen: Vec<Takeover>) -> Vec<Takeover> {
 }
 
 #[derive(Debug, Default)]
-struct Takeovers(VecDeque<Pending>);
+struct TakeoverTracker(VecDeque<PendingTakeover>);
 
 #[derive(Debug)]
-struct Pending {
+struct PendingTakeover {
     uid: Uid,
     newcomer: SessionId,
     granted_us: u64,
@@ -117,15 +117,15 @@ struct Pending {
     from_device: Option<Device>,
 }
 
-impl Takeovers {
-    fn follow(&mut self, event: &Event) -> Option<Takeover> {
+impl TakeoverTracker {
+    fn observe(&mut self, event: &Event) -> Option<Takeover> {
         let uid = event.uid.as_ref()?;
         match event.event {
             Transition::Granted => {
-                if self.0.len() == MOST {
+                if self.0.len() == MAX_PENDING {
                     self.0.pop_front();
                 }
-                self.0.push_back(Pending {
+                self.0.push_back(PendingTakeover {
                     uid: uid.clone(),
                     newcomer: event.session?,
                     granted_us: event.boot_us,
@@ -204,25 +204,25 @@ mod tests {
 
     #[test]
     fn a_login_that_found_somebody_is_a_takeover_and_another_is_not() {
-        let mut takeovers = Takeovers::default();
+        let mut takeovers = TakeoverTracker::default();
         let (old, new) = (
             "00000000-0000-4000-8000-000000000001",
             "00000000-0000-4000-8000-000000000002",
         );
         assert_eq!(
-            takeovers.follow(&event("granted", 1, json!({"session": old}))),
+            takeovers.observe(&event("granted", 1, json!({"session": old}))),
             None
         );
         let first = event("admitted", 5, json!({"session": old, "device": "phone"}));
-        assert_eq!(takeovers.follow(&first), None, "there was nobody");
-        takeovers.follow(&event("granted", 10, json!({"session": new})));
-        takeovers.follow(&event(
+        assert_eq!(takeovers.observe(&first), None, "there was nobody");
+        takeovers.observe(&event("granted", 10, json!({"session": new})));
+        takeovers.observe(&event(
             "revoked",
             11,
             json!({"session": old, "session_node": "n2", "kick_id": KICK}),
         ));
         let admitted = event("admitted", 30, json!({"session": new, "device": "pc"}));
-        let takeover = takeovers.follow(&admitted).unwrap();
+        let takeover = takeovers.observe(&admitted).unwrap();
         assert_eq!(
             (
                 takeover.from_node.as_str(),
@@ -261,20 +261,20 @@ mod tests {
                 from_device: old.from_device.clone(),
                 ..new.clone()
             };
-            assert_eq!(merged(seen), [whole, later.clone()]);
+            assert_eq!(merge(seen), [whole, later.clone()]);
         }
         let many = (0..100).map(|number| Takeover {
             kick_id: Uuid::new_v4(),
             at_ms: number,
             ..old.clone()
         });
-        let newest = merged(many.collect());
+        let newest = merge(many.collect());
         assert_eq!((newest.len(), newest[0].at_ms), (SHOWN, 99));
     }
 
     #[test]
     fn a_kick_that_ended_a_session_here_is_a_takeover_by_its_sender() {
-        let mut takeovers = Takeovers::default();
+        let mut takeovers = TakeoverTracker::default();
         let kick = |result: &str, code: u8| {
             event(
                 "kick_received",
@@ -285,7 +285,7 @@ mod tests {
                 }),
             )
         };
-        let takeover = takeovers.follow(&kick("Kicked", 1)).unwrap();
+        let takeover = takeovers.observe(&kick("Kicked", 1)).unwrap();
         assert_eq!(
             (takeover.from_node.as_str(), takeover.to_node.as_str()),
             ("n1", "n3")
@@ -293,9 +293,9 @@ mod tests {
         assert_eq!(takeover.from_device, Some(Device::new("phone").unwrap()));
         assert_eq!(takeover.to_device, Some(Device::new("pc").unwrap()));
         assert_eq!(takeover.took_us, Some(700));
-        assert_eq!(takeovers.follow(&kick("AlreadyGone", 1)), None);
+        assert_eq!(takeovers.observe(&kick("AlreadyGone", 1)), None);
         assert_eq!(
-            takeovers.follow(&kick("Kicked", 3)),
+            takeovers.observe(&kick("Kicked", 3)),
             None,
             "by an administrator"
         );

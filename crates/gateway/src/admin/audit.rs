@@ -9,29 +9,29 @@ use distlock_core::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Admin,
-    audit_log::{Actor, Entry, KEPT},
-    http::{Asked, Failed},
+    AdminContext,
+    audit_log::{Actor, Entry, MAX_ENTRIES},
+    http::{HttpError, QueryParams},
 };
-use crate::listen::LineHandle;
+use crate::listen::ConnectionHandle;
 
 const ACTOR: &str = "x-distlock-actor";
 
 impl<S: Send + Sync> FromRequestParts<S> for Actor {
-    type Rejection = Failed;
+    type Rejection = HttpError;
 
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failed> {
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, HttpError> {
         let name = match parts.headers.get(ACTOR).map(|value| value.to_str()) {
             None | Some(Ok("")) => None,
             Some(Ok(name)) if name.len() <= 128 => Some(name.to_owned()),
             Some(_) => {
-                return Err(Failed::from(Error::new(
+                return Err(HttpError::from(Error::new(
                     ErrorKind::InvalidArgument,
                     format!("header {ACTOR} is longer than 128 bytes or not plain text"),
                 )));
             }
         };
-        let from = parts.extensions.get::<ConnectInfo<LineHandle>>();
+        let from = parts.extensions.get::<ConnectInfo<ConnectionHandle>>();
         Ok(Self {
             name,
             from: from.map_or_else(String::new, |from| from.0.peer().to_string()),
@@ -46,7 +46,7 @@ pub(super) struct Limit {
 }
 
 #[derive(Serialize)]
-pub(super) struct Log {
+pub(super) struct AuditAnswer {
     entries: Vec<Entry>,
     /// Records of which nothing is shown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -54,12 +54,12 @@ pub(super) struct Log {
 }
 
 pub(super) async fn audit(
-    State(admin): State<Admin>,
-    Asked(limit): Asked<Limit>,
-) -> Result<Json<Log>, Failed> {
+    State(admin): State<AdminContext>,
+    QueryParams(limit): QueryParams<Limit>,
+) -> Result<Json<AuditAnswer>, HttpError> {
     let (mut entries, unreadable) = admin.audit.entries().await?;
-    entries.truncate(limit.limit.unwrap_or(KEPT));
-    Ok(Json(Log {
+    entries.truncate(limit.limit.unwrap_or(MAX_ENTRIES));
+    Ok(Json(AuditAnswer {
         entries,
         unreadable: unreadable.iter().map(ToString::to_string).collect(),
     }))

@@ -10,9 +10,9 @@ use distlock_kickout::NodeId;
 use serde::{Deserialize, Serialize};
 
 /// Entries kept per node.
-pub(super) const KEPT: usize = 200;
+pub(super) const MAX_ENTRIES: usize = 200;
 /// Longest text of an entry's members, in characters.
-const LONGEST: usize = 512;
+const MAX_TEXT: usize = 512;
 const ROUNDS: u32 = 16;
 
 /// One thing an administrator did.
@@ -58,19 +58,19 @@ impl<'a> Order<'a> {
 
 /// What came of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Done {
+pub(super) enum Effect {
     /// Something changed, or that is not known.
-    Something,
+    Changed,
     /// Nothing changed.
-    Nothing,
+    Unchanged,
 }
 
-impl Done {
-    pub(super) const fn unless(nothing: bool) -> Self {
-        if nothing {
-            Self::Nothing
+impl Effect {
+    pub(super) const fn unchanged_if(unchanged: bool) -> Self {
+        if unchanged {
+            Self::Unchanged
         } else {
-            Self::Something
+            Self::Changed
         }
     }
 }
@@ -83,13 +83,13 @@ pub(super) struct Actor {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Audit {
+pub(crate) struct AuditLog {
     node: NodeId,
     records: Arc<dyn Records>,
     clock: Arc<dyn Clock>,
 }
 
-impl Audit {
+impl AuditLog {
     pub(crate) fn new(node: NodeId, records: Arc<dyn Records>, clock: Arc<dyn Clock>) -> Self {
         Self {
             node,
@@ -101,13 +101,13 @@ impl Audit {
     /// Writes an order to the log, and keeps it in the store unless it is known to have changed
     /// nothing: such orders must not push out those that did. What was done is done: a store that
     /// does not take the entry is reported in the log, with the entry.
-    pub(super) async fn note(&self, actor: &Actor, order: Order<'_>, done: Done, result: &str) {
+    pub(super) async fn record(&self, actor: &Actor, order: Order<'_>, done: Effect, result: &str) {
         let Order {
             action,
             target,
             reason,
         } = order;
-        let short = |text: &str| text.chars().take(LONGEST).collect::<String>();
+        let short = |text: &str| text.chars().take(MAX_TEXT).collect::<String>();
         let entry = Entry {
             at_ms: u64::try_from(unix_time(&*self.clock).as_millis()).unwrap_or(u64::MAX),
             node: self.node.clone(),
@@ -126,7 +126,7 @@ impl Audit {
             from = entry.from,
             result = entry.result,
         );
-        if done == Done::Nothing {
+        if done == Effect::Unchanged {
             return;
         }
         if let Err(error) = self.add(&entry).await {
@@ -150,7 +150,7 @@ impl Audit {
                 // The new entry is on record in any case.
                 let kept = entries.len() + 1;
                 value = written(entries.iter().chain([entry]))?;
-                if kept <= KEPT && value.len() <= MAX_VALUE_BYTES || entries.is_empty() {
+                if kept <= MAX_ENTRIES && value.len() <= MAX_VALUE_BYTES || entries.is_empty() {
                     break;
                 }
                 let longest = value.len().div_ceil(kept);
@@ -158,8 +158,11 @@ impl Audit {
                     .len()
                     .saturating_sub(MAX_VALUE_BYTES)
                     .div_ceil(longest);
-                for _ in 0..excess.max(kept.saturating_sub(KEPT)).min(entries.len()) {
-                    entries.remove(least_missed(&entries));
+                for _ in 0..excess
+                    .max(kept.saturating_sub(MAX_ENTRIES))
+                    .min(entries.len())
+                {
+                    entries.remove(entry_to_drop(&entries));
                 }
             }
             match self.records.put(&key, &value, expect).await? {
@@ -201,7 +204,7 @@ impl Audit {
 /// The entry that goes when there is no room: the oldest of the order that was given most often,
 /// by action and then by target. Whoever repeats an order pushes out that order alone, and whoever
 /// bans many accounts pushes out no kick.
-fn least_missed(entries: &[Entry]) -> usize {
+fn entry_to_drop(entries: &[Entry]) -> usize {
     let mut given = HashMap::<&str, usize>::new();
     let mut given_to = HashMap::<(&str, &str), usize>::new();
     for entry in entries {
@@ -241,16 +244,16 @@ mod tests {
     #[tokio::test]
     async fn long_entries_do_not_keep_later_ones_out() {
         let node = NodeId::new("n1").unwrap();
-        let audit = Audit::new(node, Memory::default().records(), Arc::new(SystemClock));
+        let audit = AuditLog::new(node, Memory::default().records(), Arc::new(SystemClock));
         let actor = Actor {
             name: None,
             from: String::new(),
         };
-        let long = "\u{1d11e}".repeat(LONGEST);
+        let long = "\u{1d11e}".repeat(MAX_TEXT);
         for number in 0..80 {
             let action = format!("{number}");
             let order = Order::new(&action, &long);
-            audit.note(&actor, order, Done::Something, &long).await;
+            audit.record(&actor, order, Effect::Changed, &long).await;
         }
         let (entries, _) = audit.entries().await.unwrap();
         assert!(entries.len() > 30 && entries.iter().any(|it| it.action == "79"));
@@ -259,7 +262,7 @@ mod tests {
     #[tokio::test]
     async fn who_repeats_an_order_pushes_out_nothing_else() {
         let node = NodeId::new("n1").unwrap();
-        let audit = Audit::new(node, Memory::default().records(), Arc::new(SystemClock));
+        let audit = AuditLog::new(node, Memory::default().records(), Arc::new(SystemClock));
         let actor = Actor {
             name: None,
             from: String::new(),
@@ -272,22 +275,22 @@ mod tests {
         ];
         for (action, target) in rare {
             let order = Order::new(action, target);
-            audit.note(&actor, order, Done::Something, "done").await;
+            audit.record(&actor, order, Effect::Changed, "done").await;
         }
-        for round in 0..KEPT {
+        for round in 0..MAX_ENTRIES {
             for action in ["ban", "unban"] {
                 let order = Order::new(action, "nobody");
                 let result = round.to_string();
-                audit.note(&actor, order, Done::Something, &result).await;
+                audit.record(&actor, order, Effect::Changed, &result).await;
             }
         }
         let (entries, _) = audit.entries().await.unwrap();
-        assert_eq!(entries.len(), KEPT);
+        assert_eq!(entries.len(), MAX_ENTRIES);
         for (action, target) in rare {
             let there = |it: &Entry| it.action == action && it.target == target;
             assert!(entries.iter().any(there), "{action} {target}");
         }
-        let last = (KEPT - 1).to_string();
+        let last = (MAX_ENTRIES - 1).to_string();
         assert!(
             entries
                 .iter()
@@ -312,9 +315,11 @@ mod tests {
         records.put(&key, odd, Expect::Absent).await.unwrap();
         for (node, kept) in [("n1", vec![]), ("n2", vec!["n2"])] {
             let node = NodeId::new(node).unwrap();
-            let audit = Audit::new(node, Arc::clone(&records), clock.clone());
+            let audit = AuditLog::new(node, Arc::clone(&records), clock.clone());
             let order = Order::new("kick", "anna");
-            audit.note(&actor, order, Done::Something, "1 ended").await;
+            audit
+                .record(&actor, order, Effect::Changed, "1 ended")
+                .await;
             let (entries, unreadable) = audit.entries().await.unwrap();
             assert_eq!(unreadable, std::slice::from_ref(&key));
             let nodes: Vec<_> = entries.iter().map(|it| it.node.as_str()).collect();

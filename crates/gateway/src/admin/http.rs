@@ -12,59 +12,61 @@ use distlock_core::{Error, ErrorKind};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::listen::LineHandle;
+use crate::listen::ConnectionHandle;
 
 /// Longest reason in bytes.
 const MAX_REASON: usize = 256;
 
 /// The address that a request comes from.
-pub(crate) fn from(request: &Request) -> IpAddr {
-    let line = request.extensions().get::<ConnectInfo<LineHandle>>();
-    line.map_or(IpAddr::from([0; 4]), |line| line.0.peer().ip())
+pub(crate) fn client_ip(request: &Request) -> IpAddr {
+    let connection = request.extensions().get::<ConnectInfo<ConnectionHandle>>();
+    connection.map_or(IpAddr::from([0; 4]), |connection| connection.0.peer().ip())
 }
 
 /// Whoever may ask keeps the connection: strangers have theirs for a short time.
-pub(crate) fn let_in(request: &Request) {
-    if let Some(ConnectInfo(line)) = request.extensions().get::<ConnectInfo<LineHandle>>() {
-        line.logged_in();
+pub(crate) fn mark_logged_in(request: &Request) {
+    if let Some(ConnectInfo(connection)) =
+        request.extensions().get::<ConnectInfo<ConnectionHandle>>()
+    {
+        connection.mark_logged_in();
     }
 }
 
-pub(crate) fn refused(code: StatusCode, why: &str) -> Failed {
-    Failed::Http(code, why.to_owned())
+pub(crate) fn http_error(code: StatusCode, why: &str) -> HttpError {
+    HttpError::Http(code, why.to_owned())
 }
 
 /// A JSON body; what is wrong with it is said in JSON too. It must be declared as JSON, which keeps web pages of other origins
 /// from sending one.
-pub(crate) struct Given<T>(pub(crate) T);
+pub(crate) struct JsonBody<T>(pub(crate) T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Given<T> {
-    type Rejection = Failed;
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
+    type Rejection = HttpError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Failed> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, HttpError> {
         match Json::<T>::from_request(request, state).await {
             Ok(Json(body)) => Ok(Self(body)),
-            Err(rejection) => Err(Failed::Http(rejection.status(), rejection.body_text())),
+            Err(rejection) => Err(HttpError::Http(rejection.status(), rejection.body_text())),
         }
     }
 }
 
 /// The query, with the same kind of answer.
-pub(crate) struct Asked<T>(pub(crate) T);
+pub(crate) struct QueryParams<T>(pub(crate) T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
-    type Rejection = Failed;
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T> {
+    type Rejection = HttpError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failed> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, HttpError> {
         match Query::<T>::from_request_parts(parts, state).await {
             Ok(Query(query)) => Ok(Self(query)),
-            Err(rejection) => Err(Failed::Http(rejection.status(), rejection.body_text())),
+            Err(rejection) => Err(HttpError::Http(rejection.status(), rejection.body_text())),
         }
     }
 }
 
 /// A reason that people are shown.
-pub(super) fn checked_reason(reason: Option<&str>) -> Result<Option<&str>, Error> {
+pub(super) fn check_reason(reason: Option<&str>) -> Result<Option<&str>, Error> {
     if let Some(reason) = reason {
         let problem = if reason.len() > MAX_REASON {
             format!(
@@ -83,18 +85,18 @@ pub(super) fn checked_reason(reason: Option<&str>) -> Result<Option<&str>, Error
 
 /// An error as an HTTP answer.
 #[derive(Debug)]
-pub(crate) enum Failed {
+pub(crate) enum HttpError {
     Error(Error),
     Http(StatusCode, String),
 }
 
-impl From<Error> for Failed {
+impl From<Error> for HttpError {
     fn from(error: Error) -> Self {
         Self::Error(error)
     }
 }
 
-impl IntoResponse for Failed {
+impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         let (code, text) = match self {
             Self::Http(code, text) => (code, text),

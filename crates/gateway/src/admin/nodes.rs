@@ -7,20 +7,22 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    Admin,
-    audit_log::{Actor, Done, Order},
-    http::{Failed, Given},
+    AdminContext,
+    audit_log::{Actor, Effect, Order},
+    http::{HttpError, JsonBody},
 };
 
 #[derive(Serialize)]
-pub(super) struct Nodes {
+pub(super) struct NodesAnswer {
     /// The node that answers.
     node: NodeId,
     nodes: Vec<NodeInfo>,
 }
 
-pub(super) async fn nodes(State(admin): State<Admin>) -> Result<Json<Nodes>, Failed> {
-    Ok(Json(Nodes {
+pub(super) async fn nodes(
+    State(admin): State<AdminContext>,
+) -> Result<Json<NodesAnswer>, HttpError> {
+    Ok(Json(NodesAnswer {
         node: admin.kick.node().clone(),
         nodes: admin.kick.nodes().await?,
     }))
@@ -33,41 +35,41 @@ pub(super) struct DrainBody {
 }
 
 pub(super) async fn drain(
-    State(admin): State<Admin>,
+    State(admin): State<AdminContext>,
     actor: Actor,
-    Given(body): Given<DrainBody>,
-) -> Result<Json<Value>, Failed> {
+    JsonBody(body): JsonBody<DrainBody>,
+) -> Result<Json<Value>, HttpError> {
     let before = admin.kick.state();
     let outcome = admin.kick.drain(body.rate).await;
     let rate = json!(body.rate);
-    settled(&admin, &actor, "drain", before, outcome, rate).await
+    answer_drain(&admin, &actor, "drain", before, outcome, rate).await
 }
 
 pub(super) async fn undrain(
-    State(admin): State<Admin>,
+    State(admin): State<AdminContext>,
     actor: Actor,
-) -> Result<Json<Value>, Failed> {
+) -> Result<Json<Value>, HttpError> {
     let before = admin.kick.state();
     let outcome = admin.kick.undrain().await;
-    settled(&admin, &actor, "undrain", before, outcome, Value::Null).await
+    answer_drain(&admin, &actor, "undrain", before, outcome, Value::Null).await
 }
 
-async fn settled(
-    admin: &Admin,
+async fn answer_drain(
+    admin: &AdminContext,
     actor: &Actor,
     action: &str,
     before: NodeState,
     outcome: Result<(), Error>,
     rate: Value,
-) -> Result<Json<Value>, Failed> {
+) -> Result<Json<Value>, HttpError> {
     let node = admin.kick.node();
     let result = match &outcome {
         Ok(()) => "done".to_owned(),
         Err(error) => error.to_string(),
     };
     let order = Order::new(action, node.as_str());
-    let done = Done::unless(outcome.is_ok() && admin.kick.state() == before);
-    admin.audit.note(actor, order, done, &result).await;
+    let done = Effect::unchanged_if(outcome.is_ok() && admin.kick.state() == before);
+    admin.audit.record(actor, order, done, &result).await;
     outcome?;
     let sessions = admin.kick.sessions();
     Ok(Json(
@@ -83,10 +85,10 @@ pub(super) struct ReleaseBody {
 }
 
 pub(super) async fn force_release(
-    State(admin): State<Admin>,
+    State(admin): State<AdminContext>,
     actor: Actor,
-    Given(body): Given<ReleaseBody>,
-) -> Result<Json<Value>, Failed> {
+    JsonBody(body): JsonBody<ReleaseBody>,
+) -> Result<Json<Value>, HttpError> {
     let token = FencingToken::new(body.token).map_err(|error| {
         Error::new(
             ErrorKind::InvalidArgument,
@@ -101,11 +103,11 @@ pub(super) async fn force_release(
         Err(error) => (error.to_string(), None),
     };
     let order = Order::new("force_release", &body.name);
-    let done = Done::unless(matches!(
+    let done = Effect::unchanged_if(matches!(
         outcome,
         Ok(Forced::NotHeld | Forced::OtherToken(_))
     ));
-    admin.audit.note(&actor, order, done, &result).await;
+    admin.audit.record(&actor, order, done, &result).await;
     outcome?;
     Ok(Json(
         json!({"name": body.name, "result": result, "held_with": held_with}),

@@ -17,7 +17,7 @@ use distlock_core::{Clock, Moment};
 use crate::config::Secret;
 
 /// How long a pass is good.
-pub(super) const GOOD: Duration = Duration::from_secs(12 * 3600);
+pub(super) const PASS_LIFETIME: Duration = Duration::from_secs(12 * 3600);
 pub(super) const COOKIE: &str = "distlock_admin";
 /// The header with the half that the script keeps.
 const ORDERS: &str = "x-distlock-pass";
@@ -50,9 +50,9 @@ impl Passes {
         let pass = Pass {
             cookie: cookie.clone(),
             orders: orders.clone(),
-            until: self.clock.now() + GOOD,
+            until: self.clock.now() + PASS_LIFETIME,
         };
-        self.with(|passes| {
+        self.with_valid(|passes| {
             if passes.len() == MOST {
                 passes.pop_front();
             }
@@ -62,20 +62,20 @@ impl Passes {
     }
 
     /// Whether a request shows the cookie of a pass that is good.
-    pub(super) fn open_the_page(&self, headers: &HeaderMap) -> bool {
+    pub(super) fn allow_page(&self, headers: &HeaderMap) -> bool {
         let Some(cookie) = cookie(headers) else {
             return false;
         };
-        self.with(|passes| passes.iter().any(|it| it.cookie.matches(cookie)))
+        self.with_valid(|passes| passes.iter().any(|it| it.cookie.matches(cookie)))
     }
 
     /// Whether a request shows both halves of a pass that is good.
-    pub(super) fn may_order(&self, headers: &HeaderMap) -> bool {
+    pub(super) fn allow_orders(&self, headers: &HeaderMap) -> bool {
         let orders = headers.get(ORDERS).and_then(|value| value.to_str().ok());
         let Some((cookie, orders)) = cookie(headers).zip(orders) else {
             return false;
         };
-        self.with(|passes| {
+        self.with_valid(|passes| {
             let both = |it: &Pass| it.cookie.matches(cookie) && it.orders.matches(orders);
             passes.iter().any(both)
         })
@@ -84,12 +84,12 @@ impl Passes {
     /// Ends the pass that a request shows.
     pub(super) fn end(&self, headers: &HeaderMap) {
         if let Some(cookie) = cookie(headers) {
-            self.with(|passes| passes.retain(|it| !it.cookie.matches(cookie)));
+            self.with_valid(|passes| passes.retain(|it| !it.cookie.matches(cookie)));
         }
     }
 
     /// Works on the passes that are good now.
-    fn with<T>(&self, work: impl FnOnce(&mut VecDeque<Pass>) -> T) -> T {
+    fn with_valid<T>(&self, work: impl FnOnce(&mut VecDeque<Pass>) -> T) -> T {
         let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
         passes.retain(|it| now < it.until);
@@ -125,16 +125,16 @@ mod tests {
     fn orders_need_both_halves_of_one_pass() {
         let passes = Passes::new(Arc::new(ManualClock::new()));
         let (one, other) = (passes.make(), passes.make());
-        assert!(passes.open_the_page(&shown(&one.0, None)));
-        assert!(!passes.open_the_page(&shown(&one.1, None)));
-        assert!(passes.may_order(&shown(&one.0, Some(&one.1))));
+        assert!(passes.allow_page(&shown(&one.0, None)));
+        assert!(!passes.allow_page(&shown(&one.1, None)));
+        assert!(passes.allow_orders(&shown(&one.0, Some(&one.1))));
         for headers in [
             shown(&one.0, None),
             shown(&one.0, Some(&other.1)),
             shown(&one.0, Some(&one.0)),
             shown(&one.1, Some(&one.1)),
         ] {
-            assert!(!passes.may_order(&headers));
+            assert!(!passes.allow_orders(&headers));
         }
     }
 
@@ -145,11 +145,11 @@ mod tests {
         let (one, other) = (passes.make(), passes.make());
         let (one, other) = (shown(&one.0, Some(&one.1)), shown(&other.0, Some(&other.1)));
         passes.end(&one);
-        assert!(!passes.open_the_page(&one) && !passes.may_order(&one));
-        clock.advance(GOOD - Duration::from_secs(1));
-        assert!(passes.open_the_page(&other) && passes.may_order(&other));
+        assert!(!passes.allow_page(&one) && !passes.allow_orders(&one));
+        clock.advance(PASS_LIFETIME - Duration::from_secs(1));
+        assert!(passes.allow_page(&other) && passes.allow_orders(&other));
         clock.advance(Duration::from_secs(1));
-        assert!(!passes.open_the_page(&other) && !passes.may_order(&other));
+        assert!(!passes.allow_page(&other) && !passes.allow_orders(&other));
     }
 
     #[test]
@@ -159,8 +159,8 @@ mod tests {
         for _ in 1..MOST {
             passes.make();
         }
-        assert!(passes.open_the_page(&shown(&first.0, None)));
+        assert!(passes.allow_page(&shown(&first.0, None)));
         passes.make();
-        assert!(!passes.open_the_page(&shown(&first.0, None)));
+        assert!(!passes.allow_page(&shown(&first.0, None)));
     }
 }

@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::http::{Failed, Given, from, let_in, refused};
+use super::http::{HttpError, JsonBody, client_ip, http_error, mark_logged_in};
 use crate::{
     front::{DeviceOutcome, Outcome},
-    sender::{NoRight, Sender},
+    send_api::{SendApi, SendDenied},
 };
 
-pub(super) fn routes(sender: Sender) -> Router {
+pub(super) fn routes(sender: SendApi) -> Router {
     Router::new()
         .route("/v1/send", post(accept))
         .route_layer(middleware::from_fn_with_state(sender.clone(), authorise))
@@ -28,7 +28,7 @@ pub(super) fn routes(sender: Sender) -> Router {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Sent {
+struct SendBody {
     from: Uid,
     to: Uid,
     body: Box<RawValue>,
@@ -38,30 +38,30 @@ struct Sent {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct SendAnswer {
     id: String,
     outcome: Outcome,
     devices: Vec<DeviceOutcome>,
 }
 
 /// Looked at before anything is read.
-async fn authorise(State(sender): State<Sender>, request: Request, next: Next) -> Response {
-    let right = sender.check_right(request.headers(), from(&request));
+async fn authorise(State(sender): State<SendApi>, request: Request, next: Next) -> Response {
+    let right = sender.authorise(request.headers(), client_ip(&request));
     if let Err(no) = right.await {
         let code = match no {
-            NoRight::Off => StatusCode::FORBIDDEN,
-            NoRight::NotShown => StatusCode::UNAUTHORIZED,
+            SendDenied::Off => StatusCode::FORBIDDEN,
+            SendDenied::NotShown => StatusCode::UNAUTHORIZED,
         };
-        return refused(code, no.why()).into_response();
+        return http_error(code, no.why()).into_response();
     }
-    let_in(&request);
+    mark_logged_in(&request);
     next.run(request).await
 }
 
 async fn accept(
-    State(sender): State<Sender>,
-    Given(sent): Given<Sent>,
-) -> Result<Json<Answer>, Failed> {
+    State(sender): State<SendApi>,
+    JsonBody(sent): JsonBody<SendBody>,
+) -> Result<Json<SendAnswer>, HttpError> {
     let message = Message {
         id: sent.id.unwrap_or_else(|| Uuid::new_v4().to_string()),
         to_device: sent.to_device,
@@ -69,7 +69,7 @@ async fn accept(
         ..Message::new(sent.from, sent.body.get())
     };
     let fate = sender.send(&sent.to, &message).await?;
-    Ok(Json(Answer {
+    Ok(Json(SendAnswer {
         id: message.id,
         outcome: fate.outcome,
         devices: fate.devices,

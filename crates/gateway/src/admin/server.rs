@@ -11,25 +11,25 @@ use axum::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Admin, audit,
-    http::{from, let_in, refused},
+    AdminContext, audit,
+    http::{client_ip, http_error, mark_logged_in},
     nodes, send, sessions,
 };
 use crate::{
     health::health,
-    listen::{LineListener, serve_http},
-    page::{self, Page},
-    sender::Sender,
+    listen::{ConnectionListener, serve_http},
+    page::{self, PageContext},
+    send_api::SendApi,
 };
 
 /// Longest body of an order in bytes.
 const MAX_BODY: usize = 64 * 1024;
 /// Serves administrators until `stop`.
 pub(crate) async fn serve_admin(
-    admin: Admin,
-    sender: Sender,
-    page: Page,
-    listener: LineListener,
+    admin: AdminContext,
+    sender: SendApi,
+    page: PageContext,
+    listener: ConnectionListener,
     stop: CancellationToken,
 ) {
     let orders = TaskTracker::new();
@@ -45,20 +45,23 @@ pub(crate) async fn serve_admin(
         .route("/v1/force-release", post(nodes::force_release))
         .route("/v1/audit", get(audit::audit))
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .route_layer(middleware::from_fn_with_state(orders.clone(), to_its_end))
+        .route_layer(middleware::from_fn_with_state(
+            orders.clone(),
+            run_to_completion,
+        ))
         .route_layer(middleware::from_fn_with_state(admin.clone(), authorise));
     let routes = Router::new()
         .route(
             "/healthz",
-            get(async |State(admin): State<Admin>| health(&admin.kick)),
+            get(async |State(admin): State<AdminContext>| health(&admin.kick)),
         )
         .merge(guarded)
         .with_state(admin)
         .merge(send::routes(sender))
         .merge(page::routes(page))
-        .fallback(|| async { refused(StatusCode::NOT_FOUND, "there is nothing here") })
+        .fallback(|| async { http_error(StatusCode::NOT_FOUND, "there is nothing here") })
         .method_not_allowed_fallback(|| async {
-            refused(
+            http_error(
                 StatusCode::METHOD_NOT_ALLOWED,
                 "another method is needed here",
             )
@@ -69,27 +72,35 @@ pub(crate) async fn serve_admin(
 }
 
 /// Carries an order out, and puts it on record, on its own: who gave it may not wait for the answer.
-async fn to_its_end(State(orders): State<TaskTracker>, request: Request, next: Next) -> Response {
+async fn run_to_completion(
+    State(orders): State<TaskTracker>,
+    request: Request,
+    next: Next,
+) -> Response {
     if request.method().is_safe() {
         return next.run(request).await;
     }
     let answer = orders.spawn(next.run(request)).await;
     answer.unwrap_or_else(|_| {
         let code = StatusCode::INTERNAL_SERVER_ERROR;
-        refused(code, "it broke off; the audit log may say how far it got").into_response()
+        http_error(code, "it broke off; the audit log may say how far it got").into_response()
     })
 }
 
-async fn authorise(State(admin): State<Admin>, request: Request, next: Next) -> Response {
-    if !admin.guard.admits(request.headers(), from(&request)).await {
+async fn authorise(State(admin): State<AdminContext>, request: Request, next: Next) -> Response {
+    if !admin
+        .access
+        .allows_orders(request.headers(), client_ip(&request))
+        .await
+    {
         let why = "a bearer token is needed";
-        return refused(StatusCode::UNAUTHORIZED, why).into_response();
+        return http_error(StatusCode::UNAUTHORIZED, why).into_response();
     }
-    let_in(&request);
+    mark_logged_in(&request);
     next.run(request).await
 }
 
-async fn metrics(State(admin): State<Admin>) -> Response {
+async fn metrics(State(admin): State<AdminContext>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     (kind, admin.metrics.render()).into_response()
 }
@@ -109,14 +120,14 @@ mod tests {
 
     use super::*;
     use crate::{
-        admin::{Audit, Guard},
+        admin::{AdminAccess, AuditLog},
         config::Secret,
         front::fixtures,
         inbox::RecordsInbox,
-        listen::{Bounds, Places},
+        listen::{ConnectionBounds, ConnectionQuota},
         metering,
         peer::GrpcPeers,
-        takeovers::Recent,
+        takeovers::RecentTakeovers,
         token::TokenKey,
     };
 
@@ -124,8 +135,9 @@ mod tests {
 
     /// Asks, keeps the connection, and answers how the answer begins. Empty = the connection was ended.
     async fn asks(stream: &mut TcpStream, path: &str, token: &str) -> String {
-        let request =
-            format!("GET {path} HTTP/1.1\r\nhost: n1\r\nauthorization: Bearer {token}\r\n\r\n");
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nhost: n1\r\nauthorization: BearerToken {token}\r\n\r\n"
+        );
         let mut buffer = vec![0; 64 * 1024];
         let read = async {
             stream.write_all(request.as_bytes()).await?;
@@ -143,18 +155,18 @@ mod tests {
         let kick = KickOut::builder(store.clone(), node.clone());
         let kick = kick.start().await.unwrap();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let (guard, _) = Guard::new(Some(Secret::new("open sesame")), clock, false);
+        let (access, _) = AdminAccess::new(Some(Secret::new("open sesame")), clock, false);
         let stop = CancellationToken::new();
-        let sender = Sender {
+        let sender = SendApi {
             front: fixtures::front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
             bearer: None,
         };
-        let page = Page {
+        let page = PageContext {
             kick: kick.clone(),
             key: TokenKey::new(&[7; 32]).unwrap(),
-            guard: guard.clone(),
+            access: access.clone(),
             node_lease: LONG,
-            recent: Recent::new(kick.clone()),
+            recent: RecentTakeovers::new(kick.clone()),
             peers: Arc::new(GrpcPeers::new(
                 node.clone(),
                 TokenKey::new(&[7; 32]).unwrap().peers().unwrap(),
@@ -162,24 +174,24 @@ mod tests {
                 Arc::new(SystemClock),
             )),
         };
-        let admin = Admin {
+        let admin = AdminContext {
             kick,
             locker: store.locker(),
-            audit: Audit::new(node, store.records(), Arc::new(SystemClock)),
+            audit: AuditLog::new(node, store.records(), Arc::new(SystemClock)),
             metrics: metering::handle(),
-            guard,
+            access,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (clock, limit) = (ManualClock::new(), Duration::from_secs(10));
         let shared = Arc::new(clock.clone());
-        let places = Places::new(Bounds {
+        let places = ConnectionQuota::new(ConnectionBounds {
             all: 9,
             pending: 1,
             all_per_address: 9,
             pending_per_address: 9,
         });
-        let listener = LineListener::new(listener, places, shared, limit);
+        let listener = ConnectionListener::new(listener, places, shared, limit);
         tokio::spawn(serve_admin(admin, sender, page, listener, stop.clone()));
 
         let mut friend = TcpStream::connect(address).await.unwrap();

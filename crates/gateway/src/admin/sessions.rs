@@ -14,18 +14,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    Admin,
-    audit_log::{Actor, Done, Order},
-    http::{Asked, Failed, Given, checked_reason},
+    AdminContext,
+    audit_log::{Actor, Effect, Order},
+    http::{HttpError, JsonBody, QueryParams, check_reason},
 };
 
-/// Revocations shown unless the request says otherwise.
+/// RevocationsAnswer shown unless the request says otherwise.
 const SHOWN: usize = 1000;
 
 pub(super) async fn user(
-    State(admin): State<Admin>,
+    State(admin): State<AdminContext>,
     Path(uid): Path<String>,
-) -> Result<Json<UserView>, Failed> {
+) -> Result<Json<UserView>, HttpError> {
     Ok(Json(admin.kick.view(&Uid::new(uid)?).await?))
 }
 
@@ -74,12 +74,12 @@ impl KickBody {
 }
 
 pub(super) async fn kick(
-    State(admin): State<Admin>,
+    State(admin): State<AdminContext>,
     actor: Actor,
-    Given(body): Given<KickBody>,
-) -> Result<Json<KickAnswer>, Failed> {
+    JsonBody(body): JsonBody<KickBody>,
+) -> Result<Json<KickAnswer>, HttpError> {
     let target = body.target()?;
-    let reason = checked_reason(body.reason.as_deref())?;
+    let reason = check_reason(body.reason.as_deref())?;
     if body.dry_run {
         let found = admin.kick.find(&target).await?;
         return Ok(Json(KickAnswer {
@@ -90,13 +90,13 @@ pub(super) async fn kick(
     }
     let outcome = admin.kick.kick(&target, reason).await;
     let result = match &outcome {
-        Ok(kicked) => counted(kicked),
+        Ok(kicked) => summary(kicked),
         Err(error) => error.to_string(),
     };
     let whom = json!(target).to_string();
     let order = Order::new("kick", &whom).because(reason);
-    let done = Done::unless(matches!(&outcome, Ok(kicked) if kicked.is_empty()));
-    admin.audit.note(&actor, order, done, &result).await;
+    let done = Effect::unchanged_if(matches!(&outcome, Ok(kicked) if kicked.is_empty()));
+    admin.audit.record(&actor, order, done, &result).await;
     Ok(Json(KickAnswer {
         dry_run: false,
         kicked: Some(outcome?),
@@ -120,20 +120,20 @@ pub(super) struct BanAnswer {
 }
 
 pub(super) async fn ban(
-    State(admin): State<Admin>,
+    State(admin): State<AdminContext>,
     actor: Actor,
-    Given(body): Given<BanBody>,
-) -> Result<Json<BanAnswer>, Failed> {
-    let reason = checked_reason(body.reason.as_deref())?;
+    JsonBody(body): JsonBody<BanBody>,
+) -> Result<Json<BanAnswer>, HttpError> {
+    let reason = check_reason(body.reason.as_deref())?;
     let ttl = body.ttl.as_deref().map(duration).transpose()?;
     let outcome = admin.kick.ban(&body.uid, ttl, reason).await;
     let result = match &outcome {
-        Ok((_, kicked)) => format!("banned, {}", counted(kicked)),
+        Ok((_, kicked)) => format!("banned, {}", summary(kicked)),
         Err(error) => error.to_string(),
     };
     let order = Order::new("ban", body.uid.as_str()).because(reason);
-    let done = Done::Something;
-    admin.audit.note(&actor, order, done, &result).await;
+    let done = Effect::Changed;
+    admin.audit.record(&actor, order, done, &result).await;
     let (ban, kicked) = outcome?;
     Ok(Json(BanAnswer {
         uid: body.uid,
@@ -144,15 +144,15 @@ pub(super) async fn ban(
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Account {
+pub(super) struct UnbanQuery {
     uid: Uid,
 }
 
 pub(super) async fn unban(
-    State(admin): State<Admin>,
+    State(admin): State<AdminContext>,
     actor: Actor,
-    Asked(account): Asked<Account>,
-) -> Result<Json<serde_json::Value>, Failed> {
+    QueryParams(account): QueryParams<UnbanQuery>,
+) -> Result<Json<serde_json::Value>, HttpError> {
     let outcome = admin.kick.unban(&account.uid).await;
     let result = match &outcome {
         Ok(true) => "lifted".to_owned(),
@@ -160,8 +160,8 @@ pub(super) async fn unban(
         Err(error) => error.to_string(),
     };
     let order = Order::new("unban", account.uid.as_str());
-    let done = Done::unless(matches!(outcome, Ok(false)));
-    admin.audit.note(&actor, order, done, &result).await;
+    let done = Effect::unchanged_if(matches!(outcome, Ok(false)));
+    admin.audit.record(&actor, order, done, &result).await;
     let lifted = outcome?;
     Ok(Json(json!({"uid": account.uid, "lifted": lifted})))
 }
@@ -173,28 +173,28 @@ pub(super) struct Limit {
 }
 
 #[derive(Serialize)]
-pub(super) struct Revocations {
+pub(super) struct RevocationsAnswer {
     revocations: Vec<Pending>,
 }
 
 pub(super) async fn revocations(
-    State(admin): State<Admin>,
-    Asked(limit): Asked<Limit>,
-) -> Result<Json<Revocations>, Failed> {
+    State(admin): State<AdminContext>,
+    QueryParams(limit): QueryParams<Limit>,
+) -> Result<Json<RevocationsAnswer>, HttpError> {
     let most = limit.limit.unwrap_or(SHOWN).min(100_000);
     let revocations = admin.kick.revocations(most).await?;
-    Ok(Json(Revocations { revocations }))
+    Ok(Json(RevocationsAnswer { revocations }))
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Page {
+pub(super) struct OnlineQuery {
     after: Option<Uid>,
     limit: Option<usize>,
 }
 
 #[derive(Serialize)]
-pub(super) struct Online {
+pub(super) struct OnlineAnswer {
     sessions: Vec<Found>,
     /// What `after` has to be for the next page; not there on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -203,16 +203,16 @@ pub(super) struct Online {
 
 /// Who is logged in, on all nodes, account by account.
 pub(super) async fn online(
-    State(admin): State<Admin>,
-    Asked(page): Asked<Page>,
-) -> Result<Json<Online>, Failed> {
+    State(admin): State<AdminContext>,
+    QueryParams(page): QueryParams<OnlineQuery>,
+) -> Result<Json<OnlineAnswer>, HttpError> {
     let most = page.limit.unwrap_or(SHOWN).clamp(1, 10_000);
     let (sessions, next) = admin.kick.online(page.after.as_ref(), most).await?;
-    Ok(Json(Online { sessions, next }))
+    Ok(Json(OnlineAnswer { sessions, next }))
 }
 
-/// What became of sessions, each counted once.
-fn counted(kicked: &[Kicked]) -> String {
+/// What became of sessions, each summary once.
+fn summary(kicked: &[Kicked]) -> String {
     let failed = kicked.iter().filter(|it| it.error.is_some()).count();
     let ended = kicked.iter().filter(|it| it.gone).count();
     let pending = kicked.len() - ended - failed;

@@ -218,8 +218,8 @@ impl GatewayConfig {
             "policy" => Some(config.policy.to_string()),
             "on_exceed" => Some("evict_oldest".into()),
             "classes" => Some(config.classes),
-            "confirm" => Some(word(config.confirm)),
-            "route" => Some(word(config.route)),
+            "confirm" => Some(lower_case(config.confirm)),
+            "route" => Some(lower_case(config.route)),
             _ => None,
         }
     }
@@ -274,7 +274,7 @@ fn yes_or_no(key: &str, value: &str) -> Result<bool> {
 }
 
 /// A choice as it is written.
-fn word(choice: impl fmt::Debug) -> String {
+fn lower_case(choice: impl fmt::Debug) -> String {
     format!("{choice:?}").to_lowercase()
 }
 

@@ -3,15 +3,15 @@
 mod check;
 mod error;
 mod keys;
-mod listen;
+mod listen_options;
 mod secret;
 mod service;
 mod table;
 mod tls;
 
 pub(crate) use error::invalid;
-pub(crate) use listen::TlsFiles;
-pub use listen::{ClientAddress, PeerAuth};
+pub(crate) use listen_options::TlsFiles;
+pub use listen_options::{ClientAddress, PeerAuth};
 pub use secret::Secret;
 pub(crate) use secret::same;
 pub(crate) use service::ServiceSettings;

@@ -8,56 +8,56 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     FrameReader, FrameWriter, Incoming,
     close_code::{NORMAL, close_code},
-    conversation::{Conversation, Ending, next},
     frames::{ErrorCode, Inbound, Outbound},
     outbox::{Outbox, Urgent},
+    session_connection::{EndReason, SessionConnection, next},
 };
 
 /// Time for the last words of a connection to get on the wire before it is reset.
-pub(super) const LAST_WORDS: Duration = Duration::from_millis(100);
+pub(super) const LAST_FRAME_TIME: Duration = Duration::from_millis(100);
 
-impl<R: FrameReader> Conversation<R> {
-    /// Holds the conversation and ends it. Answers whether the client closed the connection first.
-    pub(super) async fn hold<W: FrameWriter>(&mut self, writer: W) -> bool {
+impl<R: FrameReader> SessionConnection<R> {
+    /// Holds the connected and ends it. Answers whether the client closed the connection first.
+    pub(super) async fn run<W: FrameWriter>(&mut self, writer: W) -> bool {
         let inbox = Arc::clone(&self.front.inbox);
         let (outbox, writing) = Outbox::open(writer, Arc::clone(&self.session), inbox);
         let writing = AbortOnDropHandle::new(tokio::spawn(writing));
-        let ending = self.converse(&outbox).await;
+        let ending = self.serve_requests(&outbox).await;
         // On its own: neither does the directory wait for the client's leave-taking, nor the end of the connection for a store
         // that does not answer.
         let session = Arc::clone(&self.session);
         self.front.connections.spawn(async move {
             session.logout().await;
         });
-        let clean = self.part(&outbox, ending).await;
+        let clean = self.close(&outbox, ending).await;
         drop(writing);
         clean
     }
 
     /// Takes leave: what is to be said goes out before anything is closed, and the client gets the time to close first.
-    pub(super) async fn part(&mut self, outbox: &Outbox, ending: Ending) -> bool {
+    pub(super) async fn close(&mut self, outbox: &Outbox, ending: EndReason) -> bool {
         let (code, reason) = match &ending {
-            Ending::Gone => return true,
-            Ending::Unwritable => return false,
-            Ending::Closing => return self.after_closing().await,
-            Ending::Bye => (NORMAL, "goodbye"),
-            Ending::Broken(code, reason) => {
+            EndReason::Gone => return true,
+            EndReason::Unwritable => return false,
+            EndReason::Closing => return self.after_closing().await,
+            EndReason::Bye => (NORMAL, "goodbye"),
+            EndReason::Broken(code, reason) => {
                 let frame = Outbound::Error {
                     code: *code,
                     reason,
                     id: None,
                     retry_after_ms: None,
                 };
-                outbox.urgent(Urgent::Last(frame.to_frame()));
+                outbox.urgent(Urgent::LastFrame(frame.to_frame()));
                 (close_code(*code), *reason)
             }
-            Ending::Told(notice) => {
-                outbox.urgent(Urgent::Last(Outbound::Offline(notice).to_frame()));
+            EndReason::Told(notice) => {
+                outbox.urgent(Urgent::LastFrame(Outbound::Offline(notice).to_frame()));
                 (notice.code.websocket(), notice.code.text())
             }
         };
         let until = self.front.clock.now() + self.front.grace;
-        let mut patient = !matches!(ending, Ending::Broken(..));
+        let mut patient = !matches!(ending, EndReason::Broken(..));
         while patient {
             let left = until.since(self.front.clock.now());
             // Also for a client that always has something to say.
@@ -89,7 +89,7 @@ impl<R: FrameReader> Conversation<R> {
         self.cut_off(outbox, until, code, reason).await
     }
 
-    /// Ends the connection of a client that stays or cannot be understood. What was said to it last has the time until `until`
+    /// Ends the connection of a client that stays or cannot be parse_incoming. What was said to it last has the time until `until`
     /// to be written, because a reset throws away what still waits here, and then a moment to arrive.
     async fn cut_off(
         &mut self,
@@ -104,7 +104,7 @@ impl<R: FrameReader> Conversation<R> {
         let said = async {
             let left = until.since(front.clock.now());
             front.within(left, outbox.over()).await;
-            front.clock.sleep(LAST_WORDS).await;
+            front.clock.sleep(LAST_FRAME_TIME).await;
         };
         // It is heard meanwhile: a client may read only when it has sent everything.
         let answered = async {
@@ -133,11 +133,11 @@ impl<R: FrameReader> Conversation<R> {
     async fn after_closing(&mut self) -> bool {
         let front = self.front.clone();
         front
-            .within(LAST_WORDS, async {
+            .within(LAST_FRAME_TIME, async {
                 while !matches!(self.reader.next().await, Incoming::Gone) {}
             })
             .await;
-        front.clock.sleep(LAST_WORDS / 2).await;
+        front.clock.sleep(LAST_FRAME_TIME / 2).await;
         false
     }
 }
@@ -153,17 +153,17 @@ mod tests {
     use tokio::time::timeout;
 
     use super::{
-        super::fixtures::{LONG, Reads, admitted, front, kick},
+        super::fixtures::{LONG, ReadingClient, admitted, front, kick},
         super::frames::Frame,
         *,
     };
     use crate::inbox::RecordsInbox;
 
     /// A client that sends this, and stays.
-    struct Sends(VecDeque<Incoming>);
+    struct SendingClient(VecDeque<Incoming>);
 
     #[async_trait]
-    impl FrameReader for Sends {
+    impl FrameReader for SendingClient {
         async fn next(&mut self) -> Incoming {
             match self.0.pop_front() {
                 Some(incoming) => incoming,
@@ -173,12 +173,12 @@ mod tests {
     }
 
     /// A client that reads, and takes its time.
-    struct Slow(Reads);
+    struct SlowClient(ReadingClient);
 
     #[async_trait]
-    impl FrameWriter for Slow {
+    impl FrameWriter for SlowClient {
         async fn send(&mut self, frame: &Frame) -> io::Result<()> {
-            SystemClock.sleep(LAST_WORDS * 3).await;
+            SystemClock.sleep(LAST_FRAME_TIME * 3).await;
             self.0.send(frame).await
         }
 
@@ -195,18 +195,18 @@ mod tests {
         for (code, wanted) in [(None, "error"), (Some(Code::Superseded), "offline")] {
             let anna = Uid::new("anna").unwrap();
             let session = Arc::new(admitted(&kick, &anna).await);
-            let mut conversation = Conversation {
+            let mut connected = SessionConnection {
                 early: VecDeque::new(),
                 session: Arc::clone(&session),
                 version: 1,
                 front: front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
-                reader: Sends([bad()].into()),
+                reader: SendingClient([bad()].into()),
             };
             if let Some(code) = code {
                 session.end(code);
             }
-            let (client, read) = Reads::up_to(9);
-            let held = timeout(LONG, conversation.hold(Slow(client))).await;
+            let (client, read) = ReadingClient::up_to(9);
+            let held = timeout(LONG, connected.run(SlowClient(client))).await;
             assert!(!held.unwrap(), "it stayed");
             let read = read.borrow();
             let last: serde_json::Value = serde_json::from_str(&read[0].json).unwrap();

@@ -3,21 +3,21 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{
-    FrameReader, FrameWriter, Front, Incoming, close::LAST_WORDS, conversation::Conversation,
-    login::greet,
+    FrameReader, FrameWriter, FrontContext, Incoming, close::LAST_FRAME_TIME, login::log_in,
+    session_connection::SessionConnection,
 };
-use crate::listen::LineHandle;
+use crate::listen::ConnectionHandle;
 
 /// Serves one connection.
 pub(crate) async fn serve<R: FrameReader, W: FrameWriter>(
-    front: Front,
+    front: FrontContext,
     reader: R,
     writer: W,
-    line: LineHandle,
+    connection: ConnectionHandle,
 ) {
-    line.opened();
+    connection.mark_open();
     let cut = front.cut.clone();
-    let handle = line.clone();
+    let handle = connection.clone();
     let cut = async move {
         cut.cancelled().await;
         // Here, because the connection is dropped with the other branch.
@@ -26,54 +26,54 @@ pub(crate) async fn serve<R: FrameReader, W: FrameWriter>(
     tokio::select! {
         biased;
         () = cut => {}
-        () = Box::pin(converse(front, reader, writer, line.clone())) => {}
+        () = Box::pin(converse(front, reader, writer, connection.clone())) => {}
     }
 }
 
 async fn converse<R: FrameReader, W: FrameWriter>(
-    front: Front,
+    front: FrontContext,
     mut reader: R,
     mut writer: W,
-    line: LineHandle,
+    connection: ConnectionHandle,
 ) {
     let mut early = VecDeque::new();
-    let greeting = greet(&front, &mut reader, &mut writer, &mut early);
-    let (session, version) = match Box::pin(greeting).await {
-        Ok(greeted) => greeted,
-        Err(farewell) => {
-            line.abort_on_drop();
-            if let Some(farewell) = farewell {
+    let login = log_in(&front, &mut reader, &mut writer, &mut early);
+    let (session, version) = match Box::pin(login).await {
+        Ok(logged_in) => logged_in,
+        Err(failure) => {
+            connection.abort_on_drop();
+            if let Some(failure) = failure {
                 let words = async {
-                    if writer.send(&farewell.frame).await.is_ok()
-                        && writer.close(farewell.code, farewell.reason).await.is_ok()
+                    if writer.send(&failure.frame).await.is_ok()
+                        && writer.close(failure.code, failure.reason).await.is_ok()
                     {
                         // The client's own closing, if it comes at once.
                         while !matches!(reader.next().await, Incoming::Gone) {}
                     }
                 };
                 // A reset throws away what is on its way.
-                let patience = if farewell.known {
+                let patience = if failure.known {
                     front.grace
                 } else {
-                    LAST_WORDS
+                    LAST_FRAME_TIME
                 };
                 front.within(patience, words).await;
             }
             return;
         }
     };
-    line.logged_in();
-    let mut conversation = Conversation {
+    connection.mark_logged_in();
+    let mut connected = SessionConnection {
         session: Arc::new(session),
         version,
         front,
         reader,
         early,
     };
-    let clean = conversation.hold(writer).await;
+    let clean = connected.run(writer).await;
     if !clean {
-        line.abort_on_drop();
+        connection.abort_on_drop();
     }
     // Only now: its half of the connection may be the last one.
-    drop(conversation);
+    drop(connected);
 }

@@ -6,19 +6,19 @@ use distlock_core::Clock;
 use distlock_kickout::{Class, KickOut};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::Limits;
+use super::SendLimits;
 use crate::{inbox::OfflineStore, services::MaySend, token::TokenKey};
 
 /// What every session's task needs.
 #[derive(Clone, Debug)]
-pub(crate) struct Front {
+pub(crate) struct FrontContext {
     pub(crate) kick: KickOut,
     pub(crate) key: TokenKey,
     /// The classes that a client may name; `None` = any.
     pub(crate) classes: Option<Arc<[Class]>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) inbox: Arc<dyn OfflineStore>,
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) limits: Arc<SendLimits>,
     /// Who may send to whom; everybody unless set.
     pub(crate) may_send: Option<Arc<dyn MaySend>>,
     pub(crate) heartbeat: Duration,
@@ -32,7 +32,7 @@ pub(crate) struct Front {
     pub(crate) forwarded: bool,
 }
 
-impl Front {
+impl FrontContext {
     /// What a future gives within a time. The time is looked at first: a future that reads on and on would use up what its task may
     /// do in one go, and with it the look at the time.
     pub(super) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {

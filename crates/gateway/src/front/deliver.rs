@@ -6,7 +6,7 @@ use distlock_core::Result;
 use distlock_kickout::{Delivery, Location, Message, Receipt, Uid};
 
 use super::{
-    DeviceOutcome, Front, Outcome,
+    DeviceOutcome, FrontContext, Outcome,
     frames::{ErrorCode, message_frame},
 };
 use crate::metering;
@@ -16,17 +16,17 @@ const ENVELOPE: usize = 2048;
 const MAX_ID: usize = 128;
 /// How long a message is taken back again and again for a receiver that is coming in: longer than a login takes to tell older
 /// sessions.
-const COMING_IN: Duration = Duration::from_millis(1500);
-const PAUSE: Duration = Duration::from_millis(50);
+const RECEIVER_LOGIN_LIMIT: Duration = Duration::from_millis(1500);
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// What became of a message, and for each device.
-pub(crate) struct Fate {
+pub(crate) struct MessageOutcome {
     pub(crate) outcome: Outcome,
     pub(crate) devices: Vec<DeviceOutcome>,
 }
 
-impl Fate {
+impl MessageOutcome {
     /// For an account of which no device is there.
-    pub(super) const fn nobody(outcome: Outcome) -> Self {
+    pub(super) const fn without_devices(outcome: Outcome) -> Self {
         Self {
             outcome,
             devices: Vec::new(),
@@ -34,7 +34,7 @@ impl Fate {
     }
 
     /// What a delivery came to, with `kept` where a message was kept for its device.
-    fn of(receipts: &[Receipt], kept: Outcome) -> Self {
+    fn from_receipts(receipts: &[Receipt], kept: Outcome) -> Self {
         let devices: Vec<_> = receipts
             .iter()
             .map(|it| DeviceOutcome {
@@ -56,7 +56,7 @@ impl Fate {
 }
 
 /// Whether a message may be sent as it is; or what is wrong with it.
-pub(crate) fn check(
+pub(crate) fn check_message(
     message: &Message,
     max_frame: usize,
 ) -> std::result::Result<(), (ErrorCode, &'static str)> {
@@ -78,47 +78,56 @@ fn is_too_long(message: &Message, max_frame: usize) -> bool {
 /// Delivers a message, or keeps it.
 ///
 /// Cancel safety: what was taken in hand goes on; its outcome is not known then.
-pub(crate) async fn deliver(front: &Front, to: &Uid, message: &Message) -> Result<Fate> {
-    let fate = deliver_or_keep(front, to, message).await;
-    let outcome = fate.as_ref().map_or(Outcome::Failed, |fate| fate.outcome);
-    metering::message(outcome.name());
-    fate
+pub(crate) async fn deliver(
+    front: &FrontContext,
+    to: &Uid,
+    message: &Message,
+) -> Result<MessageOutcome> {
+    let delivered = deliver_or_keep(front, to, message).await;
+    let outcome = delivered.as_ref().map_or(Outcome::Failed, |it| it.outcome);
+    metering::count_message(outcome.name());
+    delivered
 }
 
-async fn deliver_or_keep(front: &Front, to: &Uid, message: &Message) -> Result<Fate> {
+async fn deliver_or_keep(
+    front: &FrontContext,
+    to: &Uid,
+    message: &Message,
+) -> Result<MessageOutcome> {
     let receipts = front.kick.deliver(to, message.clone()).await?;
     if !receipts.is_empty() && !receipts.iter().any(|it| it.delivery.is_to_be_kept()) {
-        return Ok(Fate::of(&receipts, Outcome::Failed));
+        return Ok(MessageOutcome::from_receipts(&receipts, Outcome::Failed));
     }
     // Whoever never logged in may be anybody that a client thought up, and what is kept for them would stay for ever.
     if receipts.is_empty() && !front.kick.knows(to).await? {
-        return Ok(Fate::nobody(Outcome::Failed));
+        return Ok(MessageOutcome::without_devices(Outcome::Failed));
     }
     // On its own: when the sender goes away meanwhile, what was taken back must not be lost on its way to its receiver.
     let (tracker, front) = (front.connections.clone(), front.clone());
     let (to, message) = (to.clone(), message.clone());
     let kept =
         tracker.spawn(async move { keep_or_hand_over(&front, &to, &message, receipts).await });
-    kept.await.unwrap_or(Ok(Fate::nobody(Outcome::Failed)))
+    kept.await
+        .unwrap_or(Ok(MessageOutcome::without_devices(Outcome::Failed)))
 }
 
 /// Keeps a message for those who did not get it. `receipts` says what its delivery came to.
 async fn keep_or_hand_over(
-    front: &Front,
+    front: &FrontContext,
     to: &Uid,
     message: &Message,
     mut receipts: Vec<Receipt>,
-) -> Result<Fate> {
-    let until = front.clock.now() + COMING_IN;
+) -> Result<MessageOutcome> {
+    let until = front.clock.now() + RECEIVER_LOGIN_LIMIT;
     for round in 1.. {
         match &receipts[..] {
             [] => {}
             [only] if only.delivery.is_to_be_kept() => {}
-            [_] => return Ok(Fate::of(&receipts, Outcome::Failed)),
+            [_] => return Ok(MessageOutcome::from_receipts(&receipts, Outcome::Failed)),
             _ => return Ok(keep_for_each(front, to, message, &receipts).await),
         }
         keep(front, to, message).await?;
-        let stored = Fate::of(&receipts, Outcome::Stored);
+        let stored = MessageOutcome::from_receipts(&receipts, Outcome::Stored);
         let waits_for_it = |now: &Location| {
             let it = receipts.first();
             it.is_some_and(|it| {
@@ -138,16 +147,21 @@ async fn keep_or_hand_over(
         // Its login may not be through yet: it looks for kept messages when it is, and that may be
         // before this one is kept.
         if receipts.iter().all(|it| it.delivery == Delivery::Missed) {
-            front.clock.sleep(PAUSE * round).await;
+            front.clock.sleep(RETRY_PAUSE * round).await;
         }
     }
     unreachable!("the rounds end with an answer")
 }
 
 /// Of several devices some have the message: it is kept for each of the others.
-async fn keep_for_each(front: &Front, to: &Uid, message: &Message, receipts: &[Receipt]) -> Fate {
-    let mut fate = Fate::of(receipts, Outcome::Stored);
-    for (receipt, device) in receipts.iter().zip(&mut fate.devices) {
+async fn keep_for_each(
+    front: &FrontContext,
+    to: &Uid,
+    message: &Message,
+    receipts: &[Receipt],
+) -> MessageOutcome {
+    let mut outcome = MessageOutcome::from_receipts(receipts, Outcome::Stored);
+    for (receipt, device) in receipts.iter().zip(&mut outcome.devices) {
         if !receipt.delivery.is_to_be_kept() {
             continue;
         }
@@ -155,13 +169,13 @@ async fn keep_for_each(front: &Front, to: &Uid, message: &Message, receipts: &[R
         if let Err(error) = keep(front, to, &copy).await {
             tracing::warn!(%to, %error, "a message could not be kept for a device");
             device.outcome = Outcome::Failed;
-            fate.outcome = Outcome::Failed;
+            outcome.outcome = Outcome::Failed;
         }
     }
-    fate
+    outcome
 }
 
-async fn keep(front: &Front, to: &Uid, message: &Message) -> Result<()> {
+async fn keep(front: &FrontContext, to: &Uid, message: &Message) -> Result<()> {
     front.inbox.keep(to, message).await?;
     front.kick.stored(to, message);
     Ok(())
@@ -203,7 +217,7 @@ mod tests {
 
     /// Its receiver logs in just as a message is kept, and begins to receive only just before it is kept for the second time.
     #[derive(Debug)]
-    struct Late {
+    struct LateReceiver {
         inbox: RecordsInbox,
         kick: KickOut,
         receiver: Mutex<Vec<Arc<Session>>>,
@@ -211,7 +225,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl OfflineStore for Late {
+    impl OfflineStore for LateReceiver {
         async fn keep(&self, uid: &Uid, message: &Message) -> Result<()> {
             let mut receiver = self.receiver.lock().await;
             if let [session] = &receiver[..] {
@@ -251,7 +265,7 @@ mod tests {
         let anna = Uid::new("anna").unwrap();
         make_known(&kick, &anna).await;
         let (received, mut receives) = mpsc::unbounded_channel();
-        let late = Arc::new(Late {
+        let late = Arc::new(LateReceiver {
             inbox: RecordsInbox::new(memory.records()),
             kick: kick.clone(),
             receiver: Mutex::default(),

@@ -11,19 +11,19 @@ use distlock_memory::Memory;
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{FrameWriter, Front, Limits, frames::Frame};
+use super::{FrameWriter, FrontContext, SendLimits, frames::Frame};
 use crate::{config::GatewayConfig, inbox::OfflineStore, token::TokenKey};
 
 /// Far beyond anything a healthy run needs.
 pub(super) const LONG: Duration = Duration::from_secs(30);
 
 /// A client that reads so many frames, and then no more.
-pub(super) struct Reads {
+pub(super) struct ReadingClient {
     most: usize,
     frames: watch::Sender<Vec<Frame>>,
 }
 
-impl Reads {
+impl ReadingClient {
     /// The client, and what it has read.
     pub(super) fn up_to(most: usize) -> (Self, watch::Receiver<Vec<Frame>>) {
         let (frames, read) = watch::channel(Vec::new());
@@ -32,7 +32,7 @@ impl Reads {
 }
 
 #[async_trait]
-impl FrameWriter for Reads {
+impl FrameWriter for ReadingClient {
     async fn send(&mut self, frame: &Frame) -> io::Result<()> {
         if self.frames.borrow().len() == self.most {
             std::future::pending::<()>().await;
@@ -53,15 +53,15 @@ pub(super) async fn kick(memory: &Memory) -> KickOut {
     kick.start().await.unwrap()
 }
 
-pub(crate) fn front(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> Front {
+pub(crate) fn front(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> FrontContext {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    Front {
+    FrontContext {
         kick: kick.clone(),
         key: TokenKey::new(&[7; 32]).unwrap(),
         classes: None,
         clock: Arc::clone(&clock),
         inbox,
-        limits: Arc::new(Limits::of(&GatewayConfig::default(), &clock)),
+        limits: Arc::new(SendLimits::from_config(&GatewayConfig::default(), &clock)),
         may_send: None,
         heartbeat: LONG,
         grace: LONG,

@@ -47,7 +47,7 @@ pub(crate) struct Frame {
 
 impl Frame {
     pub(crate) fn is_offline(&self) -> bool {
-        Some(self.id) == number("offline")
+        Some(self.id) == frame_id("offline")
     }
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct LoginFrame {
 }
 
 impl LoginFrame {
-    /// The version that is spoken on this connection. A client that acknowledges needs not name
+    /// The version that is announced_version on this connection. A client that acknowledges needs not name
     /// one.
     ///
     /// # Errors
@@ -195,7 +195,7 @@ pub(crate) fn sent_frame(
 }
 
 /// What a `login_ok` says of the protocol, to a client of this version.
-pub(crate) const fn spoken(version: u64, acks: bool) -> (Option<u64>, Option<bool>) {
+pub(crate) const fn announced_version(version: u64, acks: bool) -> (Option<u64>, Option<bool>) {
     if version < PER_DEVICE {
         (None, None)
     } else {
@@ -229,9 +229,9 @@ pub(crate) enum ErrorCode {
     NotAllowed,
 }
 
-/// Why a frame was not understood.
+/// Why a frame was not parse_incoming.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum FrameError {
     /// It is no frame of this protocol.
     Garbage,
     /// It is one, with a value that breaks a rule.
@@ -244,14 +244,14 @@ pub(crate) enum Refused {
 }
 
 impl Inbound {
-    /// Reads a frame. `id` is the message id in front of it, where the front has one.
-    pub(crate) fn parse(text: &str, id: Option<u16>) -> Result<Self, Refused> {
+    /// ReadingClient a frame. `id` is the message id in front of it, where the front has one.
+    pub(crate) fn parse(text: &str, id: Option<u16>) -> Result<Self, FrameError> {
         // All of it is read once: a body that is passed on as it is must be JSON, and not nested without end.
-        let value: Value = serde_json::from_str(text).map_err(|_| Refused::Garbage)?;
+        let value: Value = serde_json::from_str(text).map_err(|_| FrameError::Garbage)?;
         let name = value.get("type").and_then(Value::as_str);
-        let name = name.ok_or(Refused::Garbage)?;
-        if id.is_some_and(|id| number(name) != Some(id)) {
-            return Err(Refused::Garbage);
+        let name = name.ok_or(FrameError::Garbage)?;
+        if id.is_some_and(|id| frame_id(name) != Some(id)) {
+            return Err(FrameError::Garbage);
         }
         let sent = value.get("id").filter(|_| name == "send");
         let sent = sent.and_then(Value::as_str).map(str::to_owned);
@@ -262,9 +262,9 @@ impl Inbound {
             "ping" => Ok(Self::Ping),
             "bye" => Ok(Self::Bye),
             "logout" => Ok(Self::Logout),
-            _ => return Err(Refused::Garbage),
+            _ => return Err(FrameError::Garbage),
         };
-        frame.map_err(|error| Refused::Value {
+        frame.map_err(|error| FrameError::Value {
             why: error.to_string().chars().take(200).collect(),
             id: sent,
         })
@@ -285,14 +285,14 @@ impl Outbound<'_> {
             Self::Error { .. } => "error",
         };
         Frame {
-            id: number(name).unwrap_or_default(),
+            id: frame_id(name).unwrap_or_default(),
             // Strings, numbers and JSON that was parsed before always serialise.
             json: serde_json::to_string(self).unwrap_or_default(),
         }
     }
 }
 
-fn number(name: &str) -> Option<u16> {
+fn frame_id(name: &str) -> Option<u16> {
     IDS.iter()
         .find_map(|(known, id)| (*known == name).then_some(*id))
 }
@@ -383,14 +383,17 @@ mod tests {
             r#"{"type":"login_ok"}"#,
             r#"{"type":7}"#,
         ] {
-            assert!(matches!(parse(garbage), Err(Refused::Garbage)), "{garbage}");
+            assert!(
+                matches!(parse(garbage), Err(FrameError::Garbage)),
+                "{garbage}"
+            );
         }
         for wrong in [
             r#"{"type":"login"}"#,
             r#"{"type":"login","token":"t","device":""}"#,
             r#"{"type":"send","to":"","body":1,"id":"x"}"#,
         ] {
-            let Err(Refused::Value { id, .. }) = parse(wrong) else {
+            let Err(FrameError::Value { id, .. }) = parse(wrong) else {
                 panic!("{wrong}")
             };
             assert_eq!(id.is_some(), wrong.contains("send"), "{wrong}");
@@ -398,7 +401,7 @@ mod tests {
         assert!(matches!(parse(r#"{"type":"ping"}"#), Ok(Inbound::Ping)));
         assert!(matches!(
             Inbound::parse(r#"{"type":"ping"}"#, Some(4)),
-            Err(Refused::Garbage)
+            Err(FrameError::Garbage)
         ));
     }
 
@@ -428,7 +431,10 @@ mod tests {
         }
         let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
         let sent = format!(r#"{{"type":"send","to":"u","body":{deep},"id":"m1"}}"#);
-        assert!(matches!(Inbound::parse(&sent, None), Err(Refused::Garbage)));
+        assert!(matches!(
+            Inbound::parse(&sent, None),
+            Err(FrameError::Garbage)
+        ));
     }
 
     #[test]

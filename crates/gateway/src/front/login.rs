@@ -6,13 +6,13 @@ use distlock_core::ErrorKind;
 use distlock_kickout::{Class, Code, Device, Generation, Login, LoginOutcome, Session, Uid};
 
 use super::{
-    FrameReader, FrameWriter, Front, Incoming,
+    FrameReader, FrameWriter, FrontContext, Incoming,
     close_code::{POLICY_VIOLATION, close_code},
-    frames::{ErrorCode, Frame, Inbound, LoginFrame, Outbound, Refused, spoken},
+    frames::{ErrorCode, Frame, FrameError, Inbound, LoginFrame, Outbound, announced_version},
 };
 
 /// What a connection is told that ends before it had a session.
-pub(super) struct Farewell {
+pub(super) struct LoginFailure {
     pub(super) frame: Frame,
     pub(super) code: u16,
     pub(super) reason: &'static str,
@@ -22,24 +22,24 @@ pub(super) struct Farewell {
 
 /// How many frames are read behind a login before its outcome is known. A client that sends more
 /// waits.
-pub(super) const EARLY: usize = 16;
+pub(super) const MAX_EARLY: usize = 16;
 
-/// Reads the login and logs in; answers the version of the protocol as well. Until then nothing is
+/// ReadingClient the login and logs in; answers the version of the protocol as well. Until then nothing is
 /// asked of the store, and everything is bounded in time. What the client sends behind its login,
 /// without waiting for the outcome, is kept in `early`.
-pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
-    front: &Front,
+pub(super) async fn log_in<R: FrameReader, W: FrameWriter>(
+    front: &FrontContext,
     reader: &mut R,
     writer: &mut W,
     early: &mut VecDeque<Incoming>,
-) -> Result<(Session, u64), Option<Farewell>> {
-    let mut login = first_login(front, reader, writer).await?;
+) -> Result<(Session, u64), Option<LoginFailure>> {
+    let mut login = read_login(front, reader, writer).await?;
     let (uid, class) = front.key.verify_login(&login.token).map_err(|error| {
         // It does not wait: nobody guesses a signature, and after an outage many clients come back
         // with tokens that have run out.
         metrics::counter!("distlock_login_refused_total").increment(1);
         tracing::info!(%error, "a login was refused");
-        refused(error.message())
+        token_refused(error.message())
     })?;
     match class {
         Some(class) => login.class = class,
@@ -47,23 +47,23 @@ pub(super) async fn greet<R: FrameReader, W: FrameWriter>(
     }
     let version = login
         .version()
-        .map_err(|why| failed(ErrorCode::BadValue, &why, POLICY_VIOLATION))?;
+        .map_err(|why| protocol_error(ErrorCode::BadValue, &why, POLICY_VIOLATION))?;
     let admitted = Box::pin(admit(front, reader, writer, early, uid, login)).await;
-    let welcomed = match admitted {
-        Ok(session) => welcome(front, writer, session, version).await,
-        Err(farewell) => Err(farewell),
+    let confirmed = match admitted {
+        Ok(session) => confirm(front, writer, session, version).await,
+        Err(failure) => Err(failure),
     };
-    welcomed
+    confirmed
         .map(|session| (session, version))
-        .map_err(|farewell| {
+        .map_err(|failure| {
             let known = true;
-            farewell.map(|farewell| Farewell { known, ..farewell })
+            failure.map(|failure| LoginFailure { known, ..failure })
         })
 }
 
 /// Under a policy that counts by class, who could think up classes would have as many sessions as
 /// it likes.
-fn check_class(front: &Front, class: &Class) -> Result<(), Option<Farewell>> {
+fn check_class(front: &FrontContext, class: &Class) -> Result<(), Option<LoginFailure>> {
     let Some(classes) = &front.classes else {
         return Ok(());
     };
@@ -72,18 +72,18 @@ fn check_class(front: &Front, class: &Class) -> Result<(), Option<Farewell>> {
     }
     let known: Vec<_> = classes.iter().map(|class| format!("\"{class}\"")).collect();
     let why = format!("class is \"{class}\": {} are allowed", known.join(", "));
-    Err(failed(ErrorCode::BadValue, &why, POLICY_VIOLATION))
+    Err(protocol_error(ErrorCode::BadValue, &why, POLICY_VIOLATION))
 }
 
-async fn first_login<R: FrameReader, W: FrameWriter>(
-    front: &Front,
+async fn read_login<R: FrameReader, W: FrameWriter>(
+    front: &FrontContext,
     reader: &mut R,
     writer: &mut W,
-) -> Result<LoginFrame, Option<Farewell>> {
+) -> Result<LoginFrame, Option<LoginFailure>> {
     let until = front.clock.now() + front.login_timeout;
     loop {
         let too_slow = || {
-            failed(
+            protocol_error(
                 ErrorCode::TooSlow,
                 "no login within the time",
                 POLICY_VIOLATION,
@@ -97,7 +97,7 @@ async fn first_login<R: FrameReader, W: FrameWriter>(
         let Some(incoming) = front.within(left, reader.next()).await else {
             return Err(too_slow());
         };
-        match understood(incoming)? {
+        match parse_incoming(incoming)? {
             Some(Inbound::Login(login)) => return Ok(login),
             Some(Inbound::Ping) => {
                 let left = until.since(front.clock.now());
@@ -108,7 +108,7 @@ async fn first_login<R: FrameReader, W: FrameWriter>(
                 }
             }
             Some(_) => {
-                return Err(failed(
+                return Err(protocol_error(
                     ErrorCode::NotLoggedIn,
                     "the first frame must be a login",
                     POLICY_VIOLATION,
@@ -121,13 +121,13 @@ async fn first_login<R: FrameReader, W: FrameWriter>(
 
 /// Logs in an account that showed a good token.
 async fn admit<R: FrameReader, W: FrameWriter>(
-    front: &Front,
+    front: &FrontContext,
     reader: &mut R,
     writer: &mut W,
     early: &mut VecDeque<Incoming>,
     uid: Uid,
     login: LoginFrame,
-) -> Result<Session, Option<Farewell>> {
+) -> Result<Session, Option<LoginFailure>> {
     let LoginFrame {
         device,
         class,
@@ -145,7 +145,7 @@ async fn admit<R: FrameReader, W: FrameWriter>(
                 biased;
                 outcome = &mut login => break outcome,
                 // A client that leaves now takes its login with it.
-                incoming = reader.next(), if early.len() < EARLY => {
+                incoming = reader.next(), if early.len() < MAX_EARLY => {
                     let parsed = match &incoming {
                         Incoming::Frame(text, id) => Some(Inbound::parse(text, *id)),
                         _ => None,
@@ -158,8 +158,8 @@ async fn admit<R: FrameReader, W: FrameWriter>(
                                 _ => return Err(None),
                             }
                         }
-                        Some(Ok(_) | Err(Refused::Value { .. })) => early.push_back(incoming),
-                        Some(Err(Refused::Garbage)) | None => drop(understood(incoming)?),
+                        Some(Ok(_) | Err(FrameError::Value { .. })) => early.push_back(incoming),
+                        Some(Err(FrameError::Garbage)) | None => drop(parse_incoming(incoming)?),
                     }
                 }
             }
@@ -170,27 +170,27 @@ async fn admit<R: FrameReader, W: FrameWriter>(
         Ok(LoginOutcome::Busy { retry_after }) => {
             let retry_after_ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
             let frame = Outbound::Busy { retry_after_ms }.to_frame();
-            Err(farewell(frame, Code::Busy.websocket(), "busy"))
+            Err(login_failure(frame, Code::Busy.websocket(), "busy"))
         }
         Ok(LoginOutcome::Denied(refusal)) => {
             let by = refusal.by_device.as_ref();
             Err(denied(refusal.code, &refusal.reason, by))
         }
-        Ok(LoginOutcome::Superseded(by)) => Err(overtaken(by.by_device.as_ref(), by.r#gen)),
-        Err(error) if error.kind() == ErrorKind::InvalidArgument => Err(failed(
+        Ok(LoginOutcome::Superseded(by)) => Err(superseded(by.by_device.as_ref(), by.r#gen)),
+        Err(error) if error.kind() == ErrorKind::InvalidArgument => Err(protocol_error(
             ErrorCode::BadValue,
             error.message(),
             POLICY_VIOLATION,
         )),
         Err(error) => {
             tracing::warn!(%error, "a login failed");
-            Err(failed(
+            Err(protocol_error(
                 ErrorCode::Unavailable,
                 "the login could not be completed",
                 Code::Busy.websocket(),
             ))
         }
-        Ok(_) => Err(failed(
+        Ok(_) => Err(protocol_error(
             ErrorCode::Unavailable,
             "the login could not be completed",
             Code::Busy.websocket(),
@@ -199,13 +199,13 @@ async fn admit<R: FrameReader, W: FrameWriter>(
 }
 
 /// Lets a client in, unless its session has lost its place again.
-async fn welcome<W: FrameWriter>(
-    front: &Front,
+async fn confirm<W: FrameWriter>(
+    front: &FrontContext,
     writer: &mut W,
     session: Session,
     version: u64,
-) -> Result<Session, Option<Farewell>> {
-    let (v, acks) = spoken(version, session.acknowledges());
+) -> Result<Session, Option<LoginFailure>> {
+    let (v, acks) = announced_version(version, session.acknowledges());
     let welcome = Outbound::LoginOk {
         uid: session.uid(),
         session: session.key().session,
@@ -221,7 +221,7 @@ async fn welcome<W: FrameWriter>(
     if let Err(notice) = session.check() {
         let by = notice.by_device.as_ref();
         return Err(match notice.code {
-            Code::Superseded | Code::Replaced => overtaken(by, notice.r#gen),
+            Code::Superseded | Code::Replaced => superseded(by, notice.r#gen),
             code => denied(code, &notice.reason, by),
         });
     }
@@ -232,27 +232,27 @@ async fn welcome<W: FrameWriter>(
 }
 
 /// A frame, or `None` for a mere sign of life.
-fn understood(incoming: Incoming) -> Result<Option<Inbound>, Option<Farewell>> {
+fn parse_incoming(incoming: Incoming) -> Result<Option<Inbound>, Option<LoginFailure>> {
     match incoming {
         Incoming::Alive => Ok(None),
         Incoming::Closing | Incoming::Gone => Err(None),
-        Incoming::Bad(code, reason) => Err(failed(code, reason, close_code(code))),
+        Incoming::Bad(code, reason) => Err(protocol_error(code, reason, close_code(code))),
         Incoming::Frame(text, id) => match Inbound::parse(&text, id) {
             Ok(frame) => Ok(Some(frame)),
-            Err(Refused::Garbage) => Err(failed(
+            Err(FrameError::Garbage) => Err(protocol_error(
                 ErrorCode::BadFrame,
                 "not a frame of this protocol",
                 POLICY_VIOLATION,
             )),
-            Err(Refused::Value { why, .. }) => {
-                Err(failed(ErrorCode::BadValue, &why, POLICY_VIOLATION))
+            Err(FrameError::Value { why, .. }) => {
+                Err(protocol_error(ErrorCode::BadValue, &why, POLICY_VIOLATION))
             }
         },
     }
 }
 
-fn farewell(frame: Frame, code: u16, reason: &'static str) -> Option<Farewell> {
-    Some(Farewell {
+fn login_failure(frame: Frame, code: u16, reason: &'static str) -> Option<LoginFailure> {
+    Some(LoginFailure {
         frame,
         code,
         reason,
@@ -260,7 +260,7 @@ fn farewell(frame: Frame, code: u16, reason: &'static str) -> Option<Farewell> {
     })
 }
 
-fn failed(code: ErrorCode, reason: &str, close: u16) -> Option<Farewell> {
+fn protocol_error(code: ErrorCode, reason: &str, close: u16) -> Option<LoginFailure> {
     let id = None;
     let frame = Outbound::Error {
         code,
@@ -269,34 +269,34 @@ fn failed(code: ErrorCode, reason: &str, close: u16) -> Option<Farewell> {
         retry_after_ms: None,
     }
     .to_frame();
-    farewell(frame, close, "protocol error")
+    login_failure(frame, close, "protocol error")
 }
 
 /// To the client it is the same as a ban: to ask again with this token is of no use.
-fn refused(reason: &str) -> Option<Farewell> {
+fn token_refused(reason: &str) -> Option<LoginFailure> {
     let code = Code::Banned;
     let frame = Outbound::Denied {
         code,
         reason,
         by_device: None,
     };
-    farewell(frame.to_frame(), code.websocket(), "the token was refused")
+    login_failure(frame.to_frame(), code.websocket(), "the token was refused")
 }
 
-fn denied(code: Code, reason: &str, by_device: Option<&Device>) -> Option<Farewell> {
+fn denied(code: Code, reason: &str, by_device: Option<&Device>) -> Option<LoginFailure> {
     let frame = Outbound::Denied {
         code,
         reason,
         by_device,
     };
-    farewell(frame.to_frame(), code.websocket(), code.text())
+    login_failure(frame.to_frame(), code.websocket(), code.text())
 }
 
 /// A newer login came before this one was confirmed.
-fn overtaken(by_device: Option<&Device>, r#gen: Option<Generation>) -> Option<Farewell> {
+fn superseded(by_device: Option<&Device>, r#gen: Option<Generation>) -> Option<LoginFailure> {
     let frame = Outbound::Superseded { by_device, r#gen };
     let code = Code::Superseded;
-    farewell(frame.to_frame(), code.websocket(), code.text())
+    login_failure(frame.to_frame(), code.websocket(), code.text())
 }
 
 #[cfg(test)]
@@ -306,7 +306,7 @@ mod tests {
     use distlock_memory::Memory;
 
     use super::{
-        super::fixtures::{Reads, admitted, front, kick},
+        super::fixtures::{ReadingClient, admitted, front, kick},
         *,
     };
     use crate::inbox::RecordsInbox;
@@ -328,12 +328,12 @@ mod tests {
             if let Some(code) = code {
                 session.end(code);
             }
-            let (mut client, read) = Reads::up_to(1);
-            let said = match welcome(&front, &mut client, session, 1).await {
+            let (mut client, read) = ReadingClient::up_to(1);
+            let said = match confirm(&front, &mut client, session, 1).await {
                 Ok(_) => read.borrow()[0].clone(),
-                Err(farewell) => {
+                Err(failure) => {
                     assert!(read.borrow().is_empty(), "{code:?}");
-                    farewell.unwrap().frame
+                    failure.unwrap().frame
                 }
             };
             let said: serde_json::Value = serde_json::from_str(&said.json).unwrap();

@@ -4,27 +4,27 @@ mod close;
 mod close_code;
 mod connection;
 mod context;
-mod conversation;
 mod deliver;
+mod deliver_kept;
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod frame_io;
 pub(crate) mod frames;
-mod kept;
-mod limits;
 mod login;
 mod outbox;
 mod outcome;
 mod send;
+mod send_limits;
+mod session_connection;
 mod tcp;
-mod transport;
 mod ws;
 
-pub(crate) use context::Front;
-pub(crate) use deliver::{Fate, check, deliver};
-pub(crate) use limits::Limits;
+pub(crate) use context::FrontContext;
+pub(crate) use deliver::{MessageOutcome, check_message, deliver};
+pub(crate) use frame_io::{FrameReader, FrameWriter, Incoming};
 pub(crate) use outcome::{DeviceOutcome, Outcome};
+pub(crate) use send_limits::SendLimits;
 #[cfg(feature = "fuzzing")]
 pub(crate) use tcp::TcpReader;
 pub(crate) use tcp::serve_tcp;
-pub(crate) use transport::{FrameReader, FrameWriter, Incoming};
 pub(crate) use ws::serve_websocket;

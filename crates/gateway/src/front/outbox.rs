@@ -59,7 +59,7 @@ pub(super) struct Outbox {
 #[derive(Debug)]
 pub(super) enum Urgent {
     /// The last word of the session: nothing queued before it is written any more.
-    Last(Frame),
+    LastFrame(Frame),
     /// A refusal after the last word.
     Frame(Frame),
     /// This side closes.
@@ -84,7 +84,7 @@ impl Outbox {
             acked,
             alive,
         };
-        let unacked = Unacked {
+        let unacked = Unacknowledged {
             session: Arc::clone(&session),
             inbox,
             last: 0,
@@ -118,7 +118,7 @@ impl Outbox {
         let _ = self.urgent.try_send(urgent);
     }
 
-    /// Waits until nothing will be written any more: this side has closed, or writing has failed.
+    /// OnArrival until nothing will be written any more: this side has closed, or writing has failed.
     pub(super) async fn over(&self) {
         let mut alive = self.alive.clone();
         // Nothing is ever sent: only the end of the other side is of interest.
@@ -127,20 +127,20 @@ impl Outbox {
 }
 
 /// Messages that were written, and not acknowledged yet.
-struct Unacked {
+struct Unacknowledged {
     session: Arc<Session>,
     inbox: Arc<dyn OfflineStore>,
     last: u64,
-    waiting: VecDeque<(u64, Waits)>,
+    waiting: VecDeque<(u64, OnArrival)>,
 }
 
-/// Who waits for a message to arrive. Dropped, it learns that nobody knows.
-enum Waits {
-    Sender(Outgoing),
-    Keeper(oneshot::Sender<()>),
+/// Who on_arrival for a message to arrive. Dropped, it learns that nobody knows.
+enum OnArrival {
+    Live(Outgoing),
+    Kept(oneshot::Sender<()>),
 }
 
-impl Unacked {
+impl Unacknowledged {
     /// The number of the next message; none for a client that does not acknowledge.
     fn next(&self) -> Option<u64> {
         self.session.acknowledges().then_some(self.last + 1)
@@ -151,31 +151,31 @@ impl Unacked {
     }
 
     /// A message was written under this number.
-    fn written(&mut self, seq: Option<u64>, waits: Waits) {
+    fn written(&mut self, seq: Option<u64>, on_arrival: OnArrival) {
         match seq {
             Some(seq) => {
                 self.last = seq;
-                self.waiting.push_back((seq, waits));
+                self.waiting.push_back((seq, on_arrival));
             }
-            None => self.arrived(waits),
+            None => self.arrived(on_arrival),
         }
     }
 
     fn acknowledged(&mut self, up_to: u64) {
-        while let Some((_, waits)) = self.waiting.pop_front_if(|(seq, _)| *seq <= up_to) {
-            self.arrived(waits);
+        while let Some((_, on_arrival)) = self.waiting.pop_front_if(|(seq, _)| *seq <= up_to) {
+            self.arrived(on_arrival);
         }
     }
 
-    fn arrived(&self, waits: Waits) {
-        let message = match waits {
-            Waits::Sender(outgoing) => outgoing.delivered(),
-            Waits::Keeper(receipt) => {
+    fn arrived(&self, on_arrival: OnArrival) {
+        let message = match on_arrival {
+            OnArrival::Live(outgoing) => outgoing.delivered(),
+            OnArrival::Kept(receipt) => {
                 let _ = receipt.send(());
                 None
             }
         };
-        // Without acknowledgements a message that nobody waits for is not kept either.
+        // Without acknowledgements a message that nobody on_arrival for is not kept either.
         let Some(message) = message.filter(|_| self.session.acknowledges()) else {
             return;
         };
@@ -192,7 +192,7 @@ impl Unacked {
 async fn write<W: FrameWriter>(
     mut writer: W,
     session: Arc<Session>,
-    mut unacked: Unacked,
+    mut unacked: Unacknowledged,
     mut acked: watch::Receiver<u64>,
     mut replies: mpsc::Receiver<Reply>,
     mut urgent: mpsc::Receiver<Urgent>,
@@ -201,7 +201,7 @@ async fn write<W: FrameWriter>(
         let written = tokio::select! {
             biased;
             Some(urgent) = urgent.recv() => match urgent {
-                Urgent::Last(frame) => {
+                Urgent::LastFrame(frame) => {
                     if writer.send(&frame).await.is_err() {
                         return;
                     }
@@ -225,13 +225,13 @@ async fn write<W: FrameWriter>(
                 // The last word is on its way, and nothing comes before it.
                 Reply::Answer(_) if session.must_go() => continue,
                 Reply::Answer(frame) => writer.send(&frame).await,
-                // What the session may not get any more waits for the next one.
+                // What the session may not get any more on_arrival for the next one.
                 Reply::Kept(..) if !session.is_active() => continue,
                 Reply::Kept(message, receipt) => {
                     let seq = unacked.next();
                     let written = writer.send(&message_frame(&message, seq)).await;
                     if written.is_ok() {
-                        unacked.written(seq, Waits::Keeper(receipt));
+                        unacked.written(seq, OnArrival::Kept(receipt));
                     }
                     written
                 }
@@ -240,7 +240,7 @@ async fn write<W: FrameWriter>(
                 let seq = unacked.next();
                 let written = writer.send(&message_frame(message.message(), seq)).await;
                 if written.is_ok() {
-                    unacked.written(seq, Waits::Sender(message));
+                    unacked.written(seq, OnArrival::Live(message));
                 }
                 written
             }
@@ -249,13 +249,13 @@ async fn write<W: FrameWriter>(
             return;
         }
     }
-    // Nobody waits for acknowledgements any more: what is not there yet is kept.
+    // Nobody on_arrival for acknowledgements any more: what is not there yet is kept.
     drop(unacked);
     // After the last word: what was queued before is void.
     drop(replies);
     while let Some(urgent) = urgent.recv().await {
         let written = match urgent {
-            Urgent::Last(frame) | Urgent::Frame(frame) => writer.send(&frame).await,
+            Urgent::LastFrame(frame) | Urgent::Frame(frame) => writer.send(&frame).await,
             Urgent::Close(code, reason) => {
                 let _ = writer.close(code, reason).await;
                 return;
@@ -275,7 +275,7 @@ mod tests {
 
     use super::{
         super::{
-            fixtures::{LONG, Reads, admitted, kick},
+            fixtures::{LONG, ReadingClient, admitted, kick},
             frames::Outbound,
         },
         *,
@@ -290,7 +290,7 @@ mod tests {
         let anna = Uid::new("anna").unwrap();
         for code in [None, Some(Code::Superseded)] {
             let session = Arc::new(admitted(&kick, &anna).await);
-            let (client, read) = Reads::up_to(9);
+            let (client, read) = ReadingClient::up_to(9);
             let (outbox, writing) = Outbox::open(client, Arc::clone(&session), Arc::clone(&inbox));
             let (pong, written) = (Outbound::Pong.to_frame(), outbox.replies());
             written.send(pong.into()).await.unwrap();
@@ -306,7 +306,7 @@ mod tests {
                 }
             };
             tokio::select! {
-                () = writing => panic!("it waits for the last word"),
+                () = writing => panic!("it on_arrival for the last word"),
                 emptied = timeout(LONG, emptied) => emptied.unwrap(),
             }
             assert_eq!(read.borrow().len(), usize::from(code.is_none()), "{code:?}");

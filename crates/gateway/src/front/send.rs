@@ -6,7 +6,7 @@ use distlock_core::Result;
 use distlock_kickout::{Message, Session, Uid};
 
 use super::{
-    Fate, Front, Outcome, check, deliver,
+    FrontContext, MessageOutcome, Outcome, check_message, deliver,
     frames::{ErrorCode, Outbound, SendFrame, sent_frame},
     outbox::Replies,
 };
@@ -15,7 +15,7 @@ use crate::services::{MAX_MAY_SEND, Permission};
 /// Delivers a client's message and answers what became of it, in the client's `version` of the
 /// protocol.
 pub(super) async fn send(
-    front: Front,
+    front: FrontContext,
     session: Arc<Session>,
     version: u64,
     frame: SendFrame,
@@ -27,7 +27,7 @@ pub(super) async fn send(
         to_class: frame.to_class,
         ..Message::new(session.uid().clone(), frame.body.get())
     };
-    let reply = match refusal(&front, &session, &frame.to, &message).await {
+    let reply = match check_send(&front, &session, &frame.to, &message).await {
         Some(refusal) => Outbound::Error {
             code: refusal.code,
             reason: &refusal.reason,
@@ -36,26 +36,26 @@ pub(super) async fn send(
         }
         .to_frame(),
         None => {
-            let fate = deliver(&front, &frame.to, &message).await;
-            let fate = fate.unwrap_or_else(|error| {
+            let outcome = deliver(&front, &frame.to, &message).await;
+            let outcome = outcome.unwrap_or_else(|error| {
                 tracing::warn!(to = %frame.to, %error, "a message could not be delivered");
-                Fate::nobody(Outcome::Failed)
+                MessageOutcome::without_devices(Outcome::Failed)
             });
-            sent_frame(&message.id, fate.outcome, &fate.devices, version)
+            sent_frame(&message.id, outcome.outcome, &outcome.devices, version)
         }
     };
-    // A closed outbox is noticed by the conversation.
+    // A closed outbox is noticed by the connected.
     let _ = replies.send(reply.into()).await;
 }
 
 /// Why a message goes nowhere.
-struct Refusal {
+struct SendRefusal {
     code: ErrorCode,
     reason: Cow<'static, str>,
     retry_after_ms: Option<u64>,
 }
 
-impl Refusal {
+impl SendRefusal {
     fn new(code: ErrorCode, reason: impl Into<Cow<'static, str>>) -> Self {
         Self {
             code,
@@ -66,17 +66,25 @@ impl Refusal {
 }
 
 /// Why a client's message goes nowhere, if it does not. What costs most is asked last.
-async fn refusal(front: &Front, session: &Session, to: &Uid, message: &Message) -> Option<Refusal> {
+async fn check_send(
+    front: &FrontContext,
+    session: &Session,
+    to: &Uid,
+    message: &Message,
+) -> Option<SendRefusal> {
     if session.check().is_err() {
-        return Some(Refusal::new(ErrorCode::Superseded, "the session is over"));
+        return Some(SendRefusal::new(
+            ErrorCode::Superseded,
+            "the session is over",
+        ));
     }
-    if let Err((code, reason)) = check(message, front.max_frame) {
-        return Some(Refusal::new(code, reason));
+    if let Err((code, reason)) = check_message(message, front.max_frame) {
+        return Some(SendRefusal::new(code, reason));
     }
     if let Err(retry_after) = front.limits.take(session.uid(), to) {
-        return Some(Refusal {
+        return Some(SendRefusal {
             retry_after_ms: u64::try_from(retry_after.as_millis()).ok(),
-            ..Refusal::new(ErrorCode::Throttled, "too many messages")
+            ..SendRefusal::new(ErrorCode::Throttled, "too many messages")
         });
     }
     let may_send = front.may_send.as_ref()?;
@@ -86,18 +94,18 @@ async fn refusal(front: &Front, session: &Session, to: &Uid, message: &Message) 
     {
         Some(Ok(Permission::Granted)) => {}
         Some(Ok(Permission::Refused(reason))) => {
-            return Some(Refusal::new(ErrorCode::NotAllowed, reason));
+            return Some(SendRefusal::new(ErrorCode::NotAllowed, reason));
         }
         unknown => {
             let error = unknown.and_then(Result::err);
             tracing::warn!(%to, ?error, "nobody says whether a message may be sent");
             let reason = "nobody says whether this may be sent";
-            return Some(Refusal::new(ErrorCode::Unavailable, reason));
+            return Some(SendRefusal::new(ErrorCode::Unavailable, reason));
         }
     }
     // That may have taken its time.
     let over = session.check().is_err();
-    over.then(|| Refusal::new(ErrorCode::Superseded, "the session is over"))
+    over.then(|| SendRefusal::new(ErrorCode::Superseded, "the session is over"))
 }
 
 #[cfg(test)]
@@ -113,7 +121,7 @@ mod tests {
 
     use super::{
         super::{
-            fixtures::{LONG, Reads, admitted, front, kick, make_known},
+            fixtures::{LONG, ReadingClient, admitted, front, kick, make_known},
             outbox::Outbox,
         },
         *,
@@ -122,7 +130,7 @@ mod tests {
 
     /// Its receiver logs in just as a message is kept, and giving that back takes a while.
     #[derive(Debug)]
-    struct Slow {
+    struct SlowInbox {
         inbox: RecordsInbox,
         kick: KickOut,
         receiver: Mutex<Option<Session>>,
@@ -131,7 +139,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl OfflineStore for Slow {
+    impl OfflineStore for SlowInbox {
         async fn keep(&self, uid: &Uid, message: &Message) -> Result<()> {
             self.inbox.keep(uid, message).await?;
             let mut receiver = self.receiver.lock().await;
@@ -163,7 +171,7 @@ mod tests {
         let kick = kick(&memory).await;
         let (anna, otto) = (Uid::new("anna").unwrap(), Uid::new("otto").unwrap());
         make_known(&kick, &anna).await;
-        let slow = Arc::new(Slow {
+        let slow = Arc::new(SlowInbox {
             inbox: RecordsInbox::new(memory.records()),
             kick: kick.clone(),
             receiver: Mutex::default(),
@@ -173,7 +181,7 @@ mod tests {
         let front = front(&kick, Arc::clone(&slow) as Arc<dyn OfflineStore>);
         let connections = front.connections.clone();
         let sender = Arc::new(admitted(&kick, &otto).await);
-        let (client, _) = Reads::up_to(0);
+        let (client, _) = ReadingClient::up_to(0);
         let inbox: Arc<dyn OfflineStore> = Arc::new(RecordsInbox::new(memory.records()));
         let (outbox, _writing) = Outbox::open(client, Arc::clone(&sender), inbox);
         let frame = SendFrame {

@@ -7,25 +7,29 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, WriteHalf};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    FrameReader, FrameWriter, Front, Incoming, connection,
+    FrameReader, FrameWriter, FrontContext, Incoming, connection,
     frames::{ErrorCode, Frame},
 };
-use crate::listen::{Line, LineListener};
+use crate::listen::{Connection, ConnectionListener};
 
 const HEADER: usize = 4;
 const CHUNK: usize = 4096;
 
 /// Serves raw TCP clients until `stop`. Sessions that are open then go on; the tracker in `front` knows them.
-pub(crate) async fn serve_tcp(front: Front, mut listener: LineListener, stop: CancellationToken) {
+pub(crate) async fn serve_tcp(
+    front: FrontContext,
+    mut listener: ConnectionListener,
+    stop: CancellationToken,
+) {
     loop {
-        let line = tokio::select! {
+        let connection = tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            accepted = listener.next() => accepted,
+            accepted = listener.accept() => accepted,
         };
-        let handle = line.handle();
+        let handle = connection.handle();
         tracing::debug!(peer = %handle.peer(), "a client connected by TCP");
-        let (reader, writer) = tokio::io::split(line);
+        let (reader, writer) = tokio::io::split(connection);
         let reader = TcpReader::new(reader, front.max_frame);
         front.connections.spawn(connection::serve(
             front.clone(),
@@ -45,7 +49,7 @@ pub(crate) struct TcpReader<H> {
     gone: bool,
 }
 
-struct TcpWriter(WriteHalf<Line>);
+struct TcpWriter(WriteHalf<Connection>);
 
 impl<H> TcpReader<H> {
     pub(crate) const fn new(half: H, max_frame: usize) -> Self {

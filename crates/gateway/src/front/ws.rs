@@ -20,12 +20,12 @@ use futures_util::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    FrameReader, FrameWriter, Front, Incoming, connection,
+    FrameReader, FrameWriter, FrontContext, Incoming, connection,
     frames::{ErrorCode, Frame},
 };
 use crate::{
     health::health,
-    listen::{LineHandle, LineListener, serve_http},
+    listen::{ConnectionHandle, ConnectionListener, serve_http},
 };
 
 /// What is read at a time. Frames are short, and the library fills a buffer of this size with zeroes before every read and
@@ -38,26 +38,30 @@ const READ_BUFFER: usize = 2048;
 const WRITE_BUFFER: usize = 256 * 1024;
 
 /// Serves WebSocket clients until `stop`. Sessions that are open then go on; the tracker in `front` knows them.
-pub(crate) async fn serve_websocket(front: Front, listener: LineListener, stop: CancellationToken) {
+pub(crate) async fn serve_websocket(
+    front: FrontContext,
+    listener: ConnectionListener,
+    stop: CancellationToken,
+) {
     let routes = Router::new()
         .route("/ws", get(upgrade))
         .route(
             "/healthz",
-            get(async |State(front): State<Front>| health(&front.kick)),
+            get(async |State(front): State<FrontContext>| health(&front.kick)),
         )
         .with_state(front);
     serve_http(listener, routes, stop).await;
 }
 
 async fn upgrade(
-    State(front): State<Front>,
-    ConnectInfo(line): ConnectInfo<LineHandle>,
+    State(front): State<FrontContext>,
+    ConnectInfo(connection): ConnectInfo<ConnectionHandle>,
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> Response {
     if front.forwarded
         && let Some(source) = forwarded_for(&headers)
-        && !line.comes_from((source, 0).into())
+        && !connection.admit_source((source, 0).into())
     {
         return StatusCode::TOO_MANY_REQUESTS.into_response();
     }
@@ -67,7 +71,7 @@ async fn upgrade(
         .max_frame_size(front.max_frame)
         .read_buffer_size(READ_BUFFER)
         .max_write_buffer_size(WRITE_BUFFER)
-        .on_upgrade(move |socket| connections.track_future(converse(front, socket, line)))
+        .on_upgrade(move |socket| connections.track_future(converse(front, socket, connection)))
 }
 
 /// The last entry is what the proxy before this node saw itself; those in front of it are the
@@ -78,15 +82,15 @@ fn forwarded_for(headers: &HeaderMap) -> Option<IpAddr> {
     last.trim_matches(['[', ']']).parse().ok()
 }
 
-async fn converse(front: Front, socket: WebSocket, line: LineHandle) {
-    tracing::debug!(peer = %line.peer(), "a client connected by WebSocket");
+async fn converse(front: FrontContext, socket: WebSocket, connection: ConnectionHandle) {
+    tracing::debug!(peer = %connection.peer(), "a client connected by WebSocket");
     let (writer, reader) = socket.split();
     let reader = WsReader {
         stream: reader,
         lost: false,
         gone: false,
     };
-    connection::serve(front, reader, WsWriter(writer), line).await;
+    connection::serve(front, reader, WsWriter(writer), connection).await;
 }
 
 struct WsReader {
@@ -113,7 +117,7 @@ impl FrameReader for WsReader {
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => Incoming::Alive,
             Some(Ok(Message::Close(_))) => Incoming::Closing,
             Some(Ok(Message::Binary(_))) => {
-                Incoming::Bad(ErrorCode::BadFrame, "only text frames are understood")
+                Incoming::Bad(ErrorCode::BadFrame, "only text frames are parse_incoming")
             }
             Some(Err(error)) if is_too_long(&error) => {
                 self.lost = true;

@@ -12,113 +12,116 @@ use distlock_core::{Clock, Sleep};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
-    LineHandle,
-    handle::End,
-    transport::{Link, Open},
+    ConnectionHandle,
+    handle::ConnectionState,
+    transport::{OpenStream, Transport},
 };
 
 /// A connection. Until somebody logs in over it, waiting for the client fails after the time for that is over, whether for
 /// something to read or for room to write: a client that says nothing, or says it a byte a minute, or does not read what it is
-/// answered, holds no place for ever.
-pub(crate) struct Line {
-    pub(super) link: Link,
-    pub(super) end: Arc<End>,
-    pub(super) deadline: Deadline,
+/// outcomeed, holds no place for ever.
+pub(crate) struct Connection {
+    pub(super) transport: Transport,
+    pub(super) state: Arc<ConnectionState>,
+    pub(super) deadline: LoginDeadline,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) once_opened: Duration,
+    pub(super) extra_time: Duration,
 }
 
 /// The time to log in.
-pub(super) enum Deadline {
+pub(super) enum LoginDeadline {
     /// Until it speaks its front's protocol.
-    Opens(Sleep),
-    Runs(Sleep),
-    Over,
+    ToOpen(Sleep),
+    ToLogIn(Sleep),
+    Expired,
     /// Somebody logged in.
-    Met,
+    LoggedIn,
 }
 
-trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+trait ByteStream: AsyncRead + AsyncWrite + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Unpin> ByteStream for T {}
 
-impl tonic::transport::server::Connected for Line {
-    type ConnectInfo = LineHandle;
+impl tonic::transport::server::Connected for Connection {
+    type ConnectInfo = ConnectionHandle;
 
-    fn connect_info(&self) -> LineHandle {
+    fn connect_info(&self) -> ConnectionHandle {
         self.handle()
     }
 }
 
-impl Line {
-    pub(crate) fn handle(&self) -> LineHandle {
-        LineHandle {
-            end: Arc::clone(&self.end),
+impl Connection {
+    pub(crate) fn handle(&self) -> ConnectionHandle {
+        ConnectionHandle {
+            state: Arc::clone(&self.state),
         }
     }
 
-    /// Does something once the link is open. Both halves may wait for that only while one task has
+    /// Does something once the transport is open. Both halves may wait for that only while one task has
     /// them: whoever waits last is the one that is woken.
     fn poll<T>(
         &mut self,
         context: &mut Context<'_>,
-        does: impl FnOnce(Pin<&mut (dyn Stream + 'static)>, &mut Context<'_>) -> Poll<io::Result<T>>,
+        operation: impl FnOnce(
+            Pin<&mut (dyn ByteStream + 'static)>,
+            &mut Context<'_>,
+        ) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if let Link::Opening(opening) = &mut self.link
+        if let Transport::Opening(opening) = &mut self.transport
             && let Poll::Ready(opened) = opening.as_mut().poll(context)
         {
-            self.link = opened.map_or_else(Link::Broken, Link::Open);
+            self.transport = opened.map_or_else(Transport::Broken, Transport::Open);
         }
-        let answer = match &mut self.link {
-            Link::Open(Open::Plain(stream)) => does(Pin::new(stream), context),
-            Link::Open(Open::Tls(stream)) => does(Pin::new(stream), context),
-            Link::Opening(_) => Poll::Pending,
-            Link::Broken(why) => Poll::Ready(Err(io::Error::new(why.kind(), why.to_string()))),
+        let outcome = match &mut self.transport {
+            Transport::Open(OpenStream::Plain(stream)) => operation(Pin::new(stream), context),
+            Transport::Open(OpenStream::Tls(stream)) => operation(Pin::new(stream), context),
+            Transport::Opening(_) => Poll::Pending,
+            Transport::Broken(why) => Poll::Ready(Err(io::Error::new(why.kind(), why.to_string()))),
         };
-        self.in_time(context, answer)
+        self.unless_login_expired(context, outcome)
     }
 
-    /// An answer of the stream's, unless it is to wait and the time to log in is over.
-    fn in_time<T>(
+    /// An outcome of the stream's, unless it is to wait and the time to log in is over.
+    fn unless_login_expired<T>(
         &mut self,
         context: &mut Context<'_>,
-        answer: Poll<io::Result<T>>,
+        outcome: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if answer.is_ready() {
-            return answer;
+        if outcome.is_ready() {
+            return outcome;
         }
-        if self.end.logged_in.load(Ordering::Acquire) {
-            self.deadline = Deadline::Met;
+        if self.state.logged_in.load(Ordering::Acquire) {
+            self.deadline = LoginDeadline::LoggedIn;
         }
-        if let Deadline::Opens(sleep) = &mut self.deadline {
+        if let LoginDeadline::ToOpen(sleep) = &mut self.deadline {
             ready!(sleep.as_mut().poll(context));
-            self.deadline = if self.end.opened.load(Ordering::Acquire) {
-                Deadline::Runs(self.clock.sleep(self.once_opened))
+            self.deadline = if self.state.opened.load(Ordering::Acquire) {
+                LoginDeadline::ToLogIn(self.clock.sleep(self.extra_time))
             } else {
-                Deadline::Over
+                LoginDeadline::Expired
             };
         }
         match &mut self.deadline {
-            Deadline::Met | Deadline::Opens(_) => return Poll::Pending,
-            Deadline::Runs(sleep) => ready!(sleep.as_mut().poll(context)),
-            Deadline::Over => {}
+            LoginDeadline::LoggedIn | LoginDeadline::ToOpen(_) => return Poll::Pending,
+            LoginDeadline::ToLogIn(sleep) => ready!(sleep.as_mut().poll(context)),
+            LoginDeadline::Expired => {}
         }
-        self.deadline = Deadline::Over;
-        self.end.abort.store(true, Ordering::Release);
+        self.deadline = LoginDeadline::Expired;
+        self.state.abort.store(true, Ordering::Release);
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl Drop for Line {
+impl Drop for Connection {
     fn drop(&mut self) {
-        if let Link::Open(open) = &self.link
-            && self.end.abort.load(Ordering::Acquire)
+        if let Transport::Open(open) = &self.transport
+            && self.state.abort.load(Ordering::Acquire)
         {
             let _ = open.tcp().set_zero_linger();
         }
     }
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -128,7 +131,7 @@ impl AsyncRead for Line {
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for Connection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -143,7 +146,7 @@ impl AsyncWrite for Line {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Before it is open, nothing was said that would have to arrive.
-        if !matches!(self.link, Link::Open(_)) {
+        if !matches!(self.transport, Transport::Open(_)) {
             return Poll::Ready(Ok(()));
         }
         self.poll(context, AsyncWrite::poll_shutdown)

@@ -13,15 +13,15 @@ use hyper_util::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service as _;
 
-use super::LineListener;
+use super::ConnectionListener;
 
 /// Longest head of a request; a longer one is answered 431. Also what is read of a body at a time.
 const MAX_HEAD: usize = 16 * 1024;
 
 /// Serves until `stop`; requests under way are finished. Handlers find a
-/// [`LineHandle`](super::LineHandle) as [`ConnectInfo`].
+/// [`ConnectionHandle`](super::ConnectionHandle) as [`ConnectInfo`].
 pub(crate) async fn serve_http(
-    mut listener: LineListener,
+    mut listener: ConnectionListener,
     routes: Router,
     stop: CancellationToken,
 ) {
@@ -29,22 +29,22 @@ pub(crate) async fn serve_http(
     protocol.http1().max_buf_size(MAX_HEAD);
     let (graceful, connections) = (GracefulShutdown::new(), TaskTracker::new());
     loop {
-        let line = tokio::select! {
+        let connection = tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            line = listener.next() => line,
+            accepted = listener.accept() => accepted,
         };
-        let (handle, routes) = (line.handle(), routes.clone());
+        let (handle, routes) = (connection.handle(), routes.clone());
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let mut request: Request = request.map(Body::new);
             request.extensions_mut().insert(ConnectInfo(handle.clone()));
             // A router is always ready.
             routes.clone().call(request)
         });
-        let connection = protocol.serve_connection_with_upgrades(TokioIo::new(line), service);
-        let connection = graceful.watch(connection.into_owned());
+        let serving = protocol.serve_connection_with_upgrades(TokioIo::new(connection), service);
+        let serving = graceful.watch(serving.into_owned());
         connections.spawn(async move {
-            if let Err(error) = connection.await {
+            if let Err(error) = serving.await {
                 tracing::debug!(%error, "a connection ended");
             }
         });

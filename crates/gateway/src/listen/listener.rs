@@ -6,10 +6,10 @@ use distlock_core::Clock;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{
-    Line, Places, Side, Tls,
-    connection::Deadline,
-    handle::End,
-    transport::{Link, Open, open},
+    Connection, ConnectionQuota, ListenerKind, Tls,
+    connection::LoginDeadline,
+    handle::ConnectionState,
+    transport::{OpenStream, Transport, open},
 };
 
 /// Pause after an accept that failed for lack of file descriptors.
@@ -17,38 +17,38 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections up to a number.
 #[derive(Debug)]
-pub(crate) struct LineListener {
+pub(crate) struct ConnectionListener {
     tcp: TcpListener,
-    places: Places,
+    quota: ConnectionQuota,
     clock: Arc<dyn Clock>,
     login_timeout: Duration,
-    once_opened: Duration,
-    tls: Option<(Arc<Tls>, Side)>,
+    extra_time: Duration,
+    tls: Option<(Arc<Tls>, ListenerKind)>,
     /// A header of the PROXY protocol comes first.
     proxied: bool,
 }
 
-impl LineListener {
+impl ConnectionListener {
     pub(crate) fn new(
         tcp: TcpListener,
-        places: Places,
+        quota: ConnectionQuota,
         clock: Arc<dyn Clock>,
         login_timeout: Duration,
     ) -> Self {
         Self {
             tcp,
-            places,
+            quota,
             clock,
             login_timeout,
-            once_opened: Duration::ZERO,
+            extra_time: Duration::ZERO,
             tls: None,
             proxied: false,
         }
     }
 
-    /// With TLS, where this side of the node has a certificate.
-    pub(crate) fn secured(mut self, tls: Arc<Tls>, side: Side) -> Self {
-        self.tls = Some((tls, side));
+    /// With TLS, where this kind of the node has a certificate.
+    pub(crate) fn with_tls(mut self, tls: Arc<Tls>, kind: ListenerKind) -> Self {
+        self.tls = Some((tls, kind));
         self
     }
 
@@ -60,15 +60,15 @@ impl LineListener {
 
     /// Gives a connection that speaks the protocol of its front, which for a WebSocket begins with the upgrade, so much more
     /// time: what a slow login may take is not for those who do not even ask for one.
-    pub(crate) const fn more_once_opened(mut self, more: Duration) -> Self {
-        self.once_opened = more;
+    pub(crate) const fn extra_time_once_open(mut self, more: Duration) -> Self {
+        self.extra_time = more;
         self
     }
 
     /// The next connection that has a place.
     ///
     /// Cancel safety: safe.
-    pub(crate) async fn next(&mut self) -> Line {
+    pub(crate) async fn accept(&mut self) -> Connection {
         loop {
             let (stream, peer) = match self.tcp.accept().await {
                 Ok(accepted) => accepted,
@@ -78,37 +78,37 @@ impl LineListener {
                     continue;
                 }
             };
-            let Some(end) = self.admit(peer) else {
+            let Some(state) = self.admit(peer) else {
                 metrics::counter!("distlock_connections_refused_total").increment(1);
                 let _ = stream.set_zero_linger();
                 continue;
             };
             // Frames are small and each is wanted at once.
             let _ = stream.set_nodelay(true);
-            return Line {
-                link: self.link(stream, &end),
-                end,
-                deadline: Deadline::Opens(self.clock.sleep(self.login_timeout)),
+            return Connection {
+                transport: self.transport(stream, &state),
+                state,
+                deadline: LoginDeadline::ToOpen(self.clock.sleep(self.login_timeout)),
                 clock: Arc::clone(&self.clock),
-                once_opened: self.once_opened,
+                extra_time: self.extra_time,
             };
         }
     }
 
-    fn admit(&self, peer: SocketAddr) -> Option<Arc<End>> {
-        let end = End::new(peer, self.places.clone())?;
+    fn admit(&self, peer: SocketAddr) -> Option<Arc<ConnectionState>> {
+        let state = ConnectionState::new(peer, self.quota.clone())?;
         // That of a proxy is everybody's address.
-        (self.proxied || end.takes_places_of(peer)).then(|| Arc::new(end))
+        (self.proxied || state.acquire_address(peer)).then(|| Arc::new(state))
     }
 
-    fn link(&self, stream: TcpStream, end: &Arc<End>) -> Link {
-        let tls = self.tls.as_ref().and_then(|(tls, side)| tls.server(*side));
+    fn transport(&self, stream: TcpStream, state: &Arc<ConnectionState>) -> Transport {
+        let tls = self.tls.as_ref().and_then(|(tls, kind)| tls.server(*kind));
         if tls.is_none() && !self.proxied {
-            return Link::Open(Open::Plain(stream));
+            return Transport::Open(OpenStream::Plain(stream));
         }
-        // One that is given up before it is open leaves nothing behind on this side's port.
+        // One that is given up before it is open leaves nothing behind on this kind's port.
         let _ = stream.set_zero_linger();
-        let proxied = self.proxied.then(|| Arc::clone(end));
-        Link::Opening(Box::pin(open(stream, proxied, tls)))
+        let proxied = self.proxied.then(|| Arc::clone(state));
+        Transport::Opening(Box::pin(open(stream, proxied, tls)))
     }
 }

@@ -1,19 +1,19 @@
-//! What every listener of a node shares: its connections, their number, TLS, and how they end.
+//! What every listener of a node shares: its connections, their number, TLS, and how they state.
 
 mod connection;
 mod handle;
 mod http;
 mod listener;
-mod places;
 mod proxy;
+mod quota;
 mod tls;
 mod transport;
 
-pub(crate) use connection::Line;
-pub(crate) use handle::LineHandle;
+pub(crate) use connection::Connection;
+pub(crate) use handle::ConnectionHandle;
 pub(crate) use http::serve_http;
-pub(crate) use listener::LineListener;
-pub(crate) use places::{Bounds, Places};
+pub(crate) use listener::ConnectionListener;
 #[cfg(feature = "fuzzing")]
 pub(crate) use proxy::source as proxied_source;
-pub(crate) use tls::{Side, Tls};
+pub(crate) use quota::{ConnectionBounds, ConnectionQuota};
+pub(crate) use tls::{ListenerKind, Tls};

@@ -21,12 +21,12 @@ use crate::config::{PeerAuth, TlsFiles, invalid};
 /// What the node's certificates are at the moment.
 pub(crate) struct Tls {
     files: TlsFiles,
-    now: RwLock<Now>,
+    now: RwLock<LoadedTls>,
 }
 
 /// Who connects to a listener.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Side {
+pub(crate) enum ListenerKind {
     /// Clients and administrators.
     Clients,
     /// Other nodes.
@@ -34,7 +34,7 @@ pub(crate) enum Side {
 }
 
 #[derive(Default)]
-struct Now {
+struct LoadedTls {
     clients: Option<Arc<ServerConfig>>,
     peers: Option<(Arc<ServerConfig>, Arc<ClientConfig>)>,
 }
@@ -48,7 +48,7 @@ impl Tls {
     /// # Errors
     /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig), naming key and file.
     pub(crate) fn read(files: TlsFiles) -> Result<Self> {
-        let now = RwLock::new(Now::read(&files)?);
+        let now = RwLock::new(LoadedTls::read(&files)?);
         Ok(Self { files, now })
     }
 
@@ -57,17 +57,17 @@ impl Tls {
     /// # Errors
     /// As [`read`](Self::read).
     pub(crate) fn reload(&self) -> Result<()> {
-        let now = Now::read(&self.files)?;
+        let now = LoadedTls::read(&self.files)?;
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = now;
         Ok(())
     }
 
     /// What a listener shows; `None` = it speaks without TLS.
-    pub(crate) fn server(&self, side: Side) -> Option<Arc<ServerConfig>> {
+    pub(crate) fn server(&self, kind: ListenerKind) -> Option<Arc<ServerConfig>> {
         let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
-        match side {
-            Side::Clients => now.clients.clone(),
-            Side::Peers => now.peers.as_ref().map(|(server, _)| Arc::clone(server)),
+        match kind {
+            ListenerKind::Clients => now.clients.clone(),
+            ListenerKind::Peers => now.peers.as_ref().map(|(server, _)| Arc::clone(server)),
         }
     }
 
@@ -86,7 +86,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-impl Now {
+impl LoadedTls {
     fn read(files: &TlsFiles) -> Result<Self> {
         // Chosen here: a provider for the whole process is the business of whoever embeds a node.
         let provider = Arc::new(aws_lc_rs::default_provider());

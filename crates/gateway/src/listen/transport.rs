@@ -7,47 +7,47 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use super::{handle::End, proxy};
+use super::{handle::ConnectionState, proxy};
 
 /// What carries the bytes.
-pub(super) enum Link {
+pub(super) enum Transport {
     /// The header of the PROXY protocol, then the handshake of TLS.
     Opening(Opening),
-    Open(Open),
+    Open(OpenStream),
     Broken(io::Error),
 }
 
-pub(super) type Opening = Pin<Box<dyn Future<Output = io::Result<Open>> + Send>>;
+pub(super) type Opening = Pin<Box<dyn Future<Output = io::Result<OpenStream>> + Send>>;
 
-pub(super) enum Open {
+pub(super) enum OpenStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 pub(super) async fn open(
     mut stream: TcpStream,
-    proxied: Option<Arc<End>>,
+    proxied: Option<Arc<ConnectionState>>,
     tls: Option<Arc<ServerConfig>>,
-) -> io::Result<Open> {
-    if let Some(end) = proxied {
+) -> io::Result<OpenStream> {
+    if let Some(state) = proxied {
         let source = proxy::source(&mut stream).await;
         let source = source.inspect_err(|error| {
-            tracing::warn!(%error, proxy = %end.accepted, "a connection was refused");
+            tracing::warn!(%error, proxy = %state.accepted, "a connection was refused");
         })?;
         // The health checks of a proxy count for its own address.
-        if !end.comes_from(source.unwrap_or(end.accepted)) {
+        if !state.admit_source(source.unwrap_or(state.accepted)) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
     }
     let open = match tls {
-        Some(config) => Open::Tls(Box::new(TlsAcceptor::from(config).accept(stream).await?)),
-        None => Open::Plain(stream),
+        Some(config) => OpenStream::Tls(Box::new(TlsAcceptor::from(config).accept(stream).await?)),
+        None => OpenStream::Plain(stream),
     };
     let _ = SockRef::from(open.tcp()).set_linger(None);
     Ok(open)
 }
 
-impl Open {
+impl OpenStream {
     pub(super) fn tcp(&self) -> &TcpStream {
         match self {
             Self::Plain(stream) => stream,

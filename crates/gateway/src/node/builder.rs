@@ -8,22 +8,22 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Gateway, Ready,
-    listeners::{Listening, Sockets, page_at},
+    listeners::{ListenerFactory, Sockets, page_at},
     servers::Servers,
 };
 use crate::{
-    admin::{Admin, Audit, Guard},
-    bearer::Bearer,
+    admin::{AdminAccess, AdminContext, AuditLog},
+    bearer::BearerToken,
     config::{ClientAddress, GatewayConfig, invalid},
-    front::{Front, Limits},
+    front::{FrontContext, SendLimits},
     inbox::{OfflineStore, RecordsInbox},
-    listen::{Side, Tls},
+    listen::{ListenerKind, Tls},
     metering,
-    page::Page,
+    page::PageContext,
     peer::GrpcPeers,
-    sender::Sender,
+    send_api::SendApi,
     services::{MaySend, WebMaySend, WebProfiles, WebService},
-    takeovers::Recent,
+    takeovers::RecentTakeovers,
     token::TokenKey,
 };
 
@@ -87,13 +87,13 @@ impl Builder {
         self.config.validate()?;
         let key = self.config.key()?;
         let metrics = metering::handle();
-        metering::show();
+        metering::describe();
         let tls = Arc::new(Tls::read(self.config.tls_files()?)?);
         let sockets = Sockets::bind(&self.config).await?;
         let clock = self.store.locker().clock();
         let peers = self.peers(&key, &clock, &tls)?;
         let kick = self.flow(&sockets, Arc::clone(&peers), &clock)?;
-        let may_send = self.message_check(&clock)?;
+        let may_send = self.may_send_check(&clock)?;
         let kick = kick.start().await?;
 
         let Self {
@@ -105,13 +105,13 @@ impl Builder {
         let stop = CancellationToken::new();
         let connections = TaskTracker::new();
         let cut = CancellationToken::new();
-        let front = Front {
+        let front = FrontContext {
             kick: kick.clone(),
             key: key.clone(),
             classes: config.named_classes()?.map(Arc::from),
             clock: Arc::clone(&clock),
             inbox: offline,
-            limits: Arc::new(Limits::of(&config, &clock)),
+            limits: Arc::new(SendLimits::from_config(&config, &clock)),
             may_send,
             heartbeat: config.heartbeat,
             grace: config.grace,
@@ -124,39 +124,39 @@ impl Builder {
         let secure = config.tls_cert.is_some();
         let ready = ready(kick.node(), &sockets, secure);
         let admin_token = config.admin_token.clone();
-        let (guard, made_token) = Guard::new(admin_token, Arc::clone(&clock), secure);
+        let (access, made_token) = AdminAccess::new(admin_token, Arc::clone(&clock), secure);
         let send_token = config.send_token.clone();
-        let sender = Sender {
+        let sender = SendApi {
             front: front.clone(),
-            bearer: send_token.map(|token| Bearer::of_senders(token, Arc::clone(&clock))),
+            bearer: send_token.map(|token| BearerToken::for_senders(token, Arc::clone(&clock))),
         };
-        let recent = Recent::new(kick.clone());
-        let admin = Admin {
+        let recent = RecentTakeovers::new(kick.clone());
+        let admin = AdminContext {
             kick: kick.clone(),
             locker: store.locker().clone(),
-            audit: Audit::new(ready.node.clone(), store.records(), Arc::clone(&clock)),
+            audit: AuditLog::new(ready.node.clone(), store.records(), Arc::clone(&clock)),
             metrics: metrics.clone(),
-            guard: guard.clone(),
+            access: access.clone(),
         };
-        let page = Page {
+        let page = PageContext {
             kick: kick.clone(),
             key: key.clone(),
-            guard,
+            access,
             node_lease: config.node_lease,
             recent: recent.clone(),
             peers,
         };
 
-        let listening = Listening::new(&config, Arc::clone(&clock), Arc::clone(&tls));
+        let listeners = ListenerFactory::new(&config, Arc::clone(&clock), Arc::clone(&tls));
         let mut servers = Servers::new(stop.clone());
-        let listener = listening.guarded(sockets.peer.0, Side::Peers);
+        let listener = listeners.guarded(sockets.peer.0, ListenerKind::Peers);
         servers.peers(kick.clone(), recent, key.peers()?, sender.clone(), listener);
-        let listener = listening.guarded(sockets.admin.0, Side::Clients);
+        let listener = listeners.guarded(sockets.admin.0, ListenerKind::Clients);
         servers.admin(admin, sender, page, listener);
-        let listener = listening.clients(&config, sockets.websocket.0);
+        let listener = listeners.clients(&config, sockets.websocket.0);
         servers.websocket(front.clone(), listener);
         if let Some((socket, _)) = sockets.tcp {
-            servers.tcp(front, listening.clients(&config, socket));
+            servers.tcp(front, listeners.clients(&config, socket));
         }
         servers.upkeep(metrics, Arc::clone(&clock));
         Ok(Gateway {
@@ -183,7 +183,7 @@ impl Builder {
         let node = NodeId::new(&self.config.node)?;
         let deadline = self.config.timers().peer_deadline;
         let peers = GrpcPeers::new(node, key.peers()?, deadline, Arc::clone(clock));
-        Ok(Arc::new(peers.secured(Arc::clone(tls))))
+        Ok(Arc::new(peers.with_tls(Arc::clone(tls))))
     }
 
     /// The flow, ready to start.
@@ -207,18 +207,20 @@ impl Builder {
         let (what, metric) = ("profile service", "distlock_profile_seconds");
         let web = WebService::configured(what, metric, &config.profile_service(), clock)?;
         let web = web.map(|web| Arc::new(WebProfiles::new(web, node)) as Arc<dyn Profiles>);
-        Ok(match one_of("profile_url", self.profiles.take(), web)? {
-            Some(profiles) => flow.profiles(profiles),
-            None => flow,
-        })
+        Ok(
+            match own_or_configured("profile_url", self.profiles.take(), web)? {
+                Some(profiles) => flow.profiles(profiles),
+                None => flow,
+            },
+        )
     }
 
     /// Who is asked about each message.
-    fn message_check(&mut self, clock: &Arc<dyn Clock>) -> Result<Option<Arc<dyn MaySend>>> {
+    fn may_send_check(&mut self, clock: &Arc<dyn Clock>) -> Result<Option<Arc<dyn MaySend>>> {
         let (what, metric) = ("may-send service", "distlock_may_send_seconds");
         let web = WebService::configured(what, metric, &self.config.may_send_service(), clock)?;
         let web = web.map(|web| Arc::new(WebMaySend::new(web)) as Arc<dyn MaySend>);
-        one_of("may_send_url", self.may_send.take(), web)
+        own_or_configured("may_send_url", self.may_send.take(), web)
     }
 }
 
@@ -260,7 +262,7 @@ fn ready(node: &NodeId, sockets: &Sockets, secure: bool) -> Ready {
 }
 
 /// Who is asked: the embedder's own, or the service that `key` names.
-fn one_of<T>(key: &str, own: Option<T>, web: Option<T>) -> Result<Option<T>> {
+fn own_or_configured<T>(key: &str, own: Option<T>, web: Option<T>) -> Result<Option<T>> {
     match (own, web) {
         (Some(_), Some(_)) => {
             let says = "is set, and the program that embeds the node asks somebody itself";

@@ -11,7 +11,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{config::Secret, listen::Tls};
 
 /// Time for the servers to finish what is under way, after the sessions have ended.
-const FINISH: Duration = Duration::from_secs(1);
+const FINISH_TIME: Duration = Duration::from_secs(1);
 
 /// Where the node listens, as it is announced: one JSON line.
 #[derive(Clone, Debug, Serialize)]
@@ -115,7 +115,7 @@ impl Gateway {
         // Whoever connects now is denied with the advice to go elsewhere; sessions are told. Peers are served until the end.
         self.kick.shutdown().await;
         self.connections.close();
-        let limit = self.grace + FINISH;
+        let limit = self.grace + FINISH_TIME;
         tokio::select! {
             biased;
             () = self.connections.wait() => {}
@@ -125,7 +125,7 @@ impl Gateway {
         tokio::select! {
             biased;
             () = async { while self.servers.join_next().await.is_some() {} } => {}
-            () = self.clock.sleep(FINISH) => self.servers.abort_all(),
+            () = self.clock.sleep(FINISH_TIME) => self.servers.abort_all(),
         }
         outcome
     }

@@ -11,18 +11,18 @@ use tokio::net::TcpListener;
 
 use crate::{
     config::{ClientAddress, GatewayConfig, invalid},
-    listen::{Bounds, LineListener, Places, Side, Tls},
+    listen::{ConnectionBounds, ConnectionListener, ConnectionQuota, ListenerKind, Tls},
 };
 
 /// Connections of nodes at one time, and as many of administrators.
-const PEERS: Bounds = Bounds {
+const GUARDED_BOUNDS: ConnectionBounds = ConnectionBounds {
     all: 1024,
     pending: 256,
     all_per_address: 512,
     pending_per_address: 64,
 };
 /// Time for showing a token over them.
-const PEERS_SHOW: Duration = Duration::from_secs(10);
+const TOKEN_TIME: Duration = Duration::from_secs(10);
 /// A socket, and the address that it was bound to.
 pub(super) type Bound = (TcpListener, SocketAddr);
 
@@ -63,16 +63,16 @@ impl Sockets {
 }
 
 /// Makes listeners of bound sockets.
-pub(super) struct Listening {
+pub(super) struct ListenerFactory {
     clock: Arc<dyn Clock>,
     tls: Arc<Tls>,
     /// Common to the sockets for clients.
-    client_places: Places,
+    client_quota: ConnectionQuota,
 }
 
-impl Listening {
+impl ListenerFactory {
     pub(super) fn new(config: &GatewayConfig, clock: Arc<dyn Clock>, tls: Arc<Tls>) -> Self {
-        let client_places = Places::new(Bounds {
+        let client_quota = ConnectionQuota::new(ConnectionBounds {
             all: config.max_connections,
             pending: config.max_pending,
             all_per_address: config.max_per_address,
@@ -81,28 +81,32 @@ impl Listening {
         Self {
             clock,
             tls,
-            client_places,
+            client_quota,
         }
     }
 
     /// For clients.
-    pub(super) fn clients(&self, config: &GatewayConfig, socket: TcpListener) -> LineListener {
+    pub(super) fn clients(
+        &self,
+        config: &GatewayConfig,
+        socket: TcpListener,
+    ) -> ConnectionListener {
         let slowest =
             config.profile_timeout + config.lock_wait + config.kick_budget * 2 + config.node_lease;
         let limit = config.login_timeout;
-        let places = self.client_places.clone();
+        let quota = self.client_quota.clone();
         // Outlasts the slowest login, so that its client is told by a frame; this only ends what says nothing at all.
-        LineListener::new(socket, places, Arc::clone(&self.clock), limit)
-            .more_once_opened(limit * 2 + slowest)
-            .secured(Arc::clone(&self.tls), Side::Clients)
+        ConnectionListener::new(socket, quota, Arc::clone(&self.clock), limit)
+            .extra_time_once_open(limit * 2 + slowest)
+            .with_tls(Arc::clone(&self.tls), ListenerKind::Clients)
             .proxied(config.client_address == ClientAddress::ProxyProtocol)
     }
 
     /// For those who must show a token: nodes, servers that send, administrators.
-    pub(super) fn guarded(&self, socket: TcpListener, side: Side) -> LineListener {
-        let places = Places::new(PEERS);
-        LineListener::new(socket, places, Arc::clone(&self.clock), PEERS_SHOW)
-            .secured(Arc::clone(&self.tls), side)
+    pub(super) fn guarded(&self, socket: TcpListener, kind: ListenerKind) -> ConnectionListener {
+        let quota = ConnectionQuota::new(GUARDED_BOUNDS);
+        ConnectionListener::new(socket, quota, Arc::clone(&self.clock), TOKEN_TIME)
+            .with_tls(Arc::clone(&self.tls), kind)
     }
 }
 

@@ -9,13 +9,13 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    admin::{Admin, serve_admin},
-    front::{Front, serve_tcp, serve_websocket},
-    listen::LineListener,
-    page::Page,
+    admin::{AdminContext, serve_admin},
+    front::{FrontContext, serve_tcp, serve_websocket},
+    listen::ConnectionListener,
+    page::PageContext,
     peer::serve_peers,
-    sender::Sender,
-    takeovers::Recent,
+    send_api::SendApi,
+    takeovers::RecentTakeovers,
     token::PeerKey,
 };
 
@@ -42,33 +42,37 @@ impl Servers {
     pub(super) fn peers(
         &mut self,
         kick: KickOut,
-        recent: Recent,
+        recent: RecentTakeovers,
         key: PeerKey,
-        sender: Sender,
-        listener: LineListener,
+        sender: SendApi,
+        listener: ConnectionListener,
     ) {
         let serving = serve_peers(kick, recent, key, sender, listener, self.stop.child_token());
-        let serving = async move { serving.await.map_err(|error| broke("peer_listen", error)) };
+        let serving = async move {
+            serving
+                .await
+                .map_err(|error| server_failed("peer_listen", error))
+        };
         self.tasks.spawn(serving);
     }
 
     pub(super) fn admin(
         &mut self,
-        admin: Admin,
-        sender: Sender,
-        page: Page,
-        listener: LineListener,
+        admin: AdminContext,
+        sender: SendApi,
+        page: PageContext,
+        listener: ConnectionListener,
     ) {
         let stop = self.stop.child_token();
         self.spawn(serve_admin(admin, sender, page, listener, stop));
     }
 
-    pub(super) fn websocket(&mut self, front: Front, listener: LineListener) {
+    pub(super) fn websocket(&mut self, front: FrontContext, listener: ConnectionListener) {
         let stop = self.stop.child_token();
         self.spawn(serve_websocket(front, listener, stop));
     }
 
-    pub(super) fn tcp(&mut self, front: Front, listener: LineListener) {
+    pub(super) fn tcp(&mut self, front: FrontContext, listener: ConnectionListener) {
         let stop = self.stop.child_token();
         self.spawn(serve_tcp(front, listener, stop));
     }
@@ -95,7 +99,7 @@ impl Servers {
     }
 }
 
-fn broke(key: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+fn server_failed(key: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::new(
         ErrorKind::Internal,
         format!("the server on gateway.{key} broke down"),

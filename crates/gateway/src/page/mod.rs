@@ -10,5 +10,5 @@ mod render;
 mod routes;
 mod snapshot;
 
-pub(crate) use context::Page;
+pub(crate) use context::PageContext;
 pub(crate) use routes::routes;

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use distlock_kickout::{NodeId, NodeState};
 
-use super::snapshot::{MOST, Snapshot};
+use super::snapshot::{MAX_SHOWN, Snapshot};
 
 /// Text that is safe in an element and in a quoted attribute.
 struct Escaped<T>(T);
@@ -25,9 +25,9 @@ impl<T: fmt::Display> fmt::Display for Escaped<T> {
     }
 }
 
-pub(super) fn whole(snapshot: &Snapshot) -> String {
+pub(super) fn full_page(snapshot: &Snapshot) -> String {
     let node = Escaped(&snapshot.node);
-    let part = part(snapshot);
+    let part = changing_part(snapshot);
     frame(
         &snapshot.node,
         &format!(
@@ -66,7 +66,7 @@ fn device(name: &str) -> String {
 }
 
 /// The part that changes.
-pub(super) fn part(snapshot: &Snapshot) -> String {
+pub(super) fn changing_part(snapshot: &Snapshot) -> String {
     let mut html = String::new();
     let state = match (snapshot.boot, snapshot.state) {
         (Some(_), state) => word(state),
@@ -98,7 +98,7 @@ pub(super) fn part(snapshot: &Snapshot) -> String {
     }
     html.push_str("</dl>");
     nodes(snapshot, &mut html);
-    for (node, why) in &snapshot.silent {
+    for (node, why) in &snapshot.unreachable {
         let _ = write!(
             html,
             r#"<p class="warning">Takeovers that only node {} saw are missing: {}</p>"#,
@@ -189,8 +189,8 @@ fn locks(snapshot: &Snapshot, html: &mut String) {
                 );
             }
             html.push_str("</tbody></table>");
-            if locks.len() >= MOST {
-                let _ = write!(html, "<p>These {MOST}, and perhaps more.</p>");
+            if locks.len() >= MAX_SHOWN {
+                let _ = write!(html, "<p>These {MAX_SHOWN}, and perhaps more.</p>");
             }
         }
     }
@@ -259,9 +259,9 @@ mod tests {
             nodes: Ok(vec![node("n1", "single", 9000), second]),
             locks: Ok(Vec::new()),
             takeovers: Vec::new(),
-            silent: Vec::new(),
+            unreachable: Vec::new(),
         };
-        let calm = part(&snapshot(9000, 0, node("n2", "single", 9000)));
+        let calm = changing_part(&snapshot(9000, 0, node("n2", "single", 9000)));
         assert!(
             !calm.contains("data-warns") && !calm.contains("warning"),
             "{calm}"
@@ -288,7 +288,7 @@ mod tests {
                 "need the same policy",
             ),
         ] {
-            let html = part(&alarming);
+            let html = changing_part(&alarming);
             assert!(html.contains(shows), "{shows} is not in {html}");
         }
     }

@@ -14,10 +14,10 @@ use distlock_kickout::Uid;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Page, render, snapshot::Snapshot};
+use super::{PageContext, render, snapshot::Snapshot};
 use crate::{
-    admin::{from, let_in},
-    listen::LineHandle,
+    admin::{client_ip, mark_logged_in},
+    listen::ConnectionHandle,
     token::mint,
 };
 
@@ -30,10 +30,10 @@ const MAX_SIGN_IN: usize = 8 * 1024;
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self' ws: wss:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-pub(crate) fn routes(page: Page) -> Router {
+pub(crate) fn routes(page: PageContext) -> Router {
     let guarded = Router::new()
-        .route("/", get(whole))
-        .route("/page/state", get(part))
+        .route("/", get(full_page))
+        .route("/page/state", get(changing_part))
         .route("/page/token", post(token))
         .route_layer(middleware::from_fn_with_state(page.clone(), authorise));
     Router::new()
@@ -59,30 +59,30 @@ pub(crate) fn routes(page: Page) -> Router {
         .with_state(page)
 }
 
-async fn authorise(State(page): State<Page>, request: Request, next: Next) -> Response {
+async fn authorise(State(page): State<PageContext>, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    if !page.guard.shows_page(headers, from(&request)).await {
+    if !page.access.allows_page(headers, client_ip(&request)).await {
         let body = (HTML, render::sign_in(page.kick.node()));
         return (StatusCode::UNAUTHORIZED, body).into_response();
     }
-    let_in(&request);
+    mark_logged_in(&request);
     next.run(request).await
 }
 
 const HTML: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
 
-async fn whole(State(page): State<Page>) -> Response {
+async fn full_page(State(page): State<PageContext>) -> Response {
     let snapshot = Snapshot::take(&page).await;
-    (HTML, render::whole(&snapshot)).into_response()
+    (HTML, render::full_page(&snapshot)).into_response()
 }
 
 /// The part of the page that changes, the takeovers, and the nodes for the playground.
-async fn part(State(page): State<Page>) -> Response {
+async fn changing_part(State(page): State<PageContext>) -> Response {
     let snapshot = Snapshot::take(&page).await;
     let fronts = snapshot.fronts();
     let takeovers = &snapshot.takeovers;
     let part = json!({
-        "html": render::part(&snapshot), "takeovers": takeovers, "nodes": fronts,
+        "html": render::changing_part(&snapshot), "takeovers": takeovers, "nodes": fronts,
     });
     Json(part).into_response()
 }
@@ -104,7 +104,7 @@ struct TokenBody {
 }
 
 /// A login token for an account of the playground.
-async fn token(State(page): State<Page>, Json(body): Json<TokenBody>) -> Response {
+async fn token(State(page): State<PageContext>, Json(body): Json<TokenBody>) -> Response {
     let minted = Uid::new(format!("{PLAYGROUND}{}", body.account))
         .and_then(|uid| Ok((mint(&page.key, &uid, PLAY_TIME)?, uid)));
     match minted {
@@ -124,11 +124,14 @@ struct SignIn {
 
 /// Exchanges the admin token for a pass: a cookie, and the half that the script keeps.
 async fn sign_in(
-    State(page): State<Page>,
-    ConnectInfo(line): ConnectInfo<LineHandle>,
+    State(page): State<PageContext>,
+    ConnectInfo(connection): ConnectInfo<ConnectionHandle>,
     Json(body): Json<SignIn>,
 ) -> Response {
-    let signed_in = page.guard.sign_in(&body.token, line.peer().ip()).await;
+    let signed_in = page
+        .access
+        .sign_in(&body.token, connection.peer().ip())
+        .await;
     let Some((cookie, orders)) = signed_in else {
         return StatusCode::UNAUTHORIZED.into_response();
     };
@@ -137,8 +140,8 @@ async fn sign_in(
 }
 
 /// Ends the pass, and has the browser forget it.
-async fn sign_out(State(page): State<Page>, headers: HeaderMap) -> Response {
-    match page.guard.sign_out(&headers) {
+async fn sign_out(State(page): State<PageContext>, headers: HeaderMap) -> Response {
+    match page.access.sign_out(&headers) {
         Some(cookie) => ([(header::SET_COOKIE, cookie)], StatusCode::NO_CONTENT).into_response(),
         None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }

@@ -5,11 +5,11 @@ use distlock_kickout::{Boot, NodeAddress, NodeId, NodeInfo, NodeState};
 use futures_util::future::join_all;
 use serde::Serialize;
 
-use super::Page;
-use crate::takeovers::{Takeover, merged};
+use super::PageContext;
+use crate::takeovers::{Takeover, merge};
 
 /// Locks and nodes that are listed; more are only counted on a page that says so.
-pub(super) const MOST: usize = 100;
+pub(super) const MAX_SHOWN: usize = 100;
 
 pub(super) struct Snapshot {
     pub(super) node: NodeId,
@@ -28,23 +28,23 @@ pub(super) struct Snapshot {
     /// Of all nodes that answer, newest first.
     pub(super) takeovers: Vec<Takeover>,
     /// The nodes whose takeovers are missing, and why.
-    pub(super) silent: Vec<(NodeId, String)>,
+    pub(super) unreachable: Vec<(NodeId, String)>,
 }
 
 /// Where a browser finds a node.
 #[derive(Serialize)]
-pub(super) struct FrontOf {
+pub(super) struct NodeFront {
     node: NodeId,
     front: String,
 }
 
 impl Snapshot {
-    pub(super) async fn take(page: &Page) -> Self {
-        let (nodes, locks) = tokio::join!(page.kick.nodes(), page.kick.locks_under_way(MOST));
-        let (takeovers, silent) = takeovers(page, nodes.as_deref().unwrap_or_default()).await;
+    pub(super) async fn take(page: &PageContext) -> Self {
+        let (nodes, locks) = tokio::join!(page.kick.nodes(), page.kick.locks_under_way(MAX_SHOWN));
+        let (takeovers, unreachable) = takeovers(page, nodes.as_deref().unwrap_or_default()).await;
         Self {
             takeovers,
-            silent,
+            unreachable,
             node: page.kick.node().clone(),
             boot: page.kick.boot(),
             state: page.kick.state(),
@@ -62,13 +62,13 @@ impl Snapshot {
     }
 
     /// The nodes that take logins and say where.
-    pub(super) fn fronts(&self) -> Vec<FrontOf> {
+    pub(super) fn fronts(&self) -> Vec<NodeFront> {
         let nodes = self.nodes.as_deref().unwrap_or_default();
         nodes
             .iter()
             .filter(|node| node.state == NodeState::Up)
             .filter_map(|node| {
-                Some(FrontOf {
+                Some(NodeFront {
                     node: node.node.clone(),
                     front: node.front.clone()?,
                 })
@@ -78,9 +78,12 @@ impl Snapshot {
 }
 
 /// The takeovers that this node and the others saw, and the nodes that do not answer.
-async fn takeovers(page: &Page, nodes: &[NodeInfo]) -> (Vec<Takeover>, Vec<(NodeId, String)>) {
+async fn takeovers(
+    page: &PageContext,
+    nodes: &[NodeInfo],
+) -> (Vec<Takeover>, Vec<(NodeId, String)>) {
     let others = nodes.iter().filter(|it| it.node != *page.kick.node());
-    let asked = others.take(MOST).map(async |node| {
+    let asked = others.take(MAX_SHOWN).map(async |node| {
         let address = NodeAddress {
             node: node.node.clone(),
             boot: node.boot,
@@ -90,12 +93,12 @@ async fn takeovers(page: &Page, nodes: &[NodeInfo]) -> (Vec<Takeover>, Vec<(Node
         answer.map_err(|error| (node.node.clone(), error.to_string()))
     });
     let mut seen = page.recent.takeovers();
-    let mut silent = Vec::new();
+    let mut unreachable = Vec::new();
     for answer in join_all(asked).await {
         match answer {
             Ok(takeovers) => seen.extend(takeovers),
-            Err(node) => silent.push(node),
+            Err(node) => unreachable.push(node),
         }
     }
-    (merged(seen), silent)
+    (merge(seen), unreachable)
 }

@@ -58,16 +58,16 @@ pub(crate) struct GrpcPeers {
     connect: Duration,
     clock: Arc<dyn Clock>,
     tls: Option<Arc<Tls>>,
-    channels: Mutex<HashMap<NodeId, Open>>,
+    channels: Mutex<HashMap<NodeId, PeerChannel>>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct PeerChannel {
     addr: String,
     channel: Channel,
     used: Moment,
     /// It is logged already that the node reads other tokens than this one signs.
-    told: bool,
+    warned: bool,
 }
 
 impl GrpcPeers {
@@ -88,7 +88,7 @@ impl GrpcPeers {
     }
 
     /// Calls other nodes by TLS if `peer_tls_ca` is set.
-    pub(crate) fn secured(mut self, tls: Arc<Tls>) -> Self {
+    pub(crate) fn with_tls(mut self, tls: Arc<Tls>) -> Self {
         self.tls = Some(tls);
         self
     }
@@ -97,22 +97,22 @@ impl GrpcPeers {
         let now = self.clock.now();
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         let channel = match channels.get_mut(&to.node) {
-            Some(open) if open.addr == to.addr => {
-                open.used = now;
-                open.channel.clone()
+            Some(known) if known.addr == to.addr => {
+                known.used = now;
+                known.channel.clone()
             }
             _ => {
                 let channel = self.channel(&to.addr)?;
                 // Where nodes come under ever new names, those of long ago must not be kept.
                 // Calls under way go on.
-                channels.retain(|_, open| now.since(open.used) < UNUSED);
-                let open = Open {
+                channels.retain(|_, known| now.since(known.used) < UNUSED);
+                let known = PeerChannel {
                     addr: to.addr.clone(),
                     channel: channel.clone(),
                     used: now,
-                    told: false,
+                    warned: false,
                 };
-                channels.insert(to.node.clone(), open);
+                channels.insert(to.node.clone(), known);
                 channel
             }
         };
@@ -123,12 +123,12 @@ impl GrpcPeers {
     }
 
     /// Says once for each channel that a node is of another version than this one.
-    fn tell(&self, to: &NodeAddress, why: &str) {
+    fn warn_once(&self, to: &NodeAddress, why: &str) {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = channels.get_mut(&to.node).filter(|it| it.addr == to.addr);
-        let told = open.is_some_and(|open| std::mem::replace(&mut open.told, true));
+        let known = channels.get_mut(&to.node).filter(|it| it.addr == to.addr);
+        let warned = known.is_some_and(|known| std::mem::replace(&mut known.warned, true));
         drop(channels);
-        if !told {
+        if !warned {
             tracing::warn!(node = %to.node, addr = %to.addr, "{why}");
         }
     }
@@ -160,9 +160,8 @@ impl GrpcPeers {
             .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
         Ok(match &self.tls {
-            Some(tls) if tls.peers().is_some() => {
-                endpoint.connect_with_connector_lazy(secured(Arc::clone(tls), addr.to_owned()))
-            }
+            Some(tls) if tls.peers().is_some() => endpoint
+                .connect_with_connector_lazy(tls_connector(Arc::clone(tls), addr.to_owned())),
             _ => endpoint.connect_lazy(),
         })
     }
@@ -178,7 +177,7 @@ impl GrpcPeers {
         let call = Call { from, to, method };
         let token = self.key.sign(call, &framed(&message), self.clock.wall());
         let token = token.map_err(|error| PeerError::NotSent(error.to_string()))?;
-        let mut bearer: MetadataValue<Ascii> = format!("Bearer {token}")
+        let mut bearer: MetadataValue<Ascii> = format!("BearerToken {token}")
             .parse()
             .map_err(|_| PeerError::NotSent("the call could not be signed".into()))?;
         bearer.set_sensitive(true);
@@ -203,17 +202,17 @@ impl GrpcPeers {
             Err(status) => status,
         };
         if status.code() == Code::Unauthenticated
-            && let Some(why) = other_version(status.metadata())
+            && let Some(why) = version_mismatch(status.metadata())
         {
-            self.tell(to, &why);
+            self.warn_once(to, &why);
             return Err(PeerError::NotSent(format!("node {}: {why}", to.node)));
         }
-        Err(not_answered(&status))
+        Err(peer_error(&status))
     }
 }
 
 /// What is wrong with the version of a node that did not accept a token, if it is that.
-fn other_version(says: &MetadataMap) -> Option<String> {
+fn version_mismatch(says: &MetadataMap) -> Option<String> {
     let Some(version) = says.get(CALLS) else {
         return Some(format!(
             "the node does not say which tokens it reads, as nodes of older versions do: upgrade \
@@ -229,7 +228,7 @@ fn other_version(says: &MetadataMap) -> Option<String> {
 }
 
 /// Connects to a node by TLS, each time with the certificates of that moment.
-fn secured(
+fn tls_connector(
     tls: Arc<Tls>,
     addr: String,
 ) -> impl Service<
@@ -300,7 +299,7 @@ impl Peers for GrpcPeers {
     }
 }
 
-fn not_answered(status: &Status) -> PeerError {
+fn peer_error(status: &Status) -> PeerError {
     let text = format!("{:?}: {}", status.code(), status.message());
     match status.code() {
         // The other side refused before it did anything, or there was no connection.
@@ -310,13 +309,13 @@ fn not_answered(status: &Status) -> PeerError {
         | Code::ResourceExhausted
         | Code::Unauthenticated
         | Code::Unimplemented => PeerError::NotSent(text),
-        _ if never_connected(status) => PeerError::NotSent(text),
+        _ if connection_was_refused(status) => PeerError::NotSent(text),
         _ => PeerError::Unknown(text),
     }
 }
 
 /// Whether the connection could not even be made.
-fn never_connected(status: &Status) -> bool {
+fn connection_was_refused(status: &Status) -> bool {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
         if let Some(io) = error.downcast_ref::<io::Error>() {

@@ -17,15 +17,15 @@ use super::{
     v1::{self, messages_server::Messages, send_response},
     wire::invalid,
 };
-use crate::{front::Outcome, listen::LineHandle, sender::Sender};
+use crate::{front::Outcome, listen::ConnectionHandle, send_api::SendApi};
 
 /// The version of `Send` that this node speaks: see the definition.
 const SEND: u32 = 0;
 
-pub(super) struct Service(pub(super) Sender);
+pub(super) struct MessagesService(pub(super) SendApi);
 
 #[tonic::async_trait]
-impl Messages for Service {
+impl Messages for MessagesService {
     async fn send(
         &self,
         request: Request<v1::SendRequest>,
@@ -54,20 +54,20 @@ impl Messages for Service {
 }
 
 /// Lets in those who may send. It looks before anything of the body is read.
-pub(super) async fn admit(
-    State(sender): State<Sender>,
+pub(super) async fn authorise(
+    State(sender): State<SendApi>,
     request: extract::Request,
     next: Next,
 ) -> response::Response {
-    let line = request.extensions().get::<LineHandle>().cloned();
-    let from = line
+    let connection = request.extensions().get::<ConnectionHandle>().cloned();
+    let from = connection
         .as_ref()
-        .map_or(IpAddr::from([0; 4]), |line| line.peer().ip());
-    if let Err(no) = sender.check_right(request.headers(), from).await {
+        .map_or(IpAddr::from([0; 4]), |connection| connection.peer().ip());
+    if let Err(no) = sender.authorise(request.headers(), from).await {
         return Status::unauthenticated(no.why()).into_http();
     }
-    if let Some(line) = line {
-        line.logged_in();
+    if let Some(connection) = connection {
+        connection.mark_logged_in();
     }
     next.run(request).await
 }

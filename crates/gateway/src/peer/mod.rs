@@ -1,14 +1,14 @@
 //! What is asked of a node over gRPC: by other nodes, and by servers that send messages. The
 //! definitions are in proto/distlock/v1.
 
+mod call_check;
 mod client;
-mod gate;
 mod messages;
 mod protocol;
 mod server;
 #[cfg(test)]
 mod tests;
-mod used;
+mod used_tokens;
 #[allow(
     clippy::all,
     clippy::pedantic,

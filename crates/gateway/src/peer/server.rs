@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, service::Routes, transport::Server};
 
 use super::{
-    gate::{Caller, Gate, admit},
+    call_check::{CallChecker, Caller, check_call},
     messages,
     protocol::{KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE},
     v1::{
@@ -22,7 +22,9 @@ use super::{
         kick_from_wire, kicked_to_wire, takeovers_to_wire,
     },
 };
-use crate::{listen::LineListener, sender::Sender, takeovers::Recent, token::PeerKey};
+use crate::{
+    listen::ConnectionListener, send_api::SendApi, takeovers::RecentTakeovers, token::PeerKey,
+};
 
 /// As many calls as a node has under way to another one: 64 kicks and 64 deliveries.
 const STREAMS_PER_CONNECTION: u32 = 128;
@@ -34,29 +36,29 @@ const WINDOW: u32 = 65_535;
 /// Serves other nodes, and servers that send messages, until `stop`; calls under way are finished.
 pub(crate) async fn serve_peers(
     kick: KickOut,
-    recent: Recent,
+    recent: RecentTakeovers,
     key: PeerKey,
-    sender: Sender,
-    listener: LineListener,
+    sender: SendApi,
+    listener: ConnectionListener,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let gate = Gate::new(kick.node().clone(), key);
-    let service = PeerServer::new(Service { kick, recent })
+    let gate = CallChecker::new(kick.node().clone(), key);
+    let service = PeerServer::new(PeerService { kick, recent })
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
     let service = Routes::new(service)
         .into_axum_router()
-        .layer(middleware::from_fn_with_state(gate, admit));
-    let messages = MessagesServer::new(messages::Service(sender.clone()))
+        .layer(middleware::from_fn_with_state(gate, check_call));
+    let messages = MessagesServer::new(messages::MessagesService(sender.clone()))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
     let messages = Routes::new(messages)
         .into_axum_router()
         .reset_fallback()
-        .layer(middleware::from_fn_with_state(sender, messages::admit));
-    let lines = stream::unfold(listener, async |mut listener| {
-        let line = listener.next().await;
-        Some((io::Result::Ok(line), listener))
+        .layer(middleware::from_fn_with_state(sender, messages::authorise));
+    let connections = stream::unfold(listener, async |mut listener| {
+        let connection = listener.accept().await;
+        Some((io::Result::Ok(connection), listener))
     });
     Server::builder()
         // The library's own default is without a limit.
@@ -67,17 +69,17 @@ pub(crate) async fn serve_peers(
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
         .add_routes(Routes::from(service.merge(messages)))
-        .serve_with_incoming_shutdown(lines, stop.cancelled_owned())
+        .serve_with_incoming_shutdown(connections, stop.cancelled_owned())
         .await
 }
 
-pub(super) struct Service {
+pub(super) struct PeerService {
     pub(super) kick: KickOut,
-    pub(super) recent: Recent,
+    pub(super) recent: RecentTakeovers,
 }
 
 #[tonic::async_trait]
-impl Peer for Service {
+impl Peer for PeerService {
     async fn kick(
         &self,
         request: Request<v1::KickRequest>,

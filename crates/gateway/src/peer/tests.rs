@@ -30,13 +30,13 @@ use super::{
     serve_peers, server, v1, wire,
 };
 use crate::{
-    bearer::Bearer,
+    bearer::BearerToken,
     config::Secret,
     front::fixtures,
     inbox::RecordsInbox,
-    listen::{Bounds, LineListener, Places},
-    sender::Sender,
-    takeovers::Recent,
+    listen::{ConnectionBounds, ConnectionListener, ConnectionQuota},
+    send_api::SendApi,
+    takeovers::RecentTakeovers,
     token::{Call, TokenKey},
 };
 
@@ -44,8 +44,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(20);
 const SEND_TOKEN: &str = "a token for those who send";
 
-fn places(pending: usize) -> Places {
-    Places::new(Bounds {
+fn places(pending: usize) -> ConnectionQuota {
+    ConnectionQuota::new(ConnectionBounds {
         all: 9,
         pending,
         all_per_address: 9,
@@ -59,7 +59,7 @@ async fn node(key: &TokenKey) -> (KickOut, NodeAddress, CancellationToken) {
 
 async fn node_at(
     key: &TokenKey,
-    places: Places,
+    places: ConnectionQuota,
     clock: Arc<dyn Clock>,
 ) -> (KickOut, NodeAddress, CancellationToken) {
     let memory = Memory::default();
@@ -73,19 +73,19 @@ async fn node_at(
         addr: listener.local_addr().unwrap().to_string(),
     };
     let stop = CancellationToken::new();
-    let listener = LineListener::new(
+    let listener = ConnectionListener::new(
         listener,
         places,
         Arc::clone(&clock),
         Duration::from_secs(10),
     );
-    let sender = Sender {
+    let sender = SendApi {
         front: fixtures::front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
-        bearer: Some(Bearer::of_senders(Secret::new(SEND_TOKEN), clock)),
+        bearer: Some(BearerToken::for_senders(Secret::new(SEND_TOKEN), clock)),
     };
     let serving = serve_peers(
         kick.clone(),
-        Recent::new(kick.clone()),
+        RecentTakeovers::new(kick.clone()),
         key.peers().unwrap(),
         sender,
         listener,
@@ -189,7 +189,7 @@ async fn calls_are_refused_before_their_body_is_decoded() {
         let mut request = axum::http::Request::post(format!("http://{}{kick}", to.addr))
             .header("content-type", "application/grpc");
         if let Some(token) = &token {
-            request = request.header("authorization", format!("Bearer {token}"));
+            request = request.header("authorization", format!("BearerToken {token}"));
         }
         let body = tonic::body::Body::new(axum::body::Body::from(garbage));
         std::future::poll_fn(|context| channel.poll_ready(context))
@@ -234,7 +234,7 @@ fn older_token(key: &[u8]) -> String {
 
 fn with_token<T>(message: T, token: &str) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
-    let token = format!("Bearer {token}").parse().unwrap();
+    let token = format!("BearerToken {token}").parse().unwrap();
     request.metadata_mut().insert("authorization", token);
     request
 }
@@ -283,18 +283,18 @@ async fn a_node_that_reads_other_tokens_is_named_with_what_to_upgrade() {
             }
             Err(refusal)
         };
-        let service = server::Service {
+        let service = server::PeerService {
             kick: kicks.clone(),
-            recent: Recent::new(kicks.clone()),
+            recent: RecentTakeovers::new(kicks.clone()),
         };
         let service = v1::peer_server::PeerServer::with_interceptor(service, refuses);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut at = to.clone();
         at.addr = listener.local_addr().unwrap().to_string();
-        let lines = tokio_stream::wrappers::TcpListenerStream::new(listener);
+        let connections = tokio_stream::wrappers::TcpListenerStream::new(listener);
         let serving = tonic::transport::Server::builder().add_service(service);
         let stopped = stop.clone().cancelled_owned();
-        tokio::spawn(serving.serve_with_incoming_shutdown(lines, stopped));
+        tokio::spawn(serving.serve_with_incoming_shutdown(connections, stopped));
         let (n2, second) = (NodeId::new("n2").unwrap(), Duration::from_secs(1));
         let clock = Arc::new(SystemClock);
         let peers = GrpcPeers::new(n2, key.peers().unwrap(), second, clock);
@@ -372,7 +372,7 @@ async fn servers_send_with_a_right_of_their_own() {
     };
     let mut ask = async |token: &str, request: v1::SendRequest| {
         let mut request = tonic::Request::new(request);
-        let shown = format!("Bearer {token}").parse().unwrap();
+        let shown = format!("BearerToken {token}").parse().unwrap();
         request.metadata_mut().insert("authorization", shown);
         client.send(request).await.map(tonic::Response::into_inner)
     };

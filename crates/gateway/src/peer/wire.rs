@@ -240,7 +240,7 @@ pub(crate) mod fuzzing {
 
     /// A request of a node, as it was read, and as it is read after it was written again. `None` =
     /// it was refused. The first byte says which message it is.
-    pub(crate) fn round(bytes: &[u8]) -> Option<(String, String)> {
+    pub(crate) fn round_trip(bytes: &[u8]) -> Option<(String, String)> {
         let (which, bytes) = bytes.split_first()?;
         match which % 3 {
             0 => {

@@ -7,7 +7,7 @@ use distlock_core::Result;
 use distlock_kickout::Uid;
 use serde::Serialize;
 
-use super::web_service::{Answer, WebService};
+use super::web_service::{Decision, WebService};
 
 /// Longest wait for an answer: a client's next frame waits for it as well.
 pub(crate) const MAX_MAY_SEND: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ pub enum Permission {
 pub(crate) struct WebMaySend(WebService);
 
 #[derive(Serialize)]
-struct Question<'a> {
+struct MaySendQuestion<'a> {
     from: &'a Uid,
     to: &'a Uid,
 }
@@ -60,9 +60,9 @@ impl WebMaySend {
 #[async_trait]
 impl MaySend for WebMaySend {
     async fn may_send(&self, from: &Uid, to: &Uid) -> Result<Permission> {
-        Ok(match self.0.ask(&Question { from, to }).await? {
-            Answer::Yes => Permission::Granted,
-            Answer::No(reason) => Permission::Refused(reason.unwrap_or_else(|| REFUSED.into())),
+        Ok(match self.0.ask(&MaySendQuestion { from, to }).await? {
+            Decision::Allow => Permission::Granted,
+            Decision::Deny(reason) => Permission::Refused(reason.unwrap_or_else(|| REFUSED.into())),
         })
     }
 }

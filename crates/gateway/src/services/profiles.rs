@@ -7,7 +7,7 @@ use distlock_kickout::{
 };
 use serde::Serialize;
 
-use super::web_service::{Answer, WebService};
+use super::web_service::{Decision, WebService};
 
 /// What a client is told without a reason of the service's.
 const REFUSED: &str = "the account may not log in now";
@@ -20,7 +20,7 @@ pub(crate) struct WebProfiles {
 }
 
 #[derive(Serialize)]
-struct Question<'a> {
+struct LoginQuestion<'a> {
     uid: &'a Uid,
     device: &'a Device,
     class: &'a Class,
@@ -37,7 +37,7 @@ impl WebProfiles {
 #[async_trait]
 impl Profiles for WebProfiles {
     async fn load(&self, login: &Login) -> Result<Allowed> {
-        let question = Question {
+        let question = LoginQuestion {
             uid: &login.uid,
             device: &login.device,
             class: &login.class,
@@ -45,8 +45,8 @@ impl Profiles for WebProfiles {
             node: &self.node,
         };
         Ok(match self.service.ask(&question).await? {
-            Answer::Yes => Allowed::Yes,
-            Answer::No(reason) => {
+            Decision::Allow => Allowed::Yes,
+            Decision::Deny(reason) => {
                 let mut denied = Denied::new(Code::Denied);
                 denied.reason = reason.unwrap_or_else(|| REFUSED.into());
                 Allowed::No(denied)

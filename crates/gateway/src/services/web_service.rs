@@ -38,15 +38,15 @@ pub(crate) struct WebService {
     timeout: Duration,
 }
 
-pub(crate) enum Answer {
-    Yes,
+pub(crate) enum Decision {
+    Allow,
     /// No, with the service's reason where it gives one.
-    No(Option<String>),
+    Deny(Option<String>),
 }
 
 /// What a refusal may say.
 #[derive(Default, Deserialize)]
-struct Refusal {
+struct DenialBody {
     reason: Option<String>,
 }
 
@@ -87,7 +87,7 @@ impl WebService {
     ///
     /// # Cancel safety
     /// Safe; the service may have been asked.
-    pub(crate) async fn ask(&self, question: &impl Serialize) -> Result<Answer> {
+    pub(crate) async fn ask(&self, question: &impl Serialize) -> Result<Decision> {
         let from = self.clock.now();
         let answer = tokio::select! {
             biased;
@@ -97,8 +97,8 @@ impl WebService {
             }
         };
         let result = match &answer {
-            Ok(Answer::Yes) => "allowed",
-            Ok(Answer::No(_)) => "denied",
+            Ok(Decision::Allow) => "allowed",
+            Ok(Decision::Deny(_)) => "denied",
             Err(_) => "failed",
         };
         metrics::histogram!(self.metric, "result" => result)
@@ -106,7 +106,7 @@ impl WebService {
         answer
     }
 
-    async fn ask_once(&self, question: &impl Serialize) -> Result<Answer> {
+    async fn ask_once(&self, question: &impl Serialize) -> Result<Decision> {
         let question = serde_json::to_vec(question)
             .map_err(|error| self.unavailable("could not be asked").caused_by(error))?;
         let answer = match self.client.request(self.request(&question)).await {
@@ -123,8 +123,8 @@ impl WebService {
         // Read in any case: the connection can be used again after it.
         let body = to_bytes(Body::new(body), MAX_ANSWER).await;
         match head.status {
-            status if status.is_success() => Ok(Answer::Yes),
-            StatusCode::FORBIDDEN => Ok(Answer::No(reason(&body.unwrap_or_default()))),
+            status if status.is_success() => Ok(Decision::Allow),
+            StatusCode::FORBIDDEN => Ok(Decision::Deny(reason(&body.unwrap_or_default()))),
             status => Err(self.unavailable(&format!("answered {status}"))),
         }
     }
@@ -201,7 +201,7 @@ pub fn root_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a dyn s
 
 /// The reason of a refusal, as a client is told it.
 fn reason(body: &[u8]) -> Option<String> {
-    let refusal: Refusal = serde_json::from_slice(body).unwrap_or_default();
+    let refusal: DenialBody = serde_json::from_slice(body).unwrap_or_default();
     let reason = refusal.reason?;
     let shown = reason.chars().filter(|char| !char.is_control());
     let reason: String = shown.take(MAX_REASON).collect();

@@ -56,7 +56,7 @@ struct CallClaims {
 
 /// What a good token says of its call.
 #[derive(Debug)]
-pub(crate) struct Promised {
+pub(crate) struct CheckedCall {
     /// The calling node.
     pub(crate) from: String,
     pub(crate) hash: BodyHash,
@@ -109,7 +109,7 @@ impl PeerKey {
         to: &str,
         method: &str,
         now: SystemTime,
-    ) -> Result<Promised> {
+    ) -> Result<CheckedCall> {
         let keys = [&self.signs].into_iter().chain(&self.also);
         let claims: CallClaims = jwt::read(token, keys).map_err(|why| {
             let older = jwt::unproven_audience(token).is_some_and(|it| it == OLDER);
@@ -122,7 +122,7 @@ impl PeerKey {
             return Err(refused("it was issued for another method"));
         }
         in_time(claims.iat, claims.exp, now)?;
-        Ok(Promised {
+        Ok(CheckedCall {
             from: claims.iss,
             hash: BodyHash(claims.body),
             id: claims.jti,
@@ -173,7 +173,7 @@ mod tests {
         SystemClock.wall()
     }
 
-    fn check(key: &PeerKey, token: &str, now: SystemTime) -> Result<Promised, String> {
+    fn check(key: &PeerKey, token: &str, now: SystemTime) -> Result<CheckedCall, String> {
         let checked = key.check(token, CALL.to, CALL.method, now);
         checked.map_err(|error| error.to_string())
     }
@@ -182,9 +182,9 @@ mod tests {
     fn a_token_is_good_for_its_call_alone() {
         let key = key(7).peers().unwrap();
         let token = key.sign(CALL, b"body", now()).unwrap();
-        let promised = check(&key, &token, now()).unwrap();
-        assert_eq!(promised.from, "n2");
-        let body = promised.hash;
+        let call = check(&key, &token, now()).unwrap();
+        assert_eq!(call.from, "n2");
+        let body = call.hash;
         assert!(body.is_of(b"body") && !body.is_of(b"bodY") && !body.is_of(b""));
         let refusal = |to, method| key.check(&token, to, method, now()).unwrap_err();
         assert!(refusal("n3", CALL.method).message().contains("node"));

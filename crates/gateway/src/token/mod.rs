@@ -4,5 +4,5 @@ mod calls;
 mod jwt;
 mod login;
 
-pub(crate) use calls::{Call, PeerKey, Promised};
+pub(crate) use calls::{Call, CheckedCall, PeerKey};
 pub use login::{Claims, TokenKey, mint, mint_for_class};

@@ -14,13 +14,13 @@ use std::{
 use tonic::Status;
 use uuid::Uuid;
 
-use crate::token::Promised;
+use crate::token::CheckedCall;
 
 /// Most calls that are remembered at one time: 26,000 calls a second for 40 s. An entry takes at
 /// most 40 bytes, so all of them take at most 42 MB.
-const MOST: usize = 1 << 20;
+const MAX_TOKENS: usize = 1 << 20;
 /// Seconds that are forgotten together.
-const SLOT: u64 = 10;
+const SLOT_SECONDS: u64 = 10;
 
 /// The ids of tokens that were used, by the slot of time in which the last of them ends.
 #[derive(Debug, Default)]
@@ -28,40 +28,46 @@ pub(super) struct UsedTokens(Mutex<BTreeMap<u64, HashSet<Uuid>>>);
 
 /// Why a token is not good any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum TokenRefusal {
     UsedBefore,
     TooMany,
 }
 
 impl UsedTokens {
     /// Remembers that a call was made with this token.
-    pub(super) fn take(&self, token: &Promised, now: SystemTime) -> Result<(), Refusal> {
-        self.take_of(token.id, token.until, now, MOST)
+    pub(super) fn record(&self, token: &CheckedCall, now: SystemTime) -> Result<(), TokenRefusal> {
+        self.record_with_limit(token.id, token.until, now, MAX_TOKENS)
     }
 
-    fn take_of(&self, id: Uuid, until: u64, now: SystemTime, most: usize) -> Result<(), Refusal> {
+    fn record_with_limit(
+        &self,
+        id: Uuid,
+        until: u64,
+        now: SystemTime,
+        most: usize,
+    ) -> Result<(), TokenRefusal> {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A slot has ended when its last second is over: until then its tokens may be good.
         while let Some(first) = slots.first_entry()
-            && *first.key() < now / SLOT
+            && *first.key() < now / SLOT_SECONDS
         {
             first.remove();
         }
         // Two slots cannot hold the same token: its time is part of what is signed.
-        let slot = until / SLOT;
+        let slot = until / SLOT_SECONDS;
         if slots.get(&slot).is_some_and(|ids| ids.contains(&id)) {
-            return Err(Refusal::UsedBefore);
+            return Err(TokenRefusal::UsedBefore);
         }
         if slots.values().map(HashSet::len).sum::<usize>() >= most {
-            return Err(Refusal::TooMany);
+            return Err(TokenRefusal::TooMany);
         }
         slots.entry(slot).or_default().insert(id);
         Ok(())
     }
 }
 
-impl Refusal {
+impl TokenRefusal {
     /// The answer to the caller. Nothing was done in either case.
     pub(super) fn status(self) -> Status {
         let says = self.to_string();
@@ -72,11 +78,11 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for TokenRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UsedBefore => f.write_str("its token was used before: it is good for one call"),
-            Self::TooMany => write!(f, "there were {MOST} calls within less than 70 s"),
+            Self::TooMany => write!(f, "there were {MAX_TOKENS} calls within less than 70 s"),
         }
     }
 }
@@ -99,17 +105,22 @@ mod tests {
         let held = || -> usize { used.0.lock().unwrap().values().map(HashSet::len).sum() };
         for until in [NOW, NOW + 30, NOW + 60] {
             let id = Uuid::new_v4();
-            let take = |second| used.take_of(id, until, at(second), MOST);
+            let take = |second| used.record_with_limit(id, until, at(second), MAX_TOKENS);
             assert_eq!(take(NOW), Ok(()));
             for second in [NOW, until] {
                 assert_eq!(
                     take(second),
-                    Err(Refusal::UsedBefore),
+                    Err(TokenRefusal::UsedBefore),
                     "{until} at {second}"
                 );
             }
-            used.take_of(Uuid::new_v4(), until + 70, at(until + SLOT), MOST)
-                .unwrap();
+            used.record_with_limit(
+                Uuid::new_v4(),
+                until + 70,
+                at(until + SLOT_SECONDS),
+                MAX_TOKENS,
+            )
+            .unwrap();
             assert_eq!(held(), 1, "{until} is forgotten");
             *used.0.lock().unwrap() = BTreeMap::new();
         }
@@ -118,11 +129,11 @@ mod tests {
     #[test]
     fn there_is_a_most_that_is_remembered_and_what_is_beyond_is_refused() {
         let used = UsedTokens::default();
-        let take = |now| used.take_of(Uuid::new_v4(), now + 30, at(now), 3);
+        let take = |now| used.record_with_limit(Uuid::new_v4(), now + 30, at(now), 3);
         for _ in 0..3 {
             assert_eq!(take(NOW), Ok(()));
         }
-        assert_eq!(take(NOW), Err(Refusal::TooMany));
+        assert_eq!(take(NOW), Err(TokenRefusal::TooMany));
         assert_eq!(take(NOW + 50), Ok(()), "the others have ended");
     }
 }

@@ -8,26 +8,26 @@ use distlock_core::{Error, ErrorKind, Result};
 use distlock_kickout::{Message, Uid};
 
 use crate::{
-    bearer::Bearer,
-    front::{Fate, Front, check, deliver},
+    bearer::BearerToken,
+    front::{FrontContext, MessageOutcome, check_message, deliver},
 };
 
 #[derive(Clone)]
-pub(crate) struct Sender {
-    pub(crate) front: Front,
+pub(crate) struct SendApi {
+    pub(crate) front: FrontContext,
     /// Nobody may send unless it is set.
-    pub(crate) bearer: Option<Bearer>,
+    pub(crate) bearer: Option<BearerToken>,
 }
 
 /// Why somebody may not send.
-pub(crate) enum NoRight {
+pub(crate) enum SendDenied {
     /// Nobody may.
     Off,
     /// The right was not shown.
     NotShown,
 }
 
-impl NoRight {
+impl SendDenied {
     pub(crate) const fn why(&self) -> &'static str {
         match self {
             Self::Off => "nobody may send: send_token is not set",
@@ -36,18 +36,18 @@ impl NoRight {
     }
 }
 
-impl Sender {
+impl SendApi {
     /// Whether whoever asks with these headers may send.
-    pub(crate) async fn check_right(
+    pub(crate) async fn authorise(
         &self,
         headers: &HeaderMap,
         from: IpAddr,
-    ) -> std::result::Result<(), NoRight> {
-        let bearer = self.bearer.as_ref().ok_or(NoRight::Off)?;
+    ) -> std::result::Result<(), SendDenied> {
+        let bearer = self.bearer.as_ref().ok_or(SendDenied::Off)?;
         if bearer.admits(headers, from).await {
             Ok(())
         } else {
-            Err(NoRight::NotShown)
+            Err(SendDenied::NotShown)
         }
     }
 
@@ -56,8 +56,8 @@ impl Sender {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a message that may not be sent as it is; failures of the
     /// store.
-    pub(crate) async fn send(&self, to: &Uid, message: &Message) -> Result<Fate> {
-        if let Err((_, why)) = check(message, self.front.max_frame) {
+    pub(crate) async fn send(&self, to: &Uid, message: &Message) -> Result<MessageOutcome> {
+        if let Err((_, why)) = check_message(message, self.front.max_frame) {
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         deliver(&self.front, to, message).await

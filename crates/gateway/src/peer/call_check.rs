@@ -15,9 +15,9 @@ use tonic::Status;
 
 use super::{
     protocol::{CALLS, CALLS_VERSION, MAX_MESSAGE},
-    used::UsedTokens,
+    used_tokens::UsedTokens,
 };
-use crate::{listen::LineHandle, token::PeerKey};
+use crate::{listen::ConnectionHandle, token::PeerKey};
 
 /// In front of each message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
@@ -28,7 +28,7 @@ pub(super) struct Caller(pub(super) String);
 
 /// What a node checks calls against.
 #[derive(Clone, Debug)]
-pub(super) struct Gate {
+pub(super) struct CallChecker {
     node: NodeId,
     key: PeerKey,
     used: Arc<UsedTokens>,
@@ -36,8 +36,12 @@ pub(super) struct Gate {
 
 /// Lets in nodes that know the common key. The token is checked before the body is read, and the
 /// body against the token before it is decoded.
-pub(super) async fn admit(State(gate): State<Gate>, request: Request, next: Next) -> Response {
-    let mut response = match gate.checked(request).await {
+pub(super) async fn check_call(
+    State(checker): State<CallChecker>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let mut response = match checker.check(request).await {
         Ok(request) => next.run(request).await,
         Err(refused) => refused.into_http(),
     };
@@ -46,13 +50,13 @@ pub(super) async fn admit(State(gate): State<Gate>, request: Request, next: Next
     response
 }
 
-impl Gate {
+impl CallChecker {
     pub(super) fn new(node: NodeId, key: PeerKey) -> Self {
         let used = Arc::default();
         Self { node, key, used }
     }
 
-    async fn checked(&self, request: Request) -> Result<Request, Status> {
+    async fn check(&self, request: Request) -> Result<Request, Status> {
         let refused = || {
             let needed = format!("a token for this call is needed ({CALLS}: {CALLS_VERSION})");
             Status::unauthenticated(needed)
@@ -63,30 +67,30 @@ impl Gate {
         };
         let token = request.headers().get(header::AUTHORIZATION);
         let token = token
-            .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))
+            .and_then(|value| value.to_str().ok()?.strip_prefix("BearerToken "))
             .ok_or_else(refused)?;
         let (to, now) = (self.node.as_str(), SystemClock.wall());
-        let promised = self.key.check(token, to, request.uri().path(), now);
-        let promised = promised.map_err(|error| {
+        let call = self.key.check(token, to, request.uri().path(), now);
+        let call = call.map_err(|error| {
             log(&error);
             refused()
         })?;
         let (mut head, body) = request.into_parts();
         let bytes = to_bytes(Body::new(body), MAX_MESSAGE + PREFIX).await;
         let bytes = bytes.map_err(|_| Status::resource_exhausted("the message is too long"))?;
-        if !promised.hash.is_of(&bytes) {
+        if !call.hash.is_of(&bytes) {
             log(&"its token is for another body");
             return Err(refused());
         }
         // Last: otherwise whoever read the token off the wire could use it up with another body.
-        self.used.take(&promised, now).map_err(|why| {
+        self.used.record(&call, now).map_err(|why| {
             log(&why);
             why.status()
         })?;
-        head.extensions.insert(Caller(promised.from));
+        head.extensions.insert(Caller(call.from));
         // Only now: who has read a token off the wire has not shown that it is a node.
-        if let Some(line) = head.extensions.get::<LineHandle>() {
-            line.logged_in();
+        if let Some(connection) = head.extensions.get::<ConnectionHandle>() {
+            connection.mark_logged_in();
         }
         Ok(Request::from_parts(head, Body::from(bytes)))
     }

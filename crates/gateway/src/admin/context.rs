@@ -4,13 +4,13 @@ use distlock_core::Locker;
 use distlock_kickout::KickOut;
 use metrics_exporter_prometheus::PrometheusHandle;
 
-use super::{Audit, Guard};
+use super::{AdminAccess, AuditLog};
 
 #[derive(Clone)]
-pub(crate) struct Admin {
+pub(crate) struct AdminContext {
     pub(crate) kick: KickOut,
     pub(crate) locker: Locker,
-    pub(crate) audit: Audit,
+    pub(crate) audit: AuditLog,
     pub(crate) metrics: PrometheusHandle,
-    pub(crate) guard: Guard,
+    pub(crate) access: AdminAccess,
 }

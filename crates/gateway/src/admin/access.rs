@@ -6,18 +6,18 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 use axum::http::{HeaderMap, HeaderValue};
 use distlock_core::Clock;
 
-use super::pass::{COOKIE, GOOD, Passes};
-use crate::{bearer::Bearer, config::Secret};
+use super::pass::{COOKIE, PASS_LIFETIME, Passes};
+use crate::{bearer::BearerToken, config::Secret};
 
 #[derive(Clone)]
-pub(crate) struct Guard {
-    bearer: Bearer,
+pub(crate) struct AdminAccess {
+    bearer: BearerToken,
     passes: Passes,
     /// The admin HTTP is served by TLS.
     secure: bool,
 }
 
-impl Guard {
+impl AdminAccess {
     /// For the token of the configuration; where there is none, with the one that it makes.
     pub(crate) fn new(
         configured: Option<Secret>,
@@ -31,22 +31,22 @@ impl Guard {
                 (made.clone(), Some(made))
             }
         };
-        let guard = Self {
-            bearer: Bearer::of_admin(token, Arc::clone(&clock)),
+        let access = Self {
+            bearer: BearerToken::for_admin(token, Arc::clone(&clock)),
             passes: Passes::new(clock),
             secure,
         };
-        (guard, made)
+        (access, made)
     }
 
     /// Whether a request may give orders: it shows the token, or both halves of a pass.
-    pub(crate) async fn admits(&self, headers: &HeaderMap, from: IpAddr) -> bool {
-        self.passes.may_order(headers) || self.bearer.admits(headers, from).await
+    pub(crate) async fn allows_orders(&self, headers: &HeaderMap, from: IpAddr) -> bool {
+        self.passes.allow_orders(headers) || self.bearer.admits(headers, from).await
     }
 
     /// Whether a request may see the page: it shows the token, or the cookie of a pass.
-    pub(crate) async fn shows_page(&self, headers: &HeaderMap, from: IpAddr) -> bool {
-        self.passes.open_the_page(headers) || self.bearer.admits(headers, from).await
+    pub(crate) async fn allows_page(&self, headers: &HeaderMap, from: IpAddr) -> bool {
+        self.passes.allow_page(headers) || self.bearer.admits(headers, from).await
     }
 
     /// A pass for a browser that shows the token: its cookie, and what its script keeps.
@@ -55,7 +55,7 @@ impl Guard {
             return None;
         }
         let (cookie, orders) = self.passes.make();
-        Some((self.cookie(cookie.expose(), GOOD)?, orders))
+        Some((self.cookie(cookie.expose(), PASS_LIFETIME)?, orders))
     }
 
     /// Ends the pass that a request shows, and has its browser forget the cookie.
@@ -87,14 +87,14 @@ mod tests {
         for secure in [false, true] {
             let token = Secret::new("open sesame");
             let clock = Arc::new(ManualClock::new());
-            let (guard, _) = Guard::new(Some(token.clone()), clock, secure);
-            let (cookie, _) = guard.sign_in(token.expose(), from).await.unwrap();
+            let (access, _) = AdminAccess::new(Some(token.clone()), clock, secure);
+            let (cookie, _) = access.sign_in(token.expose(), from).await.unwrap();
             let cookie = cookie.to_str().unwrap().to_owned();
             for part in ["; HttpOnly", "; SameSite=Strict", "; Max-Age=43200"] {
                 assert!(cookie.contains(part), "{cookie}");
             }
             assert_eq!(cookie.contains("; Secure"), secure);
-            let forget = guard.sign_out(&HeaderMap::new()).unwrap();
+            let forget = access.sign_out(&HeaderMap::new()).unwrap();
             assert!(forget.to_str().unwrap().contains("=; Path=/; HttpOnly"));
             assert!(forget.to_str().unwrap().contains("Max-Age=0"));
         }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_token_is_made_where_none_is_set() {
-        let made = || Guard::new(None, Arc::new(ManualClock::new()), false).1;
+        let made = || AdminAccess::new(None, Arc::new(ManualClock::new()), false).1;
         let (one, other) = (made().unwrap(), made().unwrap());
         assert!(one.expose().len() >= 32 && !one.matches(other.expose()));
     }

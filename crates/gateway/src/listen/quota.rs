@@ -1,4 +1,4 @@
-//! The places for connections: how many there are, and how many of one address.
+//! The quota for connections: how many there are, and how many of one address.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How many connections there may be at one time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct ConnectionBounds {
     pub(crate) all: usize,
     /// Those that have not logged in yet: a crowd of strangers leaves room for whoever is in.
     pub(crate) pending: usize,
@@ -19,9 +19,9 @@ pub(crate) struct Bounds {
     pub(crate) pending_per_address: usize,
 }
 
-/// The places of one or more listeners.
+/// The quota of one or more listeners.
 #[derive(Clone, Debug)]
-pub(crate) struct Places {
+pub(crate) struct ConnectionQuota {
     all: Arc<Semaphore>,
     pending: Arc<Semaphore>,
     addresses: Arc<Addresses>,
@@ -32,26 +32,26 @@ pub(super) type Pair<T> = (T, T);
 
 #[derive(Debug)]
 struct Addresses {
-    bounds: Bounds,
-    taken: Mutex<HashMap<IpAddr, Taken>>,
+    bounds: ConnectionBounds,
+    taken: Mutex<HashMap<IpAddr, Count>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Taken {
+struct Count {
     all: usize,
     pending: usize,
 }
 
-/// One of the places of an address.
+/// One of the quota of an address.
 #[derive(Debug)]
-pub(super) struct AddressPlace {
+pub(super) struct AddressPermit {
     addresses: Arc<Addresses>,
     network: IpAddr,
     pending: bool,
 }
 
-impl Places {
-    pub(crate) fn new(bounds: Bounds) -> Self {
+impl ConnectionQuota {
+    pub(crate) fn new(bounds: ConnectionBounds) -> Self {
         Self {
             all: Arc::new(Semaphore::new(bounds.all)),
             pending: Arc::new(Semaphore::new(bounds.pending)),
@@ -62,14 +62,14 @@ impl Places {
         }
     }
 
-    pub(super) fn take(&self) -> Option<Pair<OwnedSemaphorePermit>> {
+    pub(super) fn acquire(&self) -> Option<Pair<OwnedSemaphorePermit>> {
         let pending = Arc::clone(&self.pending).try_acquire_owned().ok()?;
         let place = Arc::clone(&self.all).try_acquire_owned().ok()?;
         Some((place, pending))
     }
 
-    /// Places for a connection from this address.
-    pub(super) fn take_for(&self, address: IpAddr) -> Option<Pair<AddressPlace>> {
+    /// ConnectionQuota for a connection from this address.
+    pub(super) fn acquire_for_address(&self, address: IpAddr) -> Option<Pair<AddressPermit>> {
         let network = network(address);
         let bounds = &self.addresses.bounds;
         let mut taken = self.addresses.taken();
@@ -80,7 +80,7 @@ impl Places {
         now.all += 1;
         now.pending += 1;
         drop(taken);
-        let place = |pending| AddressPlace {
+        let place = |pending| AddressPermit {
             addresses: Arc::clone(&self.addresses),
             network,
             pending,
@@ -90,12 +90,12 @@ impl Places {
 }
 
 impl Addresses {
-    fn taken(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Taken>> {
+    fn taken(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Count>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for AddressPlace {
+impl Drop for AddressPermit {
     fn drop(&mut self) {
         let mut taken = self.addresses.taken();
         let Some(now) = taken.get_mut(&self.network) else {
@@ -130,13 +130,13 @@ mod tests {
 
     #[test]
     fn an_address_takes_no_more_than_its_share() {
-        let places = Places::new(Bounds {
+        let quota = ConnectionQuota::new(ConnectionBounds {
             all: 9,
             pending: 9,
             all_per_address: 3,
             pending_per_address: 2,
         });
-        let of = |address: &str| places.take_for(address.parse().unwrap());
+        let of = |address: &str| quota.acquire_for_address(address.parse().unwrap());
         let (_first, first_pending) = of("10.0.0.1").unwrap();
         let second = of("::ffff:10.0.0.1").unwrap();
         assert!(of("10.0.0.1").is_none(), "two have not logged in");
@@ -151,6 +151,6 @@ mod tests {
         assert!(of("2001:db8::3").is_none(), "one network");
         of("2001:db8:0:1::1").unwrap();
         drop((_first, third.0, _others, _six));
-        assert!(places.addresses.taken().is_empty());
+        assert!(quota.addresses.taken().is_empty());
     }
 }

@@ -8,15 +8,15 @@ use distlock_kickout::{Rates, Uid};
 use crate::config::GatewayConfig;
 
 #[derive(Debug)]
-pub(crate) struct Limits {
+pub(crate) struct SendLimits {
     /// By who sends.
     senders: Rates<Uid>,
     /// By who sends to whom.
     pairs: Rates<(Uid, Uid)>,
 }
 
-impl Limits {
-    pub(crate) fn of(config: &GatewayConfig, clock: &Arc<dyn Clock>) -> Self {
+impl SendLimits {
+    pub(crate) fn from_config(config: &GatewayConfig, clock: &Arc<dyn Clock>) -> Self {
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let (rate, burst) = (number(config.send_rate), number(config.send_burst));
         let senders = Rates::new(rate, burst, Arc::clone(clock));

@@ -7,31 +7,30 @@ use distlock_kickout::{Code, Offline, Session};
 use futures_util::future::{BoxFuture, FutureExt as _};
 
 use super::{
-    FrameReader, Front, Incoming,
-    frames::{ErrorCode, Frame, Inbound, Outbound, Refused},
-    kept,
-    login::EARLY,
+    FrameReader, FrontContext, Incoming, deliver_kept,
+    frames::{ErrorCode, Frame, FrameError, Inbound, Outbound},
+    login::MAX_EARLY,
     outbox::Outbox,
     send,
 };
 
 /// How much longer than the heartbeat a client's request may take: deliveries end long before, so beyond this the client does
 /// not read its answers.
-const WORK: Duration = Duration::from_secs(15);
+const REQUEST_LIMIT: Duration = Duration::from_secs(15);
 
 /// A connection with a session.
-pub(super) struct Conversation<R> {
+pub(super) struct SessionConnection<R> {
     pub(super) session: Arc<Session>,
     /// The version of the protocol that its client speaks.
     pub(super) version: u64,
-    pub(super) front: Front,
+    pub(super) front: FrontContext,
     pub(super) reader: R,
     /// What the client sent behind its login, or behind a request that is not answered yet.
     pub(super) early: VecDeque<Incoming>,
 }
 
-/// Why a conversation ends.
-pub(super) enum Ending {
+/// Why a connected ends.
+pub(super) enum EndReason {
     /// The client is gone.
     Gone,
     /// Nothing more can be written to it.
@@ -60,11 +59,11 @@ pub(super) async fn next<R: FrameReader>(
     }
 }
 
-impl<R: FrameReader> Conversation<R> {
-    pub(super) async fn converse(&mut self, outbox: &Outbox) -> Ending {
+impl<R: FrameReader> SessionConnection<R> {
+    pub(super) async fn serve_requests(&mut self, outbox: &Outbox) -> EndReason {
         let session = Arc::clone(&self.session);
         // A task of its own: what was handed out is forgotten, also when the session ends meanwhile.
-        let kept = self.front.connections.spawn(kept::hand_out_kept(
+        let kept = self.front.connections.spawn(deliver_kept::deliver_kept(
             self.front.clone(),
             Arc::clone(&session),
             outbox.replies(),
@@ -79,14 +78,18 @@ impl<R: FrameReader> Conversation<R> {
         let mut work: Option<BoxFuture<'static, ()>> = (!acks).then(|| kept.boxed());
         let mut heard = self.front.clock.now();
         loop {
-            let patience = if work.is_some() { WORK } else { Duration::ZERO };
+            let patience = if work.is_some() {
+                REQUEST_LIMIT
+            } else {
+                Duration::ZERO
+            };
             let silence = self.silence_left(heard + patience);
             let busy = work.is_some();
-            let may_read = !busy || (acks && self.early.len() < EARLY);
+            let may_read = !busy || (acks && self.early.len() < MAX_EARLY);
             tokio::select! {
                 biased;
-                notice = session.superseded() => return Ending::Told(notice),
-                () = outbox.over() => return Ending::Unwritable,
+                notice = session.superseded() => return EndReason::Told(notice),
+                () = outbox.over() => return EndReason::Unwritable,
                 () = async { match &mut work { Some(work) => work.await, None => std::future::pending().await } } => {
                     work = None;
                     heard = self.front.clock.now();
@@ -122,11 +125,11 @@ impl<R: FrameReader> Conversation<R> {
         &self,
         incoming: Incoming,
         outbox: &Outbox,
-    ) -> Result<Option<BoxFuture<'static, ()>>, Ending> {
+    ) -> Result<Option<BoxFuture<'static, ()>>, EndReason> {
         let reply = |frame: Frame| -> Option<BoxFuture<'static, ()>> {
             let replies = outbox.replies();
             Some(Box::pin(async move {
-                // A closed outbox is noticed by the conversation.
+                // A closed outbox is noticed by the connected.
                 let _ = replies.send(frame.into()).await;
             }))
         };
@@ -144,25 +147,25 @@ impl<R: FrameReader> Conversation<R> {
         let (text, id) = match incoming {
             Incoming::Frame(text, id) => (text, id),
             Incoming::Alive => return Ok(None),
-            Incoming::Bad(code, reason) => return Err(Ending::Broken(code, reason)),
-            Incoming::Closing => return Err(Ending::Closing),
-            Incoming::Gone => return Err(Ending::Gone),
+            Incoming::Bad(code, reason) => return Err(EndReason::Broken(code, reason)),
+            Incoming::Closing => return Err(EndReason::Closing),
+            Incoming::Gone => return Err(EndReason::Gone),
         };
         Ok(match Inbound::parse(&text, id) {
-            Err(Refused::Garbage) => {
-                return Err(Ending::Broken(
+            Err(FrameError::Garbage) => {
+                return Err(EndReason::Broken(
                     ErrorCode::BadFrame,
                     "not a frame of this protocol",
                 ));
             }
-            Err(Refused::Value { why, id }) => error(ErrorCode::BadValue, &why, id.as_deref()),
+            Err(FrameError::Value { why, id }) => error(ErrorCode::BadValue, &why, id.as_deref()),
             Ok(Inbound::Login(_)) => error(ErrorCode::LoggedIn, "there was a login already", None),
             Ok(Inbound::Ping) => reply(Outbound::Pong.to_frame()),
             Ok(Inbound::Ack(ack)) => {
                 outbox.acknowledged(ack.seq);
                 None
             }
-            Ok(Inbound::Bye | Inbound::Logout) => return Err(Ending::Bye),
+            Ok(Inbound::Bye | Inbound::Logout) => return Err(EndReason::Bye),
             Ok(Inbound::Send(frame)) => Some(Box::pin(send::send(
                 self.front.clone(),
                 Arc::clone(&self.session),

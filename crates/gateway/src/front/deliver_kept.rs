@@ -6,18 +6,18 @@ use distlock_core::Result;
 use distlock_kickout::Session;
 
 use super::{
-    Front,
+    FrontContext,
     outbox::{Replies, Reply},
 };
 
 /// How long further kept messages are waited for before those that have arrived are forgotten.
-const TOGETHER: Duration = Duration::from_millis(500);
+const FORGET_TOGETHER_WAIT: Duration = Duration::from_millis(500);
 
 /// Hands out what was kept for an account, or for this device of it. A message is forgotten after
 /// it has arrived, as far as its client can tell: what the last word of the session overtook, or a
 /// crash, waits for the next session. One that has arrived and is not yet forgotten then comes once
 /// more; its id tells.
-pub(super) async fn hand_out_kept(front: Front, session: Arc<Session>, replies: Replies) {
+pub(super) async fn deliver_kept(front: FrontContext, session: Arc<Session>, replies: Replies) {
     let inbox = &front.inbox;
     let handed_out = async {
         let mut kept = inbox.claim(session.uid()).await?;
@@ -48,7 +48,7 @@ pub(super) async fn hand_out_kept(front: Front, session: Arc<Session>, replies: 
                     arrived += 1;
                 }
             };
-            front.within(TOGETHER, more).await;
+            front.within(FORGET_TOGETHER_WAIT, more).await;
             let (these, others) = kept.split_at(arrived);
             inbox.forget(session.uid(), these).await?;
             kept = others;
@@ -69,7 +69,7 @@ mod tests {
 
     use super::{
         super::{
-            fixtures::{LONG, Reads, admitted, front, kick, message},
+            fixtures::{LONG, ReadingClient, admitted, front, kick, message},
             outbox::Outbox,
         },
         *,
@@ -88,10 +88,10 @@ mod tests {
             inbox.keep(&anna, message).await.unwrap();
         }
         let session = Arc::new(admitted(&kick, &anna).await);
-        let (client, mut read) = Reads::up_to(3);
+        let (client, mut read) = ReadingClient::up_to(3);
         let (outbox, writing) = Outbox::open(client, Arc::clone(&session), Arc::clone(&inbox));
         let writing = tokio::spawn(writing);
-        let handing_out = tokio::spawn(hand_out_kept(
+        let handing_out = tokio::spawn(deliver_kept(
             front(&kick, Arc::clone(&inbox)),
             Arc::clone(&session),
             outbox.replies(),
@@ -115,11 +115,11 @@ mod tests {
             inbox.keep(&anna, message).await.unwrap();
         }
         let session = Arc::new(admitted(&kick, &anna).await);
-        let (client, read) = Reads::up_to(99);
+        let (client, read) = ReadingClient::up_to(99);
         let (outbox, writing) = Outbox::open(client, Arc::clone(&session), Arc::clone(&inbox));
         let replies = outbox.replies();
         let free = replies.capacity();
-        let handing_out = tokio::spawn(hand_out_kept(
+        let handing_out = tokio::spawn(deliver_kept(
             front(&kick, Arc::clone(&inbox)),
             Arc::clone(&session),
             outbox.replies(),
