@@ -45,7 +45,7 @@ impl BearerToken {
     /// Whether a request shows the token.
     pub(crate) async fn admits(&self, headers: &HeaderMap, from: IpAddr) -> bool {
         let shown = headers.get(header::AUTHORIZATION);
-        let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("BearerToken "));
+        let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         match shown {
             Some(given) => self.is_right(given, from).await,
             None => false,

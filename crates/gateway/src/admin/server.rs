@@ -136,7 +136,7 @@ mod tests {
     /// Asks, keeps the connection, and answers how the answer begins. Empty = the connection was ended.
     async fn asks(stream: &mut TcpStream, path: &str, token: &str) -> String {
         let request = format!(
-            "GET {path} HTTP/1.1\r\nhost: n1\r\nauthorization: BearerToken {token}\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nhost: n1\r\nauthorization: Bearer {token}\r\n\r\n"
         );
         let mut buffer = vec![0; 64 * 1024];
         let read = async {

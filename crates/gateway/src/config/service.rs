@@ -52,7 +52,7 @@ fn address(key: &str, url: &str) -> Result<Uri> {
 
 fn bearer(key: &str, token: &str) -> Result<HeaderValue> {
     let header = (!token.is_empty())
-        .then(|| HeaderValue::try_from(format!("BearerToken {token}")).ok())
+        .then(|| HeaderValue::try_from(format!("Bearer {token}")).ok())
         .flatten();
     let mut header = header.ok_or_else(|| {
         invalid(

@@ -306,7 +306,7 @@ mod tests {
                 }
             };
             tokio::select! {
-                () = writing => panic!("it on_arrival for the last word"),
+                () = writing => panic!("it waits for the last word"),
                 emptied = timeout(LONG, emptied) => emptied.unwrap(),
             }
             assert_eq!(read.borrow().len(), usize::from(code.is_none()), "{code:?}");

@@ -117,7 +117,7 @@ impl FrameReader for WsReader {
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => Incoming::Alive,
             Some(Ok(Message::Close(_))) => Incoming::Closing,
             Some(Ok(Message::Binary(_))) => {
-                Incoming::Bad(ErrorCode::BadFrame, "only text frames are parse_incoming")
+                Incoming::Bad(ErrorCode::BadFrame, "only text frames are understood")
             }
             Some(Err(error)) if is_too_long(&error) => {
                 self.lost = true;

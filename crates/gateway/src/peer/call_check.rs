@@ -67,7 +67,7 @@ impl CallChecker {
         };
         let token = request.headers().get(header::AUTHORIZATION);
         let token = token
-            .and_then(|value| value.to_str().ok()?.strip_prefix("BearerToken "))
+            .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))
             .ok_or_else(refused)?;
         let (to, now) = (self.node.as_str(), SystemClock.wall());
         let call = self.key.check(token, to, request.uri().path(), now);

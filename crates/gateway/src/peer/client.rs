@@ -177,7 +177,7 @@ impl GrpcPeers {
         let call = Call { from, to, method };
         let token = self.key.sign(call, &framed(&message), self.clock.wall());
         let token = token.map_err(|error| PeerError::NotSent(error.to_string()))?;
-        let mut bearer: MetadataValue<Ascii> = format!("BearerToken {token}")
+        let mut bearer: MetadataValue<Ascii> = format!("Bearer {token}")
             .parse()
             .map_err(|_| PeerError::NotSent("the call could not be signed".into()))?;
         bearer.set_sensitive(true);

@@ -189,7 +189,7 @@ async fn calls_are_refused_before_their_body_is_decoded() {
         let mut request = axum::http::Request::post(format!("http://{}{kick}", to.addr))
             .header("content-type", "application/grpc");
         if let Some(token) = &token {
-            request = request.header("authorization", format!("BearerToken {token}"));
+            request = request.header("authorization", format!("Bearer {token}"));
         }
         let body = tonic::body::Body::new(axum::body::Body::from(garbage));
         std::future::poll_fn(|context| channel.poll_ready(context))
@@ -234,7 +234,7 @@ fn older_token(key: &[u8]) -> String {
 
 fn with_token<T>(message: T, token: &str) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
-    let token = format!("BearerToken {token}").parse().unwrap();
+    let token = format!("Bearer {token}").parse().unwrap();
     request.metadata_mut().insert("authorization", token);
     request
 }
@@ -372,7 +372,7 @@ async fn servers_send_with_a_right_of_their_own() {
     };
     let mut ask = async |token: &str, request: v1::SendRequest| {
         let mut request = tonic::Request::new(request);
-        let shown = format!("BearerToken {token}").parse().unwrap();
+        let shown = format!("Bearer {token}").parse().unwrap();
         request.metadata_mut().insert("authorization", shown);
         client.send(request).await.map(tonic::Response::into_inner)
     };
