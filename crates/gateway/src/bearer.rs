@@ -1,4 +1,7 @@
-//! BearerToken tokens that administrators and sending servers show.
+//! The bearer tokens of administrators and of sending servers.
+//!
+//! It keeps this invariant: each wrong token is counted, logged and delayed. It must never delay or
+//! log a right one.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -7,17 +10,17 @@ use distlock_core::Clock;
 
 use crate::config::Secret;
 
-/// How long the answer to a wrong token is delayed. `ConnectionBounds` limits the connections of one address,
+/// Delay of the answer to a wrong token. `ConnectionBounds` limits the connections of one address,
 /// so the delay limits how many guesses an address has per second. It delays no right token.
 const WRONG: Duration = Duration::from_secs(1);
 
-/// A token of the configuration, and what happens to those who show another one.
+/// A token of the configuration, and the treatment of a wrong one.
 #[derive(Clone)]
 pub(crate) struct BearerToken {
     token: Arc<Secret>,
     /// The name of the token in the log.
     name: &'static str,
-    /// The counter of wrong ones.
+    /// The counter of wrong tokens.
     refused: &'static str,
     clock: Arc<dyn Clock>,
 }
@@ -52,7 +55,8 @@ impl BearerToken {
         }
     }
 
-    /// Whether a token is the right one. A wrong one is counted, logged and waited for.
+    /// Whether a token is the right one. A wrong one is counted and logged, and the answer is
+    /// delayed.
     pub(crate) async fn is_right(&self, given: &str, from: IpAddr) -> bool {
         if self.token.matches(given) {
             return true;

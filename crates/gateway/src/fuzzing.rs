@@ -1,4 +1,4 @@
-//! Parsers of this crate for the fuzz targets of the repository: no part of its interface.
+//! Parsers of this crate for the fuzz targets of the repository. They are no part of its interface.
 
 use std::net::SocketAddr;
 
@@ -25,10 +25,10 @@ pub struct ClientFrame {
     pub body: Option<(String, String)>,
 }
 
-/// Reads a frame. The error is the reason that the client is told; it has none for garbage.
+/// Reads a frame.
 ///
 /// # Errors
-/// What is no frame.
+/// The reason for the client; `None` for bytes that are no frame.
 pub fn client_frame(text: &str, id: Option<u16>) -> Result<ClientFrame, Option<String>> {
     let mut frame = ClientFrame {
         version: None,
@@ -64,8 +64,8 @@ fn carried(frame: &str) -> Option<String> {
     Some(carried.body.get().to_owned())
 }
 
-/// The frames in what a client of the raw TCP front sent, in two pieces; the last entry is why the
-/// rest is no frame.
+/// The frames in the bytes of a raw TCP client, which arrive in two pieces. If the rest is no
+/// frame, the last entry gives the reason.
 #[must_use]
 pub fn tcp_frames(
     first: &[u8],
@@ -75,7 +75,7 @@ pub fn tcp_frames(
     let sent = std::io::Cursor::new(first.to_vec()).chain(std::io::Cursor::new(second.to_vec()));
     let mut reader = TcpReader::new(sent, max_frame);
     let mut frames = Vec::new();
-    // Nothing here waits: all of it is in memory.
+    // Nothing here waits, because all of it is in memory.
     while let Some(incoming) = reader.next().now_or_never() {
         match incoming {
             Incoming::Frame(text, id) => frames.push(Ok((id.unwrap_or_default(), text))),
@@ -90,8 +90,8 @@ pub fn tcp_frames(
     frames
 }
 
-/// Whose connection a header of the PROXY protocol names, and what is left behind it. `None` = it
-/// is no header.
+/// The client that a header of the PROXY protocol names, and the bytes behind the header. `None`
+/// means that it is no header.
 #[must_use]
 pub fn proxy_header(bytes: &[u8]) -> Option<(Option<SocketAddr>, &[u8])> {
     let mut rest = bytes;
@@ -99,14 +99,14 @@ pub fn proxy_header(bytes: &[u8]) -> Option<(Option<SocketAddr>, &[u8])> {
     source.ok().map(|source| (source, rest))
 }
 
-/// A request of a node, as it was read, and as it is read after it was written again. `None` = it
-/// was refused. The first byte says which message it is.
+/// A request of a node, as it was read, and as it is read after it was written again. `None` means
+/// that it was refused. The first byte selects the message.
 #[must_use]
 pub fn peer_message(bytes: &[u8]) -> Option<(String, String)> {
     wire_fuzzing::round_trip(bytes)
 }
 
-/// A login token with these claims, whatever they are, and a right signature.
+/// A login token with any claims and a right signature.
 #[must_use]
 pub fn signed(key: &TokenKey, claims: &[u8]) -> String {
     key.signed(claims)

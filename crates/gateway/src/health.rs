@@ -1,5 +1,5 @@
-//! Whether clients may be sent to this node: `GET /healthz`, on the clients' port and on that of
-//! administrators.
+//! The health of a node: `GET /healthz`, on the port for clients and on the one for administrators.
+//! It tells a load balancer whether this node takes clients.
 
 use axum::{
     Json,
@@ -18,12 +18,12 @@ struct Health<'a> {
     lease_remaining_ms: u128,
 }
 
-/// Whether clients may be sent to this node.
+/// The answer to a health check.
 pub(crate) fn health(kick: &KickOut) -> Response {
     let boot = kick.boot().map(distlock_kickout::Boot::get);
     let (code, status) = match (boot, kick.state()) {
         (Some(_), NodeState::Up) => (StatusCode::OK, "up"),
-        // Whoever spreads the load must send nobody here any more.
+        // The load balancer must send no more clients here.
         (Some(_), _) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
         (None, _) => (StatusCode::SERVICE_UNAVAILABLE, "fenced"),
     };
@@ -34,6 +34,7 @@ pub(crate) fn health(kick: &KickOut) -> Response {
         sessions: kick.sessions(),
         lease_remaining_ms: kick.lease_remaining().as_millis(),
     };
-    // Nobody shows a token here, and the connections of strangers end without a word.
+    // A health check shows no token, and connections without a token end silently after a short
+    // time. So this one closes at once, in order.
     (code, [(header::CONNECTION, "close")], Json(health)).into_response()
 }

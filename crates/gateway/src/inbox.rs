@@ -1,4 +1,7 @@
 //! Messages for accounts that are not logged in.
+//!
+//! It keeps this invariant: a message is either withdrawn or delivered by a session, never both. It
+//! must never grow the record of one account beyond its bounds.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -7,13 +10,14 @@ use distlock_core::{Error, ErrorKind, Expect, RecordKey, Records, Result, Versio
 use distlock_kickout::{Message, Uid};
 use serde::{Deserialize, Serialize};
 
-/// Messages kept per account. When a further one comes, the oldest goes of the sender who has most:
-/// nobody's messages can drive out those of everybody else.
+/// Messages kept per account. If one more comes, the oldest message of the sender with most
+/// messages is dropped, so no sender can drive out the messages of others.
 const MAX_MESSAGES: usize = 100;
-/// Their bodies together, so that an account's record stays well under the store's limit.
+/// The bodies of all messages together, so that an account's record stays well under the store's
+/// limit.
 const MAX_BYTES: usize = 128 * 1024;
-/// The same as it is stored: a text of quotes and backslashes takes twice its room, and one account's messages must not make
-/// another's record too large for the store.
+/// All messages as they are stored. A text of quotes and backslashes takes twice its length there,
+/// and must not make the record too large for the store.
 const MAX_STORED: usize = 192 * 1024;
 const ROUNDS: u32 = 16;
 
@@ -29,17 +33,18 @@ pub trait OfflineStore: fmt::Debug + Send + Sync + 'static {
     /// Dropping it leaves the outcome unknown.
     async fn keep(&self, uid: &Uid, message: &Message) -> Result<()>;
 
-    /// What is kept for an account, oldest first, for a session that hands it out now. From here on, [`withdraw`](Self::withdraw)
-    /// takes none of it back; a later session gets what was not forgotten.
+    /// The messages kept for an account, oldest first, for a session that delivers them now. From
+    /// here on, [`withdraw`](Self::withdraw) takes none of them back; a later session gets those
+    /// that were not forgotten.
     ///
     /// # Errors
     /// Failures of the store.
     ///
     /// # Cancel safety
-    /// Safe: what was claimed waits for the next session.
+    /// Safe: claimed messages wait for the next session.
     async fn claim(&self, uid: &Uid) -> Result<Vec<Message>>;
 
-    /// Forgets messages that were handed out.
+    /// Forgets messages that were delivered.
     ///
     /// # Errors
     /// Failures of the store.
@@ -48,7 +53,8 @@ pub trait OfflineStore: fmt::Debug + Send + Sync + 'static {
     /// Dropping it leaves the outcome unknown; repeating it is safe.
     async fn forget(&self, uid: &Uid, messages: &[Message]) -> Result<()>;
 
-    /// Takes back a message that no session has claimed, and answers whether there was one: then nobody else hands it out.
+    /// Takes back a message that no session has claimed. Returns whether there was one; if so,
+    /// nobody else delivers it.
     ///
     /// # Errors
     /// Failures of the store; after [`ErrorKind::OutcomeUnknown`] it may have been taken back.
@@ -67,14 +73,14 @@ pub struct RecordsInbox {
 #[derive(Default, Deserialize, Serialize)]
 struct Inbox {
     messages: Vec<Message>,
-    /// How many of them, from the oldest on, a session hands out or was about to.
+    /// The number of messages, from the oldest on, that a session has claimed.
     #[serde(default, skip_serializing_if = "is_zero")]
     claimed: usize,
 }
 
-/// What a look at an inbox leads to.
+/// The change that an inbox needs.
 enum Change<T> {
-    /// This is to be written, and answered when it was.
+    /// The inbox must be written; the value is returned after that.
     Write(T),
     /// There is nothing to write.
     Nothing(T),
@@ -85,7 +91,7 @@ const fn is_zero(number: &usize) -> bool {
 }
 
 impl Inbox {
-    /// Takes out one message.
+    /// Drops one message.
     fn drop_one(&mut self) {
         let mut each: HashMap<&Uid, usize> = HashMap::new();
         for message in &self.messages {
@@ -129,8 +135,9 @@ impl RecordsInbox {
         })
     }
 
-    /// Changes the inbox on top of what was read. `change` is asked anew in every round, and told whether a write of an earlier
-    /// one may have been done, its reply being lost.
+    /// Changes the inbox by compare-and-swap. Each round reads it and calls `change` again. The
+    /// flag tells `change` whether the write of an earlier round may have happened, because its
+    /// reply was lost.
     async fn update<T: Send>(
         &self,
         uid: &Uid,
@@ -150,7 +157,7 @@ impl RecordsInbox {
             match self.records.put(&key, &value, expect).await {
                 Ok(Written::Stored(_)) => return Ok(done),
                 Ok(Written::Conflict) => {}
-                // Looked up in the next round.
+                // The next round reads whether the write happened.
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = true,
                 Err(error) => return Err(error),
             }
@@ -166,7 +173,8 @@ impl RecordsInbox {
 impl OfflineStore for RecordsInbox {
     async fn keep(&self, uid: &Uid, message: &Message) -> Result<()> {
         self.update(uid, |inbox, unknown| {
-            // Others may have been kept behind it since.
+            // If it is there, the lost write happened; other messages may have been kept behind it
+            // since.
             if unknown && inbox.messages.contains(message) {
                 return Change::Nothing(());
             }
@@ -231,7 +239,8 @@ impl OfflineStore for RecordsInbox {
                     Change::Write(true)
                 }
                 Some(_) => Change::Nothing(false),
-                // It is this call that has taken it, or a session that has handed it out already: rather twice than never.
+                // After a lost reply, either this call withdrew the message or a session has
+                // delivered it. It is reported as withdrawn: a message twice is better than none.
                 None => Change::Nothing(unknown),
             }
         })
@@ -280,12 +289,13 @@ mod tests {
             .await
             .unwrap();
         assert!(inbox.claim(&anna).await.unwrap().is_empty());
-        // A claim is about messages that were there, not about equal ones that come later.
+        // A claim covers the messages that were there, and no equal ones that come later.
         inbox.keep(&anna, &one).await.unwrap();
         assert!(inbox.withdraw(&anna, &one).await.unwrap());
     }
 
-    /// Loses the answer to the next write, and the write with it unless it is to be kept; something else comes in between.
+    /// Loses the answer to the next write. It also loses the write, unless a message is to be kept,
+    /// and something else happens in between.
     #[derive(Clone, Debug)]
     struct Lossy {
         records: Arc<dyn Records>,
@@ -294,7 +304,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Between {
-        /// The write is lost, and a session claims what is kept.
+        /// The write is lost, and a session claims the kept messages.
         Claims,
         /// The write is done, and another message is kept.
         Keeps(Message),

@@ -1,5 +1,5 @@
-//! The ready-made kick-out node: clients connect by WebSocket or raw TCP, nodes tell each other by gRPC, and whichever store is
-//! configured arbitrates.
+//! The ready-made kick-out node. Clients connect by WebSocket or raw TCP, nodes call each other by
+//! gRPC, and the configured store decides which session holds an account.
 //!
 //! ```
 //! use std::time::Duration;
@@ -17,36 +17,48 @@
 //!
 //! distlock_gateway::install_metrics(); // before the store is opened
 //! # let store = Store::new(memory.lock(), memory.records());
-//! let gateway = Gateway::start(config, store).await?; // checks, binds, takes the node's lease, serves
-//! println!("{}", serde_json::to_string(gateway.ready()).unwrap()); // {"event":"ready","node":"n1","listen":"127.0.0.1:..",..}
+//! // It checks the configuration, binds, takes the node's lease, and serves.
+//! let gateway = Gateway::start(config, store).await?;
+//! // {"event":"ready","node":"n1","listen":"127.0.0.1:..",..}
+//! println!("{}", serde_json::to_string(gateway.ready()).unwrap());
 //! let mut events = gateway.events(); // one serialisable `Event` per transition
 //! # let shutdown = std::future::ready(());
-//! gateway.run(shutdown).await // serves until the future ends; then clients are told and the lease is given back
+//! // It serves until the future ends. Then it tells the clients, and gives the lease back.
+//! gateway.run(shutdown).await
 //! # }
-//! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+//! # let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+//! # runtime.unwrap().block_on(example()).unwrap();
 //! ```
 //!
-//! [`run`] does all of it in one call, with a closure for the announcement; [`Gateway::builder`]
-//! takes a store for messages, a check of accounts and one of messages of your own. What clients
-//! and nodes say to each other is in proto/README.md.
+//! [`run`] does all of it in one call, with a closure for the announcement. [`Gateway::builder`]
+//! takes a store for messages, a check of accounts and a check of messages. The protocols of
+//! clients and nodes are in proto/README.md.
 //!
 //! # Map
 //!
-//! `config` is the `[gateway]` table; `node` the listeners, the start and the end; `front` what
-//! clients see, over what `listen` accepts (`machine` is one connection from its first frame to its end, behind `ws` and `tcp`
-//! alike); `peer` what nodes ask of each other; `admin` the admin HTTP and `page` the live page
-//! beside it; `token` the login tokens; `inbox` the messages for accounts that are not logged in;
-//! `profiles` and `may_send` the services that are asked about each login and each message, and
-//! `web` how; `sender` the messages of the program's own servers.
+//! - `config` is the `[gateway]` table.
+//! - `node` starts a node, with its listeners, and ends it.
+//! - `listen` accepts connections. `front` serves clients over them, by WebSocket (`ws`) and raw
+//!   TCP (`tcp`): `connection` serves one from its first frame to its end, by `login`,
+//!   `session_connection` and `close`.
+//! - `peer` serves and makes calls between nodes.
+//! - `admin` is the admin HTTP, and `page` the live page beside it.
+//! - `token` holds the tokens of logins and of calls between nodes.
+//! - `inbox` keeps messages for accounts that are not logged in.
+//! - `services` asks web services about each login and each message.
+//! - `send_api` takes messages of the operator's own servers.
 //!
-//! # What holds
+//! # Promises
 //!
-//! - Nothing is asked of the store for a client that has not shown a good token, and such a client is sent away after a while.
-//! - A session that ends is told before its connection does: the notice has a place of its own and overtakes what is queued.
-//! - The client closes first; one that does not within the grace is cut off by a reset, so that nothing lingers on the server's
-//!   port.
-//! - Nodes call each other with a token for each call, signed by a key that they have in common; the admin HTTP needs a token.
-//! - What is beyond loopback speaks TLS, unless the configuration says that it need not.
+//! - Nothing is asked of the store for a client that has not shown a good token, and the connection
+//!   of such a client ends after a while.
+//! - A session that ends gets its notice before its connection closes: the notice has reserved room
+//!   and overtakes queued frames.
+//! - The client closes first. A client that stays beyond the grace gets a reset, so that nothing
+//!   lingers on the server's port.
+//! - Each call between nodes carries its own token, signed by a common key. The admin HTTP needs a
+//!   token.
+//! - A listener beyond loopback uses TLS, unless the configuration allows it without.
 
 mod admin;
 mod bearer;

@@ -1,4 +1,6 @@
 //! The recorder behind `/metrics`, one per process.
+//!
+//! It must never replace a recorder that the program installed itself.
 
 use std::sync::OnceLock;
 
@@ -15,8 +17,8 @@ static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
 
 /// Installs the process's metrics recorder, once; later calls do nothing.
 ///
-/// Call it before the store is opened: lockers take hold of their counters when they are built. A recorder that the program
-/// installed itself stays, and `/metrics` is then empty.
+/// Call it before the store is opened, because lockers get their counters when they are built. A
+/// recorder that the program installed itself stays, and `/metrics` is then empty.
 pub fn install_metrics() {
     handle();
 }
@@ -37,7 +39,7 @@ pub(crate) fn handle() -> PrometheusHandle {
         .clone()
 }
 
-/// Shows what the gateway counts beside the flow, from the start.
+/// Describes the gateway's own metrics, so that they appear from the start.
 pub(crate) fn describe() {
     for (name, help) in [
         (
@@ -86,7 +88,7 @@ pub(crate) fn describe() {
     metrics::gauge!("distlock_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
 }
 
-/// A client's message has come to its end.
+/// Counts a client's message by its outcome.
 pub(crate) fn count_message(outcome: &'static str) {
     metrics::counter!(MESSAGES, "outcome" => outcome).increment(1);
 }

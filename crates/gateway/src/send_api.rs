@@ -1,5 +1,6 @@
-//! Messages of the program's own servers, which need no session but a right of their own. Whoever
-//! has it can send, and nothing else.
+//! Messages of the operator's own servers, over HTTP and gRPC.
+//!
+//! Such a server needs no session, but the send token. That token must never allow anything else.
 
 use std::net::IpAddr;
 
@@ -15,15 +16,15 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct SendApi {
     pub(crate) front: FrontContext,
-    /// Nobody may send unless it is set.
+    /// The token of sending servers. No server may send unless it is set.
     pub(crate) bearer: Option<BearerToken>,
 }
 
-/// Why somebody may not send.
+/// The reason why a server may not send.
 pub(crate) enum SendDenied {
-    /// Nobody may.
+    /// The configuration has no token for it.
     Off,
-    /// The right was not shown.
+    /// The request does not show the token.
     NotShown,
 }
 
@@ -37,7 +38,7 @@ impl SendDenied {
 }
 
 impl SendApi {
-    /// Whether whoever asks with these headers may send.
+    /// Checks that a request with these headers may send.
     pub(crate) async fn authorise(
         &self,
         headers: &HeaderMap,

@@ -1,5 +1,8 @@
-//! Puts takeovers together from this node's events: the logins here that took an account over, and
-//! the sessions here that another node's login ended.
+//! Takeovers, put together from this node's events: logins here that took an account over, and
+//! sessions here that another node's login ended.
+//!
+//! It keeps a bounded number of them. It must never follow the events of a node whose page nobody
+//! opens.
 
 use std::{
     collections::VecDeque,
@@ -11,7 +14,8 @@ use serde::Serialize;
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 use uuid::Uuid;
 
-/// TakeoverTracker under way that are remembered; a login that never gets confirmed would stay for ever.
+/// Most takeovers in progress that are remembered. Without this bound, a login that is never
+/// confirmed would stay for ever.
 const MAX_PENDING: usize = 1024;
 /// The newest takeovers, which the page shows.
 const SHOWN: usize = 30;
@@ -19,9 +23,9 @@ const SHOWN: usize = 30;
 /// One takeover, as a node saw it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Takeover {
-    /// The kick that told the old session, the same on both nodes.
+    /// The kick that ended the old session; both nodes see the same id.
     pub(crate) kick_id: Uuid,
-    /// By the wall clock of the node that saw it.
+    /// The time by the wall clock of the node that saw it.
     pub(crate) at_ms: u64,
     pub(crate) seen_by: NodeId,
     pub(crate) uid: Uid,
@@ -29,13 +33,13 @@ pub(crate) struct Takeover {
     pub(crate) to_node: NodeId,
     pub(crate) from_device: Option<Device>,
     pub(crate) to_device: Option<Device>,
-    /// From the write that decided it until the newcomer was let in; as the old session's node saw
-    /// it, until it was told.
+    /// Time from the write that decided the takeover until the new session was confirmed; on the
+    /// old session's node, until that session got its notice.
     pub(crate) took_us: Option<u64>,
 }
 
-/// The newest takeovers that this node saw. It reads the events when it is asked, so a node of
-/// which nobody opens the page does nothing for it.
+/// The newest takeovers that this node saw. It reads the events only when it is asked, so it costs
+/// nothing on a node whose page nobody opens.
 #[derive(Clone)]
 pub(crate) struct RecentTakeovers {
     kick: KickOut,
@@ -57,7 +61,7 @@ impl RecentTakeovers {
         }
     }
 
-    /// The newest ones, oldest first, since it was asked for the first time.
+    /// The newest takeovers since the first call, oldest first.
     pub(crate) fn takeovers(&self) -> Vec<Takeover> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let RecentState {
@@ -69,7 +73,8 @@ impl RecentTakeovers {
         loop {
             match events.try_recv() {
                 Ok(event) => recent.extend(takeovers.observe(&event)),
-                // More happened since the last look than is kept: the older ones are not shown.
+                // More events happened since the last call than are kept. The older ones are not
+                // shown.
                 Err(TryRecvError::Lagged(_)) => {}
                 Err(TryRecvError::Empty | TryRecvError::Closed) => break,
             }
@@ -81,9 +86,9 @@ impl RecentTakeovers {
     }
 }
 
-/// The newest takeovers of a cluster, newest first, from what its nodes saw. Where both nodes of
-/// one saw it, the new session's node says when it was and how long it took, and the old session's
-/// node which device it was.
+/// The newest takeovers of all nodes, newest first, from the lists of the nodes. If both nodes saw
+/// a takeover, time and duration come from the new session's node, and the old device from the old
+/// session's node.
 pub(crate) fn merge(seen: Vec<Takeover>) -> Vec<Takeover> {
     let mut merged = Vec::<Takeover>::new();
     for takeover in seen {
@@ -134,7 +139,7 @@ impl TakeoverTracker {
                 });
                 None
             }
-            // Follows the grant that did it.
+            // A revocation follows the grant that caused it.
             Transition::Revoked => {
                 let pending = self.0.iter_mut().rev().find(|it| it.uid == *uid)?;
                 pending.from = event.session_node.clone().zip(event.kick_id);
@@ -147,7 +152,8 @@ impl TakeoverTracker {
                 None
             }
             Transition::KickReceived => {
-                // Its session was told just before, and another node's login was the reason.
+                // Its session got the notice just before, and the codes up to 2 mean that another
+                // login was the reason.
                 event.code.filter(|code| code.number() <= 2)?;
                 Some(Takeover {
                     kick_id: event.kick_id?,

@@ -1,5 +1,8 @@
-//! Who may use the admin HTTP and its page: whoever shows the admin token, or a pass that a browser
-//! got for it.
+//! Access to the admin HTTP and its page: by the admin token, or by a pass that a browser got for
+//! it.
+//!
+//! It keeps this invariant: orders need the token or both halves of a pass; the cookie alone only
+//! shows the page. It must never show the token or a pass in a log.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -13,12 +16,13 @@ use crate::{bearer::BearerToken, config::Secret};
 pub(crate) struct AdminAccess {
     bearer: BearerToken,
     passes: Passes,
-    /// The admin HTTP is served by TLS.
+    /// Whether the admin HTTP uses TLS.
     secure: bool,
 }
 
 impl AdminAccess {
-    /// For the token of the configuration; where there is none, with the one that it makes.
+    /// Uses the token of the configuration, or makes one if there is none. Returns the token that
+    /// it made.
     pub(crate) fn new(
         configured: Option<Secret>,
         clock: Arc<dyn Clock>,
@@ -49,7 +53,8 @@ impl AdminAccess {
         self.passes.allow_page(headers) || self.bearer.admits(headers, from).await
     }
 
-    /// A pass for a browser that shows the token: its cookie, and what its script keeps.
+    /// Makes a pass for a browser that shows the token. Returns the cookie, and the half for the
+    /// page's script.
     pub(crate) async fn sign_in(&self, token: &str, from: IpAddr) -> Option<(HeaderValue, Secret)> {
         if !self.bearer.is_right(token, from).await {
             return None;
@@ -58,7 +63,8 @@ impl AdminAccess {
         Some((self.cookie(cookie.expose(), PASS_LIFETIME)?, orders))
     }
 
-    /// Ends the pass that a request shows, and has its browser forget the cookie.
+    /// Ends the pass that a request shows. Returns a header that makes the browser forget the
+    /// cookie.
     pub(crate) fn sign_out(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         self.passes.end(headers);
         self.cookie("", Duration::ZERO)

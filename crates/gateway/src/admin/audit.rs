@@ -1,4 +1,4 @@
-//! The audit log over HTTP: who asks, and what is in it.
+//! The audit log over HTTP: the actor of a request, and the answer with the log's entries.
 
 use axum::{
     Json,
@@ -48,7 +48,7 @@ pub(super) struct Limit {
 #[derive(Serialize)]
 pub(super) struct AuditAnswer {
     entries: Vec<Entry>,
-    /// Records of which nothing is shown.
+    /// Records that cannot be read, so the answer shows nothing of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unreadable: Vec<String>,
 }

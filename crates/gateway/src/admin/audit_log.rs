@@ -1,4 +1,8 @@
-//! The audit log: what administrators did, on which node, and what came of it. The last entries of every node, in the store.
+//! The audit log: the orders of administrators, the node, and the result. The store keeps the last
+//! entries of every node.
+//!
+//! It keeps this invariant: an order that changed something is on record even if its sender did not
+//! wait for the answer. It must never overwrite a record that it cannot read.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -15,7 +19,7 @@ pub(super) const MAX_ENTRIES: usize = 200;
 const MAX_TEXT: usize = 512;
 const ROUNDS: u32 = 16;
 
-/// One thing an administrator did.
+/// One order of an administrator, with its result.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Entry {
     /// Wall clock of the node in milliseconds since 1970.
@@ -25,15 +29,15 @@ pub(super) struct Entry {
     target: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// Who, as they called themselves.
+    /// The name that the administrator gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     by: Option<String>,
-    /// From where.
+    /// The address of the request.
     from: String,
     result: String,
 }
 
-/// What an administrator asked for.
+/// The request of an administrator.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order<'a> {
     pub(super) action: &'a str,
@@ -56,10 +60,10 @@ impl<'a> Order<'a> {
     }
 }
 
-/// What came of an order.
+/// The effect of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Something changed, or that is not known.
+    /// Something changed, or the outcome is unknown.
     Changed,
     /// Nothing changed.
     Unchanged,
@@ -75,7 +79,7 @@ impl Effect {
     }
 }
 
-/// Who asks.
+/// The sender of a request.
 #[derive(Debug)]
 pub(super) struct Actor {
     pub(super) name: Option<String>,
@@ -98,9 +102,9 @@ impl AuditLog {
         }
     }
 
-    /// Writes an order to the log, and keeps it in the store unless it is known to have changed
-    /// nothing: such orders must not push out those that did. What was done is done: a store that
-    /// does not take the entry is reported in the log, with the entry.
+    /// Writes an order to the log. Keeps it in the store, too, unless it is known to have changed
+    /// nothing: such orders must not push out the others. A store that does not take the entry is
+    /// reported in the log, with the entry, because the order itself cannot be taken back.
     pub(super) async fn record(&self, actor: &Actor, order: Order<'_>, done: Effect, result: &str) {
         let Order {
             action,
@@ -147,7 +151,7 @@ impl AuditLog {
             };
             let mut value;
             loop {
-                // The new entry is on record in any case.
+                // The new entry is kept in any case.
                 let kept = entries.len() + 1;
                 value = written(entries.iter().chain([entry]))?;
                 if kept <= MAX_ENTRIES && value.len() <= MAX_VALUE_BYTES || entries.is_empty() {
@@ -201,9 +205,9 @@ impl AuditLog {
     }
 }
 
-/// The entry that goes when there is no room: the oldest of the order that was given most often,
-/// by action and then by target. Whoever repeats an order pushes out that order alone, and whoever
-/// bans many accounts pushes out no kick.
+/// The index of the entry to drop when there is no room. It is the oldest entry of the order that
+/// was given most often, counted by action and then by target. So a repeated order pushes out only
+/// itself, and many bans push out no kick.
 fn entry_to_drop(entries: &[Entry]) -> usize {
     let mut given = HashMap::<&str, usize>::new();
     let mut given_to = HashMap::<(&str, &str), usize>::new();
@@ -216,7 +220,7 @@ fn entry_to_drop(entries: &[Entry]) -> usize {
         (given[&*entry.action], to)
     };
     let newest_first = (0..entries.len()).rev();
-    // Of equals `max_by_key` takes the last one, which is the oldest here.
+    // Of equal ones `max_by_key` takes the last, which is the oldest here.
     let most_often = newest_first.max_by_key(|at| often(&entries[*at]));
     most_often.unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What the handlers of the admin HTTP need.
+//! The parts of a node that the handlers of the admin HTTP need.
 
 use distlock_core::Locker;
 use distlock_kickout::KickOut;

@@ -1,4 +1,7 @@
-//! Bodies, queries and errors of the admin HTTP, and whose request it is.
+//! Bodies, queries, errors and client addresses of the admin HTTP.
+//!
+//! It keeps this invariant: every error is answered in JSON. It must never accept a body that is
+//! not declared as JSON.
 
 use std::net::IpAddr;
 
@@ -23,7 +26,8 @@ pub(crate) fn client_ip(request: &Request) -> IpAddr {
     connection.map_or(IpAddr::from([0; 4]), |connection| connection.0.peer().ip())
 }
 
-/// Whoever may ask keeps the connection: strangers have theirs for a short time.
+/// Lets an authorised caller keep its connection. A connection without this mark ends after a short
+/// time.
 pub(crate) fn mark_logged_in(request: &Request) {
     if let Some(ConnectInfo(connection)) =
         request.extensions().get::<ConnectInfo<ConnectionHandle>>()
@@ -36,8 +40,8 @@ pub(crate) fn http_error(code: StatusCode, why: &str) -> HttpError {
     HttpError::Http(code, why.to_owned())
 }
 
-/// A JSON body; what is wrong with it is said in JSON too. It must be declared as JSON, which keeps web pages of other origins
-/// from sending one.
+/// A JSON body, with errors in JSON as well. The request must declare it as JSON, because a web
+/// page of another origin cannot do that without permission.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
@@ -51,7 +55,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// The query, with the same kind of answer.
+/// The query, with errors in JSON as well.
 pub(crate) struct QueryParams<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T> {
@@ -65,7 +69,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T>
     }
 }
 
-/// A reason that people are shown.
+/// Checks a reason that is shown to people.
 pub(super) fn check_reason(reason: Option<&str>) -> Result<Option<&str>, Error> {
     if let Some(reason) = reason {
         let problem = if reason.len() > MAX_REASON {

@@ -1,4 +1,5 @@
-//! The admin HTTP: health, metrics, looking at accounts and nodes, ending sessions, bans, draining, and a log of all that.
+//! The admin HTTP: health, metrics, accounts and nodes, kicks, bans, draining, and a log of all
+//! orders.
 
 mod access;
 mod audit;

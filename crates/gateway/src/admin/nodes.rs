@@ -1,4 +1,4 @@
-//! Nodes: which there are, draining this one, and locks that must be freed by hand.
+//! Orders about nodes: listing them, draining this one, and freeing a lock by hand.
 
 use axum::{Json, extract::State};
 use distlock_core::{Error, ErrorKind, FencingToken, Forced};

@@ -1,9 +1,10 @@
 //! The passes of browsers that are signed in to this node's page.
 //!
 //! A pass has two halves. The cookie opens the page; a browser sends it to every port of the host,
-//! so it must open nothing else. The other half stays with the page's own script, which sends it in
-//! a header: both together are as good as the admin token. A node keeps the passes in memory, so
-//! they end with `Sign out`, with their time, and with the node.
+//! so it must open nothing else. The page's own script keeps the other half and sends it in a
+//! header: both together are as good as the admin token. A node keeps the passes in memory, so they
+//! end with `Sign out`, at their expiry, and with the node. A pass must never be valid after any of
+//! these.
 
 use std::{
     collections::VecDeque,
@@ -16,12 +17,13 @@ use distlock_core::{Clock, Moment};
 
 use crate::config::Secret;
 
-/// How long a pass is good.
+/// Time for which a pass is valid.
 pub(super) const PASS_LIFETIME: Duration = Duration::from_secs(12 * 3600);
 pub(super) const COOKIE: &str = "distlock_admin";
 /// The header with the half that the script keeps.
 const ORDERS: &str = "x-distlock-pass";
-/// Passes that are kept; the oldest goes first. Only those who have the admin token make new ones.
+/// Passes that are kept; the oldest one is dropped first. Only holders of the admin token can make
+/// new ones.
 const MOST: usize = 1024;
 
 struct Pass {
@@ -44,7 +46,7 @@ impl Passes {
         }
     }
 
-    /// A new pass: its cookie, and the half that the script keeps.
+    /// Makes a pass. Returns its cookie, and the half that the script keeps.
     pub(super) fn make(&self) -> (Secret, Secret) {
         let (cookie, orders) = (Secret::random(), Secret::random());
         let pass = Pass {
@@ -61,7 +63,7 @@ impl Passes {
         (cookie, orders)
     }
 
-    /// Whether a request shows the cookie of a pass that is good.
+    /// Whether a request shows the cookie of a valid pass.
     pub(super) fn allow_page(&self, headers: &HeaderMap) -> bool {
         let Some(cookie) = cookie(headers) else {
             return false;
@@ -69,7 +71,7 @@ impl Passes {
         self.with_valid(|passes| passes.iter().any(|it| it.cookie.matches(cookie)))
     }
 
-    /// Whether a request shows both halves of a pass that is good.
+    /// Whether a request shows both halves of a valid pass.
     pub(super) fn allow_orders(&self, headers: &HeaderMap) -> bool {
         let orders = headers.get(ORDERS).and_then(|value| value.to_str().ok());
         let Some((cookie, orders)) = cookie(headers).zip(orders) else {
@@ -88,7 +90,7 @@ impl Passes {
         }
     }
 
-    /// Works on the passes that are good now.
+    /// Runs `work` on the passes that are valid now.
     fn with_valid<T>(&self, work: impl FnOnce(&mut VecDeque<Pass>) -> T) -> T {
         let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();

@@ -1,4 +1,6 @@
-//! Servers that send messages: `POST /v1/send`.
+//! Messages of servers over HTTP: `POST /v1/send`.
+//!
+//! It checks the send token before it reads the body. It must never accept the admin token instead.
 
 use axum::{
     Json, Router,
@@ -44,7 +46,7 @@ struct SendAnswer {
     devices: Vec<DeviceOutcome>,
 }
 
-/// Looked at before anything is read.
+/// The check comes before anything of the body is read.
 async fn authorise(State(sender): State<SendApi>, request: Request, next: Next) -> Response {
     let right = sender.authorise(request.headers(), client_ip(&request));
     if let Err(no) = right.await {

@@ -1,4 +1,8 @@
-//! The admin HTTP: health, metrics, looking at accounts and nodes, ending sessions, bans, draining, and a log of all that.
+//! The server of the admin HTTP, with its routes.
+//!
+//! It keeps this invariant: an order that has begun is completed and recorded, even if its sender
+//! leaves. It must never answer a route other than `/healthz` without the admin token, the send
+//! token or a pass.
 
 use axum::{
     Router,
@@ -71,7 +75,8 @@ pub(crate) async fn serve_admin(
     orders.wait().await;
 }
 
-/// Carries an order out, and puts it on record, on its own: who gave it may not wait for the answer.
+/// Runs an order in a task of its own, with its audit entry, because the sender may leave before
+/// the answer.
 async fn run_to_completion(
     State(orders): State<TaskTracker>,
     request: Request,
@@ -133,11 +138,11 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// Asks, keeps the connection, and answers how the answer begins. Empty = the connection was ended.
+    /// Sends a request and keeps the connection. Returns the first characters of the answer; they
+    /// are empty if the connection ended.
     async fn asks(stream: &mut TcpStream, path: &str, token: &str) -> String {
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nhost: n1\r\nauthorization: Bearer {token}\r\n\r\n"
-        );
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: n1\r\nauthorization: Bearer {token}\r\n\r\n");
         let mut buffer = vec![0; 64 * 1024];
         let read = async {
             stream.write_all(request.as_bytes()).await?;
@@ -199,13 +204,13 @@ mod tests {
         assert_eq!(answer, "HTTP/1.1 200");
         let mut stranger = TcpStream::connect(address).await.unwrap();
         assert_eq!(asks(&mut stranger, "/", "guess").await, "HTTP/1.1 401");
-        // Connecting may find the end already.
+        // The connect may already see the end.
         if let Ok(mut refused) = TcpStream::connect(address).await {
             assert_eq!(asks(&mut refused, "/healthz", "").await, "");
         }
         clock.advance(limit);
         let mut rest = Vec::new();
-        // An end by a reset is one as well.
+        // A reset ends the connection as well.
         let _ = timeout(LONG, stranger.read_to_end(&mut rest))
             .await
             .unwrap();

@@ -1,4 +1,4 @@
-//! Accounts and their sessions: looking, ending, banning.
+//! Orders about accounts and their sessions: looking up, kicking, banning.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::{
     http::{HttpError, JsonBody, QueryParams, check_reason},
 };
 
-/// RevocationsAnswer shown unless the request says otherwise.
+/// Entries of a list, unless the request names another limit.
 const SHOWN: usize = 1000;
 
 pub(super) async fn user(
@@ -196,12 +196,12 @@ pub(super) struct OnlineQuery {
 #[derive(Serialize)]
 pub(super) struct OnlineAnswer {
     sessions: Vec<Found>,
-    /// What `after` has to be for the next page; not there on the last one.
+    /// The value of `after` for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<Uid>,
 }
 
-/// Who is logged in, on all nodes, account by account.
+/// The sessions of all nodes, account by account.
 pub(super) async fn online(
     State(admin): State<AdminContext>,
     QueryParams(page): QueryParams<OnlineQuery>,
@@ -211,7 +211,7 @@ pub(super) async fn online(
     Ok(Json(OnlineAnswer { sessions, next }))
 }
 
-/// What became of sessions, each summary once.
+/// The results of a kick in words, each session counted once.
 fn summary(kicked: &[Kicked]) -> String {
     let failed = kicked.iter().filter(|it| it.error.is_some()).count();
     let ended = kicked.iter().filter(|it| it.gone).count();

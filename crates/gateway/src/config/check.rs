@@ -1,4 +1,7 @@
 //! The limits of every key, checked once before anything is bound.
+//!
+//! It keeps this invariant: each error names the key, the limit and the value. It must never show a
+//! secret.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -8,13 +11,14 @@ use distlock_kickout::NodeId;
 use super::{GatewayConfig, Secret, error::PREFIX, invalid};
 use crate::services::MAX_MAY_SEND;
 
-/// A token as requests carry it.
+/// A token, checked to fit into the header of a request.
 fn bearer<'a>(key: &str, token: Option<&'a Secret>) -> Result<Option<&'a str>> {
     let Some(token) = token.map(Secret::expose) else {
         return Ok(None);
     };
     let is_plain = token.bytes().all(|byte| (b' '..=b'~').contains(&byte));
-    // As a file's last line end may stand in a variable: a server cuts off what surrounds a header.
+    // A value from a file may end with a line break. Servers cut off the white space around a
+    // header, so such a token would never match.
     if is_plain && token.trim() == token {
         return Ok(Some(token));
     }
@@ -28,7 +32,8 @@ impl GatewayConfig {
     /// Checks every key against its limits.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig), naming the key, the limit and the value.
+    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig), naming the key, the
+    /// limit and the value.
     pub fn validate(&self) -> Result<()> {
         if self.node.is_empty() {
             return Err(invalid(
@@ -54,7 +59,7 @@ impl GatewayConfig {
             }
         }
         self.tls_files()?;
-        // Names are looked up when they are bound, and looked at then.
+        // Host names are resolved when they are bound, and their addresses are checked then.
         for (key, address) in [
             ("listen", Some(&self.listen)),
             ("tcp_listen", self.tcp_listen.as_ref()),
@@ -150,15 +155,17 @@ impl GatewayConfig {
         Ok(())
     }
 
-    /// The `admin_token` as requests carry it.
+    /// The `admin_token`, as requests carry it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) when no request could: it would be nobody's.
+    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) when no request could
+    /// carry it.
     pub fn admin_bearer(&self) -> Result<Option<&str>> {
         bearer("admin_token", self.admin_token.as_ref())
     }
 
-    /// A token that the node makes is good where who reads its output is who uses it.
+    /// A token that the node makes is enough on loopback, where the reader of the node's output is
+    /// its user.
     pub(crate) fn check_admin(&self, listen: SocketAddr) -> Result<()> {
         if listen.ip().is_loopback() || self.admin_token.is_some() {
             return Ok(());
@@ -169,7 +176,7 @@ impl GatewayConfig {
         ))
     }
 
-    /// Other nodes need an address of this one.
+    /// Checks that other nodes get an address of this one.
     pub(crate) fn check_peer(&self, listen: SocketAddr) -> Result<()> {
         if !listen.ip().is_unspecified() || self.peer_advertise.is_some() {
             return Ok(());
@@ -180,8 +187,10 @@ impl GatewayConfig {
         ))
     }
 
-    /// The key that an error is about, if it is about one: of [`set`](Self::set), [`validate`](Self::validate), or
-    /// [`Gateway::start`](crate::Gateway::start). Whoever knows where that key was written can say so.
+    /// The key that an error is about, if it is about one. The error may come from
+    /// [`set`](Self::set), [`validate`](Self::validate), or
+    /// [`Gateway::start`](crate::Gateway::start). A caller that knows the origin of that key can
+    /// name it.
     #[must_use]
     pub fn key_of(error: &Error) -> Option<&'static str> {
         let (key, _) = error.message().strip_prefix(PREFIX)?.split_once(' ')?;

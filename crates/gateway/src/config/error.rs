@@ -2,7 +2,7 @@
 
 use distlock_core::{Error, ErrorKind};
 
-/// What every error about a key begins with, directly before the key.
+/// The beginning of every error about a key, directly before the key.
 pub(super) const PREFIX: &str = "gateway.";
 
 pub(crate) fn invalid(key: &str, problem: &str) -> Error {

@@ -1,4 +1,6 @@
-//! Every key of the table, with its line of help, its default, and how it is read from text.
+//! Every key of the table, with its line of help, its default, and the way to read it from text.
+//!
+//! It keeps this invariant: each key in `KEYS` can be set from text.
 
 use std::{fmt, time::Duration};
 
@@ -147,7 +149,8 @@ impl GatewayConfig {
     /// Sets one key from text, as a flag or an environment variable gives it.
     ///
     /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for an unknown key and for a text that is no value of this key.
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for an unknown key, and for a
+    /// text that is no value of this key.
     pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
         let text = || value.to_owned();
         match key {
@@ -199,7 +202,7 @@ impl GatewayConfig {
         Ok(())
     }
 
-    /// The default of a key, as [`set`](Self::set) reads it; `None` for one that has none.
+    /// The default of a key, as [`set`](Self::set) reads it; `None` for a key without a default.
     #[must_use]
     pub fn default_of(key: &str) -> Option<String> {
         let mut config = Self::default();
@@ -273,7 +276,7 @@ fn yes_or_no(key: &str, value: &str) -> Result<bool> {
     })
 }
 
-/// A choice as it is written.
+/// A choice as the configuration spells it.
 fn lower_case(choice: impl fmt::Debug) -> String {
     format!("{choice:?}").to_lowercase()
 }

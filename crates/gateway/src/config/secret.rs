@@ -1,4 +1,6 @@
-//! What is never shown.
+//! Secrets of the configuration.
+//!
+//! It must never show one, and never compare one in a time that depends on its content.
 
 use std::fmt;
 
@@ -7,7 +9,7 @@ use serde::Deserialize;
 use sha2::Sha256;
 use uuid::Uuid;
 
-/// A secret from the configuration: never shown.
+/// A secret from the configuration. Its debug form hides it.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -18,7 +20,7 @@ impl Secret {
         Self(secret.into())
     }
 
-    /// A secret that nobody knows yet: two random UUIDs have 244 random bits.
+    /// Makes a new secret: two random UUIDs have 244 random bits.
     pub(crate) fn random() -> Self {
         let (one, two) = (Uuid::new_v4().simple(), Uuid::new_v4().simple());
         Self::new(format!("{one}{two}"))
@@ -29,7 +31,7 @@ impl Secret {
         same(self.0.as_bytes(), other.as_bytes())
     }
 
-    /// The secret itself, for sending it where it belongs.
+    /// The secret itself, for its intended receiver.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

@@ -1,4 +1,7 @@
-//! What the configuration says of a web service that a node asks.
+//! Settings of a web service that a node asks.
+//!
+//! It must never show the path or the token of the service in an error, because either may hold a
+//! key.
 
 use std::time::Duration;
 
@@ -7,7 +10,7 @@ use distlock_core::Result;
 
 use super::{Secret, invalid};
 
-/// Each with the key that sets it.
+/// The settings, each with the key that sets it.
 pub(crate) struct ServiceSettings<'a> {
     pub(crate) url: (&'static str, Option<&'a Secret>),
     pub(crate) token: (&'static str, Option<&'a Secret>),
@@ -15,7 +18,8 @@ pub(crate) struct ServiceSettings<'a> {
 }
 
 impl ServiceSettings<'_> {
-    /// Where the service is, and the header that tells it who asks; `None` where no service is set.
+    /// The address of the service, and the header that authorises the node; `None` where no service
+    /// is set.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for an address or a
@@ -31,14 +35,14 @@ impl ServiceSettings<'_> {
 
 fn address(key: &str, url: &str) -> Result<Uri> {
     if url.contains('@') {
-        // Not shown: it may hold a password.
+        // The address may hold a password, so it is not shown.
         return Err(invalid(
             key,
             "has a user or password in it: give the service's secret as its bearer token",
         ));
     }
     let parsed = url.parse::<Uri>().unwrap_or_default();
-    // Only its beginning is shown: some put a key behind it.
+    // Only its beginning is shown, because the path may hold a key.
     let problem = match (parsed.scheme_str(), parsed.authority()) {
         (Some("http" | "https"), Some(_)) => return Ok(parsed),
         (Some(scheme), Some(at)) => format!("begins with \"{scheme}://{at}\""),

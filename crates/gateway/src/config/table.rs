@@ -1,4 +1,4 @@
-//! The `[gateway]` table.
+//! The `[gateway]` table, with its defaults.
 
 use std::time::Duration;
 
@@ -9,65 +9,68 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use super::{ClientAddress, PeerAuth, Secret, ServiceSettings, invalid};
 use crate::token::TokenKey;
 
-/// Everything a gateway node is told. Every key has a default except `node` and `token_key`.
+/// All settings of a gateway node. Every key has a default except `node` and `token_key`.
 ///
-/// It reads from TOML (unknown keys are refused), and [`set`](Self::set) sets one key from text, for flags and environment
-/// variables. [`validate`](Self::validate) is called by [`Gateway::start`](crate::Gateway::start).
+/// It reads from TOML and refuses unknown keys. [`set`](Self::set) sets one key from text, for
+/// flags and environment variables. [`Gateway::start`](crate::Gateway::start) calls
+/// [`validate`](Self::validate).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct GatewayConfig {
     /// This node's name, unique among the nodes of one store: 1 to 64 of `A-Z a-z 0-9 . _ -`.
     pub node: String,
-    /// Where WebSocket clients connect.
+    /// The address for WebSocket clients.
     pub listen: String,
-    /// Where raw TCP clients connect; nowhere unless set.
+    /// The address for raw TCP clients; there is none unless set.
     pub tcp_listen: Option<String>,
-    /// Where other nodes reach this one.
+    /// The address for other nodes.
     pub peer_listen: String,
-    /// The address other nodes are told; `peer_listen` as it was bound unless set.
+    /// The address that other nodes call; `peer_listen` as it was bound unless set.
     pub peer_advertise: Option<String>,
-    /// Where the admin HTTP listens.
+    /// The address of the admin HTTP.
     pub admin_listen: String,
-    /// Certificate chain (PEM file) towards clients and administrators; they come without TLS unless
+    /// Certificate chain (PEM file) for clients and administrators; they connect without TLS unless
     /// it is set.
     pub tls_cert: Option<String>,
     /// The private key of `tls_cert` (PEM file).
     pub tls_key: Option<String>,
-    /// The certificates (PEM file) by which nodes check one another's. Turns on TLS between nodes.
+    /// The CA certificates (PEM file) by which nodes check each other. It turns on TLS between
+    /// nodes.
     pub peer_tls_ca: Option<String>,
-    /// Certificate chain (PEM file) towards other nodes; `tls_cert` unless set.
+    /// Certificate chain (PEM file) for other nodes; `tls_cert` unless set.
     pub peer_tls_cert: Option<String>,
     /// The private key of `peer_tls_cert` (PEM file).
     pub peer_tls_key: Option<String>,
-    /// Whether who connects to `peer_listen` has to show a certificate, too.
+    /// Whether a caller of `peer_listen` has to show a certificate, too.
     pub peer_tls_auth: PeerAuth,
     /// The name in the certificates of other nodes; the host of their address unless set.
     pub peer_tls_name: Option<String>,
-    /// Listen beyond loopback without TLS.
+    /// Allows listening beyond loopback without TLS.
     pub insecure_listen: bool,
-    /// Where the address of a client comes from.
+    /// The source of a client's address.
     pub client_address: ClientAddress,
-    /// The bearer token of the admin HTTP: required when `admin_listen` is not a loopback address;
-    /// on loopback the node makes one at each start unless it is set.
+    /// The bearer token of the admin HTTP. It is required when `admin_listen` is not a loopback
+    /// address; on loopback the node makes one at each start unless it is set.
     pub admin_token: Option<Secret>,
-    /// The bearer token of servers that send messages by `POST /v1/send`, which nobody may unless
+    /// The bearer token of servers that send messages by `POST /v1/send`. No server may send unless
     /// it is set.
     pub send_token: Option<Secret>,
-    /// How many sessions an account may have.
+    /// The number of sessions that an account may have.
     pub policy: PolicyName,
-    /// What happens to a login beyond that.
+    /// The treatment of a login beyond that number.
     pub on_exceed: OnExceed,
     /// The classes of devices that clients may name under a policy that counts by class, separated
-    /// by commas. One whose token names its class has that class, whichever it is.
+    /// by commas. A device whose token names its class has that class, whether it is listed or not.
     pub classes: String,
-    /// When a login is answered while an older session could not be told yet.
+    /// The time of a login's answer while an older session is not confirmed to have ended.
     pub confirm: Confirm,
-    /// How a message finds its session.
+    /// The way from a message to its session.
     pub route: RouteMode,
     /// The key that signs login tokens: at least 32 bytes, the same on every node.
     pub token_key: Option<Secret>,
-    /// A key that is accepted too and never signs, while one key takes the place of the other; none unless set.
+    /// A second key that is accepted and never signs, for the time in which one key replaces the
+    /// other; none unless set.
     pub token_key_also: Option<Secret>,
     /// TTL of the account's lock.
     #[serde(deserialize_with = "duration")]
@@ -75,13 +78,13 @@ pub struct GatewayConfig {
     /// Longest wait for the account's lock.
     #[serde(deserialize_with = "duration")]
     pub lock_wait: Duration,
-    /// Time for telling the older sessions before a login is answered.
+    /// Time for ending the older sessions before a login is answered.
     #[serde(deserialize_with = "duration")]
     pub kick_budget: Duration,
     /// TTL of this node's own lease.
     #[serde(deserialize_with = "duration")]
     pub node_lease: Duration,
-    /// Time a client has to leave before it is cut off.
+    /// Time a client has to leave before its connection is reset.
     #[serde(deserialize_with = "duration")]
     pub grace: Duration,
     /// Period of the sweeper.
@@ -107,7 +110,7 @@ pub struct GatewayConfig {
     pub login_rate: usize,
     /// Logins of one account on this node at once, after a quiet time.
     pub login_burst: usize,
-    /// Most logins under way on this node at one time.
+    /// Most logins in progress on this node at one time.
     pub max_logins: usize,
     /// Messages of one account per second on this node, in the long run; 0 = no bound.
     pub send_rate: usize,
@@ -118,19 +121,20 @@ pub struct GatewayConfig {
     pub pair_rate: usize,
     /// Messages of one account to another one on this node at once, after a quiet time.
     pub pair_burst: usize,
-    /// The web service that is asked about each login before it may go on; none unless set. Not shown, since it may hold a key.
+    /// The web service that checks each login before it goes on; none unless set. It is never
+    /// shown, because it may hold a key.
     pub profile_url: Option<Secret>,
-    /// The bearer token that it is asked with.
+    /// The bearer token for that service.
     pub profile_token: Option<Secret>,
-    /// Longest wait for its answer.
+    /// Longest wait for that service's answer.
     #[serde(deserialize_with = "duration")]
     pub profile_timeout: Duration,
-    /// The web service that is asked about each message of a client before it goes anywhere; none
-    /// unless set. Not shown, since it may hold a key.
+    /// The web service that checks each message of a client before it goes anywhere; none unless
+    /// set. It is never shown, because it may hold a key.
     pub may_send_url: Option<Secret>,
-    /// The bearer token that it is asked with.
+    /// The bearer token for that service.
     pub may_send_token: Option<Secret>,
-    /// Longest wait for its answer.
+    /// Longest wait for that service's answer.
     #[serde(deserialize_with = "duration")]
     pub may_send_timeout: Duration,
 }
@@ -194,10 +198,11 @@ impl Default for GatewayConfig {
 }
 
 impl GatewayConfig {
-    /// The key that signs, with the one that is accepted too.
+    /// The key that signs, with the second one that is accepted.
     ///
     /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) when none signs, and when one is shorter than 32 bytes or both are the same.
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) when there is no signing key,
+    /// when a key is shorter than 32 bytes, and when both keys are the same.
     pub fn key(&self) -> Result<TokenKey> {
         let secret = self.token_key.as_ref().ok_or_else(|| {
             invalid(
@@ -209,7 +214,8 @@ impl GatewayConfig {
         let Some(also) = &self.token_key_also else {
             return Ok(key);
         };
-        // Whoever gives the same twice believes that two are accepted: the other one was lost on the way.
+        // Two equal keys are a mistake: the operator believes that two keys are accepted, but the
+        // other one is missing.
         if also.matches(secret.expose()) {
             return Err(invalid(
                 "token_key_also",
@@ -242,7 +248,7 @@ impl GatewayConfig {
         Ok(by_class.then_some(classes))
     }
 
-    /// The service that is asked about each login.
+    /// The service that checks each login.
     pub(crate) const fn profile_service(&self) -> ServiceSettings<'_> {
         ServiceSettings {
             url: ("profile_url", self.profile_url.as_ref()),
@@ -251,7 +257,7 @@ impl GatewayConfig {
         }
     }
 
-    /// The service that is asked about each message.
+    /// The service that checks each message.
     pub(crate) const fn may_send_service(&self) -> ServiceSettings<'_> {
         ServiceSettings {
             url: ("may_send_url", self.may_send_url.as_ref()),

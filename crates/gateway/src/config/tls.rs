@@ -1,4 +1,6 @@
 //! Checks of the keys about TLS.
+//!
+//! It must never allow a listener beyond loopback without TLS, unless the configuration says so.
 
 use std::net::SocketAddr;
 
@@ -7,9 +9,11 @@ use distlock_core::Result;
 use super::{GatewayConfig, PeerAuth, TlsFiles, invalid};
 
 impl GatewayConfig {
+    /// The files of the certificates and keys.
+    ///
     /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for half a pair, and for keys that
-    /// mean nothing without another one.
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for half a pair, and for keys
+    /// that have no meaning without another one.
     pub(crate) fn tls_files(&self) -> Result<TlsFiles> {
         let pair = |cert_key, cert: &Option<String>, key_key, key: &Option<String>| {
             let lacks = |set, other| {
@@ -51,7 +55,8 @@ impl GatewayConfig {
         })
     }
 
-    /// What is not on loopback is for others to read and change on the way.
+    /// Refuses an address beyond loopback without TLS: on a network others could read and change
+    /// the bytes.
     pub(crate) fn check_listen(&self, key: &str, address: SocketAddr) -> Result<()> {
         let (secured, by) = if key == "peer_listen" {
             (self.peer_tls_ca.is_some(), "peer_tls_ca")

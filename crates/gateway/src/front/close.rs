@@ -1,4 +1,8 @@
 //! The end of a connection that has a session.
+//!
+//! It keeps this order: the notice goes out first, then the client gets the grace to close, and a
+//! reset comes last. It must never close a connection while its notice waits unwritten and the
+//! grace lasts.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,18 +17,18 @@ use super::{
     session_connection::{EndReason, SessionConnection, next},
 };
 
-/// Time for the last words of a connection to get on the wire before it is reset.
+/// Time for the last frame of a connection to reach the wire before the reset.
 pub(super) const LAST_FRAME_TIME: Duration = Duration::from_millis(100);
 
 impl<R: FrameReader> SessionConnection<R> {
-    /// Holds the connected and ends it. Answers whether the client closed the connection first.
+    /// Serves the connection and ends it. Returns whether the client closed the connection first.
     pub(super) async fn run<W: FrameWriter>(&mut self, writer: W) -> bool {
         let inbox = Arc::clone(&self.front.inbox);
         let (outbox, writing) = Outbox::open(writer, Arc::clone(&self.session), inbox);
         let writing = AbortOnDropHandle::new(tokio::spawn(writing));
         let ending = self.serve_requests(&outbox).await;
-        // On its own: neither does the directory wait for the client's leave-taking, nor the end of the connection for a store
-        // that does not answer.
+        // The logout runs in a task of its own. So the directory does not wait until the client has
+        // left, and the connection does not stay open for a store that does not answer.
         let session = Arc::clone(&self.session);
         self.front.connections.spawn(async move {
             session.logout().await;
@@ -34,7 +38,8 @@ impl<R: FrameReader> SessionConnection<R> {
         clean
     }
 
-    /// Takes leave: what is to be said goes out before anything is closed, and the client gets the time to close first.
+    /// Ends the connection: the last frame is written before anything closes, and the client gets
+    /// the grace to close first.
     pub(super) async fn close(&mut self, outbox: &Outbox, ending: EndReason) -> bool {
         let (code, reason) = match &ending {
             EndReason::Gone => return true,
@@ -60,7 +65,7 @@ impl<R: FrameReader> SessionConnection<R> {
         let mut patient = !matches!(ending, EndReason::Broken(..));
         while patient {
             let left = until.since(self.front.clock.now());
-            // Also for a client that always has something to say.
+            // This check also ends the wait for a client that never stops sending.
             if left.is_zero() {
                 break;
             }
@@ -89,8 +94,9 @@ impl<R: FrameReader> SessionConnection<R> {
         self.cut_off(outbox, until, code, reason).await
     }
 
-    /// Ends the connection of a client that stays or cannot be parse_incoming. What was said to it last has the time until `until`
-    /// to be written, because a reset throws away what still waits here, and then a moment to arrive.
+    /// Ends the connection of a client that stays, or that sends no frames of this protocol. The
+    /// last frame may be written until `until`, because a reset discards bytes that still wait
+    /// here. After that it gets a moment to arrive.
     async fn cut_off(
         &mut self,
         outbox: &Outbox,
@@ -106,7 +112,8 @@ impl<R: FrameReader> SessionConnection<R> {
             front.within(left, outbox.over()).await;
             front.clock.sleep(LAST_FRAME_TIME).await;
         };
-        // It is heard meanwhile: a client may read only when it has sent everything.
+        // Reading goes on meanwhile, because some clients read only after they have sent
+        // everything.
         let answered = async {
             let closed = loop {
                 match reader.next().await {
@@ -128,8 +135,8 @@ impl<R: FrameReader> SessionConnection<R> {
         closed
     }
 
-    /// Both sides have said that they close (the library answers a closing frame by itself): the connection is only to be
-    /// taken down, by the client if it does so at once.
+    /// Handles the time after both closing frames; the library answers a closing frame by itself.
+    /// Only the TCP connection is left, and the client may end it first if it does so at once.
     async fn after_closing(&mut self) -> bool {
         let front = self.front.clone();
         front
@@ -159,7 +166,7 @@ mod tests {
     };
     use crate::inbox::RecordsInbox;
 
-    /// A client that sends this, and stays.
+    /// A client that sends these frames, and then stays.
     struct SendingClient(VecDeque<Incoming>);
 
     #[async_trait]
@@ -172,7 +179,7 @@ mod tests {
         }
     }
 
-    /// A client that reads, and takes its time.
+    /// A client that reads slowly.
     struct SlowClient(ReadingClient);
 
     #[async_trait]
@@ -195,7 +202,7 @@ mod tests {
         for (code, wanted) in [(None, "error"), (Some(Code::Superseded), "offline")] {
             let anna = Uid::new("anna").unwrap();
             let session = Arc::new(admitted(&kick, &anna).await);
-            let mut connected = SessionConnection {
+            let mut session_connection = SessionConnection {
                 early: VecDeque::new(),
                 session: Arc::clone(&session),
                 version: 1,
@@ -206,7 +213,7 @@ mod tests {
                 session.end(code);
             }
             let (client, read) = ReadingClient::up_to(9);
-            let held = timeout(LONG, connected.run(SlowClient(client))).await;
+            let held = timeout(LONG, session_connection.run(SlowClient(client))).await;
             assert!(!held.unwrap(), "it stayed");
             let read = read.borrow();
             let last: serde_json::Value = serde_json::from_str(&read[0].json).unwrap();

@@ -1,8 +1,8 @@
-//! Close codes of a WebSocket for what is not about a session.
+//! Close codes of a WebSocket for errors that concern no session.
 
 use super::frames::ErrorCode;
 
-/// Close codes of RFC 6455 for what is not about a session.
+/// Close codes of RFC 6455.
 pub(super) const NORMAL: u16 = 1000;
 pub(super) const POLICY_VIOLATION: u16 = 1008;
 const TOO_BIG: u16 = 1009;

@@ -1,4 +1,7 @@
-//! One connection from its first frame to its end: the same for every front.
+//! One connection from its first frame to its end, the same for every front.
+//!
+//! It keeps this order: one login, then the session, then the end. It must never let a connection
+//! reach a session without a confirmed login.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -20,7 +23,8 @@ pub(crate) async fn serve<R: FrameReader, W: FrameWriter>(
     let handle = connection.clone();
     let cut = async move {
         cut.cancelled().await;
-        // Here, because the connection is dropped with the other branch.
+        // The reset must be set in this branch, because the select drops the connection with the
+        // other one.
         handle.abort_on_drop();
     };
     tokio::select! {
@@ -47,11 +51,12 @@ async fn converse<R: FrameReader, W: FrameWriter>(
                     if writer.send(&failure.frame).await.is_ok()
                         && writer.close(failure.code, failure.reason).await.is_ok()
                     {
-                        // The client's own closing, if it comes at once.
+                        // This waits for the client's own close, if it comes at once.
                         while !matches!(reader.next().await, Incoming::Gone) {}
                     }
                 };
-                // A reset throws away what is on its way.
+                // A reset discards bytes on their way, so the client gets time to read the frame
+                // first.
                 let patience = if failure.known {
                     front.grace
                 } else {
@@ -63,17 +68,18 @@ async fn converse<R: FrameReader, W: FrameWriter>(
         }
     };
     connection.mark_logged_in();
-    let mut connected = SessionConnection {
+    let mut session_connection = SessionConnection {
         session: Arc::new(session),
         version,
         front,
         reader,
         early,
     };
-    let clean = connected.run(writer).await;
+    let clean = session_connection.run(writer).await;
     if !clean {
         connection.abort_on_drop();
     }
-    // Only now: its half of the connection may be the last one.
-    drop(connected);
+    // It must be dropped last: its half of the connection may be the last one, and that drop ends
+    // the connection.
+    drop(session_connection);
 }

@@ -1,4 +1,4 @@
-//! What the fronts need to serve connections.
+//! The parts of a node that each connection of a client needs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::SendLimits;
 use crate::{inbox::OfflineStore, services::MaySend, token::TokenKey};
 
-/// What every session's task needs.
+/// The parts of a node that the task of each session needs.
 #[derive(Clone, Debug)]
 pub(crate) struct FrontContext {
     pub(crate) kick: KickOut,
@@ -19,7 +19,7 @@ pub(crate) struct FrontContext {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) inbox: Arc<dyn OfflineStore>,
     pub(crate) limits: Arc<SendLimits>,
-    /// Who may send to whom; everybody unless set.
+    /// The check of each message; without it everybody may send to everybody.
     pub(crate) may_send: Option<Arc<dyn MaySend>>,
     pub(crate) heartbeat: Duration,
     pub(crate) grace: Duration,
@@ -28,13 +28,14 @@ pub(crate) struct FrontContext {
     pub(crate) connections: TaskTracker,
     /// Ends every connection at once.
     pub(crate) cut: CancellationToken,
-    /// A proxy says in `X-Forwarded-For` whose WebSocket it passes on.
+    /// Whether a proxy names the WebSocket's client in `X-Forwarded-For`.
     pub(crate) forwarded: bool,
 }
 
 impl FrontContext {
-    /// What a future gives within a time. The time is looked at first: a future that reads on and on would use up what its task may
-    /// do in one go, and with it the look at the time.
+    /// Returns the output of a future, or `None` once the time is over. The time is polled first.
+    /// Otherwise a future that is always ready would use up the task's budget, and the time would
+    /// never be polled.
     pub(super) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         tokio::select! {
             biased;

@@ -1,4 +1,7 @@
-//! Delivering a message, or keeping it.
+//! Delivers a message to an account, or keeps it for later.
+//!
+//! It keeps this invariant: a message is delivered, stored, or reported as failed. It must never
+//! lose a message that it took back from the store.
 
 use std::time::Duration;
 
@@ -11,21 +14,22 @@ use super::{
 };
 use crate::metering;
 
-/// More than a `message` frame holds beside the body, with a sender and an id of which every character must be escaped.
+/// More bytes than a `message` frame has beside its body, even if each character of sender and id
+/// must be escaped.
 const ENVELOPE: usize = 2048;
 const MAX_ID: usize = 128;
-/// How long a message is taken back again and again for a receiver that is coming in: longer than a login takes to tell older
-/// sessions.
+/// How long a message is withdrawn and delivered again while its receiver logs in. This is longer
+/// than a login takes to end older sessions.
 const RECEIVER_LOGIN_LIMIT: Duration = Duration::from_millis(1500);
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
-/// What became of a message, and for each device.
+/// The outcome of a message, in all and for each device.
 pub(crate) struct MessageOutcome {
     pub(crate) outcome: Outcome,
     pub(crate) devices: Vec<DeviceOutcome>,
 }
 
 impl MessageOutcome {
-    /// For an account of which no device is there.
+    /// The outcome for an account without a device online.
     pub(super) const fn without_devices(outcome: Outcome) -> Self {
         Self {
             outcome,
@@ -33,7 +37,8 @@ impl MessageOutcome {
         }
     }
 
-    /// What a delivery came to, with `kept` where a message was kept for its device.
+    /// The outcome of a delivery. A device gets the outcome `kept` where the message was, or will
+    /// be, kept for it.
     fn from_receipts(receipts: &[Receipt], kept: Outcome) -> Self {
         let devices: Vec<_> = receipts
             .iter()
@@ -55,7 +60,10 @@ impl MessageOutcome {
     }
 }
 
-/// Whether a message may be sent as it is; or what is wrong with it.
+/// Checks that a message may be sent as it is.
+///
+/// # Errors
+/// The code and the reason for the sender.
 pub(crate) fn check_message(
     message: &Message,
     max_frame: usize,
@@ -69,7 +77,8 @@ pub(crate) fn check_message(
     }
 }
 
-/// Whether its receiver could not be sent it: measured as it will be written, where it could matter.
+/// Whether the message is too long for its receiver's frame. It is measured as it will be written,
+/// but only where the exact length can matter.
 fn is_too_long(message: &Message, max_frame: usize) -> bool {
     message.body.len() + ENVELOPE > max_frame
         && message_frame(message, Some(u64::MAX)).json.len() > max_frame
@@ -77,7 +86,7 @@ fn is_too_long(message: &Message, max_frame: usize) -> bool {
 
 /// Delivers a message, or keeps it.
 ///
-/// Cancel safety: what was taken in hand goes on; its outcome is not known then.
+/// Cancel safety: a message that was taken over goes on, but its outcome is then unknown.
 pub(crate) async fn deliver(
     front: &FrontContext,
     to: &Uid,
@@ -98,11 +107,13 @@ async fn deliver_or_keep(
     if !receipts.is_empty() && !receipts.iter().any(|it| it.delivery.is_to_be_kept()) {
         return Ok(MessageOutcome::from_receipts(&receipts, Outcome::Failed));
     }
-    // Whoever never logged in may be anybody that a client thought up, and what is kept for them would stay for ever.
+    // An account that never logged in may be an invention of a client. A message for it would stay
+    // in the store for ever.
     if receipts.is_empty() && !front.kick.knows(to).await? {
         return Ok(MessageOutcome::without_devices(Outcome::Failed));
     }
-    // On its own: when the sender goes away meanwhile, what was taken back must not be lost on its way to its receiver.
+    // A task of its own: if the sender goes away meanwhile, a message that was withdrawn from the
+    // store must still reach its receiver.
     let (tracker, front) = (front.connections.clone(), front.clone());
     let (to, message) = (to.clone(), message.clone());
     let kept =
@@ -111,7 +122,8 @@ async fn deliver_or_keep(
         .unwrap_or(Ok(MessageOutcome::without_devices(Outcome::Failed)))
 }
 
-/// Keeps a message for those who did not get it. `receipts` says what its delivery came to.
+/// Keeps a message for the devices that did not get it. `receipts` holds the results of its
+/// delivery.
 async fn keep_or_hand_over(
     front: &FrontContext,
     to: &Uid,
@@ -134,8 +146,10 @@ async fn keep_or_hand_over(
                 it.delivery == Delivery::Unacknowledged && it.location.key == now.key
             })
         };
-        // Somebody may have logged in, and looked for kept messages, just before this one was kept. Or just after: then it is
-        // handed out from there, and can not be had back.
+        // The receiver may have logged in, and asked for kept messages, just before this one was
+        // kept: then nobody would deliver it until the next login. So it is withdrawn and delivered
+        // again. If the receiver asked just after, its session delivers the message, and it cannot
+        // be withdrawn.
         let current = front.kick.addressed(to, message).await?;
         if current.iter().all(waits_for_it)
             || (round > 1 && front.clock.now() >= until)
@@ -144,8 +158,8 @@ async fn keep_or_hand_over(
             return Ok(stored);
         }
         receipts = front.kick.deliver(to, message.clone()).await?;
-        // Its login may not be through yet: it looks for kept messages when it is, and that may be
-        // before this one is kept.
+        // The receiver's login may still be in progress. That login asks for kept messages at its
+        // end, which may come before the message is kept again.
         if receipts.iter().all(|it| it.delivery == Delivery::Missed) {
             front.clock.sleep(RETRY_PAUSE * round).await;
         }
@@ -153,7 +167,7 @@ async fn keep_or_hand_over(
     unreachable!("the rounds end with an answer")
 }
 
-/// Of several devices some have the message: it is kept for each of the others.
+/// Keeps the message for each device that did not get it, when other devices of the account did.
 async fn keep_for_each(
     front: &FrontContext,
     to: &Uid,
@@ -215,7 +229,8 @@ mod tests {
         assert!(!is_too_long(&message, 512), "it fits the shortest limit");
     }
 
-    /// Its receiver logs in just as a message is kept, and begins to receive only just before it is kept for the second time.
+    /// The receiver logs in just as a message is kept, and begins to receive only just before the
+    /// message is kept for the second time.
     #[derive(Debug)]
     struct LateReceiver {
         inbox: RecordsInbox,

@@ -1,4 +1,7 @@
-//! Messages that were kept for a client.
+//! Delivers the messages that were kept for an account, to a session that has just begun.
+//!
+//! It keeps this invariant: a message leaves the store only after it has arrived. It must never
+//! forget a message that only waits in a queue.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,13 +13,14 @@ use super::{
     outbox::{Replies, Reply},
 };
 
-/// How long further kept messages are waited for before those that have arrived are forgotten.
+/// Time to wait for further receipts before the messages that have arrived are forgotten in one
+/// write.
 const FORGET_TOGETHER_WAIT: Duration = Duration::from_millis(500);
 
-/// Hands out what was kept for an account, or for this device of it. A message is forgotten after
-/// it has arrived, as far as its client can tell: what the last word of the session overtook, or a
-/// crash, waits for the next session. One that has arrived and is not yet forgotten then comes once
-/// more; its id tells.
+/// Delivers the messages that were kept for an account, or for this device of it. A message is
+/// forgotten after it has arrived, as far as its client can tell. A message that the session's last
+/// frame overtook, or that a crash cut short, waits for the next session. A message that arrived
+/// and was not yet forgotten is delivered once more; the client recognises it by its id.
 pub(super) async fn deliver_kept(front: FrontContext, session: Arc<Session>, replies: Replies) {
     let inbox = &front.inbox;
     let handed_out = async {
@@ -30,7 +34,7 @@ pub(super) async fn deliver_kept(front: FrontContext, session: Arc<Session>, rep
             }
             receipts.push(arrived);
         }
-        // The outbox may go on without this task.
+        // The outbox must be able to end without this task.
         drop(replies);
         let mut kept = &kept[..receipts.len()];
         let mut receipts = receipts.into_iter();
@@ -38,7 +42,7 @@ pub(super) async fn deliver_kept(front: FrontContext, session: Arc<Session>, rep
             if first.await.is_err() {
                 break;
             }
-            // Those that arrive one after the other are forgotten together.
+            // Messages that arrive one after the other are forgotten together, which saves writes.
             let mut arrived = 1;
             let more = async {
                 for receipt in receipts.by_ref() {
@@ -82,7 +86,8 @@ mod tests {
         let kick = kick(&memory).await;
         let anna = Uid::new("anna").unwrap();
         let inbox: Arc<dyn OfflineStore> = Arc::new(RecordsInbox::new(memory.records()));
-        // More than wait in the outbox, so that some are queued and others are not.
+        // These are more messages than the outbox queues, so that some are queued and others are
+        // not.
         let messages: Vec<_> = (0..40).map(message).collect();
         for message in &messages {
             inbox.keep(&anna, message).await.unwrap();
@@ -98,7 +103,7 @@ mod tests {
         ));
         let three = read.wait_for(|read| read.len() == 3);
         timeout(LONG, three).await.unwrap().unwrap();
-        // As at the end of a connection.
+        // The end of a connection aborts its writer like this.
         writing.abort();
         timeout(LONG, handing_out).await.unwrap().unwrap();
         assert_eq!(inbox.claim(&anna).await.unwrap(), messages[3..]);
@@ -131,7 +136,7 @@ mod tests {
         };
         timeout(LONG, all_wait).await.unwrap();
         session.end(Code::Superseded);
-        // The last word is not there yet.
+        // The last frame is not queued yet.
         let _writing = AbortOnDropHandle::new(tokio::spawn(writing));
         timeout(LONG, handing_out).await.unwrap().unwrap();
         assert!(read.borrow().is_empty());

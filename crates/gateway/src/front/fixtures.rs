@@ -1,4 +1,5 @@
-//! What the tests of the fronts play with: a node's flow over the memory store, its sessions, and clients that read.
+//! Fixtures for the tests of the fronts: a node's flow over the memory store, its sessions, and
+//! clients that read.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -17,14 +18,14 @@ use crate::{config::GatewayConfig, inbox::OfflineStore, token::TokenKey};
 /// Far beyond anything a healthy run needs.
 pub(super) const LONG: Duration = Duration::from_secs(30);
 
-/// A client that reads so many frames, and then no more.
+/// A client that reads this many frames, and no more.
 pub(super) struct ReadingClient {
     most: usize,
     frames: watch::Sender<Vec<Frame>>,
 }
 
 impl ReadingClient {
-    /// The client, and what it has read.
+    /// The client, and the frames that it has read.
     pub(super) fn up_to(most: usize) -> (Self, watch::Receiver<Vec<Frame>>) {
         let (frames, read) = watch::channel(Vec::new());
         (Self { most, frames }, read)
@@ -88,7 +89,7 @@ pub(super) fn message(number: usize) -> Message {
     message
 }
 
-/// From now on messages for the account are kept.
+/// Logs the account in and out, so that messages for it are kept from now on.
 pub(super) async fn make_known(kick: &KickOut, uid: &Uid) {
     admitted(kick, uid).await.logout().await;
 }

@@ -1,4 +1,7 @@
-//! The frames of clients: one JSON object each, whatever carries it.
+//! The frames of clients: one JSON object each, the same on every front.
+//!
+//! It owns the names, numbers and members of the frames, which are part of the protocol in
+//! proto/README.md. It must never show a login token in a log.
 
 use distlock_kickout::{
     Class, Code, Device, Generation, Intent, Message, NodeId, Offline, SessionId, Uid,
@@ -8,7 +11,7 @@ use serde_json::{Value, value::RawValue};
 
 use super::{DeviceOutcome, Outcome};
 
-/// What a client sends.
+/// A frame of a client.
 #[derive(Debug)]
 pub(crate) enum Inbound {
     Login(LoginFrame),
@@ -19,7 +22,8 @@ pub(crate) enum Inbound {
     Logout,
 }
 
-/// The message ids of the raw TCP front, by the frames' names. Part of the protocol: see proto/README.md.
+/// The message ids of the raw TCP front, by the names of the frames. They are part of the protocol:
+/// see proto/README.md.
 const IDS: &[(&str, u16)] = &[
     ("login", 1),
     ("send", 2),
@@ -38,7 +42,7 @@ const IDS: &[(&str, u16)] = &[
     ("error", 109),
 ];
 
-/// A frame on its way out.
+/// A frame to a client.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
     pub(crate) id: u16,
@@ -51,9 +55,9 @@ impl Frame {
     }
 }
 
-/// The version of this protocol that a client speaks that names none.
+/// The version of this protocol for a client that names none.
 const FIRST: u64 = 1;
-/// From this version on a sender hears an outcome for each device, and `written` of a client that
+/// From this version on a sender gets an outcome for each device, and `written` for a client that
 /// does not acknowledge.
 const PER_DEVICE: u64 = 2;
 /// The highest version that this node speaks.
@@ -63,7 +67,7 @@ const NEWEST: u64 = PER_DEVICE;
 pub(crate) struct LoginFrame {
     /// The version of this protocol that the client speaks.
     v: Option<u64>,
-    /// Whether it acknowledges messages.
+    /// Whether the client acknowledges messages.
     #[serde(default)]
     pub(crate) acks: bool,
     pub(crate) token: String,
@@ -77,7 +81,7 @@ pub(crate) struct LoginFrame {
 }
 
 impl LoginFrame {
-    /// The version that is announced_version on this connection. A client that acknowledges needs not name
+    /// The version of the protocol on this connection. A client that acknowledges need not name
     /// one.
     ///
     /// # Errors
@@ -97,7 +101,7 @@ impl LoginFrame {
     }
 }
 
-/// "Every message up to this one has arrived."
+/// Says that every message up to this one has arrived.
 #[derive(Debug, Deserialize)]
 pub(crate) struct AckFrame {
     pub(crate) seq: u64,
@@ -110,12 +114,12 @@ pub(crate) struct SendFrame {
     pub(crate) to_device: Option<Device>,
     #[serde(default)]
     pub(crate) to_class: Option<Class>,
-    /// As it was written: numbers, and the order of names, arrive as they were sent.
+    /// The body as it was written, so that its numbers and the order of its names arrive unchanged.
     pub(crate) body: Box<RawValue>,
     pub(crate) id: String,
 }
 
-/// What a client gets.
+/// A frame to a client, by its members.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Outbound<'a> {
@@ -126,7 +130,7 @@ pub(crate) enum Outbound<'a> {
         r#gen: Generation,
         resume: String,
         old_confirmed: bool,
-        /// Not to a client of the first version.
+        /// Absent for a client of the first version.
         #[serde(skip_serializing_if = "Option::is_none")]
         v: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -149,14 +153,14 @@ pub(crate) enum Outbound<'a> {
         from: &'a Uid,
         body: &'a RawValue,
         id: &'a str,
-        /// To a client that acknowledges: what it names.
+        /// The number of the message, for a client that acknowledges.
         #[serde(skip_serializing_if = "Option::is_none")]
         seq: Option<u64>,
     },
     Sent {
         id: &'a str,
         outcome: Outcome,
-        /// Not to a client of the first version.
+        /// Absent for a client of the first version.
         #[serde(skip_serializing_if = "Option::is_none")]
         devices: Option<&'a [DeviceOutcome]>,
     },
@@ -164,16 +168,16 @@ pub(crate) enum Outbound<'a> {
     Error {
         code: ErrorCode,
         reason: &'a str,
-        /// Of the `send` that it answers.
+        /// The id of the `send` that this frame answers.
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<&'a str>,
-        /// When to try again.
+        /// Time after which the client may try again.
         #[serde(skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
     },
 }
 
-/// How a client of this version hears what became of its message.
+/// The answer to a `send`, in the words of the client's version.
 pub(crate) fn sent_frame(
     id: &str,
     outcome: Outcome,
@@ -194,7 +198,7 @@ pub(crate) fn sent_frame(
     .to_frame()
 }
 
-/// What a `login_ok` says of the protocol, to a client of this version.
+/// The protocol members of a `login_ok`, for a client of this version.
 pub(crate) const fn announced_version(version: u64, acks: bool) -> (Option<u64>, Option<bool>) {
     if version < PER_DEVICE {
         (None, None)
@@ -203,13 +207,13 @@ pub(crate) const fn announced_version(version: u64, acks: bool) -> (Option<u64>,
     }
 }
 
-/// What a client did wrong, or what could not be done.
+/// A mistake of a client, or a failure of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ErrorCode {
-    /// No frame that this protocol knows.
+    /// It is no frame of this protocol.
     BadFrame,
-    /// A frame over the limit.
+    /// The frame is over the limit.
     TooLong,
     /// A value in the frame breaks a rule.
     BadValue,
@@ -217,36 +221,37 @@ pub(crate) enum ErrorCode {
     NotLoggedIn,
     /// There was a login already.
     LoggedIn,
-    /// No login within the time.
+    /// No login came within the time.
     TooSlow,
     /// The session may not send any more.
     Superseded,
     /// The store cannot be reached.
     Unavailable,
-    /// Too many messages.
+    /// There were too many messages.
     Throttled,
-    /// Who may send to whom does not allow it.
+    /// The check of messages does not allow it.
     NotAllowed,
 }
 
-/// Why a frame was not parse_incoming.
+/// The reason why a frame was refused.
 #[derive(Debug)]
 pub(crate) enum FrameError {
     /// It is no frame of this protocol.
     Garbage,
-    /// It is one, with a value that breaks a rule.
+    /// It is a frame with a value that breaks a rule.
     Value {
-        /// Which, in at most 200 characters.
+        /// The rule, in at most 200 characters.
         why: String,
-        /// Of a `send`.
+        /// The id of the frame, if it is a `send`.
         id: Option<String>,
     },
 }
 
 impl Inbound {
-    /// ReadingClient a frame. `id` is the message id in front of it, where the front has one.
+    /// Reads a frame. `id` is the message id in front of it, where the front has one.
     pub(crate) fn parse(text: &str, id: Option<u16>) -> Result<Self, FrameError> {
-        // All of it is read once: a body that is passed on as it is must be JSON, and not nested without end.
+        // The whole text is parsed once. A body that is passed on unchanged must be JSON, and its
+        // depth must be bounded.
         let value: Value = serde_json::from_str(text).map_err(|_| FrameError::Garbage)?;
         let name = value.get("type").and_then(Value::as_str);
         let name = name.ok_or(FrameError::Garbage)?;
@@ -286,7 +291,7 @@ impl Outbound<'_> {
         };
         Frame {
             id: frame_id(name).unwrap_or_default(),
-            // Strings, numbers and JSON that was parsed before always serialise.
+            // Strings, numbers and parsed JSON always serialise.
             json: serde_json::to_string(self).unwrap_or_default(),
         }
     }
@@ -306,12 +311,12 @@ impl std::fmt::Debug for LoginFrame {
     }
 }
 
-/// The `message` frame of a message; `seq` for a client that acknowledges.
+/// The frame that carries a message; `seq` is set for a client that acknowledges.
 pub(crate) fn message_frame(message: &Message, seq: Option<u64>) -> Frame {
     let text;
     let body = match serde_json::from_str(&message.body) {
         Ok(body) => body,
-        // Who embeds the flow may send what is no JSON.
+        // A program that embeds the flow may send text that is no JSON.
         Err(_) => {
             text = serde_json::value::to_raw_value(&message.body).unwrap_or_default();
             &*text

@@ -1,4 +1,8 @@
-//! The beginning of a connection: one login, or a word why not.
+//! The login of a connection: one session, or a frame that says why there is none.
+//!
+//! It keeps this invariant: nothing is asked of the store before the client has shown a good token,
+//! and each step is bounded in time. It must never send `login_ok` for a session that was
+//! superseded meanwhile.
 
 use std::collections::VecDeque;
 
@@ -11,22 +15,23 @@ use super::{
     frames::{ErrorCode, Frame, FrameError, Inbound, LoginFrame, Outbound, announced_version},
 };
 
-/// What a connection is told that ends before it had a session.
+/// The last frame for a connection that ends before it has a session.
 pub(super) struct LoginFailure {
     pub(super) frame: Frame,
     pub(super) code: u16,
     pub(super) reason: &'static str,
-    /// It showed a good token: it gets the time that a session's client gets to read it.
+    /// Whether the client showed a good token. Such a client gets the same time to read the frame
+    /// as the client of a session.
     pub(super) known: bool,
 }
 
-/// How many frames are read behind a login before its outcome is known. A client that sends more
+/// Most frames that are read behind a login before its outcome is known. A client that sends more
 /// waits.
 pub(super) const MAX_EARLY: usize = 16;
 
-/// ReadingClient the login and logs in; answers the version of the protocol as well. Until then nothing is
-/// asked of the store, and everything is bounded in time. What the client sends behind its login,
-/// without waiting for the outcome, is kept in `early`.
+/// Reads the login and logs in. Returns the session and the version of the protocol. Before the
+/// token is checked nothing is asked of the store, and each wait is bounded. Frames that the client
+/// sends behind its login, before the outcome, go into `early`.
 pub(super) async fn log_in<R: FrameReader, W: FrameWriter>(
     front: &FrontContext,
     reader: &mut R,
@@ -35,8 +40,8 @@ pub(super) async fn log_in<R: FrameReader, W: FrameWriter>(
 ) -> Result<(Session, u64), Option<LoginFailure>> {
     let mut login = read_login(front, reader, writer).await?;
     let (uid, class) = front.key.verify_login(&login.token).map_err(|error| {
-        // It does not wait: nobody guesses a signature, and after an outage many clients come back
-        // with tokens that have run out.
+        // The refusal is not delayed. Nobody guesses a signature, and after an outage many clients
+        // return with expired tokens.
         metrics::counter!("distlock_login_refused_total").increment(1);
         tracing::info!(%error, "a login was refused");
         token_refused(error.message())
@@ -61,8 +66,8 @@ pub(super) async fn log_in<R: FrameReader, W: FrameWriter>(
         })
 }
 
-/// Under a policy that counts by class, who could think up classes would have as many sessions as
-/// it likes.
+/// Refuses a class that the configuration does not name. Under a policy that counts by class, a
+/// client that invents classes would get any number of sessions.
 fn check_class(front: &FrontContext, class: &Class) -> Result<(), Option<LoginFailure>> {
     let Some(classes) = &front.classes else {
         return Ok(());
@@ -90,7 +95,7 @@ async fn read_login<R: FrameReader, W: FrameWriter>(
             )
         };
         let left = until.since(front.clock.now());
-        // Also for a client that always has something to say.
+        // This check also ends the wait for a client that never stops sending.
         if left.is_zero() {
             return Err(too_slow());
         }
@@ -144,7 +149,7 @@ async fn admit<R: FrameReader, W: FrameWriter>(
             tokio::select! {
                 biased;
                 outcome = &mut login => break outcome,
-                // A client that leaves now takes its login with it.
+                // A client that leaves now cancels its login.
                 incoming = reader.next(), if early.len() < MAX_EARLY => {
                     let parsed = match &incoming {
                         Incoming::Frame(text, id) => Some(Inbound::parse(text, *id)),
@@ -198,7 +203,7 @@ async fn admit<R: FrameReader, W: FrameWriter>(
     }
 }
 
-/// Lets a client in, unless its session has lost its place again.
+/// Confirms the login to the client, unless the session has ended again meanwhile.
 async fn confirm<W: FrameWriter>(
     front: &FrontContext,
     writer: &mut W,
@@ -231,7 +236,7 @@ async fn confirm<W: FrameWriter>(
     }
 }
 
-/// A frame, or `None` for a mere sign of life.
+/// Parses a frame; returns `None` for a mere sign of life.
 fn parse_incoming(incoming: Incoming) -> Result<Option<Inbound>, Option<LoginFailure>> {
     match incoming {
         Incoming::Alive => Ok(None),
@@ -272,7 +277,7 @@ fn protocol_error(code: ErrorCode, reason: &str, close: u16) -> Option<LoginFail
     login_failure(frame, close, "protocol error")
 }
 
-/// To the client it is the same as a ban: to ask again with this token is of no use.
+/// The client gets the code of a ban, because a retry with the same token is of no use either.
 fn token_refused(reason: &str) -> Option<LoginFailure> {
     let code = Code::Banned;
     let frame = Outbound::Denied {

@@ -1,4 +1,4 @@
-//! The fronts: what carries frames between a client and its session.
+//! The fronts: they carry frames between a client and its session.
 
 mod close;
 mod close_code;

@@ -1,4 +1,7 @@
-//! The writing side of a session's connection: replies and messages in order, and a reserved place for the last word.
+//! The writing side of a session's connection.
+//!
+//! It keeps replies and messages in order, and reserves room for the last frame, so that a full
+//! queue cannot hold the notice back. It must never write a queued frame after the last one.
 
 use std::{collections::VecDeque, future::Future, sync::Arc};
 
@@ -8,28 +11,28 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::{FrameWriter, frames::Frame, frames::message_frame};
 use crate::inbox::OfflineStore;
 
-/// Replies that may wait. A client that does not read its replies is not read either.
+/// Replies that may wait. While the queue is full, the client is not read either.
 const REPLIES: usize = 16;
-/// Last word, refusals after it, and the closing.
+/// Room for the last frame, the refusals after it, and the close.
 const URGENT: usize = 8;
 
-/// Messages that may wait for their acknowledgement. While so many do, no further one is taken from
-/// the session's queue.
+/// Messages that may wait for their acknowledgement. While so many wait, no further one is taken
+/// from the session's queue.
 const WINDOW: usize = 64;
 
-/// What goes to the client in its turn.
+/// A frame that is written in its turn.
 #[derive(Debug)]
 pub(super) enum Reply {
     /// An answer.
     Answer(Frame),
-    /// A kept message, and whoever wants to know that it has arrived; when it never will, that is
-    /// closed.
+    /// A kept message, and the receipt for its arrival. The receipt is dropped when the message
+    /// will not arrive on this connection.
     Kept(Message, oneshot::Sender<()>),
 }
 
 impl Reply {
-    /// A kept message, and what is told when its client acknowledged it, or when it was written to
-    /// a client that does not.
+    /// A kept message and its receipt. The receipt fires when the client has acknowledged the
+    /// message, or when it was written to a client that does not acknowledge.
     pub(super) fn with_receipt(message: Message) -> (Self, oneshot::Receiver<()>) {
         let (receipt, arrived) = oneshot::channel();
         (Self::Kept(message, receipt), arrived)
@@ -42,33 +45,33 @@ impl From<Frame> for Reply {
     }
 }
 
-/// Where replies go.
+/// The queue for replies.
 pub(super) type Replies = mpsc::Sender<Reply>;
 
-/// Where frames for the client go.
+/// The queues for frames to the client.
 #[derive(Debug)]
 pub(super) struct Outbox {
     replies: Replies,
     urgent: mpsc::Sender<Urgent>,
-    /// The last message that the client acknowledged.
+    /// The number of the last message that the client acknowledged.
     acked: watch::Sender<u64>,
     alive: watch::Receiver<()>,
 }
 
-/// What overtakes replies and messages.
+/// A frame that overtakes replies and messages.
 #[derive(Debug)]
 pub(super) enum Urgent {
-    /// The last word of the session: nothing queued before it is written any more.
+    /// The last frame of the session. Frames that were queued before it are not written any more.
     LastFrame(Frame),
-    /// A refusal after the last word.
+    /// A refusal after the last frame.
     Frame(Frame),
     /// This side closes.
     Close(u16, &'static str),
 }
 
 impl Outbox {
-    /// An outbox and the task that empties it. A message that is acknowledged when it may have been
-    /// kept already is forgotten in `inbox`.
+    /// Returns an outbox, and the task that empties it. If a message may have been kept and is then
+    /// acknowledged, the task forgets it in `inbox`.
     pub(super) fn open<W: FrameWriter>(
         writer: W,
         session: Arc<Session>,
@@ -101,7 +104,7 @@ impl Outbox {
         self.replies.clone()
     }
 
-    /// The client has every message up to this one.
+    /// Notes that the client has every message up to this one.
     pub(super) fn acknowledged(&self, seq: u64) {
         self.acked.send_if_modified(|last| {
             let more = seq > *last;
@@ -110,7 +113,8 @@ impl Outbox {
         });
     }
 
-    /// Queues what overtakes the rest. The last word and the closing always find a place; refusals beyond the places are dropped.
+    /// Queues a frame that overtakes the rest. The last frame and the close always find room;
+    /// refusals beyond the room are dropped.
     pub(super) fn urgent(&self, urgent: Urgent) {
         if matches!(urgent, Urgent::Frame(_)) && self.urgent.capacity() <= 1 {
             return;
@@ -118,10 +122,10 @@ impl Outbox {
         let _ = self.urgent.try_send(urgent);
     }
 
-    /// OnArrival until nothing will be written any more: this side has closed, or writing has failed.
+    /// Waits until nothing more will be written: this side has closed, or a write has failed.
     pub(super) async fn over(&self) {
         let mut alive = self.alive.clone();
-        // Nothing is ever sent: only the end of the other side is of interest.
+        // Nothing is ever sent here; the channel only shows that the writer has ended.
         while alive.changed().await.is_ok() {}
     }
 }
@@ -134,7 +138,7 @@ struct Unacknowledged {
     waiting: VecDeque<(u64, OnArrival)>,
 }
 
-/// Who on_arrival for a message to arrive. Dropped, it learns that nobody knows.
+/// The party that waits for the arrival of a message. Dropping it reports an unknown arrival.
 enum OnArrival {
     Live(Outgoing),
     Kept(oneshot::Sender<()>),
@@ -150,7 +154,7 @@ impl Unacknowledged {
         self.waiting.len() >= WINDOW
     }
 
-    /// A message was written under this number.
+    /// Notes that a message was written under this number.
     fn written(&mut self, seq: Option<u64>, on_arrival: OnArrival) {
         match seq {
             Some(seq) => {
@@ -175,7 +179,8 @@ impl Unacknowledged {
                 None
             }
         };
-        // Without acknowledgements a message that nobody on_arrival for is not kept either.
+        // Without acknowledgements, a message without a waiting sender was never kept, so nothing
+        // is to be forgotten.
         let Some(message) = message.filter(|_| self.session.acknowledges()) else {
             return;
         };
@@ -222,10 +227,11 @@ async fn write<W: FrameWriter>(
                 Ok(())
             }
             Some(reply) = replies.recv() => match reply {
-                // The last word is on its way, and nothing comes before it.
+                // The last frame is on its way, and no answer may be written before it.
                 Reply::Answer(_) if session.must_go() => continue,
                 Reply::Answer(frame) => writer.send(&frame).await,
-                // What the session may not get any more on_arrival for the next one.
+                // The session may get no more messages, so this one stays in the store for the next
+                // session.
                 Reply::Kept(..) if !session.is_active() => continue,
                 Reply::Kept(message, receipt) => {
                     let seq = unacked.next();
@@ -249,9 +255,10 @@ async fn write<W: FrameWriter>(
             return;
         }
     }
-    // Nobody on_arrival for acknowledgements any more: what is not there yet is kept.
+    // Dropping these first tells the senders that no acknowledgement will come, so that they keep
+    // their messages.
     drop(unacked);
-    // After the last word: what was queued before is void.
+    // After the last frame, the replies that were queued before it are void.
     drop(replies);
     while let Some(urgent) = urgent.recv().await {
         let written = match urgent {
@@ -298,7 +305,7 @@ mod tests {
                 session.end(code);
             }
             session.logout().await;
-            // The last word is not there yet.
+            // The last frame is not queued yet.
             drop(written);
             let emptied = async {
                 while outbox.replies.capacity() < REPLIES {

@@ -1,10 +1,10 @@
-//! What became of a message.
+//! The outcome of a message, as clients and servers hear it.
 
 use distlock_kickout::{Class, Device};
 use serde::Serialize;
 
-/// What became of a message. Of several devices, the one that is worst off speaks for all: they are
-/// in this order.
+/// The outcome of a message. The variants go from best to worst: of several devices, the worst
+/// outcome stands for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Outcome {
@@ -12,7 +12,7 @@ pub(crate) enum Outcome {
     Delivered,
     /// It was written to the connection of a client that does not acknowledge.
     Written,
-    /// It is kept until it was handed out.
+    /// It is kept until a session has received it.
     Stored,
     Failed,
 }
@@ -28,7 +28,7 @@ impl Outcome {
     }
 }
 
-/// What became of a message for one device.
+/// The outcome of a message for one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct DeviceOutcome {
     pub(crate) device: Device,

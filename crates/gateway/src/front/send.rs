@@ -1,4 +1,7 @@
 //! Messages from a client.
+//!
+//! It checks each message before any part of it goes anywhere. It must never deliver a message of a
+//! session that has ended.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -12,7 +15,7 @@ use super::{
 };
 use crate::services::{MAX_MAY_SEND, Permission};
 
-/// Delivers a client's message and answers what became of it, in the client's `version` of the
+/// Delivers a client's message and answers with the outcome, in the client's `version` of the
 /// protocol.
 pub(super) async fn send(
     front: FrontContext,
@@ -44,11 +47,11 @@ pub(super) async fn send(
             sent_frame(&message.id, outcome.outcome, &outcome.devices, version)
         }
     };
-    // A closed outbox is noticed by the connected.
+    // If the outbox is closed, the connection's own loop notices it.
     let _ = replies.send(reply.into()).await;
 }
 
-/// Why a message goes nowhere.
+/// The reason why a message is refused.
 struct SendRefusal {
     code: ErrorCode,
     reason: Cow<'static, str>,
@@ -65,7 +68,7 @@ impl SendRefusal {
     }
 }
 
-/// Why a client's message goes nowhere, if it does not. What costs most is asked last.
+/// Checks whether a client's message must be refused. The most expensive check comes last.
 async fn check_send(
     front: &FrontContext,
     session: &Session,
@@ -103,7 +106,7 @@ async fn check_send(
             return Some(SendRefusal::new(ErrorCode::Unavailable, reason));
         }
     }
-    // That may have taken its time.
+    // The check of messages may have taken long, and the session may have ended meanwhile.
     let over = session.check().is_err();
     over.then(|| SendRefusal::new(ErrorCode::Superseded, "the session is over"))
 }
@@ -128,7 +131,7 @@ mod tests {
     };
     use crate::inbox::{OfflineStore, RecordsInbox};
 
-    /// Its receiver logs in just as a message is kept, and giving that back takes a while.
+    /// The receiver logs in just as a message is kept, and the withdrawal takes a while.
     #[derive(Debug)]
     struct SlowInbox {
         inbox: RecordsInbox,
@@ -197,7 +200,7 @@ mod tests {
         slow.go_on.cancel();
         connections.close();
         timeout(LONG, connections.wait()).await.unwrap();
-        // Its receiver reads nothing, so it is kept again.
+        // The receiver reads nothing, so the message is kept again.
         let kept = slow.inbox.claim(&anna).await.unwrap();
         assert_eq!(kept.len(), 1, "{kept:?}");
     }

@@ -1,4 +1,4 @@
-//! How often clients may send.
+//! The rates at which clients may send.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,9 +9,9 @@ use crate::config::GatewayConfig;
 
 #[derive(Debug)]
 pub(crate) struct SendLimits {
-    /// By who sends.
+    /// The rate of each sender.
     senders: Rates<Uid>,
-    /// By who sends to whom.
+    /// The rate of each sender towards each receiver.
     pairs: Rates<(Uid, Uid)>,
 }
 
@@ -25,7 +25,10 @@ impl SendLimits {
         Self { senders, pairs }
     }
 
-    /// Takes a message of one account to another. Or when to try again: who floods one account, or
+    /// Takes one message of one account to another from both rates.
+    ///
+    /// # Errors
+    /// The time after which the sender may try again. So an account that floods one receiver, or
     /// many, is slowed down.
     pub(super) fn take(&self, from: &Uid, to: &Uid) -> Result<(), Duration> {
         self.senders.take(from)?;

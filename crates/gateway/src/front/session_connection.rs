@@ -1,4 +1,7 @@
 //! A connection with a session, until it ends.
+//!
+//! It keeps this invariant: one request of the client is in progress at a time, so its answers come
+//! in order. It must never stop reading acknowledgements while a request is in progress.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -14,8 +17,8 @@ use super::{
     send,
 };
 
-/// How much longer than the heartbeat a client's request may take: deliveries end long before, so beyond this the client does
-/// not read its answers.
+/// Time that a client's request may take beyond the heartbeat. Deliveries end long before, so a
+/// longer request means that the client does not read its answers.
 const REQUEST_LIMIT: Duration = Duration::from_secs(15);
 
 /// A connection with a session.
@@ -25,27 +28,27 @@ pub(super) struct SessionConnection<R> {
     pub(super) version: u64,
     pub(super) front: FrontContext,
     pub(super) reader: R,
-    /// What the client sent behind its login, or behind a request that is not answered yet.
+    /// Frames that the client sent behind its login, or behind a request without an answer yet.
     pub(super) early: VecDeque<Incoming>,
 }
 
-/// Why a connected ends.
+/// The reason why a connection with a session ends.
 pub(super) enum EndReason {
     /// The client is gone.
     Gone,
-    /// Nothing more can be written to it.
+    /// Nothing more can be written to the client.
     Unwritable,
     /// The client closes.
     Closing,
-    /// The client said goodbye; it closes.
+    /// The client said goodbye, and will close.
     Bye,
-    /// What came cannot be trusted.
+    /// The client sent bytes that cannot be trusted.
     Broken(ErrorCode, &'static str),
-    /// The session must go.
+    /// The session must end, with this notice.
     Told(Offline),
 }
 
-/// What the client sent next: first what came early, unless only new things are wanted.
+/// Returns the next frame of the client. Early frames come first, unless only new ones are wanted.
 ///
 /// Cancel safety: as the reader's own.
 pub(super) async fn next<R: FrameReader>(
@@ -62,7 +65,8 @@ pub(super) async fn next<R: FrameReader>(
 impl<R: FrameReader> SessionConnection<R> {
     pub(super) async fn serve_requests(&mut self, outbox: &Outbox) -> EndReason {
         let session = Arc::clone(&self.session);
-        // A task of its own: what was handed out is forgotten, also when the session ends meanwhile.
+        // A task of its own: messages that arrived must be forgotten in the store, even if the
+        // session ends meanwhile.
         let kept = self.front.connections.spawn(deliver_kept::deliver_kept(
             self.front.clone(),
             Arc::clone(&session),
@@ -71,9 +75,9 @@ impl<R: FrameReader> SessionConnection<R> {
         let kept = async {
             let _ = kept.await;
         };
-        // One request of the client at a time: the next one is looked at when this one is answered.
-        // Acknowledgements are not requests: two clients that send to each other would wait for
-        // each other.
+        // One request of the client is in progress at a time, and the next one is read after its
+        // answer. Acknowledgements are no requests: otherwise two clients that send to each other
+        // would each wait for the other's acknowledgement.
         let acks = session.acknowledges();
         let mut work: Option<BoxFuture<'static, ()>> = (!acks).then(|| kept.boxed());
         let mut heard = self.front.clock.now();
@@ -129,7 +133,7 @@ impl<R: FrameReader> SessionConnection<R> {
         let reply = |frame: Frame| -> Option<BoxFuture<'static, ()>> {
             let replies = outbox.replies();
             Some(Box::pin(async move {
-                // A closed outbox is noticed by the connected.
+                // If the outbox is closed, the connection's own loop notices it.
                 let _ = replies.send(frame.into()).await;
             }))
         };
@@ -177,7 +181,7 @@ impl<R: FrameReader> SessionConnection<R> {
     }
 }
 
-/// The message that a client acknowledges.
+/// The number of the message that a client acknowledges, if the frame does so.
 fn acknowledged(incoming: &Incoming) -> Option<u64> {
     let Incoming::Frame(text, id) = incoming else {
         return None;

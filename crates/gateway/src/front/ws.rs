@@ -1,4 +1,6 @@
 //! The WebSocket front: `/ws`, one JSON object per text frame.
+//!
+//! It must never let a client that reads nothing fill the memory with answers to its pings.
 
 use std::{io, net::IpAddr};
 
@@ -28,16 +30,19 @@ use crate::{
     listen::{ConnectionHandle, ConnectionListener, serve_http},
 };
 
-/// What is read at a time. Frames are short, and the library fills a buffer of this size with zeroes before every read and
-/// keeps it for as long as the connection lasts: its own default, 128 KiB, is most of what an idle session weighs.
+/// Bytes read at a time. Frames are short. The library fills a buffer of this size with zeroes
+/// before every read and keeps it as long as the connection lasts. Its own default, 128 KiB, is
+/// most of the memory of an idle session.
 const READ_BUFFER: usize = 2048;
 
-/// What may wait to be written: the library's own threshold for writing, 128 KiB, and the longest frame. Answers to pings wait
-/// here while their client reads nothing, and by the library's default without a bound. When it is full, an answer to a ping
-/// takes the place of the one before, and the next frame fails and ends the connection.
+/// Bytes that may wait to be written: the library's own threshold for writing, 128 KiB, and the
+/// longest frame. Answers to pings wait here while their client reads nothing; by the library's
+/// default they have no bound. In a full buffer, an answer to a ping replaces the one before, and
+/// the next frame fails and ends the connection.
 const WRITE_BUFFER: usize = 256 * 1024;
 
-/// Serves WebSocket clients until `stop`. Sessions that are open then go on; the tracker in `front` knows them.
+/// Serves WebSocket clients until `stop`. Open sessions go on after that; the tracker in `front`
+/// knows them.
 pub(crate) async fn serve_websocket(
     front: FrontContext,
     listener: ConnectionListener,
@@ -74,8 +79,8 @@ async fn upgrade(
         .on_upgrade(move |socket| connections.track_future(converse(front, socket, connection)))
 }
 
-/// The last entry is what the proxy before this node saw itself; those in front of it are the
-/// client's word.
+/// The address in the last entry, which the proxy before this node wrote itself. The entries in
+/// front of it are claims of the client.
 fn forwarded_for(headers: &HeaderMap) -> Option<IpAddr> {
     let last = headers.get_all("x-forwarded-for").iter().next_back()?;
     let last = last.to_str().ok()?.rsplit(',').next()?.trim();
@@ -95,7 +100,7 @@ async fn converse(front: FrontContext, socket: WebSocket, connection: Connection
 
 struct WsReader {
     stream: SplitStream<WebSocket>,
-    /// There was a frame over the limit, or what is no frame.
+    /// Whether there was a frame over the limit, or bytes that are no frame.
     lost: bool,
     gone: bool,
 }
@@ -109,7 +114,7 @@ impl FrameReader for WsReader {
             return Incoming::Gone;
         }
         if self.lost {
-            // The library reads no further, so the client's end cannot be seen.
+            // The library reads no further, so the end of the connection cannot be seen.
             return std::future::pending().await;
         }
         match self.stream.next().await {
@@ -155,15 +160,15 @@ impl FrameWriter for WsWriter {
     }
 }
 
-/// Whether what came breaks the rules of RFC 6455. That a connection ended without a closing frame counts among these for the
-/// library, which tells all of this only by text.
+/// Whether the client broke the rules of RFC 6455. The library reports an end without a closing
+/// frame in the same way, and tells the two apart only by text.
 fn is_garbage(error: &axum::Error) -> bool {
     let text = error.to_string();
     (text.starts_with("WebSocket protocol error") && !text.contains("without closing handshake"))
         || text.starts_with("UTF-8 encoding error")
 }
 
-/// The library tells a frame over its limit only by text.
+/// The library reports a frame over its limit only by text.
 fn is_too_long(error: &axum::Error) -> bool {
     let text = error.to_string().to_ascii_lowercase();
     text.contains("too long") || text.contains("too big") || text.contains("size limit")

@@ -1,4 +1,7 @@
-//! One accepted connection: its time to log in, and how it ends.
+//! One accepted connection: its bytes, its time to log in, and the way it ends.
+//!
+//! It keeps this invariant: until `mark_logged_in`, no read and no write waits beyond the login
+//! deadline. It must never extend that deadline because of traffic.
 
 use std::{
     io,
@@ -17,9 +20,9 @@ use super::{
     transport::{OpenStream, Transport},
 };
 
-/// A connection. Until somebody logs in over it, waiting for the client fails after the time for that is over, whether for
-/// something to read or for room to write: a client that says nothing, or says it a byte a minute, or does not read what it is
-/// outcomeed, holds no place for ever.
+/// A connection. Before the login, a read that waits for bytes and a write that waits for room both
+/// fail at the login deadline. So a client that sends nothing, sends one byte a minute, or reads
+/// nothing cannot keep its permit for ever.
 pub(crate) struct Connection {
     pub(super) transport: Transport,
     pub(super) state: Arc<ConnectionState>,
@@ -30,11 +33,11 @@ pub(crate) struct Connection {
 
 /// The time to log in.
 pub(super) enum LoginDeadline {
-    /// Until it speaks its front's protocol.
+    /// Runs until the client has spoken the protocol of its front.
     ToOpen(Sleep),
     ToLogIn(Sleep),
     Expired,
-    /// Somebody logged in.
+    /// The client logged in, and no deadline applies any more.
     LoggedIn,
 }
 
@@ -56,8 +59,9 @@ impl Connection {
         }
     }
 
-    /// Does something once the transport is open. Both halves may wait for that only while one task has
-    /// them: whoever waits last is the one that is woken.
+    /// Runs an operation on the stream once the transport is open. Before that, only one task may
+    /// poll the two halves: the pending handshake stores one waker, so the half that polled first
+    /// would never be woken.
     fn poll<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -80,7 +84,8 @@ impl Connection {
         self.unless_login_expired(context, outcome)
     }
 
-    /// An outcome of the stream's, unless it is to wait and the time to log in is over.
+    /// Passes an outcome on. A pending one becomes a time-out error once the login deadline has
+    /// passed.
     fn unless_login_expired<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -145,7 +150,7 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Before it is open, nothing was said that would have to arrive.
+        // Before the transport is open, nothing was written that would still have to arrive.
         if !matches!(self.transport, Transport::Open(_)) {
             return Poll::Ready(Ok(()));
         }

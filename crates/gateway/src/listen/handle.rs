@@ -1,4 +1,8 @@
-//! What is known and decided about a connection.
+//! The shared state of one connection, and the handle by which other tasks change it.
+//!
+//! It owns the permits of the connection. The permits for connections without a login return at the
+//! login, and all others when the last handle is dropped. It must never read from or write to the
+//! connection.
 
 use std::{
     net::SocketAddr,
@@ -12,7 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{ConnectionQuota, quota::AddressPermit};
 
-/// What the session's task decides about its connection.
+/// A handle by which the session's task decides about its connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionHandle {
     pub(super) state: Arc<ConnectionState>,
@@ -20,23 +24,24 @@ pub(crate) struct ConnectionHandle {
 
 #[derive(Debug)]
 pub(super) struct ConnectionState {
-    /// Who connected here: a client, or a proxy.
+    /// The other end of the TCP connection: a client, or a proxy.
     pub(super) accepted: SocketAddr,
-    /// Whose connection a proxy passes on.
+    /// The client whose connection a proxy passes on.
     source: OnceLock<SocketAddr>,
     pub(super) opened: AtomicBool,
     pub(super) logged_in: AtomicBool,
     quota: ConnectionQuota,
-    /// Given back when somebody logs in.
+    /// The permit among connections without a login. It returns at the login.
     pending: Mutex<Option<OwnedSemaphorePermit>>,
-    /// Those of its address, the first for as long as it lasts.
+    /// The permits of its address. The first one lasts as long as the connection, the second one
+    /// until the login.
     of_address: Mutex<(Option<AddressPermit>, Option<AddressPermit>)>,
     pub(super) abort: AtomicBool,
     _place: OwnedSemaphorePermit,
 }
 
 impl ConnectionState {
-    /// `None` = there is no place.
+    /// Returns `None` when no permit is left.
     pub(super) fn new(accepted: SocketAddr, quota: ConnectionQuota) -> Option<Self> {
         let (place, pending) = quota.acquire()?;
         Some(Self {
@@ -64,7 +69,8 @@ impl ConnectionState {
         true
     }
 
-    /// A proxy said whose connection it passes on. `false` = that address has too many.
+    /// Takes the permits of the client that a proxy names. Returns `false` when that address has
+    /// too many connections.
     pub(super) fn admit_source(&self, source: SocketAddr) -> bool {
         if !self.acquire_address(source) {
             metrics::counter!("distlock_connections_refused_total").increment(1);
@@ -76,23 +82,24 @@ impl ConnectionState {
 }
 
 impl ConnectionHandle {
-    /// Whose connection it is.
+    /// The address of the client: the one that a proxy named, or else the other end of the TCP
+    /// connection.
     pub(crate) fn peer(&self) -> SocketAddr {
         *self.state.source.get().unwrap_or(&self.state.accepted)
     }
 
-    /// A proxy said, in the head of a request, whose connection it passes on. `false` = that address
-    /// has too many.
+    /// Takes the permits of the client that a proxy names in the head of a request. Returns `false`
+    /// when that address has too many connections.
     pub(crate) fn admit_source(&self, source: SocketAddr) -> bool {
         self.state.admit_source(source)
     }
 
-    /// The connection speaks its front's protocol.
+    /// Notes that the client speaks the protocol of its front.
     pub(crate) fn mark_open(&self) {
         self.state.opened.store(true, Ordering::Release);
     }
 
-    /// Somebody logged in: from now on the session's own limits hold.
+    /// Notes the login. From here on the session's own limits apply.
     pub(crate) fn mark_logged_in(&self) {
         self.state.logged_in.store(true, Ordering::Release);
         let mut pending = self
@@ -105,8 +112,8 @@ impl ConnectionHandle {
         drop(quota.unwrap_or_else(PoisonError::into_inner).1.take());
     }
 
-    /// Ends the connection by a reset when it is dropped: nothing of it lingers on this side's port. Whatever is to reach the
-    /// client must have been sent before.
+    /// Makes the drop of the connection send a reset, so that nothing lingers on this side's port.
+    /// All bytes for the client must have been sent before, because a reset discards the rest.
     pub(crate) fn abort_on_drop(&self) {
         self.state.abort.store(true, Ordering::Release);
     }

@@ -1,4 +1,7 @@
-//! Serving HTTP/1.1 on a listener.
+//! HTTP/1.1 on a listener.
+//!
+//! It owns the accepted connections until their last answer is sent. It must never drop a request
+//! in progress when it stops.
 
 use axum::{
     Router,
@@ -15,10 +18,10 @@ use tower_service::Service as _;
 
 use super::ConnectionListener;
 
-/// Longest head of a request; a longer one is answered 431. Also what is read of a body at a time.
+/// Longest head of a request; a longer one is answered 431. It is also the read buffer for a body.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// Serves until `stop`; requests under way are finished. Handlers find a
+/// Serves until `stop`, and then finishes the requests in progress. Handlers find a
 /// [`ConnectionHandle`](super::ConnectionHandle) as [`ConnectInfo`].
 pub(crate) async fn serve_http(
     mut listener: ConnectionListener,
@@ -38,7 +41,7 @@ pub(crate) async fn serve_http(
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let mut request: Request = request.map(Body::new);
             request.extensions_mut().insert(ConnectInfo(handle.clone()));
-            // A router is always ready.
+            // A router needs no `poll_ready`: it is always ready.
             routes.clone().call(request)
         });
         let serving = protocol.serve_connection_with_upgrades(TokioIo::new(connection), service);
@@ -49,7 +52,7 @@ pub(crate) async fn serve_http(
             }
         });
     }
-    // No more are accepted while the rest is finished.
+    // Closing the socket first refuses new connections while the remaining requests finish.
     drop(listener);
     graceful.shutdown().await;
 }

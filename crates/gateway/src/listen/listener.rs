@@ -1,4 +1,7 @@
-//! Accepts connections.
+//! A listener that accepts connections within a quota.
+//!
+//! It keeps this invariant: each connection that it returns has its permits. It must never stop
+//! accepting because of one bad connection.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -12,10 +15,11 @@ use super::{
     transport::{OpenStream, Transport, open},
 };
 
-/// Pause after an accept that failed for lack of file descriptors.
+/// Pause after a failed accept. It usually fails for lack of file descriptors, and an immediate
+/// retry would only use the CPU.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections up to a number.
+/// Accepts connections within a quota.
 #[derive(Debug)]
 pub(crate) struct ConnectionListener {
     tcp: TcpListener,
@@ -24,7 +28,7 @@ pub(crate) struct ConnectionListener {
     login_timeout: Duration,
     extra_time: Duration,
     tls: Option<(Arc<Tls>, ListenerKind)>,
-    /// A header of the PROXY protocol comes first.
+    /// Whether a header of the PROXY protocol comes first.
     proxied: bool,
 }
 
@@ -46,26 +50,27 @@ impl ConnectionListener {
         }
     }
 
-    /// With TLS, where this kind of the node has a certificate.
+    /// Uses TLS if the configuration has a certificate for this kind of listener.
     pub(crate) fn with_tls(mut self, tls: Arc<Tls>, kind: ListenerKind) -> Self {
         self.tls = Some((tls, kind));
         self
     }
 
-    /// Behind a proxy that says by the PROXY protocol whose connection it passes on.
+    /// Expects a proxy in front that names the client by the PROXY protocol.
     pub(crate) const fn proxied(mut self, proxied: bool) -> Self {
         self.proxied = proxied;
         self
     }
 
-    /// Gives a connection that speaks the protocol of its front, which for a WebSocket begins with the upgrade, so much more
-    /// time: what a slow login may take is not for those who do not even ask for one.
+    /// Gives a connection this much more time once it speaks the protocol of its front. On a
+    /// WebSocket that begins with the upgrade. Only then may a login be in progress, and a slow
+    /// login needs the time.
     pub(crate) const fn extra_time_once_open(mut self, more: Duration) -> Self {
         self.extra_time = more;
         self
     }
 
-    /// The next connection that has a place.
+    /// Returns the next connection that got its permits.
     ///
     /// Cancel safety: safe.
     pub(crate) async fn accept(&mut self) -> Connection {
@@ -83,7 +88,7 @@ impl ConnectionListener {
                 let _ = stream.set_zero_linger();
                 continue;
             };
-            // Frames are small and each is wanted at once.
+            // Frames are small, and each one is wanted at once.
             let _ = stream.set_nodelay(true);
             return Connection {
                 transport: self.transport(stream, &state),
@@ -97,7 +102,7 @@ impl ConnectionListener {
 
     fn admit(&self, peer: SocketAddr) -> Option<Arc<ConnectionState>> {
         let state = ConnectionState::new(peer, self.quota.clone())?;
-        // That of a proxy is everybody's address.
+        // All clients share the proxy's address, so it takes no permits of its own.
         (self.proxied || state.acquire_address(peer)).then(|| Arc::new(state))
     }
 
@@ -106,7 +111,8 @@ impl ConnectionListener {
         if tls.is_none() && !self.proxied {
             return Transport::Open(OpenStream::Plain(stream));
         }
-        // One that is given up before it is open leaves nothing behind on this kind's port.
+        // A reset leaves nothing on this side's port when the connection is given up during the
+        // handshake.
         let _ = stream.set_zero_linger();
         let proxied = self.proxied.then(|| Arc::clone(state));
         Transport::Opening(Box::pin(open(stream, proxied, tls)))

@@ -1,4 +1,5 @@
-//! What every listener of a node shares: its connections, their number, TLS, and how they state.
+//! Listeners, as all parts of a node share them: connections, their quota, TLS, and the way a
+//! connection ends.
 
 mod connection;
 mod handle;

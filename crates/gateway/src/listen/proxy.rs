@@ -1,6 +1,7 @@
-//! The PROXY protocol, by which a proxy in front of a node says whose connection it passes on.
+//! The header of the PROXY protocol, by which a proxy in front of a node names its client.
 //!
-//! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>
+//! It reads the header and must never read a byte behind it, because that byte belongs to TLS or to
+//! the front. Source: <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>
 
 use std::{io, net::SocketAddr};
 
@@ -9,17 +10,17 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// Longest line of version 1.
 const LONGEST_LINE: usize = 107;
-/// The fixed part of version 2, and the most that may follow it.
+/// Bytes of the fixed part of version 2, and the most that may follow it.
 const FIXED: usize = 16;
 const LONGEST_REST: usize = 2048;
-/// What tells version 2 from version 1.
+/// The first bytes of version 2. Version 1 begins differently.
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// Reads the header in front of a connection, and nothing behind it. `None` = the proxy speaks for
-/// itself, as for its health checks.
+/// Reads the header in front of a connection, and nothing behind it. `None` means that the proxy
+/// speaks for itself, as in its health checks.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidData`] when there is no such header.
+/// [`io::ErrorKind::InvalidData`] when the connection begins without a valid header.
 pub(crate) async fn source(
     stream: &mut (impl AsyncRead + Unpin),
 ) -> io::Result<Option<SocketAddr>> {
@@ -43,7 +44,7 @@ pub(crate) async fn source(
             if header.len() == LONGEST_LINE {
                 return Err(no_header());
             }
-            // A byte at a time: what follows the line is not ours to read.
+            // It reads single bytes, because the bytes behind the line belong to the next reader.
             header.push(stream.read_u8().await?);
         }
     } else {

@@ -1,4 +1,7 @@
-//! The quota for connections: how many there are, and how many of one address.
+//! The quota of connections: how many a node has in all, and how many of one address.
+//!
+//! It keeps these counts exact: each permit returns its count when it is dropped. It must never
+//! wait for a permit.
 
 use std::{
     collections::HashMap,
@@ -8,18 +11,19 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many connections there may be at one time.
+/// Highest numbers of connections at one time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionBounds {
     pub(crate) all: usize,
-    /// Those that have not logged in yet: a crowd of strangers leaves room for whoever is in.
+    /// Connections without a login. This bound keeps room for clients that have logged in, however
+    /// many strangers connect.
     pub(crate) pending: usize,
-    /// The same two for each address: a crowd from one address leaves room for all others.
+    /// The same two numbers for one address. They keep room for all other addresses.
     pub(crate) all_per_address: usize,
     pub(crate) pending_per_address: usize,
 }
 
-/// The quota of one or more listeners.
+/// The permits of one or more listeners.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionQuota {
     all: Arc<Semaphore>,
@@ -27,7 +31,7 @@ pub(crate) struct ConnectionQuota {
     addresses: Arc<Addresses>,
 }
 
-/// A place, and the one among those that have not logged in yet.
+/// A permit for the connection, and one that it holds until the login.
 pub(super) type Pair<T> = (T, T);
 
 #[derive(Debug)]
@@ -42,7 +46,7 @@ struct Count {
     pending: usize,
 }
 
-/// One of the quota of an address.
+/// One permit of an address.
 #[derive(Debug)]
 pub(super) struct AddressPermit {
     addresses: Arc<Addresses>,
@@ -68,7 +72,7 @@ impl ConnectionQuota {
         Some((place, pending))
     }
 
-    /// ConnectionQuota for a connection from this address.
+    /// Takes two permits for a connection from this address.
     pub(super) fn acquire_for_address(&self, address: IpAddr) -> Option<Pair<AddressPermit>> {
         let network = network(address);
         let bounds = &self.addresses.bounds;
@@ -113,7 +117,7 @@ impl Drop for AddressPermit {
     }
 }
 
-/// What counts as one address. A single host has all of a /64 network of IPv6.
+/// The network that counts as one address. A single host can use a whole /64 network of IPv6.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

@@ -1,7 +1,8 @@
-//! TLS of a node, by rustls: on its listeners, and towards other nodes.
+//! TLS of a node, by rustls: on its listeners, and for its calls to other nodes.
 //!
-//! Certificates and keys are files. They are read at the start, and again on request; connections
-//! that are open then keep what they have.
+//! It owns the certificates and keys, which come from files. It reads the files at the start and
+//! again on request. Open connections keep the certificates they began with. It must never replace
+//! good certificates by files that cannot be used.
 
 use std::{
     fmt,
@@ -18,18 +19,18 @@ use rustls::{
 
 use crate::config::{PeerAuth, TlsFiles, invalid};
 
-/// What the node's certificates are at the moment.
+/// The current certificates of the node.
 pub(crate) struct Tls {
     files: TlsFiles,
     now: RwLock<LoadedTls>,
 }
 
-/// Who connects to a listener.
+/// The kind of listener, which decides the certificate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ListenerKind {
-    /// Clients and administrators.
+    /// For clients and administrators.
     Clients,
-    /// Other nodes.
+    /// For other nodes.
     Peers,
 }
 
@@ -39,7 +40,7 @@ struct LoadedTls {
     peers: Option<(Arc<ServerConfig>, Arc<ClientConfig>)>,
 }
 
-/// A certificate and its key, each with the key of the configuration that names its file.
+/// The files of a certificate and its key, each with the configuration key that names it.
 type Files<'a> = [(&'static str, &'a str); 2];
 
 impl Tls {
@@ -52,7 +53,7 @@ impl Tls {
         Ok(Self { files, now })
     }
 
-    /// Reads the files again. What cannot be used changes nothing.
+    /// Reads the files again. Files that cannot be used change nothing.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -62,7 +63,7 @@ impl Tls {
         Ok(())
     }
 
-    /// What a listener shows; `None` = it speaks without TLS.
+    /// The TLS settings of a listener. `None` means that it speaks without TLS.
     pub(crate) fn server(&self, kind: ListenerKind) -> Option<Arc<ServerConfig>> {
         let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
         match kind {
@@ -71,8 +72,8 @@ impl Tls {
         }
     }
 
-    /// How other nodes are called, and the name that their certificates must have where that is not
-    /// the host of their address; `None` = without TLS.
+    /// The TLS settings for calls to other nodes, and the name that their certificates must have.
+    /// Without a name the host of their address applies. `None` means that calls go without TLS.
     pub(crate) fn peers(&self) -> Option<(Arc<ClientConfig>, Option<&str>)> {
         let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
         let (_, client) = now.peers.as_ref()?;
@@ -88,7 +89,8 @@ impl fmt::Debug for Tls {
 
 impl LoadedTls {
     fn read(files: &TlsFiles) -> Result<Self> {
-        // Chosen here: a provider for the whole process is the business of whoever embeds a node.
+        // The provider is chosen here, because only the program that embeds a node may choose one
+        // for the whole process.
         let provider = Arc::new(aws_lc_rs::default_provider());
         let own = files
             .own

@@ -1,4 +1,7 @@
-//! What carries the bytes of a connection.
+//! The byte stream of a connection, from the first header to the open stream.
+//!
+//! It owns the socket. It must never hand out the stream before the PROXY header and the TLS
+//! handshake are complete.
 
 use std::{io, pin::Pin, sync::Arc};
 
@@ -9,9 +12,9 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::{handle::ConnectionState, proxy};
 
-/// What carries the bytes.
+/// The stream of a connection, and its progress.
 pub(super) enum Transport {
-    /// The header of the PROXY protocol, then the handshake of TLS.
+    /// Reads the header of the PROXY protocol, and then completes the handshake of TLS.
     Opening(Opening),
     Open(OpenStream),
     Broken(io::Error),
@@ -34,7 +37,7 @@ pub(super) async fn open(
         let source = source.inspect_err(|error| {
             tracing::warn!(%error, proxy = %state.accepted, "a connection was refused");
         })?;
-        // The health checks of a proxy count for its own address.
+        // A health check of the proxy names no client, so it counts for the proxy's own address.
         if !state.admit_source(source.unwrap_or(state.accepted)) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }

@@ -1,4 +1,7 @@
-//! The start of a node.
+//! The start of a node: it checks, binds, takes the lease, and then serves.
+//!
+//! It keeps this order, so that a wrong configuration changes nothing in the store. It must never
+//! serve a client before the node has its lease.
 
 use std::sync::Arc;
 
@@ -27,13 +30,14 @@ use crate::{
     token::TokenKey,
 };
 
-/// Starts a node, announces it, serves until `shutdown` and takes leave of everybody: [`Gateway::start`] and [`Gateway::run`].
+/// Starts a node, announces it, serves until `shutdown`, and then ends all sessions:
+/// [`Gateway::start`] and [`Gateway::run`].
 ///
 /// # Errors
 /// As those two.
 ///
 /// # Cancel safety
-/// Dropping it ends the node at once, without taking leave.
+/// Dropping it ends the node at once, and clients get no notice.
 pub async fn run(
     config: GatewayConfig,
     store: Store,
@@ -45,7 +49,7 @@ pub async fn run(
     gateway.run(shutdown).await
 }
 
-/// Prepares a [`Gateway`] with parts of the embedder's own.
+/// Prepares a [`Gateway`] with parts of the embedding program.
 #[derive(Debug)]
 #[must_use]
 pub struct Builder {
@@ -57,19 +61,20 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Where messages are kept for accounts that are not logged in; [`RecordsInbox`] unless set.
+    /// Keeps messages for accounts that are not logged in. [`RecordsInbox`] does it unless another
+    /// store is set.
     pub fn offline_store(mut self, offline: Arc<dyn OfflineStore>) -> Self {
         self.offline = offline;
         self
     }
 
-    /// What is asked about an account before it may log in, instead of the service at `profile_url`.
+    /// Checks an account before its login, instead of the service at `profile_url`.
     pub fn profiles(mut self, profiles: Arc<dyn Profiles>) -> Self {
         self.profiles = Some(profiles);
         self
     }
 
-    /// What is asked about each message of a client, instead of the service at `may_send_url`.
+    /// Checks each message of a client, instead of the service at `may_send_url`.
     pub fn may_send(mut self, may_send: Arc<dyn MaySend>) -> Self {
         self.may_send = Some(may_send);
         self
@@ -78,8 +83,9 @@ impl Builder {
     /// Checks the configuration, binds every listener, takes the node's lease and begins to serve.
     ///
     /// # Errors
-    /// As [`Gateway::start`]. [`ErrorKind::InvalidConfig`] as well when there are two answers to
-    /// who is asked about an account, or about a message.
+    /// As [`Gateway::start`]. Also
+    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) when both the program
+    /// and the configuration name a check of accounts, or of messages.
     ///
     /// # Cancel safety
     /// As [`Gateway::start`].
@@ -173,7 +179,7 @@ impl Builder {
         })
     }
 
-    /// How this node calls the others.
+    /// The client for calls to other nodes.
     fn peers(
         &self,
         key: &TokenKey,
@@ -186,7 +192,7 @@ impl Builder {
         Ok(Arc::new(peers.with_tls(Arc::clone(tls))))
     }
 
-    /// The flow, ready to start.
+    /// The kick-out flow, ready to start.
     fn flow(
         &mut self,
         sockets: &Sockets,
@@ -215,7 +221,7 @@ impl Builder {
         )
     }
 
-    /// Who is asked about each message.
+    /// The check of each message, if there is one.
     fn may_send_check(&mut self, clock: &Arc<dyn Clock>) -> Result<Option<Arc<dyn MaySend>>> {
         let (what, metric) = ("may-send service", "distlock_may_send_seconds");
         let web = WebService::configured(what, metric, &self.config.may_send_service(), clock)?;
@@ -225,7 +231,7 @@ impl Builder {
 }
 
 impl Gateway {
-    /// A node over `store`, with parts that may be replaced.
+    /// Prepares a node over `store`, with parts that can be replaced.
     pub fn builder(config: GatewayConfig, store: Store) -> Builder {
         Builder {
             offline: Arc::new(RecordsInbox::new(store.records())),
@@ -239,11 +245,14 @@ impl Gateway {
     /// Checks the configuration, binds every listener, takes the node's lease and begins to serve.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] for a wrong key and for an address that cannot be bound; [`ErrorKind::Timeout`] when a node
-    /// of this name is running; failures of the store.
+    /// - [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for a wrong key, and
+    ///   for an address that cannot be bound;
+    /// - [`ErrorKind::Timeout`](distlock_core::ErrorKind::Timeout) when a node of this name is
+    ///   running;
+    /// - failures of the store.
     ///
     /// # Cancel safety
-    /// Safe: what was bound and taken is given back.
+    /// Safe: it gives back all that it bound and took.
     pub async fn start(config: GatewayConfig, store: Store) -> Result<Self> {
         Self::builder(config, store).start().await
     }
@@ -261,7 +270,8 @@ fn ready(node: &NodeId, sockets: &Sockets, secure: bool) -> Ready {
     }
 }
 
-/// Who is asked: the embedder's own, or the service that `key` names.
+/// The check of the embedding program, or the service that `key` names. Both at once are an error,
+/// because only one of them could decide.
 fn own_or_configured<T>(key: &str, own: Option<T>, web: Option<T>) -> Result<Option<T>> {
     match (own, web) {
         (Some(_), Some(_)) => {

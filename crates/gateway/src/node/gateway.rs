@@ -1,4 +1,8 @@
-//! A running node, and its end.
+//! A running node, and its orderly end.
+//!
+//! It owns the tasks of all servers. At the end it tells the clients first, then waits for their
+//! connections, and stops the servers last. It must never give the lease back while a session is
+//! active.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -10,10 +14,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{config::Secret, listen::Tls};
 
-/// Time for the servers to finish what is under way, after the sessions have ended.
+/// Time for the servers to finish requests in progress, after the sessions have ended.
 const FINISH_TIME: Duration = Duration::from_secs(1);
 
-/// Where the node listens, as it is announced: one JSON line.
+/// The addresses of the node, as it announces them in one line of JSON.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Ready {
@@ -21,15 +25,15 @@ pub struct Ready {
     pub event: &'static str,
     /// The node.
     pub node: NodeId,
-    /// For WebSocket clients.
+    /// The address for WebSocket clients.
     pub listen: SocketAddr,
-    /// For raw TCP clients.
+    /// The address for raw TCP clients.
     pub tcp_listen: Option<SocketAddr>,
-    /// For other nodes.
+    /// The address for other nodes.
     pub peer_listen: SocketAddr,
-    /// For administrators.
+    /// The address for administrators.
     pub admin_listen: SocketAddr,
-    /// The page for people, on the same address.
+    /// The URL of the live page, on the address for administrators.
     pub page: String,
 }
 
@@ -49,60 +53,63 @@ pub struct Gateway {
     pub(super) made_token: Option<Secret>,
 }
 
-/// The certificates of a node, which go on changing while it runs. All clones are of one node.
+/// The certificates of a running node. All clones change the same node.
 #[derive(Clone, Debug)]
 pub struct Certificates(Arc<Tls>);
 
 impl Certificates {
-    /// Reads the files of the configuration again. New connections use what is in them; those that
-    /// are open go on.
+    /// Reads the files of the configuration again. New connections use the new certificates; open
+    /// connections keep the old ones.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`], naming the file; the node goes on with what it has.
+    /// [`ErrorKind::InvalidConfig`], naming the file; the node keeps its certificates.
     pub fn reload(&self) -> Result<()> {
         self.0.reload()
     }
 }
 
 impl Gateway {
-    /// Where it listens.
+    /// The addresses of the node.
     #[must_use]
     pub const fn ready(&self) -> &Ready {
         &self.ready
     }
 
-    /// The node's transitions: for the first caller those since the start, for later ones those from now on.
+    /// The node's transitions. The first caller gets all events since the start, a later one gets
+    /// those from now on.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.kick.events()
     }
 
-    /// The admin token that it made because none is configured; another one at each start.
+    /// The admin token that the node made because the configuration has none. Each start makes
+    /// another one.
     #[must_use]
     pub const fn made_admin_token(&self) -> Option<&Secret> {
         self.made_token.as_ref()
     }
 
-    /// Its certificates, to be read again when the files have changed.
+    /// Its certificates, for reading the files again when they have changed.
     #[must_use]
     pub fn certificates(&self) -> Certificates {
         Certificates(Arc::clone(&self.tls))
     }
 
-    /// The flow inside.
+    /// The kick-out flow of this node.
     #[must_use]
     pub const fn kick_out(&self) -> &KickOut {
         &self.kick
     }
 
-    /// Serves until `shutdown`; then tells every client to go elsewhere, gives them the grace to leave, and gives the node's
-    /// lease back.
+    /// Serves until `shutdown`. Then it tells every client to go elsewhere, waits for the grace,
+    /// and gives the node's lease back.
     ///
     /// # Errors
-    /// [`ErrorKind::Internal`] when a server broke down. The node is shut down then as well.
+    /// [`ErrorKind::Internal`] when a server failed. The node shuts down in that case, too.
     ///
     /// # Cancel safety
-    /// Dropping it ends the node at once: connections break, the lease is given back in the background.
+    /// Dropping it ends the node at once: its connections break, and a background task gives the
+    /// lease back.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<()> {
         let outcome = tokio::select! {
             biased;
@@ -112,7 +119,9 @@ impl Gateway {
                 _ => Err(Error::new(ErrorKind::Internal, "a server ended by itself")),
             },
         };
-        // Whoever connects now is denied with the advice to go elsewhere; sessions are told. Peers are served until the end.
+        // During the shutdown a new login is denied with the advice to go elsewhere, and each
+        // session gets a notice. Other nodes are served until the end, because they may still ask
+        // about sessions here.
         self.kick.shutdown().await;
         self.connections.close();
         let limit = self.grace + FINISH_TIME;

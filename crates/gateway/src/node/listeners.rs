@@ -1,4 +1,7 @@
-//! The addresses of a node, and who may connect there.
+//! The sockets of a node, and the limits of their listeners.
+//!
+//! It must never return a socket that the configuration forbids, such as one beyond loopback
+//! without TLS.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -21,7 +24,7 @@ const GUARDED_BOUNDS: ConnectionBounds = ConnectionBounds {
     all_per_address: 512,
     pending_per_address: 64,
 };
-/// Time for showing a token over them.
+/// Time for a connection of a node or an administrator to show its token.
 const TOKEN_TIME: Duration = Duration::from_secs(10);
 /// A socket, and the address that it was bound to.
 pub(super) type Bound = (TcpListener, SocketAddr);
@@ -52,7 +55,7 @@ impl Sockets {
         })
     }
 
-    /// The address that other nodes are told.
+    /// The address that other nodes call.
     pub(super) fn advertised(&self, config: &GatewayConfig) -> Result<String> {
         if let Some(address) = &config.peer_advertise {
             return Ok(address.clone());
@@ -62,11 +65,11 @@ impl Sockets {
     }
 }
 
-/// Makes listeners of bound sockets.
+/// Makes listeners from bound sockets.
 pub(super) struct ListenerFactory {
     clock: Arc<dyn Clock>,
     tls: Arc<Tls>,
-    /// Common to the sockets for clients.
+    /// Shared by the sockets for clients.
     client_quota: ConnectionQuota,
 }
 
@@ -85,7 +88,7 @@ impl ListenerFactory {
         }
     }
 
-    /// For clients.
+    /// A listener for clients.
     pub(super) fn clients(
         &self,
         config: &GatewayConfig,
@@ -95,14 +98,15 @@ impl ListenerFactory {
             config.profile_timeout + config.lock_wait + config.kick_budget * 2 + config.node_lease;
         let limit = config.login_timeout;
         let quota = self.client_quota.clone();
-        // Outlasts the slowest login, so that its client is told by a frame; this only ends what says nothing at all.
+        // The deadline is longer than the slowest login, so that the client of a slow login gets an
+        // answer frame. It only ends a connection that says nothing at all.
         ConnectionListener::new(socket, quota, Arc::clone(&self.clock), limit)
             .extra_time_once_open(limit * 2 + slowest)
             .with_tls(Arc::clone(&self.tls), ListenerKind::Clients)
             .proxied(config.client_address == ClientAddress::ProxyProtocol)
     }
 
-    /// For those who must show a token: nodes, servers that send, administrators.
+    /// A listener for callers that must show a token: nodes, sending servers, administrators.
     pub(super) fn guarded(&self, socket: TcpListener, kind: ListenerKind) -> ConnectionListener {
         let quota = ConnectionQuota::new(GUARDED_BOUNDS);
         ConnectionListener::new(socket, quota, Arc::clone(&self.clock), TOKEN_TIME)
@@ -123,7 +127,7 @@ async fn bind(config: &GatewayConfig, key: &str, address: &str) -> Result<Bound>
     Ok(bound)
 }
 
-/// Where a browser on this host finds the page.
+/// The URL of the page for a browser on this host.
 pub(super) fn page_at(mut admin: SocketAddr, secure: bool) -> String {
     match admin.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => admin.set_ip(Ipv4Addr::LOCALHOST.into()),

@@ -1,4 +1,7 @@
 //! The tasks that serve a node's listeners.
+//!
+//! It owns the tasks. Each one ends when the node stops; a server that fails ends its task with an
+//! error.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,9 +22,9 @@ use crate::{
     token::PeerKey,
 };
 
-/// How often the metrics recorder tidies up.
+/// Period of the upkeep of the metrics recorder.
 const UPKEEP: Duration = Duration::from_secs(5);
-/// The tasks, each until the node stops.
+/// The tasks of one node.
 pub(super) struct Servers {
     tasks: JoinSet<Result<()>>,
     stop: CancellationToken,
@@ -77,7 +80,7 @@ impl Servers {
         self.spawn(serve_tcp(front, listener, stop));
     }
 
-    /// Keeps the recorder of metrics tidy.
+    /// Runs the recorder's upkeep, which keeps its histograms small.
     pub(super) fn upkeep(&mut self, metrics: PrometheusHandle, clock: Arc<dyn Clock>) {
         let stop = self.stop.child_token();
         self.spawn(async move {

@@ -1,4 +1,4 @@
-//! What the page is made of.
+//! The parts of a node that the page shows.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,6 +14,6 @@ pub(crate) struct PageContext {
     pub(crate) node_lease: Duration,
     /// The takeovers that this node saw.
     pub(crate) recent: RecentTakeovers,
-    /// Asks the other nodes for those that they saw.
+    /// The client that asks other nodes for the takeovers that they saw.
     pub(crate) peers: Arc<GrpcPeers>,
 }

@@ -1,9 +1,9 @@
 //! The live page of the admin listener: nodes and their leases, the takeovers of all nodes, locks,
-//! orders, and two devices to play with.
+//! orders, and two devices for trying a takeover.
 //!
-//! It is rendered here. A script swaps in the part that changes, gives orders by the same requests
-//! as everybody else, and plays the two devices. Nothing is loaded from elsewhere. Because a
-//! browser cannot be told to send a bearer token for a page, it may show a pass instead.
+//! The node renders it. A script replaces the part that changes, gives orders by the same requests
+//! as the command-line tool, and plays the two devices. It must never load anything from elsewhere.
+//! A browser cannot be told to send a bearer token for a page, so it may show a pass instead.
 
 mod context;
 mod render;

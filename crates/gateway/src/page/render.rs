@@ -1,4 +1,6 @@
-//! The page as HTML. Every text that comes from elsewhere is escaped.
+//! The page as HTML.
+//!
+//! It keeps this invariant: every text that comes from elsewhere is escaped.
 
 use std::fmt::{self, Write as _};
 
@@ -47,7 +49,7 @@ pub(super) fn full_page(snapshot: &Snapshot) -> String {
     )
 }
 
-/// What an operator does; the script sends the same requests as the command-line tool.
+/// The form of an operator's orders. The script sends the same requests as the command-line tool.
 const ORDERS: &str = r#"<section aria-labelledby="o"><h2 id="o">Accounts and this node</h2>
 <form id="orders"><p class="fields"><label>Account <input name="uid" maxlength="128" autocomplete="off" spellcheck="false"></label>
 <label>Reason <input name="reason" maxlength="256" autocomplete="off" placeholder="shown to the account"></label>
@@ -65,7 +67,7 @@ fn device(name: &str) -> String {
     )
 }
 
-/// The part that changes.
+/// The part of the page that changes.
 pub(super) fn changing_part(snapshot: &Snapshot) -> String {
     let mut html = String::new();
     let state = match (snapshot.boot, snapshot.state) {
@@ -209,7 +211,7 @@ fn seconds(ms: u128) -> String {
     format!("{}.{} s", ms / 1000, ms % 1000 / 100)
 }
 
-/// What somebody sees who has not shown the admin token.
+/// The page for a visitor without the admin token.
 pub(super) fn sign_in(node: &NodeId) -> String {
     frame(
         node,

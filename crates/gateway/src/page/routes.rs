@@ -1,4 +1,6 @@
-//! Requests for the page, and from it.
+//! The routes of the page.
+//!
+//! It must never give out a login token for an account outside the playground.
 
 use std::time::Duration;
 
@@ -21,12 +23,14 @@ use crate::{
     token::mint,
 };
 
-/// Accounts of the playground begin with this, so that nobody gets a token here for an account of somebody else.
+/// Prefix of the playground's accounts, so that this page gives out no token for the account of
+/// somebody else.
 const PLAYGROUND: &str = "playground-";
 const PLAY_TIME: Duration = Duration::from_secs(3600);
 /// Longest body of a sign-in, which comes from strangers.
 const MAX_SIGN_IN: usize = 8 * 1024;
-/// Nothing from elsewhere, no inline script; the playground's sockets go to the nodes, whose addresses are not known here.
+/// The policy allows nothing from elsewhere and no inline script. The playground's sockets may go
+/// anywhere, because the addresses of the nodes are not known here.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self' ws: wss:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -139,7 +143,7 @@ async fn sign_in(
     ([(header::SET_COOKIE, cookie)], orders).into_response()
 }
 
-/// Ends the pass, and has the browser forget it.
+/// Ends the pass, and makes the browser forget it.
 async fn sign_out(State(page): State<PageContext>, headers: HeaderMap) -> Response {
     match page.access.sign_out(&headers) {
         Some(cookie) => ([(header::SET_COOKIE, cookie)], StatusCode::NO_CONTENT).into_response(),

@@ -1,4 +1,4 @@
-//! What the page shows at one moment.
+//! The data of the page at one moment.
 
 use distlock_core::{LockInfo, Result};
 use distlock_kickout::{Boot, NodeAddress, NodeId, NodeInfo, NodeState};
@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::PageContext;
 use crate::takeovers::{Takeover, merge};
 
-/// Locks and nodes that are listed; more are only counted on a page that says so.
+/// Most locks and nodes on the page. A longer list ends with a note.
 pub(super) const MAX_SHOWN: usize = 100;
 
 pub(super) struct Snapshot {
@@ -16,22 +16,22 @@ pub(super) struct Snapshot {
     pub(super) boot: Option<Boot>,
     pub(super) state: NodeState,
     pub(super) lease_ms: u128,
-    /// What a lease has left that is not renewed as it should be, in milliseconds.
+    /// A lease below this many milliseconds is not renewed as it should be.
     pub(super) low_ms: u128,
     pub(super) revocations: usize,
     pub(super) sessions: usize,
     pub(super) under_way: usize,
-    /// Other nodes and this one; or why the store did not tell.
+    /// All nodes, or the error of the store.
     pub(super) nodes: Result<Vec<NodeInfo>>,
-    /// The locks of accounts whose login is under way here, that are held or waited for.
+    /// The locks, held or waited for, of accounts with a login in progress on this node.
     pub(super) locks: Result<Vec<LockInfo>>,
-    /// Of all nodes that answer, newest first.
+    /// The takeovers of all nodes that answer, newest first.
     pub(super) takeovers: Vec<Takeover>,
-    /// The nodes whose takeovers are missing, and why.
+    /// The nodes whose takeovers are missing, each with the reason.
     pub(super) unreachable: Vec<(NodeId, String)>,
 }
 
-/// Where a browser finds a node.
+/// The address of a node for a browser.
 #[derive(Serialize)]
 pub(super) struct NodeFront {
     node: NodeId,
@@ -61,7 +61,7 @@ impl Snapshot {
         }
     }
 
-    /// The nodes that take logins and say where.
+    /// The nodes that take logins and announce an address.
     pub(super) fn fronts(&self) -> Vec<NodeFront> {
         let nodes = self.nodes.as_deref().unwrap_or_default();
         nodes

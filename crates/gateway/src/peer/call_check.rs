@@ -1,4 +1,7 @@
-//! What a call of another node must show before anything of its body is decoded.
+//! The check of a call between nodes, before anything of its body is decoded.
+//!
+//! It keeps this order: the token first, then the body against the token, then the single use of
+//! the token. It must never decode a body that its token does not cover.
 
 use std::{fmt, sync::Arc};
 
@@ -19,14 +22,14 @@ use super::{
 };
 use crate::{listen::ConnectionHandle, token::PeerKey};
 
-/// In front of each message: whether it is compressed, and its length.
+/// Bytes in front of each message: one says whether it is compressed, four hold its length.
 const PREFIX: usize = 5;
 
 /// The node whose token a call showed.
 #[derive(Clone, Debug)]
 pub(super) struct Caller(pub(super) String);
 
-/// What a node checks calls against.
+/// The keys and the used tokens against which a node checks calls.
 #[derive(Clone, Debug)]
 pub(super) struct CallChecker {
     node: NodeId,
@@ -34,8 +37,8 @@ pub(super) struct CallChecker {
     used: Arc<UsedTokens>,
 }
 
-/// Lets in nodes that know the common key. The token is checked before the body is read, and the
-/// body against the token before it is decoded.
+/// Admits calls of nodes that know the common key. It checks the token before it reads the body,
+/// and the body against the token before anything decodes it.
 pub(super) async fn check_call(
     State(checker): State<CallChecker>,
     request: Request,
@@ -82,13 +85,15 @@ impl CallChecker {
             log(&"its token is for another body");
             return Err(refused());
         }
-        // Last: otherwise whoever read the token off the wire could use it up with another body.
+        // This check comes last. Otherwise a listener on the network could use a token up with
+        // another body.
         self.used.record(&call, now).map_err(|why| {
             log(&why);
             why.status()
         })?;
         head.extensions.insert(Caller(call.from));
-        // Only now: who has read a token off the wire has not shown that it is a node.
+        // The mark comes last as well: a listener on the network may know a token, and that does
+        // not show that it is a node.
         if let Some(connection) = head.extensions.get::<ConnectionHandle>() {
             connection.mark_logged_in();
         }

@@ -1,4 +1,7 @@
-//! Calling other nodes.
+//! The client for calls to other nodes.
+//!
+//! It keeps this invariant: each call is sent once, with a token of its own. It must never report a
+//! call as not sent if the other node may have received it.
 
 use std::{
     collections::HashMap,
@@ -40,9 +43,10 @@ use crate::{
     token::{Call, PeerKey},
 };
 
-/// Beyond the flow's own deadlines: a connection that hangs must not collect calls for ever.
+/// Upper bound beyond the flow's own deadlines, so that a hanging connection does not collect calls
+/// for ever.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
-/// Time after which a channel that was not used may go.
+/// Time after which an unused channel may be closed.
 const UNUSED: Duration = Duration::from_secs(60);
 
 const KICK: &str = "/distlock.v1.Peer/Kick";
@@ -50,7 +54,7 @@ const DELIVER: &str = "/distlock.v1.Peer/Deliver";
 const IDLE: &str = "/distlock.v1.Peer/Idle";
 const TAKEOVERS: &str = "/distlock.v1.Peer/Takeovers";
 
-/// Channels to other nodes, opened at the first call and kept by address.
+/// Channels to other nodes, opened at the first call and kept by node.
 #[derive(Debug)]
 pub(crate) struct GrpcPeers {
     node: NodeId,
@@ -66,7 +70,8 @@ struct PeerChannel {
     addr: String,
     channel: Channel,
     used: Moment,
-    /// It is logged already that the node reads other tokens than this one signs.
+    /// Whether the log already has the warning that the node reads other tokens than this one
+    /// signs.
     warned: bool,
 }
 
@@ -103,8 +108,8 @@ impl GrpcPeers {
             }
             _ => {
                 let channel = self.channel(&to.addr)?;
-                // Where nodes come under ever new names, those of long ago must not be kept.
-                // Calls under way go on.
+                // Where nodes get a new name at each start, the channels to old names must not pile
+                // up. Calls in progress go on.
                 channels.retain(|_, known| now.since(known.used) < UNUSED);
                 let known = PeerChannel {
                     addr: to.addr.clone(),
@@ -122,7 +127,7 @@ impl GrpcPeers {
             .max_encoding_message_size(MAX_MESSAGE))
     }
 
-    /// Says once for each channel that a node is of another version than this one.
+    /// Warns once for each channel that a node has another version than this one.
     fn warn_once(&self, to: &NodeAddress, why: &str) {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         let known = channels.get_mut(&to.node).filter(|it| it.addr == to.addr);
@@ -133,7 +138,7 @@ impl GrpcPeers {
         }
     }
 
-    /// The newest takeovers that a node saw, oldest first. It waits no longer than for a
+    /// The newest takeovers that a node saw, oldest first. It waits only as long as for a
     /// connection, because a page waits for it.
     pub(crate) async fn takeovers(&self, to: &NodeAddress) -> Result<Vec<Takeover>, PeerError> {
         let send = async |mut client: PeerClient<_>, request| client.takeovers(request).await;
@@ -186,8 +191,8 @@ impl GrpcPeers {
         Ok(request)
     }
 
-    /// Makes one call. It is sent once: neither this nor the channel repeats a request, so no
-    /// token comes to a node twice.
+    /// Makes one call. Neither this function nor the channel repeats a request, so no token reaches
+    /// a node twice.
     async fn call<T: Message, A>(
         &self,
         to: &NodeAddress,
@@ -211,7 +216,7 @@ impl GrpcPeers {
     }
 }
 
-/// What is wrong with the version of a node that did not accept a token, if it is that.
+/// The difference of versions, if a node refused a token because of it.
 fn version_mismatch(says: &MetadataMap) -> Option<String> {
     let Some(version) = says.get(CALLS) else {
         return Some(format!(
@@ -227,7 +232,7 @@ fn version_mismatch(says: &MetadataMap) -> Option<String> {
     })
 }
 
-/// Connects to a node by TLS, each time with the certificates of that moment.
+/// Connects to a node by TLS, each time with the current certificates.
 fn tls_connector(
     tls: Arc<Tls>,
     addr: String,
@@ -255,10 +260,10 @@ fn tls_connector(
     })
 }
 
-/// A message as it is on the wire: not compressed, behind its length.
+/// A message as it is on the wire: a flag for no compression, its length, then its bytes.
 pub(super) fn framed(message: &impl Message) -> Vec<u8> {
     let body = message.encode_to_vec();
-    // No longer than the limit of messages, or it is not sent.
+    // A message over the limit is not sent, so the length always fits.
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
     let mut framed = vec![0];
     framed.extend_from_slice(&length.to_be_bytes());
@@ -302,7 +307,7 @@ impl Peers for GrpcPeers {
 fn peer_error(status: &Status) -> PeerError {
     let text = format!("{:?}: {}", status.code(), status.message());
     match status.code() {
-        // The other side refused before it did anything, or there was no connection.
+        // The other side refused before it did anything.
         Code::FailedPrecondition
         | Code::InvalidArgument
         | Code::PermissionDenied

@@ -1,4 +1,7 @@
-//! Servers that send messages, by gRPC.
+//! Messages of servers over gRPC.
+//!
+//! It checks the send token before it reads the body. It must never accept the token of a call
+//! between nodes instead.
 
 use std::net::IpAddr;
 
@@ -19,7 +22,7 @@ use super::{
 };
 use crate::{front::Outcome, listen::ConnectionHandle, send_api::SendApi};
 
-/// The version of `Send` that this node speaks: see the definition.
+/// The version of `Send` that this node speaks: see the protocol definition.
 const SEND: u32 = 0;
 
 pub(super) struct MessagesService(pub(super) SendApi);
@@ -53,7 +56,7 @@ impl Messages for MessagesService {
     }
 }
 
-/// Lets in those who may send. It looks before anything of the body is read.
+/// Admits callers with the send token, before anything of the body is read.
 pub(super) async fn authorise(
     State(sender): State<SendApi>,
     request: extract::Request,

@@ -1,5 +1,5 @@
-//! What is asked of a node over gRPC: by other nodes, and by servers that send messages. The
-//! definitions are in proto/distlock/v1.
+//! The gRPC side of a node: calls of other nodes, and messages of servers. The definitions are in
+//! proto/distlock/v1.
 
 mod call_check;
 mod client;

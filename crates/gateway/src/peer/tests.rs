@@ -1,4 +1,4 @@
-//! Calls between nodes, over real connections.
+//! Tests of calls between nodes, over real connections.
 
 use std::{
     sync::{
@@ -144,7 +144,7 @@ async fn only_nodes_with_the_common_key_are_answered() {
     stop.cancel();
 }
 
-/// Whatever is wrong with a call's token, the body is not even decoded.
+/// A call with a wrong token is refused before its body is decoded.
 #[tokio::test]
 async fn calls_are_refused_before_their_body_is_decoded() {
     let key = TokenKey::new(&[7; 32]).unwrap();
@@ -204,7 +204,7 @@ async fn calls_are_refused_before_their_body_is_decoded() {
     stop.cancel();
 }
 
-/// A node speaks for itself alone.
+/// A node speaks only for itself.
 #[tokio::test]
 async fn a_kick_names_the_node_whose_token_it_shows() {
     let key = TokenKey::new(&[7; 32]).unwrap();
@@ -212,7 +212,7 @@ async fn a_kick_names_the_node_whose_token_it_shows() {
     let peers = key.peers().unwrap();
     let (n3, second) = (NodeId::new("n3").unwrap(), Duration::from_secs(1));
     let calls = GrpcPeers::new(n3, peers, second, Arc::new(SystemClock));
-    // It is of n2.
+    // The kick names n2, but the token is of n3.
     let answer = calls.kick(&to, kick(&to, to.boot)).await;
     let Err(PeerError::NotSent(why)) = answer else {
         panic!("{answer:?}");
@@ -221,7 +221,7 @@ async fn a_kick_names_the_node_whose_token_it_shows() {
     stop.cancel();
 }
 
-/// As nodes signed before tokens named the call: with the common key itself.
+/// A token as older nodes signed it: it names no call, and the common key itself signs it.
 fn older_token(key: &[u8]) -> String {
     let now = SystemClock.wall().duration_since(UNIX_EPOCH).unwrap();
     let claims = serde_json::json!({
@@ -257,7 +257,7 @@ async fn a_node_of_an_older_version_is_told_which_version_is_needed() {
     stop.cancel();
 }
 
-/// A node that reads other tokens is named, and is called no second time.
+/// A node that reads other tokens is named in the error, and is not called a second time.
 #[tokio::test]
 async fn a_node_that_reads_other_tokens_is_named_with_what_to_upgrade() {
     let key = TokenKey::new(&[7; 32]).unwrap();
@@ -308,7 +308,7 @@ async fn a_node_that_reads_other_tokens_is_named_with_what_to_upgrade() {
     stop.cancel();
 }
 
-/// Whoever reads a call off the wire cannot make it again.
+/// A listener on the network cannot repeat a call that it read.
 #[tokio::test]
 async fn a_message_that_is_sent_again_with_its_token_is_delivered_once() {
     let key = TokenKey::new(&[7; 32]).unwrap();
@@ -346,7 +346,7 @@ async fn a_message_that_is_sent_again_with_its_token_is_delivered_once() {
         }
         _ = session.next_message() => panic!("it was delivered twice"),
     }
-    // The same message with a token of its own is another call.
+    // The same message with a new token is another call.
     let again = sign().unwrap();
     let (answer, _) = tokio::join!(deliver(&again), reads());
     assert_eq!(answer.map_err(|status| status.code()), delivered);
@@ -434,17 +434,18 @@ async fn strangers_keep_no_connection() {
     let ended = async |stream: &mut TcpStream| {
         let mut answer = Vec::new();
         let read = stream.read_to_end(&mut answer);
-        // What the server says first is of no interest.
+        // The first bytes of the server do not matter here.
         let _ = timeout(Duration::from_secs(20), read).await.unwrap();
     };
     for _ in 0..2 {
         let silent = TcpStream::connect(&to.addr).await.unwrap();
         let silent_too = TcpStream::connect(&to.addr).await.unwrap();
-        // Connecting may find the end already.
+        // The connect may already see the end.
         if let Ok(mut refused) = TcpStream::connect(&to.addr).await {
             ended(&mut refused).await;
         }
-        // There is no place for another connection: the node is on the one over which it showed its token.
+        // There is no permit left for another connection, so the node uses the one over which it
+        // showed its token.
         let answer = peers.kick(&to, kick(&to, to.boot)).await;
         assert_eq!(answer, Ok(KickResult::AlreadyGone));
         clock.advance(Duration::from_secs(10));
@@ -466,7 +467,7 @@ async fn nodes_whose_clocks_are_apart_hear_each_other() {
     let heard = [
         (years - seconds(20), true),
         (years + seconds(20), true),
-        // What was read off the wire days ago is good for nothing.
+        // A token that was read on the network days ago is worthless.
         (years - day * 6, false),
         (years + seconds(60), false),
     ];

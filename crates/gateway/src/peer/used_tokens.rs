@@ -1,8 +1,9 @@
-//! Each token is good for one call, once.
+//! The used tokens: each token is good for one call, once.
 //!
-//! Every call between nodes is remembered here by the id of its token until the token is refused
-//! for its age: at most 70 s, usually 30 s to 40 s. This memory belongs to one start of a node. A
-//! node that starts again has other sessions, so calls about those of before do nothing.
+//! It remembers every call between nodes by the id of its token, until the token is refused for its
+//! age: at most 70 s, usually 30 s to 40 s. It must never forget a token that is still valid. The
+//! memory belongs to one start of a node. A node that starts again has other sessions, so calls
+//! about the earlier ones do nothing.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -19,14 +20,14 @@ use crate::token::CheckedCall;
 /// Most calls that are remembered at one time: 26,000 calls a second for 40 s. An entry takes at
 /// most 40 bytes, so all of them take at most 42 MB.
 const MAX_TOKENS: usize = 1 << 20;
-/// Seconds that are forgotten together.
+/// Seconds whose tokens are forgotten together.
 const SLOT_SECONDS: u64 = 10;
 
-/// The ids of tokens that were used, by the slot of time in which the last of them ends.
+/// The ids of used tokens, by the time slot in which the last of them ends.
 #[derive(Debug, Default)]
 pub(super) struct UsedTokens(Mutex<BTreeMap<u64, HashSet<Uuid>>>);
 
-/// Why a token is not good any more.
+/// The reason why a token is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenRefusal {
     UsedBefore,
@@ -34,7 +35,7 @@ pub(super) enum TokenRefusal {
 }
 
 impl UsedTokens {
-    /// Remembers that a call was made with this token.
+    /// Records that a call was made with this token.
     pub(super) fn record(&self, token: &CheckedCall, now: SystemTime) -> Result<(), TokenRefusal> {
         self.record_with_limit(token.id, token.until, now, MAX_TOKENS)
     }
@@ -48,13 +49,13 @@ impl UsedTokens {
     ) -> Result<(), TokenRefusal> {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A slot has ended when its last second is over: until then its tokens may be good.
+        // A slot ends when its last second is over. Until then its tokens may be valid.
         while let Some(first) = slots.first_entry()
             && *first.key() < now / SLOT_SECONDS
         {
             first.remove();
         }
-        // Two slots cannot hold the same token: its time is part of what is signed.
+        // Two slots cannot hold the same token, because the signature covers its time.
         let slot = until / SLOT_SECONDS;
         if slots.get(&slot).is_some_and(|ids| ids.contains(&id)) {
             return Err(TokenRefusal::UsedBefore);
@@ -68,7 +69,7 @@ impl UsedTokens {
 }
 
 impl TokenRefusal {
-    /// The answer to the caller. Nothing was done in either case.
+    /// The answer to the caller. In both cases nothing was done.
     pub(super) fn status(self) -> Status {
         let says = self.to_string();
         match self {

@@ -1,4 +1,7 @@
-//! Between the flow's types and those of the wire. Everything that comes from the wire is checked here.
+//! Conversions between the flow's types and those of the wire.
+//!
+//! It keeps this invariant: every value from the wire is checked here. It must never take an
+//! unknown answer for a final one.
 
 use std::time::Duration;
 
@@ -13,7 +16,7 @@ use uuid::Uuid;
 use super::v1::{self, takeovers_response};
 use crate::takeovers::Takeover;
 
-/// The version of `Deliver` that this node speaks: see the definition.
+/// The version of `Deliver` that this node speaks: see the protocol definition.
 const DELIVER: u32 = 1;
 
 pub(super) fn kick_to_wire(request: KickRequest) -> v1::KickRequest {
@@ -57,7 +60,7 @@ pub(super) fn kicked_to_wire(result: KickResult) -> v1::KickResponse {
         KickResult::Kicked => (Wire::Kicked, 0),
         KickResult::BootMismatch => (Wire::BootMismatch, 0),
         KickResult::Newer(newer) => (Wire::Newer, newer.get()),
-        // What a later version adds is as final.
+        // A result of a later version is as final as this one.
         _ => (Wire::AlreadyGone, 0),
     };
     v1::KickResponse {
@@ -66,7 +69,7 @@ pub(super) fn kicked_to_wire(result: KickResult) -> v1::KickResponse {
     }
 }
 
-/// `None` = an answer this version does not know, which is not taken for a final one.
+/// Returns `None` for an answer that this version does not know. It must not count as final.
 pub(super) fn kicked_from_wire(response: v1::KickResponse) -> Option<KickResult> {
     use v1::kick_response::Result as Wire;
     Some(match response.result() {
@@ -228,7 +231,7 @@ fn bad(what: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, what)
 }
 
-/// What the fuzz targets see of this module.
+/// The view of the fuzz targets on this module.
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
     use prost::Message as _;
@@ -238,8 +241,8 @@ pub(crate) mod fuzzing {
         kick_to_wire, v1,
     };
 
-    /// A request of a node, as it was read, and as it is read after it was written again. `None` =
-    /// it was refused. The first byte says which message it is.
+    /// A request of a node, as it was read, and as it is read after it was written again. `None`
+    /// means that it was refused. The first byte selects the message.
     pub(crate) fn round_trip(bytes: &[u8]) -> Option<(String, String)> {
         let (which, bytes) = bytes.split_first()?;
         match which % 3 {
@@ -346,8 +349,8 @@ mod tests {
         assert!(refused.contains("version 7 of Deliver"), "{refused}");
     }
 
-    /// The nodes of the version before have no version in their calls, and say "delivered" of what
-    /// was written.
+    /// Nodes of the previous version send no version in their calls, and say "delivered" of a
+    /// message that was written.
     #[test]
     fn nodes_of_the_version_before_are_understood_and_understand() {
         use v1::deliver_response::Result as Wire;

@@ -1,4 +1,6 @@
-//! Who may send to whom.
+//! The check of messages: whether one account may send to another.
+//!
+//! It must never let a message pass when the answer is unknown.
 
 use std::{fmt, time::Duration};
 
@@ -9,39 +11,40 @@ use serde::Serialize;
 
 use super::web_service::{Decision, WebService};
 
-/// Longest wait for an answer: a client's next frame waits for it as well.
+/// Longest wait for an answer. It is short, because a client's next frame waits as well.
 pub(crate) const MAX_MAY_SEND: Duration = Duration::from_secs(10);
-/// What a client is told without a reason of the service's.
+/// The reason for a client when the service gives none.
 const REFUSED: &str = "you may not send to this account";
 
-/// Says who may send to whom: friends, the members of a room, nobody who was blocked.
+/// Decides whether one account may send to another. It may allow friends, or the members of a room,
+/// and refuse accounts that were blocked.
 ///
-/// It is asked about each message of a client, before the message goes anywhere. Servers that send
-/// with the `send_token` are not asked about.
+/// It is asked about each message of a client, before the message goes anywhere. Messages of
+/// servers with the `send_token` are not checked.
 #[async_trait]
 pub trait MaySend: fmt::Debug + Send + Sync + 'static {
-    /// Says whether one account may send to another.
+    /// Returns whether one account may send to another.
     ///
     /// # Errors
-    /// Whatever kept it from finding out: the client is told `unavailable`, and the message went
-    /// nowhere. So is one who waits for an answer for longer than 10 seconds.
+    /// Any failure to find out. The client then gets `unavailable`, and the message goes nowhere.
+    /// An answer that takes longer than 10 seconds has the same effect.
     ///
     /// # Cancel safety
     /// Dropped when the sender goes away.
     async fn may_send(&self, from: &Uid, to: &Uid) -> Result<Permission>;
 }
 
-/// Whether a message may go.
+/// The decision about a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Permission {
-    /// It may.
+    /// The message may go.
     Granted,
-    /// It may not, for this reason, which the sender is told.
+    /// The message may not go; the sender gets this reason.
     Refused(String),
 }
 
-/// A web service that is asked about each message.
+/// A web service that checks each message.
 #[derive(Debug)]
 pub(crate) struct WebMaySend(WebService);
 

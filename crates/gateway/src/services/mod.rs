@@ -1,4 +1,4 @@
-//! Web services of the operator's own that a node asks.
+//! The web services of the operator that a node asks.
 
 mod may_send;
 mod profiles;

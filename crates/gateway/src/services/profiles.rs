@@ -1,4 +1,6 @@
-//! Asking a web service of one's own whether an account may log in.
+//! The check of logins by a web service of the operator.
+//!
+//! It must never let a login pass when the answer is unknown.
 
 use async_trait::async_trait;
 use distlock_core::Result;
@@ -9,10 +11,10 @@ use serde::Serialize;
 
 use super::web_service::{Decision, WebService};
 
-/// What a client is told without a reason of the service's.
+/// The reason for a client when the service gives none.
 const REFUSED: &str = "the account may not log in now";
 
-/// A web service that is asked about each login.
+/// A web service that checks each login.
 #[derive(Debug)]
 pub(crate) struct WebProfiles {
     service: WebService,

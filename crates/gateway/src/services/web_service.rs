@@ -1,4 +1,7 @@
-//! Asking a web service of the operator's own whether something may be.
+//! The client for a web service that allows or denies something.
+//!
+//! It keeps this invariant: only a clear answer counts, and every other one is an error. It must
+//! never show the path of the service, which may hold a key.
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
@@ -17,17 +20,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ServiceSettings;
 
-/// More than any answer has.
+/// Longest answer that is read, in bytes; no real answer is longer.
 const MAX_ANSWER: usize = 4096;
 /// Longest reason that is passed on to a client, in characters.
 const MAX_REASON: usize = 200;
-/// Connections that wait for the next question, and for how long.
+/// Idle connections that are kept, and for how long.
 const IDLE: (usize, Duration) = (64, Duration::from_secs(30));
 
-/// A web service: it is sent a question as JSON by `POST`, and answers 2xx (yes) or 403 (no).
+/// A web service. It gets a question as JSON by `POST`, and answers 2xx (yes) or 403 (no).
 #[derive(Clone)]
 pub(crate) struct WebService {
-    /// Which one it is, as errors name it.
+    /// The name of the service in errors.
     what: &'static str,
     /// The histogram of its answers.
     metric: &'static str,
@@ -40,11 +43,11 @@ pub(crate) struct WebService {
 
 pub(crate) enum Decision {
     Allow,
-    /// No, with the service's reason where it gives one.
+    /// No, with the service's reason if it gives one.
     Deny(Option<String>),
 }
 
-/// What a refusal may say.
+/// The body of a 403 answer.
 #[derive(Default, Deserialize)]
 struct DenialBody {
     reason: Option<String>,
@@ -80,10 +83,10 @@ impl WebService {
         }))
     }
 
-    /// Asks, for as long as the configuration allows.
+    /// Asks, and waits as long as the configuration allows.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when there is no answer, or another one.
+    /// [`ErrorKind::Unavailable`] when there is no answer, or an unexpected one.
     ///
     /// # Cancel safety
     /// Safe; the service may have been asked.
@@ -110,8 +113,8 @@ impl WebService {
         let question = serde_json::to_vec(question)
             .map_err(|error| self.unavailable("could not be asked").caused_by(error))?;
         let answer = match self.client.request(self.request(&question)).await {
-            // A connection that waited may have been closed at the other end just now. A question
-            // may be asked twice.
+            // The other end may just have closed an idle connection, so the question is sent once
+            // more. It is safe to ask twice.
             Err(error) if !error.is_connect() => self.client.request(self.request(&question)).await,
             answer => answer,
         };
@@ -120,7 +123,7 @@ impl WebService {
             self.unavailable("could not be asked").caused_by(why)
         })?;
         let (head, body) = answer.into_parts();
-        // Read in any case: the connection can be used again after it.
+        // The body is read in any case, because only then the connection can be used again.
         let body = to_bytes(Body::new(body), MAX_ANSWER).await;
         match head.status {
             status if status.is_success() => Ok(Decision::Allow),
@@ -142,7 +145,7 @@ impl WebService {
         request
     }
 
-    /// Without the path and what follows it: some put a key there.
+    /// An error without the path and the query, because either may hold a key.
     fn unavailable(&self, says: &str) -> Error {
         let at = self.url.authority().map_or("", |at| at.as_str());
         let what = self.what;
@@ -159,8 +162,8 @@ impl fmt::Debug for WebService {
     }
 }
 
-/// Connects to web services: by TLS where their address says `https`, and then trusts the authorities
-/// that the system trusts, or those of the file that `SSL_CERT_FILE` names.
+/// A connector for web services. It uses TLS for `https` addresses, and then trusts the authorities
+/// of the system, or those in the file that `SSL_CERT_FILE` names.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidConfig`] when `secured` and there is no authority to trust.
@@ -179,7 +182,7 @@ pub fn connector(secured: bool) -> Result<HttpsConnector<HttpConnector>> {
             .with_provider_and_native_roots(provider)
             .map_err(none)?
     } else {
-        // Looking for authorities that nobody asks takes time, and not every system has any.
+        // Without TLS no authority is asked. Loading them takes time, and some systems have none.
         let config = ClientConfig::builder_with_provider(Arc::new(provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| none(io::Error::other(error)))?
@@ -189,7 +192,8 @@ pub fn connector(secured: bool) -> Result<HttpsConnector<HttpConnector>> {
     Ok(builder.https_or_http().enable_http1().wrap_connector(tcp))
 }
 
-/// What an error comes from. The words of an HTTP client only say that it did not connect.
+/// The innermost cause of an error. The outer text of an HTTP client only says that it did not
+/// connect.
 #[must_use]
 pub fn root_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a dyn std::error::Error {
     let mut cause = error;
@@ -199,7 +203,7 @@ pub fn root_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a dyn s
     cause
 }
 
-/// The reason of a refusal, as a client is told it.
+/// The reason in a 403 answer, shortened for a client.
 fn reason(body: &[u8]) -> Option<String> {
     let refusal: DenialBody = serde_json::from_slice(body).unwrap_or_default();
     let reason = refusal.reason?;

@@ -1,8 +1,8 @@
-//! How nodes know one another: each call carries a token that is good for that call, once.
+//! Tokens of calls between nodes: each token is good for one call, once.
 //!
-//! The keys are derived from `token_key`, so a login token opens nothing here and the other way
-//! round. A token names caller, callee, method and body, and is good for 30 s. It has an id, by
-//! which the callee refuses a copy of it.
+//! The keys are derived from `token_key`, so a login token is never good for a call, nor the token
+//! of a call for a login. A token names caller, callee, method and body, and is good for 30 s. It
+//! has an id, by which the callee refuses a copy of it.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,22 +15,22 @@ use super::jwt::{self, Hs256, refused, seconds};
 use crate::config::same;
 
 const PURPOSE: &str = "distlock calls between nodes, version 1";
-/// How long a token is good, and how far the clocks of nodes may be apart.
+/// Lifetime of a token, and the greatest difference between the clocks of two nodes.
 const GOOD_FOR: Duration = Duration::from_secs(30);
-/// The audience of the tokens of older versions, which name no call and are signed with
-/// `token_key` itself.
+/// The audience of older nodes' tokens. Those tokens name no call, and `token_key` itself signs
+/// them.
 const OLDER: &str = "distlock-peer";
 const OF_OLDER: &str = "it is of a node of an older version, whose tokens name no call: upgrade \
                         that node to a version that answers with distlock-calls: 1";
 
-/// The keys for calls between nodes. Never shown.
+/// The keys for calls between nodes. They are never shown.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerKey {
     signs: Hs256,
     also: Option<Hs256>,
 }
 
-/// Who calls what.
+/// A call: the caller, the callee and the method.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) from: &'a str,
@@ -54,7 +54,7 @@ struct CallClaims {
     jti: Uuid,
 }
 
-/// What a good token says of its call.
+/// A call whose token is good.
 #[derive(Debug)]
 pub(crate) struct CheckedCall {
     /// The calling node.
@@ -66,7 +66,7 @@ pub(crate) struct CheckedCall {
     pub(crate) until: u64,
 }
 
-/// The body that a token is good for.
+/// The hash of the body that a token is good for.
 #[derive(Debug)]
 pub(crate) struct BodyHash(String);
 
@@ -98,7 +98,7 @@ impl PeerKey {
     }
 
     /// Checks that a token is good for this method of this node, before anything of the body is
-    /// looked at. Whoever asks must refuse an id that was there before.
+    /// read. The caller must check the body's hash, and refuse an id that was used before.
     ///
     /// # Errors
     /// [`ErrorKind::AccessDenied`](distlock_core::ErrorKind::AccessDenied); the message says which

@@ -1,8 +1,9 @@
 //! JSON Web Tokens in compact form (RFC 7519), signed with HS256 and no other algorithm.
 //!
-//! Written here, over well-kept parts for the HMAC and the encoding, because the libraries for all
-//! of JWT choose their cryptography once per process: a program that embeds a node may have chosen
-//! otherwise.
+//! It must never let a token's header choose the algorithm or the key. The code is written here,
+//! over well-kept libraries for the HMAC and the encoding, because the libraries for all of JWT
+//! choose their cryptography once per process. A program that embeds a node may have made another
+//! choice.
 
 use std::{fmt, time::SystemTime};
 
@@ -20,14 +21,16 @@ const MAX_TOKEN_BYTES: usize = 4096;
 #[derive(Clone)]
 pub(super) struct Hs256(Hmac<Sha256>);
 
-/// Why a token is refused.
+/// The reason why a token is refused.
 pub(super) type Why = &'static str;
 
-/// What a header may say. All else in it is the sender's word and decides nothing, a `kid` neither.
+/// The members of a header that count. All others are claims of the sender and decide nothing, not
+/// even `kid`.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
-    /// Extensions that a reader must understand or refuse (RFC 7515, 4.1.11). None is understood.
+    /// Extensions that a reader must understand or refuse (RFC 7515, 4.1.11). This reader
+    /// understands none.
     #[serde(default)]
     crit: Option<IgnoredAny>,
 }
@@ -45,7 +48,8 @@ impl Hs256 {
             .map_err(|error| Error::new(ErrorKind::Internal, "key cannot be used").caused_by(error))
     }
 
-    /// Another key, which only the holder of this one can make; a different one for each purpose.
+    /// Derives another key, a different one for each purpose. Only the holder of this key can make
+    /// it.
     pub(super) fn derived(&self, purpose: &str) -> Result<Self> {
         Self::new(&self.over(purpose.as_bytes()).finalize().into_bytes())
     }
@@ -57,7 +61,7 @@ impl Hs256 {
         Ok(self.sign_text(&claims))
     }
 
-    /// As [`sign`](Self::sign), for claims that are written already.
+    /// As [`sign`](Self::sign), for claims that are serialised already.
     pub(super) fn sign_text(&self, claims: &[u8]) -> String {
         let signed = format!("{HEADER}.{}", URL_SAFE_NO_PAD.encode(claims));
         let signature = self.over(signed.as_bytes()).finalize().into_bytes();
@@ -71,7 +75,7 @@ impl Hs256 {
     }
 }
 
-/// The claims of a token that one of these keys has signed. Nothing but the signature is checked.
+/// The claims of a token that one of these keys has signed. Only the signature is checked.
 pub(super) fn read<'a, T: DeserializeOwned>(
     token: &str,
     keys: impl IntoIterator<Item = &'a Hs256>,
@@ -99,8 +103,8 @@ pub(super) fn read<'a, T: DeserializeOwned>(
     serde_json::from_slice(&part(claims)?).map_err(|_| MALFORMED)
 }
 
-/// The audience that a token names. Nothing of it is proven, so it is good for the words of a
-/// refusal alone.
+/// The audience that a token names. It is not proven, so it may only appear in the text of a
+/// refusal.
 pub(super) fn unproven_audience(token: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Audience {
@@ -160,7 +164,7 @@ mod tests {
         }
     }
 
-    /// The well-known library and this one read each other's tokens, and refuse the same ones.
+    /// The well-known library and this module read each other's tokens, and refuse the same ones.
     #[test]
     fn tokens_are_those_of_everybody_else() {
         let (secret, claims) = ([7; 32], json!({"sub": "anna", "exp": u32::MAX}));

@@ -1,4 +1,7 @@
-//! Login tokens: JSON Web Tokens signed with HS256, exactly that algorithm, and every claim required.
+//! Login tokens: JSON Web Tokens, signed with HS256 and no other algorithm.
+//!
+//! It keeps this invariant: every claim is required and checked. It must never repeat a token in an
+//! error.
 
 use std::{fmt, time::Duration};
 
@@ -19,22 +22,22 @@ const MIN_KEY_BYTES: usize = 32;
 const LEEWAY_SECONDS: u64 = 5;
 const MAX_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// The key that signs and checks login tokens. Never shown.
+/// The key that signs and checks login tokens. It is never shown.
 #[derive(Clone)]
 pub struct TokenKey {
     signs: Hs256,
     also: Option<Hs256>,
 }
 
-/// What a login token says.
+/// The claims of a login token.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct Claims {
     /// The account.
     pub sub: String,
-    /// Who issued it.
+    /// The issuer.
     pub iss: String,
-    /// For whom.
+    /// The audience.
     pub aud: String,
     /// Issued at, seconds since 1970.
     pub iat: u64,
@@ -45,7 +48,7 @@ pub struct Claims {
     pub nbf: Option<u64>,
     /// A unique id.
     pub jti: String,
-    /// The class of the device, where whoever signs the token decides it.
+    /// The class of the device, if the issuer of the token decides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
 }
@@ -58,7 +61,7 @@ pub fn mint(key: &TokenKey, uid: &Uid, ttl: Duration) -> Result<String> {
     key.mint(uid, None, ttl)
 }
 
-/// As [`mint`], for a device of this class, whatever its client says.
+/// As [`mint`], for a device of this class. The class that the client names does not count.
 ///
 /// # Errors
 /// As [`mint`].
@@ -79,7 +82,8 @@ impl TokenKey {
         })
     }
 
-    /// Accepts what is signed with another key as well, while one key takes the place of the other. It never signs.
+    /// Also accepts tokens of a second key, for the time in which one key replaces the other. The
+    /// second key never signs.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] when it is shorter than 32 bytes.
@@ -89,15 +93,16 @@ impl TokenKey {
         Ok(self)
     }
 
-    /// Checks a login token and says whose it is.
+    /// Checks a login token and returns its account.
     ///
     /// # Errors
-    /// [`ErrorKind::AccessDenied`]; the message says which check failed and never repeats the token.
+    /// [`ErrorKind::AccessDenied`]; the message says which check failed and never repeats the
+    /// token.
     pub fn verify(&self, token: &str) -> Result<Uid> {
         self.verify_login(token).map(|(uid, _)| uid)
     }
 
-    /// As [`verify`](Self::verify), with the class of the device where the token names it.
+    /// As [`verify`](Self::verify), with the class of the device if the token names it.
     ///
     /// # Errors
     /// As [`verify`](Self::verify).
@@ -131,7 +136,7 @@ impl TokenKey {
         ))
     }
 
-    /// The keys by which nodes know one another.
+    /// The keys for calls between nodes.
     pub(crate) fn peers(&self) -> Result<PeerKey> {
         PeerKey::derived(&self.signs, self.also.as_ref())
     }
@@ -166,7 +171,7 @@ impl TokenKey {
         self.signs.sign(claims)
     }
 
-    /// What is signed with either key, the one that signs first.
+    /// The claims of a token that either key signed. The signing key is tried first.
     fn claims<T: serde::de::DeserializeOwned>(&self, token: &str) -> Result<T> {
         jwt::read(token, [&self.signs].into_iter().chain(&self.also)).map_err(refused)
     }
@@ -230,7 +235,7 @@ mod tests {
         let after = alone(&new).also(&old).unwrap();
         let anna = Uid::new("anna").unwrap();
         let client = |key: &TokenKey| mint(key, &anna, Duration::from_secs(60)).unwrap();
-        // Each with whom accepts its tokens, and who does not.
+        // Each row has a signer, two that accept its tokens, and one that does not.
         for (signs, accept, refuse) in [
             (&alone(&old), [&before, &after], alone(&new)),
             (&before, [&alone(&old), &after], alone(&new)),
@@ -246,7 +251,7 @@ mod tests {
         for key in [&before, &after] {
             let refusal = key.verify(&client(&stranger)).unwrap_err();
             assert!(refusal.message().contains("signature"), "{refusal}");
-            // Claims count with either key, and what is wrong is told.
+            // Claims are checked with either key, and the error names the wrong one.
             for signs in [&alone(&old), &alone(&new)] {
                 let mut late = claims();
                 late["exp"] = json!(now() - 6);
@@ -283,7 +288,7 @@ mod tests {
                 refusal(&claims)
             );
         }
-        // Clocks may differ a little.
+        // The clocks may differ a little.
         let mut late = claims();
         late["exp"] = json!(now() - 2);
         assert!(key().verify(&key().signs.sign(&late).unwrap()).is_ok());
