@@ -19,13 +19,13 @@
 //! | module | what it does |
 //! |---|---|
 //! | `config` | options, checked once |
-//! | `names`, `value`, `verbatim` | from names to keys, what stands under them, and what stands there of ours |
+//! | `names`, `value`, `release_cache` | from names to keys, what stands under them, and what stands there of ours |
 //! | `scripts/` | the steps that must happen at once, in Lua |
 //! | `op`, `request`, `store` | operations, how they become a request, the batches they travel in |
 //! | `lock`, `wait` | [`DistLock`]: operations, and the server's wake-ups |
 //! | `records` | [`Records`]: versioned values |
 //! | `connection`, `node`, `topology`, `sentinels`, `cluster`, `exchange` | one server, sentinels, a cluster's slots: finding the primary, asking it, asking again |
-//! | `standing`, `history` | which history a server is in, and what a lock was lost to when the server forgot it |
+//! | `server_epoch`, `history` | which history a server is in, and what a lock was lost to when the server forgot it |
 //! | [`fence`] | the other half, for data of the caller's: changes that only the latest holder can make |
 //! | `doctor`, `error` | health, and what each refusal means |
 //!
@@ -136,6 +136,6 @@ impl Redis {
     /// How many commands this store has sent to its servers so far, with all its handles.
     #[must_use]
     pub fn commands(&self) -> u64 {
-        self.store.ways().router.dialer.tally().sent()
+        self.store.access().router.connector.command_count().sent()
     }
 }

@@ -13,9 +13,9 @@ use redis::Value;
 use crate::{
     doctor,
     error::BACKEND,
-    format::{names::Target, value},
-    operations::{Answer, What},
-    routing::{Call, Heard},
+    format::{keys::Target, value},
+    operations::{Action, Answer},
+    routing::{Call, Response},
     store::Store,
     wait::RedisContender,
 };
@@ -48,7 +48,7 @@ impl RedisLock {
     fn submit<'a>(
         &'a self,
         name: &'a LockName,
-        what: What,
+        what: Action,
     ) -> impl Future<Output = Result<Answer>> + Send + use<'a> {
         let submitted = self.open().map(|store| store.submit(Some(name), what));
         async move { submitted?.await }
@@ -65,10 +65,10 @@ impl RedisLock {
         after: Option<&LockName>,
         limit: usize,
     ) -> Result<Vec<LockName>> {
-        let ways = self.store.ways();
-        let pattern = ways.names.locks_like(prefix);
+        let access = self.store.access();
+        let pattern = access.layout.locks_like(prefix);
         // Who serves the slots may have changed since anybody looked, and a part of the locks would pass for all of them.
-        if let Some(unserved @ 1..) = ways.router.unserved().await? {
+        if let Some(unserved @ 1..) = access.router.unserved().await? {
             return Err(Error::new(
                 ErrorKind::Unavailable,
                 format!(
@@ -77,7 +77,7 @@ impl RedisLock {
             ));
         }
         let mut first = BTreeSet::new();
-        for link in ways.router.links().await? {
+        for connection in access.router.connections().await? {
             let mut cursor = String::from("0");
             loop {
                 let mut step = redis::cmd("SCAN");
@@ -87,8 +87,8 @@ impl RedisLock {
                     .arg("COUNT")
                     .arg(SCAN_COUNT);
                 let keys: Vec<String>;
-                (cursor, keys) = link.query(&step).await?;
-                for name in keys.iter().filter_map(|key| ways.names.lock_of(key)) {
+                (cursor, keys) = connection.query(&step).await?;
+                for name in keys.iter().filter_map(|key| access.layout.lock_of(key)) {
                     if after.is_none_or(|after| name > *after) && name.as_str().starts_with(prefix)
                     {
                         first.insert(name);
@@ -107,22 +107,22 @@ impl RedisLock {
 
     /// Looks at several locks.
     async fn look(&self, names: &[LockName]) -> Result<Vec<LockInfo>> {
-        let ways = self.store.ways();
+        let access = self.store.access();
         let calls = names.iter().map(|name| {
-            let Target { key, bucket } = ways.names.lock(name);
+            let Target { key, bucket } = access.layout.lock(name);
             let (mut get, mut left) = (redis::cmd("GETRANGE"), redis::cmd("PTTL"));
             get.arg(&key).arg(0).arg(value::LONGEST);
             left.arg(&key);
             Call::plain(bucket, vec![get, left])
         });
-        let heard = ways.router.exchange(calls.collect()).await;
+        let response = access.router.ask_all(calls.collect()).await;
         names
             .iter()
-            .zip(heard)
-            .map(|(name, heard)| {
-                let heard = heard?;
-                let epoch = ways.router.epoch(&heard.link);
-                let mut info = seen(name, heard)?;
+            .zip(response)
+            .map(|(name, response)| {
+                let response = response?;
+                let epoch = access.router.epoch(&response.connection);
+                let mut info = seen(name, response)?;
                 info.epoch = Some(epoch);
                 Ok(info)
             })
@@ -132,8 +132,8 @@ impl RedisLock {
 
 /// What the replies to `GETRANGE` and `PTTL` say. The former answers for no key as for an empty
 /// value, and `PTTL` does not.
-fn seen(name: &LockName, heard: Heard) -> Result<LockInfo> {
-    let mut replies = heard.replies.into_iter();
+fn seen(name: &LockName, response: Response) -> Result<LockInfo> {
+    let mut replies = response.replies.into_iter();
     let (found, left) = (replies.next(), replies.next());
     let left = match left {
         Some(Value::Int(left)) => left,
@@ -162,7 +162,7 @@ impl DistLock for RedisLock {
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
         match self
-            .submit(&request.name, What::Acquire(request.clone()))
+            .submit(&request.name, Action::Acquire(request.clone()))
             .await?
         {
             Answer::Acquired(attempt) => Ok(attempt),
@@ -179,7 +179,7 @@ impl DistLock for RedisLock {
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
         match self
-            .submit(&lease.name, What::Renew(lease.clone(), *renewal))
+            .submit(&lease.name, Action::Renew(lease.clone(), *renewal))
             .await?
         {
             Answer::Renewed(renewed) => Ok(renewed),
@@ -189,10 +189,14 @@ impl DistLock for RedisLock {
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
         let store = self.open()?;
-        let op = if store.ways().looks.looks(lease.owner, store.clock().now()) {
-            What::ReleaseAndLook(lease.clone())
+        let op = if store
+            .access()
+            .waiter_checks
+            .should_check(lease.owner, store.clock().now())
+        {
+            Action::ReleaseAndCheckWaiters(lease.clone())
         } else {
-            What::Release(lease.clone())
+            Action::Release(lease.clone())
         };
         match store.submit(Some(&lease.name), op).await? {
             Answer::Released(outcome) => Ok(outcome),
@@ -212,11 +216,14 @@ impl DistLock for RedisLock {
             )
             .on(BACKEND));
         }
-        let op = What::HandOver(lease.clone(), next.clone());
+        let op = Action::HandOver(lease.clone(), next.clone());
         match store.submit(Some(&lease.name), op).await? {
             Answer::HandedOver(handed) => {
                 if let HandOver::Done(_) = &handed {
-                    store.ways().looks.handed_over(lease.owner, next.owner);
+                    store
+                        .access()
+                        .waiter_checks
+                        .handed_over(lease.owner, next.owner);
                 }
                 Ok(handed)
             }
@@ -263,7 +270,7 @@ impl DistLock for RedisLock {
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
         match self
-            .submit(name, What::Force(name.clone(), expected))
+            .submit(name, Action::Force(name.clone(), expected))
             .await?
         {
             Answer::Forced(forced) => Ok(forced),
@@ -272,13 +279,13 @@ impl DistLock for RedisLock {
     }
 
     async fn health(&self) -> Result<Health> {
-        let router = &self.open()?.ways().router;
+        let router = &self.open()?.access().router;
         let examined = doctor::examine(router).await;
         examined.map_err(|error| error.on(BACKEND).during("health"))
     }
 
     fn requests_sent(&self) -> Option<u64> {
-        Some(self.store.ways().router.dialer.tally().sent())
+        Some(self.store.access().router.connector.command_count().sent())
     }
 
     async fn close(&self) {

@@ -13,11 +13,11 @@ use redis::{Cmd, Value};
 use crate::{
     error::BACKEND,
     format::{
-        names::{BUCKETS, Bucket},
+        keys::{BUCKETS, Bucket},
         value,
     },
-    operations::{Answer, What},
-    routing::{Call, Heard},
+    operations::{Action, Answer},
+    routing::{Call, Response},
     store::Store,
 };
 
@@ -42,23 +42,23 @@ impl RedisRecords {
     }
 
     async fn read(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
-        let ways = self.open()?.ways();
+        let access = self.open()?.access();
         // In a cluster one call for each key; otherwise many keys in one.
-        let each = if ways.router.is_cluster() { 1 } else { 128 };
+        let each = if access.router.is_cluster() { 1 } else { 128 };
         let calls = keys.chunks(each).map(|keys| {
             // MGET takes a key of another type for one that is not there.
             let mut get = redis::cmd(if keys.len() > 1 { "MGET" } else { "GET" });
             for key in keys {
-                get.arg(ways.names.record(key).key);
+                get.arg(access.layout.record(key).key);
             }
             let commands = vec![redis::cmd("TIME"), get];
             let bucket = keys.first().map_or("", RecordKey::as_str);
             Call::plain(Bucket::of(bucket), commands)
         });
-        let heard = ways.router.exchange(calls.collect()).await;
+        let response = access.router.ask_all(calls.collect()).await;
         let mut entries = Vec::with_capacity(keys.len());
-        for (keys, heard) in keys.chunks(each).zip(heard) {
-            let Heard { replies, .. } = heard?;
+        for (keys, response) in keys.chunks(each).zip(response) {
+            let Response { replies, .. } = response?;
             let mut replies = replies.into_iter();
             let time = replies.next().unwrap_or(Value::Nil);
             let (seconds, micros) = redis::from_redis_value::<(u64, u64)>(time).unwrap_or_default();
@@ -90,16 +90,16 @@ impl RedisRecords {
             if wanted.is_empty() {
                 return Ok(merge.into_keys());
             }
-            let ways = self.open()?.ways();
+            let access = self.open()?.access();
             let mut index = Vec::new();
             let calls = wanted.iter().map(|bucket| {
-                ways.names.index(*bucket, &mut index);
+                access.layout.index(*bucket, &mut index);
                 let command = merge.command(*bucket, &index);
                 Call::plain(*bucket, vec![command])
             });
-            let heard = ways.router.exchange(calls.collect()).await;
-            for (bucket, heard) in wanted.into_iter().zip(heard) {
-                let reply = heard?.replies.pop().unwrap_or(Value::Nil);
+            let response = access.router.ask_all(calls.collect()).await;
+            for (bucket, response) in wanted.into_iter().zip(response) {
+                let reply = response?.replies.pop().unwrap_or(Value::Nil);
                 let found = redis::from_redis_value::<Vec<String>>(reply).map_err(|_| {
                     Error::new(
                         ErrorKind::Corrupt,
@@ -221,7 +221,7 @@ impl Records for RedisRecords {
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         check_value(key, value).map_err(|error| error.on(BACKEND).during("put"))?;
-        let op = What::Put(key.clone(), value.to_vec(), expect);
+        let op = Action::Put(key.clone(), value.to_vec(), expect);
         match self.open()?.submit(None, op).await? {
             Answer::Written(written) => Ok(written),
             other => Err(other.unexpected()),
@@ -229,7 +229,7 @@ impl Records for RedisRecords {
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        let op = What::Delete(key.clone(), expect);
+        let op = Action::Delete(key.clone(), expect);
         match self.open()?.submit(None, op).await? {
             Answer::Deleted(deleted) => Ok(deleted),
             other => Err(other.unexpected()),

@@ -10,8 +10,8 @@ pub(crate) struct Script {
     pub(crate) sha: String,
 }
 
-pub(crate) static TAKE_AND_FREE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/take_and_free.lua")));
+pub(crate) static ACQUIRE_AND_RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/acquire_and_release.lua")));
 pub(crate) static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
 pub(crate) static ACQUIRE_ONE: LazyLock<Script> =
@@ -36,8 +36,8 @@ pub(crate) static PUT: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/put.lua")));
 pub(crate) static DELETE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/delete.lua")));
-pub(crate) static PLACE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/place.lua")));
+pub(crate) static QUEUE_ENTRY: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/queue_entry.lua")));
 pub(crate) static RIGHTS: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/rights.lua")));
 

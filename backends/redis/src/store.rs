@@ -17,19 +17,19 @@ use futures_util::future::join_all;
 
 use crate::{
     config::RedisConfig,
-    connection::{Dialer, Link, Waiters},
+    connection::{Connection, Connector, WaiterRegistry},
     error::BACKEND,
-    format::names::{Names, SLOTS},
-    operations::{Answer, Histories, Looks, Op, Verbatim, What},
-    routing::{Opening, Router},
+    format::keys::{KeyLayout, SLOTS},
+    operations::{Action, Answer, Histories, Operation, ReleaseCache, WaiterChecks},
+    routing::{OpenMode, Router},
 };
 
-use crate::operations::executor::{Ways, Writer};
-use crate::sentinels::View;
+use crate::operations::executor::{BatchExecutor, ServerAccess};
+use crate::sentinels::LastMajority;
 
 /// How many lines of batches a cluster gets: with slots of their own each, so that a shard that is down keeps few others
 /// waiting.
-const LINES: u16 = 16;
+const BATCHERS: u16 = 16;
 
 /// How many batches may be out at the same time: while the server works on one, the next is being put together and the
 /// answers to another are read. More would only be smaller, as long as there is no crowd.
@@ -40,21 +40,21 @@ const UNDIVIDED: usize = 32;
 
 /// What a handle's locks and records share. Connections close with the last of them.
 pub(crate) struct Store {
-    ways: Arc<Ways>,
-    lines: Box<[Batcher<Writer>]>,
+    access: Arc<ServerAccess>,
+    batchers: Box<[Batcher<BatchExecutor>]>,
     survives_restart: bool,
-    view: Arc<View>,
+    last_majority: Arc<LastMajority>,
     /// Parts that are still open: locks and records.
     parts: AtomicUsize,
 }
 
 /// What all handles of a store know together.
 #[derive(Clone, Debug)]
-struct Memory {
-    looks: Arc<Looks>,
+struct StoreKnowledge {
+    waiter_checks: Arc<WaiterChecks>,
     histories: Arc<Histories>,
-    verbatim: Arc<Verbatim>,
-    view: Arc<View>,
+    release_cache: Arc<ReleaseCache>,
+    last_majority: Arc<LastMajority>,
 }
 
 impl Store {
@@ -65,51 +65,56 @@ impl Store {
         clock: Arc<dyn Clock>,
         parts: usize,
     ) -> Result<Arc<Self>> {
-        let waiters = Arc::<Waiters>::default();
-        let dialer = Dialer::new(config, clock, Arc::clone(&waiters))?;
-        let memory = Memory {
-            looks: Arc::default(),
+        let waiters = Arc::<WaiterRegistry>::default();
+        let connector = Connector::new(config, clock, Arc::clone(&waiters))?;
+        let knowledge = StoreKnowledge {
+            waiter_checks: Arc::default(),
             histories: Arc::new(Histories::new()),
-            verbatim: Arc::default(),
-            view: Arc::default(),
+            release_cache: Arc::default(),
+            last_majority: Arc::default(),
         };
-        Self::connect(dialer, waiters, memory, parts, Opening::First).await
+        Self::connect(connector, waiters, knowledge, parts, OpenMode::Initial).await
     }
 
     /// Another handle on the same store, with connections of its own that live on the calling runtime.
     pub(crate) async fn reopen(&self) -> Result<Arc<Self>> {
-        let waiters = Arc::<Waiters>::default();
-        let dialer = self.ways.router.dialer.again(Arc::clone(&waiters));
-        let memory = Memory {
-            looks: Arc::clone(&self.ways.looks),
-            histories: Arc::clone(&self.ways.histories),
-            verbatim: Arc::clone(&self.ways.verbatim),
-            view: Arc::clone(&self.view),
+        let waiters = Arc::<WaiterRegistry>::default();
+        let connector = self
+            .access
+            .router
+            .connector
+            .for_handle(Arc::clone(&waiters));
+        let knowledge = StoreKnowledge {
+            waiter_checks: Arc::clone(&self.access.waiter_checks),
+            histories: Arc::clone(&self.access.histories),
+            release_cache: Arc::clone(&self.access.release_cache),
+            last_majority: Arc::clone(&self.last_majority),
         };
-        Self::connect(dialer, waiters, memory, 1, Opening::Again).await
+        Self::connect(connector, waiters, knowledge, 1, OpenMode::Additional).await
     }
 
     async fn connect(
-        dialer: Dialer,
-        waiters: Arc<Waiters>,
-        memory: Memory,
+        connector: Connector,
+        waiters: Arc<WaiterRegistry>,
+        knowledge: StoreKnowledge,
         parts: usize,
-        opening: Opening,
+        mode: OpenMode,
     ) -> Result<Arc<Self>> {
-        let names = Names::new(&dialer.config().prefix);
-        let router = Router::new(dialer, &memory.view);
-        let primaries = router.open(opening).await?;
-        let appends = |link: &Arc<Link>| link.server.appends == Some(true);
+        let layout = KeyLayout::new(&connector.config().prefix);
+        let router = Router::new(connector, &knowledge.last_majority);
+        let primaries = router.open(mode).await?;
+        let appends = |connection: &Arc<Connection>| connection.server.appends == Some(true);
         // Of one that cannot be reached nobody knows.
-        let survives_restart = primaries.missing.is_empty() && primaries.links.iter().all(appends);
-        let lines = if router.is_cluster() { LINES } else { 1 };
-        let ways = Arc::new(Ways {
+        let survives_restart =
+            primaries.missing.is_empty() && primaries.connections.iter().all(appends);
+        let batchers = if router.is_cluster() { BATCHERS } else { 1 };
+        let access = Arc::new(ServerAccess {
             router,
-            names,
+            layout,
             waiters,
-            looks: memory.looks,
-            histories: memory.histories,
-            verbatim: memory.verbatim,
+            waiter_checks: knowledge.waiter_checks,
+            histories: knowledge.histories,
+            release_cache: knowledge.release_cache,
         });
         let mut limits = Limits::default();
         limits.bytes = 1024 * 1024;
@@ -117,18 +122,19 @@ impl Store {
         limits.undivided = UNDIVIDED;
         // A script costs the server more than the way there costs anybody.
         limits.ahead = true;
-        let lines = (0..lines).map(|_| Batcher::new(Writer(Arc::clone(&ways)), limits));
+        let batchers =
+            (0..batchers).map(|_| Batcher::new(BatchExecutor(Arc::clone(&access)), limits));
         Ok(Arc::new(Self {
-            lines: lines.collect(),
+            batchers: batchers.collect(),
             survives_restart,
-            view: memory.view,
-            ways,
+            last_majority: knowledge.last_majority,
+            access,
             parts: AtomicUsize::new(parts),
         }))
     }
 
-    pub(crate) fn ways(&self) -> &Ways {
-        &self.ways
+    pub(crate) fn access(&self) -> &ServerAccess {
+        &self.access
     }
 
     /// Whether every primary kept its data in an append-only file when we connected.
@@ -137,7 +143,7 @@ impl Store {
     }
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
-        self.ways.router.dialer.clock()
+        self.access.router.connector.clock()
     }
 
     /// Sends an operation on the lock of this name, or on a record, with the next batch.
@@ -145,19 +151,19 @@ impl Store {
     pub(crate) fn submit<'a>(
         &'a self,
         name: Option<&'a LockName>,
-        what: What,
+        action: Action,
     ) -> impl Future<Output = Result<Answer>> + Send + use<'a> {
-        let op = Box::new(Op::new(&self.ways.names, what));
+        let op = Box::new(Operation::new(&self.access.layout, action));
         async move {
             let operation = op.operation();
-            let line = match &*self.lines {
+            let batcher = match &*self.batchers {
                 [only] => only,
-                lines => {
-                    let slots_each = usize::from(SLOTS / LINES);
-                    &lines[usize::from(op.target.bucket.slot()) / slots_each % lines.len()]
+                batchers => {
+                    let slots_each = usize::from(SLOTS / BATCHERS);
+                    &batchers[usize::from(op.target.bucket.slot()) / slots_each % batchers.len()]
                 }
             };
-            line.submit(op).await.map_err(|error| {
+            batcher.submit(op).await.map_err(|error| {
                 let error = error.on(BACKEND).during(operation);
                 match name {
                     Some(name) => error.about(name),
@@ -172,14 +178,14 @@ impl Store {
         if self.parts.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
-        join_all(self.lines.iter().map(Batcher::close)).await;
-        self.ways.router.hang_up();
-        self.ways.waiters.wake_all();
+        join_all(self.batchers.iter().map(Batcher::close)).await;
+        self.access.router.close();
+        self.access.waiters.wake_all();
     }
 }
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.ways.router.fmt(f)
+        self.access.router.fmt(f)
     }
 }

@@ -1,7 +1,7 @@
 //! Redis Cluster: which primary serves which slot.
 
-mod map;
-mod search;
+mod map_search;
+mod slot_map;
 mod state;
 
-pub(crate) use self::{map::Map, state::Cluster};
+pub(crate) use self::{slot_map::SlotMap, state::Cluster};

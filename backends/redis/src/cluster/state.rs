@@ -15,11 +15,11 @@ use futures_util::future::join_all;
 use redis::Script;
 
 use crate::{
-    cluster::map::Map,
+    cluster::slot_map::SlotMap,
     config::Endpoint,
-    connection::{Dialer, Lasting, Node, Standings},
+    connection::{Connector, Server, ServerEpochs, SingleFlight},
     error::BACKEND,
-    format::names::Bucket,
+    format::keys::Bucket,
 };
 
 /// How long to wait for primaries that nobody has asked for yet.
@@ -28,13 +28,13 @@ pub(super) const LOOK: Duration = Duration::from_millis(300);
 /// What is known of a cluster.
 pub(crate) struct Cluster {
     pub(super) seeds: Vec<Endpoint>,
-    standings: Arc<Standings>,
+    server_epochs: Arc<ServerEpochs>,
     /// The primaries, and whom else somebody named since the last map.
     // Std mutexes: held for map operations only.
-    pub(super) nodes: Mutex<HashMap<Endpoint, Arc<Node>>>,
+    pub(super) servers: Mutex<HashMap<Endpoint, Arc<Server>>>,
     /// Who gave a map, the last one at the end.
-    pub(super) givers: Mutex<Vec<Endpoint>>,
-    pub(super) map: Lasting<Arc<Map>>,
+    pub(super) map_sources: Mutex<Vec<Endpoint>>,
+    pub(super) map: SingleFlight<Arc<SlotMap>>,
     /// Set when the map was found to be wrong.
     stale: AtomicBool,
     /// What the last epoch was made of, and that epoch.
@@ -44,41 +44,41 @@ pub(crate) struct Cluster {
 
 /// The map is being asked for: a doubt that comes meanwhile stays, and so does the one that led to it if nothing comes of it.
 /// Until then the others go on with the old one, which is right for most buckets.
-struct Unsettled {
+struct MapRefresh {
     cluster: Arc<Cluster>,
-    settled: bool,
+    finished: bool,
 }
 
-impl Unsettled {
+impl MapRefresh {
     fn begin(cluster: &Arc<Cluster>) -> Self {
         cluster.stale.store(false, Ordering::Release);
         Self {
             cluster: Arc::clone(cluster),
-            settled: false,
+            finished: false,
         }
     }
 
-    fn settle(mut self) {
-        self.settled = true;
+    fn finish(mut self) {
+        self.finished = true;
     }
 }
 
-impl Drop for Unsettled {
+impl Drop for MapRefresh {
     fn drop(&mut self) {
-        if !self.settled {
-            self.cluster.doubt();
+        if !self.finished {
+            self.cluster.mark_map_stale();
         }
     }
 }
 
 impl Cluster {
-    pub(crate) fn new(seeds: Vec<Endpoint>, standings: Arc<Standings>) -> Self {
+    pub(crate) fn new(seeds: Vec<Endpoint>, server_epochs: Arc<ServerEpochs>) -> Self {
         Self {
             seeds,
-            standings,
-            nodes: Mutex::default(),
-            givers: Mutex::default(),
-            map: Lasting::default(),
+            server_epochs,
+            servers: Mutex::default(),
+            map_sources: Mutex::default(),
+            map: SingleFlight::default(),
             stale: AtomicBool::new(false),
             epoch: Mutex::default(),
             closed: AtomicBool::new(false),
@@ -86,7 +86,7 @@ impl Cluster {
     }
 
     /// The next one who needs it asks for the map again.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn mark_map_stale(&self) {
         self.stale.store(true, Ordering::Release);
     }
 
@@ -94,14 +94,14 @@ impl Cluster {
     ///
     /// # Errors
     /// When no server can be asked, or none serves the bucket.
-    pub(crate) async fn node(
+    pub(crate) async fn server(
         self: &Arc<Self>,
-        dialer: &Arc<Dialer>,
+        connector: &Arc<Connector>,
         bucket: Bucket,
-    ) -> Result<Arc<Node>> {
-        let map = self.map(dialer).await?;
+    ) -> Result<Arc<Server>> {
+        let map = self.map(connector).await?;
         map.of_bucket[bucket.index()].clone().ok_or_else(|| {
-            self.doubt();
+            self.mark_map_stale();
             Error::new(
                 ErrorKind::Unavailable,
                 format!("no server of the cluster serves slot {}", bucket.slot()),
@@ -111,54 +111,59 @@ impl Cluster {
     }
 
     /// A server by its address, as a redirect names it.
-    pub(crate) fn node_at(&self, endpoint: &Endpoint) -> Arc<Node> {
-        let mut nodes = lock(&self.nodes);
-        let node = nodes
+    pub(crate) fn server_at(&self, endpoint: &Endpoint) -> Arc<Server> {
+        let mut servers = lock(&self.servers);
+        let server = servers
             .entry(endpoint.clone())
-            .or_insert_with(|| Arc::new(Node::new(endpoint.clone(), &self.standings)));
+            .or_insert_with(|| Arc::new(Server::new(endpoint.clone(), &self.server_epochs)));
         if self.closed.load(Ordering::Acquire) {
-            node.hang_up();
+            server.close();
         }
-        Arc::clone(node)
+        Arc::clone(server)
     }
 
     /// The present map, if nobody doubts it.
-    pub(crate) fn settled_map(&self) -> Option<Arc<Map>> {
-        let settled = !self.stale.load(Ordering::Acquire);
-        settled.then(|| self.map.made()).flatten()
+    pub(crate) fn current_map(&self) -> Option<Arc<SlotMap>> {
+        let finished = !self.stale.load(Ordering::Acquire);
+        finished.then(|| self.map.latest()).flatten()
     }
 
     /// The present map.
     ///
     /// # Errors
     /// When no server can be asked.
-    pub(crate) async fn map(self: &Arc<Self>, dialer: &Arc<Dialer>) -> Result<Arc<Map>> {
-        let clock = &**dialer.clock();
-        let fresh = |_: &Arc<Map>| !self.stale.load(Ordering::Acquire);
+    pub(crate) async fn map(self: &Arc<Self>, connector: &Arc<Connector>) -> Result<Arc<SlotMap>> {
+        let clock = &**connector.clock();
+        let fresh = |_: &Arc<SlotMap>| !self.stale.load(Ordering::Acquire);
         let make = || {
-            let (dialer, unsettled) = (Arc::clone(dialer), Unsettled::begin(self));
+            let (connector, refresh) = (Arc::clone(connector), MapRefresh::begin(self));
             async move {
-                let map = unsettled.cluster.ask(&dialer).await?;
+                let map = refresh.cluster.ask(&connector).await?;
                 // The cluster's epoch is made of those of all primaries, so it takes a look at each.
-                let links = map.primaries.iter().map(|node| node.connect(&dialer));
+                let connections = map
+                    .primaries
+                    .iter()
+                    .map(|server| server.connect(&connector));
                 tokio::select! {
-                    _ = join_all(links) => {}
-                    () = dialer.clock().sleep(LOOK) => {}
+                    _ = join_all(connections) => {}
+                    () = connector.clock().sleep(LOOK) => {}
                 }
-                let primaries = map.primaries.iter().map(|node| node.endpoint.clone());
-                unsettled.cluster.standings.set_primaries(primaries);
-                unsettled.cluster.part_with_others(&map);
-                unsettled.settle();
+                let primaries = map.primaries.iter().map(|server| server.endpoint.clone());
+                refresh.cluster.server_epochs.set_primaries(primaries);
+                refresh.cluster.close_other_servers(&map);
+                refresh.finish();
                 Ok(Arc::new(map))
             }
         };
-        self.map.get(clock, dialer.longest(), fresh, make).await
+        self.map
+            .get(clock, connector.max_connect_time(), fresh, make)
+            .await
     }
 
     /// The cluster's history: another one as soon as one of its primaries has another one.
     pub(crate) fn epoch(&self) -> Epoch {
         // Not by this handle's own map: it may have asked nobody since another handle noticed a change.
-        let mut known = self.standings.of_primaries();
+        let mut known = self.server_epochs.of_primaries();
         known.sort_by(|a, b| {
             a.as_ref()
                 .map(Epoch::as_str)
@@ -181,30 +186,34 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn hang_up(&self) {
+    pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.map.close();
-        for node in lock(&self.nodes).values() {
-            node.hang_up();
+        for server in lock(&self.servers).values() {
+            server.close();
         }
     }
 
     /// Lets go of all servers but the primaries of a new map: what one that left the cluster says is not true of it, and
     /// whoever waits for its word is woken.
-    pub(super) fn part_with_others(&self, map: &Map) {
-        lock(&self.nodes).retain(|_, node| {
-            let stays = map.serves(node);
+    pub(super) fn close_other_servers(&self, map: &SlotMap) {
+        lock(&self.servers).retain(|_, server| {
+            let stays = map.serves(server);
             if !stays {
-                node.hang_up();
+                server.close();
             }
             stays
         });
-        let mut givers = lock(&self.givers);
-        let named = |giver: &Endpoint| {
-            self.seeds.contains(giver) || map.primaries.iter().any(|node| node.endpoint == *giver)
+        let mut map_sources = lock(&self.map_sources);
+        let named = |source: &Endpoint| {
+            self.seeds.contains(source)
+                || map
+                    .primaries
+                    .iter()
+                    .any(|server| server.endpoint == *source)
         };
-        givers.retain(|giver| *giver != map.giver && named(giver));
-        givers.push(map.giver.clone());
+        map_sources.retain(|source| *source != map.source && named(source));
+        map_sources.push(map.source.clone());
     }
 }
 

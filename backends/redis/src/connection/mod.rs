@@ -1,22 +1,22 @@
 //! Connections to single servers, and what is known of each server.
 
-mod dialer;
-mod lasting;
-mod link;
-mod node;
+mod connector;
+mod open_connection;
 mod push_listener;
 mod server;
-mod standing;
+mod server_epoch;
+mod server_info;
+mod single_flight;
 #[cfg(feature = "tls")]
 mod tls;
-mod waiters;
+mod waiter_registry;
 
 pub(crate) use self::{
-    dialer::Dialer,
-    lasting::Lasting,
-    link::Link,
-    node::Node,
-    server::Info,
-    standing::Standings,
-    waiters::{Place, Waiters},
+    connector::Connector,
+    open_connection::Connection,
+    server::Server,
+    server_epoch::ServerEpochs,
+    server_info::InfoReply,
+    single_flight::SingleFlight,
+    waiter_registry::{RegisteredWaiter, WaiterRegistry},
 };

@@ -1,282 +1,64 @@
-//! What a server says about itself when we connect.
+//! One server and the connection to it, made again when it broke.
 
-use std::{collections::HashMap, ops::Range};
+use std::sync::Arc;
 
-use distlock_core::{Epoch, Error, ErrorKind, Result};
-use redis::{Cmd, Value};
+use distlock_core::Result;
 
-use crate::error::{self, BACKEND};
+use crate::{
+    config::Endpoint,
+    connection::{
+        connector::Connector,
+        open_connection::Connection,
+        server_epoch::{ServerEpoch, ServerEpochs},
+        single_flight::SingleFlight,
+    },
+};
 
-/// Times and tokens are texts of 16 digits, which compare like the numbers they are: from 2001 until the last token that
-/// there may be, in 2255.
-const DIGITS_16: Range<u64> = 1_000_000_000_000_000..9_007_199_254_740_991;
-
-/// A primary, as it was when the connection was made.
-#[derive(Clone, Debug)]
+/// A place a connection leads to.
+#[derive(Debug)]
 pub(crate) struct Server {
-    /// `Redis 7.0.15`, `Valkey 9.0.1`.
-    pub(crate) version: String,
-    /// Its run and its replication history.
-    pub(crate) epoch: Epoch,
-    /// Whether it is a node of a cluster; `None` when it may not be asked.
-    pub(crate) clustered: Option<bool>,
-    /// Whether it keeps its data in an append-only file; `None` when it may not be asked.
-    pub(crate) appends: Option<bool>,
-    /// How a value can be deleted if it is still the same, without a script.
-    pub(crate) compare_delete: Option<CompareDelete>,
-}
-
-/// A command that deletes a key if it holds a given value, and answers how many it deleted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CompareDelete {
-    /// Valkey 9: `DELIFEQ key value`.
-    DelIfEq,
-    /// Redis 8.4: `DELEX key IFEQ value`.
-    DelEx,
-}
-
-impl CompareDelete {
-    /// The command for a key and its value.
-    pub(crate) fn command(self, key: &str, value: &str) -> Cmd {
-        let mut command = Cmd::new();
-        match self {
-            Self::DelIfEq => command.arg("DELIFEQ").arg(key),
-            Self::DelEx => command.arg("DELEX").arg(key).arg("IFEQ"),
-        };
-        command.arg(value);
-        command
-    }
+    pub(crate) endpoint: Endpoint,
+    server_epoch: Arc<ServerEpoch>,
+    connection: SingleFlight<Arc<Connection>>,
 }
 
 impl Server {
-    /// Reads the answers to `TIME`, `INFO` and `COMMAND INFO DELIFEQ DELEX`: the server's clock in microseconds since 1970,
-    /// and what it is.
-    ///
-    /// # Errors
-    /// When it cannot serve: it is loading, it is a replica, it is a sentinel.
-    pub(crate) fn read(answers: Vec<Value>, address: &str) -> Result<(u64, Self)> {
-        let mut answers = answers.into_iter();
-        let time = answers.next().unwrap_or(Value::Nil);
-        let info = Info::read(answers.next());
-        // A sentinel knows neither the time nor any key.
-        if info.mode() == Some("sentinel") {
-            return Err(Error::new(
-                ErrorKind::InvalidConfig,
-                format!(
-                    "{address} is a sentinel: use redis+sentinel://{address}/PRIMARY instead of redis://"
-                ),
-            )
-            .on(BACKEND));
-        }
-        if let Value::ServerError(refusal) = &time {
-            return Err(error::of_question(refusal, address));
-        }
-        let time = redis::from_redis_value::<(u64, u64)>(time)
-            .map(|(seconds, micros)| seconds.saturating_mul(1_000_000).saturating_add(micros))
-            .map_err(|_| {
-                Error::new(
-                    ErrorKind::Unavailable,
-                    format!("{address} does not answer like a Redis server"),
-                )
-                .on(BACKEND)
-            })?;
-        if !DIGITS_16.contains(&time) {
-            return Err(unavailable(format!(
-                "the clock of {address} is wrong, {} seconds since 1970, and tokens are taken from it: set it",
-                time / 1_000_000
-            )));
-        }
-        let mut server = Self {
-            version: info.version(),
-            epoch: info.epoch(),
-            clustered: info.mode().map(|mode| mode == "cluster"),
-            appends: info.get("aof_enabled").map(|on| on == "1"),
-            compare_delete: None,
-        };
-        if info.get("loading").is_some_and(|loading| loading == "1") {
-            return Err(unavailable(format!("{address} is loading its data")));
-        }
-        if info.get("role").is_some_and(|role| role == "slave") {
-            let primary = info.get("master_host").unwrap_or("another server");
-            let port = info.get("master_port").unwrap_or("?");
-            return Err(unavailable(format!(
-                "{address} is a replica of {primary}:{port}, and locks need the primary: connect to that, or through \
-                 redis+sentinel:// or redis+cluster://"
-            )));
-        }
-        // An older server answers with nothing for a command it does not know, a narrow ACL with a refusal.
-        if let Some(known) = answers.next().as_ref().and_then(Value::as_sequence) {
-            let has = |at: usize| known.get(at).is_some_and(|entry| *entry != Value::Nil);
-            server.compare_delete = match (has(0), has(1)) {
-                (true, _) => Some(CompareDelete::DelIfEq),
-                (false, true) => Some(CompareDelete::DelEx),
-                (false, false) => None,
-            };
-        }
-        Ok((time, server))
-    }
-}
-
-/// The answer to `INFO`.
-#[derive(Debug, Default)]
-pub(crate) struct Info(HashMap<String, String>);
-
-impl Info {
-    pub(crate) fn read(answer: Option<Value>) -> Self {
-        let text = match answer {
-            Some(Value::ServerError(_)) | None => return Self::default(),
-            Some(value) => redis::from_redis_value::<String>(value).unwrap_or_default(),
-        };
-        let lines = text.lines().filter_map(|line| line.split_once(':'));
-        Self(
-            lines
-                .map(|(key, value)| (key.to_owned(), value.trim().to_owned()))
-                .collect(),
-        )
-    }
-
-    pub(crate) fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key).map(String::as_str)
-    }
-
-    /// `standalone`, `cluster` or `sentinel`. Valkey calls the field by another name.
-    fn mode(&self) -> Option<&str> {
-        self.get("redis_mode").or_else(|| self.get("server_mode"))
-    }
-
-    fn version(&self) -> String {
-        if let Some(version) = self.get("valkey_version") {
-            return format!("Valkey {version}");
-        }
-        match self.get("redis_version") {
-            Some(version) => format!("Redis {version}"),
-            None => "Redis of unknown version".into(),
+    pub(crate) fn new(endpoint: Endpoint, server_epochs: &ServerEpochs) -> Self {
+        Self {
+            server_epoch: server_epochs.of(&endpoint),
+            endpoint,
+            connection: SingleFlight::default(),
         }
     }
 
-    /// Run id and replication id. Either changes when the server may have forgotten something.
-    fn epoch(&self) -> Epoch {
-        let short = |key| self.get(key).map(|id| id.get(..16).unwrap_or(id));
-        match (short("run_id"), short("master_replid")) {
-            (None, None) => Epoch::new("redis-unknown"),
-            (run, replication) => Epoch::new(format!(
-                "redis-{}-{}",
-                run.unwrap_or("unknown"),
-                replication.unwrap_or("unknown")
-            )),
-        }
-    }
-}
-
-fn unavailable(message: String) -> Error {
-    Error::new(ErrorKind::Unavailable, message).on(BACKEND)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn answers(info: &str, commands: Value) -> Vec<Value> {
-        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
-        vec![
-            Value::Array(vec![bulk("1760000000"), bulk("25")]),
-            bulk(info),
-            commands,
-        ]
+    /// The connection, if there is one that works.
+    pub(crate) fn live(&self) -> Option<Arc<Connection>> {
+        self.connection
+            .latest()
+            .filter(|connection| !connection.is_broken())
     }
 
-    const INFO: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:0123456789abcdef0123\r\n\
-                        loading:0\r\naof_enabled:1\r\nrole:master\r\nmaster_replid:fedcba98765432100123\r\n";
-
-    #[test]
-    fn a_primary() {
-        let unknown = Value::Array(vec![Value::Nil, Value::Nil]);
-        let (time, server) = Server::read(answers(INFO, unknown), "a:1").unwrap();
-        assert_eq!(time, 1_760_000_000_000_025);
-        assert_eq!(server.version, "Redis 7.0.15");
-        assert_eq!(
-            server.epoch.as_str(),
-            "redis-0123456789abcdef-fedcba9876543210"
-        );
-        assert_eq!(
-            (server.clustered, server.appends),
-            (Some(false), Some(true))
-        );
-        assert_eq!(server.compare_delete, None);
-    }
-
-    #[test]
-    fn newer_servers_compare_and_delete_themselves() {
-        for (known, expected) in [
-            (
-                vec![Value::Array(vec![]), Value::Nil],
-                CompareDelete::DelIfEq,
-            ),
-            (vec![Value::Nil, Value::Array(vec![])], CompareDelete::DelEx),
-        ] {
-            let valkey = INFO.replace("redis_mode:", "server_mode:") + "valkey_version:9.0.1\r\n";
-            let (_, server) = Server::read(answers(&valkey, Value::Array(known)), "a:1").unwrap();
-            assert_eq!(server.compare_delete, Some(expected));
-            assert_eq!(server.version, "Valkey 9.0.1");
-            assert_eq!(server.clustered, Some(false));
-        }
-    }
-
-    #[test]
-    fn who_cannot_serve_says_so() {
-        let replica = INFO.replace(
-            "role:master",
-            "role:slave\r\nmaster_host:db\r\nmaster_port:7",
-        );
-        let loading = INFO.replace("loading:0", "loading:1");
-        for (info, says) in [(replica, "replica of db:7"), (loading, "loading")] {
-            let error = Server::read(answers(&info, Value::Nil), "a:1").unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unavailable);
-            assert!(error.to_string().contains(says), "{error}");
-        }
-    }
-
-    /// As of a machine that has no clock of its own and has not been told the time yet.
-    #[test]
-    fn a_clock_that_makes_no_tokens_is_refused() {
-        for (seconds, wrong) in [
-            ("0", true),
-            ("999999999", true),
-            ("1000000000", false),
-            ("9007199253", false),
-            ("9007199255", true),
-        ] {
-            let mut answers = answers(INFO, Value::Nil);
-            let time = [seconds, "0"].map(|text| Value::BulkString(text.into()));
-            answers[0] = Value::Array(time.to_vec());
-            let read = Server::read(answers, "a:1");
-            assert_eq!(read.is_err(), wrong, "{seconds}: {read:?}");
-            if let Err(error) = read {
-                assert_eq!(error.kind(), ErrorKind::Unavailable);
-                assert!(error.to_string().contains("the clock of a:1"), "{error}");
+    /// The connection, made if there is none that works.
+    pub(crate) async fn connect(&self, connector: &Arc<Connector>) -> Result<Arc<Connection>> {
+        let works = |connection: &Arc<Connection>| !connection.is_broken();
+        let make = || {
+            let (connector, endpoint) = (Arc::clone(connector), self.endpoint.clone());
+            let server_epoch = Arc::clone(&self.server_epoch);
+            async move {
+                let client = connector.client(&endpoint)?;
+                let address = endpoint.to_string();
+                let connection = connector.connect(&client, &address, server_epoch).await?;
+                Ok(Arc::new(connection))
             }
-        }
+        };
+        let longest = connector.max_connect_time();
+        self.connection
+            .get(&**connector.clock(), longest, works, make)
+            .await
     }
 
-    #[test]
-    fn a_sentinel_is_no_place_for_locks() {
-        let mut answers = answers(
-            "redis_version:7.0.15\r\nredis_mode:sentinel\r\n",
-            Value::Nil,
-        );
-        answers[0] = Value::Nil;
-        let error = Server::read(answers, "a:1").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-        assert!(
-            error.to_string().contains("redis+sentinel://a:1/"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn a_server_that_may_not_be_asked_is_taken_as_it_is() {
-        let (_, server) = Server::read(answers("", Value::Nil), "a:1").unwrap();
-        assert_eq!((server.clustered, server.appends), (None, None));
-        assert_eq!(server.epoch.as_str(), "redis-unknown");
+    /// Lets go of the connection, and makes none any more.
+    pub(crate) fn close(&self) {
+        self.connection.close();
     }
 }

@@ -7,11 +7,11 @@ use distlock_core::{Health, Result, Verdict};
 use crate::{
     config::{Endpoint, RedisConfig, Topology},
     doctor::{rights, settings},
-    format::names::SLOTS,
+    format::keys::SLOTS,
     routing::{Primaries, Router},
 };
 
-use crate::doctor::server_report::{Arbiter, Patient};
+use crate::doctor::server_report::{Arbiter, ServerReport};
 
 /// Asks every primary that can be reached.
 ///
@@ -19,21 +19,27 @@ use crate::doctor::server_report::{Arbiter, Patient};
 /// When none of them can be asked, or one stops to answer meanwhile.
 pub(crate) async fn examine(router: &Router) -> Result<Health> {
     let unserved = router.unserved().await?;
-    let Primaries { links, missing } = router.primaries().await?;
-    let several = links.len() + missing.len() > 1;
-    let addresses: Vec<_> = links.iter().map(|link| Arc::clone(&link.address)).collect();
+    let Primaries {
+        connections,
+        missing,
+    } = router.primaries().await?;
+    let several = connections.len() + missing.len() > 1;
+    let addresses: Vec<_> = connections
+        .iter()
+        .map(|connection| Arc::clone(&connection.address))
+        .collect();
     let mut health: Option<Health> = None;
-    for link in links {
-        let patient = Patient::ask(&link, Arbiter::of(router)).await?;
+    for connection in connections {
+        let report = ServerReport::ask(&connection, Arbiter::of(router)).await?;
         let health = health.get_or_insert_with(|| {
-            let mut health = Health::new(link.server.version.clone());
-            health.epoch = Some(router.epoch(&link));
+            let mut health = Health::new(connection.server.version.clone());
+            health.epoch = Some(router.epoch(&connection));
             health
         });
-        let rights = rights::rights(router, &link).await?;
-        for (check, verdict, detail) in patient.findings().into_iter().chain([rights]) {
+        let rights = rights::rights(router, &connection).await?;
+        for (check, verdict, detail) in report.findings().into_iter().chain([rights]) {
             let at = if several {
-                format!("{}: ", link.address)
+                format!("{}: ", connection.address)
             } else {
                 String::new()
             };
@@ -46,7 +52,7 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
         let (check, verdict, detail) = settings::sentinels(all, naming);
         health.found(check, verdict, detail);
     }
-    password(router.dialer.config(), &addresses, &mut health);
+    password(router.connector.config(), &addresses, &mut health);
     for (endpoint, error) in &missing {
         health.found(
             "slots",

@@ -4,25 +4,25 @@ use distlock_core::{Result, Verdict};
 use redis::{ServerError, Value};
 
 use crate::{
-    connection::Link,
+    connection::Connection,
     doctor::finding::Finding,
     error,
-    format::names::{Bucket, Names},
+    format::keys::{Bucket, KeyLayout},
     routing::Router,
     scripts,
 };
 
 /// Whether the user may do what locks and records take.
-pub(super) async fn rights(router: &Router, link: &Link) -> Result<Finding> {
+pub(super) async fn rights(router: &Router, connection: &Connection) -> Result<Finding> {
     let check = "rights";
     let mut question = redis::cmd("EVAL");
     // No key of it: a server of a cluster answers for all slots.
     question.arg(&scripts::RIGHTS.source).arg(0);
-    let names = Names::new(&router.dialer.config().prefix);
+    let layout = KeyLayout::new(&router.connector.config().prefix);
     let mut key = Vec::new();
-    names.counter(Bucket::of(""), &mut key);
+    layout.counter(Bucket::of(""), &mut key);
     question.arg(key).arg(u8::from(router.is_cluster()));
-    Ok(match link.send_one(&question).await? {
+    Ok(match connection.send_one(&question).await? {
         Value::ServerError(refusal) if error::said(&refusal).0 == "NOPERM" => (
             check,
             Verdict::Fail,
@@ -46,7 +46,7 @@ pub(super) async fn rights(router: &Router, link: &Link) -> Result<Finding> {
                         "this user may not run {} on keys that begin with {:?}: grant what the documentation of the Redis \
                          backend names",
                         denied.join(", "),
-                        router.dialer.config().prefix
+                        router.connector.config().prefix
                     ),
                 ),
             }

@@ -6,7 +6,7 @@ use distlock_core::{Result, Verdict};
 use redis::Value;
 
 use crate::{
-    connection::{Info, Link},
+    connection::{Connection, InfoReply},
     doctor::{rights, settings},
     routing::Router,
 };
@@ -50,22 +50,22 @@ impl Arbiter {
 }
 
 /// What one server says about itself.
-pub(super) struct Patient {
+pub(super) struct ServerReport {
     pub(super) arbiter: Arbiter,
-    pub(super) info: Info,
+    pub(super) info: InfoReply,
     /// Or what to do so that they can be read.
     pub(super) settings: Result<HashMap<String, String>, &'static str>,
 }
 
-impl Patient {
-    pub(super) async fn ask(link: &Arc<Link>, arbiter: Arbiter) -> Result<Self> {
+impl ServerReport {
+    pub(super) async fn ask(connection: &Arc<Connection>, arbiter: Arbiter) -> Result<Self> {
         let mut questions = redis::pipe();
         questions.cmd("INFO");
         for setting in SETTINGS {
             questions.cmd("CONFIG").arg("GET").arg(setting);
         }
-        let mut answers = link.send(&questions).await?.into_iter();
-        let info = Info::read(answers.next());
+        let mut answers = connection.send(&questions).await?.into_iter();
+        let info = InfoReply::read(answers.next());
         let mut settings = HashMap::new();
         let mut refused = None;
         for answer in answers {

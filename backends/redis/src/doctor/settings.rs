@@ -2,7 +2,7 @@
 
 use distlock_core::Verdict;
 
-use crate::{connection::Info, doctor::finding::Finding};
+use crate::{connection::InfoReply, doctor::finding::Finding};
 
 /// What the answers to one client may come to: batches that find every lock held, each with as much said about it as may be.
 const ANSWERS: u64 = 32 * 1024 * 1024;
@@ -64,7 +64,7 @@ pub(super) fn eviction(memory: Option<&str>, policy: Option<&str>) -> Finding {
 }
 
 /// Whether the server has memory left, by its own account.
-pub(super) fn memory(info: &Info) -> Finding {
+pub(super) fn memory(info: &InfoReply) -> Finding {
     let check = "memory";
     let number = |field| info.get(field).and_then(|value| value.parse::<u64>().ok());
     let (Some(used), Some(most)) = (number("used_memory"), number("maxmemory")) else {
@@ -142,7 +142,7 @@ pub(super) fn persistence(
 }
 
 /// Whether a primary that is made a replica stops to grant. Its clients stay connected.
-pub(super) fn demotion(info: &Info, read_only: Option<&str>) -> Finding {
+pub(super) fn demotion(info: &InfoReply, read_only: Option<&str>) -> Finding {
     let check = "demotion";
     match read_only {
         None => untold(check, "replica-read-only"),
@@ -200,7 +200,7 @@ pub(super) fn buffers(output: Option<&str>, clients: Option<&str>) -> Finding {
 }
 
 /// Whether the server can remember what everybody waits for.
-pub(super) fn pushes(info: &Info, most: Option<&str>) -> Finding {
+pub(super) fn pushes(info: &InfoReply, most: Option<&str>) -> Finding {
     let check = "pushes";
     let Some(most) = most.and_then(|most| most.parse::<u64>().ok()) else {
         return untold(check, "tracking-table-max-keys");

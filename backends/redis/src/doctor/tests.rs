@@ -2,17 +2,17 @@ use distlock_core::Verdict;
 use redis::Value;
 
 use crate::{
-    connection::Info,
+    connection::InfoReply,
     doctor::{
-        server_report::{Arbiter, Patient},
+        server_report::{Arbiter, ServerReport},
         settings,
     },
 };
 
-fn patient(info: &str, settings: Option<&[(&str, &str)]>) -> Vec<(&'static str, Verdict)> {
-    let patient = Patient {
+fn report(info: &str, settings: Option<&[(&str, &str)]>) -> Vec<(&'static str, Verdict)> {
+    let report = ServerReport {
         arbiter: Arbiter::Sentinels,
-        info: Info::read(Some(Value::BulkString(info.as_bytes().to_vec()))),
+        info: InfoReply::read(Some(Value::BulkString(info.as_bytes().to_vec()))),
         settings: settings.ok_or("not told").map(|pairs| {
             pairs
                 .iter()
@@ -20,7 +20,7 @@ fn patient(info: &str, settings: Option<&[(&str, &str)]>) -> Vec<(&'static str, 
                 .collect()
         }),
     };
-    let findings = patient.findings();
+    let findings = report.findings();
     findings
         .into_iter()
         .map(|(check, verdict, _)| (check, verdict))
@@ -42,7 +42,7 @@ fn a_safe_server_passes() {
         ("maxmemory-clients", "0"),
         ("tracking-table-max-keys", "1000000"),
     ];
-    let findings = patient(info, Some(&settings));
+    let findings = report(info, Some(&settings));
     assert_eq!(findings.len(), 10);
     assert!(
         findings
@@ -66,7 +66,7 @@ fn each_weakness_is_named() {
         ("tracking-table-max-keys", "10"),
     ];
     assert_eq!(
-        patient(info, Some(&settings)),
+        report(info, Some(&settings)),
         [
             ("version", Verdict::Fail),
             ("role", Verdict::Fail),
@@ -102,7 +102,7 @@ fn a_server_without_memory_fails_whether_it_refuses_or_evicts() {
                  evicted_keys:{evicted}\nmem_not_counted_for_evict:{beside}\n",
                 used + beside
             );
-            Info::read(Some(Value::BulkString(info.into_bytes())))
+            InfoReply::read(Some(Value::BulkString(info.into_bytes())))
         };
         for beside in [0, 7] {
             let (_, verdict, detail) = settings::memory(&info(beside));
@@ -115,7 +115,7 @@ fn a_server_without_memory_fails_whether_it_refuses_or_evicts() {
 fn what_may_not_be_read_is_unknown() {
     // Some servers that are run for others let everybody read the settings, and leave out what they keep to themselves.
     for settings in [None, Some(&[][..])] {
-        let findings = patient("", settings);
+        let findings = report("", settings);
         assert_eq!(findings.len(), 10);
         assert!(
             findings
@@ -134,7 +134,7 @@ fn a_setting_that_is_left_out_is_unknown_where_it_matters() {
         )
     };
     let verdict = |replicas, settings: &[_], check| {
-        let findings = patient(&info(replicas), Some(settings));
+        let findings = report(&info(replicas), Some(settings));
         let found = findings.into_iter().find(|(found, _)| *found == check);
         found.map(|(_, verdict)| verdict).unwrap()
     };

@@ -1,4 +1,4 @@
 //! The stored format: keys, and the values under them.
 
-pub(crate) mod names;
+pub(crate) mod keys;
 pub(crate) mod value;

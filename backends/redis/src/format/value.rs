@@ -62,20 +62,20 @@ pub(crate) fn read_number(text: &[u8]) -> Option<u64> {
 }
 
 /// What the value of a lease's lock starts with.
-pub(crate) struct Start {
+pub(crate) struct ValueStart {
     bytes: [u8; OWNER + 1 + NUMBER],
     len: usize,
 }
 
-impl Start {
+impl ValueStart {
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
 /// What the value of this lease's lock starts with.
-pub(crate) fn start(lease: &Lease) -> Start {
-    let mut start = Start {
+pub(crate) fn start(lease: &Lease) -> ValueStart {
+    let mut start = ValueStart {
         bytes: [b' '; OWNER + 1 + NUMBER],
         len: OWNER,
     };
@@ -226,7 +226,7 @@ mod tests {
         );
         let longest = format!("{head}{label}\n{meta}");
         assert_eq!(longest.len(), LONGEST);
-        for script in [&scripts::ACQUIRE_ONE, &scripts::TAKE_AND_FREE] {
+        for script in [&scripts::ACQUIRE_ONE, &scripts::ACQUIRE_AND_RELEASE] {
             let asked = format!(", 0, {LONGEST})");
             assert!(script.source.contains(&asked), "{}", script.source);
         }

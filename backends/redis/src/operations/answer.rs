@@ -9,7 +9,7 @@ use redis::Value;
 
 use crate::{error::BACKEND, format::value};
 
-use crate::operations::op::{Op, What};
+use crate::operations::operation::{Action, Operation};
 
 #[derive(Debug)]
 pub(crate) enum Answer {
@@ -18,7 +18,7 @@ pub(crate) enum Answer {
     HandedOver(HandOver),
     Acquired(Attempt<Grant>),
     /// A contender found it held, and the server will not tell when that changes.
-    BusyUntold(Option<HolderInfo>),
+    BusyUntracked(Option<HolderInfo>),
     Forced(Forced),
     Written(Written),
     Deleted(Deleted),
@@ -26,9 +26,11 @@ pub(crate) enum Answer {
 
 impl Answer {
     /// The answer of a server that was not told to remember what it was asked.
-    pub(crate) fn untold(self, op: &Op) -> Self {
-        match (&op.what, self) {
-            (What::Contend(_), Self::Acquired(Attempt::Busy(holder))) => Self::BusyUntold(holder),
+    pub(crate) fn without_tracking(self, op: &Operation) -> Self {
+        match (&op.action, self) {
+            (Action::Contend(_), Self::Acquired(Attempt::Busy(holder))) => {
+                Self::BusyUntracked(holder)
+            }
             (_, answer) => answer,
         }
     }
@@ -43,38 +45,38 @@ impl Answer {
     }
 }
 
-impl Op {
+impl Operation {
     /// What takes `answer` back.
     pub(crate) fn undo(&self, answer: &Answer) -> Option<Self> {
         let ((
-            What::Acquire(request) | What::Contend(request),
+            Action::Acquire(request) | Action::Contend(request),
             Answer::Acquired(Attempt::Acquired(grant)),
         )
-        | (What::HandOver(_, request), Answer::HandedOver(HandOver::Done(grant)))) =
-            (&self.what, answer)
+        | (Action::HandOver(_, request), Answer::HandedOver(HandOver::Done(grant)))) =
+            (&self.action, answer)
         else {
             return None;
         };
         let lease = Lease::new(request.name.clone(), request.owner, Some(grant.token));
         Some(Self {
             target: self.target.clone(),
-            what: What::Release(lease),
+            action: Action::Release(lease),
         })
     }
 }
 
 /// What is known of the server that a reply came from.
-pub(crate) struct Heard<'a> {
+pub(crate) struct ReplyContext<'a> {
     /// The store's history.
     pub(crate) epoch: &'a Epoch,
     /// When the server was last known to be the primary, where another can take its place.
-    pub(crate) vouched: Option<Moment>,
+    pub(crate) confirmed_at: Option<Moment>,
     /// Turns what became of a lock into the reason its holder is told.
     pub(crate) reason: &'a dyn Fn(&Lease, LossReason) -> LossReason,
 }
 
 /// A reply to one operation: tokens and versions come as texts of 16 digits, everything else as a small number.
-enum Reply<'a> {
+enum ScriptReply<'a> {
     Number(u64),
     Code(i64),
     Held(&'a [u8], i64),
@@ -84,24 +86,24 @@ enum Reply<'a> {
 ///
 /// # Errors
 /// For a lock or record that is not as this library writes it, and for a counter that is used up.
-pub(crate) fn answer(op: &Op, reply: &Value, heard: &Heard<'_>) -> Result<Answer> {
+pub(crate) fn answer(op: &Operation, reply: &Value, context: &ReplyContext<'_>) -> Result<Answer> {
     let reply = match reply {
         Value::BulkString(digits) => {
-            Reply::Number(value::read_number(digits).ok_or_else(|| {
+            ScriptReply::Number(value::read_number(digits).ok_or_else(|| {
                 corrupt(op, "the store holds something else where a token should be")
             })?)
         }
-        Value::Int(code) => Reply::Code(*code),
+        Value::Int(code) => ScriptReply::Code(*code),
         Value::Array(held) => match &**held {
-            [Value::BulkString(value), Value::Int(left)] => Reply::Held(value, *left),
+            [Value::BulkString(value), Value::Int(left)] => ScriptReply::Held(value, *left),
             _ => return Err(no_answer()),
         },
         _ => return Err(no_answer()),
     };
     let grant = |number: u64, request: &AcquireRequest| -> Result<Grant> {
         let token = token(op, number)?;
-        let mut grant = Grant::new(token, heard.epoch.clone(), request.ttl.duration());
-        grant.counts_from = heard.vouched;
+        let mut grant = Grant::new(token, context.epoch.clone(), request.ttl.duration());
+        grant.counts_from = context.confirmed_at;
         Ok(grant)
     };
     let gone = |code: i64, lease: &Lease| {
@@ -110,29 +112,31 @@ pub(crate) fn answer(op: &Op, reply: &Value, heard: &Heard<'_>) -> Result<Answer
             -2 => LossReason::Expired,
             _ => LossReason::TakenOver,
         };
-        (heard.reason)(lease, reason)
+        (context.reason)(lease, reason)
     };
-    Ok(match (&op.what, reply) {
-        (What::Acquire(request) | What::Contend(request), Reply::Number(number)) => {
+    Ok(match (&op.action, reply) {
+        (Action::Acquire(request) | Action::Contend(request), ScriptReply::Number(number)) => {
             Answer::Acquired(Attempt::Acquired(grant(number, request)?))
         }
-        (What::Acquire(request) | What::Contend(request), Reply::Held(value, left)) => {
+        (Action::Acquire(request) | Action::Contend(request), ScriptReply::Held(value, left)) => {
             let holder = value::holder(&request.name, value, left)?;
             Answer::Acquired(Attempt::Busy(Some(holder)))
         }
-        (What::Renew(_, renewal), Reply::Number(number)) => Answer::Renewed(Renewed::Extended {
-            valid_for: renewal.ttl.duration(),
-            epoch: heard.epoch.clone(),
-            token: token(op, number)?,
-            loss: LossFeed::silent(),
-        }),
-        (What::Renew(lease, _), Reply::Code(code)) => {
+        (Action::Renew(_, renewal), ScriptReply::Number(number)) => {
+            Answer::Renewed(Renewed::Extended {
+                valid_for: renewal.ttl.duration(),
+                epoch: context.epoch.clone(),
+                token: token(op, number)?,
+                loss: LossFeed::silent(),
+            })
+        }
+        (Action::Renew(lease, _), ScriptReply::Code(code)) => {
             Answer::Renewed(Renewed::NotHeld(gone(code, lease)))
         }
-        (What::Release(_) | What::ReleaseAndLook(_), Reply::Code(0)) => {
+        (Action::Release(_) | Action::ReleaseAndCheckWaiters(_), ScriptReply::Code(0)) => {
             Answer::Released(ReleaseOutcome::NotHeld)
         }
-        (What::Release(_) | What::ReleaseAndLook(_), Reply::Code(code)) => {
+        (Action::Release(_) | Action::ReleaseAndCheckWaiters(_), ScriptReply::Code(code)) => {
             Answer::Released(ReleaseOutcome::Released {
                 others_waiting: match code {
                     2 => Some(false),
@@ -141,49 +145,49 @@ pub(crate) fn answer(op: &Op, reply: &Value, heard: &Heard<'_>) -> Result<Answer
                 },
             })
         }
-        (What::HandOver(_, request), Reply::Number(number)) => {
+        (Action::HandOver(_, request), ScriptReply::Number(number)) => {
             Answer::HandedOver(HandOver::Done(grant(number, request)?))
         }
-        (What::HandOver(lease, _), Reply::Code(code @ -2..=0)) => {
+        (Action::HandOver(lease, _), ScriptReply::Code(code @ -2..=0)) => {
             Answer::HandedOver(HandOver::NotHeld(gone(code, lease)))
         }
-        (What::Force(..), Reply::Code(0)) => Answer::Forced(Forced::NotHeld),
-        (What::Force(..), Reply::Code(1)) => Answer::Forced(Forced::Released),
-        (What::Force(..), Reply::Number(number)) => {
+        (Action::Force(..), ScriptReply::Code(0)) => Answer::Forced(Forced::NotHeld),
+        (Action::Force(..), ScriptReply::Code(1)) => Answer::Forced(Forced::Released),
+        (Action::Force(..), ScriptReply::Number(number)) => {
             Answer::Forced(Forced::OtherToken(token(op, number)?))
         }
-        (What::Put(..), Reply::Number(number)) => {
+        (Action::Put(..), ScriptReply::Number(number)) => {
             Answer::Written(Written::Stored(Version::new(number)))
         }
-        (What::Put(..), Reply::Code(0)) => Answer::Written(Written::Conflict),
-        (What::Delete(..), Reply::Code(0)) => Answer::Deleted(Deleted::Conflict),
-        (What::Delete(..), Reply::Code(1)) => Answer::Deleted(Deleted::Done),
-        (_, Reply::Code(-1)) => {
+        (Action::Put(..), ScriptReply::Code(0)) => Answer::Written(Written::Conflict),
+        (Action::Delete(..), ScriptReply::Code(0)) => Answer::Deleted(Deleted::Conflict),
+        (Action::Delete(..), ScriptReply::Code(1)) => Answer::Deleted(Deleted::Done),
+        (_, ScriptReply::Code(-1)) => {
             return Err(corrupt(
                 op,
                 "the store holds something under this key that this library did not write",
             ));
         }
-        (What::Acquire(_) | What::Contend(_) | What::Put(..), Reply::Code(-2))
-        | (What::HandOver(..), Reply::Code(-3)) => return Err(used_up(op)),
+        (Action::Acquire(_) | Action::Contend(_) | Action::Put(..), ScriptReply::Code(-2))
+        | (Action::HandOver(..), ScriptReply::Code(-3)) => return Err(used_up(op)),
         _ => return Err(no_answer()),
     })
 }
 
-fn token(op: &Op, number: u64) -> Result<FencingToken> {
+fn token(op: &Operation, number: u64) -> Result<FencingToken> {
     FencingToken::new(number)
         .map_err(|_| corrupt(op, "the store holds a number that can be no token"))
 }
 
-fn corrupt(op: &Op, what: &str) -> Error {
-    let error = Error::new(ErrorKind::Corrupt, format!("{what}: {}", op.target.key)).on(BACKEND);
+fn corrupt(op: &Operation, action: &str) -> Error {
+    let error = Error::new(ErrorKind::Corrupt, format!("{action}: {}", op.target.key)).on(BACKEND);
     match op.lock() {
         Some(name) => error.about(name),
         None => error,
     }
 }
 
-fn used_up(op: &Op) -> Error {
+fn used_up(op: &Operation) -> Error {
     let bucket = op
         .target
         .key

@@ -9,49 +9,50 @@ use distlock_core::{
 use redis::Value;
 
 use crate::{
-    connection::{Link, Waiters},
-    format::names::Names,
+    connection::{Connection, WaiterRegistry},
+    format::keys::KeyLayout,
     operations::{
-        Histories, Looks, Verbatim,
-        answer::{Answer, Heard, answer},
-        op::{Kind, Op, What},
-        replies::{Replies, is_mixed},
+        Histories, ReleaseCache, WaiterChecks,
+        answer::{Answer, ReplyContext, answer},
+        operation::{Action, BatchKind, Operation},
+        replies::{ScriptReplies, is_mixed},
         request,
     },
-    routing::{Call, NoOlder, Router},
+    routing::{Call, MaxAge, Router},
 };
 
 /// How a handle finds and asks its servers.
-pub(crate) struct Ways {
+pub(crate) struct ServerAccess {
     pub(crate) router: Router,
-    pub(crate) names: Names,
-    pub(crate) waiters: Arc<Waiters>,
-    pub(crate) looks: Arc<Looks>,
+    pub(crate) layout: KeyLayout,
+    pub(crate) waiters: Arc<WaiterRegistry>,
+    pub(crate) waiter_checks: Arc<WaiterChecks>,
     pub(crate) histories: Arc<Histories>,
-    pub(crate) verbatim: Arc<Verbatim>,
+    pub(crate) release_cache: Arc<ReleaseCache>,
 }
 
 /// Which history an answer is from: the server's, and the store's.
-struct News {
+struct ReplyOrigin {
     history: u32,
     epoch: Epoch,
     /// When the server was last known to be the primary.
-    vouched: Option<Moment>,
+    confirmed_at: Option<Moment>,
 }
 
 /// The sending end of the batches.
-pub(crate) struct Writer(pub(crate) Arc<Ways>);
+pub(crate) struct BatchExecutor(pub(crate) Arc<ServerAccess>);
 
-impl Ways {
+impl ServerAccess {
     /// Sends operations of one kind, in the order of their keys, and answers each.
-    async fn run(&self, kind: Kind, ops: &[Box<Op>]) -> Vec<Reply<Answer>> {
-        if let (Kind::TakeAndFree | Kind::ReleaseAndLook, [op]) = (kind, ops)
+    async fn run(&self, kind: BatchKind, ops: &[Box<Operation>]) -> Vec<Reply<Answer>> {
+        if let (BatchKind::AcquireAndRelease | BatchKind::ReleaseAndCheckWaiters, [op]) =
+            (kind, ops)
             && let Some(answer) = self.compare_and_delete(op).await
         {
             return vec![Reply::Done(answer)];
         }
-        let vouched = match self.vouched(kind, ops).await {
-            Ok(vouched) => vouched,
+        let confirmed_at = match self.confirm_primary(kind, ops).await {
+            Ok(confirmed_at) => confirmed_at,
             Err(error) => {
                 let mixed = is_mixed(kind, ops);
                 let refused = ops.iter().map(|op| {
@@ -66,37 +67,39 @@ impl Ways {
             }
         };
         let calls = self.parts(ops).map(|part| {
-            let (command, script) = request::request(&self.names, kind, part);
+            let (command, script) = request::request(&self.layout, kind, part);
             let call = Call::script(part[0].target.bucket, command, script);
             let call = match part {
                 [_] if self.router.is_cluster() => {
-                    match request::request_in_parts(&self.names, part) {
-                        Some(alone) => call.when_torn(alone),
+                    match request::request_for_migrating_slot(&self.layout, part) {
+                        Some(alone) => call.replace_while_migrating(alone),
                         None => call,
                     }
                 }
-                _ => call.split_when_torn(),
+                _ => call.split_while_migrating(),
             };
-            if kind == Kind::Contend {
+            if kind == BatchKind::Contend {
                 call.tracking(part.iter().map(|op| &*op.target.key))
             } else {
                 call
             }
         });
-        let heard = self.router.exchange(calls.collect()).await;
+        let response = self.router.ask_all(calls.collect()).await;
         let mut answers = Vec::with_capacity(ops.len());
-        for (part, heard) in self.parts(ops).zip(heard) {
-            match heard {
-                Ok(heard) if heard.torn => answers.extend(part.iter().map(|_| Reply::Alone)),
-                Ok(mut heard) => {
-                    let reply = heard.replies.pop().unwrap_or(Value::Nil);
-                    let mut replies = Replies::new(kind, part, reply);
-                    let news = self.news(&heard.link, vouched);
+        for (part, response) in self.parts(ops).zip(response) {
+            match response {
+                Ok(response) if response.slot_migrating => {
+                    answers.extend(part.iter().map(|_| Reply::Alone));
+                }
+                Ok(mut response) => {
+                    let reply = response.replies.pop().unwrap_or(Value::Nil);
+                    let mut replies = ScriptReplies::new(kind, part, reply);
+                    let origin = self.origin(&response.connection, confirmed_at);
                     answers.extend(part.iter().map(|op| {
                         let reply = replies.next(op);
-                        let mut answer = self.read(op, reply, &heard.link, &news);
-                        if !heard.tells {
-                            answer = answer.map(|answer| answer.untold(op));
+                        let mut answer = self.read(op, reply, &response.connection, &origin);
+                        if !response.is_tracked {
+                            answer = answer.map(|answer| answer.without_tracking(op));
                         }
                         Reply::Done(answer)
                     }));
@@ -120,32 +123,32 @@ impl Ways {
 
     /// Releases one lock without a script, where the server can. `None` when that did not release it: the value may stand
     /// there in another form, which a script can tell.
-    async fn compare_and_delete(&self, op: &Op) -> Option<Result<Answer>> {
-        let (What::Release(lease) | What::ReleaseAndLook(lease)) = &op.what else {
+    async fn compare_and_delete(&self, op: &Operation) -> Option<Result<Answer>> {
+        let (Action::Release(lease) | Action::ReleaseAndCheckWaiters(lease)) = &op.action else {
             return None;
         };
-        let how = self.router.only_link()?.compare_delete()?;
-        let value = self.verbatim.take(lease)?;
+        let how = self.router.only_connection()?.compare_delete()?;
+        let value = self.release_cache.take(lease)?;
         let command = how.command(&op.target.key, &value);
         match self
             .router
             .ask(Call::plain(op.target.bucket, vec![command]))
             .await
         {
-            Ok(heard) if heard.replies == [Value::Int(1)] => {
-                let news = self.news(&heard.link, None);
-                let code = match &op.what {
-                    What::ReleaseAndLook(_) => self.look(op).await,
+            Ok(response) if response.replies == [Value::Int(1)] => {
+                let origin = self.origin(&response.connection, None);
+                let code = match &op.action {
+                    Action::ReleaseAndCheckWaiters(_) => self.check_waiters(op).await,
                     _ => 1,
                 };
-                Some(self.read(op, &Value::Int(code), &heard.link, &news))
+                Some(self.read(op, &Value::Int(code), &response.connection, &origin))
             }
             Ok(_) => None,
             Err(error) if error.did_not_happen() => {
                 if error.kind() == ErrorKind::AccessDenied
-                    && let Some(link) = self.router.only_link()
+                    && let Some(connection) = self.router.only_connection()
                 {
-                    link.forget_compare_delete();
+                    connection.forget_compare_delete();
                 }
                 None
             }
@@ -154,9 +157,9 @@ impl Ways {
     }
 
     /// What the script that releases would answer of those who wait, after the lock was released.
-    async fn look(&self, op: &Op) -> i64 {
+    async fn check_waiters(&self, op: &Operation) -> i64 {
         let mut look = redis::cmd("EXISTS");
-        look.arg(self.names.line(&op.target).line);
+        look.arg(self.layout.queue(&op.target).queue);
         let look = Call::plain(op.target.bucket, vec![look]);
         match self.router.ask(look).await.as_ref().map(|it| &*it.replies) {
             Ok([Value::Int(waits)]) => 2 + waits,
@@ -165,7 +168,7 @@ impl Ways {
     }
 
     /// What may share a request: everything, or in a cluster what is in one bucket. Keys are in the order of their buckets.
-    fn parts<'a>(&self, ops: &'a [Box<Op>]) -> impl Iterator<Item = &'a [Box<Op>]> {
+    fn parts<'a>(&self, ops: &'a [Box<Operation>]) -> impl Iterator<Item = &'a [Box<Operation>]> {
         let together = !self.router.is_cluster();
         ops.chunk_by(move |a, b| together || a.target.bucket == b.target.bucket)
     }
@@ -174,62 +177,72 @@ impl Ways {
     ///
     /// A renewal is told the store's whole lease, which counts from its own sending, so the
     /// question comes after that. A grant says from when it counts, and so an earlier round does.
-    async fn vouched(&self, kind: Kind, ops: &[Box<Op>]) -> Result<Option<Moment>> {
-        let no_older = if kind == Kind::Renew {
-            NoOlder::Than(self.router.dialer.clock().now())
+    async fn confirm_primary(
+        &self,
+        kind: BatchKind,
+        ops: &[Box<Operation>],
+    ) -> Result<Option<Moment>> {
+        let max_age = if kind == BatchKind::Renew {
+            MaxAge::Since(self.router.connector.clock().now())
         } else if ops.iter().all(|op| op.is_release()) {
             return Ok(None);
         } else {
-            NoOlder::ThanPartOf(ops.iter().filter_map(|op| op.lease()).min())
+            MaxAge::PartOfLease(ops.iter().filter_map(|op| op.lease()).min())
         };
-        self.router.vouched(no_older).await
+        self.router.confirm_primary(max_age).await
     }
 
-    fn news(&self, link: &Link, vouched: Option<Moment>) -> News {
-        News {
-            history: self.histories.number(link.epoch()),
-            epoch: self.router.epoch(link),
-            vouched,
+    fn origin(&self, connection: &Connection, confirmed_at: Option<Moment>) -> ReplyOrigin {
+        ReplyOrigin {
+            history: self.histories.number(connection.epoch()),
+            epoch: self.router.epoch(connection),
+            confirmed_at,
         }
     }
 
     /// Reads a script's reply to one operation, and notes which history it came from.
-    fn read(&self, op: &Op, reply: &Value, link: &Link, news: &News) -> Result<Answer> {
+    fn read(
+        &self,
+        op: &Operation,
+        reply: &Value,
+        connection: &Connection,
+        origin: &ReplyOrigin,
+    ) -> Result<Answer> {
         let bucket = op.target.bucket;
-        let clock = &**self.router.dialer.clock();
+        let clock = &**self.router.connector.clock();
         let histories = &*self.histories;
-        histories.served(bucket, news.history, || {
-            let now = link.server_micros(clock);
+        histories.observe(bucket, origin.history, || {
+            let now = connection.server_micros(clock);
             // What this very answer grants is of the new history, and was granted before it was read.
             let now = op.granted(reply).map_or(now, |token| now.min(token));
-            (!link.is_outdated()).then_some(now)
+            (!connection.is_outdated()).then_some(now)
         });
         let reason = |lease: &Lease, seen| histories.reason(bucket, lease, seen);
-        let heard = Heard {
-            epoch: &news.epoch,
-            vouched: news.vouched,
+        let response = ReplyContext {
+            epoch: &origin.epoch,
+            confirmed_at: origin.confirmed_at,
             reason: &reason,
         };
-        let answer = answer(op, reply, &heard)?;
-        match (&op.what, &answer) {
-            (What::Renew(lease, _), Answer::Renewed(Renewed::Extended { .. }))
+        let answer = answer(op, reply, &response)?;
+        match (&op.action, &answer) {
+            (Action::Renew(lease, _), Answer::Renewed(Renewed::Extended { .. }))
                 // An older answer does not show that it is there still.
-                if !link.is_outdated() =>
+                if !connection.is_outdated() =>
             {
-                histories.confirmed(bucket, lease);
+                histories.record_survival(bucket, lease);
             }
-            (What::Release(lease) | What::ReleaseAndLook(lease), _) => {
+            (Action::Release(lease) | Action::ReleaseAndCheckWaiters(lease), _) => {
                 histories.forget(lease.owner);
             }
             (
-                What::Acquire(request) | What::Contend(request),
+                Action::Acquire(request) | Action::Contend(request),
                 Answer::Acquired(Attempt::Acquired(_)),
-            ) if link.compare_delete().is_some() => self.verbatim.keep(request),
-            (What::HandOver(lease, next), Answer::HandedOver(HandOver::Done(_)))
-                if link.compare_delete().is_some() =>
+            ) if connection.compare_delete().is_some() => self.release_cache.insert(request),
+            (Action::HandOver(lease, next), Answer::HandedOver(HandOver::Done(_)))
+                if connection.compare_delete().is_some() =>
             {
-                self.verbatim.take(lease);
-                self.verbatim.keep(next);
+                self.release_cache.take(lease);
+                self.release_cache.insert(next);
             }
             _ => {}
         }
@@ -237,37 +250,41 @@ impl Ways {
     }
 }
 
-impl Executor for Writer {
-    type Kind = Kind;
+impl Executor for BatchExecutor {
+    type Kind = BatchKind;
     // Boxed, because it moves from hand to hand many times.
-    type Op = Box<Op>;
+    type Op = Box<Operation>;
     type Answer = Answer;
 
-    fn kind(&self, op: &Box<Op>) -> Kind {
+    fn kind(&self, op: &Box<Operation>) -> BatchKind {
         op.kind()
     }
 
-    fn is_urgent(&self, kind: Kind) -> bool {
-        kind == Kind::Renew
+    fn is_urgent(&self, kind: BatchKind) -> bool {
+        kind == BatchKind::Renew
     }
 
-    fn key<'a>(&self, op: &'a Box<Op>) -> &'a str {
+    fn key<'a>(&self, op: &'a Box<Operation>) -> &'a str {
         &op.target.key
     }
 
-    fn bytes(&self, op: &Box<Op>) -> usize {
+    fn bytes(&self, op: &Box<Operation>) -> usize {
         op.bytes()
     }
 
-    async fn run(&self, kind: Kind, ops: &[Box<Op>]) -> Result<Vec<Reply<Answer>>, Failure> {
+    async fn run(
+        &self,
+        kind: BatchKind,
+        ops: &[Box<Operation>],
+    ) -> Result<Vec<Reply<Answer>>, Failure> {
         Ok(self.0.run(kind, ops).await)
     }
 
-    fn undo(&self, op: &Box<Op>, answer: &Answer) -> Option<Box<Op>> {
+    fn undo(&self, op: &Box<Operation>, answer: &Answer) -> Option<Box<Operation>> {
         op.undo(answer).map(Box::new)
     }
 
-    fn outlives_caller(&self, op: &Box<Op>) -> bool {
+    fn outlives_caller(&self, op: &Box<Operation>) -> bool {
         op.is_release()
     }
 }

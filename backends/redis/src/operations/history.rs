@@ -14,7 +14,7 @@ use std::{
 
 use distlock_core::{Epoch, Lease, LossReason, OwnerId};
 
-use crate::format::names::{BUCKETS, Bucket};
+use crate::format::keys::{BUCKETS, Bucket};
 
 /// What this process knows of the server's histories. Shared by all handles of a store.
 #[derive(Debug)]
@@ -22,14 +22,14 @@ pub(crate) struct Histories {
     /// Every epoch that was seen, numbered from 1.
     // A std mutex: it is held for a look at a short list only.
     epochs: Mutex<Vec<Epoch>>,
-    buckets: Box<[Serving]>,
+    buckets: Box<[BucketHistory]>,
     /// Owners that were granted their locks before a change and were seen to hold them after it.
     survivors: Mutex<HashSet<OwnerId>>,
     surviving: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Serving {
+struct BucketHistory {
     /// The epoch of the last answer; 0 = there was none.
     epoch: AtomicU32,
     /// Tokens below this are from an earlier history.
@@ -40,7 +40,7 @@ impl Histories {
     pub(crate) fn new() -> Self {
         Self {
             epochs: Mutex::default(),
-            buckets: (0..BUCKETS).map(|_| Serving::default()).collect(),
+            buckets: (0..BUCKETS).map(|_| BucketHistory::default()).collect(),
             survivors: Mutex::default(),
             surviving: AtomicUsize::new(0),
         }
@@ -59,7 +59,7 @@ impl Histories {
 
     /// A bucket was served by this epoch. In case that it is news, `now` reads the server's clock, or tells that the answer
     /// came late and is not.
-    pub(crate) fn served(&self, bucket: Bucket, epoch: u32, now: impl FnOnce() -> Option<u64>) {
+    pub(crate) fn observe(&self, bucket: Bucket, epoch: u32, now: impl FnOnce() -> Option<u64>) {
         let serving = &self.buckets[bucket.index()];
         if serving.epoch.load(Ordering::Acquire) == epoch {
             return;
@@ -77,7 +77,7 @@ impl Histories {
     }
 
     /// A lease was found to hold its lock.
-    pub(crate) fn confirmed(&self, bucket: Bucket, lease: &Lease) {
+    pub(crate) fn record_survival(&self, bucket: Bucket, lease: &Lease) {
         if self.is_from_before(bucket, lease) && lock(&self.survivors).insert(lease.owner) {
             self.surviving.fetch_add(1, Ordering::AcqRel);
         }
@@ -137,21 +137,21 @@ mod tests {
         assert_ne!(one, two);
         let bucket = Bucket::of("a");
         let (lost, survives) = (lease("a", 100), lease("a", 101));
-        histories.served(bucket, one, || unreachable!("the first is no news"));
-        histories.served(bucket, one, || unreachable!());
+        histories.observe(bucket, one, || unreachable!("the first is no news"));
+        histories.observe(bucket, one, || unreachable!());
         let seen = LossReason::Removed;
         assert_eq!(histories.reason(bucket, &lost, seen), seen);
 
-        histories.served(bucket, two, || Some(500));
+        histories.observe(bucket, two, || Some(500));
         // An answer from before that comes now changes nothing, either time.
-        histories.served(bucket, one, || None);
-        histories.served(bucket, two, || unreachable!());
+        histories.observe(bucket, one, || None);
+        histories.observe(bucket, two, || unreachable!());
         assert_eq!(
             histories.reason(bucket, &lost, seen),
             LossReason::HistoryChanged
         );
-        histories.confirmed(bucket, &survives);
-        histories.confirmed(bucket, &survives);
+        histories.record_survival(bucket, &survives);
+        histories.record_survival(bucket, &survives);
         assert_eq!(histories.reason(bucket, &survives, seen), seen);
         assert_eq!(histories.reason(bucket, &lease("a", 500), seen), seen);
         // Another bucket has not changed.

@@ -3,16 +3,16 @@
 mod answer;
 pub(crate) mod executor;
 mod history;
-mod looks;
-mod op;
+mod operation;
+mod release_cache;
 mod replies;
 mod request;
-mod verbatim;
+mod waiter_checks;
 
 pub(crate) use self::{
     answer::Answer,
     history::Histories,
-    looks::Looks,
-    op::{Op, What},
-    verbatim::Verbatim,
+    operation::{Action, Operation},
+    release_cache::ReleaseCache,
+    waiter_checks::WaiterChecks,
 };

@@ -2,46 +2,46 @@
 
 use redis::Value;
 
-use crate::operations::op::{Kind, Op};
+use crate::operations::operation::{BatchKind, Operation};
 
 /// A script's answer, taken apart.
-pub(crate) struct Replies {
+pub(crate) struct ScriptReplies {
     /// To releases where they share a script with acquisitions.
-    freed: Option<Part>,
-    rest: Part,
+    freed: Option<ReplyPart>,
+    rest: ReplyPart,
 }
 
-struct Part {
+struct ReplyPart {
     /// One for each operation; otherwise the first is for all.
     each: bool,
     replies: Vec<Value>,
     at: usize,
 }
 
-impl Replies {
+impl ScriptReplies {
     /// Takes the answer to these operations apart.
-    pub(crate) fn new(kind: Kind, ops: &[Box<Op>], reply: Value) -> Self {
+    pub(crate) fn new(kind: BatchKind, ops: &[Box<Operation>], reply: Value) -> Self {
         if answers_alone(kind) && ops.len() == 1 {
             return Self {
                 freed: None,
-                rest: Part::same(reply),
+                rest: ReplyPart::same(reply),
             };
         }
         match reply {
             Value::Array(mut both) if is_mixed(kind, ops) => {
-                let freed = both.pop().map(Part::new);
-                let rest = Part::new(both.pop().unwrap_or(Value::Nil));
+                let freed = both.pop().map(ReplyPart::new);
+                let rest = ReplyPart::new(both.pop().unwrap_or(Value::Nil));
                 Self { freed, rest }
             }
             reply => Self {
                 freed: None,
-                rest: Part::new(reply),
+                rest: ReplyPart::new(reply),
             },
         }
     }
 
     /// The reply to the next operation, which is this.
-    pub(crate) fn next(&mut self, op: &Op) -> &Value {
+    pub(crate) fn next(&mut self, op: &Operation) -> &Value {
         match &mut self.freed {
             Some(freed) if op.is_release() => freed.next(),
             _ => self.rest.next(),
@@ -49,7 +49,7 @@ impl Replies {
     }
 }
 
-impl Part {
+impl ReplyPart {
     fn new(reply: Value) -> Self {
         match reply {
             Value::Array(replies) => Self {
@@ -77,15 +77,18 @@ impl Part {
 }
 
 /// Whether these are acquisitions and releases.
-pub(crate) fn is_mixed(kind: Kind, ops: &[Box<Op>]) -> bool {
+pub(crate) fn is_mixed(kind: BatchKind, ops: &[Box<Operation>]) -> bool {
     let releases = || ops.iter().map(|op| op.is_release());
-    kind == Kind::TakeAndFree && releases().any(|it| it) && !releases().all(|it| it)
+    kind == BatchKind::AcquireAndRelease && releases().any(|it| it) && !releases().all(|it| it)
 }
 
 /// Whether there is a script of its own for one operation, which does not wrap its reply.
-const fn answers_alone(kind: Kind) -> bool {
+const fn answers_alone(kind: BatchKind) -> bool {
     matches!(
         kind,
-        Kind::TakeAndFree | Kind::Contend | Kind::HandOver | Kind::ReleaseAndLook
+        BatchKind::AcquireAndRelease
+            | BatchKind::Contend
+            | BatchKind::HandOver
+            | BatchKind::ReleaseAndCheckWaiters
     )
 }

@@ -5,61 +5,72 @@ use redis::Cmd;
 
 use crate::{
     format::{
-        names::{Bucket, Names},
+        keys::{Bucket, KeyLayout},
         value,
     },
-    operations::op::{Kind, Op, What},
+    operations::operation::{Action, BatchKind, Operation},
     scripts::{self, Script},
 };
 
 /// The request for `ops`, which are all of this kind and in the order of their keys, so that those of one bucket are
 /// neighbours.
-pub(crate) fn request(names: &Names, kind: Kind, ops: &[Box<Op>]) -> (Cmd, &'static Script) {
+pub(crate) fn request(
+    layout: &KeyLayout,
+    kind: BatchKind,
+    ops: &[Box<Operation>],
+) -> (Cmd, &'static Script) {
     let script = script(kind, ops);
     let bytes = 128 + ops.iter().map(|op| op.bytes()).sum::<usize>();
     let mut command = Cmd::with_capacity(5 + ops.len() * 6, bytes);
     command.arg("EVALSHA").arg(&script.sha);
-    let mut request = Request {
+    let mut request = RequestBuilder {
         command,
-        names,
+        layout,
         ops,
         buckets: Vec::new(),
     };
     match kind {
-        Kind::Renew => request.renewals(),
-        Kind::ReleaseAndLook => request.releases(true),
-        Kind::HandOver if ops.len() == 1 => request.hand_over(),
-        Kind::HandOver => request.hand_overs(),
-        Kind::TakeAndFree if ops.iter().all(|op| op.is_release()) => request.releases(false),
-        Kind::TakeAndFree | Kind::Contend if ops.len() == 1 => request.acquisition(),
-        Kind::TakeAndFree | Kind::Contend => request.take_and_free(),
-        Kind::Force => request.forced(),
-        Kind::Put => request.puts(),
-        Kind::Delete => request.deletions(),
+        BatchKind::Renew => request.renewals(),
+        BatchKind::ReleaseAndCheckWaiters => request.releases(true),
+        BatchKind::HandOver if ops.len() == 1 => request.hand_over(),
+        BatchKind::HandOver => request.hand_overs(),
+        BatchKind::AcquireAndRelease if ops.iter().all(|op| op.is_release()) => {
+            request.releases(false);
+        }
+        BatchKind::AcquireAndRelease | BatchKind::Contend if ops.len() == 1 => {
+            request.acquisition();
+        }
+        BatchKind::AcquireAndRelease | BatchKind::Contend => request.take_and_free(),
+        BatchKind::Force => request.forced(),
+        BatchKind::Put => request.puts(),
+        BatchKind::Delete => request.deletions(),
     }
     (request.command, script)
 }
 
 /// What to send instead of [`request`] for one operation while its slot moves: it names the lock alone, which always has a
 /// place. What else the operation would learn there, as whether somebody waits, is done without.
-pub(crate) fn request_in_parts(names: &Names, ops: &[Box<Op>]) -> Option<Cmd> {
+pub(crate) fn request_for_migrating_slot(
+    layout: &KeyLayout,
+    ops: &[Box<Operation>],
+) -> Option<Cmd> {
     let [op] = ops else { return None };
-    let script = match &op.what {
-        What::Acquire(_) | What::Contend(_) => &scripts::ACQUIRE_MOVING,
-        What::ReleaseAndLook(_) => &scripts::RELEASE_ONE,
+    let script = match &op.action {
+        Action::Acquire(_) | Action::Contend(_) => &scripts::ACQUIRE_MOVING,
+        Action::ReleaseAndCheckWaiters(_) => &scripts::RELEASE_ONE,
         // Named alone as it is, or not to be done in parts.
         _ => return None,
     };
     let mut command = redis::cmd("EVAL");
     command.arg(script.source).arg(1).arg(&op.target.key);
-    let mut request = Request {
+    let mut request = RequestBuilder {
         command,
-        names,
+        layout,
         ops,
         buckets: Vec::new(),
     };
-    match &op.what {
-        What::Acquire(wanted) | What::Contend(wanted) => {
+    match &op.action {
+        Action::Acquire(wanted) | Action::Contend(wanted) => {
             request.owner(wanted.owner);
             request.terms(wanted);
             request.find_buckets();
@@ -70,42 +81,46 @@ pub(crate) fn request_in_parts(names: &Names, ops: &[Box<Op>]) -> Option<Cmd> {
     Some(request.command)
 }
 
-fn script(kind: Kind, ops: &[Box<Op>]) -> &'static Script {
+fn script(kind: BatchKind, ops: &[Box<Operation>]) -> &'static Script {
     let one = ops.len() == 1;
     match kind {
-        Kind::Renew => &scripts::RENEW,
-        Kind::HandOver if one => &scripts::HAND_OVER_ONE,
-        Kind::HandOver => &scripts::HAND_OVER,
-        Kind::TakeAndFree | Kind::ReleaseAndLook if ops.iter().all(|op| op.is_release()) => {
+        BatchKind::Renew => &scripts::RENEW,
+        BatchKind::HandOver if one => &scripts::HAND_OVER_ONE,
+        BatchKind::HandOver => &scripts::HAND_OVER,
+        BatchKind::AcquireAndRelease | BatchKind::ReleaseAndCheckWaiters
+            if ops.iter().all(|op| op.is_release()) =>
+        {
             if one {
                 &scripts::RELEASE_ONE
             } else {
                 &scripts::RELEASE
             }
         }
-        Kind::TakeAndFree | Kind::Contend if one => &scripts::ACQUIRE_ONE,
-        Kind::TakeAndFree | Kind::Contend | Kind::ReleaseAndLook => &scripts::TAKE_AND_FREE,
-        Kind::Force => &scripts::FORCE_RELEASE,
-        Kind::Put => &scripts::PUT,
-        Kind::Delete => &scripts::DELETE,
+        BatchKind::AcquireAndRelease | BatchKind::Contend if one => &scripts::ACQUIRE_ONE,
+        BatchKind::AcquireAndRelease | BatchKind::Contend | BatchKind::ReleaseAndCheckWaiters => {
+            &scripts::ACQUIRE_AND_RELEASE
+        }
+        BatchKind::Force => &scripts::FORCE_RELEASE,
+        BatchKind::Put => &scripts::PUT,
+        BatchKind::Delete => &scripts::DELETE,
     }
 }
 
-struct Request<'a> {
+struct RequestBuilder<'a> {
     command: Cmd,
-    names: &'a Names,
-    ops: &'a [Box<Op>],
+    layout: &'a KeyLayout,
+    ops: &'a [Box<Operation>],
     /// The buckets of the operations, each once.
     buckets: Vec<Bucket>,
 }
 
-impl Request<'_> {
+impl RequestBuilder<'_> {
     fn renewals(&mut self) {
         self.keys(1);
         self.targets();
         let mut nonce = [0; value::OWNER];
         for op in self.ops {
-            let What::Renew(lease, renewal) = &op.what else {
+            let Action::Renew(lease, renewal) = &op.action else {
                 continue;
             };
             self.command
@@ -120,11 +135,11 @@ impl Request<'_> {
         }
     }
 
-    fn releases(&mut self, look: bool) {
-        self.keys(if look { 2 } else { 1 });
+    fn releases(&mut self, check_waiters: bool) {
+        self.keys(if check_waiters { 2 } else { 1 });
         self.targets();
-        if look {
-            self.lines();
+        if check_waiters {
+            self.queues();
         }
         self.starts();
     }
@@ -132,7 +147,7 @@ impl Request<'_> {
     /// What the values of locks to be freed must start with.
     fn starts(&mut self) {
         for op in self.ops {
-            if let What::Release(lease) | What::ReleaseAndLook(lease) = &op.what {
+            if let Action::Release(lease) | Action::ReleaseAndCheckWaiters(lease) = &op.action {
                 self.command.arg(value::start(lease).as_bytes());
             }
         }
@@ -144,7 +159,7 @@ impl Request<'_> {
         self.targets();
         self.counters();
         for op in self.ops {
-            if let What::Acquire(request) | What::Contend(request) = &op.what {
+            if let Action::Acquire(request) | Action::Contend(request) = &op.action {
                 self.owner(request.owner);
                 self.terms(request);
             }
@@ -167,8 +182,8 @@ impl Request<'_> {
             self.command.arg(&op.target.key);
         }
         let requests = || {
-            wanted.clone().filter_map(|op| match &op.what {
-                What::Acquire(request) | What::Contend(request) => Some(request),
+            wanted.clone().filter_map(|op| match &op.action {
+                Action::Acquire(request) | Action::Contend(request) => Some(request),
                 _ => None,
             })
         };
@@ -205,7 +220,7 @@ impl Request<'_> {
         self.targets();
         self.counters();
         for op in self.ops {
-            if let What::HandOver(lease, next) = &op.what {
+            if let Action::HandOver(lease, next) = &op.action {
                 self.command.arg(value::start(lease).as_bytes());
                 self.owner(next.owner);
                 self.terms(next);
@@ -219,9 +234,9 @@ impl Request<'_> {
         self.targets();
         self.counters();
         self.command.arg(self.buckets.len());
-        let mut at = Places::default();
+        let mut at = BucketPositions::default();
         for op in self.ops {
-            let What::HandOver(lease, next) = &op.what else {
+            let Action::HandOver(lease, next) = &op.action else {
                 continue;
             };
             self.command.arg(value::start(lease).as_bytes());
@@ -235,7 +250,7 @@ impl Request<'_> {
         self.keys(1);
         self.targets();
         for op in self.ops {
-            if let What::Force(_, expected) = &op.what {
+            if let Action::Force(_, expected) = &op.action {
                 self.command.arg(value::number(expected.get()));
             }
         }
@@ -248,9 +263,9 @@ impl Request<'_> {
         self.indexes();
         self.counters();
         self.command.arg(self.buckets.len());
-        let mut at = Places::default();
+        let mut at = BucketPositions::default();
         for op in self.ops {
-            let What::Put(key, bytes, expect) = &op.what else {
+            let Action::Put(key, bytes, expect) = &op.action else {
                 continue;
             };
             self.command.arg(key.as_str());
@@ -269,9 +284,9 @@ impl Request<'_> {
         self.command.arg(self.ops.len() + self.buckets.len());
         self.targets();
         self.indexes();
-        let mut at = Places::default();
+        let mut at = BucketPositions::default();
         for op in self.ops {
-            let What::Delete(key, version) = &op.what else {
+            let Action::Delete(key, version) = &op.action else {
                 continue;
             };
             self.command
@@ -292,16 +307,16 @@ impl Request<'_> {
         }
     }
 
-    fn lines(&mut self) {
+    fn queues(&mut self) {
         for op in self.ops {
-            self.command.arg(self.names.line(&op.target).line);
+            self.command.arg(self.layout.queue(&op.target).queue);
         }
     }
 
     fn counters(&mut self) {
         let mut key = Vec::new();
         for bucket in &self.buckets {
-            self.names.counter(*bucket, &mut key);
+            self.layout.counter(*bucket, &mut key);
             self.command.arg(&key);
         }
     }
@@ -309,7 +324,7 @@ impl Request<'_> {
     fn indexes(&mut self) {
         let mut key = Vec::new();
         for bucket in &self.buckets {
-            self.names.index(*bucket, &mut key);
+            self.layout.index(*bucket, &mut key);
             self.command.arg(&key);
         }
     }
@@ -333,12 +348,12 @@ impl Request<'_> {
 
 /// Counts the buckets of operations in order, from 1.
 #[derive(Default)]
-struct Places {
+struct BucketPositions {
     last: Option<Bucket>,
     place: usize,
 }
 
-impl Places {
+impl BucketPositions {
     fn of(&mut self, bucket: Bucket) -> usize {
         if self.last.replace(bucket) != Some(bucket) {
             self.place += 1;

@@ -5,9 +5,9 @@ use redis::{Arg, Cmd, Pipeline, ServerError, Value};
 
 use crate::{
     config::Endpoint,
-    connection::Link,
+    connection::Connection,
     error::{self, BACKEND},
-    format::names::Bucket,
+    format::keys::Bucket,
     scripts::Script,
 };
 
@@ -22,20 +22,20 @@ pub(crate) struct Call {
     /// script would make the server remember everything it was given.
     pub(super) tracked: Option<Cmd>,
     /// What becomes of it while its slot is on its way to another server, and neither has all of its keys.
-    pub(super) torn: Torn,
+    pub(super) slot_migrating: SlotMigrating,
     /// Where to send it this once instead, and whether the slot is on its way there.
-    pub(super) detour: Option<(Endpoint, bool)>,
+    pub(super) redirect: Option<(Endpoint, bool)>,
 }
 
 /// What to do with a call when a server has some of its keys and not others.
 #[derive(Debug)]
-pub(super) enum Torn {
+pub(super) enum SlotMigrating {
     /// It is sent again: the slot will have moved.
-    Again,
+    Retry,
     /// Its operations may do better one by one, so its caller is told at once.
     Split,
     /// This is sent from now on.
-    Instead(Cmd),
+    SendInstead(Cmd),
 }
 
 impl Call {
@@ -52,22 +52,22 @@ impl Call {
             commands,
             script: None,
             tracked: None,
-            torn: Torn::Again,
-            detour: None,
+            slot_migrating: SlotMigrating::Retry,
+            redirect: None,
         }
     }
 
-    /// While its slot moves it is better split: [`Heard::torn`] asks for that, without a delay.
+    /// While its slot moves it is better split: [`Heard::slot_migrating`] asks for that, without a delay.
     #[must_use]
-    pub(crate) fn split_when_torn(mut self) -> Self {
-        self.torn = Torn::Split;
+    pub(crate) fn split_while_migrating(mut self) -> Self {
+        self.slot_migrating = SlotMigrating::Split;
         self
     }
 
     /// While its slot moves, this is to be sent instead.
     #[must_use]
-    pub(crate) fn when_torn(mut self, command: Cmd) -> Self {
-        self.torn = Torn::Instead(command);
+    pub(crate) fn replace_while_migrating(mut self, command: Cmd) -> Self {
+        self.slot_migrating = SlotMigrating::SendInstead(command);
         self
     }
 
@@ -86,38 +86,39 @@ impl Call {
     /// Its command, if that is all there is to send.
     pub(super) fn only_command(&self) -> Option<&Cmd> {
         match &*self.commands {
-            [command] if self.tracked.is_none() && self.detour.is_none() => Some(command),
+            [command] if self.tracked.is_none() && self.redirect.is_none() => Some(command),
             _ => None,
         }
     }
 
     /// Whether it goes to a server that does not have the whole slot yet.
     pub(super) const fn is_importing(&self) -> bool {
-        matches!(self.detour, Some((_, true)))
+        matches!(self.redirect, Some((_, true)))
     }
 
     /// The server that has the whole slot now, as another one said.
     pub(super) fn moved_to(&self) -> Option<Endpoint> {
-        let (endpoint, importing) = self.detour.as_ref()?;
+        let (endpoint, importing) = self.redirect.as_ref()?;
         (!importing).then(|| endpoint.clone())
     }
 
     /// Whether its caller wants to split it after this.
-    pub(super) fn is_split_by(&self, refusal: &Refusal) -> bool {
-        matches!(self.torn, Torn::Split) && error::said(&refusal.says).0 == "TRYAGAIN"
+    pub(super) fn splits_on(&self, refusal: &Refusal) -> bool {
+        matches!(self.slot_migrating, SlotMigrating::Split)
+            && error::said(&refusal.says).0 == "TRYAGAIN"
     }
 
     /// What has the server remember keys, where it is told to.
-    pub(super) fn tracks(&self) -> Option<&Cmd> {
+    pub(super) fn tracking_read(&self) -> Option<&Cmd> {
         // The server takes `ASKING` or `CLIENT CACHING` before a command, not both, and a slot seldom moves.
         self.tracked.as_ref().filter(|_| !self.is_importing())
     }
 
     /// Writes it, and how many commands come before its own.
-    pub(super) fn write(&self, pipeline: &mut Pipeline, link: &Link) -> usize {
+    pub(super) fn write(&self, pipeline: &mut Pipeline, connection: &Connection) -> usize {
         let before = pipeline.len();
-        if let Some(read) = self.tracks() {
-            if link.must_start_tracking() {
+        if let Some(read) = self.tracking_read() {
+            if connection.must_start_tracking() {
                 pipeline
                     .cmd("CLIENT")
                     .arg("TRACKING")
@@ -142,7 +143,7 @@ impl Call {
         &self,
         preamble: usize,
         replies: &mut impl Iterator<Item = Value>,
-    ) -> Replies {
+    ) -> CallResult {
         // All of them, or the next call would read what is left.
         let before: Vec<_> = replies.take(preamble).collect();
         let unprepared = before.iter().find_map(refusal);
@@ -172,7 +173,7 @@ impl Call {
     }
 
     /// The server does not know the script: send its text, which makes it known.
-    pub(super) fn spell_out(&mut self) {
+    pub(super) fn send_source(&mut self) {
         let Some((script, command)) = self.script.zip(self.commands.first_mut()) else {
             return;
         };
@@ -187,7 +188,7 @@ impl Call {
     }
 }
 
-pub(super) type Replies = Result<Vec<Value>, Refusal>;
+pub(super) type CallResult = Result<Vec<Value>, Refusal>;
 
 /// The server's no to a call.
 #[derive(Debug)]

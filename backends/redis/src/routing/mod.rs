@@ -1,13 +1,13 @@
 //! Finding the primary that serves a key, asking it, and asking again.
 
+mod ask;
 mod call;
-mod exchange;
 mod primaries;
-mod topology;
+mod router;
 
 pub(crate) use self::{
+    ask::Response,
     call::Call,
-    exchange::Heard,
-    primaries::{NoOlder, Opening, Primaries},
-    topology::Router,
+    primaries::{MaxAge, OpenMode, Primaries},
+    router::Router,
 };

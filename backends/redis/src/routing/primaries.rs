@@ -4,39 +4,39 @@ use std::{sync::Arc, time::Duration};
 
 use distlock_core::{Error, Moment, Result};
 
-use crate::{config::Endpoint, connection::Link};
+use crate::{config::Endpoint, connection::Connection};
 
 /// What came of connecting to every primary.
 #[derive(Debug)]
 pub(crate) struct Primaries {
-    pub(crate) links: Vec<Arc<Link>>,
+    pub(crate) connections: Vec<Arc<Connection>>,
     /// Primaries of a cluster that cannot be reached, and why.
     pub(crate) missing: Vec<(Endpoint, Error)>,
 }
 
 /// Which handle of a store is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opening {
+pub(crate) enum OpenMode {
     /// The first: it waits for a slow primary, because the cluster's epoch is made of those of all
     /// primaries.
-    First,
+    Initial,
     /// A further one. It waits for nobody, because leases depend on it that are to be renewed.
-    Again,
+    Additional,
 }
 
 /// How old a majority's word may be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum NoOlder {
+pub(crate) enum MaxAge {
     /// It was asked for since this moment.
-    Than(Moment),
+    Since(Moment),
     /// It is no older than a part of this lease; than a second, where there is no lease.
-    ThanPartOf(Option<Duration>),
+    PartOfLease(Option<Duration>),
 }
 
 impl Primaries {
-    pub(super) const fn of(links: Vec<Arc<Link>>) -> Self {
+    pub(super) const fn of(connections: Vec<Arc<Connection>>) -> Self {
         Self {
-            links,
+            connections,
             missing: Vec::new(),
         }
     }
@@ -45,10 +45,10 @@ impl Primaries {
     ///
     /// # Errors
     /// Why one of them cannot be reached.
-    pub(super) fn all(self) -> Result<Vec<Arc<Link>>> {
+    pub(super) fn all(self) -> Result<Vec<Arc<Connection>>> {
         match self.missing.into_iter().next() {
             Some((_, error)) => Err(error),
-            None => Ok(self.links),
+            None => Ok(self.connections),
         }
     }
 }

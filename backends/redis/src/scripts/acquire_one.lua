@@ -1,7 +1,7 @@
 -- Takes a free lock, in as few calls as it takes.
 -- KEYS: the lock; the counter of its bucket.
 -- ARGV: owner, TTL in ms, holder and meta.
--- Answers as take_and_free.lua does for each lock.
+-- Answers as acquire_and_release.lua does for each lock.
 local time = redis.call('TIME')
 local now = time[1] .. string.sub('000000' .. time[2], -6)
 local rest = ' ' .. now .. ' - ' .. ARGV[3]

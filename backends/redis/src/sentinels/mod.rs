@@ -1,8 +1,8 @@
 //! Redis Sentinel: which server is the primary, as a majority of the sentinels says.
 
-mod peer;
+mod last_majority;
 mod rounds;
-mod view;
+mod sentinel;
 mod votes;
 
-pub(crate) use self::{rounds::Sentinels, view::View};
+pub(crate) use self::{last_majority::LastMajority, rounds::Sentinels};

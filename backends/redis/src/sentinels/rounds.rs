@@ -20,20 +20,20 @@ use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 
 use crate::{
     config::Endpoint,
-    connection::{Dialer, Lasting, Link, Node},
+    connection::{Connection, Connector, Server, SingleFlight},
     error::BACKEND,
     sentinels::{
-        peer::{Answer, OnSwitch, Peer},
-        view::{Named, View},
-        votes::{Other, Votes},
+        last_majority::{LastMajority, NamedPrimary},
+        sentinel::{OnSwitch, Sentinel, SentinelAnswer},
+        votes::{OtherSentinel, Votes},
     },
 };
 
 /// How old the last round may be when something is asked that rests on no lease.
-const STALE: Duration = Duration::from_secs(5);
+const MAX_ROUND_AGE: Duration = Duration::from_secs(5);
 
 /// The part of a lease that the last round before it may be old.
-const PART: u32 = 6;
+const LEASE_PART: u32 = 6;
 
 /// The sentinels of one handle, and its connection to the primary that they name.
 pub(crate) struct Sentinels {
@@ -41,93 +41,95 @@ pub(crate) struct Sentinels {
     on_switch: OnSwitch,
     /// The name they know the primary by.
     primary: String,
-    dialer: Arc<Dialer>,
-    view: Arc<View>,
+    connector: Arc<Connector>,
+    last_majority: Arc<LastMajority>,
     // Std mutexes: held for a look only.
-    peers: Mutex<Peers>,
-    round: Lasting<()>,
-    node: Mutex<Option<Arc<Node>>>,
+    sentinels: Mutex<KnownSentinels>,
+    round: SingleFlight<()>,
+    server: Mutex<Option<Arc<Server>>>,
 }
 
 #[derive(Debug, Default)]
-struct Peers {
+struct KnownSentinels {
     /// Those that the user named.
-    configured: Vec<Arc<Peer>>,
+    configured: Vec<Arc<Sentinel>>,
     /// Those that other sentinels named.
-    learned: Vec<Arc<Peer>>,
+    learned: Vec<Arc<Sentinel>>,
     closed: bool,
 }
 
 impl Sentinels {
     pub(crate) fn new(
-        dialer: &Arc<Dialer>,
-        view: &Arc<View>,
+        connector: &Arc<Connector>,
+        last_majority: &Arc<LastMajority>,
         configured: &[Endpoint],
         primary: &str,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| {
             let on_switch = OnSwitch::new({
                 let me = Weak::clone(me);
-                move || Self::hurry(&me)
+                move || Self::ask_now(&me)
             });
-            let peer =
-                |endpoint: &Endpoint| Arc::new(Peer::new(endpoint.clone(), on_switch.clone()));
-            let configured = configured.iter().map(peer).collect();
+            let sentinel =
+                |endpoint: &Endpoint| Arc::new(Sentinel::new(endpoint.clone(), on_switch.clone()));
+            let configured = configured.iter().map(sentinel).collect();
             Self {
                 me: Weak::clone(me),
                 on_switch: on_switch.clone(),
                 primary: primary.to_owned(),
-                dialer: Arc::clone(dialer),
-                view: Arc::clone(view),
-                peers: Mutex::new(Peers {
+                connector: Arc::clone(connector),
+                last_majority: Arc::clone(last_majority),
+                sentinels: Mutex::new(KnownSentinels {
                     configured,
-                    ..Peers::default()
+                    ..KnownSentinels::default()
                 }),
-                round: Lasting::default(),
-                node: Mutex::default(),
+                round: SingleFlight::default(),
+                server: Mutex::default(),
             }
         })
     }
 
     /// How old a round may be that a lease of this TTL rests on.
     pub(crate) fn freshness(ttl: Option<Duration>) -> Duration {
-        ttl.map_or(STALE / 5, |ttl| (ttl / PART).min(STALE))
+        ttl.map_or(MAX_ROUND_AGE / 5, |ttl| {
+            (ttl / LEASE_PART).min(MAX_ROUND_AGE)
+        })
     }
 
     /// The connection to the primary, if the last round still counts and the connection works.
-    pub(crate) fn live(&self) -> Option<Arc<Link>> {
-        let now = self.dialer.clock().now();
+    pub(crate) fn live(&self) -> Option<Arc<Connection>> {
+        let now = self.connector.clock().now();
         let named = self
-            .view
+            .last_majority
             .last()
-            .filter(|named| now.since(named.asked) <= STALE)?;
-        let node = lock(&self.node);
-        let node = node
+            .filter(|named| now.since(named.asked) <= MAX_ROUND_AGE)?;
+        let server = lock(&self.server);
+        let server = server
             .as_ref()
-            .filter(|node| node.endpoint == named.primary)?;
-        node.live()
+            .filter(|server| server.endpoint == named.primary)?;
+        server.live()
     }
 
     /// Asks the sentinels, and connects to the primary that they name.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] when no majority names one; nothing happened.
-    pub(crate) async fn connect(&self) -> Result<Arc<Link>> {
-        let named = self.asked_since(self.dialer.clock().now()).await?;
-        let node = self.node(&named.primary);
-        node.connect(&self.dialer).await
+    pub(crate) async fn connect(&self) -> Result<Arc<Connection>> {
+        let named = self.asked_since(self.connector.clock().now()).await?;
+        let server = self.server(&named.primary);
+        server.connect(&self.connector).await
     }
 
     /// The first question of a round that is no older than this; the last one if that will do.
     ///
     /// # Errors
     /// As [`Sentinels::connect`].
-    pub(crate) async fn vouched(&self, no_older: Duration) -> Result<Moment> {
-        let now = self.dialer.clock().now();
-        if let Some(named) = self.view.last() {
+    pub(crate) async fn confirm_primary(&self, max_age: Duration) -> Result<Moment> {
+        let now = self.connector.clock().now();
+        if let Some(named) = self.last_majority.last() {
             let age = now.since(named.asked);
-            if age <= no_older {
-                if age > no_older / 2 {
+            if age <= max_age {
+                if age > max_age / 2 {
                     // The next caller finds a fresh one, and waits for nobody.
                     let _ = self.get_round(now).now_or_never();
                 }
@@ -141,11 +143,11 @@ impl Sentinels {
     ///
     /// # Errors
     /// As [`Sentinels::connect`].
-    pub(crate) async fn asked_since(&self, earliest: Moment) -> Result<Named> {
+    pub(crate) async fn asked_since(&self, earliest: Moment) -> Result<NamedPrimary> {
         // The round that is under way may have begun too early. The next one has not.
         for _ in 0..2 {
             let answered = self.get_round(earliest).await;
-            if let Some(named) = self.view.since(earliest) {
+            if let Some(named) = self.last_majority.since(earliest) {
                 return Ok(named);
             }
             answered?;
@@ -158,40 +160,40 @@ impl Sentinels {
     /// # Errors
     /// As [`Sentinels::connect`].
     pub(crate) async fn examine(&self) -> Result<(usize, usize)> {
-        let limit = self.dialer.patience();
+        let limit = self.connector.attempt_timeout();
         let (votes, named, _) = self.ask_all(limit, true).await;
-        let named = named.ok_or_else(|| self.divided(&votes, None))?;
+        let named = named.ok_or_else(|| self.no_majority(&votes, None))?;
         Ok((votes.sentinels(), votes.votes_for(&named)))
     }
 
     /// A sentinel says that another primary serves: the others know it soon as well.
-    fn hurry(me: &Weak<Self>) {
+    fn ask_now(me: &Weak<Self>) {
         let Some(me) = me.upgrade() else { return };
-        let now = me.dialer.clock().now();
+        let now = me.connector.clock().now();
         tokio::spawn(async move {
             // Nobody waits for this: whoever needs an answer asks again.
             if let Ok(named) = me.asked_since(now).await {
-                me.part_with_former(&named.primary);
+                me.close_former_primary(&named.primary);
             }
         });
     }
 
-    pub(crate) fn hang_up(&self) {
+    pub(crate) fn close(&self) {
         self.round.close();
-        let mut peers = lock(&self.peers);
-        peers.closed = true;
-        for peer in peers.configured.iter().chain(&peers.learned) {
-            peer.hang_up();
+        let mut sentinels = lock(&self.sentinels);
+        sentinels.closed = true;
+        for sentinel in sentinels.configured.iter().chain(&sentinels.learned) {
+            sentinel.close();
         }
-        drop(peers);
-        if let Some(node) = &*lock(&self.node) {
-            node.hang_up();
+        drop(sentinels);
+        if let Some(server) = &*lock(&self.server) {
+            server.close();
         }
     }
 
     async fn get_round(&self, earliest: Moment) -> Result<()> {
-        let clock = &**self.dialer.clock();
-        let good = |(): &()| self.view.since(earliest).is_some();
+        let clock = &**self.connector.clock();
+        let good = |(): &()| self.last_majority.since(earliest).is_some();
         let me = Weak::clone(&self.me);
         let make = || async move {
             match me.upgrade() {
@@ -200,17 +202,17 @@ impl Sentinels {
             }
         };
         self.round
-            .get(clock, self.dialer.longest(), good, make)
+            .get(clock, self.connector.max_connect_time(), good, make)
             .await
     }
 
     async fn hold_round(&self) -> Result<()> {
-        let asked = self.dialer.clock().now();
-        let (votes, named, refused) = self.ask_all(self.dialer.patience(), false).await;
-        let primary = named.ok_or_else(|| self.divided(&votes, refused))?;
-        let named = Named { primary, asked };
-        self.view
-            .learned(named, votes.sentinels(), self.dialer.standings());
+        let asked = self.connector.clock().now();
+        let (votes, named, refused) = self.ask_all(self.connector.attempt_timeout(), false).await;
+        let primary = named.ok_or_else(|| self.no_majority(&votes, refused))?;
+        let named = NamedPrimary { primary, asked };
+        self.last_majority
+            .record(named, votes.sentinels(), self.connector.server_epochs());
         Ok(())
     }
 
@@ -220,16 +222,16 @@ impl Sentinels {
         limit: Duration,
         all: bool,
     ) -> (Votes, Option<Endpoint>, Option<Error>) {
-        let mut votes = Votes::new(self.view.sentinels());
+        let mut votes = Votes::new(self.last_majority.sentinels());
         let mut refused: Option<Error> = None;
         let mut named = None;
-        let mut told = Vec::new();
-        let ask = |peer: Arc<Peer>| async move {
-            let answer = peer.ask(&self.dialer, &self.primary).await;
-            (peer, answer)
+        let mut reported = Vec::new();
+        let ask = |sentinel: Arc<Sentinel>| async move {
+            let answer = sentinel.ask(&self.connector, &self.primary).await;
+            (sentinel, answer)
         };
         let mut asked: FuturesUnordered<_> = self.known().into_iter().map(ask).collect();
-        let over = self.dialer.clock().sleep(limit);
+        let over = self.connector.clock().sleep(limit);
         tokio::pin!(over);
         loop {
             let answer = tokio::select! {
@@ -239,10 +241,10 @@ impl Sentinels {
             };
             match answer {
                 None => break,
-                Some((peer, Ok(Answer { said, others }))) => {
-                    peer.is(&said.id);
-                    votes.count(&said);
-                    told.extend(others.iter().cloned());
+                Some((sentinel, Ok(SentinelAnswer { vote, others }))) => {
+                    sentinel.is(&vote.id);
+                    votes.count(&vote);
+                    reported.extend(others.iter().cloned());
                     asked.extend(self.learn(others).into_iter().map(ask));
                     named = votes.elected().cloned();
                     if named.is_some() && !all {
@@ -258,82 +260,83 @@ impl Sentinels {
             }
         }
         if named.is_some() {
-            self.forget_all_but(&told);
+            self.forget_all_but(&reported);
         }
         (votes, named, refused)
     }
 
-    fn known(&self) -> Vec<Arc<Peer>> {
-        let peers = lock(&self.peers);
-        let all = peers.configured.iter().chain(&peers.learned);
+    fn known(&self) -> Vec<Arc<Sentinel>> {
+        let sentinels = lock(&self.sentinels);
+        let all = sentinels.configured.iter().chain(&sentinels.learned);
         all.cloned().collect()
     }
 
     /// Keeps the sentinels that are new, and gives them back.
-    fn learn(&self, others: Vec<Other>) -> Vec<Arc<Peer>> {
-        let mut peers = lock(&self.peers);
+    fn learn(&self, others: Vec<OtherSentinel>) -> Vec<Arc<Sentinel>> {
+        let mut sentinels = lock(&self.sentinels);
         let mut new = Vec::new();
         for other in others {
-            let mut known = peers.configured.iter().chain(&peers.learned);
-            let is_known = known.any(|peer| peer.is_at(&other) || peer.is_configured_as(&other));
-            if is_known || peers.closed {
+            let mut known = sentinels.configured.iter().chain(&sentinels.learned);
+            let is_known =
+                known.any(|sentinel| sentinel.is_at(&other) || sentinel.is_configured_as(&other));
+            if is_known || sentinels.closed {
                 continue;
             }
-            let peer = Arc::new(Peer::learned(other, self.on_switch.clone()));
-            peers.learned.push(Arc::clone(&peer));
-            new.push(peer);
+            let sentinel = Arc::new(Sentinel::learned(other, self.on_switch.clone()));
+            sentinels.learned.push(Arc::clone(&sentinel));
+            new.push(sentinel);
         }
         new
     }
 
     /// Forgets learned addresses that no sentinel tells any more, or that lead where a configured
     /// address leads.
-    fn forget_all_but(&self, told: &[Other]) {
-        let mut peers = lock(&self.peers);
-        let Peers {
+    fn forget_all_but(&self, reported: &[OtherSentinel]) {
+        let mut sentinels = lock(&self.sentinels);
+        let KnownSentinels {
             configured,
             learned,
             ..
-        } = &mut *peers;
-        learned.retain(|peer| {
-            let stays = told.iter().any(|other| {
-                peer.is_at(other) && !configured.iter().any(|own| own.is_configured_as(other))
+        } = &mut *sentinels;
+        learned.retain(|sentinel| {
+            let stays = reported.iter().any(|other| {
+                sentinel.is_at(other) && !configured.iter().any(|own| own.is_configured_as(other))
             });
             if !stays {
-                peer.hang_up();
+                sentinel.close();
             }
             stays
         });
     }
 
     /// Lets go of the primary of before. Those who wait for its word are woken.
-    fn part_with_former(&self, primary: &Endpoint) {
-        let mut known = lock(&self.node);
-        if let Some(former) = known.take_if(|node| node.endpoint != *primary) {
-            former.hang_up();
+    fn close_former_primary(&self, primary: &Endpoint) {
+        let mut known = lock(&self.server);
+        if let Some(former) = known.take_if(|server| server.endpoint != *primary) {
+            former.close();
         }
     }
 
-    fn node(&self, primary: &Endpoint) -> Arc<Node> {
-        let mut known = lock(&self.node);
+    fn server(&self, primary: &Endpoint) -> Arc<Server> {
+        let mut known = lock(&self.server);
         match &*known {
-            Some(node) if node.endpoint == *primary => Arc::clone(node),
+            Some(server) if server.endpoint == *primary => Arc::clone(server),
             former => {
                 if let Some(former) = former {
-                    former.hang_up();
+                    former.close();
                 }
-                let node = Arc::new(Node::new(primary.clone(), self.dialer.standings()));
-                if lock(&self.peers).closed {
-                    node.hang_up();
+                let server = Arc::new(Server::new(primary.clone(), self.connector.server_epochs()));
+                if lock(&self.sentinels).closed {
+                    server.close();
                 }
-                *known = Some(Arc::clone(&node));
-                node
+                *known = Some(Arc::clone(&server));
+                server
             }
         }
     }
 
-    fn divided(&self, votes: &Votes, refused: Option<Error>) -> Error {
-        let at = &self.dialer.config().topology;
+    fn no_majority(&self, votes: &Votes, refused: Option<Error>) -> Error {
+        let at = &self.connector.config().topology;
         match refused {
             Some(refused) if votes.answered() == 0 => refused,
             refused => {

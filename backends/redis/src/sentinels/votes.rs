@@ -8,7 +8,7 @@ use crate::config::Endpoint;
 
 /// The answer of one sentinel.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct Vote {
     /// What the sentinel calls itself. Two addresses may lead to one sentinel.
     pub(super) id: String,
     /// The server that it calls the primary.
@@ -19,12 +19,12 @@ pub(super) struct Said {
 
 /// Another sentinel, as one of them tells it.
 #[derive(Clone, Debug)]
-pub(super) struct Other {
+pub(super) struct OtherSentinel {
     pub(super) id: String,
     pub(super) endpoint: Endpoint,
 }
 
-impl Said {
+impl Vote {
     /// Reads the answers to `SENTINEL MYID` and `SENTINEL MASTER`.
     pub(super) fn read(id: Value, primary: Value) -> Option<Self> {
         let primary: HashMap<String, String> = from_redis_value(primary).ok()?;
@@ -37,7 +37,7 @@ impl Said {
     }
 }
 
-impl Other {
+impl OtherSentinel {
     /// Reads the answer to `SENTINEL SENTINELS`.
     pub(super) fn read_all(answer: &Value) -> Vec<Self> {
         let all: Vec<HashMap<String, String>> = from_redis_value_ref(answer).unwrap_or_default();
@@ -62,46 +62,47 @@ fn endpoint(fields: &HashMap<String, String>) -> Option<Endpoint> {
 /// know of the other half.
 #[derive(Debug)]
 pub(super) struct Votes {
-    of: HashMap<String, Endpoint>,
+    by_sentinel: HashMap<String, Endpoint>,
     /// How many sentinels there were in the last round that a majority answered.
-    before: usize,
+    known_before: usize,
     /// How many sentinels there are, as this round says.
-    told: usize,
+    reported: usize,
 }
 
 impl Votes {
-    pub(super) fn new(before: usize) -> Self {
+    pub(super) fn new(known_before: usize) -> Self {
         Self {
-            of: HashMap::new(),
-            before,
-            told: 0,
+            by_sentinel: HashMap::new(),
+            known_before,
+            reported: 0,
         }
     }
 
-    pub(super) fn count(&mut self, said: &Said) {
-        self.told = self.told.max(said.sentinels);
-        self.of.insert(said.id.clone(), said.primary.clone());
+    pub(super) fn count(&mut self, vote: &Vote) {
+        self.reported = self.reported.max(vote.sentinels);
+        self.by_sentinel
+            .insert(vote.id.clone(), vote.primary.clone());
     }
 
     /// How many sentinels answered.
     pub(super) fn answered(&self) -> usize {
-        self.of.len()
+        self.by_sentinel.len()
     }
 
     /// How many sentinels there are.
     pub(super) fn sentinels(&self) -> usize {
-        self.told.max(self.of.len())
+        self.reported.max(self.by_sentinel.len())
     }
 
     /// How many must name one primary. A smaller deployment counts only after a majority of the
     /// larger one has told of it.
     pub(super) fn needed(&self) -> usize {
-        self.sentinels().max(self.before) / 2 + 1
+        self.sentinels().max(self.known_before) / 2 + 1
     }
 
     /// Whom a majority names.
     pub(super) fn elected(&self) -> Option<&Endpoint> {
-        self.of
+        self.by_sentinel
             .values()
             .find(|named| self.votes_for(named) >= self.needed())
     }
@@ -111,13 +112,13 @@ impl Votes {
         if self.answered() == 0 {
             return "the sentinels did not answer in time".into();
         }
-        let mut named: Vec<_> = self.of.values().map(ToString::to_string).collect();
+        let mut named: Vec<_> = self.by_sentinel.values().map(ToString::to_string).collect();
         named.sort();
         named.dedup();
         format!(
             "{} of {} sentinels answered, and name {} as the primary; {} of them must name the same",
             self.answered(),
-            self.sentinels().max(self.before),
+            self.sentinels().max(self.known_before),
             named.join(" and "),
             self.needed()
         )
@@ -125,7 +126,10 @@ impl Votes {
 
     /// How many name this one.
     pub(super) fn votes_for(&self, primary: &Endpoint) -> usize {
-        self.of.values().filter(|named| *named == primary).count()
+        self.by_sentinel
+            .values()
+            .filter(|named| *named == primary)
+            .count()
     }
 }
 
@@ -133,10 +137,10 @@ impl Votes {
 mod tests {
     use super::*;
 
-    fn votes(before: usize, said: &[(&str, &str, usize)]) -> Votes {
-        let mut votes = Votes::new(before);
+    fn votes(known_before: usize, said: &[(&str, &str, usize)]) -> Votes {
+        let mut votes = Votes::new(known_before);
         for (id, host, sentinels) in said {
-            votes.count(&Said {
+            votes.count(&Vote {
                 id: (*id).into(),
                 primary: Endpoint::new(*host, 1),
                 sentinels: *sentinels,
@@ -147,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_majority_of_the_deployment_elects() {
-        for (before, said, elected) in [
+        for (known_before, said, elected) in [
             (0, &[][..], None),
             (0, &[("a", "old", 1)], Some("old")),
             (0, &[("a", "old", 2)], None),
@@ -176,9 +180,14 @@ mod tests {
                 Some("old"),
             ),
         ] {
-            let votes = votes(before, said);
+            let votes = votes(known_before, said);
             let found = votes.elected().map(|primary| &*primary.host);
-            assert_eq!(found, elected, "{before} {said:?}: {}", votes.explain());
+            assert_eq!(
+                found,
+                elected,
+                "{known_before} {said:?}: {}",
+                votes.explain()
+            );
         }
     }
 
@@ -195,13 +204,14 @@ mod tests {
         };
         let at = [("ip", "::1"), ("port", "7000")];
         let primary = [&at[..], &[("num-other-sentinels", "2")]].concat();
-        let said = Said::read(text("me"), fields(&primary)).unwrap();
-        assert_eq!((&*said.id, said.sentinels), ("me", 3));
-        assert_eq!(said.primary, Endpoint::new("::1", 7000));
-        assert!(Said::read(text("me"), fields(&at)).is_none());
+        let vote = Vote::read(text("me"), fields(&primary)).unwrap();
+        assert_eq!((&*vote.id, vote.sentinels), ("me", 3));
+        assert_eq!(vote.primary, Endpoint::new("::1", 7000));
+        assert!(Vote::read(text("me"), fields(&at)).is_none());
         let others = [&at[..], &[("runid", "other")]].concat();
         let unknown = [&at[..], &[("runid", "")]].concat();
-        let others = Other::read_all(&Value::Array(vec![fields(&others), fields(&unknown)]));
+        let others =
+            OtherSentinel::read_all(&Value::Array(vec![fields(&others), fields(&unknown)]));
         assert_eq!(others.len(), 1);
         assert_eq!(others[0].id, "other");
     }

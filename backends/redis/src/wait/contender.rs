@@ -18,85 +18,85 @@ use distlock_core::{AcquireRequest, Attempt, Contender, Grant, OpenFlag, Result}
 use redis::Value;
 
 use crate::{
-    connection::Place,
+    connection::RegisteredWaiter,
     error::BACKEND,
-    format::names::{Bucket, Target},
-    operations::{Answer, What},
+    format::keys::{Bucket, Target},
+    operations::{Action, Answer},
     routing::Call,
     store::Store,
-    wait::line::RedisLine,
+    wait::queue_entry::QueueEntry,
 };
 
-use crate::wait::pushes::{Pushes, UNTOLD};
+use crate::wait::spurious_pushes::{SpuriousPushes, UNTRACKED_POLL};
 
 /// After this it asks again without a reason. What brings the pushes may stand still and not be broken: the runtime that
 /// carries the connection, when somebody blocks its threads. One question of each process for a name, it costs next to nothing.
-const PATROL: Duration = Duration::from_secs(10);
+const SAFETY_POLL: Duration = Duration::from_secs(10);
 
 pub(crate) struct RedisContender {
     store: Arc<Store>,
     open: OpenFlag,
     request: AcquireRequest,
-    line: RedisLine,
-    place: Place,
+    queue_entry: QueueEntry,
+    registration: RegisteredWaiter,
     bucket: Bucket,
     /// Whether the server was asked to tell.
-    armed: bool,
+    tracked: bool,
     /// Whether the server has told of a change since it was asked.
-    told: bool,
-    pushes: Pushes,
+    was_notified: bool,
+    spurious_pushes: SpuriousPushes,
 }
 
 impl RedisContender {
     pub(crate) async fn join(store: Arc<Store>, open: OpenFlag, request: AcquireRequest) -> Self {
-        let ways = store.ways();
-        let Target { key, bucket } = ways.names.lock(&request.name);
-        let place = ways.waiters.join(&key);
-        let mut line = RedisLine::new(Arc::clone(&store), &request);
-        line.keep().await;
+        let access = store.access();
+        let Target { key, bucket } = access.layout.lock(&request.name);
+        let registration = access.waiters.register(&key);
+        let mut queue_entry = QueueEntry::new(Arc::clone(&store), &request);
+        queue_entry.renew().await;
         Self {
-            line,
+            queue_entry,
             store,
             open,
             request,
-            place,
+            registration,
             bucket,
-            armed: false,
-            told: false,
-            pushes: Pushes::default(),
+            tracked: false,
+            was_notified: false,
+            spurious_pushes: SpuriousPushes::default(),
         }
     }
 
     /// Waits until the lock may have changed.
     async fn lock_changed(&mut self) {
         let clock = Arc::clone(self.store.clock());
-        if !self.armed {
-            let is_held = self.arm().await;
+        if !self.tracked {
+            let is_held = self.track().await;
             // Freed since it was asked without tracking: nobody will tell of that.
-            if is_held == Some(false) && self.pushes.asked.is_some() {
+            if is_held == Some(false) && self.spurious_pushes.asked.is_some() {
                 return;
             }
         }
         tokio::select! {
             biased;
-            () = self.place.woken() => {
-                self.told = true;
-                if let Some(pause) = self.pushes.came(clock.now()) {
+            () = self.registration.notified() => {
+                self.was_notified = true;
+                if let Some(pause) = self.spurious_pushes.on_push(clock.now()) {
                     clock.sleep(pause).await;
                 }
             }
-            () = clock.sleep(UNTOLD), if !self.armed => {}
+            () = clock.sleep(UNTRACKED_POLL), if !self.tracked => {}
         }
     }
 
     /// Has the server tell when the lock changes, whether somebody has it or not. Says which it is,
     /// if the server has answered.
-    async fn arm(&mut self) -> Option<bool> {
-        let look = Call::plain(self.bucket, vec![]).tracking([self.place.key()].into_iter());
+    async fn track(&mut self) -> Option<bool> {
+        let look = Call::plain(self.bucket, vec![]).tracking([self.registration.key()].into_iter());
         // The next attempt tells what is wrong.
-        let heard = self.store.ways().router.ask(look).await.ok()?;
-        self.armed = heard.tells;
-        match &*heard.replies {
+        let response = self.store.access().router.ask(look).await.ok()?;
+        self.tracked = response.is_tracked;
+        match &*response.replies {
             [Value::Int(held)] => Some(*held > 0),
             _ => None,
         }
@@ -109,40 +109,40 @@ impl Contender for RedisContender {
         self.open.check(BACKEND)?;
         // A push most often says that the lock is free: then there is nothing to track, which costs
         // the server two commands.
-        let asked = if std::mem::take(&mut self.told) {
-            What::Acquire(self.request.clone())
+        let asked = if std::mem::take(&mut self.was_notified) {
+            Action::Acquire(self.request.clone())
         } else {
-            What::Contend(self.request.clone())
+            Action::Contend(self.request.clone())
         };
-        let tracks = matches!(asked, What::Contend(_));
+        let tracks = matches!(asked, Action::Contend(_));
         let at = self.store.clock().now();
         let answer = self.store.submit(Some(&self.request.name), asked).await?;
-        self.armed = tracks && !matches!(answer, Answer::BusyUntold(_));
+        self.tracked = tracks && !matches!(answer, Answer::BusyUntracked(_));
         let attempt = match answer {
             Answer::Acquired(attempt) => attempt,
-            Answer::BusyUntold(holder) => Attempt::Busy(holder),
+            Answer::BusyUntracked(holder) => Attempt::Busy(holder),
             other => return Err(other.unexpected()),
         };
         if let Attempt::Busy(holder) = &attempt {
-            self.pushes.busy(at, holder.as_ref());
+            self.spurious_pushes.on_busy(at, holder.as_ref());
         }
         Ok(attempt)
     }
 
     fn is_first(&self) -> bool {
-        self.line.place().is_first()
+        self.queue_entry.position().is_first()
     }
 
     async fn wait(&mut self, at_most: Duration) {
         let clock = Arc::clone(self.store.clock());
-        let mut over = clock.sleep(at_most.min(PATROL));
+        let mut over = clock.sleep(at_most.min(SAFETY_POLL));
         loop {
             let was_first = self.is_first();
-            let due = self.line.place().due_in(clock.now());
+            let due = self.queue_entry.position().due_in(clock.now());
             if due.is_zero() {
                 tokio::select! {
                     biased;
-                    () = self.line.keep() => {}
+                    () = self.queue_entry.renew() => {}
                     () = &mut over => return,
                 }
                 if self.is_first() && !was_first {
@@ -150,10 +150,10 @@ impl Contender for RedisContender {
                 }
                 continue;
             }
-            let due = if self.line.is_told() {
+            let due = if self.queue_entry.is_tracked() {
                 due
             } else {
-                due.min(UNTOLD)
+                due.min(UNTRACKED_POLL)
             };
             if was_first {
                 tokio::select! {
@@ -161,18 +161,18 @@ impl Contender for RedisContender {
                     () = self.lock_changed() => return,
                     () = clock.sleep(due) => {
                         // A push that was heard is not heard again.
-                        if self.told {
+                        if self.was_notified {
                             return;
                         }
-                        self.line.look_again();
+                        self.queue_entry.look_again();
                     }
                     () = &mut over => return,
                 }
             } else {
                 tokio::select! {
                     biased;
-                    () = self.line.ahead_left() => {}
-                    () = clock.sleep(due) => self.line.look_again(),
+                    () = self.queue_entry.ahead_left() => {}
+                    () = clock.sleep(due) => self.queue_entry.look_again(),
                     () = &mut over => return,
                 }
             }
@@ -181,7 +181,7 @@ impl Contender for RedisContender {
 
     async fn leave(mut self: Box<Self>) -> Result<()> {
         // The server forgets what it remembers of the lock for us at the lock's next change.
-        self.line.leave().await;
+        self.queue_entry.leave().await;
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Waiting for locks.
 
 mod contender;
-mod line;
-mod pushes;
+mod queue_entry;
+mod spurious_pushes;
 
 pub(crate) use self::contender::RedisContender;

@@ -6,29 +6,29 @@ use redis::Value;
 
 use crate::{
     config::Endpoint,
-    connection::Node,
-    format::names::{Bucket, SLOTS},
+    connection::Server,
+    format::keys::{Bucket, SLOTS},
 };
 
 /// Who serves which bucket, and all primaries.
 #[derive(Debug)]
-pub(crate) struct Map {
-    pub(super) of_bucket: Vec<Option<Arc<Node>>>,
-    pub(crate) primaries: Vec<Arc<Node>>,
+pub(crate) struct SlotMap {
+    pub(super) of_bucket: Vec<Option<Arc<Server>>>,
+    pub(crate) primaries: Vec<Arc<Server>>,
     /// How many slots are served.
     pub(super) slots: usize,
-    pub(super) giver: Endpoint,
+    pub(super) source: Endpoint,
 }
 
-impl Map {
+impl SlotMap {
     /// Reads the answer to `CLUSTER SLOTS`: `[[first, last, [host, port, ..], ..], ..]`.
     pub(super) fn read(
         slots: Value,
         asked: &Endpoint,
-        node_at: impl Fn(&Endpoint) -> Arc<Node>,
+        server_at: impl Fn(&Endpoint) -> Arc<Server>,
     ) -> Option<Self> {
-        let mut of_slot: Vec<Option<Arc<Node>>> = vec![None; usize::from(SLOTS)];
-        let mut primaries: Vec<Arc<Node>> = Vec::new();
+        let mut of_slot: Vec<Option<Arc<Server>>> = vec![None; usize::from(SLOTS)];
+        let mut primaries: Vec<Arc<Server>> = Vec::new();
         let Value::Array(ranges) = slots else {
             return None;
         };
@@ -45,13 +45,13 @@ impl Map {
             let host = host
                 .filter(|host| !host.is_empty() && host != "?")
                 .unwrap_or_else(|| asked.host.clone());
-            let node = node_at(&Endpoint::new(host, u16::try_from(*port).ok()?));
+            let server = server_at(&Endpoint::new(host, u16::try_from(*port).ok()?));
             let range = usize::try_from(*first).ok()?..=usize::try_from(*last).ok()?;
             for slot in of_slot.get_mut(range)? {
-                *slot = Some(Arc::clone(&node));
+                *slot = Some(Arc::clone(&server));
             }
-            if !primaries.iter().any(|other| Arc::ptr_eq(other, &node)) {
-                primaries.push(node);
+            if !primaries.iter().any(|other| Arc::ptr_eq(other, &server)) {
+                primaries.push(server);
             }
         }
         let of_bucket = Bucket::all()
@@ -61,14 +61,14 @@ impl Map {
             of_bucket,
             primaries,
             slots: of_slot.iter().flatten().count(),
-            giver: asked.clone(),
+            source: asked.clone(),
         })
     }
 
     /// Where the primary of a bucket is; `None` when nobody serves it.
-    pub(crate) fn place(&self, bucket: Bucket) -> Option<&Endpoint> {
-        let node = self.of_bucket[bucket.index()].as_ref();
-        node.map(|node| &node.endpoint)
+    pub(crate) fn primary_of(&self, bucket: Bucket) -> Option<&Endpoint> {
+        let server = self.of_bucket[bucket.index()].as_ref();
+        server.map(|server| &server.endpoint)
     }
 
     /// How many slots nobody serves.
@@ -76,9 +76,9 @@ impl Map {
         usize::from(SLOTS) - self.slots
     }
 
-    pub(super) fn serves(&self, node: &Arc<Node>) -> bool {
+    pub(super) fn serves(&self, server: &Arc<Server>) -> bool {
         let mut primaries = self.primaries.iter();
-        primaries.any(|primary| Arc::ptr_eq(primary, node))
+        primaries.any(|primary| Arc::ptr_eq(primary, server))
     }
 }
 
@@ -109,14 +109,14 @@ pub(super) mod tests {
             range(8002, 16000, Value::Nil, 3),
             range(16001, 16382, named("a"), 1),
         ]);
-        let map = Map::read(slots, &Endpoint::new("asked", 9), |place| {
-            cluster.node_at(place)
+        let map = SlotMap::read(slots, &Endpoint::new("asked", 9), |place| {
+            cluster.server_at(place)
         })
         .unwrap();
         assert_eq!(map.primaries.len(), 3);
         for bucket in Bucket::all() {
             let served = map.of_bucket[bucket.index()].as_ref();
-            let host = served.map(|node| &*node.endpoint.host);
+            let host = served.map(|server| &*server.endpoint.host);
             let expected = match bucket.slot() {
                 0..=8000 | 16001..=16382 => Some("a"),
                 8001 => Some("b"),
@@ -138,7 +138,7 @@ pub(super) mod tests {
             Value::Array(vec![range(-1, 5, named("a"), 1)]),
             Value::Array(vec![range(0, 5, named("a"), 99_999)]),
         ] {
-            assert!(Map::read(nonsense, &asked, |place| cluster.node_at(place)).is_none());
+            assert!(SlotMap::read(nonsense, &asked, |place| cluster.server_at(place)).is_none());
         }
     }
 }

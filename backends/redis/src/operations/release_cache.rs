@@ -11,19 +11,19 @@ use distlock_core::{AcquireRequest, Lease, OwnerId};
 use crate::format::value;
 
 /// More are forgotten: guards that were lost never come back to be struck off. What is forgotten is released by script.
-const MOST: usize = 16_384;
+const MAX_ENTRIES: usize = 16_384;
 
 #[derive(Debug, Default)]
-pub(crate) struct Verbatim {
+pub(crate) struct ReleaseCache {
     // A std mutex: held for one operation of the map.
     labels: Mutex<HashMap<OwnerId, Box<str>>>,
 }
 
-impl Verbatim {
+impl ReleaseCache {
     /// A lock was granted.
-    pub(crate) fn keep(&self, request: &AcquireRequest) {
+    pub(crate) fn insert(&self, request: &AcquireRequest) {
         let mut labels = self.labels();
-        if labels.len() >= MOST {
+        if labels.len() >= MAX_ENTRIES {
             labels.clear();
         }
         labels.insert(request.owner, value::label(request).into());
@@ -63,24 +63,24 @@ mod tests {
 
     #[test]
     fn the_value_is_as_it_was_written_and_known_once() {
-        let verbatim = Verbatim::default();
+        let release_cache = ReleaseCache::default();
         let request = request(OwnerId::new());
         let token = FencingToken::new(1_760_000_000_000_001).ok();
         let lease = Lease::new(request.name.clone(), request.owner, token);
-        assert_eq!(verbatim.take(&lease), None);
-        verbatim.keep(&request);
-        let value = verbatim.take(&lease).unwrap();
+        assert_eq!(release_cache.take(&lease), None);
+        release_cache.insert(&request);
+        let value = release_cache.take(&lease).unwrap();
         let read = value::holder(&request.name, value.as_bytes(), 10).unwrap();
         assert_eq!((&*read.holder, read.token), ("ci@host:1 x", token));
-        assert_eq!(verbatim.take(&lease), None);
+        assert_eq!(release_cache.take(&lease), None);
     }
 
     #[test]
     fn those_that_never_come_back_are_bounded() {
-        let verbatim = Verbatim::default();
-        for _ in 0..2 * MOST {
-            verbatim.keep(&request(OwnerId::new()));
+        let release_cache = ReleaseCache::default();
+        for _ in 0..2 * MAX_ENTRIES {
+            release_cache.insert(&request(OwnerId::new()));
         }
-        assert!(verbatim.labels().len() <= MOST);
+        assert!(release_cache.labels().len() <= MAX_ENTRIES);
     }
 }

@@ -19,35 +19,35 @@ use redis::{
 use crate::{
     config::{Endpoint, RedisConfig, Secret},
     connection::{
-        server::Server,
-        standing::{Standing, Standings},
-        waiters::Waiters,
+        server_epoch::{ServerEpoch, ServerEpochs},
+        server_info::ServerInfo,
+        waiter_registry::WaiterRegistry,
     },
     error::{self, BACKEND},
 };
 
 use crate::connection::{
-    link::{Link, Tally},
-    push_listener::{Ear, Line},
+    open_connection::{CommandCount, Connection},
+    push_listener::{ConnectionState, PushListener},
 };
 
 /// Options of a connection that are the same for every server.
-pub(crate) struct Dialer {
+pub(crate) struct Connector {
     config: RedisConfig,
     clock: Arc<dyn Clock>,
-    waiters: Arc<Waiters>,
-    tally: Arc<Tally>,
-    standings: Arc<Standings>,
+    waiters: Arc<WaiterRegistry>,
+    command_count: Arc<CommandCount>,
+    server_epochs: Arc<ServerEpochs>,
     #[cfg(feature = "tls")]
     certificates: Option<redis::TlsCertificates>,
 }
 
-impl Dialer {
+impl Connector {
     /// Reads the certificates.
     pub(crate) fn new(
         config: RedisConfig,
         clock: Arc<dyn Clock>,
-        waiters: Arc<Waiters>,
+        waiters: Arc<WaiterRegistry>,
     ) -> Result<Self> {
         Ok(Self {
             #[cfg(feature = "tls")]
@@ -55,19 +55,19 @@ impl Dialer {
             config,
             clock,
             waiters,
-            tally: Arc::default(),
-            standings: Arc::default(),
+            command_count: Arc::default(),
+            server_epochs: Arc::default(),
         })
     }
 
     /// For a handle of its own: the same options, other waiters.
-    pub(crate) fn again(&self, waiters: Arc<Waiters>) -> Self {
+    pub(crate) fn for_handle(&self, waiters: Arc<WaiterRegistry>) -> Self {
         Self {
             config: self.config.clone(),
             clock: Arc::clone(&self.clock),
             waiters,
-            tally: Arc::clone(&self.tally),
-            standings: Arc::clone(&self.standings),
+            command_count: Arc::clone(&self.command_count),
+            server_epochs: Arc::clone(&self.server_epochs),
             #[cfg(feature = "tls")]
             certificates: self.certificates.clone(),
         }
@@ -81,38 +81,38 @@ impl Dialer {
         &self.clock
     }
 
-    pub(crate) fn tally(&self) -> &Tally {
-        &self.tally
+    pub(crate) fn command_count(&self) -> &CommandCount {
+        &self.command_count
     }
 
-    pub(crate) const fn standings(&self) -> &Arc<Standings> {
-        &self.standings
+    pub(crate) const fn server_epochs(&self) -> &Arc<ServerEpochs> {
+        &self.server_epochs
     }
 
     /// One try to connect is given up after this, a little before whoever waits for it gives up and knows less.
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn attempt_timeout(&self) -> Duration {
         self.config.connect_timeout * 4 / 5
     }
 
     /// No try to connect takes longer, asking the sentinels included.
-    pub(crate) fn longest(&self) -> Duration {
-        self.patience() * 2
+    pub(crate) fn max_connect_time(&self) -> Duration {
+        self.attempt_timeout() * 2
     }
 
     /// Connects to a primary and asks what it is.
     ///
     /// # Errors
     /// Whatever keeps it from serving; nothing happened.
-    pub(crate) async fn dial(
+    pub(crate) async fn connect(
         &self,
         client: &Client,
         address: &str,
-        standing: Arc<Standing>,
-    ) -> Result<Link> {
-        let limit = self.patience();
+        server_epoch: Arc<ServerEpoch>,
+    ) -> Result<Connection> {
+        let limit = self.attempt_timeout();
         tokio::select! {
             biased;
-            link = self.dial_unbounded(client, address, standing) => link,
+            connection = self.connect_unbounded(client, address, server_epoch) => connection,
             () = self.clock.sleep(limit) => Err(Error::new(
                 ErrorKind::Unavailable,
                 format!(
@@ -123,22 +123,22 @@ impl Dialer {
         }
     }
 
-    async fn dial_unbounded(
+    async fn connect_unbounded(
         &self,
         client: &Client,
         address: &str,
-        standing: Arc<Standing>,
-    ) -> Result<Link> {
-        let line = Arc::<Line>::default();
-        let ear = Ear {
-            line: Arc::clone(&line),
+        server_epoch: Arc<ServerEpoch>,
+    ) -> Result<Connection> {
+        let state = Arc::<ConnectionState>::default();
+        let listener = PushListener {
+            state: Arc::clone(&state),
             waiters: Arc::clone(&self.waiters),
         };
         let options = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.patience()))
+            .set_connection_timeout(Some(self.attempt_timeout()))
             .set_response_timeout(Some(self.config.timeout))
             .set_write_backpressure_boundary(256 * 1024)
-            .set_push_sender(ear);
+            .set_push_sender(listener);
         let mut connection = client
             .get_multiplexed_async_connection_with_config(&options)
             .await
@@ -151,32 +151,33 @@ impl Dialer {
             .arg("DELIFEQ")
             .arg("DELEX");
         // The greeting, and the choice of a database.
-        self.tally.count(1 + usize::from(self.config.database != 0));
-        let (clock_read, server, told_in) = loop {
-            let begun = standing.generation();
-            self.tally.count(questions.len());
+        self.command_count
+            .count(1 + usize::from(self.config.database != 0));
+        let (clock_read, server, asked_generation) = loop {
+            let begun = server_epoch.generation();
+            self.command_count.count(questions.len());
             let answers = connection
                 .send_packed_commands(&questions, 0, questions.len())
                 .await
                 .map_err(|error| error::of_connecting(&error, address))?;
             let answered = self.clock.now();
-            let (time, server) = Server::read(answers, address)?;
-            if let Some(told_in) = standing.told(begun, &server.epoch) {
-                break ((time, answered), server, told_in);
+            let (time, server) = ServerInfo::read(answers, address)?;
+            if let Some(asked_generation) = server_epoch.record(begun, &server.epoch) {
+                break ((time, answered), server, asked_generation);
             }
         };
-        line.used.store(true, Ordering::Release);
-        Ok(Link {
-            connection,
+        state.used.store(true, Ordering::Release);
+        Ok(Connection {
+            driver: connection,
             address: address.into(),
             server,
-            standing,
-            told_in,
+            server_epoch,
+            asked_generation,
             clock_read,
-            line,
+            state,
             tracking: AtomicBool::new(false),
             must_not_compare: AtomicBool::new(false),
-            tally: Arc::clone(&self.tally),
+            command_count: Arc::clone(&self.command_count),
             waiters: Arc::clone(&self.waiters),
         })
     }
@@ -212,7 +213,7 @@ impl Dialer {
         let address = endpoint.to_string();
         let client = self.client(endpoint)?;
         let options = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.patience()))
+            .set_connection_timeout(Some(self.attempt_timeout()))
             .set_response_timeout(Some(self.config.timeout));
         let asking = async {
             let mut connection = client
@@ -239,7 +240,7 @@ impl Dialer {
     ///
     /// # Errors
     /// Whatever keeps it from answering.
-    pub(crate) async fn dial_sentinel(
+    pub(crate) async fn connect_to_sentinel(
         &self,
         endpoint: &Endpoint,
         events: impl AsyncPushSender,
@@ -253,11 +254,11 @@ impl Dialer {
         );
         let client = self.open_client(self.info(endpoint)?.set_redis_settings(settings))?;
         let options = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.patience()))
+            .set_connection_timeout(Some(self.attempt_timeout()))
             .set_response_timeout(Some(config.timeout))
             .set_push_sender(events);
         // The greeting.
-        self.tally.count(1);
+        self.command_count.count(1);
         client
             .get_multiplexed_async_connection_with_config(&options)
             .await

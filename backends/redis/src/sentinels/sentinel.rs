@@ -13,9 +13,9 @@ use redis::{
 
 use crate::{
     config::Endpoint,
-    connection::{Dialer, Lasting},
+    connection::{Connector, SingleFlight},
     error::{self, BACKEND},
-    sentinels::votes::{Other, Said},
+    sentinels::votes::{OtherSentinel, Vote},
 };
 
 /// The event of a sentinel that has another primary.
@@ -23,26 +23,26 @@ const SWITCHED: &str = "+switch-master";
 
 /// One address of a sentinel.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct Sentinel {
     endpoint: Endpoint,
     /// What the sentinel calls itself, once anybody said so.
     // A std mutex: held for a look only.
     id: Mutex<Option<String>>,
     is_configured: bool,
     on_switch: OnSwitch,
-    connection: Lasting<Wire>,
+    connection: SingleFlight<SentinelConnection>,
 }
 
 /// What a sentinel says, and whom else it knows, where that was asked.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) said: Said,
-    pub(super) others: Vec<Other>,
+pub(super) struct SentinelAnswer {
+    pub(super) vote: Vote,
+    pub(super) others: Vec<OtherSentinel>,
 }
 
 #[derive(Clone)]
-struct Wire {
-    connection: MultiplexedConnection,
+struct SentinelConnection {
+    driver: MultiplexedConnection,
     broken: Arc<AtomicBool>,
 }
 
@@ -63,12 +63,12 @@ impl std::fmt::Debug for OnSwitch {
 }
 
 /// Hears the sentinel's events.
-struct Events {
+struct SwitchListener {
     on_switch: OnSwitch,
     broken: Arc<AtomicBool>,
 }
 
-impl Peer {
+impl Sentinel {
     /// At an address that the user named.
     pub(super) fn new(endpoint: Endpoint, on_switch: OnSwitch) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Peer {
             id: Mutex::default(),
             is_configured: true,
             on_switch,
-            connection: Lasting::default(),
+            connection: SingleFlight::default(),
         }
     }
 
@@ -88,7 +88,7 @@ impl Peer {
     }
 
     /// At an address that another sentinel told.
-    pub(super) fn learned(other: Other, on_switch: OnSwitch) -> Self {
+    pub(super) fn learned(other: OtherSentinel, on_switch: OnSwitch) -> Self {
         Self {
             id: Mutex::new(Some(other.id)),
             is_configured: false,
@@ -97,31 +97,35 @@ impl Peer {
     }
 
     /// Whether this address is where the other one is.
-    pub(super) fn is_at(&self, other: &Other) -> bool {
+    pub(super) fn is_at(&self, other: &OtherSentinel) -> bool {
         self.endpoint == other.endpoint
     }
 
     /// Whether the sentinel at this address said that it is the other one, which is known there
     /// by another address.
-    pub(super) fn is_configured_as(&self, other: &Other) -> bool {
+    pub(super) fn is_configured_as(&self, other: &OtherSentinel) -> bool {
         self.is_configured && *self.id() == Some(other.id.clone())
     }
 
     /// Asks whom the sentinel calls the primary, and for the other sentinels that it knows.
-    pub(super) async fn ask(&self, dialer: &Arc<Dialer>, primary: &str) -> Result<Answer> {
-        let wire = self.connect(dialer).await?;
+    pub(super) async fn ask(
+        &self,
+        connector: &Arc<Connector>,
+        primary: &str,
+    ) -> Result<SentinelAnswer> {
+        let connection = self.connect(connector).await?;
         let mut questions = redis::pipe();
         questions.cmd("SENTINEL").arg("MYID");
         questions.cmd("SENTINEL").arg("MASTER").arg(primary);
         questions.cmd("SENTINEL").arg("SENTINELS").arg(primary);
-        dialer.tally().count(questions.len());
-        let mut connection = wire.connection.clone();
-        let answers = connection
+        connector.command_count().count(questions.len());
+        let mut driver = connection.driver.clone();
+        let answers = driver
             .send_packed_commands(&questions, 0, questions.len())
             .await
             .map_err(|error| {
                 // After a time-out the connection may lead nowhere.
-                wire.broken.store(true, Ordering::Release);
+                connection.broken.store(true, Ordering::Release);
                 error::of_connecting(&error, &self.endpoint.to_string())
             })?;
         let Ok([id, told, others]) = <[Value; 3]>::try_from(answers) else {
@@ -132,39 +136,39 @@ impl Peer {
                 return Err(self.refused(refusal, primary));
             }
         }
-        let said = Said::read(id, told).ok_or_else(|| self.nonsense())?;
+        let vote = Vote::read(id, told).ok_or_else(|| self.nonsense())?;
         // A sentinel that may not tell of the others still has its own vote.
-        let others = Other::read_all(&others);
-        Ok(Answer { said, others })
+        let others = OtherSentinel::read_all(&others);
+        Ok(SentinelAnswer { vote, others })
     }
 
-    pub(super) fn hang_up(&self) {
+    pub(super) fn close(&self) {
         self.connection.close();
     }
 
-    async fn connect(&self, dialer: &Arc<Dialer>) -> Result<Wire> {
-        let works = |wire: &Wire| !wire.broken.load(Ordering::Acquire);
+    async fn connect(&self, connector: &Arc<Connector>) -> Result<SentinelConnection> {
+        let works = |connection: &SentinelConnection| !connection.broken.load(Ordering::Acquire);
         let make = || {
-            let (dialer, endpoint) = (Arc::clone(dialer), self.endpoint.clone());
+            let (connector, endpoint) = (Arc::clone(connector), self.endpoint.clone());
             let on_switch = self.on_switch.clone();
             async move {
                 let broken = Arc::<AtomicBool>::default();
-                let events = Events {
+                let events = SwitchListener {
                     on_switch,
                     broken: Arc::clone(&broken),
                 };
-                let connection = dialer.dial_sentinel(&endpoint, events).await?;
-                let mut listening = connection.clone();
+                let driver = connector.connect_to_sentinel(&endpoint, events).await?;
+                let mut listening = driver.clone();
                 tokio::spawn(async move {
                     // A user who may not listen is asked at every renewal all the same.
                     let _ = listening.subscribe(SWITCHED).await;
                 });
-                Ok(Wire { connection, broken })
+                Ok(SentinelConnection { driver, broken })
             }
         };
-        let clock = &**dialer.clock();
+        let clock = &**connector.clock();
         self.connection
-            .get(clock, dialer.longest(), works, make)
+            .get(clock, connector.max_connect_time(), works, make)
             .await
     }
 
@@ -208,13 +212,13 @@ impl Peer {
     }
 }
 
-impl std::fmt::Debug for Wire {
+impl std::fmt::Debug for SentinelConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Wire").finish_non_exhaustive()
     }
 }
 
-impl AsyncPushSender for Events {
+impl AsyncPushSender for SwitchListener {
     // It must not wait for anything.
     fn send(&self, push: PushInfo) -> Result<(), SendError> {
         match push.kind {
@@ -228,7 +232,7 @@ impl AsyncPushSender for Events {
     }
 }
 
-impl Drop for Events {
+impl Drop for SwitchListener {
     fn drop(&mut self) {
         // The driver's task ends, with the runtime it lives on perhaps.
         self.broken.store(true, Ordering::Release);

@@ -15,15 +15,15 @@ use crate::config::Endpoint;
 
 /// Every server that a handle connects to.
 #[derive(Debug, Default)]
-pub(crate) struct Standings {
+pub(crate) struct ServerEpochs {
     // Std mutexes: held for a look only.
-    servers: Mutex<HashMap<Endpoint, Arc<Standing>>>,
+    servers: Mutex<HashMap<Endpoint, Arc<ServerEpoch>>>,
     /// A cluster's primaries, as the last map of any handle names them.
-    primaries: Mutex<Vec<Arc<Standing>>>,
+    primaries: Mutex<Vec<Arc<ServerEpoch>>>,
 }
 
-impl Standings {
-    pub(crate) fn of(&self, endpoint: &Endpoint) -> Arc<Standing> {
+impl ServerEpochs {
+    pub(crate) fn of(&self, endpoint: &Endpoint) -> Arc<ServerEpoch> {
         let mut servers = lock(&self.servers);
         Arc::clone(servers.entry(endpoint.clone()).or_default())
     }
@@ -32,7 +32,10 @@ impl Standings {
         let present: Vec<_> = endpoints.map(|endpoint| self.of(&endpoint)).collect();
         let mut primaries = lock(&self.primaries);
         for former in primaries.iter() {
-            if !present.iter().any(|standing| Arc::ptr_eq(standing, former)) {
+            if !present
+                .iter()
+                .any(|server_epoch| Arc::ptr_eq(server_epoch, former))
+            {
                 former.leave();
             }
         }
@@ -48,35 +51,35 @@ impl Standings {
 
 /// What is known of one server.
 #[derive(Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct ServerEpoch {
     /// Goes up whenever what the server told before may be true no more. What it told a connection counts for as long as
     /// this is as it was when it was asked.
     generation: AtomicU64,
     // A std mutex: held for a look at a short list only.
-    known: Mutex<Known>,
+    known: Mutex<KnownEpochs>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownEpochs {
     /// Every epoch that was seen, the latest at the end.
     epochs: Vec<Epoch>,
     /// Whether nobody has asked the server since it was doubted.
-    doubted: bool,
+    invalidated: bool,
     /// Whether nobody has asked it since it left the primaries.
     left: bool,
 }
 
-impl Standing {
+impl ServerEpoch {
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
     /// The server showed that it may not be what it told in this generation.
-    pub(crate) fn doubt(&self, told_in: u64) {
+    pub(crate) fn invalidate(&self, asked_generation: u64) {
         let mut known = lock(&self.known);
         // Many hear it at once.
-        if told_in == self.generation() {
-            known.doubted = true;
+        if asked_generation == self.generation() {
+            known.invalidated = true;
             self.raise();
         }
     }
@@ -85,20 +88,20 @@ impl Standing {
     /// nothing meanwhile has a connection from before.
     fn leave(&self) {
         let mut known = lock(&self.known);
-        known.doubted = true;
+        known.invalidated = true;
         known.left = true;
         self.raise();
     }
 
-    /// The server told its epoch to who began to ask in the generation `begun`. The generation that this is true of; `None`
+    /// The server told its epoch to who began to ask in the generation `asked_in`. The generation that this is true of; `None`
     /// when something else was learned meanwhile, and it must be asked again.
-    pub(crate) fn told(&self, begun: u64, epoch: &Epoch) -> Option<u64> {
+    pub(crate) fn record(&self, asked_in: u64, epoch: &Epoch) -> Option<u64> {
         let mut known = lock(&self.known);
-        let stands = !known.doubted && known.epochs.last() == Some(epoch);
-        if begun != self.generation() && !stands {
+        let stands = !known.invalidated && known.epochs.last() == Some(epoch);
+        if asked_in != self.generation() && !stands {
             return None;
         }
-        known.doubted = false;
+        known.invalidated = false;
         known.left = false;
         let before = known.epochs.len();
         known.epochs.retain(|other| other != epoch);
@@ -133,68 +136,73 @@ mod tests {
 
     #[test]
     fn who_was_told_something_older_asks_again() {
-        let standing = Standing::default();
+        let server_epoch = ServerEpoch::default();
         let [one, two] = ["one", "two"].map(Epoch::new);
-        assert_eq!(standing.told(0, &one), Some(1));
-        assert_eq!(standing.told(0, &one), Some(1), "the same is no news");
+        assert_eq!(server_epoch.record(0, &one), Some(1));
+        assert_eq!(server_epoch.record(0, &one), Some(1), "the same is no news");
         // Two ask at once, on either side of the change.
-        assert_eq!(standing.told(1, &two), Some(2));
-        assert_eq!(standing.told(1, &one), None);
-        assert_eq!(standing.told(1, &two), Some(2));
-        assert_eq!(standing.epoch(), Some(two));
+        assert_eq!(server_epoch.record(1, &two), Some(2));
+        assert_eq!(server_epoch.record(1, &one), None);
+        assert_eq!(server_epoch.record(1, &two), Some(2));
+        assert_eq!(server_epoch.epoch(), Some(two));
     }
 
     #[test]
     fn of_the_first_who_ask_none_is_late_with_something_older() {
-        let standing = Standing::default();
+        let server_epoch = ServerEpoch::default();
         let [one, two] = ["one", "two"].map(Epoch::new);
-        assert_eq!(standing.told(0, &two), Some(1));
-        assert_eq!(standing.told(0, &one), None);
+        assert_eq!(server_epoch.record(0, &two), Some(1));
+        assert_eq!(server_epoch.record(0, &one), None);
     }
 
     #[test]
     fn a_doubt_counts_once_and_ends_with_an_answer() {
-        let standing = Standing::default();
+        let server_epoch = ServerEpoch::default();
         let one = Epoch::new("one");
-        assert_eq!(standing.told(0, &one), Some(1));
-        standing.doubt(1);
-        standing.doubt(1);
-        assert_eq!(standing.generation(), 2);
-        assert_eq!(standing.told(1, &one), None, "asked before the doubt");
-        assert_eq!(standing.told(2, &one), Some(2));
-        assert_eq!(standing.told(1, &one), Some(2), "it stands again");
+        assert_eq!(server_epoch.record(0, &one), Some(1));
+        server_epoch.invalidate(1);
+        server_epoch.invalidate(1);
+        assert_eq!(server_epoch.generation(), 2);
+        assert_eq!(server_epoch.record(1, &one), None, "asked before the doubt");
+        assert_eq!(server_epoch.record(2, &one), Some(2));
+        assert_eq!(server_epoch.record(1, &one), Some(2), "it stands again");
     }
 
     #[test]
     fn a_primary_that_comes_back_says_anew_what_it_is_to_everybody() {
-        let standings = Standings::default();
+        let server_epochs = ServerEpochs::default();
         let [first, second] = ["first", "second"].map(|host| Endpoint::new(host, 1));
-        standings.set_primaries([first.clone()].into_iter());
-        let known_before = standings.of(&first);
-        let told_in = known_before.told(0, &Epoch::new("one"));
-        standings.set_primaries([second].into_iter());
-        standings.set_primaries([first.clone()].into_iter());
-        assert_eq!(standings.of_primaries(), [None]);
+        server_epochs.set_primaries([first.clone()].into_iter());
+        let known_before = server_epochs.of(&first);
+        let asked_generation = known_before.record(0, &Epoch::new("one"));
+        server_epochs.set_primaries([second].into_iter());
+        server_epochs.set_primaries([first.clone()].into_iter());
+        assert_eq!(server_epochs.of_primaries(), [None]);
         assert_ne!(
             Some(known_before.generation()),
-            told_in,
+            asked_generation,
             "also to who never saw it leave"
         );
         let generation = known_before.generation();
         let again = Epoch::new("two");
-        assert!(standings.of(&first).told(generation, &again).is_some());
+        assert!(
+            server_epochs
+                .of(&first)
+                .record(generation, &again)
+                .is_some()
+        );
         assert_eq!(known_before.epoch(), Some(again));
     }
 
     #[test]
     fn two_servers_in_one_place_do_not_drive_out_each_other() {
-        let standing = Standing::default();
+        let server_epoch = ServerEpoch::default();
         let [one, two] = ["one", "two"].map(Epoch::new);
-        standing.told(0, &one);
-        standing.told(1, &two);
-        let generation = standing.generation();
+        server_epoch.record(0, &one);
+        server_epoch.record(1, &two);
+        let generation = server_epoch.generation();
         for epoch in [&one, &two, &one] {
-            assert_eq!(standing.told(generation, epoch), Some(generation));
+            assert_eq!(server_epoch.record(generation, epoch), Some(generation));
         }
     }
 }

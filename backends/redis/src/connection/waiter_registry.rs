@@ -10,28 +10,28 @@ use tokio::sync::Notify;
 
 /// The waiters of one handle, by the key of the lock they wait for.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters {
+pub(crate) struct WaiterRegistry {
     // A std mutex: it is held for map operations only, and the driver's push handler must not wait.
     by_key: Mutex<HashMap<Box<str>, Vec<Arc<Notify>>>>,
 }
 
 /// A place among them. It is given up when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    waiters: Arc<Waiters>,
+pub(crate) struct RegisteredWaiter {
+    waiters: Arc<WaiterRegistry>,
     key: Box<str>,
     wake: Arc<Notify>,
 }
 
-impl Waiters {
+impl WaiterRegistry {
     /// Joins. A wake-up that comes before anybody listens is kept.
-    pub(crate) fn join(self: &Arc<Self>, key: &str) -> Place {
+    pub(crate) fn register(self: &Arc<Self>, key: &str) -> RegisteredWaiter {
         let wake = Arc::new(Notify::new());
         self.map()
             .entry(key.into())
             .or_default()
             .push(Arc::clone(&wake));
-        Place {
+        RegisteredWaiter {
             waiters: Arc::clone(self),
             key: key.into(),
             wake,
@@ -39,7 +39,7 @@ impl Waiters {
     }
 
     /// The server says that these keys changed; nothing in the list = everything did.
-    pub(crate) fn invalidated(&self, data: &[Value]) {
+    pub(crate) fn keys_changed(&self, data: &[Value]) {
         let Some(Value::Array(keys)) = data.first() else {
             self.wake_all();
             return;
@@ -71,18 +71,18 @@ impl Waiters {
     }
 }
 
-impl Place {
+impl RegisteredWaiter {
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
 
     /// Waits for a wake-up.
-    pub(crate) async fn woken(&self) {
+    pub(crate) async fn notified(&self) {
         self.wake.notified().await;
     }
 }
 
-impl Drop for Place {
+impl Drop for RegisteredWaiter {
     fn drop(&mut self) {
         let mut map = self.waiters.map();
         if let Some(waiting) = map.get_mut(&self.key) {
@@ -110,30 +110,38 @@ mod tests {
 
     #[test]
     fn a_push_wakes_who_waits_for_that_key_and_nobody_else() {
-        let waiters = Arc::new(Waiters::default());
-        let (a, also_a, b) = (waiters.join("a"), waiters.join("a"), waiters.join("b"));
-        waiters.invalidated(&push(&["a", "unknown"]));
-        assert!(a.woken().now_or_never().is_some());
-        assert!(also_a.woken().now_or_never().is_some());
-        assert!(b.woken().now_or_never().is_none());
+        let waiters = Arc::new(WaiterRegistry::default());
+        let (a, also_a, b) = (
+            waiters.register("a"),
+            waiters.register("a"),
+            waiters.register("b"),
+        );
+        waiters.keys_changed(&push(&["a", "unknown"]));
+        assert!(a.notified().now_or_never().is_some());
+        assert!(also_a.notified().now_or_never().is_some());
+        assert!(b.notified().now_or_never().is_none());
         // Kept once, however often it came.
-        waiters.invalidated(&push(&["b", "b"]));
-        assert!(b.woken().now_or_never().is_some());
-        assert!(b.woken().now_or_never().is_none());
+        waiters.keys_changed(&push(&["b", "b"]));
+        assert!(b.notified().now_or_never().is_some());
+        assert!(b.notified().now_or_never().is_none());
     }
 
     #[test]
     fn a_flush_wakes_everybody() {
-        let waiters = Arc::new(Waiters::default());
-        let (a, b) = (waiters.join("a"), waiters.join("b"));
-        waiters.invalidated(&[Value::Nil]);
-        assert!(a.woken().now_or_never().is_some() && b.woken().now_or_never().is_some());
+        let waiters = Arc::new(WaiterRegistry::default());
+        let (a, b) = (waiters.register("a"), waiters.register("b"));
+        waiters.keys_changed(&[Value::Nil]);
+        assert!(a.notified().now_or_never().is_some() && b.notified().now_or_never().is_some());
     }
 
     #[test]
     fn who_leaves_is_forgotten() {
-        let waiters = Arc::new(Waiters::default());
-        drop((waiters.join("a"), waiters.join("a"), waiters.join("b")));
+        let waiters = Arc::new(WaiterRegistry::default());
+        drop((
+            waiters.register("a"),
+            waiters.register("a"),
+            waiters.register("b"),
+        ));
         assert!(waiters.map().is_empty());
     }
 }

@@ -12,17 +12,17 @@ use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 
 use crate::{
-    cluster::{Cluster, Map},
+    cluster::{Cluster, SlotMap},
     config::{Endpoint, Topology},
-    connection::{Dialer, Link, Node},
+    connection::{Connection, Connector, Server},
     error::BACKEND,
-    format::names::Bucket,
-    sentinels::{Sentinels, View},
+    format::keys::Bucket,
+    sentinels::{LastMajority, Sentinels},
 };
 
 use crate::{
     error::invalid,
-    routing::primaries::{NoOlder, Opening, Primaries},
+    routing::primaries::{MaxAge, OpenMode, Primaries},
 };
 
 /// How long an operation waits for a connection that broke: longer than a restart of a server takes, shorter than anybody
@@ -37,46 +37,52 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// The way to every primary, of one handle.
 pub(crate) struct Router {
-    pub(crate) dialer: Arc<Dialer>,
-    shape: Shape,
+    pub(crate) connector: Arc<Connector>,
+    deployment: Deployment,
 }
 
-enum Shape {
-    Single(Arc<Node>),
+enum Deployment {
+    Single(Arc<Server>),
     Sentinel(Arc<Sentinels>),
     Cluster(Arc<Cluster>),
 }
 
 impl Router {
-    pub(crate) fn new(dialer: Dialer, view: &Arc<View>) -> Self {
-        let dialer = Arc::new(dialer);
-        let standings = dialer.standings();
-        let shape = match &dialer.config().topology {
+    pub(crate) fn new(connector: Connector, last_majority: &Arc<LastMajority>) -> Self {
+        let connector = Arc::new(connector);
+        let server_epochs = connector.server_epochs();
+        let deployment = match &connector.config().topology {
             Topology::Single(endpoint) => {
-                Shape::Single(Arc::new(Node::new(endpoint.clone(), standings)))
+                Deployment::Single(Arc::new(Server::new(endpoint.clone(), server_epochs)))
             }
-            Topology::Sentinel { sentinels, primary } => {
-                Shape::Sentinel(Sentinels::new(&dialer, view, sentinels, primary))
-            }
+            Topology::Sentinel { sentinels, primary } => Deployment::Sentinel(Sentinels::new(
+                &connector,
+                last_majority,
+                sentinels,
+                primary,
+            )),
             Topology::Cluster(seeds) => {
-                let cluster = Cluster::new(seeds.clone(), Arc::clone(standings));
-                Shape::Cluster(Arc::new(cluster))
+                let cluster = Cluster::new(seeds.clone(), Arc::clone(server_epochs));
+                Deployment::Cluster(Arc::new(cluster))
             }
         };
-        Self { dialer, shape }
+        Self {
+            connector,
+            deployment,
+        }
     }
 
     /// Whether keys of different buckets may not share a request.
     pub(crate) const fn is_cluster(&self) -> bool {
-        matches!(self.shape, Shape::Cluster(_))
+        matches!(self.deployment, Deployment::Cluster(_))
     }
 
     /// The connection that leads to a bucket's primary, if there is no doubt about it.
-    pub(crate) fn only_link(&self) -> Option<Arc<Link>> {
-        match &self.shape {
-            Shape::Single(node) => node.live(),
-            Shape::Sentinel(sentinels) => sentinels.live(),
-            Shape::Cluster(_) => None,
+    pub(crate) fn only_connection(&self) -> Option<Arc<Connection>> {
+        match &self.deployment {
+            Deployment::Single(server) => server.live(),
+            Deployment::Sentinel(sentinels) => sentinels.live(),
+            Deployment::Cluster(_) => None,
         }
     }
 
@@ -85,17 +91,19 @@ impl Router {
     /// primaries.
     ///
     /// # Errors
-    /// As [`Router::link`], when no majority names one.
-    pub(crate) async fn vouched(&self, no_older: NoOlder) -> Result<Option<Moment>> {
-        let Shape::Sentinel(sentinels) = &self.shape else {
+    /// As [`Router::connection`], when no majority names one.
+    pub(crate) async fn confirm_primary(&self, max_age: MaxAge) -> Result<Option<Moment>> {
+        let Deployment::Sentinel(sentinels) = &self.deployment else {
             return Ok(None);
         };
-        self.patiently(|| async {
-            match no_older {
-                NoOlder::Than(moment) => {
+        self.retry_while_patient(|| async {
+            match max_age {
+                MaxAge::Since(moment) => {
                     sentinels.asked_since(moment).await.map(|named| named.asked)
                 }
-                NoOlder::ThanPartOf(ttl) => sentinels.vouched(Sentinels::freshness(ttl)).await,
+                MaxAge::PartOfLease(ttl) => {
+                    sentinels.confirm_primary(Sentinels::freshness(ttl)).await
+                }
             }
         })
         .await
@@ -104,9 +112,9 @@ impl Router {
 
     /// The sentinels, where there are any.
     pub(crate) const fn sentinels(&self) -> Option<&Arc<Sentinels>> {
-        match &self.shape {
-            Shape::Sentinel(sentinels) => Some(sentinels),
-            Shape::Single(_) | Shape::Cluster(_) => None,
+        match &self.deployment {
+            Deployment::Sentinel(sentinels) => Some(sentinels),
+            Deployment::Single(_) | Deployment::Cluster(_) => None,
         }
     }
 
@@ -114,31 +122,34 @@ impl Router {
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] and what else keeps a server from serving; nothing happened.
-    pub(crate) async fn link(&self, bucket: Bucket) -> Result<Arc<Link>> {
-        if let Some(link) = self.only_link() {
-            return Ok(link);
+    pub(crate) async fn connection(&self, bucket: Bucket) -> Result<Arc<Connection>> {
+        if let Some(connection) = self.only_connection() {
+            return Ok(connection);
         }
-        self.patiently(|| self.try_link(bucket)).await
+        self.retry_while_patient(|| self.try_connection(bucket))
+            .await
     }
 
     /// A cluster's map, for as long as an operation can wait; `None` where there is one primary.
     ///
     /// # Errors
-    /// As [`Router::link`].
-    pub(crate) async fn map(&self) -> Result<Option<Arc<Map>>> {
-        let Shape::Cluster(cluster) = &self.shape else {
+    /// As [`Router::connection`].
+    pub(crate) async fn map(&self) -> Result<Option<Arc<SlotMap>>> {
+        let Deployment::Cluster(cluster) = &self.deployment else {
             return Ok(None);
         };
-        if let Some(map) = cluster.settled_map() {
+        if let Some(map) = cluster.current_map() {
             return Ok(Some(map));
         }
-        self.patiently(|| cluster.map(&self.dialer)).await.map(Some)
+        self.retry_while_patient(|| cluster.map(&self.connector))
+            .await
+            .map(Some)
     }
 
     /// Asks for a cluster's map until it names these servers, to which redirects led. Some servers
     /// hear of a change later than others.
     pub(crate) async fn renew_map(&self, named: &[Endpoint]) {
-        let Shape::Cluster(cluster) = &self.shape else {
+        let Deployment::Cluster(cluster) = &self.deployment else {
             return;
         };
         if named.is_empty() {
@@ -146,26 +157,26 @@ impl Router {
         }
         let mut pause = PAUSE;
         for _ in 0..LOOKS {
-            let names = |map: &Map| {
+            let names = |map: &SlotMap| {
                 let named_by_it = |server: &Endpoint| {
                     let mut primaries = map.primaries.iter();
-                    primaries.any(|node| node.endpoint == *server)
+                    primaries.any(|primary| primary.endpoint == *server)
                 };
                 named.iter().all(named_by_it)
             };
             // Those who were redirected are answered all the same, if nobody tells the map.
             match self.map().await {
-                Ok(Some(map)) if !names(&map) => cluster.doubt(),
+                Ok(Some(map)) if !names(&map) => cluster.mark_map_stale(),
                 _ => return,
             }
-            self.dialer.clock().sleep(pause).await;
+            self.connector.clock().sleep(pause).await;
             pause *= 2;
         }
     }
 
     /// A connection to a server that a redirect named.
-    pub(crate) async fn link_at(&self, endpoint: &Endpoint) -> Result<Arc<Link>> {
-        let Shape::Cluster(cluster) = &self.shape else {
+    pub(crate) async fn connection_at(&self, endpoint: &Endpoint) -> Result<Arc<Connection>> {
+        let Deployment::Cluster(cluster) = &self.deployment else {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
                 format!("a node of a cluster redirected to {endpoint}: use redis+cluster://"),
@@ -173,26 +184,28 @@ impl Router {
             .on(BACKEND));
         };
         // Looked up each time: a new map parts with servers that it does not name.
-        self.patiently(|| async { cluster.node_at(endpoint).connect(&self.dialer).await })
-            .await
+        self.retry_while_patient(|| async {
+            cluster.server_at(endpoint).connect(&self.connector).await
+        })
+        .await
     }
 
     /// Connections to all primaries.
     ///
     /// # Errors
-    /// As [`Router::link`], when one of them cannot be reached.
-    pub(crate) async fn links(&self) -> Result<Vec<Arc<Link>>> {
-        self.patiently(|| async { self.try_primaries(PATIENCE / 2).await?.all() })
+    /// As [`Router::connection`], when one of them cannot be reached.
+    pub(crate) async fn connections(&self) -> Result<Vec<Arc<Connection>>> {
+        self.retry_while_patient(|| async { self.try_primaries(PATIENCE / 2).await?.all() })
             .await
     }
 
     /// Connections to the primaries that can be reached, and why the others cannot.
     ///
     /// # Errors
-    /// As [`Router::link`], when none of them can be reached.
+    /// As [`Router::connection`], when none of them can be reached.
     pub(crate) async fn primaries(&self) -> Result<Primaries> {
-        match self.links().await {
-            Ok(links) => Ok(Primaries::of(links)),
+        match self.connections().await {
+            Ok(connections) => Ok(Primaries::of(connections)),
             Err(_) if self.is_cluster() => self.try_primaries(Duration::ZERO).await,
             Err(error) => Err(error),
         }
@@ -201,10 +214,10 @@ impl Router {
     /// How many slots of a cluster nobody serves, asked for anew; `None` where there is one primary.
     ///
     /// # Errors
-    /// As [`Router::link`].
+    /// As [`Router::connection`].
     pub(crate) async fn unserved(&self) -> Result<Option<usize>> {
-        if let Shape::Cluster(cluster) = &self.shape {
-            cluster.doubt();
+        if let Deployment::Cluster(cluster) = &self.deployment {
+            cluster.mark_map_stale();
         }
         Ok(self.map().await?.map(|map| map.unserved()))
     }
@@ -216,32 +229,32 @@ impl Router {
     ///
     /// # Errors
     /// Whatever keeps a server from serving for good, and when none can be reached.
-    pub(crate) async fn open(&self, opening: Opening) -> Result<Primaries> {
+    pub(crate) async fn open(&self, mode: OpenMode) -> Result<Primaries> {
         // Each step has a limit of its own, which says more of what is wrong; together they may take longer.
-        let limit = self.dialer.config().connect_timeout;
-        let patience = match opening {
-            Opening::First => PATIENCE,
-            Opening::Again => Duration::ZERO,
+        let limit = self.connector.config().connect_timeout;
+        let patience = match mode {
+            OpenMode::Initial => PATIENCE,
+            OpenMode::Additional => Duration::ZERO,
         };
         let primaries = tokio::select! {
             biased;
             primaries = self.try_primaries(patience) => primaries?,
-            () = self.dialer.clock().sleep(limit) => {
+            () = self.connector.clock().sleep(limit) => {
                 return Err(self.silent(limit, " (option `connect_timeout`)"));
             }
         };
-        for link in &primaries.links {
-            match (link.server.clustered, self.is_cluster()) {
+        for connection in &primaries.connections {
+            match (connection.server.clustered, self.is_cluster()) {
                 (Some(true), false) => {
                     return Err(invalid(format!(
                         "{} is a node of a cluster: use redis+cluster:// instead of redis://",
-                        link.address
+                        connection.address
                     )));
                 }
                 (Some(false), true) => {
                     return Err(invalid(format!(
                         "{} is not a node of a cluster: use redis:// instead of redis+cluster://",
-                        link.address
+                        connection.address
                     )));
                 }
                 _ => {}
@@ -251,42 +264,42 @@ impl Router {
     }
 
     /// The store's history, as a client of this link sees it.
-    pub(crate) fn epoch(&self, link: &Link) -> Epoch {
-        match &self.shape {
-            Shape::Single(_) | Shape::Sentinel(_) => link.epoch().clone(),
-            Shape::Cluster(cluster) => cluster.epoch(),
+    pub(crate) fn epoch(&self, connection: &Connection) -> Epoch {
+        match &self.deployment {
+            Deployment::Single(_) | Deployment::Sentinel(_) => connection.epoch().clone(),
+            Deployment::Cluster(cluster) => cluster.epoch(),
         }
     }
 
     /// A server said that it does not serve this any more: look again where to go.
-    pub(crate) fn doubt(&self, link: &Link) {
-        match &self.shape {
-            Shape::Single(_) | Shape::Sentinel(_) => link.abandon(),
-            Shape::Cluster(cluster) => cluster.doubt(),
+    pub(crate) fn mark_stale(&self, connection: &Connection) {
+        match &self.deployment {
+            Deployment::Single(_) | Deployment::Sentinel(_) => connection.abandon(),
+            Deployment::Cluster(cluster) => cluster.mark_map_stale(),
         }
     }
 
-    pub(crate) fn hang_up(&self) {
-        match &self.shape {
-            Shape::Single(node) => node.hang_up(),
-            Shape::Sentinel(sentinels) => sentinels.hang_up(),
-            Shape::Cluster(cluster) => cluster.hang_up(),
+    pub(crate) fn close(&self) {
+        match &self.deployment {
+            Deployment::Single(server) => server.close(),
+            Deployment::Sentinel(sentinels) => sentinels.close(),
+            Deployment::Cluster(cluster) => cluster.close(),
         }
     }
 
     /// Connects to every primary. In a cluster those that are silent for `patience` keep nobody
     /// waiting, once another one answers.
     async fn try_primaries(&self, patience: Duration) -> Result<Primaries> {
-        let Shape::Cluster(cluster) = &self.shape else {
+        let Deployment::Cluster(cluster) = &self.deployment else {
             // Any bucket will do: there is one primary.
-            let link = self.try_link(Bucket::of("")).await?;
-            return Ok(Primaries::of(vec![link]));
+            let connection = self.try_connection(Bucket::of("")).await?;
+            return Ok(Primaries::of(vec![connection]));
         };
-        let clock = &**self.dialer.clock();
-        let map = cluster.map(&self.dialer).await?;
-        let connect = |node: &Arc<Node>| {
-            let node = Arc::clone(node);
-            async move { (node.connect(&self.dialer).await, node) }
+        let clock = &**self.connector.clock();
+        let map = cluster.map(&self.connector).await?;
+        let connect = |server: &Arc<Server>| {
+            let server = Arc::clone(server);
+            async move { (server.connect(&self.connector).await, server) }
         };
         let mut connecting: FuturesUnordered<_> = map.primaries.iter().map(connect).collect();
         let mut silent = map.primaries.clone();
@@ -296,59 +309,60 @@ impl Router {
             let answered = tokio::select! {
                 biased;
                 answered = connecting.next() => answered,
-                () = clock.sleep(until.since(clock.now())), if !found.links.is_empty() => None,
+                () = clock.sleep(until.since(clock.now())), if !found.connections.is_empty() => None,
             };
-            let Some((answer, node)) = answered else {
+            let Some((answer, server)) = answered else {
                 break;
             };
-            silent.retain(|other| !Arc::ptr_eq(other, &node));
+            silent.retain(|other| !Arc::ptr_eq(other, &server));
             match answer {
-                Ok(link) => found.links.push(link),
+                Ok(connection) => found.connections.push(connection),
                 Err(error) if error.is_retryable() => {
-                    found.missing.push((node.endpoint.clone(), error));
+                    found.missing.push((server.endpoint.clone(), error));
                 }
                 // Credentials, TLS, options: it does not pass, and it is the same everywhere.
                 Err(error) => {
-                    cluster.doubt();
+                    cluster.mark_map_stale();
                     return Err(error);
                 }
             }
         }
-        found.missing.extend(silent.into_iter().map(|node| {
-            let message = format!("{} did not answer in time", node.endpoint);
+        found.missing.extend(silent.into_iter().map(|server| {
+            let message = format!("{} did not answer in time", server.endpoint);
             let error = Error::new(ErrorKind::Unavailable, message).on(BACKEND);
-            (node.endpoint.clone(), error)
+            (server.endpoint.clone(), error)
         }));
         if !found.missing.is_empty() {
             // Another one may serve in its place by now.
-            cluster.doubt();
+            cluster.mark_map_stale();
         }
         match found.missing.first() {
-            Some((_, error)) if found.links.is_empty() => Err(error.clone()),
+            Some((_, error)) if found.connections.is_empty() => Err(error.clone()),
             _ => Ok(found),
         }
     }
 
-    async fn try_link(&self, bucket: Bucket) -> Result<Arc<Link>> {
-        match &self.shape {
-            Shape::Single(node) => node.connect(&self.dialer).await,
-            Shape::Sentinel(sentinels) => sentinels.connect().await,
-            Shape::Cluster(cluster) => {
-                let node = cluster.node(&self.dialer, bucket).await?;
-                node.connect(&self.dialer)
+    async fn try_connection(&self, bucket: Bucket) -> Result<Arc<Connection>> {
+        match &self.deployment {
+            Deployment::Single(server) => server.connect(&self.connector).await,
+            Deployment::Sentinel(sentinels) => sentinels.connect().await,
+            Deployment::Cluster(cluster) => {
+                let server = cluster.server(&self.connector, bucket).await?;
+                server
+                    .connect(&self.connector)
                     .await
-                    .inspect_err(|_| cluster.doubt())
+                    .inspect_err(|_| cluster.mark_map_stale())
             }
         }
     }
 
     /// Tries until it works, time is over, or it is clear that trying does not help. What is under way when time is over
     /// goes on, for whoever comes next.
-    async fn patiently<T, F: Future<Output = Result<T>>>(
+    async fn retry_while_patient<T, F: Future<Output = Result<T>>>(
         &self,
         mut attempt: impl FnMut() -> F,
     ) -> Result<T> {
-        let clock = &**self.dialer.clock();
+        let clock = &**self.connector.clock();
         let until = clock.now() + PATIENCE;
         let mut pause = PAUSE;
         let mut last = None;
@@ -363,8 +377,8 @@ impl Router {
                 },
                 () = clock.sleep(left) => {
                     // It may be silent because others serve in its place by now.
-                    if let Shape::Cluster(cluster) = &self.shape {
-                        cluster.doubt();
+                    if let Deployment::Cluster(cluster) = &self.deployment {
+                        cluster.mark_map_stale();
                     }
                 }
             }
@@ -382,7 +396,7 @@ impl Router {
             ErrorKind::Unavailable,
             format!(
                 "no connection to {} within {limit:?}{option}",
-                self.dialer.config().topology
+                self.connector.config().topology
             ),
         )
         .on(BACKEND)
@@ -391,6 +405,6 @@ impl Router {
 
 impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Router({})", self.dialer.config().topology)
+        write!(f, "Router({})", self.connector.config().topology)
     }
 }

@@ -7,12 +7,12 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 
 use crate::{
     cluster::{
-        map::Map,
+        slot_map::SlotMap,
         state::{Cluster, lock},
     },
-    connection::{Dialer, Node},
+    connection::{Connector, Server},
     error::BACKEND,
-    format::names::SLOTS,
+    format::keys::SLOTS,
 };
 
 /// How long a server that was asked for the map may be silent before the next is asked as well.
@@ -24,37 +24,40 @@ const BETTER: Duration = Duration::from_millis(300);
 impl Cluster {
     /// The servers to ask for a map: first those that serve something as far as we know, and last of these the one whose map
     /// is in doubt now, so that a server which is wrong and answers quickly is not the only one ever heard.
-    fn whom_to_ask(&self) -> Vec<Arc<Node>> {
-        let mut known: Vec<_> = self.seeds.iter().map(|seed| self.node_at(seed)).collect();
-        let named = lock(&self.nodes).values().cloned().collect::<Vec<_>>();
-        known.extend(named.into_iter().filter(|node| {
+    fn servers_to_ask(&self) -> Vec<Arc<Server>> {
+        let mut known: Vec<_> = self.seeds.iter().map(|seed| self.server_at(seed)).collect();
+        let named = lock(&self.servers).values().cloned().collect::<Vec<_>>();
+        known.extend(named.into_iter().filter(|server| {
             // In their order, which the user chose.
-            !self.seeds.contains(&node.endpoint)
+            !self.seeds.contains(&server.endpoint)
         }));
-        let map = self.map.made();
-        let givers = lock(&self.givers).clone();
-        known.sort_by_cached_key(|node| {
-            let serves = map.as_ref().is_some_and(|map| map.serves(node));
-            let in_doubt = givers.last() == Some(&node.endpoint);
-            let gave = givers.iter().position(|giver| *giver == node.endpoint);
-            (!serves, in_doubt, node.live().is_none(), gave)
+        let map = self.map.latest();
+        let map_sources = lock(&self.map_sources).clone();
+        known.sort_by_cached_key(|server| {
+            let serves = map.as_ref().is_some_and(|map| map.serves(server));
+            let in_doubt = map_sources.last() == Some(&server.endpoint);
+            let gave = map_sources
+                .iter()
+                .position(|source| *source == server.endpoint);
+            (!serves, in_doubt, server.live().is_none(), gave)
         });
         known
     }
 
     /// Asks the servers one after the other. One that is silent keeps nobody from asking the next, and a map that leaves slots
     /// out is taken when nobody has a better one: its giver may know no other server.
-    pub(super) async fn ask(&self, dialer: &Arc<Dialer>) -> Result<Map> {
-        let clock = dialer.clock();
-        let ask_one = |node: Arc<Node>| async move { self.ask_one(dialer, &node).await };
-        let mut known = self.whom_to_ask().into_iter();
+    pub(super) async fn ask(&self, connector: &Arc<Connector>) -> Result<SlotMap> {
+        let clock = connector.clock();
+        let ask_server =
+            |server: Arc<Server>| async move { self.ask_server(connector, &server).await };
+        let mut known = self.servers_to_ask().into_iter();
         let mut asked = FuturesUnordered::new();
-        let mut best: Option<Map> = None;
+        let mut best: Option<SlotMap> = None;
         let mut until = None;
         let mut refused: Option<Error> = None;
-        let at_first = self.map.made().is_none();
+        let at_first = self.map.latest().is_none();
         loop {
-            asked.extend(known.next().map(ask_one));
+            asked.extend(known.next().map(ask_server));
             let pause = until.map_or(NEXT, |until: Moment| until.since(clock.now()));
             let answer = tokio::select! {
                 biased;
@@ -70,7 +73,7 @@ impl Cluster {
                 Some(Ok(map)) if map.slots == usize::from(SLOTS) => return Ok(map),
                 Some(Ok(map)) => {
                     until.get_or_insert_with(|| clock.now() + BETTER);
-                    asked.extend(known.by_ref().map(ask_one));
+                    asked.extend(known.by_ref().map(ask_server));
                     if best.as_ref().is_none_or(|best| best.slots < map.slots) {
                         best = Some(map);
                     }
@@ -96,28 +99,32 @@ impl Cluster {
         })
     }
 
-    async fn ask_one(&self, dialer: &Arc<Dialer>, node: &Arc<Node>) -> Result<Map> {
-        let slots = match node.live() {
-            Some(link) => {
+    async fn ask_server(
+        &self,
+        connector: &Arc<Connector>,
+        server: &Arc<Server>,
+    ) -> Result<SlotMap> {
+        let slots = match server.live() {
+            Some(connection) => {
                 let mut question = redis::cmd("CLUSTER");
                 question.arg("SLOTS");
-                link.send_one(&question).await?
+                connection.send_one(&question).await?
             }
             // A replica knows the map as well, but is no place to keep a connection to.
-            None => dialer.ask_slots(&node.endpoint).await?,
+            None => connector.ask_slots(&server.endpoint).await?,
         };
         let unavailable = |message| Error::new(ErrorKind::Unavailable, message).on(BACKEND);
-        let map =
-            Map::read(slots, &node.endpoint, |place| self.node_at(place)).ok_or_else(|| {
+        let map = SlotMap::read(slots, &server.endpoint, |place| self.server_at(place))
+            .ok_or_else(|| {
                 unavailable(format!(
                     "{} does not say who serves which slot",
-                    node.endpoint
+                    server.endpoint
                 ))
             })?;
         if map.primaries.is_empty() {
             return Err(unavailable(format!(
                 "{} knows of no server that serves any slot: it belongs to no cluster",
-                node.endpoint
+                server.endpoint
             )));
         }
         Ok(map)
@@ -131,7 +138,7 @@ mod tests {
     use super::*;
     use crate::{
         cluster::{
-            map::tests::{named, range},
+            slot_map::tests::{named, range},
             state::LOOK,
         },
         config::Endpoint,
@@ -142,7 +149,7 @@ mod tests {
     async fn others_are_asked_before_who_gave_the_map_that_is_in_doubt() {
         let endpoint = |host: &str| Endpoint::new(host, 1);
         let cluster = Cluster::new(["a", "b", "seed"].map(endpoint).to_vec(), Arc::default());
-        for (giver, next) in [
+        for (source, next) in [
             ("seed", ["a", "b", "c", "seed"]),
             ("a", ["b", "c", "a", "seed"]),
             ("b", ["c", "a", "b", "seed"]),
@@ -150,19 +157,20 @@ mod tests {
         ] {
             let third = |at: i64, host| range(at * 100, at * 100 + 99, named(host), 1);
             let slots = Value::Array(vec![third(0, "a"), third(1, "b"), third(2, "c")]);
-            let map = Map::read(slots, &endpoint(giver), |place| cluster.node_at(place)).unwrap();
-            let gone = cluster.node_at(&endpoint("gone"));
-            cluster.part_with_others(&map);
-            assert_eq!(lock(&cluster.nodes).len(), map.primaries.len());
-            assert!(!Arc::ptr_eq(&gone, &cluster.node_at(&gone.endpoint)));
-            cluster.part_with_others(&map);
+            let map =
+                SlotMap::read(slots, &endpoint(source), |place| cluster.server_at(place)).unwrap();
+            let gone = cluster.server_at(&endpoint("gone"));
+            cluster.close_other_servers(&map);
+            assert_eq!(lock(&cluster.servers).len(), map.primaries.len());
+            assert!(!Arc::ptr_eq(&gone, &cluster.server_at(&gone.endpoint)));
+            cluster.close_other_servers(&map);
             let made = async { Ok(Arc::new(map)) };
             let clock = distlock_core::ManualClock::new();
             let made = cluster.map.get(&clock, LOOK, |_| false, || made);
             assert_eq!(made.await.unwrap().slots, 300);
-            let asked: Vec<_> = cluster.whom_to_ask();
-            let hosts: Vec<_> = asked.iter().map(|node| &*node.endpoint.host).collect();
-            assert_eq!(hosts, next, "after {giver}");
+            let asked: Vec<_> = cluster.servers_to_ask();
+            let hosts: Vec<_> = asked.iter().map(|server| &*server.endpoint.host).collect();
+            assert_eq!(hosts, next, "after {source}");
         }
     }
 }

@@ -60,28 +60,28 @@ pub(crate) struct Target {
 
 /// The keys of the line of those who wait for one lock.
 #[derive(Clone, Debug)]
-pub(crate) struct LineKeys {
-    pub(crate) line: String,
+pub(crate) struct QueueKeys {
+    pub(crate) queue: String,
     /// What older versions look for instead of the line.
-    pub(crate) mark: String,
-    places: String,
+    pub(crate) waiter_hint: String,
+    entries: String,
 }
 
-impl LineKeys {
+impl QueueKeys {
     /// The key of one waiter's place. No encoded name holds a colon, so it is no other name's.
-    pub(crate) fn place(&self, waiter: &str) -> String {
-        format!("{}{waiter}", self.places)
+    pub(crate) fn entry(&self, waiter: &str) -> String {
+        format!("{}{waiter}", self.entries)
     }
 }
 
 /// The keys of one store.
 #[derive(Clone, Debug)]
-pub(crate) struct Names {
+pub(crate) struct KeyLayout {
     /// The prefix and the opening of the tag: `distlock:{b`.
     head: Box<str>,
 }
 
-impl Names {
+impl KeyLayout {
     pub(crate) fn new(prefix: &str) -> Self {
         Self {
             head: format!("{prefix}{{b").into(),
@@ -97,13 +97,13 @@ impl Names {
     }
 
     /// The keys of the line of those who wait for a lock.
-    pub(crate) fn line(&self, lock: &Target) -> LineKeys {
+    pub(crate) fn queue(&self, lock: &Target) -> QueueKeys {
         let kind = self.head.len() + "000}:".len();
         let (start, name) = (&lock.key[..kind], &lock.key[kind + 1..]);
-        LineKeys {
-            line: format!("{start}q{name}"),
-            mark: format!("{start}w{name}"),
-            places: format!("{start}p{name}:"),
+        QueueKeys {
+            queue: format!("{start}q{name}"),
+            waiter_hint: format!("{start}w{name}"),
+            entries: format!("{start}p{name}:"),
         }
     }
 
@@ -210,26 +210,26 @@ mod tests {
 
     use super::*;
 
-    fn names() -> Names {
-        Names::new("distlock:")
+    fn layout() -> KeyLayout {
+        KeyLayout::new("distlock:")
     }
 
     #[test]
     fn keys_are_as_documented() {
         let name = LockName::new("order:42").unwrap();
         // Part of the format: a changed hash would let two versions hold one lock.
-        let lock = names().lock(&name);
+        let lock = layout().lock(&name);
         assert_eq!(lock.key, "distlock:{b137}:l:order~3a42");
-        let line = names().line(&lock);
-        assert_eq!(line.line, "distlock:{b137}:q:order~3a42");
-        assert_eq!(line.mark, "distlock:{b137}:w:order~3a42");
-        assert_eq!(line.place("17"), "distlock:{b137}:p:order~3a42:17");
+        let queue = layout().queue(&lock);
+        assert_eq!(queue.queue, "distlock:{b137}:q:order~3a42");
+        assert_eq!(queue.waiter_hint, "distlock:{b137}:w:order~3a42");
+        assert_eq!(queue.entry("17"), "distlock:{b137}:p:order~3a42:17");
         let mut key = b"something else".to_vec();
-        names().counter(Bucket::of("order:42"), &mut key);
+        layout().counter(Bucket::of("order:42"), &mut key);
         assert_eq!(key, b"distlock:{b137}:c");
-        names().index(Bucket(0x3ff), &mut key);
+        layout().index(Bucket(0x3ff), &mut key);
         assert_eq!(key, b"distlock:{b3ff}:i");
-        assert_eq!(names().locks_like("order:"), "distlock:{b???}:l:order~3a*");
+        assert_eq!(layout().locks_like("order:"), "distlock:{b???}:l:order~3a*");
     }
 
     #[test]
@@ -243,7 +243,7 @@ mod tests {
             "distlock:{bé}:l:a",
             "other:{b137}:l:order~3a42",
         ] {
-            assert_eq!(names().lock_of(key), None, "{key}");
+            assert_eq!(layout().lock_of(key), None, "{key}");
         }
     }
 
@@ -264,13 +264,13 @@ mod tests {
         let name = LockName::new("{user}:*").unwrap();
         let bucket = Bucket::of(name.as_str());
         let (mut counter, mut index) = (Vec::new(), Vec::new());
-        names().counter(bucket, &mut counter);
-        names().index(bucket, &mut index);
+        layout().counter(bucket, &mut counter);
+        layout().index(bucket, &mut index);
         for key in [
-            names().lock(&name).key.into_bytes(),
+            layout().lock(&name).key.into_bytes(),
             counter,
             index,
-            names()
+            layout()
                 .record(&RecordKey::new(name.as_str()).unwrap())
                 .key
                 .into_bytes(),
@@ -288,12 +288,12 @@ mod tests {
         #[test]
         fn no_special_sign_of_a_name_reaches_a_key(name in "[ -~é\u{1F512}]{1,60}") {
             let name = LockName::new(name).unwrap();
-            let key = names().lock(&name).key;
+            let key = layout().lock(&name).key;
             prop_assert!(key.ends_with(&encode(name.as_str())));
             let tail = key.strip_prefix("distlock:{b").unwrap();
             let tail = tail[3..].strip_prefix("}:l:").unwrap();
             prop_assert!(tail.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-~".contains(&b)));
-            prop_assert_eq!(names().lock_of(&key), Some(name));
+            prop_assert_eq!(layout().lock_of(&key), Some(name));
         }
     }
 }

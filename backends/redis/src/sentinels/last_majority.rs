@@ -4,11 +4,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use distlock_core::Moment;
 
-use crate::{config::Endpoint, connection::Standings};
+use crate::{config::Endpoint, connection::ServerEpochs};
 
 /// What the last round came to.
 #[derive(Clone, Debug)]
-pub(crate) struct Named {
+pub(crate) struct NamedPrimary {
     pub(crate) primary: Endpoint,
     /// When the first question of the round was sent. A later vote for another primary ends what
     /// rests on this round, so no lease is believed for longer than its TTL from here.
@@ -17,21 +17,21 @@ pub(crate) struct Named {
 
 /// The last round that a majority answered, of any handle.
 #[derive(Debug, Default)]
-pub(crate) struct View(Mutex<State>);
+pub(crate) struct LastMajority(Mutex<MajorityState>);
 
 #[derive(Debug, Default)]
-struct State {
-    named: Option<Named>,
+struct MajorityState {
+    named: Option<NamedPrimary>,
     sentinels: usize,
 }
 
-impl View {
-    pub(super) fn last(&self) -> Option<Named> {
+impl LastMajority {
+    pub(super) fn last(&self) -> Option<NamedPrimary> {
         self.state().named.clone()
     }
 
     /// The last round, if it was begun no earlier.
-    pub(super) fn since(&self, earliest: Moment) -> Option<Named> {
+    pub(super) fn since(&self, earliest: Moment) -> Option<NamedPrimary> {
         self.last().filter(|named| named.asked >= earliest)
     }
 
@@ -42,7 +42,12 @@ impl View {
 
     /// A majority of so many sentinels named a primary. A round of another handle that was begun
     /// later counts for more.
-    pub(super) fn learned(&self, named: Named, sentinels: usize, standings: &Standings) {
+    pub(super) fn record(
+        &self,
+        named: NamedPrimary,
+        sentinels: usize,
+        server_epochs: &ServerEpochs,
+    ) {
         let mut state = self.state();
         if state
             .named
@@ -54,16 +59,16 @@ impl View {
         let last = state.named.as_ref().map(|last| &last.primary);
         if last != Some(&named.primary) {
             // No handle's connection to the primary of before counts from now on.
-            standings.set_primaries(std::iter::once(named.primary.clone()));
+            server_epochs.set_primaries(std::iter::once(named.primary.clone()));
         }
-        *state = State {
+        *state = MajorityState {
             named: Some(named),
             sentinels,
         };
     }
 
     // A std mutex: held for a look only.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MajorityState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -76,31 +81,31 @@ mod tests {
 
     #[test]
     fn the_round_that_was_begun_last_counts() {
-        let (view, standings) = (View::default(), Standings::default());
+        let (last_majority, server_epochs) = (LastMajority::default(), ServerEpochs::default());
         let at = |seconds| Moment::from_boot(Duration::from_secs(seconds));
         for (host, asked, expected) in [("old", 2, "old"), ("new", 5, "new"), ("old", 4, "new")] {
-            let named = Named {
+            let named = NamedPrimary {
                 primary: Endpoint::new(host, 1),
                 asked: at(asked),
             };
-            view.learned(named, 3, &standings);
-            assert_eq!(view.last().unwrap().primary.host, expected);
+            last_majority.record(named, 3, &server_epochs);
+            assert_eq!(last_majority.last().unwrap().primary.host, expected);
         }
-        assert!(view.since(at(5)).is_some() && view.since(at(6)).is_none());
+        assert!(last_majority.since(at(5)).is_some() && last_majority.since(at(6)).is_none());
     }
 
     #[test]
     fn a_connection_to_the_primary_of_before_counts_no_more() {
-        let (view, standings) = (View::default(), Standings::default());
-        let old = standings.of(&Endpoint::new("old", 1));
-        let told_in = old.told(0, &distlock_core::Epoch::new("one"));
+        let (last_majority, server_epochs) = (LastMajority::default(), ServerEpochs::default());
+        let old = server_epochs.of(&Endpoint::new("old", 1));
+        let asked_generation = old.record(0, &distlock_core::Epoch::new("one"));
         for (asked, host, stands) in [(1, "old", true), (2, "new", false), (3, "old", false)] {
-            let named = Named {
+            let named = NamedPrimary {
                 primary: Endpoint::new(host, 1),
                 asked: Moment::from_boot(Duration::from_secs(asked)),
             };
-            view.learned(named, 3, &standings);
-            assert_eq!(Some(old.generation()) == told_in, stands, "{host}");
+            last_majority.record(named, 3, &server_epochs);
+            assert_eq!(Some(old.generation()) == asked_generation, stands, "{host}");
         }
     }
 }

@@ -13,40 +13,40 @@ use redis::{Cmd, FromRedisValue, Pipeline, RedisError, Value, aio::MultiplexedCo
 
 use crate::{
     connection::{
-        server::{CompareDelete, Server},
-        standing::Standing,
-        waiters::Waiters,
+        server_epoch::ServerEpoch,
+        server_info::{CompareDelete, ServerInfo},
+        waiter_registry::WaiterRegistry,
     },
     error::{self},
 };
 
-use crate::connection::push_listener::Line;
+use crate::connection::push_listener::ConnectionState;
 
 /// A live connection. Cheap to share; it closes when the last holder lets go of it.
-pub(crate) struct Link {
-    pub(super) connection: MultiplexedConnection,
+pub(crate) struct Connection {
+    pub(super) driver: MultiplexedConnection,
     /// Where it leads, for messages.
     pub(crate) address: Arc<str>,
-    pub(crate) server: Server,
+    pub(crate) server: ServerInfo,
     /// What is known of the server by now, and the generation of what it told this connection.
-    pub(super) standing: Arc<Standing>,
-    pub(super) told_in: u64,
+    pub(super) server_epoch: Arc<ServerEpoch>,
+    pub(super) asked_generation: u64,
     /// The server's clock, and a moment of ours at which it showed no less.
     pub(super) clock_read: (u64, Moment),
-    pub(super) line: Arc<Line>,
+    pub(super) state: Arc<ConnectionState>,
     /// Whether the server remembers what this connection reads.
     pub(super) tracking: AtomicBool,
     /// Set when the server refused to compare and delete: it has the command, and this user may not use it.
     pub(super) must_not_compare: AtomicBool,
-    pub(super) tally: Arc<Tally>,
-    pub(super) waiters: Arc<Waiters>,
+    pub(super) command_count: Arc<CommandCount>,
+    pub(super) waiters: Arc<WaiterRegistry>,
 }
 
 /// How many commands were sent.
 #[derive(Debug, Default)]
-pub(crate) struct Tally(AtomicU64);
+pub(crate) struct CommandCount(AtomicU64);
 
-impl Tally {
+impl CommandCount {
     pub(crate) fn sent(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -57,25 +57,25 @@ impl Tally {
     }
 }
 
-impl Link {
+impl Connection {
     /// Whether another one must be made.
     pub(crate) fn is_broken(&self) -> bool {
-        self.line.broken.load(Ordering::Acquire) || self.is_outdated()
+        self.state.broken.load(Ordering::Acquire) || self.is_outdated()
     }
 
     /// Whether the server may be in another history than it told this connection.
     pub(crate) fn is_outdated(&self) -> bool {
-        self.standing.generation() != self.told_in
+        self.server_epoch.generation() != self.asked_generation
     }
 
     /// The server showed that it may be: no handle's connection from before counts any more.
-    pub(crate) fn doubt_history(&self) {
-        self.standing.doubt(self.told_in);
+    pub(crate) fn invalidate_epoch(&self) {
+        self.server_epoch.invalidate(self.asked_generation);
     }
 
     /// Gives it up: whoever comes next makes a new one.
     pub(crate) fn abandon(&self) {
-        self.line.broken.store(true, Ordering::Release);
+        self.state.broken.store(true, Ordering::Release);
     }
 
     pub(crate) fn epoch(&self) -> &Epoch {
@@ -114,26 +114,26 @@ impl Link {
     /// # Errors
     /// When the answer never came: any of them may have happened.
     pub(crate) async fn send(&self, commands: &Pipeline) -> Result<Vec<Value>> {
-        self.tally.count(commands.len());
-        let mut connection = self.connection.clone();
-        let sent = connection
+        self.command_count.count(commands.len());
+        let mut driver = self.driver.clone();
+        let sent = driver
             .send_packed_commands(commands, 0, commands.len())
             .await;
         sent.map_err(|error| self.failed(error))
     }
 
-    /// As [`Link::send`], one command, which is cheaper.
+    /// As [`Connection::send`], one command, which is cheaper.
     pub(crate) async fn send_one(&self, command: &Cmd) -> Result<Value> {
-        self.tally.count(1);
-        let mut connection = self.connection.clone();
-        let sent = connection.send_packed_command(command).await;
+        self.command_count.count(1);
+        let mut driver = self.driver.clone();
+        let sent = driver.send_packed_command(command).await;
         sent.map_err(|error| self.failed(error))
     }
 
     /// Sends one command and reads its reply.
     ///
     /// # Errors
-    /// Its refusal, and as [`Link::send`].
+    /// Its refusal, and as [`Connection::send`].
     pub(crate) async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T> {
         let reply = self.send_one(command).await?;
         let read = reply
@@ -151,14 +151,14 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for Connection {
     fn drop(&mut self) {
         // The server forgets what it was to tell through it, and the driver says nothing of a connection that we let go.
         self.waiters.wake_all();
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
             .field("address", &self.address)

@@ -16,10 +16,10 @@ use std::{
 use distlock_core::{Moment, OwnerId};
 
 /// More are forgotten: guards that were lost never come back to be struck off.
-const MOST: usize = 4096;
+const MAX_ENTRIES: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
+pub(crate) struct WaiterChecks {
     // A std mutex: held for one operation of the set.
     owners: Mutex<HashSet<OwnerId>>,
     len: AtomicUsize,
@@ -27,12 +27,12 @@ pub(crate) struct Looks {
     sampled: AtomicU64,
 }
 
-impl Looks {
+impl WaiterChecks {
     /// A lock passed from one owner to the next.
     pub(crate) fn handed_over(&self, from: OwnerId, to: OwnerId) {
         let mut owners = self.owners();
         owners.remove(&from);
-        if owners.len() >= MOST {
+        if owners.len() >= MAX_ENTRIES {
             owners.clear();
         }
         owners.insert(to);
@@ -40,13 +40,13 @@ impl Looks {
     }
 
     /// This owner is about to let go. Whether it is to ask who waits.
-    pub(crate) fn looks(&self, owner: OwnerId, now: Moment) -> bool {
-        self.ended(owner) || self.samples(owner, now)
+    pub(crate) fn should_check(&self, owner: OwnerId, now: Moment) -> bool {
+        self.came_by_hand_over(owner) || self.is_sampled(owner, now)
     }
 
     /// Whether no release was sampled for a random time of up to a quarter of a second. A fixed time
     /// could miss the same lock each time, where several are used in turn.
-    fn samples(&self, owner: OwnerId, now: Moment) -> bool {
+    fn is_sampled(&self, owner: OwnerId, now: Moment) -> bool {
         let now = u64::try_from(now.since_boot().as_millis()).unwrap_or(u64::MAX);
         // Owners are random.
         let pause = u64::from(owner.as_uuid().as_bytes()[0]);
@@ -58,7 +58,7 @@ impl Looks {
     }
 
     /// Whether it had come by hand-over.
-    fn ended(&self, owner: OwnerId) -> bool {
+    fn came_by_hand_over(&self, owner: OwnerId) -> bool {
         if self.len.load(Ordering::Acquire) == 0 {
             return false;
         }
@@ -80,38 +80,38 @@ mod tests {
     use super::*;
 
     /// How many of the releases ask, with so much time from one to the next.
-    fn asks(looks: &Looks, releases: u32, each: Duration) -> u32 {
+    fn asks(waiter_checks: &WaiterChecks, releases: u32, each: Duration) -> u32 {
         let mut now = Moment::from_boot(Duration::from_secs(100));
         let mut asked = 0;
         for _ in 0..releases {
             now = now + each;
-            asked += u32::from(looks.looks(OwnerId::new(), now));
+            asked += u32::from(waiter_checks.should_check(OwnerId::new(), now));
         }
         asked
     }
 
     #[test]
     fn few_of_many_releases_ask_and_most_of_few() {
-        let looks = Looks::default();
-        let few = asks(&looks, 100_000, Duration::from_micros(10));
+        let waiter_checks = WaiterChecks::default();
+        let few = asks(&waiter_checks, 100_000, Duration::from_micros(10));
         assert!((50..5000).contains(&few), "{few}");
-        let most = asks(&looks, 1000, Duration::from_millis(150));
+        let most = asks(&waiter_checks, 1000, Duration::from_millis(150));
         assert!((500..1000).contains(&most), "{most}");
     }
 
     #[test]
     fn a_run_ends_with_its_last_owner() {
-        let looks = Looks::default();
+        let waiter_checks = WaiterChecks::default();
         let owners: Vec<_> = (0..3).map(|_| OwnerId::new()).collect();
-        assert!(!looks.ended(owners[0]));
-        looks.handed_over(owners[0], owners[1]);
-        looks.handed_over(owners[1], owners[2]);
-        assert!(!looks.ended(owners[1]));
-        assert!(looks.ended(owners[2]));
-        assert!(!looks.ended(owners[2]));
-        for _ in 0..2 * MOST {
-            looks.handed_over(OwnerId::new(), OwnerId::new());
+        assert!(!waiter_checks.came_by_hand_over(owners[0]));
+        waiter_checks.handed_over(owners[0], owners[1]);
+        waiter_checks.handed_over(owners[1], owners[2]);
+        assert!(!waiter_checks.came_by_hand_over(owners[1]));
+        assert!(waiter_checks.came_by_hand_over(owners[2]));
+        assert!(!waiter_checks.came_by_hand_over(owners[2]));
+        for _ in 0..2 * MAX_ENTRIES {
+            waiter_checks.handed_over(OwnerId::new(), OwnerId::new());
         }
-        assert!(looks.owners().len() <= MOST);
+        assert!(waiter_checks.owners().len() <= MAX_ENTRIES);
     }
 }

@@ -15,13 +15,13 @@ use crate::error::BACKEND;
 /// A connection or a map, made when somebody needs it. The task that makes it also puts it here, so that nobody depends on
 /// the caller who asked for it first: a future may be alive and never be polled again.
 #[derive(Debug)]
-pub(crate) struct Lasting<T>(Arc<Mutex<State<T>>>);
+pub(crate) struct SingleFlight<T>(Arc<Mutex<FlightState<T>>>);
 
 #[derive(Debug)]
-struct State<T> {
+struct FlightState<T> {
     /// The last one, whether it is still good or not.
     made: Option<T>,
-    making: Option<Making>,
+    flight: Option<Flight>,
     /// Counts what was begun.
     begun: u64,
     closed: bool,
@@ -29,30 +29,30 @@ struct State<T> {
 
 /// A task that has not told yet what came of it.
 #[derive(Debug)]
-struct Making {
+struct Flight {
     begun: Moment,
-    told: watch::Receiver<Option<Result<()>>>,
+    done: watch::Receiver<Option<Result<()>>>,
     task: AbortHandle,
 }
 
-impl Drop for Making {
+impl Drop for Flight {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl<T> Default for Lasting<T> {
+impl<T> Default for SingleFlight<T> {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(FlightState {
             made: None,
-            making: None,
+            flight: None,
             begun: 0,
             closed: false,
         })))
     }
 }
 
-impl<T: Clone + Send + 'static> Lasting<T> {
+impl<T: Clone + Send + 'static> SingleFlight<T> {
     /// The last one if it is `good`, or else the next. Whoever comes while that is being made waits for it, unless it was
     /// begun `longest` ago: then it may lead anywhere, or be on a runtime that stands still, and is given up.
     ///
@@ -71,7 +71,7 @@ impl<T: Clone + Send + 'static> Lasting<T> {
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let mut told = {
+        let mut done = {
             let mut state = self.state();
             if state.closed {
                 return Err(given_up());
@@ -80,78 +80,78 @@ impl<T: Clone + Send + 'static> Lasting<T> {
                 return Ok(made.clone());
             }
             let now = clock.now();
-            let lost = |making: &mut Making| {
-                now.since(making.begun) >= longest || making.told.has_changed().is_err()
+            let lost = |flight: &mut Flight| {
+                now.since(flight.begun) >= longest || flight.done.has_changed().is_err()
             };
-            state.making.take_if(lost);
-            match &state.making {
-                Some(making) => making.told.clone(),
+            state.flight.take_if(lost);
+            match &state.flight {
+                Some(flight) => flight.done.clone(),
                 None => self.begin(&mut state, now, make()),
             }
         };
-        match told.wait_for(Option::is_some).await.as_deref() {
+        match done.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(Err(error))) => Err(error.clone()),
             // Not asked again whether it is good: what is doubted all the time would never be had.
-            Ok(_) => self.made().ok_or_else(given_up),
+            Ok(_) => self.latest().ok_or_else(given_up),
             Err(_) => Err(gone()),
         }
     }
 
     /// The last one that was made.
-    pub(crate) fn made(&self) -> Option<T> {
+    pub(crate) fn latest(&self) -> Option<T> {
         self.state().made.clone()
     }
 
     fn begin(
         &self,
-        state: &mut State<T>,
+        state: &mut FlightState<T>,
         now: Moment,
-        making: impl Future<Output = Result<T>> + Send + 'static,
+        flight: impl Future<Output = Result<T>> + Send + 'static,
     ) -> watch::Receiver<Option<Result<()>>> {
-        let (tell, told) = watch::channel(None);
+        let (finish, done) = watch::channel(None);
         let shared = Arc::clone(&self.0);
         state.begun += 1;
         let number = state.begun;
         let task = tokio::spawn(async move {
-            let outcome = making.await;
+            let outcome = flight.await;
             let mut state = lock(&shared);
             let outcome = if state.closed || state.begun != number {
                 // What was made is dropped here, and not put where nobody would look for it.
                 Err(given_up())
             } else {
                 // Put there before anybody is told, and over before the next may begin.
-                state.making = None;
+                state.flight = None;
                 outcome.map(|made| state.made = Some(made))
             };
             drop(state);
-            tell.send_replace(Some(outcome));
+            finish.send_replace(Some(outcome));
         });
-        state.making = Some(Making {
+        state.flight = Some(Flight {
             begun: now,
-            told: told.clone(),
+            done: done.clone(),
             task: task.abort_handle(),
         });
-        told
+        done
     }
 }
 
-impl<T> Lasting<T> {
+impl<T> SingleFlight<T> {
     /// Lets go of it, and of what is being made. None is made any more.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
-        let (made, making) = (state.made.take(), state.making.take());
+        let (made, flight) = (state.made.take(), state.flight.take());
         drop(state);
-        drop((made, making));
+        drop((made, flight));
     }
 
     // A std mutex: held to look and to swap only.
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+    fn state(&self) -> MutexGuard<'_, FlightState<T>> {
         lock(&self.0)
     }
 }
 
-impl<T> Drop for Lasting<T> {
+impl<T> Drop for SingleFlight<T> {
     fn drop(&mut self) {
         self.close();
     }
@@ -186,7 +186,11 @@ mod tests {
     const LONGEST: Duration = Duration::from_secs(8);
 
     /// Begins one that is done when told, and goes away.
-    fn begin(lasting: &Lasting<u8>, clock: &ManualClock, outcome: Result<u8>) -> Arc<Notify> {
+    fn begin(
+        single_flight: &SingleFlight<u8>,
+        clock: &ManualClock,
+        outcome: Result<u8>,
+    ) -> Arc<Notify> {
         let go = Arc::new(Notify::new());
         let make = || {
             let go = Arc::clone(&go);
@@ -195,28 +199,30 @@ mod tests {
                 outcome
             }
         };
-        let given_up = lasting.get(clock, LONGEST, |_| true, make).now_or_never();
+        let given_up = single_flight
+            .get(clock, LONGEST, |_| true, make)
+            .now_or_never();
         assert!(given_up.is_none());
         go
     }
 
-    async fn next(lasting: &Lasting<u8>, clock: &ManualClock, good: bool) -> Result<u8> {
+    async fn next(single_flight: &SingleFlight<u8>, clock: &ManualClock, good: bool) -> Result<u8> {
         let make = || async { Ok(8) };
-        lasting.get(clock, LONGEST, |_| good, make).await
+        single_flight.get(clock, LONGEST, |_| good, make).await
     }
 
-    async fn is_over(lasting: &Lasting<u8>) {
-        while lasting.state().making.is_some() {
+    async fn is_over(single_flight: &SingleFlight<u8>) {
+        while single_flight.state().flight.is_some() {
             tokio::task::yield_now().await;
         }
     }
 
     #[tokio::test]
     async fn it_goes_on_without_who_began_it() {
-        let (clock, lasting) = (ManualClock::new(), Lasting::default());
-        begin(&lasting, &clock, Ok(7)).notify_one();
-        assert_eq!(next(&lasting, &clock, true).await.unwrap(), 7);
-        assert_eq!(lasting.state().begun, 1, "begun twice");
+        let (clock, single_flight) = (ManualClock::new(), SingleFlight::default());
+        begin(&single_flight, &clock, Ok(7)).notify_one();
+        assert_eq!(next(&single_flight, &clock, true).await.unwrap(), 7);
+        assert_eq!(single_flight.state().begun, 1, "begun twice");
     }
 
     #[tokio::test]
@@ -228,24 +234,24 @@ mod tests {
             (Ok(7), false, 8),
             (Err(failed()), true, 8),
         ] {
-            let lasting = Lasting::default();
-            begin(&lasting, &clock, outcome).notify_one();
-            is_over(&lasting).await;
-            assert_eq!(next(&lasting, &clock, good).await.unwrap(), expected);
+            let single_flight = SingleFlight::default();
+            begin(&single_flight, &clock, outcome).notify_one();
+            is_over(&single_flight).await;
+            assert_eq!(next(&single_flight, &clock, good).await.unwrap(), expected);
         }
     }
 
     #[tokio::test]
     async fn one_that_is_too_old_is_begun_anew() {
-        let (clock, lasting) = (ManualClock::new(), Lasting::default());
-        begin(&lasting, &clock, Ok(7));
+        let (clock, single_flight) = (ManualClock::new(), SingleFlight::default());
+        begin(&single_flight, &clock, Ok(7));
         clock.advance(LONGEST);
-        assert_eq!(next(&lasting, &clock, true).await.unwrap(), 8);
+        assert_eq!(next(&single_flight, &clock, true).await.unwrap(), 8);
     }
 
     #[tokio::test]
     async fn who_is_not_polled_keeps_nobody_waiting() {
-        let (clock, lasting) = (ManualClock::new(), Lasting::default());
+        let (clock, single_flight) = (ManualClock::new(), SingleFlight::default());
         let go = Arc::new(Notify::new());
         let make = || {
             let go = Arc::clone(&go);
@@ -254,18 +260,18 @@ mod tests {
                 Ok(7)
             }
         };
-        let mut first = pin!(lasting.get(&clock, LONGEST, |_| true, make));
+        let mut first = pin!(single_flight.get(&clock, LONGEST, |_| true, make));
         assert!(first.as_mut().now_or_never().is_none());
         go.notify_one();
-        assert_eq!(next(&lasting, &clock, true).await.unwrap(), 7);
-        assert_eq!(next(&lasting, &clock, false).await.unwrap(), 8);
+        assert_eq!(next(&single_flight, &clock, true).await.unwrap(), 7);
+        assert_eq!(next(&single_flight, &clock, false).await.unwrap(), 8);
         assert_eq!(first.await.unwrap(), 8);
     }
 
     #[tokio::test]
     async fn nothing_is_kept_or_made_after_closing() {
         for over in [false, true] {
-            let (clock, lasting) = (ManualClock::new(), Lasting::default());
+            let (clock, single_flight) = (ManualClock::new(), SingleFlight::default());
             let value = Arc::new(7);
             let alive: Weak<i32> = Arc::downgrade(&value);
             let go = Arc::new(Notify::new());
@@ -276,20 +282,27 @@ mod tests {
                     Ok(value)
                 }
             };
-            let begun = lasting.get(&clock, LONGEST, |_| true, make).now_or_never();
+            let begun = single_flight
+                .get(&clock, LONGEST, |_| true, make)
+                .now_or_never();
             assert!(begun.is_none());
             if over {
                 go.notify_one();
-                while lasting.made().is_none() {
+                while single_flight.latest().is_none() {
                     tokio::task::yield_now().await;
                 }
             }
-            lasting.close();
+            single_flight.close();
             while alive.upgrade().is_some() {
                 tokio::task::yield_now().await;
             }
             let make = || async { Ok(Arc::new(8)) };
-            assert!(lasting.get(&clock, LONGEST, |_| true, make).await.is_err());
+            assert!(
+                single_flight
+                    .get(&clock, LONGEST, |_| true, make)
+                    .await
+                    .is_err()
+            );
         }
     }
 }

@@ -14,75 +14,75 @@ use distlock_core::{
 use redis::Value;
 
 use crate::{
-    connection::Place,
+    connection::RegisteredWaiter,
     error::BACKEND,
-    format::names::{Bucket, LineKeys},
-    routing::{Call, Heard},
+    format::keys::{Bucket, QueueKeys},
+    routing::{Call, Response},
     scripts,
     store::Store,
-    wait::pushes::{IN_VAIN, UNTOLD},
+    wait::spurious_pushes::{MAX_SPURIOUS, UNTRACKED_POLL},
 };
 
 /// How often one look may find another place ahead than the one that is tracked.
-const LOOKS: usize = 4;
+const MAX_LOOKS: usize = 4;
 
 #[derive(Debug)]
-pub(crate) struct RedisLine {
+pub(crate) struct QueueEntry {
     store: Arc<Store>,
     bucket: Bucket,
-    keys: LineKeys,
+    keys: QueueKeys,
     /// Who waits, as the server knows it: never the owner itself, which would free the lock.
     waiter: String,
-    place: PlaceInLine,
-    ahead: Option<Ahead>,
+    position: PlaceInLine,
+    ahead: Option<EntryAhead>,
     /// When the server was asked last.
-    looked: Moment,
+    asked_at: Moment,
     /// The key of a place that was told of as given up, until the server says whether it was.
-    left: Option<String>,
+    departed: Option<String>,
     /// How often in a row it was told of for nothing: a server that has too much to remember tells
     /// of everything that it forgets.
-    in_vain: u32,
+    spurious: u32,
     /// Whether the server may keep a place for it.
-    taken: bool,
+    may_exist: bool,
 }
 
 /// The place right ahead.
 #[derive(Debug)]
-struct Ahead {
-    key: Place,
+struct EntryAhead {
+    key: RegisteredWaiter,
     /// Whether the server tells when it is given up.
     tracked: bool,
 }
 
-impl RedisLine {
+impl QueueEntry {
     pub(crate) fn new(store: Arc<Store>, request: &AcquireRequest) -> Self {
-        let names = &store.ways().names;
-        let lock = names.lock(&request.name);
+        let layout = &store.access().layout;
+        let lock = layout.lock(&request.name);
         Self {
             bucket: lock.bucket,
-            keys: names.line(&lock),
+            keys: layout.queue(&lock),
             waiter: request.owner.tag().simple().to_string(),
-            place: PlaceInLine::new(Told::ByStore),
+            position: PlaceInLine::new(Told::ByStore),
             ahead: None,
-            looked: store.clock().now(),
-            left: None,
-            in_vain: 0,
-            taken: false,
+            asked_at: store.clock().now(),
+            departed: None,
+            spurious: 0,
+            may_exist: false,
             store,
         }
     }
 
-    pub(crate) const fn place(&self) -> &PlaceInLine {
-        &self.place
+    pub(crate) const fn position(&self) -> &PlaceInLine {
+        &self.position
     }
 
     /// The place is to be renewed now, or what was told may have been missed.
     pub(crate) fn look_again(&mut self) {
-        self.place.look_again();
+        self.position.look_again();
     }
 
     /// Whether the server tells when the one right ahead leaves.
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn is_tracked(&self) -> bool {
         self.ahead.as_ref().is_none_or(|ahead| ahead.tracked)
     }
 
@@ -90,20 +90,20 @@ impl RedisLine {
     ///
     /// # Cancel safety
     /// Safe: it is due again.
-    pub(crate) async fn keep(&mut self) {
-        let ways = self.store.ways();
+    pub(crate) async fn renew(&mut self) {
+        let access = self.store.access();
         let now = self.store.clock().now();
         let mut count = 0;
-        self.looked = now;
-        for look in 1..=LOOKS {
+        self.asked_at = now;
+        for look in 1..=MAX_LOOKS {
             let call = self.call(false);
-            self.taken = true;
-            let answer = ways.router.ask(call).await;
+            self.may_exist = true;
+            let answer = access.router.ask(call).await;
             let (others, next) = match answer.as_ref().map_err(Error::clone).and_then(read) {
                 Ok(found) => found,
                 Err(error) => {
                     tracing::debug!(%error, "no place in the line of those who wait");
-                    self.place.not_kept(now, &error);
+                    self.position.not_kept(now, &error);
                     return;
                 }
             };
@@ -112,34 +112,36 @@ impl RedisLine {
                 self.ahead = None;
                 break;
             }
-            let key = self.keys.place(next);
+            let key = self.keys.entry(next);
             if self.ahead.as_ref().is_some_and(|ahead| ahead.is(&key)) {
                 break;
             }
             // A place that is gone already will not be told of: look again.
             let tracked = Call::plain(self.bucket, vec![]).tracking([&*key].into_iter());
-            let mut ahead = Ahead {
-                key: ways.waiters.join(&key),
+            let mut ahead = EntryAhead {
+                key: access.waiters.register(&key),
                 tracked: false,
             };
-            match ways.router.ask(tracked).await {
-                Ok(heard) if heard.replies == [Value::Int(0)] => {
+            match access.router.ask(tracked).await {
+                Ok(response) if response.replies == [Value::Int(0)] => {
                     self.forget(&key).await;
-                    if look < LOOKS {
+                    if look < MAX_LOOKS {
                         continue;
                     }
                 }
-                Ok(heard) => ahead.tracked = heard.tells && heard.replies == [Value::Int(1)],
+                Ok(response) => {
+                    ahead.tracked = response.is_tracked && response.replies == [Value::Int(1)];
+                }
                 Err(_) => {}
             }
-            self.in_vain = match self.left.take() {
-                Some(left) if left == key => self.in_vain.saturating_add(1),
+            self.spurious = match self.departed.take() {
+                Some(left) if left == key => self.spurious.saturating_add(1),
                 _ => 0,
             };
             self.ahead = Some(ahead);
             break;
         }
-        self.place.kept(now, count);
+        self.position.kept(now, count);
     }
 
     /// Waits until the place right ahead is given up.
@@ -149,13 +151,13 @@ impl RedisLine {
     pub(crate) async fn ahead_left(&mut self) {
         match &mut self.ahead {
             Some(ahead) => {
-                ahead.key.woken().await;
+                ahead.key.notified().await;
                 // The server has forgotten that it was to tell.
-                self.left = self.ahead.take().map(|ahead| ahead.key.key().to_owned());
-                self.place.look_again();
-                if self.in_vain >= IN_VAIN {
+                self.departed = self.ahead.take().map(|ahead| ahead.key.key().to_owned());
+                self.position.look_again();
+                if self.spurious >= MAX_SPURIOUS {
                     let clock = self.store.clock();
-                    let pause = (self.looked + UNTOLD).since(clock.now());
+                    let pause = (self.asked_at + UNTRACKED_POLL).since(clock.now());
                     clock.sleep(pause).await;
                 }
             }
@@ -165,21 +167,21 @@ impl RedisLine {
 
     /// Gives the place up. What the server does not hear of ends with the place's lease.
     pub(crate) async fn leave(&mut self) {
-        if !std::mem::take(&mut self.taken) {
+        if !std::mem::take(&mut self.may_exist) {
             return;
         }
-        if let Err(error) = self.store.ways().router.ask(self.call(true)).await {
+        if let Err(error) = self.store.access().router.ask(self.call(true)).await {
             tracing::debug!(%error, "a place in the line was not given up");
         }
     }
 
     /// Has the server forget a place that it is to tell of and that is gone already: nobody would
     /// change its key any more, so the server would remember it for good.
-    async fn forget(&self, place: &str) {
+    async fn forget(&self, entry: &str) {
         let mut change = redis::cmd("SET");
-        change.arg(place).arg("").arg("PX").arg(1);
+        change.arg(entry).arg("").arg("PX").arg(1);
         let call = Call::plain(self.bucket, vec![change]);
-        if let Err(error) = self.store.ways().router.ask(call).await {
+        if let Err(error) = self.store.access().router.ask(call).await {
             tracing::debug!(%error, "the server still remembers a place that is gone");
         }
     }
@@ -188,19 +190,19 @@ impl RedisLine {
     fn call(&self, leaves: bool) -> Call {
         let mut command = redis::cmd("EVALSHA");
         command
-            .arg(&scripts::PLACE.sha)
+            .arg(&scripts::QUEUE_ENTRY.sha)
             .arg(3)
-            .arg(&self.keys.line)
-            .arg(self.keys.place(&self.waiter))
-            .arg(&self.keys.mark)
+            .arg(&self.keys.queue)
+            .arg(self.keys.entry(&self.waiter))
+            .arg(&self.keys.waiter_hint)
             .arg(&self.waiter)
             .arg(PLACE_LEASE.as_millis().to_string())
             .arg(u8::from(leaves));
-        Call::script(self.bucket, command, &scripts::PLACE)
+        Call::script(self.bucket, command, &scripts::QUEUE_ENTRY)
     }
 }
 
-impl Ahead {
+impl EntryAhead {
     /// Whether the server tells of this place already.
     fn is(&self, key: &str) -> bool {
         self.tracked && self.key.key() == key
@@ -208,8 +210,8 @@ impl Ahead {
 }
 
 /// How many are ahead, and which waiter is right ahead.
-fn read(heard: &Heard) -> Result<(u32, &str)> {
-    let found = match &*heard.replies {
+fn read(response: &Response) -> Result<(u32, &str)> {
+    let found = match &*response.replies {
         [Value::Array(reply)] => match &**reply {
             [Value::Int(ahead), Value::BulkString(next)] => {
                 u32::try_from(*ahead).ok().zip(str::from_utf8(next).ok())

@@ -1,0 +1,149 @@
+//! The operations that change something: what a batch is made of, and what comes of it.
+
+use std::time::Duration;
+
+use distlock_core::{
+    AcquireRequest, Expect, FencingToken, Lease, LockName, RecordKey, Renewal, Version,
+};
+use redis::Value;
+
+use crate::format::{
+    keys::{KeyLayout, Target},
+    value,
+};
+
+/// What can share a script. Renewals are urgent: a late one is a lost lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum BatchKind {
+    Renew,
+    /// Releases that say whether another process waits.
+    ReleaseAndCheckWaiters,
+    HandOver,
+    /// Acquisitions and releases: half as many scripts and trips as if each had their own.
+    AcquireAndRelease,
+    /// Acquisitions; the server tells when a lock that was found held changes.
+    Contend,
+    Force,
+    Put,
+    Delete,
+}
+
+/// One operation on one key.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) target: Target,
+    pub(crate) action: Action,
+}
+
+#[derive(Debug)]
+pub(crate) enum Action {
+    Renew(Lease, Renewal),
+    Release(Lease),
+    /// As `Release`, and says whether another process waits.
+    ReleaseAndCheckWaiters(Lease),
+    HandOver(Lease, AcquireRequest),
+    Acquire(AcquireRequest),
+    /// As `Acquire`; the server tells when a lock that was found held changes.
+    Contend(AcquireRequest),
+    Force(LockName, FencingToken),
+    Put(RecordKey, Vec<u8>, Expect),
+    Delete(RecordKey, Version),
+}
+
+impl Operation {
+    pub(crate) fn new(layout: &KeyLayout, action: Action) -> Self {
+        let target = match &action {
+            Action::Put(key, ..) | Action::Delete(key, _) => layout.record(key),
+            Action::Renew(lease, _)
+            | Action::Release(lease)
+            | Action::ReleaseAndCheckWaiters(lease)
+            | Action::HandOver(lease, _) => layout.lock(&lease.name),
+            Action::Acquire(request) | Action::Contend(request) => layout.lock(&request.name),
+            Action::Force(name, _) => layout.lock(name),
+        };
+        Self { target, action }
+    }
+
+    pub(crate) const fn kind(&self) -> BatchKind {
+        match self.action {
+            Action::Renew(..) => BatchKind::Renew,
+            Action::Release(_) | Action::Acquire(_) => BatchKind::AcquireAndRelease,
+            Action::ReleaseAndCheckWaiters(_) => BatchKind::ReleaseAndCheckWaiters,
+            Action::HandOver(..) => BatchKind::HandOver,
+            Action::Contend(_) => BatchKind::Contend,
+            Action::Force(..) => BatchKind::Force,
+            Action::Put(..) => BatchKind::Put,
+            Action::Delete(..) => BatchKind::Delete,
+        }
+    }
+
+    /// The lease that it begins or prolongs.
+    pub(crate) const fn lease(&self) -> Option<Duration> {
+        match &self.action {
+            Action::Renew(_, renewal) => Some(renewal.ttl.duration()),
+            Action::HandOver(_, request) | Action::Acquire(request) | Action::Contend(request) => {
+                Some(request.ttl.duration())
+            }
+            Action::Release(_)
+            | Action::ReleaseAndCheckWaiters(_)
+            | Action::Force(..)
+            | Action::Put(..)
+            | Action::Delete(..) => None,
+        }
+    }
+
+    /// As shown in errors.
+    pub(crate) const fn operation(&self) -> &'static str {
+        match self.action {
+            Action::Renew(..) => "renew",
+            Action::Release(_) | Action::ReleaseAndCheckWaiters(_) => "release",
+            Action::HandOver(..) => "hand_over",
+            Action::Acquire(_) | Action::Contend(_) => "acquire",
+            Action::Force(..) => "force_release",
+            Action::Put(..) => "put",
+            Action::Delete(..) => "delete",
+        }
+    }
+
+    pub(crate) const fn is_release(&self) -> bool {
+        matches!(
+            self.action,
+            Action::Release(_) | Action::ReleaseAndCheckWaiters(_)
+        )
+    }
+
+    pub(crate) const fn lock(&self) -> Option<&LockName> {
+        match &self.action {
+            Action::Renew(lease, _)
+            | Action::Release(lease)
+            | Action::ReleaseAndCheckWaiters(lease)
+            | Action::HandOver(lease, _) => Some(&lease.name),
+            Action::Acquire(request) | Action::Contend(request) => Some(&request.name),
+            Action::Force(name, _) => Some(name),
+            Action::Put(..) | Action::Delete(..) => None,
+        }
+    }
+
+    /// The token in a reply that grants it a lock.
+    pub(crate) fn granted(&self, reply: &Value) -> Option<u64> {
+        match (&self.action, reply) {
+            (
+                Action::Acquire(_) | Action::Contend(_) | Action::HandOver(..),
+                Value::BulkString(token),
+            ) => value::read_number(token),
+            _ => None,
+        }
+    }
+
+    /// About how many bytes it adds to a request.
+    pub(crate) fn bytes(&self) -> usize {
+        let more = match &self.action {
+            Action::Acquire(request) | Action::Contend(request) | Action::HandOver(_, request) => {
+                96 + request.meta.as_ref().map_or(0, |meta| meta.as_str().len())
+            }
+            Action::Put(key, value, _) => 64 + key.as_str().len() + value.len(),
+            _ => 64,
+        };
+        self.target.key.len() + more
+    }
+}
