@@ -6,26 +6,28 @@ use distlock_core::{
     Capabilities, Clock, Entry, Epoch, ExpiryClock, Health, LockName, Reach, RecordKey, Result,
     batch::{Failure, Limits, Reply},
 };
-use sqlx::{Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
+use sqlx::{Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
 use tokio::sync::Mutex;
 
 use super::{
-    batches::json,
-    context::{NAME, Now, Shared},
+    busy_retry::Patience,
+    connection::{Link, Open},
+    context::{NAME, Shared},
     doctor,
     file::FileId,
-    group,
-    link::{Link, Open, Patience},
+    lookup::look,
+    migrate::migrate,
     options::SqliteConfig,
-    reader::Reader,
+    parameters::json,
+    read_connection::Reader,
     rows,
     statements::Sql,
-    tables, write,
+    tables, wait_groups, write,
 };
 use crate::dialect::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
 use crate::{
     error::{Access, Failed},
-    migrate::{self, TablesStatus},
+    migrate::{SQLITE, TablesStatus},
     op::{Answer, Kind, Op},
     tally::Tally,
     wait::{Group, RENEW_WANTED},
@@ -50,7 +52,7 @@ impl SqliteDialect {
         let mut writer = Link::writing();
         writer.ready(&shared).await?;
         if let Ok(Some(file)) = FileId::of(&shared.path) {
-            shared.group = group::of(file, &shared.config.table_prefix);
+            shared.group = wait_groups::of(file, &shared.config.table_prefix);
         }
         Ok(Self::with(Arc::new(shared), writer))
     }
@@ -62,8 +64,8 @@ impl SqliteDialect {
     ) -> Result<TablesStatus> {
         config.migrate = true;
         let shared = Shared::new(config, clock)?;
-        let version = tables::migrate(&shared).await?;
-        Ok(TablesStatus::at(version, &migrate::SQLITE))
+        let version = migrate(&shared).await?;
+        Ok(TablesStatus::at(version, &SQLITE))
     }
 
     /// How the tables stand. Changes nothing.
@@ -73,7 +75,7 @@ impl SqliteDialect {
     ) -> Result<TablesStatus> {
         let shared = Shared::new(config, clock)?;
         let version = tables::version(&shared).await?;
-        Ok(TablesStatus::at(version, &migrate::SQLITE))
+        Ok(TablesStatus::at(version, &SQLITE))
     }
 
     fn with(shared: Arc<Shared>, writer: Link) -> Self {
@@ -467,23 +469,4 @@ impl fmt::Debug for SqliteDialect {
             .field("path", &self.shared.path)
             .finish_non_exhaustive()
     }
-}
-
-/// Reads the rows of these names on a connection.
-pub(super) async fn look(
-    connection: &mut SqliteConnection,
-    shared: &Shared,
-    names: &[&LockName],
-    now: Now,
-) -> Result<Vec<(LockName, Result<LockRow>)>, Failed> {
-    let names: Vec<_> = names.iter().map(|name| name.as_str()).collect();
-    shared.tally.count("look");
-    let rows = sqlx::query(shared.statements.look.text())
-        .bind(json(&names))
-        .fetch_all(connection)
-        .await
-        .map_err(|error| Failed::sqlite(error, Access::Read))?;
-    rows.iter()
-        .map(|row| rows::lock(row, shared, now).map_err(Failed::corrupt))
-        .collect()
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use distlock_core::{Health, Verdict};
 use sqlx::{Row as _, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
 
-use super::{boot, context::Shared, shape};
+use super::{boot, context::Shared, schema};
 use crate::doctor;
 
 /// Less free space than this will soon be too little.
@@ -66,7 +66,7 @@ pub(crate) async fn examine(
     }
 
     shared.tally.count("doctor");
-    let differences = shape::compare(connection, shared).await?;
+    let differences = schema::compare(connection, shared).await?;
     doctor::tables(&mut health, &differences);
 
     file(&mut health, shared);

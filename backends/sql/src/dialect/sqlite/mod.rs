@@ -1,22 +1,26 @@
 //! SQLite: one file, processes of one host.
 
-mod batches;
 mod boot;
+mod busy_retry;
+mod connect;
+mod connection;
 mod context;
 mod dialect;
 mod doctor;
 mod errors;
 pub mod fence;
 mod file;
-mod group;
-mod link;
+mod lookup;
+mod migrate;
 mod open;
 mod options;
-mod reader;
+mod parameters;
+mod read_connection;
 mod rows;
-mod shape;
+mod schema;
 mod statements;
 mod tables;
+mod wait_groups;
 mod write;
 
 pub use self::{open::Sqlite, options::SqliteConfig};

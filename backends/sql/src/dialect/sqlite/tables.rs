@@ -4,10 +4,10 @@ use distlock_core::{Error, Result};
 use sqlx::SqliteConnection;
 
 use super::{
+    connect::{SetUp, connect, query, query_optional, run},
     context::Shared,
     file::{self, FileId},
-    link::{Open, SetUp, connect, query, query_optional, run},
-    shape,
+    schema,
 };
 use crate::{
     config::quoted,
@@ -28,7 +28,7 @@ enum Found {
 
 /// Which version the tables have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Present {
+pub(super) enum Present {
     /// 0 when there are none.
     Version(i64),
     /// They do not say: somebody has emptied the table that does.
@@ -69,30 +69,6 @@ pub(super) async fn ready(
     Ok(epoch)
 }
 
-/// Brings the tables up to date and says from which version it went.
-pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
-    let present = match FileId::of(&shared.path) {
-        Ok(Some(_)) => present(shared).await?,
-        _ => Present::Version(version(shared).await?),
-    };
-    let version = match present {
-        Present::Version(version) => version,
-        // Each step makes what is not there, and names a new history.
-        Present::Emptied => 0,
-    };
-    if present == Present::Version(0) {
-        let _created = Open::new(shared).await?;
-    } else if version < LATEST {
-        let mut connection = connect(shared).await.map_err(SetUp::into_error)?;
-        let upgraded = async {
-            upgrade(&mut connection, shared).await?;
-            check(&mut connection, shared, LATEST).await
-        };
-        upgraded.await.map_err(SetUp::into_error)?;
-    }
-    Ok(version)
-}
-
 /// The version of the tables; 0 when there are none. Changes nothing.
 pub(super) async fn version(shared: &Shared) -> Result<i64> {
     match FileId::of(&shared.path) {
@@ -107,7 +83,7 @@ pub(super) async fn version(shared: &Shared) -> Result<i64> {
 }
 
 /// The version of the tables of a file that is there.
-async fn present(shared: &Shared) -> Result<Present> {
+pub(super) async fn present(shared: &Shared) -> Result<Present> {
     let read = async {
         let mut connection = connect(shared).await?;
         let present = present_version(&mut connection, shared).await?;
@@ -155,7 +131,7 @@ async fn meta(
 }
 
 /// Whether tables of this version are what this program works with, and what the promises rest on.
-async fn check(
+pub(super) async fn check(
     connection: &mut SqliteConnection,
     shared: &Shared,
     version: i64,
@@ -164,7 +140,7 @@ async fn check(
         return Err(file::wrong(&shared.path, problem).into());
     }
     shared.tally.count("open");
-    let compared = shape::compare(connection, shared).await;
+    let compared = schema::compare(connection, shared).await;
     let differences = compared.map_err(|error| SetUp::of(error, shared))?;
     if differences.is_empty() {
         return Ok(());

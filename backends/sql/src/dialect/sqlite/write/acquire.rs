@@ -6,13 +6,13 @@ use distlock_core::{
     AcquireRequest, Attempt, Error, ErrorKind, FencingToken, Grant, Lease, Moment, Result,
 };
 
-use super::{Batch, each, unknown};
+use super::batch::{Batch, each, unknown};
 use crate::{
     dialect::{
         LockRow,
         sqlite::{
-            batches::{self, Ids, json},
-            link::Patience,
+            busy_retry::Patience,
+            parameters::{self, Ids, json},
         },
     },
     error::Failed,
@@ -109,7 +109,7 @@ impl Batch<'_> {
                 let names: Vec<_> = requests.iter().map(|it| it.name.as_str()).collect();
                 (&statements.take_alike, json(&names))
             };
-            let (_, ttl, holder, meta) = batches::request(first);
+            let (_, ttl, holder, meta) = parameters::request(first);
             let (holder, meta) = (holder.to_owned(), meta.map(str::to_owned));
             return self
                 .changes(Kind::Acquire, sql, |query| {
@@ -122,7 +122,7 @@ impl Batch<'_> {
                 })
                 .await;
         }
-        let rows: Vec<_> = requests.iter().map(|it| batches::request(it)).collect();
+        let rows: Vec<_> = requests.iter().map(|it| parameters::request(it)).collect();
         let owners = Ids::of(requests.iter().map(|request| &request.owner));
         self.changes(Kind::Acquire, &statements.take, |query| {
             query.bind_first(json(&rows), owners).bind(mark)
@@ -138,7 +138,7 @@ impl Batch<'_> {
         if requests.is_empty() {
             return Ok(HashMap::new());
         }
-        let rows: Vec<_> = requests.iter().map(|it| batches::request(it)).collect();
+        let rows: Vec<_> = requests.iter().map(|it| parameters::request(it)).collect();
         let owners = Ids::of(requests.iter().map(|request| &request.owner));
         let mark = self.shared.group.mark();
         let mut patience = Patience::new(self.shared);

@@ -4,9 +4,12 @@ use distlock_core::{AcquireRequest, Lease, batch::Reply};
 use futures_util::TryStreamExt as _;
 use sqlx::{Either, Executor as _};
 
-use super::{Answers, Batch, Common, acquire::alike, each};
+use super::{
+    acquire::alike,
+    batch::{Answers, Batch, Common, each},
+};
 use crate::{
-    dialect::sqlite::batches::{self, Ids, json},
+    dialect::sqlite::parameters::{self, Ids, json},
     error::{Access, Failed},
     op::{Kind, Op},
 };
@@ -61,7 +64,7 @@ impl Batch<'_> {
         let statements = &shared.statements;
         let (sql, rows, ttl, holder, meta) = if alike(requests) {
             let names: Vec<_> = requests.iter().map(|it| it.name.as_str()).collect();
-            let (_, ttl, holder, meta) = batches::request(requests[0]);
+            let (_, ttl, holder, meta) = parameters::request(requests[0]);
             let (holder, meta) = (Some(holder.to_owned()), meta.map(str::to_owned));
             (
                 &statements.take_and_free_alike,
@@ -71,7 +74,7 @@ impl Batch<'_> {
                 meta,
             )
         } else {
-            let rows: Vec<_> = requests.iter().map(|it| batches::request(it)).collect();
+            let rows: Vec<_> = requests.iter().map(|it| parameters::request(it)).collect();
             (&statements.take_and_free, json(&rows), 0, None, None)
         };
         let names: Vec<_> = leases.iter().map(|lease| lease.name.as_str()).collect();
@@ -87,7 +90,7 @@ impl Batch<'_> {
         .bind(meta)
         .bind(json(&names))
         .bind(Ids::of(leases.iter().map(|lease| &lease.owner)))
-        .bind(batches::tokens(leases.iter().map(|lease| lease.token)));
+        .bind(parameters::tokens(leases.iter().map(|lease| lease.token)));
         let mut ended = Vec::with_capacity(4);
         let outcome = {
             let mut steps = self.open.connection.fetch_many(query);

@@ -2,9 +2,9 @@
 
 use distlock_core::{Deleted, Version, Written, batch::Reply};
 
-use super::{Answers, Batch};
+use super::batch::{Answers, Batch};
 use crate::{
-    dialect::sqlite::batches::{Values, json},
+    dialect::sqlite::parameters::{Values, json},
     op::{Answer, Kind, Op},
 };
 

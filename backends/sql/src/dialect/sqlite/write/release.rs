@@ -6,13 +6,13 @@ use distlock_core::{
     Error, ErrorKind, Forced, Lease, LockName, ReleaseOutcome, Result, batch::Reply,
 };
 
-use super::{Answers, Batch, Looks, names, unknown};
+use super::batch::{Answers, Batch, Looks, names, unknown};
 use crate::{
     dialect::{
         LockRow,
         sqlite::{
-            batches::{self, Ids, json},
-            link::Patience,
+            busy_retry::Patience,
+            parameters::{self, Ids, json},
             rows,
         },
     },
@@ -85,7 +85,7 @@ impl Batch<'_> {
         if let [lease] = leases {
             let name = lease.name.as_str().to_owned();
             let owner = lease.owner.as_uuid().into_bytes().to_vec();
-            let token = batches::token(lease.token).map(u64::cast_signed);
+            let token = parameters::token(lease.token).map(u64::cast_signed);
             return self
                 .changes(Kind::Release, &self.shared.statements.free_one, |query| {
                     query.bind_first(name, owner).bind(mark).bind(token)
@@ -94,7 +94,7 @@ impl Batch<'_> {
         }
         let names: Vec<_> = leases.iter().map(|lease| lease.name.as_str()).collect();
         let owners = Ids::of(leases.iter().map(|lease| &lease.owner));
-        let tokens = batches::tokens(leases.iter().map(|lease| lease.token));
+        let tokens = parameters::tokens(leases.iter().map(|lease| lease.token));
         self.changes(Kind::Release, &self.shared.statements.free, |query| {
             query
                 .bind_first(json(&names), owners)
@@ -168,7 +168,7 @@ impl Batch<'_> {
 fn lease_rows(leases: &[&Lease]) -> (String, Vec<u8>) {
     let rows: Vec<_> = leases
         .iter()
-        .map(|lease| (lease.name.as_str(), batches::token(lease.token)))
+        .map(|lease| (lease.name.as_str(), parameters::token(lease.token)))
         .collect();
     (
         json(&rows),

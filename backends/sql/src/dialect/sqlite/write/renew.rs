@@ -5,10 +5,10 @@ use distlock_core::{
 };
 use uuid::Uuid;
 
-use super::{Answers, Batch, Looks, names};
+use super::batch::{Answers, Batch, Looks, names};
 use crate::{
     dialect::{
-        sqlite::batches::{self, Ids, json},
+        sqlite::parameters::{self, Ids, json},
         why_lost,
     },
     op::{Answer, Kind, Op},
@@ -35,7 +35,7 @@ impl Batch<'_> {
                 (
                     lease.name.as_str(),
                     renewal.ttl.as_millis() * 1000,
-                    batches::token(lease.token),
+                    parameters::token(lease.token),
                     step(renewal.ticket).0,
                 )
             })
@@ -77,8 +77,8 @@ impl Batch<'_> {
         let rows: Vec<_> = pairs
             .iter()
             .map(|(lease, next)| {
-                let (name, ttl, holder, meta) = batches::request(next);
-                (name, ttl, holder, meta, batches::token(lease.token))
+                let (name, ttl, holder, meta) = parameters::request(next);
+                (name, ttl, holder, meta, parameters::token(lease.token))
             })
             .collect();
         let owners = Ids::of(pairs.iter().map(|(lease, _)| &lease.owner));

@@ -11,15 +11,6 @@ use crate::{
     shape::{Difference, Found, STORAGE, Table, UNTOUCHED, WRITES, differences},
 };
 
-/// Our tables, the statement of each, and its triggers: each of them can change rows or leave them
-/// out, also one `AFTER`, which may write to its own table.
-pub(super) const PARTS: &str = "
-SELECT o.name, coalesce(o.sql, ''),
-       coalesce((SELECT group_concat('the trigger ' || t.name, ' and ') FROM sqlite_master t
-                  WHERE t.type = 'trigger' AND t.tbl_name = o.name), 'none')
-  FROM sqlite_master o
- WHERE o.name IN ('distributed_lock', 'distributed_record', 'distributed_meta')";
-
 /// What is otherwise than it must be.
 pub(crate) async fn compare(
     connection: &mut SqliteConnection,

@@ -11,7 +11,7 @@ use std::{
 use distlock_core::Clock;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::link::Link;
+use super::connection::Link;
 
 /// How long one read waits for the one before it. Most take microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);

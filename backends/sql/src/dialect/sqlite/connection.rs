@@ -1,20 +1,17 @@
 //! One connection, opened when it is first needed, and again when the file was replaced or the connection broke.
 
-use std::{path::Path, sync::atomic::Ordering, time::Duration};
+use std::{sync::atomic::Ordering, time::Duration};
 
-use distlock_core::{Epoch, Error, ErrorKind, Moment, Result, path_excerpt, threads};
-use sqlx::{
-    ConnectOptions as _, Connection as _, SqliteConnection,
-    sqlite::{SqliteConnectOptions, SqliteSynchronous},
-};
+use distlock_core::{Epoch, Error, ErrorKind, Result, threads};
+use sqlx::{Connection as _, SqliteConnection};
 
 use super::{
+    connect::{SetUp, connect, query, run},
     context::Shared,
-    errors::sqlite_code,
     file::{self, FileId},
     tables,
 };
-use crate::error::{Access, Failed};
+use crate::error::Failed;
 
 /// How long opening waits for other processes that set the file up at the same moment.
 const SETTING_UP: Duration = Duration::from_secs(5);
@@ -26,9 +23,6 @@ const BRIEFLY: &str = "PRAGMA busy_timeout = 1";
 /// Where the file logs ahead, a commit then waits for no disk. A crash of the host may undo the last
 /// ones, and damages nothing.
 const UNSYNCED: &str = "PRAGMA synchronous = NORMAL";
-
-/// `SQLITE_BUSY`
-const BUSY: i32 = 5;
 
 #[derive(Debug, Default)]
 pub(super) struct Link {
@@ -55,30 +49,6 @@ pub(super) struct Open {
     /// Whether waiting for others who write is left to [`Patience`].
     pub(super) waits_briefly: bool,
     file: FileId,
-}
-
-/// How often a statement that was refused because others write is sent again: until `busy_timeout` is over. Each time SQLite
-/// has slept for a millisecond, whatever the injected clock says.
-#[derive(Debug)]
-pub(super) struct Patience {
-    until: Moment,
-    times: u128,
-}
-
-impl Patience {
-    pub(super) fn new(shared: &Shared) -> Self {
-        let timeout = shared.config.busy_timeout;
-        Self {
-            until: shared.clock.now() + timeout,
-            times: timeout.as_millis(),
-        }
-    }
-
-    /// Whether to send it again, which is allowed where nothing has happened.
-    pub(super) fn asks_again(&mut self, shared: &Shared) -> bool {
-        self.times = self.times.saturating_sub(1);
-        self.times > 0 && shared.clock.now() < self.until
-    }
 }
 
 impl Link {
@@ -233,107 +203,4 @@ impl Open {
         }
         Ok(())
     }
-}
-
-/// Opens a connection with the settings that the promises rest on.
-pub(super) async fn connect(shared: &Shared) -> Result<SqliteConnection, SetUp> {
-    SqliteConnectOptions::new()
-        .filename(&shared.path)
-        .create_if_missing(false)
-        .busy_timeout(shared.config.busy_timeout)
-        .synchronous(SqliteSynchronous::Full)
-        .foreign_keys(false)
-        .pragma("trusted_schema", "OFF")
-        .pragma("temp_store", "MEMORY")
-        // In pages. Until the log is written over from its start for the first time, every commit makes the file longer,
-        // which a file system syncs more slowly than a write in place; with the standard 1000 that lasts for long.
-        .pragma("wal_autocheckpoint", "256")
-        // A batch's answers must fit: SQLite's thread would otherwise wait for the reader inside its transaction.
-        .row_buffer_size(4096)
-        .thread_name(|id| format!("distlock-sql-{id}"))
-        // Its only use would be to warn of statements that waited for another process.
-        .disable_statement_logging()
-        .connect()
-        .await
-        .map_err(|error| SetUp::of(error, shared))
-}
-
-pub(super) async fn run(
-    connection: &mut SqliteConnection,
-    shared: &Shared,
-    script: impl sqlx::SqlSafeStr,
-) -> Result<(), SetUp> {
-    shared.tally.count("open");
-    sqlx::raw_sql(script)
-        .execute(connection)
-        .await
-        .map(drop)
-        .map_err(|error| SetUp::of(error, shared))
-}
-
-/// Reads one row.
-pub(super) async fn query<T>(
-    connection: &mut SqliteConnection,
-    shared: &Shared,
-    sql: impl sqlx::SqlSafeStr,
-) -> Result<T, SetUp>
-where
-    T: for<'r> sqlx::FromRow<'r, sqlx::sqlite::SqliteRow> + Send + Unpin,
-{
-    let row = query_optional(connection, shared, sql).await?;
-    row.ok_or_else(|| SetUp::of(sqlx::Error::RowNotFound, shared))
-}
-
-/// Reads one row, or none.
-pub(super) async fn query_optional<T>(
-    connection: &mut SqliteConnection,
-    shared: &Shared,
-    sql: impl sqlx::SqlSafeStr,
-) -> Result<Option<T>, SetUp>
-where
-    T: for<'r> sqlx::FromRow<'r, sqlx::sqlite::SqliteRow> + Send + Unpin,
-{
-    shared.tally.count("open");
-    let rows = sqlx::query(sql)
-        .fetch_all(connection)
-        .await
-        .map_err(|error| SetUp::of(error, shared))?;
-    let row = rows.first().map(T::from_row).transpose();
-    row.map_err(|error| SetUp::of(error, shared))
-}
-
-/// Why setting up did not work.
-pub(super) enum SetUp {
-    /// Another process is setting up or writing: worth another try.
-    Busy(Failed),
-    Wrong(Error),
-}
-
-impl SetUp {
-    pub(super) fn of(error: sqlx::Error, shared: &Shared) -> Self {
-        let code = sqlite_code(&error);
-        let failed = Failed::sqlite(error, Access::Read);
-        if code.is_some_and(|code| code & 0xff == BUSY) {
-            return Self::Busy(failed);
-        }
-        Self::Wrong(named(failed.into_error(), &shared.path))
-    }
-
-    pub(super) fn into_error(self) -> Error {
-        match self {
-            Self::Busy(failed) => failed.into_error(),
-            Self::Wrong(error) => error,
-        }
-    }
-}
-
-impl From<Error> for SetUp {
-    fn from(error: Error) -> Self {
-        Self::Wrong(error)
-    }
-}
-
-/// Says which file it is about.
-fn named(error: Error, path: &Path) -> Error {
-    Error::new(error.kind(), path_excerpt(path)).caused_by(error)
 }

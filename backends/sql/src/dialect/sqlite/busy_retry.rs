@@ -1,0 +1,29 @@
+//! How long a statement is sent again while others write.
+
+use distlock_core::Moment;
+
+use super::context::Shared;
+
+/// How often a statement that was refused because others write is sent again: until `busy_timeout` is over. Each time SQLite
+/// has slept for a millisecond, whatever the injected clock says.
+#[derive(Debug)]
+pub(super) struct Patience {
+    until: Moment,
+    times: u128,
+}
+
+impl Patience {
+    pub(super) fn new(shared: &Shared) -> Self {
+        let timeout = shared.config.busy_timeout;
+        Self {
+            until: shared.clock.now() + timeout,
+            times: timeout.as_millis(),
+        }
+    }
+
+    /// Whether to send it again, which is allowed where nothing has happened.
+    pub(super) fn asks_again(&mut self, shared: &Shared) -> bool {
+        self.times = self.times.saturating_sub(1);
+        self.times > 0 && shared.clock.now() < self.until
+    }
+}

@@ -1,0 +1,33 @@
+//! Statements about the tables themselves.
+
+/// The version counts the table that version 2 adds, which leaves `schema_version` alone.
+pub(super) const META: &str = "
+SELECT schema_version + (schema_version = 1
+       AND EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'distributed_line')), epoch
+  FROM distributed_meta WHERE id = 1";
+
+/// How many tables and other objects the file holds, and how many of ours.
+pub(super) const OBJECTS: &str = "
+SELECT count(*),
+       coalesce(sum(name IN ('distributed_lock', 'distributed_record', 'distributed_meta')), 0)
+  FROM sqlite_master";
+
+/// Locks held, free, stale; the longest time since one went stale; records and tombstones.
+pub(super) const STOCKTAKING: &str = "
+SELECT count(*) FILTER (WHERE holder_id IS NOT NULL AND boot_id = ?3 AND expires_at > ?4),
+       count(*) FILTER (WHERE holder_id IS NULL),
+       count(*) FILTER (WHERE holder_id IS NOT NULL AND NOT (boot_id = ?3 AND expires_at > ?4)),
+       max(CASE WHEN holder_id IS NOT NULL AND NOT (boot_id = ?3 AND expires_at > ?4)
+           THEN iif(boot_id = ?3, ?4 - expires_at, ?4) END),
+       (SELECT count(*) FROM distributed_record WHERE deleted = 0),
+       (SELECT count(*) FROM distributed_record WHERE deleted = 1)
+  FROM distributed_lock";
+
+/// Our tables, the statement of each, and its triggers: each of them can change rows or leave them
+/// out, also one `AFTER`, which may write to its own table.
+pub(super) const PARTS: &str = "
+SELECT o.name, coalesce(o.sql, ''),
+       coalesce((SELECT group_concat('the trigger ' || t.name, ' and ') FROM sqlite_master t
+                  WHERE t.type = 'trigger' AND t.tbl_name = o.name), 'none')
+  FROM sqlite_master o
+ WHERE o.name IN ('distributed_lock', 'distributed_record', 'distributed_meta')";

@@ -1,0 +1,43 @@
+//! Statements that read rows, or mark them as wanted.
+
+/// `?1` names.
+pub(super) const LOOK: &str = "
+SELECT lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta, wanted_by, wanted_until
+  FROM distributed_lock
+ WHERE lock_name IN (SELECT value FROM json_each(?1))";
+
+/// `?1` names; `?2` this process; `?3` until when; `?4` until when a mark stands that is renewed. Where another process's
+/// stands for longer, it becomes the mark of several, 0.
+pub(super) const WANT: &str = "
+UPDATE distributed_lock SET wanted_by = CASE WHEN wanted_until > ?4 THEN 0 ELSE ?2 END, wanted_until = ?3
+ WHERE lock_name IN (SELECT value FROM json_each(?1))
+   AND holder_id IS NOT NULL
+   AND (wanted_by NOT IN (?2, 0) OR wanted_until <= ?4)";
+
+/// `?1` from, `?2` but not this one, `?5` below (null = no bound: every blob is above every text), `?6` how many.
+pub(super) const LIST: &str = "
+SELECT lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta, wanted_by, wanted_until
+  FROM distributed_lock
+ WHERE lock_name >= ?1
+   AND lock_name < coalesce(?5, x'')
+   AND lock_name IS NOT ?2
+   AND holder_id IS NOT NULL AND boot_id = ?3 AND expires_at > ?4
+ ORDER BY lock_name
+ LIMIT ?6";
+
+/// `?1` keys.
+pub(super) const GET: &str = "
+SELECT record_key, version, value, boot_id, written_at
+  FROM distributed_record
+ WHERE record_key IN (SELECT value FROM json_each(?1)) AND deleted = 0";
+
+/// As [`LIST`]: `?1` from, `?2` but not this one, `?3` below, `?4` how many.
+pub(super) const SCAN: &str = "
+SELECT record_key, version, value, boot_id, written_at
+  FROM distributed_record
+ WHERE record_key >= ?1
+   AND record_key < coalesce(?3, x'')
+   AND record_key IS NOT ?2
+   AND deleted = 0
+ ORDER BY record_key
+ LIMIT ?4";
