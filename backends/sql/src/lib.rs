@@ -47,7 +47,11 @@
 //! servers, through rustls. None by default.
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres")),
-    allow(dead_code, reason = "each dialect uses some of what they share")
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "each dialect uses some of what they share"
+    )
 )]
 
 mod config;
@@ -57,6 +61,7 @@ mod doctor;
 mod driver;
 mod error;
 pub mod fence;
+mod handle;
 mod helper;
 mod lock;
 mod migrate;

@@ -12,6 +12,7 @@ use distlock_core::{
 use crate::{
     dialect::{Dialect, LockRow},
     doctor,
+    handle::reopen_store,
     op::{Answer, Op},
     store::Store,
     wait::SqlContender,
@@ -67,7 +68,7 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
         let dialect = self.open()?.dialect().reopen().await;
         let dialect = dialect.map_err(|error| error.on(D::NAME).during("reopen"))?;
-        Ok(Arc::new(Self::new(Store::reopened(dialect))))
+        Ok(Arc::new(Self::new(reopen_store(dialect))))
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {

@@ -73,7 +73,7 @@ pub(crate) fn too_late(version: i64) -> Option<String> {
 }
 
 /// Every dialect has the same steps, with the same numbers and names; only their texts differ.
-const fn steps(locks: &'static str, line: &'static str) -> [Migration; 2] {
+pub(crate) const fn steps(locks: &'static str, line: &'static str) -> [Migration; 2] {
     [
         Migration {
             version: 1,
@@ -88,45 +88,9 @@ const fn steps(locks: &'static str, line: &'static str) -> [Migration; 2] {
     ]
 }
 
-/// For SQLite, in order.
-#[cfg(feature = "sqlite")]
-pub(crate) const SQLITE: [Migration; 2] = steps(
-    include_str!("../../../migrations/sqlite/0001_locks_and_records.sql"),
-    include_str!("../../../migrations/sqlite/0002_line.sql"),
-);
-
-/// For MySQL and MariaDB, in order.
-#[cfg(feature = "mysql")]
-pub(crate) const MYSQL: [Migration; 2] = steps(
-    include_str!("../../../migrations/mysql/0001_locks_and_records.sql"),
-    include_str!("../../../migrations/mysql/0002_line.sql"),
-);
-
-/// For Postgres, in order.
-#[cfg(feature = "postgres")]
-pub(crate) const POSTGRES: [Migration; 2] = steps(
-    include_str!("../../../migrations/postgres/0001_locks_and_records.sql"),
-    include_str!("../../../migrations/postgres/0002_line.sql"),
-);
-
 /// The version that `distlock migrate` brings tables to.
 pub(crate) const LATEST: i64 = 2;
 
 /// The oldest version that this program works with. Version 2 only adds a table: without it waiting
 /// costs more, and programs that know only version 1 work beside it.
 pub(crate) const REQUIRED: i64 = 1;
-
-#[cfg(all(test, feature = "sqlite"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_numbered_without_gaps() {
-        for (number, migration) in (1..).zip(&SQLITE) {
-            assert_eq!(migration.version, number);
-        }
-        assert_eq!(i64::try_from(SQLITE.len()).unwrap(), LATEST);
-        assert_eq!(TablesStatus::at(0, &SQLITE).migrations.len(), SQLITE.len());
-        assert!(TablesStatus::at(LATEST, &SQLITE).migrations.is_empty());
-    }
-}

@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use distlock_core::{DistLock, Records, Result};
 
-use crate::{dialect::Dialect, lock::SqlLock, reaper, records::SqlRecords, store::Store};
+use crate::{
+    dialect::Dialect, handle::open_store, lock::SqlLock, reaper, records::SqlRecords, store::Store,
+};
 
 /// The locks and records of one store.
 #[derive(Debug)]
@@ -27,7 +29,7 @@ impl<D: Dialect> Clone for Opened<D> {
 impl<D: Dialect> Opened<D> {
     /// `dialect` is what came of connecting.
     pub(crate) fn new(dialect: Result<D>) -> Result<Self> {
-        let store = Store::opened(during::<D, _>("open", dialect)?);
+        let store = open_store(during::<D, _>("open", dialect)?);
         Ok(Self {
             lock: Arc::new(SqlLock::new(Arc::clone(&store))),
             records: Arc::new(SqlRecords::new(Arc::clone(&store))),

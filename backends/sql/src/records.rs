@@ -9,6 +9,7 @@ use distlock_core::{
 
 use crate::{
     dialect::Dialect,
+    handle::reopen_store,
     op::{Answer, Op},
     store::Store,
 };
@@ -45,7 +46,7 @@ impl<D: Dialect> Records for SqlRecords<D> {
     async fn reopen(&self) -> Result<Arc<dyn Records>> {
         let dialect = self.open()?.dialect().reopen().await;
         let dialect = dialect.map_err(|error| error.on(D::NAME).during("reopen"))?;
-        Ok(Arc::new(Self::new(Store::reopened(dialect))))
+        Ok(Arc::new(Self::new(reopen_store(dialect))))
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {

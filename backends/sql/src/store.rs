@@ -6,7 +6,6 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use distlock_core::{
@@ -19,7 +18,6 @@ use crate::{
     dialect::{Dialect, Place},
     helper::Helper,
     op::{Answer, Kind, Op},
-    reaper, wait,
 };
 
 /// What a handle's locks and records share. Connections close with the last of them.
@@ -44,21 +42,10 @@ pub(crate) struct Store<D: Dialect> {
 pub(crate) struct Writer<D>(D);
 
 impl<D: Dialect> Store<D> {
-    /// The first handle, for locks and for records.
-    pub(crate) fn opened(dialect: D) -> Arc<Self> {
-        Self::new(dialect, 2, reaper::first_pause())
-    }
-
-    /// One more, for locks or for records. It reaps as well: the runtime that the first was opened on may end before it does.
-    pub(crate) fn reopened(dialect: D) -> Arc<Self> {
-        let pause = reaper::pause(&dialect);
-        Self::new(dialect, 1, pause)
-    }
-
-    /// A handle with `parts` that are closed one by one, whose reaper pauses first.
-    fn new(dialect: D, parts: usize, pause: Duration) -> Arc<Self> {
+    /// A handle with `parts` that are closed one by one.
+    pub(crate) fn new(dialect: D, parts: usize) -> Arc<Self> {
         let limits = dialect.limits();
-        let store = Arc::new(Self {
+        Arc::new(Self {
             batcher: Batcher::new(Writer(dialect), limits),
             asleep: AtomicUsize::new(0),
             poller: Helper::default(),
@@ -67,10 +54,7 @@ impl<D: Dialect> Store<D> {
             leaves: tokio::sync::Mutex::default(),
             parts: AtomicUsize::new(parts),
             helpers: Mutex::default(),
-        });
-        let task = reaper::reap_now_and_then(Arc::downgrade(&store), pause);
-        store.keep(tokio::spawn(task).abort_handle());
-        store
+        })
     }
 
     pub(crate) fn dialect(&self) -> &D {
@@ -88,22 +72,6 @@ impl<D: Dialect> Store<D> {
                 None => error,
             }
         })
-    }
-
-    /// Sees to it that somebody polls for those who wait with this handle.
-    pub(crate) fn poll(self: &Arc<Self>) {
-        if let Some(turn) = self.poller.take(self.dialect().clock().now()) {
-            let task = wait::poll(Arc::clone(self), turn);
-            self.keep(tokio::spawn(task).abort_handle());
-        }
-    }
-
-    /// Sees to it that somebody hears what the store tells.
-    pub(crate) fn listen(self: &Arc<Self>) {
-        if let Some(turn) = self.listener.take(self.dialect().clock().now()) {
-            let task = wait::listen(Arc::downgrade(self), turn);
-            self.keep(tokio::spawn(task).abort_handle());
-        }
     }
 
     /// Gives a place in a line up, together with those that others give up meanwhile. What the store
@@ -135,7 +103,7 @@ impl<D: Dialect> Store<D> {
         self.dialect().close().await;
     }
 
-    fn keep(&self, helper: AbortHandle) {
+    pub(crate) fn keep(&self, helper: AbortHandle) {
         let mut helpers = self.helpers.lock().unwrap_or_else(PoisonError::into_inner);
         helpers.retain(|helper| !helper.is_finished());
         helpers.push(helper);

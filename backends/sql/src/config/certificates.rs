@@ -1,17 +1,22 @@
 //! The files of TLS, looked at when the store is opened, so that a wrong file is a wrong
 //! configuration and not a failed connection.
 
+use std::path::Path;
+
 use distlock_core::{Result, TlsFile};
 
-use super::ServerConfig;
-
-/// Whether each file can be read and holds what its option is for.
-pub(super) fn check(config: &ServerConfig) -> Result<()> {
-    let [ca, cert, key] = config.product.ssl_files();
-    if let Some(path) = &config.ssl_ca {
+/// Whether each file can be read and holds what its option is for. `options` names the options of
+/// the authorities, the certificate and its key.
+pub(super) fn check(
+    options: [&str; 3],
+    authorities: Option<&Path>,
+    client: Option<(&Path, &Path)>,
+) -> Result<()> {
+    let [ca, cert, key] = options;
+    if let Some(path) = authorities {
         TlsFile::new(ca, path).authorities(true)?;
     }
-    if let Some((certificate, secret)) = &config.ssl_client {
+    if let Some((certificate, secret)) = client {
         TlsFile::new(cert, certificate).identity(TlsFile::new(key, secret))?;
     }
     Ok(())

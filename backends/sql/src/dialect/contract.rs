@@ -3,11 +3,11 @@
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use distlock_core::{
-    Capabilities, Clock, Entry, Epoch, Health, HolderInfo, Lease, LockName, LossReason, OwnerId,
-    RecordKey, Result,
+    Capabilities, Clock, Entry, Epoch, Health, LockName, RecordKey, Result,
     batch::{Failure, Limits, Reply},
 };
 
+use super::{lock_row::LockRow, queue_entry::Place};
 use crate::{
     op::{Answer, Kind, Op},
     tally::Tally,
@@ -125,60 +125,6 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     fn close(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// The place of one contender in the line of those who wait for a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) name: LockName,
-    /// Random, so that a late request about an earlier place does not touch a later one.
-    pub(crate) waiter: i64,
-}
-
-/// What a force-release leaves in the `meta` of the row that it frees. That column of a free row is
-/// otherwise null (or, after a change by hand, what the last holder had), and the next grant
-/// overwrites it. Versions that do not know the trace never read it.
-pub(crate) const FORCED: &str = "force-released";
-
-/// A row of the lock table, as of now.
-#[derive(Clone, Debug)]
-pub(crate) struct LockRow {
-    /// Who stands in it, also when the lease is over.
-    pub(crate) owner: Option<OwnerId>,
-    /// Whom it holds back now.
-    pub(crate) held: Option<HolderInfo>,
-    pub(crate) last_token: distlock_core::FencingToken,
-    /// Whether the lease of that token was ended by force, and nobody was granted the lock since.
-    pub(crate) forced: bool,
-    /// When the lease ends, or when it was freed, as the row says it; `None` when that was before this boot.
-    pub(crate) until: Option<i64>,
-    /// How long a mark still stands that tells of this process when it waits: its own, or that of several.
-    pub(crate) wanted_for: Duration,
-}
-
-impl LockRow {
-    /// When it becomes free unless it is renewed; zero when it is free.
-    pub(crate) fn free_in(&self) -> Duration {
-        match &self.held {
-            Some(holder) => holder.expires_in.unwrap_or(Duration::MAX),
-            None => Duration::ZERO,
-        }
-    }
-}
-
-/// Why a lease that its row does not confirm is lost.
-pub(crate) fn why_lost(lease: &Lease, row: Option<&LockRow>, history_changed: bool) -> LossReason {
-    match row {
-        None if history_changed => LossReason::HistoryChanged,
-        None => LossReason::Removed,
-        Some(row) => match row.owner {
-            None if row.forced && lease.token == Some(row.last_token) => LossReason::ForceReleased,
-            None => LossReason::Removed,
-            Some(owner) if owner == lease.owner && row.held.is_none() => LossReason::Expired,
-            // Also our own identity under another token, or with a ticket that was redeemed already.
-            Some(_) => LossReason::TakenOver,
-        },
-    }
-}
-
 /// A table whose idle rows are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reaped {
@@ -192,47 +138,4 @@ pub(crate) struct ReapedPage {
     pub(crate) removed: u64,
     /// Where the next page starts; `None` at the end of the table.
     pub(crate) next: Option<String>,
-}
-
-/// The smallest text that is above every text that starts with `prefix`; `None` when there is none.
-pub(crate) fn above_prefix(prefix: &str) -> Option<String> {
-    let mut chars: Vec<char> = prefix.chars().collect();
-    while let Some(last) = chars.pop() {
-        let next = match last {
-            // The next code point would be a surrogate.
-            '\u{d7ff}' => Some('\u{e000}'),
-            last => char::from_u32(u32::from(last) + 1),
-        };
-        if let Some(next) = next {
-            chars.push(next);
-            return Some(chars.into_iter().collect());
-        }
-    }
-    None
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn a_prefix_bounds_exactly_its_texts(prefix in any::<String>(), text in any::<String>(), tail in any::<String>()) {
-            let above = above_prefix(&prefix);
-            let within = |text: &str| text >= prefix.as_str() && above.as_deref().is_none_or(|above| text < above);
-            let longer = format!("{prefix}{tail}");
-            prop_assert!(within(&longer));
-            prop_assert_eq!(within(&text), text.starts_with(&prefix));
-        }
-    }
-
-    #[test]
-    fn the_last_code_points_are_carried() {
-        assert_eq!(above_prefix("a\u{10ffff}").as_deref(), Some("b"));
-        assert_eq!(above_prefix("\u{d7ff}").as_deref(), Some("\u{e000}"));
-        assert_eq!(above_prefix("\u{10ffff}"), None);
-        assert_eq!(above_prefix(""), None);
-    }
 }

@@ -1,13 +1,29 @@
 //! What differs between databases, behind one private trait.
 
 mod contract;
+mod lock_row;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+mod prefix;
+mod queue_entry;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
-pub(crate) use self::contract::{
-    Dialect, FORCED, LockRow, Place, Reaped, ReapedPage, above_prefix, why_lost,
+// A configuration can name either server, so that its options are there with either feature.
+#[cfg(all(feature = "postgres", not(feature = "mysql")))]
+pub(crate) mod mysql {
+    pub(crate) mod options;
+}
+#[cfg(all(feature = "mysql", not(feature = "postgres")))]
+pub(crate) mod postgres {
+    pub(crate) mod options;
+}
+
+pub(crate) use self::{
+    contract::{Dialect, Reaped, ReapedPage},
+    lock_row::{FORCED, LockRow, why_lost},
+    prefix::above_prefix,
+    queue_entry::Place,
 };

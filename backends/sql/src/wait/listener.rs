@@ -1,17 +1,28 @@
 //! One listener per process and handle, where the store tells of releases.
 
-use std::{sync::Weak, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use distlock_core::Sleep;
 
-use super::group::AFTER_FAILURE;
+use super::waiting::AFTER_FAILURE;
 use crate::{dialect::Dialect, store::Store};
 
 /// How often a listener says that it is there.
 const STILL_LISTENING: Duration = Duration::from_secs(5);
 
+/// Sees to it that somebody hears what the store tells.
+pub(super) fn ensure_listening<D: Dialect>(store: &Arc<Store<D>>) {
+    if let Some(turn) = store.listener.take(store.dialect().clock().now()) {
+        let task = listen(Arc::downgrade(store), turn);
+        store.keep(tokio::spawn(task).abort_handle());
+    }
+}
+
 /// Lets the store tell of releases, for as long as the handle is there.
-pub(crate) async fn listen<D: Dialect>(store: Weak<Store<D>>, turn: u64) {
+async fn listen<D: Dialect>(store: Weak<Store<D>>, turn: u64) {
     let _place = Listening(Weak::clone(&store), turn);
     // The handle is not kept alive meanwhile.
     while let Some(mut told) = store.upgrade().map(|store| store.dialect().listen()) {

@@ -5,14 +5,22 @@ use std::{
     time::Duration,
 };
 
-use super::{WANTED_FOR, group::AFTER_FAILURE};
+use super::{hints::WANTED_FOR, places::keep_places, waiting::AFTER_FAILURE};
 use crate::{dialect::Dialect, helper::Helper, store::Store};
 
 /// How long a poller may be about one poll before it is taken to be gone with its runtime.
 const ASKING: Duration = Duration::from_secs(10);
 
+/// Sees to it that somebody polls for those who wait with this handle.
+pub(super) fn ensure_polling<D: Dialect>(store: &Arc<Store<D>>) {
+    if let Some(turn) = store.poller.take(store.dialect().clock().now()) {
+        let task = poll(Arc::clone(store), turn);
+        store.keep(tokio::spawn(task).abort_handle());
+    }
+}
+
 /// Asks the store for all names that anybody in this process waits for, until nobody waits with this handle any more.
-pub(crate) async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
+async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
     let dialect = store.dialect();
     let (clock, group) = (dialect.clock(), dialect.group());
     let place = Place(&store.poller, turn);
@@ -38,7 +46,7 @@ pub(crate) async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
         let polled = clock.now();
         store.poller.is_mine(turn, polled + ASKING);
         if !places.is_empty() {
-            group.keep(dialect, &places).await;
+            keep_places(group, dialect, &places).await;
         }
         let Some(names) = names.filter(|names| !names.is_empty()) else {
             continue;

@@ -11,6 +11,7 @@ use super::{
     context::{NAME, Shared},
     doctor,
     lookup::{PER_OPERATION, first_columns, look, parts},
+    migrations::MIGRATIONS,
     pool::{Link, Links},
     raw_connection::Answers,
     rows,
@@ -22,7 +23,7 @@ use crate::dialect::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
 use crate::{
     config::ServerConfig,
     error::Access,
-    migrate::{self, TablesStatus},
+    migrate::TablesStatus,
     op::{Answer, Kind, Op},
     tally::Tally,
     wait::Group,
@@ -64,7 +65,7 @@ impl MySqlDialect {
         config.migrate = true;
         let shared = Shared::new(config, clock)?;
         let (version, mends) = tables::migrate(&shared).await?;
-        Ok(TablesStatus::with(version, &migrate::MYSQL, mends))
+        Ok(TablesStatus::with(version, &MIGRATIONS, mends))
     }
 
     /// How the tables stand. Changes nothing.
@@ -74,7 +75,7 @@ impl MySqlDialect {
     ) -> Result<TablesStatus> {
         let shared = Shared::new(config, clock)?;
         let (version, mends) = tables::version(&shared).await?;
-        Ok(TablesStatus::with(version, &migrate::MYSQL, mends))
+        Ok(TablesStatus::with(version, &MIGRATIONS, mends))
     }
 
     fn with(shared: Arc<Shared>, link: Link, packet: usize) -> Self {

@@ -6,6 +6,7 @@ use distlock_core::{Error, ErrorKind, Result};
 
 use super::{
     context::Shared,
+    migrations::MIGRATIONS,
     raw_connection::{Answers, Wire},
     rows, schema,
     server::{SESSION, VARIABLES, Variables, connect, place},
@@ -227,7 +228,7 @@ fn unlike(shared: &Shared, differences: &[Difference]) -> Error {
 /// Applies the migrations that are missing. Each statement of theirs may be repeated: here, every change of a table is a
 /// transaction of its own, and others may do the same at the same time.
 async fn upgrade(wire: &mut Wire, shared: &Shared, version: i64) -> Result<()> {
-    for migration in TablesStatus::at(version, &migrate::MYSQL).migrations {
+    for migration in TablesStatus::at(version, &MIGRATIONS).migrations {
         run(wire, shared, shared.statements.script(migration.sql)).await?;
     }
     Ok(())

@@ -17,6 +17,7 @@ use super::{
     context::{NAME, Shared},
     doctor, listen,
     lookup::look,
+    migrations::MIGRATIONS,
     pool::Links,
     rows,
     statements::Sql,
@@ -26,7 +27,7 @@ use crate::dialect::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
 use crate::{
     config::ServerConfig,
     error::{Access, Failed},
-    migrate::{self, TablesStatus},
+    migrate::TablesStatus,
     op::{Answer, Kind, Op, in_doubt},
     tally::Tally,
     wait::{Group, RENEW_WANTED},
@@ -58,7 +59,7 @@ impl PostgresDialect {
     ) -> Result<TablesStatus> {
         let shared = Shared::new(config, clock)?;
         let version = tables::migrate(&shared).await?;
-        Ok(TablesStatus::at(version, &migrate::POSTGRES))
+        Ok(TablesStatus::at(version, &MIGRATIONS))
     }
 
     /// How the tables stand. Changes nothing.
@@ -68,7 +69,7 @@ impl PostgresDialect {
     ) -> Result<TablesStatus> {
         let shared = Shared::new(config, clock)?;
         let version = tables::version(&shared).await?;
-        Ok(TablesStatus::at(version, &migrate::POSTGRES))
+        Ok(TablesStatus::at(version, &MIGRATIONS))
     }
 
     async fn connected(shared: Arc<Shared>) -> Result<Self> {

@@ -6,6 +6,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use super::{
     connect::{bounded, connect},
     context::Shared,
+    migrations::MIGRATIONS,
     rows::column,
     schema,
 };
@@ -212,7 +213,7 @@ async fn upgrade(connection: &mut PgConnection, shared: &Shared) -> Result<i64> 
             0
         }
     };
-    for migration in TablesStatus::at(version, &migrate::POSTGRES).migrations {
+    for migration in TablesStatus::at(version, &MIGRATIONS).migrations {
         shared.tally.count("open");
         let script = shared.statements.script(migration.sql);
         sqlx::raw_sql(AssertSqlSafe(script))

@@ -17,6 +17,7 @@ use super::{
     file::FileId,
     lookup::look,
     migrate::migrate,
+    migrations::MIGRATIONS,
     options::SqliteConfig,
     parameters::json,
     read_connection::Reader,
@@ -27,7 +28,7 @@ use super::{
 use crate::dialect::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
 use crate::{
     error::{Access, Failed},
-    migrate::{SQLITE, TablesStatus},
+    migrate::TablesStatus,
     op::{Answer, Kind, Op},
     tally::Tally,
     wait::{Group, RENEW_WANTED},
@@ -65,7 +66,7 @@ impl SqliteDialect {
         config.migrate = true;
         let shared = Shared::new(config, clock)?;
         let version = migrate(&shared).await?;
-        Ok(TablesStatus::at(version, &SQLITE))
+        Ok(TablesStatus::at(version, &MIGRATIONS))
     }
 
     /// How the tables stand. Changes nothing.
@@ -75,7 +76,7 @@ impl SqliteDialect {
     ) -> Result<TablesStatus> {
         let shared = Shared::new(config, clock)?;
         let version = tables::version(&shared).await?;
-        Ok(TablesStatus::at(version, &SQLITE))
+        Ok(TablesStatus::at(version, &MIGRATIONS))
     }
 
     fn with(shared: Arc<Shared>, writer: Link) -> Self {

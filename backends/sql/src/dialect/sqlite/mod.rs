@@ -12,6 +12,7 @@ pub mod fence;
 mod file;
 mod lookup;
 mod migrate;
+mod migrations;
 mod open;
 mod options;
 mod parameters;

@@ -5,9 +5,9 @@
 
 use sqlx::{Row as _, SqliteConnection};
 
-use super::context::Shared;
+use super::{context::Shared, migrations::MIGRATIONS};
 use crate::{
-    migrate::{REQUIRED, SQLITE},
+    migrate::REQUIRED,
     shape::{Difference, Found, STORAGE, Table, UNTOUCHED, WRITES, differences},
 };
 
@@ -33,7 +33,7 @@ pub(crate) async fn compare(
 /// As the migrations make them: those of the required version, since no promise rests on others.
 fn tables() -> Vec<Table<String>> {
     let mut tables = Vec::new();
-    for statement in SQLITE
+    for statement in MIGRATIONS
         .iter()
         .filter(|it| it.version <= REQUIRED)
         .map(|it| bare(it.sql))

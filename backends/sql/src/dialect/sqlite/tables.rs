@@ -7,6 +7,7 @@ use super::{
     connect::{SetUp, connect, query, query_optional, run},
     context::Shared,
     file::{self, FileId},
+    migrations::MIGRATIONS,
     schema,
 };
 use crate::{
@@ -174,7 +175,7 @@ pub(super) async fn upgrade(
         Present::Version(version) => version,
         Present::Emptied => 0,
     };
-    for migration in TablesStatus::at(version, &migrate::SQLITE).migrations {
+    for migration in TablesStatus::at(version, &MIGRATIONS).migrations {
         run(connection, shared, shared.statements.script(migration.sql)).await?;
     }
     run(connection, shared, "COMMIT").await?;

@@ -1,0 +1,22 @@
+//! Opening a handle on a store, whose reaper starts with it.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{dialect::Dialect, reaper, store::Store};
+
+/// The first handle, for locks and for records.
+pub(crate) fn open_store<D: Dialect>(dialect: D) -> Arc<Store<D>> {
+    start(Store::new(dialect, 2), reaper::first_pause())
+}
+
+/// One more, for locks or for records. It reaps as well: the runtime that the first was opened on may end before it does.
+pub(crate) fn reopen_store<D: Dialect>(dialect: D) -> Arc<Store<D>> {
+    let pause = reaper::pause(&dialect);
+    start(Store::new(dialect, 1), pause)
+}
+
+fn start<D: Dialect>(store: Arc<Store<D>>, pause: Duration) -> Arc<Store<D>> {
+    let task = reaper::reap_now_and_then(Arc::downgrade(&store), pause);
+    store.keep(tokio::spawn(task).abort_handle());
+    store
+}

@@ -1,0 +1,21 @@
+//! Marks of held rows as wanted.
+
+use std::time::Duration;
+
+/// How long a held row is marked as wanted, and how little may be left before the mark is renewed: one write in 4 s.
+pub(super) const WANTED_FOR: Duration = Duration::from_secs(5);
+
+pub(crate) const RENEW_WANTED: Duration = Duration::from_secs(1);
+
+/// The mark of several processes: a process that finds another's mark leaves this instead. One whose own mark it was may hold
+/// the lock by now, or marked it only after it had taken it; it does not tell itself.
+pub(crate) const SEVERAL: i64 = 0;
+
+/// How long a mark, which stands for `left`, tells the process whose own is `ours` when it waits.
+pub(crate) fn telling(mark: i64, ours: i64, left: Duration) -> Duration {
+    if mark == ours || mark == SEVERAL {
+        left
+    } else {
+        Duration::ZERO
+    }
+}

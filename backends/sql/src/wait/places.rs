@@ -1,0 +1,20 @@
+//! Keeping the places of this process in the store queue.
+
+use distlock_core::line::PLACE_LEASE;
+
+use super::group::Group;
+use crate::dialect::{Dialect, Place};
+
+/// Takes or renews places, and wakes those who are first now.
+pub(super) async fn keep_places<D: Dialect>(group: &Group, dialect: &D, places: &[Place]) {
+    let kept = dialect.keep_places(places, PLACE_LEASE).await;
+    let now = dialect.clock().now();
+    let gone = group.waiting().note_kept(places, kept, now);
+    // Whoever left meanwhile gave the place up on another connection, perhaps before it was
+    // renewed on this one.
+    if !gone.is_empty()
+        && let Err(error) = dialect.leave_lines(&gone).await
+    {
+        tracing::debug!(%error, "places in lines were not given up");
+    }
+}

@@ -1,0 +1,47 @@
+//! One contender of this process.
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::Moment;
+use tokio::sync::Notify;
+
+/// A waiter whose future was not polled for so long is passed over. It is polled each second.
+const UNHEARD: Duration = Duration::from_millis(2500);
+
+/// One contender.
+pub(super) struct Waiter {
+    pub(super) signal: Notify,
+    /// Whether it sleeps now. Changed under the group's mutex only.
+    pub(super) asleep: AtomicBool,
+    /// When its future was polled the last time. One that is kept and not polled any more would
+    /// hold a place, and the turn of everybody behind it, for ever.
+    heard: Mutex<Moment>,
+}
+
+impl Waiter {
+    pub(super) fn new(now: Moment) -> Self {
+        Self {
+            signal: Notify::new(),
+            asleep: AtomicBool::new(false),
+            heard: Mutex::new(now),
+        }
+    }
+
+    /// Its future was polled. Says whether it had not been for so long that it was passed over.
+    pub(super) fn is_heard(&self, now: Moment) -> bool {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *heard, now);
+        now.since(before) >= UNHEARD
+    }
+
+    pub(super) fn is_asleep(&self, now: Moment) -> bool {
+        let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        self.asleep.load(Ordering::Relaxed) && now.since(heard) < UNHEARD
+    }
+}

@@ -1,0 +1,267 @@
+//! Who waits, and when the store is asked the next time.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use distlock_core::{
+    FencingToken, LockName, Moment, Result,
+    line::{PlaceInLine, Told},
+};
+
+use super::{hints::RENEW_WANTED, pace::Pace, waiter::Waiter};
+use crate::dialect::{LockRow, Place};
+
+/// After a poll that failed.
+pub(super) const AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+/// Places that are due within this time share a request.
+const TOGETHER: Duration = Duration::from_millis(650);
+
+/// How long a poller sleeps at most.
+const LONGEST: Duration = Duration::from_secs(1);
+
+pub(super) struct Waiting {
+    pub(super) by_name: HashMap<LockName, Awaited>,
+    pub(super) next_poll: Option<Moment>,
+    pub(super) pace: Pace,
+    pub(super) told: Told,
+    /// Polls since something changed.
+    pub(super) quiet: u32,
+}
+
+/// A lock that somebody waits for.
+pub(super) struct Awaited {
+    pub(super) waiters: Vec<Arc<Waiter>>,
+    /// What the last poll saw.
+    pub(super) token: Option<FencingToken>,
+    /// The place of this process in the line at the store.
+    pub(super) place: PlaceInLine,
+    /// What identifies the place there.
+    pub(super) waiter: i64,
+}
+
+impl Waiting {
+    pub(super) fn new(pace: Pace, told: Told) -> Self {
+        Self {
+            by_name: HashMap::new(),
+            next_poll: None,
+            pace,
+            told,
+            quiet: 0,
+        }
+    }
+
+    /// How long until the store is to be asked again, for a lock or for a place.
+    pub(super) fn pause(&mut self, now: Moment) -> Duration {
+        let asleep = self.by_name.values().filter(|it| it.is_asleep(now));
+        let (first, others): (Vec<_>, Vec<_>) = asleep.partition(|it| it.place.is_first());
+        let due = first.iter().chain(&others);
+        let due = due.map(|it| it.place.due_in(now)).min().unwrap_or(LONGEST);
+        if first.is_empty() {
+            return due.min(LONGEST);
+        }
+        self.until_poll(now).min(due)
+    }
+
+    pub(super) fn until_poll(&mut self, now: Moment) -> Duration {
+        // A group may be shared by handles with different clocks, in tests: a time far off is another clock's.
+        match self.next_poll.map(|next| next.since(now)) {
+            Some(pause)
+                if pause <= AFTER_FAILURE.max(Duration::from_micros(self.pace.last.end)) =>
+            {
+                pause
+            }
+            _ => {
+                let pause = self.every();
+                self.next_poll = Some(now + pause);
+                pause
+            }
+        }
+    }
+
+    /// Takes the poll that is due, and the names to ask for. `None` when another handle took it.
+    pub(super) fn claim(&mut self, now: Moment) -> Option<Vec<LockName>> {
+        if self.next_poll.is_some_and(|next| next > now) {
+            return None;
+        }
+        let awaited = self.by_name.iter();
+        let names: Vec<_> = awaited
+            .filter(|(_, awaited)| awaited.is_asleep(now) && awaited.place.is_first())
+            .map(|(name, _)| name.clone())
+            .collect();
+        if !names.is_empty() {
+            self.next_poll = Some(now + self.every());
+        }
+        Some(names)
+    }
+
+    /// The places that are to be asked for now, and those that will be soon: they share a request.
+    pub(super) fn places_due(&mut self, now: Moment) -> Vec<Place> {
+        let asleep = self.by_name.iter_mut().filter(|(_, it)| it.is_asleep(now));
+        let due: Vec<_> = asleep
+            .map(|(name, it)| {
+                let due = it.place.due_in(now);
+                (name, it, due)
+            })
+            .filter(|(.., due)| *due <= TOGETHER)
+            .collect();
+        if due.iter().all(|(.., due)| !due.is_zero()) {
+            return Vec::new();
+        }
+        let places = due.into_iter().map(|(name, it, _)| {
+            it.place.asking(now);
+            Place {
+                name: name.clone(),
+                waiter: it.waiter,
+            }
+        });
+        let mut places: Vec<_> = places.collect();
+        // In the same order in every process, so that no two wait for each other's rows.
+        places.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        places
+    }
+
+    /// Notes what came of keeping these places. Gives back those that nobody has any more.
+    pub(super) fn note_kept(
+        &mut self,
+        places: &[Place],
+        kept: Result<Vec<(LockName, u32)>>,
+        now: Moment,
+    ) -> Vec<Place> {
+        match kept {
+            Ok(kept) => {
+                let mut kept: HashMap<_, _> = kept.into_iter().collect();
+                for place in places {
+                    // Without an answer somebody has removed the place: it is taken anew later.
+                    if let Some(ahead) = kept.remove(&place.name) {
+                        self.update(place, now, |at| at.kept(now, ahead));
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no places in the lines of those who wait");
+                for place in places {
+                    self.update(place, now, |at| at.not_kept(now, &error));
+                }
+            }
+        }
+        let is_gone = |place: &&Place| {
+            let awaited = self.by_name.get(&place.name);
+            awaited.is_none_or(|awaited| awaited.waiter != place.waiter)
+        };
+        places.iter().filter(is_gone).cloned().collect()
+    }
+
+    /// Notes what is known of a place, and wakes those who are first because of it.
+    pub(super) fn update(
+        &mut self,
+        place: &Place,
+        now: Moment,
+        note: impl FnOnce(&mut PlaceInLine),
+    ) {
+        let Some(awaited) = self.by_name.get_mut(&place.name) else {
+            return;
+        };
+        if awaited.waiter != place.waiter {
+            return;
+        }
+        let was_first = awaited.place.is_first();
+        note(&mut awaited.place);
+        if awaited.place.is_first() && !was_first {
+            // Also those who are not asleep: one may have looked at the place just before.
+            for waiter in &awaited.waiters {
+                waiter.signal.notify_one();
+            }
+            self.changed(now);
+        }
+    }
+
+    /// Wakes those whose lock is free, and says which held rows should be marked as wanted.
+    pub(super) fn report(
+        &mut self,
+        polled: Moment,
+        names: Vec<LockName>,
+        mut rows: HashMap<LockName, Result<LockRow>>,
+    ) -> Vec<LockName> {
+        let mut unmarked = Vec::new();
+        let mut earliest = Duration::MAX;
+        let mut changed = false;
+        for name in names {
+            match rows.remove(&name) {
+                Some(Ok(row)) if row.held.is_some() => {
+                    if let Some(awaited) = self.by_name.get_mut(&name) {
+                        let before = awaited.token.replace(row.last_token);
+                        changed |= before.is_some_and(|before| before != row.last_token);
+                    }
+                    earliest = earliest.min(row.free_in());
+                    if row.wanted_for <= RENEW_WANTED {
+                        unmarked.push(name);
+                    }
+                }
+                // Free, or gone, or unreadable: its next attempt will tell.
+                _ => {
+                    changed = true;
+                    self.wake(&name);
+                }
+            }
+        }
+        if changed {
+            self.changed(polled);
+        } else {
+            self.quiet = self.quiet.saturating_add(1);
+        }
+        if let Some(next) = self.next_poll {
+            let expiry = polled + earliest;
+            self.next_poll = Some(next.min(expiry.max(polled + self.pace.at_least)));
+        }
+        unmarked
+    }
+
+    /// Something may change again soon. Says whether the next poll is due sooner than it was.
+    pub(super) fn changed(&mut self, now: Moment) -> bool {
+        if !self.pace.is_adaptive() {
+            return false;
+        }
+        self.quiet = 0;
+        let soon = now + self.every();
+        let sooner = self.next_poll.is_some_and(|next| next > soon);
+        if sooner {
+            self.next_poll = Some(soon);
+        }
+        sooner
+    }
+
+    pub(super) fn every(&self) -> Duration {
+        Duration::from_micros(fastrand::u64(self.pace.every(self.quiet)))
+    }
+
+    pub(super) fn wake(&self, name: &LockName) {
+        if let Some(awaited) = self.by_name.get(name) {
+            awaited.wake();
+        }
+    }
+}
+
+impl Awaited {
+    pub(super) fn new(told: Told) -> Self {
+        Self {
+            waiters: Vec::new(),
+            token: None,
+            place: PlaceInLine::new(told),
+            waiter: fastrand::i64(1..),
+        }
+    }
+
+    pub(super) fn is_asleep(&self, now: Moment) -> bool {
+        self.waiters.iter().any(|waiter| waiter.is_asleep(now))
+    }
+
+    /// Wakes them if it is their turn.
+    pub(super) fn wake(&self) {
+        if !self.place.is_first() {
+            return;
+        }
+        for waiter in &self.waiters {
+            waiter.signal.notify_one();
+        }
+    }
+}
