@@ -8,7 +8,7 @@ use distlock_core::{Health, LockName, Result, Verdict};
 use crate::config::ServerConfig;
 use crate::{
     dialect::{Dialect, Place},
-    shape::{Difference, told},
+    schema_check::{SchemaDifference, told},
 };
 
 /// A place in a line is tried at this name, whose lock nobody takes.
@@ -36,7 +36,7 @@ pub(crate) fn password(health: &mut Health, config: &ServerConfig) {
 }
 
 /// Whether the tables are what the promises rest on.
-pub(crate) fn tables(health: &mut Health, differences: &[Difference]) {
+pub(crate) fn tables(health: &mut Health, differences: &[SchemaDifference]) {
     if differences.is_empty() {
         health.found("tables", Verdict::Pass, "as they were created");
     } else {
@@ -75,7 +75,7 @@ pub(crate) async fn line<D: Dialect>(health: &mut Health, dialect: &D) {
 }
 
 /// What is in the tables.
-pub(crate) struct Stock {
+pub(crate) struct RowCounts {
     pub(crate) held: i64,
     pub(crate) free: i64,
     pub(crate) stale: i64,
@@ -85,7 +85,7 @@ pub(crate) struct Stock {
     pub(crate) tombstones: i64,
 }
 
-impl Stock {
+impl RowCounts {
     pub(crate) fn report(&self, health: &mut Health, reap_after: Duration) {
         let oldest = self
             .oldest_stale

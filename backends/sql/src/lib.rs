@@ -55,23 +55,23 @@
 )]
 
 mod config;
+mod counters;
 mod dialect;
 mod doctor;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-mod driver;
-mod error;
+mod driver_panics;
 pub mod fence;
-mod handle;
-mod helper;
 mod lock;
 mod migrate;
-mod op;
-mod opened;
+mod opened_store;
+mod operation;
 mod reaper;
 mod records;
-mod shape;
+mod schema_check;
+mod singleton_task;
+mod statement_error;
 mod store;
-mod tally;
+mod store_handle;
 mod wait;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -12,9 +12,9 @@ use distlock_core::{
 use crate::{
     dialect::{Dialect, LockRow},
     doctor,
-    handle::reopen_store,
-    op::{Answer, Op},
+    operation::{Answer, Operation},
     store::Store,
+    store_handle::reopen_store,
     wait::SqlContender,
 };
 
@@ -38,7 +38,7 @@ impl<D: Dialect> SqlLock<D> {
         Ok(&self.store)
     }
 
-    async fn submit(&self, op: Op) -> Result<Answer> {
+    async fn submit(&self, op: Operation) -> Result<Answer> {
         self.open()?.submit(op).await
     }
 }
@@ -72,7 +72,7 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        match self.submit(Op::Acquire(request.clone())).await? {
+        match self.submit(Operation::Acquire(request.clone())).await? {
             Answer::Acquired(attempt) => Ok(attempt),
             Answer::Told(holder) => Ok(Attempt::Busy(Some(holder))),
             other => Err(other.unexpected()),
@@ -87,21 +87,24 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
-        match self.submit(Op::Renew(lease.clone(), *renewal)).await? {
+        match self
+            .submit(Operation::Renew(lease.clone(), *renewal))
+            .await?
+        {
             Answer::Renewed(renewed) => Ok(renewed),
             other => Err(other.unexpected()),
         }
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
-        match self.submit(Op::Release(lease.clone())).await? {
+        match self.submit(Operation::Release(lease.clone())).await? {
             Answer::Released(outcome) => Ok(outcome),
             other => Err(other.unexpected()),
         }
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
-        let op = Op::HandOver(lease.clone(), next.clone());
+        let op = Operation::HandOver(lease.clone(), next.clone());
         match self.submit(op).await? {
             Answer::HandedOver(handed) => Ok(handed),
             other => Err(other.unexpected()),
@@ -138,7 +141,10 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     }
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        match self.submit(Op::Force(name.clone(), expected)).await? {
+        match self
+            .submit(Operation::Force(name.clone(), expected))
+            .await?
+        {
             Answer::Forced(forced) => Ok(forced),
             other => Err(other.unexpected()),
         }
@@ -153,7 +159,7 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     }
 
     fn requests_sent(&self) -> Option<u64> {
-        Some(self.store.dialect().tally().statements())
+        Some(self.store.dialect().counters().statements())
     }
 
     async fn close(&self) {

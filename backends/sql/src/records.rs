@@ -9,9 +9,9 @@ use distlock_core::{
 
 use crate::{
     dialect::Dialect,
-    handle::reopen_store,
-    op::{Answer, Op},
+    operation::{Answer, Operation},
     store::Store,
+    store_handle::reopen_store,
 };
 
 pub(crate) struct SqlRecords<D: Dialect> {
@@ -66,8 +66,8 @@ impl<D: Dialect> Records for SqlRecords<D> {
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         check_value(key, value).map_err(|error| error.on(D::NAME).during("put"))?;
         let op = match expect {
-            Expect::Absent => Op::Create(key.clone(), value.to_vec()),
-            Expect::Version(version) => Op::Replace(key.clone(), value.to_vec(), version),
+            Expect::Absent => Operation::Create(key.clone(), value.to_vec()),
+            Expect::Version(version) => Operation::Replace(key.clone(), value.to_vec(), version),
         };
         match self.open()?.submit(op).await? {
             Answer::Written(written) => Ok(written),
@@ -76,7 +76,11 @@ impl<D: Dialect> Records for SqlRecords<D> {
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        match self.open()?.submit(Op::Delete(key.clone(), expect)).await? {
+        match self
+            .open()?
+            .submit(Operation::Delete(key.clone(), expect))
+            .await?
+        {
             Answer::Deleted(deleted) => Ok(deleted),
             other => Err(other.unexpected()),
         }

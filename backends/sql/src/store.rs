@@ -16,8 +16,8 @@ use tokio::task::AbortHandle;
 
 use crate::{
     dialect::{Dialect, Place},
-    helper::Helper,
-    op::{Answer, Kind, Op},
+    operation::{Answer, Operation, OperationKind},
+    singleton_task::SingletonTask,
 };
 
 /// What a handle's locks and records share. Connections close with the last of them.
@@ -25,8 +25,8 @@ pub(crate) struct Store<D: Dialect> {
     batcher: Batcher<Writer<D>>,
     /// Waiters of this handle that sleep. Changed under the group's mutex only.
     pub(crate) asleep: AtomicUsize,
-    pub(crate) poller: Helper,
-    pub(crate) listener: Helper,
+    pub(crate) poller: SingletonTask,
+    pub(crate) listener: SingletonTask,
     /// Places in lines that are to be given up with the next request.
     leaving: Mutex<Vec<Place>>,
     /// Held by whoever sends that request.
@@ -48,8 +48,8 @@ impl<D: Dialect> Store<D> {
         Arc::new(Self {
             batcher: Batcher::new(Writer(dialect), limits),
             asleep: AtomicUsize::new(0),
-            poller: Helper::default(),
-            listener: Helper::default(),
+            poller: SingletonTask::default(),
+            listener: SingletonTask::default(),
             leaving: Mutex::default(),
             leaves: tokio::sync::Mutex::default(),
             parts: AtomicUsize::new(parts),
@@ -62,7 +62,7 @@ impl<D: Dialect> Store<D> {
     }
 
     /// Sends an operation with the next batch.
-    pub(crate) async fn submit(&self, op: Op) -> Result<Answer> {
+    pub(crate) async fn submit(&self, op: Operation) -> Result<Answer> {
         let operation = op.kind().name();
         let name = op.lock().cloned();
         self.batcher.submit(op).await.map_err(|error| {
@@ -130,27 +130,31 @@ impl<D: Dialect> fmt::Debug for Store<D> {
 }
 
 impl<D: Dialect> Executor for Writer<D> {
-    type Kind = Kind;
-    type Op = Op;
+    type Kind = OperationKind;
+    type Op = Operation;
     type Answer = Answer;
 
-    fn kind(&self, op: &Op) -> Kind {
+    fn kind(&self, op: &Operation) -> OperationKind {
         D::batched_as(op.kind())
     }
 
-    fn is_urgent(&self, kind: Kind) -> bool {
-        kind == Kind::Renew
+    fn is_urgent(&self, kind: OperationKind) -> bool {
+        kind == OperationKind::Renew
     }
 
-    fn key<'a>(&self, op: &'a Op) -> &'a str {
+    fn key<'a>(&self, op: &'a Operation) -> &'a str {
         op.key()
     }
 
-    fn bytes(&self, op: &Op) -> usize {
+    fn bytes(&self, op: &Operation) -> usize {
         op.bytes()
     }
 
-    async fn run(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
+    async fn run(
+        &self,
+        kind: OperationKind,
+        ops: &[Operation],
+    ) -> Result<Vec<Reply<Answer>>, Failure> {
         let mut replies = self.0.write(kind, ops).await?;
         let group = self.0.group();
         for (op, reply) in ops.iter().zip(&mut replies) {
@@ -170,12 +174,12 @@ impl<D: Dialect> Executor for Writer<D> {
         Ok(replies)
     }
 
-    fn undo(&self, op: &Op, answer: &Answer) -> Option<Op> {
+    fn undo(&self, op: &Operation, answer: &Answer) -> Option<Operation> {
         op.undo(answer)
     }
 
-    fn outlives_caller(&self, op: &Op) -> bool {
-        matches!(op, Op::Release(_) | Op::HandOver(..))
+    fn outlives_caller(&self, op: &Operation) -> bool {
+        matches!(op, Operation::Release(_) | Operation::HandOver(..))
     }
 }
 

@@ -9,9 +9,9 @@ use distlock_core::{
 
 use super::{lock_row::LockRow, queue_entry::Place};
 use crate::{
-    op::{Answer, Kind, Op},
-    tally::Tally,
-    wait::Group,
+    counters::RequestCounters,
+    operation::{Answer, Operation, OperationKind},
+    wait::WaitGroup,
 };
 
 /// One database, with connections of its own.
@@ -27,10 +27,10 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     fn clock(&self) -> &Arc<dyn Clock>;
 
     /// What this process knows about who waits at this store.
-    fn group(&self) -> &Arc<Group>;
+    fn group(&self) -> &Arc<WaitGroup>;
 
     /// What was sent, with every dialect that was reopened from the same one.
-    fn tally(&self) -> &Tally;
+    fn counters(&self) -> &RequestCounters;
 
     fn reap_after(&self) -> Duration;
 
@@ -40,7 +40,7 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     }
 
     /// The kind whose batches it travels in.
-    fn batched_as(kind: Kind) -> Kind {
+    fn batched_as(kind: OperationKind) -> OperationKind {
         kind
     }
 
@@ -50,8 +50,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// One conditional statement for a whole batch, and at most one read to tell the refused ones why.
     fn write(
         &self,
-        kind: Kind,
-        ops: &[Op],
+        kind: OperationKind,
+        ops: &[Operation],
     ) -> impl Future<Output = Result<Vec<Reply<Answer>>, Failure>> + Send;
 
     /// The rows of these names, in any order; a name without a row is left out.

@@ -12,12 +12,12 @@ use distlock_core::{
 };
 
 use super::{
-    hints::WANTED_FOR, listener::ensure_listening, pace, places::keep_places,
-    poller::ensure_polling, waiter::Waiter,
+    listener::ensure_listening, pace, poller::ensure_polling, queue_entries::keep_places,
+    waiter::Waiter, waiter_hint::WANTED_FOR,
 };
 use crate::{
     dialect::{Dialect, Place},
-    op::{Answer, Op},
+    operation::{Answer, Operation},
     store::Store,
 };
 
@@ -112,7 +112,11 @@ impl<D: Dialect> Contender for SqlContender<D> {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.open.check(D::NAME)?;
         let asked = self.store.dialect().clock().now();
-        match self.store.submit(Op::Acquire(self.request.clone())).await? {
+        match self
+            .store
+            .submit(Operation::Acquire(self.request.clone()))
+            .await?
+        {
             Answer::Acquired(attempt) => {
                 self.granted = matches!(attempt, Attempt::Acquired(_));
                 if let Attempt::Busy(holder) = &attempt

@@ -7,7 +7,7 @@ use std::{
 
 use distlock_core::Sleep;
 
-use super::waiting::AFTER_FAILURE;
+use super::wait_state::AFTER_FAILURE;
 use crate::{dialect::Dialect, store::Store};
 
 /// How often a listener says that it is there.

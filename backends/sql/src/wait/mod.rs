@@ -1,18 +1,18 @@
-//! Waiting: one poller per process for all who wait, a listener where the store tells of releases, and an immediate wake-up
+//! WaitState: one poller per process for all who wait, a listener where the store tells of releases, and an immediate wake-up
 //! inside the process.
 
 mod contender;
-mod group;
-mod hints;
 mod listener;
 mod pace;
-mod places;
 mod poller;
+mod queue_entries;
+mod wait_group;
+mod wait_state;
 mod waiter;
-mod waiting;
+mod waiter_hint;
 
 pub(crate) use self::{
     contender::SqlContender,
-    group::Group,
-    hints::{RENEW_WANTED, SEVERAL, telling},
+    wait_group::WaitGroup,
+    waiter_hint::{RENEW_WANTED, SEVERAL, telling},
 };

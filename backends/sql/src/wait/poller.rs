@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
-use super::{hints::WANTED_FOR, places::keep_places, waiting::AFTER_FAILURE};
-use crate::{dialect::Dialect, helper::Helper, store::Store};
+use super::{queue_entries::keep_places, wait_state::AFTER_FAILURE, waiter_hint::WANTED_FOR};
+use crate::{dialect::Dialect, singleton_task::SingletonTask, store::Store};
 
 /// How long a poller may be about one poll before it is taken to be gone with its runtime.
 const ASKING: Duration = Duration::from_secs(10);
@@ -70,7 +70,7 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
 }
 
 /// Notes the end of a poller, also when its runtime is shut down.
-struct Place<'a>(&'a Helper, u64);
+struct Place<'a>(&'a SingletonTask, u64);
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {

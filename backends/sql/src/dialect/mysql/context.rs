@@ -7,19 +7,19 @@ use distlock_core::{Clock, Epoch, Result};
 use super::statements::Statements;
 use crate::{
     config::{Product, ServerConfig},
-    tally::Tally,
-    wait::Group,
+    counters::RequestCounters,
+    wait::WaitGroup,
 };
 
 /// The backend's short name.
 pub(super) const NAME: &str = "mysql";
 
 /// What the handles of one opened store share.
-pub(crate) struct Shared {
+pub(crate) struct StoreContext {
     pub(crate) config: ServerConfig,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) group: Arc<Group>,
-    pub(crate) tally: Tally,
+    pub(crate) group: Arc<WaitGroup>,
+    pub(crate) counters: RequestCounters,
     pub(super) statements: Statements,
     // A std mutex: held to look and to swap only.
     history: Mutex<History>,
@@ -31,14 +31,14 @@ struct History {
     changed: bool,
 }
 
-impl Shared {
+impl StoreContext {
     pub(super) fn new(mut config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         config.product = Product::MySql;
         config.check()?;
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
-            group: Group::adaptive(),
-            tally: Tally::new(NAME),
+            group: WaitGroup::adaptive(),
+            counters: RequestCounters::new(NAME),
             history: Mutex::default(),
             config,
             clock,

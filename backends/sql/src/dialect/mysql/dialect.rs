@@ -8,7 +8,7 @@ use distlock_core::{
 };
 
 use super::{
-    context::{NAME, Shared},
+    context::{NAME, StoreContext},
     doctor,
     lookup::{PER_OPERATION, first_columns, look, parts},
     migrations::MIGRATIONS,
@@ -22,11 +22,11 @@ use super::{
 use crate::dialect::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
 use crate::{
     config::ServerConfig,
-    error::Access,
+    counters::RequestCounters,
     migrate::TablesStatus,
-    op::{Answer, Kind, Op},
-    tally::Tally,
-    wait::Group,
+    operation::{Answer, Operation, OperationKind},
+    statement_error::Access,
+    wait::WaitGroup,
 };
 
 /// Operations in a batch: enough to share a flush of the disk, and few enough that their rows are not locked for long.
@@ -37,7 +37,7 @@ const PER_PLACE: usize = 4 * 255 + 300;
 
 /// A MySQL or MariaDB database.
 pub(crate) struct MySqlDialect {
-    shared: Arc<Shared>,
+    context: Arc<StoreContext>,
     links: Links,
     stuck: Stuck,
     /// How many bytes the server takes at once.
@@ -47,14 +47,14 @@ pub(crate) struct MySqlDialect {
 impl MySqlDialect {
     /// Connects, and creates the tables where that is allowed.
     pub(crate) async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
-        let mut shared = Shared::new(config, clock)?;
+        let mut context = StoreContext::new(config, clock)?;
         let mut link = Link::default();
-        let open = link.ready(&shared).await?;
+        let open = link.ready(&context).await?;
         let (tables, packet) = (open.tables.clone(), open.packet);
         // A copy of the tables has their name too.
-        let (database, prefix) = (&shared.config.database, &shared.config.table_prefix);
-        shared.group = wait_groups::of(&format!("{tables} {prefix} {database}"));
-        Ok(Self::with(Arc::new(shared), link, packet))
+        let (database, prefix) = (&context.config.database, &context.config.table_prefix);
+        context.group = wait_groups::of(&format!("{tables} {prefix} {database}"));
+        Ok(Self::with(Arc::new(context), link, packet))
     }
 
     /// Brings the tables up to date, creating them when they are absent. Says from which version it went.
@@ -63,8 +63,8 @@ impl MySqlDialect {
         clock: Arc<dyn Clock>,
     ) -> Result<TablesStatus> {
         config.migrate = true;
-        let shared = Shared::new(config, clock)?;
-        let (version, mends) = tables::migrate(&shared).await?;
+        let context = StoreContext::new(config, clock)?;
+        let (version, mends) = tables::migrate(&context).await?;
         Ok(TablesStatus::with(version, &MIGRATIONS, mends))
     }
 
@@ -73,15 +73,15 @@ impl MySqlDialect {
         config: ServerConfig,
         clock: Arc<dyn Clock>,
     ) -> Result<TablesStatus> {
-        let shared = Shared::new(config, clock)?;
-        let (version, mends) = tables::version(&shared).await?;
+        let context = StoreContext::new(config, clock)?;
+        let (version, mends) = tables::version(&context).await?;
         Ok(TablesStatus::with(version, &MIGRATIONS, mends))
     }
 
-    fn with(shared: Arc<Shared>, link: Link, packet: usize) -> Self {
+    fn with(context: Arc<StoreContext>, link: Link, packet: usize) -> Self {
         Self {
-            links: Links::new(shared.config.pool_size, link),
-            shared,
+            links: Links::new(context.config.pool_size, link),
+            context,
             stuck: Stuck::default(),
             packet,
         }
@@ -94,9 +94,9 @@ impl MySqlDialect {
         statement: String,
         access: Access,
     ) -> Result<Answers> {
-        let mut link = self.links.lend(&self.shared).await?;
-        let open = link.ready(&self.shared).await?;
-        open.send(&self.shared, operation, statement, access)
+        let mut link = self.links.lend(&self.context).await?;
+        let open = link.ready(&self.context).await?;
+        open.send(&self.context, operation, statement, access)
             .await
             .map_err(|broken| link.failed(broken.failed).into_error())
     }
@@ -122,19 +122,19 @@ impl Dialect for MySqlDialect {
     }
 
     fn clock(&self) -> &Arc<dyn Clock> {
-        &self.shared.clock
+        &self.context.clock
     }
 
-    fn group(&self) -> &Arc<Group> {
-        &self.shared.group
+    fn group(&self) -> &Arc<WaitGroup> {
+        &self.context.group
     }
 
-    fn tally(&self) -> &Tally {
-        &self.shared.tally
+    fn counters(&self) -> &RequestCounters {
+        &self.context.counters
     }
 
     fn reap_after(&self) -> Duration {
-        self.shared.config.reap_after
+        self.context.config.reap_after
     }
 
     fn limits(&self) -> Limits {
@@ -143,22 +143,26 @@ impl Dialect for MySqlDialect {
         // A byte takes two signs on its way, and some come twice.
         limits.bytes = (self.packet / 8).min(1024 * 1024);
         // While the disk is waited for, the next one is on its way; and reads need a connection too.
-        let pool = usize::try_from(self.shared.config.pool_size).unwrap_or(1);
+        let pool = usize::try_from(self.context.config.pool_size).unwrap_or(1);
         limits.in_flight = pool.saturating_sub(1).clamp(1, 2);
         limits
     }
 
     async fn reopen(&self) -> Result<Self> {
         let mut link = Link::default();
-        let packet = link.ready(&self.shared).await?.packet;
-        Ok(Self::with(Arc::clone(&self.shared), link, packet))
+        let packet = link.ready(&self.context).await?.packet;
+        Ok(Self::with(Arc::clone(&self.context), link, packet))
     }
 
-    async fn write(&self, _: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
-        let link = self.links.lend(&self.shared).await;
+    async fn write(
+        &self,
+        _: OperationKind,
+        ops: &[Operation],
+    ) -> Result<Vec<Reply<Answer>>, Failure> {
+        let link = self.links.lend(&self.context).await;
         let batch = write::Batch {
             ops,
-            shared: &self.shared,
+            context: &self.context,
             link: &mut *link.map_err(Failure::Whole)?,
             stuck: &self.stuck,
             doubt: None,
@@ -168,23 +172,23 @@ impl Dialect for MySqlDialect {
     }
 
     async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
-        let mut link = self.links.lend(&self.shared).await?;
-        let open = link.ready(&self.shared).await?;
+        let mut link = self.links.lend(&self.context).await?;
+        let open = link.ready(&self.context).await?;
         let names: Vec<_> = names.iter().collect();
-        look(open, &self.shared, &names, Access::Read)
+        look(open, &self.context, &names, Access::Read)
             .await
             .map_err(|failed| link.failed(failed).into_error())
     }
 
     async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
-        let statements = &self.shared.statements;
+        let statements = &self.context.statements;
         for names in parts(names, |it| it.as_str().as_bytes(), self.packet) {
             // What somebody else has locked is left out: who waits for another lock must not wait for that one.
             let keys = names.iter().map(|name| name.as_str().as_bytes());
             let unlocked = statements.unlocked(Reaped::Locks, keys);
             let names = first_columns(&self.read("want", unlocked).await?)?;
             if !names.is_empty() {
-                let statement = statements.want(&names, self.shared.group.mark(), time);
+                let statement = statements.want(&names, self.context.group.mark(), time);
                 self.ask("want", statement, Access::Write).await?;
             }
         }
@@ -194,7 +198,7 @@ impl Dialect for MySqlDialect {
     async fn keep_places(&self, places: &[Place], lease: Duration) -> Result<Vec<(LockName, u32)>> {
         let mut kept = Vec::with_capacity(places.len());
         for places in self.places_at_once(places) {
-            let statement = self.shared.statements.keep_places(places, lease);
+            let statement = self.context.statements.keep_places(places, lease);
             let found = self.ask("keep_places", statement, Access::Write).await?;
             for row in &found.rows {
                 let (name, ahead): (String, i64) = (rows::string(row, 0)?, rows::column(row, 1)?);
@@ -208,14 +212,14 @@ impl Dialect for MySqlDialect {
 
     async fn leave_lines(&self, places: &[Place]) -> Result<()> {
         for places in self.places_at_once(places) {
-            let statement = self.shared.statements.leave_lines(places);
+            let statement = self.context.statements.leave_lines(places);
             self.ask("leave_lines", statement, Access::Write).await?;
         }
         Ok(())
     }
 
     async fn clear_lines(&self) -> Result<u64> {
-        let statement = self.shared.statements.clear_lines();
+        let statement = self.context.statements.clear_lines();
         let cleared = self.ask("reap", statement, Access::Write).await?;
         Ok(cleared.changed())
     }
@@ -233,24 +237,24 @@ impl Dialect for MySqlDialect {
             limit,
         };
         let found = self
-            .read("list", self.shared.statements.list(&range))
+            .read("list", self.context.statements.list(&range))
             .await?;
         let rows = found.rows.iter().map(|row| {
-            let (name, row) = rows::lock(row, &self.shared)?;
+            let (name, row) = rows::lock(row, &self.context)?;
             Ok((name, row?))
         });
         rows.collect()
     }
 
     async fn epoch(&self) -> Result<Epoch> {
-        let mut link = self.links.lend(&self.shared).await?;
-        Ok(link.ready(&self.shared).await?.epoch.clone())
+        let mut link = self.links.lend(&self.context).await?;
+        Ok(link.ready(&self.context).await?.epoch.clone())
     }
 
     async fn get(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
         let mut found = HashMap::new();
         for keys in parts(keys, |it| it.as_str().as_bytes(), self.packet) {
-            let statement = self.shared.statements.get(keys);
+            let statement = self.context.statements.get(keys);
             for row in &self.read("get_records", statement).await?.rows {
                 let (key, entry) = rows::record(row)?;
                 found.insert(key, entry);
@@ -272,19 +276,19 @@ impl Dialect for MySqlDialect {
             limit,
         };
         let found = self
-            .read("scan_records", self.shared.statements.scan(&range))
+            .read("scan_records", self.context.statements.scan(&range))
             .await?;
         found.rows.iter().map(rows::record).collect()
     }
 
     async fn claim_reaping(&self, every: Duration) -> Result<bool> {
-        let statement = self.shared.statements.claim_reaping(every.as_micros());
+        let statement = self.context.statements.claim_reaping(every.as_micros());
         let claimed = self.ask("claim_reaping", statement, Access::Write).await?;
         Ok(claimed.changed() > 0)
     }
 
     async fn reap_page(&self, table: Reaped, _: Option<String>) -> Result<ReapedPage> {
-        let (statements, after) = (&self.shared.statements, self.shared.reap_after());
+        let (statements, after) = (&self.context.statements, self.context.reap_after());
         let mut page = ReapedPage::default();
         let idle = self
             .read("reap_look", statements.idle(table, after))
@@ -308,24 +312,24 @@ impl Dialect for MySqlDialect {
     }
 
     async fn health(&self) -> Result<Health> {
-        let mut link = self.links.lend(&self.shared).await?;
-        let open = link.ready(&self.shared).await?;
+        let mut link = self.links.lend(&self.context).await?;
+        let open = link.ready(&self.context).await?;
         let mut health = Health::new(open.server.clone());
         health.epoch = Some(open.epoch.clone());
-        let examined = doctor::examine(&mut health, open, &self.shared).await;
+        let examined = doctor::examine(&mut health, open, &self.context).await;
         examined.map_err(|failed| link.failed(failed).into_error())?;
         Ok(health)
     }
 
     async fn close(&self) {
-        self.links.close(&self.shared).await;
+        self.links.close(&self.context).await;
     }
 }
 
 impl fmt::Debug for MySqlDialect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MySql")
-            .field("config", &self.shared.config)
+            .field("config", &self.context.config)
             .finish_non_exhaustive()
     }
 }

@@ -4,10 +4,12 @@ use std::collections::HashMap;
 
 use distlock_core::{ErrorKind, Health, Result, Verdict, micros, unix_time};
 
-use super::{context::Shared, pool::Open, raw_connection::Answers, rows, schema, statements::NOW};
+use super::{
+    context::StoreContext, pool::Open, raw_connection::Answers, rows, schema, statements::NOW,
+};
 use crate::{
-    doctor::{self, Stock},
-    error::{Access, Failed},
+    doctor::{self, RowCounts},
+    statement_error::{Access, StatementError},
 };
 
 /// A difference of the two clocks that is worth a word: leases do not depend on it, tokens after a failover do.
@@ -27,21 +29,21 @@ const PACKET: u64 = 1024 * 1024;
 pub(crate) async fn examine(
     health: &mut Health,
     open: &mut Open,
-    shared: &Shared,
-) -> Result<(), Failed> {
-    let found = ask(open, shared, VARIABLES.to_owned()).await?;
+    context: &StoreContext,
+) -> Result<(), StatementError> {
+    let found = ask(open, context, VARIABLES.to_owned()).await?;
     let mut variables = HashMap::new();
     for row in &found.rows {
-        let name = rows::string(row, 0).map_err(Failed::corrupt)?;
-        variables.insert(name, rows::string(row, 1).map_err(Failed::corrupt)?);
+        let name = rows::string(row, 0).map_err(StatementError::corrupt)?;
+        variables.insert(name, rows::string(row, 1).map_err(StatementError::corrupt)?);
     }
     durability(health, &variables);
     topology(health, &variables);
     limits(health, &variables);
 
-    let before = micros(unix_time(&*shared.clock));
-    let found = ask(open, shared, format!("SELECT {NOW}")).await?;
-    let after = micros(unix_time(&*shared.clock));
+    let before = micros(unix_time(&*context.clock));
+    let found = ask(open, context, format!("SELECT {NOW}")).await?;
+    let after = micros(unix_time(&*context.clock));
     let theirs: i64 = first(&found, 0)?;
     let theirs = u64::try_from(theirs).unwrap_or(0);
     let off = before
@@ -60,7 +62,7 @@ pub(crate) async fn examine(
         verdict,
         format!("{} ms from this machine's{note}", off / 1000),
     );
-    let found = ask(open, shared, STANDS_STILL.to_owned()).await?;
+    let found = ask(open, context, STANDS_STILL.to_owned()).await?;
     if first::<i64>(&found, 1)? == 1 {
         health.found(
             "sysdate-is-now",
@@ -70,15 +72,15 @@ pub(crate) async fn examine(
         );
     }
 
-    let found = ask(open, shared, shared.statements.parts()).await?;
-    let differences = schema::compare(shared, &found, false).map_err(Failed::corrupt)?;
+    let found = ask(open, context, context.statements.parts()).await?;
+    let differences = schema::compare(context, &found, false).map_err(StatementError::corrupt)?;
     doctor::tables(health, &differences);
 
-    rights(health, open, shared).await?;
-    doctor::password(health, &shared.config);
+    rights(health, open, context).await?;
+    doctor::password(health, &context.config);
 
-    let found = ask(open, shared, shared.statements.stocktaking()).await?;
-    Stock {
+    let found = ask(open, context, context.statements.stocktaking()).await?;
+    RowCounts {
         held: first(&found, 0)?,
         free: first(&found, 1)?,
         stale: first(&found, 2)?,
@@ -86,7 +88,7 @@ pub(crate) async fn examine(
         records: first(&found, 4)?,
         tombstones: first(&found, 5)?,
     }
-    .report(health, shared.config.reap_after);
+    .report(health, context.config.reap_after);
     Ok(())
 }
 
@@ -168,10 +170,14 @@ fn limits(health: &mut Health, variables: &HashMap<String, String>) {
 }
 
 /// Whether the user may do what locks and records take.
-async fn rights(health: &mut Health, open: &mut Open, shared: &Shared) -> Result<(), Failed> {
+async fn rights(
+    health: &mut Health,
+    open: &mut Open,
+    context: &StoreContext,
+) -> Result<(), StatementError> {
     let (mut denied, mut untold) = (Vec::new(), None);
-    for (right, statement) in shared.statements.rights() {
-        match ask(open, shared, statement).await {
+    for (right, statement) in context.statements.rights() {
+        match ask(open, context, statement).await {
             Err(failed) if failed.meaning.kind == ErrorKind::AccessDenied => denied.push(right),
             // A server that takes no writes refuses them whoever asks.
             Err(failed) => untold = Some(failed),
@@ -189,19 +195,23 @@ async fn rights(health: &mut Health, open: &mut Open, shared: &Shared) -> Result
     Ok(())
 }
 
-async fn ask(open: &mut Open, shared: &Shared, question: String) -> Result<Answers, Failed> {
-    open.send(shared, "doctor", question, Access::Read)
+async fn ask(
+    open: &mut Open,
+    context: &StoreContext,
+    question: String,
+) -> Result<Answers, StatementError> {
+    open.send(context, "doctor", question, Access::Read)
         .await
         .map_err(|broken| broken.failed)
 }
 
-fn first<T>(found: &Answers, index: usize) -> Result<T, Failed>
+fn first<T>(found: &Answers, index: usize) -> Result<T, StatementError>
 where
     T: for<'r> sqlx::Decode<'r, sqlx::MySql>,
 {
     let row = found.rows.first();
-    let row = row.ok_or_else(|| Failed::mysql(sqlx::Error::RowNotFound, Access::Read))?;
-    rows::column(row, index).map_err(Failed::corrupt)
+    let row = row.ok_or_else(|| StatementError::mysql(sqlx::Error::RowNotFound, Access::Read))?;
+    rows::column(row, index).map_err(StatementError::corrupt)
 }
 
 fn get<'a>(variables: &'a HashMap<String, String>, name: &str) -> &'a str {

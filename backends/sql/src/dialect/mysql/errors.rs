@@ -3,7 +3,9 @@
 use distlock_core::{ErrorKind, threads::NO_THREAD};
 use sqlx::mysql::MySqlDatabaseError;
 
-use crate::error::{Access, Failed, Meaning, TlsTrouble, no_thread, tls_trouble};
+use crate::statement_error::{
+    Access, ErrorMeaning, StatementError, TlsTrouble, no_thread, tls_trouble,
+};
 
 /// What sending again, or leaving something out, can cure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +20,7 @@ pub(crate) enum MySqlTrouble {
     NotPrepared,
 }
 
-impl Failed {
+impl StatementError {
     /// Reads the server's answer, or the driver's.
     pub(crate) fn mysql(source: sqlx::Error, access: Access) -> Self {
         Self {
@@ -32,7 +34,7 @@ impl Failed {
     pub(crate) fn mysql_timed_out(access: Access) -> Self {
         let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
         Self {
-            meaning: Meaning::of(
+            meaning: ErrorMeaning::of(
                 unknown_if_write(access),
                 "the server did not answer in time",
             )
@@ -90,7 +92,7 @@ fn unknown_if_write(access: Access) -> ErrorKind {
     }
 }
 
-fn mysql(error: &sqlx::Error, access: Access) -> Meaning {
+fn mysql(error: &sqlx::Error, access: Access) -> ErrorMeaning {
     let unknown = unknown_if_write(access);
     if let Some(number) = mysql_number(error) {
         return mysql_meaning(number, unknown);
@@ -100,25 +102,25 @@ fn mysql(error: &sqlx::Error, access: Access) -> Meaning {
     }
     match error {
         sqlx::Error::Io(error) if no_thread(error, access) => {
-            Meaning::server_limit(NO_THREAD).reconnect()
+            ErrorMeaning::server_limit(NO_THREAD).reconnect()
         }
-        sqlx::Error::Io(_) => Meaning::of(unknown, "the connection broke").reconnect(),
-        sqlx::Error::Configuration(problem) if problem.to_string().contains("RSA") => Meaning::of(
+        sqlx::Error::Io(_) => ErrorMeaning::of(unknown, "the connection broke").reconnect(),
+        sqlx::Error::Configuration(problem) if problem.to_string().contains("RSA") => ErrorMeaning::of(
             ErrorKind::AccessDenied,
             "the server takes this password over TLS or a Unix socket only: set `ssl-mode` or `socket`",
         )
         .reconnect(),
         sqlx::Error::Configuration(_) => {
-            Meaning::of(ErrorKind::InvalidConfig, "a file or option cannot be used").reconnect()
+            ErrorMeaning::of(ErrorKind::InvalidConfig, "a file or option cannot be used").reconnect()
         }
         sqlx::Error::ColumnDecode { .. }
         | sqlx::Error::Decode(_)
         | sqlx::Error::ColumnNotFound(_)
         | sqlx::Error::ColumnIndexOutOfBounds { .. } => {
-            Meaning::of(ErrorKind::Corrupt, "a row cannot be read").one_row()
+            ErrorMeaning::of(ErrorKind::Corrupt, "a row cannot be read").one_row()
         }
         // A stranger at the other end, or an answer cut off in the middle.
-        _ => Meaning::of(
+        _ => ErrorMeaning::of(
             unknown,
             "the server speaks something else than MySQL, or its answer was damaged on the way",
         )
@@ -126,34 +128,34 @@ fn mysql(error: &sqlx::Error, access: Access) -> Meaning {
     }
 }
 
-fn of_tls(trouble: TlsTrouble) -> Meaning {
+fn of_tls(trouble: TlsTrouble) -> ErrorMeaning {
     match trouble {
-        TlsTrouble::Absent => Meaning::of(
+        TlsTrouble::Absent => ErrorMeaning::of(
             ErrorKind::Unavailable,
             "the server offers no TLS, which `ssl-mode` demands",
         ),
-        TlsTrouble::Options => Meaning::of(
+        TlsTrouble::Options => ErrorMeaning::of(
             ErrorKind::InvalidConfig,
             "the driver cannot use what `ssl-ca`, `ssl-cert` and `ssl-key` name, or the host's name",
         ),
-        TlsTrouble::Certificate => Meaning::of(
+        TlsTrouble::Certificate => ErrorMeaning::of(
             ErrorKind::Unavailable,
             "the server's certificate is not trusted, or not for this host: `ssl-ca` names the file with the authority \
              to trust",
         ),
-        TlsTrouble::Refused => Meaning::of(
+        TlsTrouble::Refused => ErrorMeaning::of(
             ErrorKind::AccessDenied,
             "the server broke TLS off: it may accept only clients with a certificate (`ssl-cert` and `ssl-key`)",
         ),
-        TlsTrouble::Protocol => Meaning::of(
+        TlsTrouble::Protocol => ErrorMeaning::of(
             ErrorKind::Unavailable,
             "the server could not be spoken to through TLS as `ssl-mode` demands",
         ),
     }
 }
 
-const fn too_large() -> Meaning {
-    Meaning::of(
+const fn too_large() -> ErrorMeaning {
+    ErrorMeaning::of(
         ErrorKind::LimitExceeded,
         "the value is larger than the server's max_allowed_packet allows",
     )
@@ -161,63 +163,63 @@ const fn too_large() -> Meaning {
 }
 
 /// By number. One of the server's own errors means that the statement was not carried out, unless it says otherwise.
-fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> Meaning {
+fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> ErrorMeaning {
     use ErrorKind::{AccessDenied, Corrupt, InvalidConfig, OutcomeUnknown, Unavailable};
     match number {
-        1205 | 3572 => Meaning::of(Unavailable, "another transaction has the row locked").one_row(),
-        1020 | 1213 | 3100 | 3101 => Meaning::of(Unavailable, "other transactions were in the way too often"),
-        1412 | 1615 => Meaning::of(Unavailable, "the tables were changed meanwhile").reconnect(),
+        1205 | 3572 => ErrorMeaning::of(Unavailable, "another transaction has the row locked").one_row(),
+        1020 | 1213 | 3100 | 3101 => ErrorMeaning::of(Unavailable, "other transactions were in the way too often"),
+        1412 | 1615 => ErrorMeaning::of(Unavailable, "the tables were changed meanwhile").reconnect(),
         1040 | 1129 | 1203 | 1226 => {
-            Meaning::of(Unavailable, "the server has too many connections").reconnect()
+            ErrorMeaning::of(Unavailable, "the server has too many connections").reconnect()
         }
         1290 | 1792 | 1836 | 1874 => {
-            Meaning::of(Unavailable, "the server is read-only").reconnect()
+            ErrorMeaning::of(Unavailable, "the server is read-only").reconnect()
         }
-        1047 => Meaning::of(Unavailable, "the node is not part of its cluster").reconnect(),
+        1047 => ErrorMeaning::of(Unavailable, "the node is not part of its cluster").reconnect(),
         1053 | 1077 | 1079 | 1080 => {
-            Meaning::of(Unavailable, "the server is shutting down").reconnect()
+            ErrorMeaning::of(Unavailable, "the server is shutting down").reconnect()
         }
         // As while another one takes its place.
-        3032 | 3168 => Meaning::of(Unavailable, "the server was taken out of service").reconnect(),
-        1317 | 1969 | 3024 => Meaning::of(Unavailable, "the statement was stopped by the server"),
+        3032 | 3168 => ErrorMeaning::of(Unavailable, "the server was taken out of service").reconnect(),
+        1317 | 1969 | 3024 => ErrorMeaning::of(Unavailable, "the statement was stopped by the server"),
         // Killed by an administrator, or for being idle; which of the two, and when, it does not say.
         1152 | 1158..=1161 | 1184 | 1927 | 4031 => {
-            Meaning::of(unknown_if_write, "the server closed the connection").reconnect()
+            ErrorMeaning::of(unknown_if_write, "the server closed the connection").reconnect()
         }
-        1180 => Meaning::of(OutcomeUnknown, "the commit failed").reconnect(),
+        1180 => ErrorMeaning::of(OutcomeUnknown, "the commit failed").reconnect(),
         1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1251 | 1370 | 1524 | 1698 | 1820 | 1862 | 3118
-        | 3159 | 4151 => Meaning::of(AccessDenied, "access was refused").reconnect(),
-        1049 => Meaning::of(InvalidConfig, "there is no such database").reconnect(),
-        1054 | 1064 | 1136 | 1146 | 1356 | 1364 => Meaning::of(
+        | 3159 | 4151 => ErrorMeaning::of(AccessDenied, "access was refused").reconnect(),
+        1049 => ErrorMeaning::of(InvalidConfig, "there is no such database").reconnect(),
+        1054 | 1064 | 1136 | 1146 | 1356 | 1364 => ErrorMeaning::of(
             InvalidConfig,
             "the tables are not as expected",
         )
         .reconnect(),
-        1665 => Meaning::of(
+        1665 => ErrorMeaning::of(
             InvalidConfig,
             "the server's binlog_format must be ROW or MIXED",
         ),
-        1264..=1266 | 1366 | 1406 => Meaning::of(
+        1264..=1266 | 1366 | 1406 => ErrorMeaning::of(
             InvalidConfig,
             "a value does not fit its column, so the tables were changed by hand: run `distlock doctor`",
         )
         .one_row(),
-        1690 => Meaning::of(
+        1690 => ErrorMeaning::of(
             Corrupt,
             "a number in a row is out of range, so the row was changed by hand: run `distlock doctor`",
         )
         .one_row(),
-        1442 | 1644 => Meaning::of(
+        1442 | 1644 => ErrorMeaning::of(
             InvalidConfig,
             "a trigger of the tables refuses it: they must have none",
         ),
-        1048 | 3819 | 4025 => Meaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
-        1034 | 1035 | 1194 | 1195 | 1712 => Meaning::of(Corrupt, "a table is damaged"),
-        1021 | 1114 => Meaning::server_limit("the disk or the table is full"),
-        1037 | 1038 | 1041 | 1206 => Meaning::server_limit("the server is out of memory"),
+        1048 | 3819 | 4025 => ErrorMeaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
+        1034 | 1035 | 1194 | 1195 | 1712 => ErrorMeaning::of(Corrupt, "a table is damaged"),
+        1021 | 1114 => ErrorMeaning::server_limit("the disk or the table is full"),
+        1037 | 1038 | 1041 | 1206 => ErrorMeaning::server_limit("the server is out of memory"),
         1153 => too_large().reconnect(),
         // A proxy uses some numbers for what may have happened.
-        _ => Meaning::of(
+        _ => ErrorMeaning::of(
             unknown_if_write,
             "the server answered with an error that is not known here; its log may say more",
         )
@@ -228,7 +230,7 @@ fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> Meaning {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::tests::may_pass;
+    use crate::statement_error::tests::may_pass;
 
     /// Number, kind for a read, kind for a write, may be one row's fault, needs a new connection.
     const TABLE: &[(u16, ErrorKind, ErrorKind, bool, bool)] = {
@@ -289,10 +291,10 @@ mod tests {
             (Access::Read, ErrorKind::Unavailable),
         ] {
             let broke = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
-            let failed = Failed::mysql(sqlx::Error::Io(broke), access);
+            let failed = StatementError::mysql(sqlx::Error::Io(broke), access);
             assert_eq!(failed.meaning.kind, kind);
             assert!(failed.meaning.reconnect);
-            assert_eq!(Failed::mysql_timed_out(access).meaning.kind, kind);
+            assert_eq!(StatementError::mysql_timed_out(access).meaning.kind, kind);
         }
     }
 }

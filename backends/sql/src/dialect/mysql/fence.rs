@@ -4,8 +4,8 @@ use distlock_core::{Fence, FenceError};
 use sqlx::{MySqlConnection, Row as _};
 
 use crate::{
-    error::{Access, Failed},
     fence::{raised, unseen},
+    statement_error::{Access, StatementError},
 };
 
 /// Creates the table of [`admit`] where it is absent: run it once, with the caller's own migrations.
@@ -64,5 +64,9 @@ pub async fn admit(
 }
 
 fn failed(error: sqlx::Error) -> FenceError {
-    FenceError::Failed(Failed::mysql(error, Access::Write).into_error().on("mysql"))
+    FenceError::Failed(
+        StatementError::mysql(error, Access::Write)
+            .into_error()
+            .on("mysql"),
+    )
 }

@@ -2,10 +2,10 @@
 
 use distlock_core::{LockName, Result};
 
-use super::{context::Shared, pool::Open, raw_connection::Answers, rows};
+use super::{context::StoreContext, pool::Open, raw_connection::Answers, rows};
 use crate::{
     dialect::LockRow,
-    error::{Access, Failed},
+    statement_error::{Access, StatementError},
 };
 
 /// Room for one operation's statement, its values apart.
@@ -14,16 +14,16 @@ pub(super) const PER_OPERATION: usize = 4096;
 /// Reads the rows of these names on a connection. `access` is a write's where the answer tells what came of one.
 pub(super) async fn look(
     open: &mut Open,
-    shared: &Shared,
+    context: &StoreContext,
     names: &[&LockName],
     access: Access,
-) -> Result<Vec<(LockName, Result<LockRow>)>, Failed> {
+) -> Result<Vec<(LockName, Result<LockRow>)>, StatementError> {
     let mut looks = Vec::with_capacity(names.len());
     for names in parts(names, |it| it.as_str().as_bytes(), open.packet) {
-        let statement = shared.statements.look(names.iter().copied());
-        let found = open.send(shared, "look", statement, access).await;
+        let statement = context.statements.look(names.iter().copied());
+        let found = open.send(context, "look", statement, access).await;
         for row in &found.map_err(|broken| broken.failed)?.rows {
-            looks.push(rows::lock(row, shared).map_err(Failed::corrupt)?);
+            looks.push(rows::lock(row, context).map_err(StatementError::corrupt)?);
         }
     }
     Ok(looks)

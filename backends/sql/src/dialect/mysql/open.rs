@@ -8,7 +8,7 @@ use super::dialect::MySqlDialect;
 use crate::{
     config::ServerConfig,
     migrate::TablesStatus,
-    opened::{Opened, during},
+    opened_store::{OpenedStore, during},
 };
 
 /// An opened MySQL or MariaDB database.
@@ -16,7 +16,7 @@ use crate::{
 /// Its locks and its records share a few connections ([`ServerConfig::pool_size`]), which close when both are closed or
 /// dropped. They are used for nothing else: a transaction of the caller's is never touched.
 #[derive(Clone, Debug)]
-pub struct MySql(Opened<MySqlDialect>);
+pub struct MySql(OpenedStore<MySqlDialect>);
 
 impl MySql {
     /// Connects. Creates the tables where they are absent, unless [`ServerConfig::migrate`] is false. Never changes tables
@@ -39,7 +39,7 @@ impl MySql {
     /// [`ErrorKind::Unavailable`]: distlock_core::ErrorKind::Unavailable
     /// [`ErrorKind::Unsupported`]: distlock_core::ErrorKind::Unsupported
     pub async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
-        Opened::new(MySqlDialect::open(config, clock).await).map(Self)
+        OpenedStore::new(MySqlDialect::open(config, clock).await).map(Self)
     }
 
     /// Its locks.

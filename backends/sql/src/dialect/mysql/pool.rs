@@ -10,14 +10,14 @@ use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    context::Shared,
+    context::StoreContext,
     flavour::Flavour,
     raw_connection::{Answers, Broken, Wire},
     server::connect,
     statements::PreparedQuery,
     tables,
 };
-use crate::error::{Access, Failed};
+use crate::statement_error::{Access, StatementError};
 
 /// A connection that was idle for longer is tried before it is used: firewalls and servers forget such connections.
 const IDLE: Duration = Duration::from_secs(10);
@@ -71,13 +71,13 @@ impl Links {
     }
 
     /// A connection, once one is free; the one that was used last, if there is a choice.
-    pub(super) async fn lend(&self, shared: &Shared) -> Result<Lent<'_>> {
+    pub(super) async fn lend(&self, context: &StoreContext) -> Result<Lent<'_>> {
         let permit = tokio::select! {
             biased;
             permit = self.permits.acquire() => permit.map_err(|_| {
                 Error::new(ErrorKind::Closed, "the store's handle was closed")
             })?,
-            () = shared.clock.sleep(shared.config.statement_timeout) => {
+            () = context.clock.sleep(context.config.statement_timeout) => {
                 return Err(Error::new(ErrorKind::Unavailable, "all connections are in use"));
             }
         };
@@ -88,11 +88,11 @@ impl Links {
         })
     }
 
-    pub(super) async fn close(&self, shared: &Shared) {
+    pub(super) async fn close(&self, context: &StoreContext) {
         self.permits.close();
         let idle = std::mem::take(&mut *self.idle());
         for link in idle {
-            link.close(shared).await;
+            link.close(context).await;
         }
     }
 
@@ -132,16 +132,16 @@ impl Drop for Lent<'_> {
 
 impl Link {
     /// The connection.
-    pub(super) async fn ready(&mut self, shared: &Shared) -> Result<&mut Open> {
+    pub(super) async fn ready(&mut self, context: &StoreContext) -> Result<&mut Open> {
         if let Some(open) = &mut self.open {
-            let idle = shared.clock.now().since(open.used) > IDLE;
-            if open.wire.is_spent() || (idle && !open.wire.answers(shared).await) {
+            let idle = context.clock.now().since(open.used) > IDLE;
+            if open.wire.is_spent() || (idle && !open.wire.answers(context).await) {
                 self.disconnect();
             }
         }
         if self.open.is_none() {
-            let open = Open::new(shared).await?;
-            shared.note(&open.epoch);
+            let open = Open::new(context).await?;
+            context.note(&open.epoch);
             self.open = Some(open);
         }
         match &mut self.open {
@@ -151,7 +151,7 @@ impl Link {
     }
 
     /// Notes a failure: a connection that is of no more use is replaced before the next operation.
-    pub(super) fn failed(&mut self, failed: Failed) -> Failed {
+    pub(super) fn failed(&mut self, failed: StatementError) -> StatementError {
         if failed.meaning.reconnect {
             self.disconnect();
         }
@@ -163,7 +163,7 @@ impl Link {
         self.broke |= self.open.take().is_some();
     }
 
-    async fn close(self, shared: &Shared) {
+    async fn close(self, context: &StoreContext) {
         if let Some(open) = self.open {
             tokio::select! {
                 closed = open.wire.close() => {
@@ -171,16 +171,16 @@ impl Link {
                         tracing::debug!(%error, "a connection did not close cleanly");
                     }
                 }
-                () = shared.clock.sleep(shared.config.statement_timeout) => {}
+                () = context.clock.sleep(context.config.statement_timeout) => {}
             }
         }
     }
 }
 
 impl Open {
-    async fn new(shared: &Shared) -> Result<Self> {
-        let mut wire = connect(shared).await?;
-        let (variables, tables) = tables::ready(&mut wire, shared).await?;
+    async fn new(context: &StoreContext) -> Result<Self> {
+        let mut wire = connect(context).await?;
+        let (variables, tables) = tables::ready(&mut wire, context).await?;
         Ok(Self {
             wire,
             flavour: variables.flavour,
@@ -192,7 +192,7 @@ impl Open {
             tables,
             prepares: true,
             packet: variables.packet,
-            used: shared.clock.now(),
+            used: context.clock.now(),
         })
     }
 
@@ -200,33 +200,33 @@ impl Open {
     /// the connection off, often before it can be heard why.
     pub(crate) async fn send(
         &mut self,
-        shared: &Shared,
+        context: &StoreContext,
         operation: &'static str,
         statements: String,
         access: Access,
     ) -> Result<Answers, Broken> {
         if statements.len() + 1 >= self.packet {
             return Err(Broken {
-                failed: Failed::mysql_too_large(statements.len(), self.packet),
+                failed: StatementError::mysql_too_large(statements.len(), self.packet),
                 done: 0,
             });
         }
-        shared.tally.count(operation);
-        let answered = self.wire.exchange(shared, statements, access).await;
-        self.used = shared.clock.now();
+        context.counters.count(operation);
+        let answered = self.wire.exchange(context, statements, access).await;
+        self.used = context.clock.now();
         answered
     }
 
     /// Sends one statement that the server is to remember, and reads what comes back.
     pub(super) async fn send_prepared(
         &mut self,
-        shared: &Shared,
+        context: &StoreContext,
         operation: &'static str,
         statement: PreparedQuery<'_>,
     ) -> Result<Answers, Broken> {
-        shared.tally.count(operation);
-        let answered = self.wire.read(shared, statement, Access::Write).await;
-        self.used = shared.clock.now();
+        context.counters.count(operation);
+        let answered = self.wire.read(context, statement, Access::Write).await;
+        self.used = context.clock.now();
         answered
     }
 
@@ -238,8 +238,8 @@ impl Open {
     }
 
     /// Ends a transaction that a failed statement has left open. Says whether that worked.
-    pub(super) async fn roll_back(&mut self, shared: &Shared) -> bool {
-        self.send(shared, "rollback", "ROLLBACK".to_owned(), Access::Read)
+    pub(super) async fn roll_back(&mut self, context: &StoreContext) -> bool {
+        self.send(context, "rollback", "ROLLBACK".to_owned(), Access::Read)
             .await
             .is_ok()
     }

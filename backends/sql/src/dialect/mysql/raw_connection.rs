@@ -7,10 +7,10 @@ use sqlx::{
     mysql::{MySqlQueryResult, MySqlRow},
 };
 
-use super::context::Shared;
+use super::context::StoreContext;
 use crate::{
-    driver::caught,
-    error::{Access, Failed},
+    driver_panics::caught,
+    statement_error::{Access, StatementError},
 };
 
 /// A connection. The driver's may not be left in the middle of an answer, as it is when a caller stops to wait: what is sent
@@ -32,7 +32,7 @@ pub(crate) struct Answers {
 /// Why it did not all come back.
 #[derive(Debug)]
 pub(crate) struct Broken {
-    pub(crate) failed: Failed,
+    pub(crate) failed: StatementError,
     /// How many statements were carried out before.
     pub(crate) done: usize,
 }
@@ -58,14 +58,14 @@ impl Wire {
     }
 
     /// Whether the server is still there.
-    pub(super) async fn answers(&mut self, shared: &Shared) -> bool {
+    pub(super) async fn answers(&mut self, context: &StoreContext) -> bool {
         if self.unread {
             return false;
         }
         self.unread = true;
         let answers = tokio::select! {
             pong = caught(self.connection.ping()) => pong.is_ok(),
-            () = shared.clock.sleep(shared.config.statement_timeout) => false,
+            () = context.clock.sleep(context.config.statement_timeout) => false,
         };
         self.unread = !answers;
         answers
@@ -74,27 +74,27 @@ impl Wire {
     /// Sends statements, in one round trip, and reads what comes back.
     pub(super) async fn exchange(
         &mut self,
-        shared: &Shared,
+        context: &StoreContext,
         statements: String,
         access: Access,
     ) -> Result<Answers, Broken> {
         // Safe: values are in it as numbers and hexadecimal literals only, and the table prefix holds nothing but
         // `[a-z0-9_]`.
         let statements = sqlx::raw_sql(AssertSqlSafe(statements));
-        self.read(shared, statements, access).await
+        self.read(context, statements, access).await
     }
 
     /// The same for anything that can be sent.
     pub(super) async fn read<'q>(
         &mut self,
-        shared: &Shared,
+        context: &StoreContext,
         statements: impl sqlx::Execute<'q, MySql> + 'q,
         access: Access,
     ) -> Result<Answers, Broken> {
         let mut answers = Answers::default();
         if self.unread {
             return Err(Broken {
-                failed: Failed::mysql_not_sent(),
+                failed: StatementError::mysql_not_sent(),
                 done: 0,
             });
         }
@@ -110,8 +110,8 @@ impl Wire {
             Ok(())
         };
         let outcome = tokio::select! {
-            read = caught(reading) => read.map_err(|error| Failed::mysql(error, access)),
-            () = shared.clock.sleep(shared.config.statement_timeout) => Err(Failed::mysql_timed_out(access)),
+            read = caught(reading) => read.map_err(|error| StatementError::mysql(error, access)),
+            () = context.clock.sleep(context.config.statement_timeout) => Err(StatementError::mysql_timed_out(access)),
         };
         // The server's own error is the end of its answer.
         self.unread = matches!(&outcome, Err(failed) if !failed.is_of_mysql());

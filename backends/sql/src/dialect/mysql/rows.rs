@@ -9,11 +9,11 @@ use distlock_core::{
 use sqlx::{Row as _, mysql::MySqlRow};
 use uuid::Uuid;
 
-use super::context::Shared;
+use super::context::StoreContext;
 use crate::{
     dialect::{FORCED, LockRow},
-    driver::decoded,
-    error::{Access, Failed},
+    driver_panics::decoded,
+    statement_error::{Access, StatementError},
     wait::telling,
 };
 
@@ -23,7 +23,7 @@ where
     T: sqlx::Decode<'r, sqlx::MySql>,
 {
     decoded(|| row.try_get_unchecked(index))
-        .map_err(|error| Failed::mysql(error, Access::Read).into_error())
+        .map_err(|error| StatementError::mysql(error, Access::Read).into_error())
 }
 
 pub(crate) fn string(row: &MySqlRow, index: usize) -> Result<String> {
@@ -54,14 +54,14 @@ fn token_column(row: &MySqlRow, index: usize) -> Result<FencingToken> {
 }
 
 /// The name of a row of the lock table, and the rest of it.
-pub(super) fn lock(row: &MySqlRow, shared: &Shared) -> Result<(LockName, Result<LockRow>)> {
+pub(super) fn lock(row: &MySqlRow, context: &StoreContext) -> Result<(LockName, Result<LockRow>)> {
     let name = string(row, 0)?;
     let name = LockName::new(name).map_err(|error| corrupt(error.message()))?;
-    let read = lock_row(row, shared).map_err(|error| error.about(&name));
+    let read = lock_row(row, context).map_err(|error| error.about(&name));
     Ok((name, read))
 }
 
-fn lock_row(row: &MySqlRow, shared: &Shared) -> Result<LockRow> {
+fn lock_row(row: &MySqlRow, context: &StoreContext) -> Result<LockRow> {
     let owner: Option<Vec<u8>> = column(row, 1)?;
     let owner = owner
         .map(|bytes| Uuid::from_slice(&bytes))
@@ -95,7 +95,7 @@ fn lock_row(row: &MySqlRow, shared: &Shared) -> Result<LockRow> {
         forced: owner.is_none()
             && column::<Option<&[u8]>>(row, 6).ok().flatten() == Some(FORCED.as_bytes()),
         until: Some(until),
-        wanted_for: telling(wanted_by, shared.group.mark(), wanted_for),
+        wanted_for: telling(wanted_by, context.group.mark(), wanted_for),
     })
 }
 

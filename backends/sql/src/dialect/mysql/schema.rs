@@ -2,10 +2,12 @@
 
 use distlock_core::Result;
 
-use super::{context::Shared, raw_connection::Answers, rows};
+use super::{context::StoreContext, raw_connection::Answers, rows};
 use crate::{
     migrate::{Migration, REQUIRED},
-    shape::{Difference, Former, Found, KEY, STORAGE, Table, UNTOUCHED, WRITES, differences},
+    schema_check::{
+        FormerPart, Found, KEY, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences,
+    },
 };
 
 const NUMBER: &str = "bigint not null";
@@ -61,7 +63,7 @@ fn tables() -> Vec<Table> {
 }
 
 /// The first form had an index on `expires_at`, and nothing else for the reaper.
-const FORMERS: [Former; 1] = [Former {
+const FORMERS: [FormerPart; 1] = [FormerPart {
     table: "distributed_lock",
     part: "expires_minute",
     was: None,
@@ -83,7 +85,11 @@ DEALLOCATE PREPARE distlock_drop",
 
 /// What is otherwise than it must be, as the answer to [`Statements::parts`] shows. A table that is
 /// not there is passed over where `some` are enough.
-pub(super) fn compare(shared: &Shared, answers: &Answers, some: bool) -> Result<Vec<Difference>> {
+pub(super) fn compare(
+    context: &StoreContext,
+    answers: &Answers,
+    some: bool,
+) -> Result<Vec<SchemaDifference>> {
     let mut found = Vec::with_capacity(answers.rows.len());
     for row in &answers.rows {
         let text = |index| rows::string(row, index).map(|it| it.to_lowercase());
@@ -101,7 +107,7 @@ pub(super) fn compare(shared: &Shared, answers: &Answers, some: bool) -> Result<
         let part: Found = (text(0)?, text(1)?, is);
         found.push(part);
     }
-    let prefix = &shared.config.table_prefix;
+    let prefix = &context.config.table_prefix;
     Ok(differences(prefix, &tables(), &FORMERS, &found, some))
 }
 

@@ -8,11 +8,11 @@ use sqlx::{
     mysql::{MySqlConnectOptions, MySqlSslMode},
 };
 
-use super::{context::Shared, flavour::Flavour, raw_connection::Wire, statements::MOST};
+use super::{context::StoreContext, flavour::Flavour, raw_connection::Wire, statements::MOST};
 use crate::{
     config::SslMode,
-    driver::caught,
-    error::{Access, Failed},
+    driver_panics::caught,
+    statement_error::{Access, StatementError},
 };
 
 /// Makes the session what the promises rest on, whatever the server's defaults, its `init_connect` or a proxy made of it:
@@ -86,8 +86,8 @@ impl Variables {
     }
 }
 
-pub(super) async fn connect(shared: &Shared) -> Result<Wire> {
-    let config = &shared.config;
+pub(super) async fn connect(context: &StoreContext) -> Result<Wire> {
+    let config = &context.config;
     let mut options = MySqlConnectOptions::new()
         .host(&config.host)
         .port(config.port)
@@ -119,26 +119,26 @@ pub(super) async fn connect(shared: &Shared) -> Result<Wire> {
     if let Some((certificate, key)) = &config.ssl_client {
         options = options.ssl_client_cert(certificate).ssl_client_key(key);
     }
-    shared.tally.count("open");
+    context.counters.count("open");
     let connected = tokio::select! {
         connected = caught(options.connect()) => connected,
-        () = shared.clock.sleep(config.connect_timeout) => {
+        () = context.clock.sleep(config.connect_timeout) => {
             return Err(Error::new(
                 ErrorKind::Unavailable,
-                format!("{} did not answer in time (option `connect_timeout`)", place(shared)),
+                format!("{} did not answer in time (option `connect_timeout`)", place(context)),
             ));
         }
     };
     connected.map(Wire::new).map_err(|error| {
-        let failed = Failed::mysql(error, Access::Read).on_connecting(config);
+        let failed = StatementError::mysql(error, Access::Read).on_connecting(config);
         let error = failed.into_error();
-        Error::new(error.kind(), place(shared)).caused_by(error)
+        Error::new(error.kind(), place(context)).caused_by(error)
     })
 }
 
 /// Which database it is about, without user and password.
-pub(super) fn place(shared: &Shared) -> String {
-    let config = &shared.config;
+pub(super) fn place(context: &StoreContext) -> String {
+    let config = &context.config;
     match &config.socket {
         Some(socket) => format!("{:?} at {}", config.database, path_excerpt(socket)),
         None => format!("{:?} at {}:{}", config.database, config.host, config.port),

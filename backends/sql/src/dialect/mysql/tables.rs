@@ -5,16 +5,16 @@ use std::{collections::HashMap, fmt::Write as _, time::Duration};
 use distlock_core::{Error, ErrorKind, Result};
 
 use super::{
-    context::Shared,
+    context::StoreContext,
     migrations::MIGRATIONS,
     raw_connection::{Answers, Wire},
     rows, schema,
     server::{SESSION, VARIABLES, Variables, connect, place},
 };
 use crate::{
-    error::Access,
     migrate::{self, LATEST, Migration, REQUIRED, TablesStatus},
-    shape::{Difference, mends, refusal, told},
+    schema_check::{SchemaDifference, mends, refusal, told},
+    statement_error::Access,
 };
 
 /// How long opening waits for other processes that make the tables at the same moment.
@@ -37,79 +37,79 @@ enum Found {
 
 /// Sets the session up, makes the tables where there are none and that is wanted, and finds them as they must be. Says who
 /// the server is, and what names the tables.
-pub(super) async fn ready(wire: &mut Wire, shared: &Shared) -> Result<(Variables, String)> {
-    let (variables, found) = introduce(wire, shared).await?;
+pub(super) async fn ready(wire: &mut Wire, context: &StoreContext) -> Result<(Variables, String)> {
+    let (variables, found) = introduce(wire, context).await?;
     let (version, tables) = match found {
         Found::Whole(version, tables) => (version, tables),
-        Found::Partly(problem) => return Err(not_migrated(shared, problem)),
-        Found::Nothing if shared.was_opened() => return Err(wrong(shared, migrate::GONE)),
-        Found::Nothing if !shared.config.migrate => {
-            return Err(not_migrated(shared, "has no tables of distlock"));
+        Found::Partly(problem) => return Err(not_migrated(context, problem)),
+        Found::Nothing if context.was_opened() => return Err(wrong(context, migrate::GONE)),
+        Found::Nothing if !context.config.migrate => {
+            return Err(not_migrated(context, "has no tables of distlock"));
         }
         Found::Nothing => {
-            upgrade(wire, shared, 0).await?;
-            match meta(wire, shared).await? {
+            upgrade(wire, context, 0).await?;
+            match meta(wire, context).await? {
                 Some(meta) => meta,
-                None => return Err(not_migrated(shared, UNFINISHED)),
+                None => return Err(not_migrated(context, UNFINISHED)),
             }
         }
     };
     if version < REQUIRED {
         let problem =
             format!("has tables of version {version}, and this program needs version {REQUIRED}");
-        return Err(not_migrated(shared, &problem));
+        return Err(not_migrated(context, &problem));
     }
-    not_later(shared, version)?;
-    if version < LATEST && shared.config.migrate && !shared.was_opened() {
+    not_later(context, version)?;
+    if version < LATEST && context.config.migrate && !context.was_opened() {
         // As where this user may not make tables. Locks do without what is missing.
-        if let Err(error) = upgrade(wire, shared, version).await {
+        if let Err(error) = upgrade(wire, context, version).await {
             tracing::debug!(%error, "the tables stay at version {version}");
         }
     }
-    tables_are_whole(wire, shared).await?;
+    tables_are_whole(wire, context).await?;
     Ok((variables, tables))
 }
 
 /// Brings the tables up to date. Says from which version it went, and what it mended in tables that
 /// had the latest one.
-pub(super) async fn migrate(shared: &Shared) -> Result<(i64, Vec<Migration>)> {
-    let mut wire = connect(shared).await?;
-    let (_, found) = introduce(&mut wire, shared).await?;
+pub(super) async fn migrate(context: &StoreContext) -> Result<(i64, Vec<Migration>)> {
+    let mut wire = connect(context).await?;
+    let (_, found) = introduce(&mut wire, context).await?;
     let version = match found {
         Found::Whole(version, _) => version,
         Found::Nothing => 0,
         // As when whoever made them was stopped: here, one table comes after the other.
         Found::Partly(_) => {
-            parts_are_ours(&mut wire, shared).await?;
+            parts_are_ours(&mut wire, context).await?;
             0
         }
     };
-    not_later(shared, version)?;
+    not_later(context, version)?;
     if version < LATEST {
-        upgrade(&mut wire, shared, version).await?;
+        upgrade(&mut wire, context, version).await?;
     }
-    let mends = former(&mut wire, shared).await?;
+    let mends = former(&mut wire, context).await?;
     for mend in &mends {
-        run(&mut wire, shared, shared.statements.script(mend.sql)).await?;
+        run(&mut wire, context, context.statements.script(mend.sql)).await?;
     }
-    tables_are_whole(&mut wire, shared).await?;
+    tables_are_whole(&mut wire, context).await?;
     leave(wire).await;
     Ok((version, mends))
 }
 
 /// The version of the tables, 0 when there are none, and what is to be mended in tables that have
 /// the latest one. Changes nothing.
-pub(super) async fn version(shared: &Shared) -> Result<(i64, Vec<Migration>)> {
-    let mut wire = connect(shared).await?;
-    let (_, found) = introduce(&mut wire, shared).await?;
+pub(super) async fn version(context: &StoreContext) -> Result<(i64, Vec<Migration>)> {
+    let mut wire = connect(context).await?;
+    let (_, found) = introduce(&mut wire, context).await?;
     let version = match found {
         Found::Whole(version, _) => version,
         Found::Nothing => 0,
-        Found::Partly(problem) => return Err(not_migrated(shared, problem)),
+        Found::Partly(problem) => return Err(not_migrated(context, problem)),
     };
-    not_later(shared, version)?;
+    not_later(context, version)?;
     let mends = if version >= REQUIRED {
-        former(&mut wire, shared).await?
+        former(&mut wire, context).await?
     } else {
         Vec::new()
     };
@@ -124,10 +124,10 @@ async fn leave(wire: Wire) {
 }
 
 /// Sets the session up, and asks who is there and what is there.
-async fn introduce(wire: &mut Wire, shared: &Shared) -> Result<(Variables, Found)> {
+async fn introduce(wire: &mut Wire, context: &StoreContext) -> Result<(Variables, Found)> {
     let mut script = SESSION.to_owned();
-    let _ = write!(script, "; {}; {VARIABLES}", shared.statements.objects());
-    let found = run(wire, shared, script).await?;
+    let _ = write!(script, "; {}; {VARIABLES}", context.statements.objects());
+    let found = run(wire, context, script).await?;
     let mut rows_found = found.rows.iter();
     let mut objects: i64 = match rows_found.next() {
         Some(row) => rows::column(row, 0)?,
@@ -138,13 +138,13 @@ async fn introduce(wire: &mut Wire, shared: &Shared) -> Result<(Variables, Found
         variables.insert(rows::string(row, 0)?, rows::string(row, 1)?);
     }
     let variables = Variables::of(&variables)?;
-    let deadline = shared.clock.now() + SETTING_UP;
+    let deadline = context.clock.now() + SETTING_UP;
     let found = loop {
-        match present(wire, shared, objects).await? {
+        match present(wire, context, objects).await? {
             // Another process may be making them: here, one table comes after the other.
-            Found::Partly(_) if shared.clock.now() < deadline => {
-                shared.clock.sleep(SETTING_UP / 100).await;
-                let found = run(wire, shared, shared.statements.objects()).await?;
+            Found::Partly(_) if context.clock.now() < deadline => {
+                context.clock.sleep(SETTING_UP / 100).await;
+                let found = run(wire, context, context.statements.objects()).await?;
                 objects = match found.rows.first() {
                     Some(row) => rows::column(row, 0)?,
                     None => 0,
@@ -157,10 +157,10 @@ async fn introduce(wire: &mut Wire, shared: &Shared) -> Result<(Variables, Found
 }
 
 /// What is there, where so many tables are.
-async fn present(wire: &mut Wire, shared: &Shared, objects: i64) -> Result<Found> {
+async fn present(wire: &mut Wire, context: &StoreContext, objects: i64) -> Result<Found> {
     Ok(match objects {
         0 => Found::Nothing,
-        3 => match meta(wire, shared).await? {
+        3 => match meta(wire, context).await? {
             Some((version, tables)) => Found::Whole(version, tables),
             None => Found::Partly(UNFINISHED),
         },
@@ -169,8 +169,8 @@ async fn present(wire: &mut Wire, shared: &Shared, objects: i64) -> Result<Found
 }
 
 /// The tables' version, and what names them; `None` when that was not written yet.
-async fn meta(wire: &mut Wire, shared: &Shared) -> Result<Option<(i64, String)>> {
-    let found = run(wire, shared, shared.statements.meta()).await?;
+async fn meta(wire: &mut Wire, context: &StoreContext) -> Result<Option<(i64, String)>> {
+    let found = run(wire, context, context.statements.meta()).await?;
     let row = found.rows.first();
     row.map(|row| Ok((rows::column(row, 0)?, rows::string(row, 1)?)))
         .transpose()
@@ -178,9 +178,9 @@ async fn meta(wire: &mut Wire, shared: &Shared) -> Result<Option<(i64, String)>>
 
 /// Whether those of our tables that are there are as a version of ours made them: others are
 /// another program's, and are left alone.
-async fn parts_are_ours(wire: &mut Wire, shared: &Shared) -> Result<()> {
-    let found = run(wire, shared, shared.statements.parts()).await?;
-    let differences = schema::compare(shared, &found, true)?;
+async fn parts_are_ours(wire: &mut Wire, context: &StoreContext) -> Result<()> {
+    let found = run(wire, context, context.statements.parts()).await?;
+    let differences = schema::compare(context, &found, true)?;
     if mends(&differences).is_some() {
         return Ok(());
     }
@@ -189,76 +189,76 @@ async fn parts_are_ours(wire: &mut Wire, shared: &Shared) -> Result<()> {
          another database or a `table_prefix`",
         told(&differences)
     );
-    Err(wrong(shared, problem))
+    Err(wrong(context, problem))
 }
 
-fn not_later(shared: &Shared, version: i64) -> Result<()> {
-    migrate::too_late(version).map_or(Ok(()), |problem| Err(wrong(shared, problem)))
+fn not_later(context: &StoreContext, version: i64) -> Result<()> {
+    migrate::too_late(version).map_or(Ok(()), |problem| Err(wrong(context, problem)))
 }
 
 /// Whether the tables are what the promises rest on.
-async fn tables_are_whole(wire: &mut Wire, shared: &Shared) -> Result<()> {
-    let differences = differences(wire, shared).await?;
+async fn tables_are_whole(wire: &mut Wire, context: &StoreContext) -> Result<()> {
+    let differences = differences(wire, context).await?;
     if differences.is_empty() {
         return Ok(());
     }
-    Err(unlike(shared, &differences))
+    Err(unlike(context, &differences))
 }
 
 /// What brings tables of a former make up to date.
-async fn former(wire: &mut Wire, shared: &Shared) -> Result<Vec<Migration>> {
-    let differences = differences(wire, shared).await?;
-    mends(&differences).ok_or_else(|| unlike(shared, &differences))
+async fn former(wire: &mut Wire, context: &StoreContext) -> Result<Vec<Migration>> {
+    let differences = differences(wire, context).await?;
+    mends(&differences).ok_or_else(|| unlike(context, &differences))
 }
 
-async fn differences(wire: &mut Wire, shared: &Shared) -> Result<Vec<Difference>> {
-    let found = run(wire, shared, shared.statements.parts()).await?;
-    schema::compare(shared, &found, false)
+async fn differences(wire: &mut Wire, context: &StoreContext) -> Result<Vec<SchemaDifference>> {
+    let found = run(wire, context, context.statements.parts()).await?;
+    schema::compare(context, &found, false)
 }
 
-fn unlike(shared: &Shared, differences: &[Difference]) -> Error {
-    let prefix = &shared.config.table_prefix;
-    let problem = refusal(differences, prefix, ", ", &migrate_command(shared));
+fn unlike(context: &StoreContext, differences: &[SchemaDifference]) -> Error {
+    let prefix = &context.config.table_prefix;
+    let problem = refusal(differences, prefix, ", ", &migrate_command(context));
     Error::new(
         ErrorKind::InvalidConfig,
-        format!("{}: {problem}", place(shared)),
+        format!("{}: {problem}", place(context)),
     )
 }
 
 /// Applies the migrations that are missing. Each statement of theirs may be repeated: here, every change of a table is a
 /// transaction of its own, and others may do the same at the same time.
-async fn upgrade(wire: &mut Wire, shared: &Shared, version: i64) -> Result<()> {
+async fn upgrade(wire: &mut Wire, context: &StoreContext, version: i64) -> Result<()> {
     for migration in TablesStatus::at(version, &MIGRATIONS).migrations {
-        run(wire, shared, shared.statements.script(migration.sql)).await?;
+        run(wire, context, context.statements.script(migration.sql)).await?;
     }
     Ok(())
 }
 
-async fn run(wire: &mut Wire, shared: &Shared, script: String) -> Result<Answers> {
-    shared.tally.count("open");
-    wire.exchange(shared, script, Access::Read)
+async fn run(wire: &mut Wire, context: &StoreContext, script: String) -> Result<Answers> {
+    context.counters.count("open");
+    wire.exchange(context, script, Access::Read)
         .await
         .map_err(|broken| {
             let error = broken.failed.into_error();
-            Error::new(error.kind(), place(shared)).caused_by(error)
+            Error::new(error.kind(), place(context)).caused_by(error)
         })
 }
 
-fn wrong(shared: &Shared, problem: impl std::fmt::Display) -> Error {
+fn wrong(context: &StoreContext, problem: impl std::fmt::Display) -> Error {
     Error::new(
         ErrorKind::InvalidConfig,
-        format!("the database {} {problem}", place(shared)),
+        format!("the database {} {problem}", place(context)),
     )
 }
 
-fn not_migrated(shared: &Shared, problem: &str) -> Error {
+fn not_migrated(context: &StoreContext, problem: &str) -> Error {
     wrong(
-        shared,
-        format!("{problem}: run `{}`", migrate_command(shared)),
+        context,
+        format!("{problem}: run `{}`", migrate_command(context)),
     )
 }
 
-fn migrate_command(shared: &Shared) -> String {
-    let url = crate::config::quoted(&shared.config.url());
+fn migrate_command(context: &StoreContext) -> String {
+    let url = crate::config::quoted(&context.config.url());
     format!("distlock migrate --backend {url}")
 }

@@ -8,11 +8,11 @@ use sqlx::{
     postgres::{PgConnectOptions, PgSslMode},
 };
 
-use super::{context::Shared, rows::column, session::Session};
+use super::{context::StoreContext, rows::column, session::Session};
 use crate::{
     config::{ServerConfig, SslMode},
-    driver::panicked,
-    error::{Access, Failed},
+    driver_panics::panicked,
+    statement_error::{Access, StatementError},
 };
 
 /// How long a statement waits for a row that somebody else has locked.
@@ -25,36 +25,36 @@ pub(super) const IDLE_FOR_EVER: &str = "
 
 /// Bounds what waits for an answer. A panic of the driver is an answer that was not understood.
 pub(super) async fn within<T>(
-    shared: &Shared,
+    context: &StoreContext,
     access: Access,
-    asking: impl Future<Output = Result<T, Failed>>,
-) -> Result<T, Failed> {
+    asking: impl Future<Output = Result<T, StatementError>>,
+) -> Result<T, StatementError> {
     let asking = panics::catching(asking);
     tokio::select! {
         biased;
         answer = asking => answer.unwrap_or_else(|panic| {
-            Err(Failed::postgres(panicked(&*panic), access))
+            Err(StatementError::postgres(panicked(&*panic), access))
         }),
-        () = shared.clock.sleep(shared.config.statement_timeout) => Err(Failed::silent(access)),
+        () = context.clock.sleep(context.config.statement_timeout) => Err(StatementError::silent(access)),
     }
 }
 
 pub(super) async fn bounded<T>(
-    shared: &Shared,
+    context: &StoreContext,
     asking: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let limit = shared.config.connect_timeout;
+    let limit = context.config.connect_timeout;
     let asking = panics::catching(asking);
     tokio::select! {
         biased;
         answer = asking => answer.unwrap_or_else(|panic| {
-            Err(Failed::postgres(panicked(&*panic), Access::Read).into_error())
+            Err(StatementError::postgres(panicked(&*panic), Access::Read).into_error())
         }).map_err(|error| {
-            Error::new(error.kind(), shared.place()).caused_by(error)
+            Error::new(error.kind(), context.place()).caused_by(error)
         }),
-        () = shared.clock.sleep(limit) => Err(Error::new(
+        () = context.clock.sleep(limit) => Err(Error::new(
             ErrorKind::Unavailable,
-            format!("{} did not answer in time (option `connect_timeout`)", shared.place()),
+            format!("{} did not answer in time (option `connect_timeout`)", context.place()),
         )),
     }
 }
@@ -94,16 +94,16 @@ pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
 }
 
 /// A connection whose session is set up, and the schema that it works in.
-pub(super) async fn connect(shared: &Shared, durable: bool) -> Result<(Session, String)> {
-    shared.tally.count("open");
-    let failed = |error| shared.told(Failed::postgres(error, Access::Read));
-    let connected = options(&shared.config).connect().await;
+pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Session, String)> {
+    context.counters.count("open");
+    let failed = |error| context.told(StatementError::postgres(error, Access::Read));
+    let connected = options(&context.config).connect().await;
     let mut connection = connected.map_err(|error| {
-        shared.told(Failed::postgres(error, Access::Read).on_connecting(&shared.config))
+        context.told(StatementError::postgres(error, Access::Read).on_connecting(&context.config))
     })?;
     // On the server, a statement ends before we stop to wait for it.
-    let statement = shared.config.statement_timeout.as_millis() * 3 / 4;
-    let (end_left, left) = shared.sessions.end_left();
+    let statement = context.config.statement_timeout.as_millis() * 3 / 4;
+    let (end_left, left) = context.sessions.end_left();
     // Planning a batch's statement takes longer than carrying it out, and every plan is by the unique index: once is enough.
     let set_up = format!(
         "SET default_transaction_isolation = 'read committed';
@@ -127,14 +127,14 @@ pub(super) async fn connect(shared: &Shared, durable: bool) -> Result<(Session, 
            FROM (SELECT {} AS schema OFFSET 0) s",
         ROW_LOCK.as_millis(),
         !durable,
-        shared.statements.schema(shared.schema.get().map(String::as_str)),
+        context.statements.schema(context.schema.get().map(String::as_str)),
     );
-    shared.tally.count("open");
+    context.counters.count("open");
     let answer = sqlx::raw_sql(AssertSqlSafe(set_up))
         .fetch_one(&mut connection)
         .await
         .map_err(failed)?;
-    shared.sessions.ended(&left);
+    context.sessions.ended(&left);
     let schema: Option<String> = column(&answer, 0)?;
     let schema = schema.ok_or_else(|| {
         Error::new(
@@ -159,5 +159,5 @@ pub(super) async fn connect(shared: &Shared, durable: bool) -> Result<(Session, 
     }
     let started: Option<i64> = column(&answer, 8)?;
     let id = (column(&answer, 5)?, started.unwrap_or_default());
-    Ok((shared.sessions.seat(id, connection)?, schema))
+    Ok((context.sessions.seat(id, connection)?, schema))
 }

@@ -7,17 +7,20 @@ use distlock_core::{
 };
 
 use super::{session, statements::Statements};
-use crate::{config::ServerConfig, error::Failed, migrate, tally::Tally, wait::Group};
+use crate::{
+    config::ServerConfig, counters::RequestCounters, migrate, statement_error::StatementError,
+    wait::WaitGroup,
+};
 
 /// The backend's short name.
 pub(super) const NAME: &str = "postgres";
 
 /// What the handles of one opened database share.
-pub(crate) struct Shared {
+pub(crate) struct StoreContext {
     pub(crate) config: ServerConfig,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) group: Arc<Group>,
-    pub(crate) tally: Tally,
+    pub(crate) group: Arc<WaitGroup>,
+    pub(crate) counters: RequestCounters,
     pub(super) statements: Statements,
     pub(super) sessions: session::Sessions,
     /// Where the tables were found, or made, by the first connection: all others look there and nowhere else.
@@ -32,13 +35,13 @@ struct History {
     changed: bool,
 }
 
-impl Shared {
+impl StoreContext {
     pub(super) fn new(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         config.check()?;
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
-            group: Group::pushed(),
-            tally: Tally::new(NAME),
+            group: WaitGroup::pushed(),
+            counters: RequestCounters::new(NAME),
             sessions: session::Sessions::default(),
             schema: OnceLock::new(),
             history: Mutex::default(),
@@ -65,7 +68,7 @@ impl Shared {
     }
 
     /// The error as people see it: what is wrong with the tables comes with what helps.
-    pub(super) fn told(&self, failed: Failed) -> Error {
+    pub(super) fn told(&self, failed: StatementError) -> Error {
         // What another connection may find otherwise is not in the tables; and a value that does not fit is in a column that
         // the doctor knows.
         let (tables, value) = (!failed.meaning.reconnect, failed.meaning.one_row);
@@ -80,7 +83,7 @@ impl Shared {
         error
     }
 
-    pub(super) fn failure(&self, failed: Failed) -> Failure {
+    pub(super) fn failure(&self, failed: StatementError) -> Failure {
         let one_row = failed.meaning.one_row;
         let error = self.told(failed);
         if one_row {
@@ -91,7 +94,7 @@ impl Shared {
     }
 
     /// What is missing in tables that have the right version.
-    pub(super) fn unexpected_tables(&self, failed: Failed) -> Error {
+    pub(super) fn unexpected_tables(&self, failed: StatementError) -> Error {
         let error = failed.into_error();
         if error.kind() != ErrorKind::InvalidConfig {
             return error;

@@ -14,7 +14,7 @@ use sqlx::{
 
 use super::{
     connect::within,
-    context::{NAME, Shared},
+    context::{NAME, StoreContext},
     doctor, listen,
     lookup::look,
     migrations::MIGRATIONS,
@@ -26,11 +26,11 @@ use super::{
 use crate::dialect::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
 use crate::{
     config::ServerConfig,
-    error::{Access, Failed},
+    counters::RequestCounters,
     migrate::TablesStatus,
-    op::{Answer, Kind, Op, in_doubt},
-    tally::Tally,
-    wait::{Group, RENEW_WANTED},
+    operation::{Answer, Operation, OperationKind, in_doubt},
+    statement_error::{Access, StatementError},
+    wait::{RENEW_WANTED, WaitGroup},
 };
 
 /// Rows that one step of the reaper walks.
@@ -40,7 +40,7 @@ type Statement = Query<'static, Postgres, PgArguments>;
 
 /// A Postgres database.
 pub(crate) struct PostgresDialect {
-    shared: Arc<Shared>,
+    context: Arc<StoreContext>,
     links: Links,
     /// For marks, which need not survive a crash.
     marking: Links,
@@ -49,7 +49,7 @@ pub(crate) struct PostgresDialect {
 impl PostgresDialect {
     /// Connects, and creates the tables where that is allowed.
     pub(crate) async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
-        Self::connected(Arc::new(Shared::new(config, clock)?)).await
+        Self::connected(Arc::new(StoreContext::new(config, clock)?)).await
     }
 
     /// Brings the tables up to date, creating them when they are absent. Says from which version it went.
@@ -57,8 +57,8 @@ impl PostgresDialect {
         config: ServerConfig,
         clock: Arc<dyn Clock>,
     ) -> Result<TablesStatus> {
-        let shared = Shared::new(config, clock)?;
-        let version = tables::migrate(&shared).await?;
+        let context = StoreContext::new(config, clock)?;
+        let version = tables::migrate(&context).await?;
         Ok(TablesStatus::at(version, &MIGRATIONS))
     }
 
@@ -67,17 +67,17 @@ impl PostgresDialect {
         config: ServerConfig,
         clock: Arc<dyn Clock>,
     ) -> Result<TablesStatus> {
-        let shared = Shared::new(config, clock)?;
-        let version = tables::version(&shared).await?;
+        let context = StoreContext::new(config, clock)?;
+        let version = tables::version(&context).await?;
         Ok(TablesStatus::at(version, &MIGRATIONS))
     }
 
-    async fn connected(shared: Arc<Shared>) -> Result<Self> {
-        let links = Links::new(shared.config.pool_size, true);
-        let lent = links.lend(&shared).await?;
+    async fn connected(context: Arc<StoreContext>) -> Result<Self> {
+        let links = Links::new(context.config.pool_size, true);
+        let lent = links.lend(&context).await?;
         let _ = lent.settle(Ok(()));
         Ok(Self {
-            shared,
+            context,
             links,
             marking: Links::new(1, false),
         })
@@ -90,16 +90,16 @@ impl PostgresDialect {
         sql: &Sql,
         bind: impl FnOnce(Statement) -> Statement + Send,
     ) -> Result<Vec<PgRow>> {
-        let shared = &*self.shared;
-        let mut lent = self.links.lend(shared).await?;
-        shared.tally.count(operation);
+        let context = &*self.context;
+        let mut lent = self.links.lend(context).await?;
+        context.counters.count(operation);
         let query = bind(sqlx::query(sql.text()));
-        let rows = within(shared, Access::Read, async {
+        let rows = within(context, Access::Read, async {
             let rows = query.fetch_all(lent.connection()).await;
-            rows.map_err(|error| Failed::postgres(error, Access::Read))
+            rows.map_err(|error| StatementError::postgres(error, Access::Read))
         })
         .await;
-        lent.settle(rows).map_err(|failed| shared.told(failed))
+        lent.settle(rows).map_err(|failed| context.told(failed))
     }
 
     /// Changes rows outside of any batch, and says how many.
@@ -110,17 +110,17 @@ impl PostgresDialect {
         sql: &Sql,
         bind: impl FnOnce(Statement) -> Statement + Send,
     ) -> Result<u64> {
-        let shared = &*self.shared;
-        let mut lent = links.lend(shared).await?;
-        shared.tally.count(operation);
+        let context = &*self.context;
+        let mut lent = links.lend(context).await?;
+        context.counters.count(operation);
         let query = bind(sqlx::query(sql.text()));
-        let changed = within(shared, Access::Write, async {
+        let changed = within(context, Access::Write, async {
             let done = query.execute(lent.connection()).await;
             done.map(|done| done.rows_affected())
-                .map_err(|error| Failed::postgres(error, Access::Write))
+                .map_err(|error| StatementError::postgres(error, Access::Write))
         })
         .await;
-        lent.settle(changed).map_err(|failed| shared.told(failed))
+        lent.settle(changed).map_err(|failed| context.told(failed))
     }
 }
 
@@ -137,50 +137,54 @@ impl Dialect for PostgresDialect {
     }
 
     fn clock(&self) -> &Arc<dyn Clock> {
-        &self.shared.clock
+        &self.context.clock
     }
 
-    fn group(&self) -> &Arc<Group> {
-        &self.shared.group
+    fn group(&self) -> &Arc<WaitGroup> {
+        &self.context.group
     }
 
-    fn tally(&self) -> &Tally {
-        &self.shared.tally
+    fn counters(&self) -> &RequestCounters {
+        &self.context.counters
     }
 
     fn reap_after(&self) -> Duration {
-        self.shared.config.reap_after
+        self.context.config.reap_after
     }
 
     fn limits(&self) -> Limits {
         let mut limits = Limits::default();
         // One that waits for a row must not hold up the rest, and reads need a connection too.
-        let pool = usize::try_from(self.shared.config.pool_size).unwrap_or(1);
+        let pool = usize::try_from(self.context.config.pool_size).unwrap_or(1);
         limits.in_flight = pool.saturating_sub(1).clamp(1, 2);
         limits
     }
 
     async fn reopen(&self) -> Result<Self> {
-        Self::connected(Arc::clone(&self.shared)).await
+        Self::connected(Arc::clone(&self.context)).await
     }
 
-    async fn write(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
-        let shared = &*self.shared;
-        let deadline = shared.clock.now() + shared.config.statement_timeout;
+    async fn write(
+        &self,
+        kind: OperationKind,
+        ops: &[Operation],
+    ) -> Result<Vec<Reply<Answer>>, Failure> {
+        let context = &*self.context;
+        let deadline = context.clock.now() + context.config.statement_timeout;
         // Why it is not known whether it was carried out before it was sent again.
         let mut doubt: Option<Error> = None;
         loop {
-            let lent = self.links.lend(shared).await;
+            let lent = self.links.lend(context).await;
             let lent = lent.map_err(|error| doubt.clone().unwrap_or(error));
             let mut lent = lent.map_err(Failure::Whole)?;
             let mut broke = false;
             let batch = write::Batch {
                 ops,
-                shared,
+                context,
                 connection: lent.connection(),
                 broke: &mut broke,
             };
-            let answers = within(shared, Access::Write, batch.send(kind)).await;
+            let answers = within(context, Access::Write, batch.send(kind)).await;
             let answers = if broke && answers.is_ok() {
                 drop(lent);
                 answers
@@ -194,36 +198,36 @@ impl Dialect for PostgresDialect {
                         None => answers,
                     });
                 }
-                Err(failed) if failed.meaning.retry && shared.clock.now() < deadline => {
-                    shared.tally.retried();
+                Err(failed) if failed.meaning.retry && context.clock.now() < deadline => {
+                    context.counters.retried();
                     let pause = Duration::from_micros(fastrand::u64(500..5000));
-                    shared.clock.sleep(pause).await;
+                    context.clock.sleep(pause).await;
                 }
                 // As after a restart of the server.
                 Err(failed)
                     if doubt.is_none()
                         && failed.lost_its_way()
-                        && shared.clock.now() < deadline
-                        && ops.iter().all(Op::may_be_repeated) =>
+                        && context.clock.now() < deadline
+                        && ops.iter().all(Operation::may_be_repeated) =>
                 {
-                    shared.tally.retried();
+                    context.counters.retried();
                     doubt = Some(failed.into_error());
                 }
                 // Whatever came of the second time: the first may have been carried out.
                 Err(failed) => {
-                    return Err(doubt.map_or_else(|| shared.failure(failed), Failure::Whole));
+                    return Err(doubt.map_or_else(|| context.failure(failed), Failure::Whole));
                 }
             }
         }
     }
 
     async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
-        let shared = &*self.shared;
-        let mut lent = self.links.lend(shared).await?;
+        let context = &*self.context;
+        let mut lent = self.links.lend(context).await?;
         let names = texts(names.iter().map(LockName::as_str));
-        let looking = look(lent.connection(), shared, names);
-        let found = within(shared, Access::Read, looking).await;
-        let found = lent.settle(found).map_err(|failed| shared.told(failed))?;
+        let looking = look(lent.connection(), context, names);
+        let found = within(context, Access::Read, looking).await;
+        let found = lent.settle(found).map_err(|failed| context.told(failed))?;
         let found = found.into_iter();
         Ok(found
             .map(|(name, look)| (name, look.map(|look| look.row)))
@@ -232,8 +236,8 @@ impl Dialect for PostgresDialect {
 
     async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
         let names = texts(names.iter().map(LockName::as_str));
-        let mark = self.shared.group.mark();
-        let want = &self.shared.statements.want;
+        let mark = self.context.group.mark();
+        let want = &self.context.statements.want;
         self.change(&self.marking, "want", want, |query| {
             let query = query.bind(names).bind(mark).bind(micros(time));
             query.bind(micros(RENEW_WANTED))
@@ -243,36 +247,36 @@ impl Dialect for PostgresDialect {
     }
 
     async fn arm(&self, name: &LockName, time: Duration) -> Result<bool> {
-        let shared = &*self.shared;
-        let mut lent = self.marking.lend(shared).await?;
-        shared.tally.count("want");
-        let query = sqlx::query_scalar(shared.statements.arm.text())
+        let context = &*self.context;
+        let mut lent = self.marking.lend(context).await?;
+        context.counters.count("want");
+        let query = sqlx::query_scalar(context.statements.arm.text())
             .bind(name.as_str().to_owned())
-            .bind(shared.group.mark())
+            .bind(context.group.mark())
             .bind(micros(time))
             .bind(micros(RENEW_WANTED));
-        let armed = within(shared, Access::Write, async {
+        let armed = within(context, Access::Write, async {
             let armed = query.fetch_one(lent.connection()).await;
-            armed.map_err(|error| Failed::postgres(error, Access::Write))
+            armed.map_err(|error| StatementError::postgres(error, Access::Write))
         })
         .await;
-        lent.settle(armed).map_err(|failed| shared.told(failed))
+        lent.settle(armed).map_err(|failed| context.told(failed))
     }
 
     async fn keep_places(&self, places: &[Place], lease: Duration) -> Result<Vec<(LockName, u32)>> {
-        let shared = &*self.shared;
+        let context = &*self.context;
         let names = texts(places.iter().map(|place| place.name.as_str()));
         let waiters: Vec<_> = places.iter().map(|place| place.waiter).collect();
-        let mut lent = self.marking.lend(shared).await?;
-        shared.tally.count("keep_places");
-        let query = sqlx::query_as(shared.statements.keep_places.text());
+        let mut lent = self.marking.lend(context).await?;
+        context.counters.count("keep_places");
+        let query = sqlx::query_as(context.statements.keep_places.text());
         let query = query.bind(names).bind(waiters).bind(micros(lease));
-        let kept: Result<Vec<(String, i64)>, _> = within(shared, Access::Write, async {
+        let kept: Result<Vec<(String, i64)>, _> = within(context, Access::Write, async {
             let kept = query.fetch_all(lent.connection()).await;
-            kept.map_err(|error| Failed::postgres(error, Access::Write))
+            kept.map_err(|error| StatementError::postgres(error, Access::Write))
         })
         .await;
-        let kept = lent.settle(kept).map_err(|failed| shared.told(failed))?;
+        let kept = lent.settle(kept).map_err(|failed| context.told(failed))?;
         let kept = kept.into_iter();
         Ok(kept
             .filter_map(|(name, ahead)| {
@@ -284,8 +288,8 @@ impl Dialect for PostgresDialect {
     async fn leave_lines(&self, places: &[Place]) -> Result<()> {
         let names = texts(places.iter().map(|place| place.name.as_str()));
         let waiters: Vec<_> = places.iter().map(|place| place.waiter).collect();
-        let (channel, left) = (self.shared.statements.channel(), listen::LEFT.to_string());
-        let leave = &self.shared.statements.leave_lines;
+        let (channel, left) = (self.context.statements.channel(), listen::LEFT.to_string());
+        let leave = &self.context.statements.leave_lines;
         self.change(&self.marking, "leave_lines", leave, |query| {
             query.bind(names).bind(waiters).bind(channel).bind(left)
         })
@@ -294,13 +298,13 @@ impl Dialect for PostgresDialect {
     }
 
     async fn clear_lines(&self) -> Result<u64> {
-        let clear = &self.shared.statements.clear_lines;
+        let clear = &self.context.statements.clear_lines;
         self.change(&self.marking, "reap", clear, |query| query)
             .await
     }
 
     fn listen(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(listen::listen(Arc::clone(&self.shared)))
+        Box::pin(listen::listen(Arc::clone(&self.context)))
     }
 
     async fn list(
@@ -311,11 +315,11 @@ impl Dialect for PostgresDialect {
     ) -> Result<Vec<(LockName, LockRow)>> {
         let after = after.map(LockName::as_str);
         let rows = self
-            .read("list", &self.shared.statements.list, |query| {
+            .read("list", &self.context.statements.list, |query| {
                 page(query, prefix, after, limit)
             })
             .await?;
-        let mark = self.shared.group.mark();
+        let mark = self.context.group.mark();
         rows.iter()
             .map(|row| {
                 let (name, look) = rows::lock(row, mark)?;
@@ -325,13 +329,13 @@ impl Dialect for PostgresDialect {
     }
 
     async fn epoch(&self) -> Result<Epoch> {
-        Ok(self.shared.epoch())
+        Ok(self.context.epoch())
     }
 
     async fn get(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
         let names = texts(keys.iter().map(RecordKey::as_str));
         let rows = self
-            .read("get_records", &self.shared.statements.get, |query| {
+            .read("get_records", &self.context.statements.get, |query| {
                 query.bind(names)
             })
             .await?;
@@ -350,7 +354,7 @@ impl Dialect for PostgresDialect {
     ) -> Result<Vec<(RecordKey, Entry)>> {
         let after = after.map(RecordKey::as_str);
         let rows = self
-            .read("scan_records", &self.shared.statements.scan, |query| {
+            .read("scan_records", &self.context.statements.scan, |query| {
                 page(query, prefix, after, limit)
             })
             .await?;
@@ -358,7 +362,7 @@ impl Dialect for PostgresDialect {
     }
 
     async fn claim_reaping(&self, every: Duration) -> Result<bool> {
-        let claim = &self.shared.statements.claim_reaping;
+        let claim = &self.context.statements.claim_reaping;
         self.change(&self.links, "claim_reaping", claim, |query| {
             query.bind(micros(every))
         })
@@ -367,12 +371,12 @@ impl Dialect for PostgresDialect {
     }
 
     async fn reap_page(&self, table: Reaped, after: Option<String>) -> Result<ReapedPage> {
-        let statements = &self.shared.statements;
+        let statements = &self.context.statements;
         let (idle, reap) = match table {
             Reaped::Locks => (&statements.idle_locks, &statements.reap_locks),
             Reaped::Records => (&statements.idle_records, &statements.reap_records),
         };
-        let reap_after = micros(self.shared.config.reap_after);
+        let reap_after = micros(self.context.config.reap_after);
         let rows = self
             .read("reap_look", idle, |query| {
                 query
@@ -404,19 +408,19 @@ impl Dialect for PostgresDialect {
     }
 
     async fn health(&self) -> Result<Health> {
-        let shared = &*self.shared;
-        let mut lent = self.links.lend(shared).await?;
-        let stock = sqlx::query(shared.statements.stocktaking.text());
-        let examining = doctor::examine(lent.connection(), shared, stock);
-        let examined = within(shared, Access::Read, async {
+        let context = &*self.context;
+        let mut lent = self.links.lend(context).await?;
+        let stock = sqlx::query(context.statements.stocktaking.text());
+        let examining = doctor::examine(lent.connection(), context, stock);
+        let examined = within(context, Access::Read, async {
             let examined = examining.await;
-            examined.map_err(|error| Failed::postgres(error, Access::Read))
+            examined.map_err(|error| StatementError::postgres(error, Access::Read))
         })
         .await;
         let mut health = lent
             .settle(examined)
-            .map_err(|failed| shared.told(failed))?;
-        health.epoch = Some(shared.epoch());
+            .map_err(|failed| context.told(failed))?;
+        health.epoch = Some(context.epoch());
         Ok(health)
     }
 
@@ -429,7 +433,7 @@ impl Dialect for PostgresDialect {
 impl fmt::Debug for PostgresDialect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Postgres")
-            .field("database", &self.shared.place())
+            .field("database", &self.context.place())
             .finish_non_exhaustive()
     }
 }

@@ -9,8 +9,8 @@ use sqlx::{
     query::Query,
 };
 
-use super::{context::Shared, schema};
-use crate::doctor::{self, Stock};
+use super::{context::StoreContext, schema};
+use crate::doctor::{self, RowCounts};
 
 /// Clocks of hosts that are kept right differ by less.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
@@ -63,12 +63,12 @@ const TLS: &str =
 /// Examines a server over a connection; `stock` is the query that counts rows.
 pub(crate) async fn examine(
     connection: &mut PgConnection,
-    shared: &Shared,
+    context: &StoreContext,
     stock: Query<'static, Postgres, PgArguments>,
 ) -> Result<Health, sqlx::Error> {
-    shared.tally.count("doctor");
+    context.counters.count("doctor");
     let settings = sqlx::query(SETTINGS).fetch_one(&mut *connection).await?;
-    let ours = unix_time(&*shared.clock);
+    let ours = unix_time(&*context.clock);
     let version: String = settings.try_get(0)?;
     let mut health = Health::new(format!("PostgreSQL {version}"));
     durability(&mut health, &settings)?;
@@ -99,16 +99,16 @@ pub(crate) async fn examine(
         health.found("clock", Verdict::Warn, format!("{detail}: {advice}"));
     }
 
-    session(&mut health, connection, shared, &settings).await?;
-    shared.tally.count("doctor");
-    let differences = schema::compare(connection, shared, false).await?;
+    session(&mut health, connection, context, &settings).await?;
+    context.counters.count("doctor");
+    let differences = schema::compare(connection, context, false).await?;
     doctor::tables(&mut health, &differences);
-    rights(&mut health, connection, shared).await?;
-    published(&mut health, connection, shared).await?;
+    rights(&mut health, connection, context).await?;
+    published(&mut health, connection, context).await?;
 
-    shared.tally.count("doctor");
+    context.counters.count("doctor");
     let tls: String = sqlx::query_scalar(TLS).fetch_one(&mut *connection).await?;
-    let local = is_loopback(shared.config.peer());
+    let local = is_loopback(context.config.peer());
     match (tls.as_str(), local) {
         ("", true) => health.found("TLS", Verdict::Pass, "plain text, on this host"),
         ("", false) => health.found(
@@ -118,11 +118,11 @@ pub(crate) async fn examine(
         ),
         (version, _) => health.found("TLS", Verdict::Pass, version),
     }
-    doctor::password(&mut health, &shared.config);
+    doctor::password(&mut health, &context.config);
 
-    shared.tally.count("doctor");
+    context.counters.count("doctor");
     let row = stock.fetch_one(connection).await?;
-    let stock = Stock {
+    let stock = RowCounts {
         held: row.try_get(0)?,
         free: row.try_get(1)?,
         stale: row.try_get(2)?,
@@ -130,7 +130,7 @@ pub(crate) async fn examine(
         records: row.try_get(4)?,
         tombstones: row.try_get(5)?,
     };
-    stock.report(&mut health, shared.config.reap_after);
+    stock.report(&mut health, context.config.reap_after);
     Ok(health)
 }
 
@@ -162,14 +162,14 @@ fn durability(health: &mut Health, settings: &PgRow) -> Result<(), sqlx::Error> 
 async fn session(
     health: &mut Health,
     connection: &mut PgConnection,
-    shared: &Shared,
+    context: &StoreContext,
     settings: &PgRow,
 ) -> Result<(), sqlx::Error> {
     let isolation: String = settings.try_get(8)?;
     let mut backend: i32 = settings.try_get(9)?;
     let mut same = isolation == "read committed";
     for _ in 0..4 {
-        shared.tally.count("doctor");
+        context.counters.count("doctor");
         let now = sqlx::query_scalar("SELECT pg_backend_pid()")
             .fetch_one(&mut *connection)
             .await?;
@@ -192,10 +192,10 @@ async fn session(
 async fn rights(
     health: &mut Health,
     connection: &mut PgConnection,
-    shared: &Shared,
+    context: &StoreContext,
 ) -> Result<(), sqlx::Error> {
-    shared.tally.count("doctor");
-    let [lock, record, meta] = tables(shared);
+    context.counters.count("doctor");
+    let [lock, record, meta] = tables(context);
     let denied = sqlx::query_scalar(DENIED)
         .bind(lock)
         .bind(record)
@@ -203,8 +203,8 @@ async fn rights(
         .fetch_all(&mut *connection)
         .await?;
     doctor::rights(health, &denied);
-    shared.tally.count("doctor");
-    let [lock, record, meta] = tables(shared);
+    context.counters.count("doctor");
+    let [lock, record, meta] = tables(context);
     let filtered: Vec<String> = sqlx::query_scalar(FILTERED)
         .bind(lock)
         .bind(record)
@@ -225,10 +225,10 @@ async fn rights(
 async fn published(
     health: &mut Health,
     connection: &mut PgConnection,
-    shared: &Shared,
+    context: &StoreContext,
 ) -> Result<(), sqlx::Error> {
-    shared.tally.count("doctor");
-    let [lock, record, meta] = tables(shared);
+    context.counters.count("doctor");
+    let [lock, record, meta] = tables(context);
     let rows = sqlx::query(PUBLISHED)
         .bind(lock)
         .bind(record)
@@ -247,7 +247,7 @@ async fn published(
 }
 
 /// Locks, records, and what there is once.
-fn tables(shared: &Shared) -> [String; 3] {
+fn tables(context: &StoreContext) -> [String; 3] {
     ["lock", "record", "meta"]
-        .map(|table| format!("{}distributed_{table}", shared.config.table_prefix))
+        .map(|table| format!("{}distributed_{table}", context.config.table_prefix))
 }

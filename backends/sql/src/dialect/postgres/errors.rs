@@ -3,9 +3,11 @@
 use distlock_core::{ErrorKind, threads::NO_THREAD};
 use sqlx::postgres::PgDatabaseError;
 
-use crate::error::{Access, Failed, Meaning, TlsTrouble, no_thread, tls_trouble};
+use crate::statement_error::{
+    Access, ErrorMeaning, StatementError, TlsTrouble, no_thread, tls_trouble,
+};
 
-impl Failed {
+impl StatementError {
     /// Reads Postgres' answer.
     pub(crate) fn postgres(source: sqlx::Error, access: Access) -> Self {
         Self {
@@ -35,7 +37,7 @@ fn said(error: &sqlx::Error) -> Option<String> {
 const STRANGE: &str = "the server speaks something else than Postgres, or its answer was damaged on \
                        the way";
 
-fn postgres(error: &sqlx::Error, access: Access) -> Meaning {
+fn postgres(error: &sqlx::Error, access: Access) -> ErrorMeaning {
     use ErrorKind::{Corrupt, OutcomeUnknown, Unavailable};
     let unknown_if_write = match access {
         Access::Read => Unavailable,
@@ -50,42 +52,42 @@ fn postgres(error: &sqlx::Error, access: Access) -> Meaning {
             by_state(&code, unknown_if_write)
         }
         sqlx::Error::Io(error) if no_thread(error, access) => {
-            Meaning::server_limit(NO_THREAD).reconnect()
+            ErrorMeaning::server_limit(NO_THREAD).reconnect()
         }
         sqlx::Error::Io(_) => {
-            Meaning::of(unknown_if_write, "the connection to the server failed").reconnect()
+            ErrorMeaning::of(unknown_if_write, "the connection to the server failed").reconnect()
         }
         sqlx::Error::ColumnDecode { .. }
         | sqlx::Error::Decode(_)
         | sqlx::Error::ColumnNotFound(_)
         | sqlx::Error::ColumnIndexOutOfBounds { .. } => {
-            Meaning::of(Corrupt, "a row cannot be read").one_row()
+            ErrorMeaning::of(Corrupt, "a row cannot be read").one_row()
         }
         // A packet that the driver does not expect, such as a way to log in that it does not know.
-        _ => Meaning::of(unknown_if_write, STRANGE).reconnect(),
+        _ => ErrorMeaning::of(unknown_if_write, STRANGE).reconnect(),
     }
 }
 
-fn of_tls(trouble: TlsTrouble) -> Meaning {
+fn of_tls(trouble: TlsTrouble) -> ErrorMeaning {
     match trouble {
-        TlsTrouble::Absent => Meaning::of(
+        TlsTrouble::Absent => ErrorMeaning::of(
             ErrorKind::Unavailable,
             "the server offers no TLS, which `sslmode` demands",
         ),
-        TlsTrouble::Options => Meaning::of(
+        TlsTrouble::Options => ErrorMeaning::of(
             ErrorKind::InvalidConfig,
             "the driver cannot use what `sslrootcert`, `sslcert` and `sslkey` name, or the host's name",
         ),
-        TlsTrouble::Certificate => Meaning::of(
+        TlsTrouble::Certificate => ErrorMeaning::of(
             ErrorKind::Unavailable,
             "the server's certificate is not trusted, or not for this host: `sslrootcert` names the file with the authority \
              to trust",
         ),
-        TlsTrouble::Refused => Meaning::of(
+        TlsTrouble::Refused => ErrorMeaning::of(
             ErrorKind::AccessDenied,
             "the server broke TLS off: it may accept only clients with a certificate (`sslcert` and `sslkey`)",
         ),
-        TlsTrouble::Protocol => Meaning::of(
+        TlsTrouble::Protocol => ErrorMeaning::of(
             ErrorKind::Unavailable,
             "the server could not be spoken to through TLS as `sslmode` demands",
         ),
@@ -93,12 +95,12 @@ fn of_tls(trouble: TlsTrouble) -> Meaning {
 }
 
 /// A statement that was refused has changed nothing: only where the connection ends is a write unknown.
-fn by_state(state: &str, unknown_if_write: ErrorKind) -> Meaning {
+fn by_state(state: &str, unknown_if_write: ErrorKind) -> ErrorMeaning {
     use ErrorKind::{AccessDenied, Corrupt, InvalidConfig, LimitExceeded, Unavailable};
     match state {
         // As of an `INSERT` with a conflict to resolve, on a table with rules.
         "0A000" => {
-            return Meaning::of(
+            return ErrorMeaning::of(
                 InvalidConfig,
                 "the server cannot do this to the tables as they are: they must have no rules and \
                  no triggers",
@@ -106,65 +108,68 @@ fn by_state(state: &str, unknown_if_write: ErrorKind) -> Meaning {
             .reconnect();
         }
         "P0001" => {
-            return Meaning::of(
+            return ErrorMeaning::of(
                 InvalidConfig,
                 "a trigger or function of the database refuses it: the tables must have none",
             )
             .reconnect();
         }
         "25006" => {
-            return Meaning::of(
+            return ErrorMeaning::of(
                 Unavailable,
                 "the server takes no writes: it is a standby or read-only",
             )
             .reconnect();
         }
         "40001" | "40P01" => {
-            return Meaning::of(Unavailable, "other transactions were in the way")
+            return ErrorMeaning::of(Unavailable, "other transactions were in the way")
                 .one_row()
                 .retry();
         }
-        "42501" => return Meaning::of(AccessDenied, "access was refused"),
+        "42501" => return ErrorMeaning::of(AccessDenied, "access was refused"),
         "53300" => {
-            return Meaning::of(Unavailable, "the server has no connection to spare").reconnect();
+            return ErrorMeaning::of(Unavailable, "the server has no connection to spare")
+                .reconnect();
         }
         // Such as rows that are published to other servers and have nothing that tells them apart there.
         "55000" => {
-            return Meaning::of(InvalidConfig, "a table cannot be changed as it is").one_row();
+            return ErrorMeaning::of(InvalidConfig, "a table cannot be changed as it is").one_row();
         }
         "55P03" => {
-            return Meaning::of(Unavailable, "another transaction keeps the row locked").one_row();
+            return ErrorMeaning::of(Unavailable, "another transaction keeps the row locked")
+                .one_row();
         }
-        "57014" => return Meaning::of(Unavailable, "the statement took too long"),
+        "57014" => return ErrorMeaning::of(Unavailable, "the statement took too long"),
         "57P03" => {
-            return Meaning::of(Unavailable, "the server is starting or stopping").reconnect();
+            return ErrorMeaning::of(Unavailable, "the server is starting or stopping").reconnect();
         }
         // Several clients take turns in one session, or one has got another's: the statements that it had prepared are not
         // those that are there.
         "26000" | "42P05" => {
-            return Meaning::of(
+            return ErrorMeaning::of(
                 InvalidConfig,
                 "the session is not ours alone: a pooler must be in session mode",
             )
             .reconnect();
         }
-        "57P04" => return Meaning::of(InvalidConfig, "the database was dropped").reconnect(),
+        "57P04" => return ErrorMeaning::of(InvalidConfig, "the database was dropped").reconnect(),
         _ => {}
     }
     match state.get(..2).unwrap_or_default() {
-        "08" | "57" => Meaning::of(unknown_if_write, "the server ended the connection").reconnect(),
-        "22" => Meaning::of(InvalidConfig, "the database cannot hold a value").one_row(),
-        "23" => Meaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
-        "28" => {
-            Meaning::of(AccessDenied, "the server refused the user or the password").reconnect()
+        "08" | "57" => {
+            ErrorMeaning::of(unknown_if_write, "the server ended the connection").reconnect()
         }
-        "3D" => Meaning::of(InvalidConfig, "there is no such database").reconnect(),
-        "3F" | "42" => Meaning::of(InvalidConfig, "the tables are not as expected"),
-        "53" => Meaning::server_limit("the server is out of disk space or memory"),
-        "54" => Meaning::of(LimitExceeded, "a value is too large").one_row(),
-        "58" => Meaning::of(unknown_if_write, "the server's disk failed").reconnect(),
-        "XX" => Meaning::of(Corrupt, "the server found its data damaged").reconnect(),
-        _ => Meaning::of(
+        "22" => ErrorMeaning::of(InvalidConfig, "the database cannot hold a value").one_row(),
+        "23" => ErrorMeaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
+        "28" => ErrorMeaning::of(AccessDenied, "the server refused the user or the password")
+            .reconnect(),
+        "3D" => ErrorMeaning::of(InvalidConfig, "there is no such database").reconnect(),
+        "3F" | "42" => ErrorMeaning::of(InvalidConfig, "the tables are not as expected"),
+        "53" => ErrorMeaning::server_limit("the server is out of disk space or memory"),
+        "54" => ErrorMeaning::of(LimitExceeded, "a value is too large").one_row(),
+        "58" => ErrorMeaning::of(unknown_if_write, "the server's disk failed").reconnect(),
+        "XX" => ErrorMeaning::of(Corrupt, "the server found its data damaged").reconnect(),
+        _ => ErrorMeaning::of(
             unknown_if_write,
             "the server answered with an error that is not known here; its log may say more",
         )
@@ -177,7 +182,7 @@ mod tests {
     use distlock_core::batch::Failure;
 
     use super::*;
-    use crate::error::tests::{Coded, may_pass};
+    use crate::statement_error::tests::{Coded, may_pass};
 
     /// State, kind for a read, kind for a write, may be one row's fault, needs a new connection, worth another try.
     const TABLE: &[(&str, ErrorKind, ErrorKind, bool, bool, bool)] = {
@@ -223,7 +228,7 @@ mod tests {
         for &(state, read, write, one_row, reconnect, retry) in TABLE {
             for (access, kind) in [(Access::Read, read), (Access::Write, write)] {
                 let error = sqlx::Error::Database(Box::new(Coded(state.to_owned())));
-                let failed = Failed::postgres(error, access);
+                let failed = StatementError::postgres(error, access);
                 assert_eq!(failed.meaning.kind, kind, "{state} on {access:?}");
                 assert_eq!(failed.meaning.one_row, one_row, "{state}");
                 assert_eq!(failed.meaning.reconnect, reconnect, "{state}");
@@ -239,11 +244,11 @@ mod tests {
     #[test]
     fn silence_leaves_a_write_unknown() {
         assert_eq!(
-            Failed::silent(Access::Write).meaning.kind,
+            StatementError::silent(Access::Write).meaning.kind,
             ErrorKind::OutcomeUnknown
         );
         assert_eq!(
-            Failed::silent(Access::Read).meaning.kind,
+            StatementError::silent(Access::Read).meaning.kind,
             ErrorKind::Unavailable
         );
     }

@@ -4,8 +4,8 @@ use distlock_core::{Fence, FenceError};
 use sqlx::PgConnection;
 
 use crate::{
-    error::{Access, Failed},
     fence::{raised, unseen},
+    statement_error::{Access, StatementError},
 };
 
 /// Creates the table of [`admit`] where it is absent: run it once, with the caller's own migrations.
@@ -75,7 +75,7 @@ pub async fn admit(
 
 fn failed(error: sqlx::Error) -> FenceError {
     FenceError::Failed(
-        Failed::postgres(error, Access::Write)
+        StatementError::postgres(error, Access::Write)
             .into_error()
             .on("postgres"),
     )

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use distlock_core::LockName;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
-use super::{connect, context::Shared};
-use crate::driver::caught;
+use super::{connect, context::StoreContext};
+use crate::driver_panics::caught;
 
 /// After this long without a word, the server is asked whether it is still there.
 const QUIET: Duration = Duration::from_secs(15);
@@ -16,37 +16,37 @@ const QUIET: Duration = Duration::from_secs(15);
 pub(super) const LEFT: char = '\u{1}';
 
 /// Wakes those who wait for a name as soon as the server tells that it is free. Ends when the connection is lost.
-pub(super) async fn listen(shared: Arc<Shared>) {
-    if let Err(error) = caught(listening(&shared)).await {
+pub(super) async fn listen(context: Arc<StoreContext>) {
+    if let Err(error) = caught(listening(&context)).await {
         tracing::debug!(%error, "releases in other processes are noticed by polling for a while");
     }
 }
 
-async fn listening(shared: &Shared) -> Result<(), sqlx::Error> {
+async fn listening(context: &StoreContext) -> Result<(), sqlx::Error> {
     // The driver's listener takes its connection from a pool.
     let pool = PgPoolOptions::new()
         .max_connections(1)
-        .acquire_timeout(shared.config.connect_timeout)
-        .connect_lazy_with(connect::options(&shared.config));
-    shared.tally.count("listen");
+        .acquire_timeout(context.config.connect_timeout)
+        .connect_lazy_with(connect::options(&context.config));
+    context.counters.count("listen");
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.eager_reconnect(false);
-    shared.tally.count("listen");
+    context.counters.count("listen");
     sqlx::query(connect::IDLE_FOR_EVER)
         .execute(&mut listener)
         .await?;
-    listener.listen(&shared.statements.channel()).await?;
+    listener.listen(&context.statements.channel()).await?;
     // What was freed until now went by unheard.
-    shared.group.freed_any();
+    context.group.freed_any();
     loop {
         let told = tokio::select! {
             told = listener.try_recv() => told?,
-            () = shared.clock.sleep(QUIET) => {
-                shared.tally.count("listen");
+            () = context.clock.sleep(QUIET) => {
+                context.counters.count("listen");
                 let asking = sqlx::query("SELECT 1").execute(&mut listener);
                 tokio::select! {
                     answer = asking => { answer?; }
-                    () = shared.clock.sleep(shared.config.statement_timeout) => {
+                    () = context.clock.sleep(context.config.statement_timeout) => {
                         return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
                     }
                 }
@@ -59,8 +59,8 @@ async fn listening(shared: &Shared) -> Result<(), sqlx::Error> {
             None => (false, told.payload()),
         };
         match LockName::new(name) {
-            Ok(name) if left => shared.group.somebody_left(&name),
-            Ok(name) => shared.group.freed(&name),
+            Ok(name) if left => context.group.somebody_left(&name),
+            Ok(name) => context.group.freed(&name),
             Err(_) => {}
         }
     }

@@ -5,23 +5,23 @@ use std::collections::HashMap;
 use distlock_core::{LockName, Result};
 use sqlx::PgConnection;
 
-use super::{context::Shared, rows};
-use crate::error::{Access, Failed};
+use super::{context::StoreContext, rows};
+use crate::statement_error::{Access, StatementError};
 
 /// Reads the rows of these names on a connection.
 pub(super) async fn look(
     connection: &mut PgConnection,
-    shared: &Shared,
+    context: &StoreContext,
     names: Vec<String>,
-) -> Result<HashMap<LockName, Result<rows::Look>>, Failed> {
-    shared.tally.count("look");
-    let rows = sqlx::query(shared.statements.look.text())
+) -> Result<HashMap<LockName, Result<rows::Look>>, StatementError> {
+    context.counters.count("look");
+    let rows = sqlx::query(context.statements.look.text())
         .bind(names)
         .fetch_all(connection)
         .await
-        .map_err(|error| Failed::postgres(error, Access::Read))?;
-    let mark = shared.group.mark();
+        .map_err(|error| StatementError::postgres(error, Access::Read))?;
+    let mark = context.group.mark();
     rows.iter()
-        .map(|row| rows::lock(row, mark).map_err(Failed::corrupt))
+        .map(|row| rows::lock(row, mark).map_err(StatementError::corrupt))
         .collect()
 }

@@ -8,7 +8,7 @@ use super::dialect::PostgresDialect;
 use crate::{
     config::ServerConfig,
     migrate::TablesStatus,
-    opened::{Opened, during},
+    opened_store::{OpenedStore, during},
 };
 
 /// A Postgres database.
@@ -16,7 +16,7 @@ use crate::{
 /// Its locks and its records share a few connections ([`ServerConfig::pool_size`]), which close when both are closed or
 /// dropped. None of them is ever the caller's.
 #[derive(Clone, Debug)]
-pub struct Postgres(Opened<PostgresDialect>);
+pub struct Postgres(OpenedStore<PostgresDialect>);
 
 impl Postgres {
     /// Connects. Creates the tables where they are absent, unless [`ServerConfig::migrate`] is false. Never changes tables
@@ -35,7 +35,7 @@ impl Postgres {
     /// [`ErrorKind::InvalidConfig`]: distlock_core::ErrorKind::InvalidConfig
     /// [`ErrorKind::Unavailable`]: distlock_core::ErrorKind::Unavailable
     pub async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
-        Opened::new(PostgresDialect::open(config, clock).await).map(Self)
+        OpenedStore::new(PostgresDialect::open(config, clock).await).map(Self)
     }
 
     /// Its locks.

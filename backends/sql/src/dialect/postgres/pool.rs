@@ -8,12 +8,12 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     connect::{bounded, connect},
-    context::Shared,
+    context::StoreContext,
     rows::column,
     session::Session,
     tables,
 };
-use crate::error::{Access, Failed};
+use crate::statement_error::{Access, StatementError};
 
 /// A few connections that are lent out one by one.
 #[derive(Debug)]
@@ -42,20 +42,20 @@ impl Links {
     }
 
     /// A connection, once one is free.
-    pub(super) async fn lend(&self, shared: &Shared) -> Result<Lent<'_>> {
+    pub(super) async fn lend(&self, context: &StoreContext) -> Result<Lent<'_>> {
         let permit = tokio::select! {
             biased;
             permit = self.permits.acquire() => permit.map_err(|_| {
                 Error::new(ErrorKind::Closed, "the store's handle was closed")
             })?,
-            () = shared.clock.sleep(shared.config.statement_timeout) => {
+            () = context.clock.sleep(context.config.statement_timeout) => {
                 return Err(Error::new(ErrorKind::Unavailable, "all connections are in use"));
             }
         };
         let idle = self.idle().pop();
         let connection = match idle {
             Some(connection) => connection,
-            None => open(shared, self.durable).await?,
+            None => open(context, self.durable).await?,
         };
         Ok(Lent {
             links: self,
@@ -83,7 +83,7 @@ impl Lent<'_> {
     }
 
     /// Gives it back, unless what happened on it has made it useless.
-    pub(super) fn settle<T>(self, outcome: Result<T, Failed>) -> Result<T, Failed> {
+    pub(super) fn settle<T>(self, outcome: Result<T, StatementError>) -> Result<T, StatementError> {
         let broken = outcome.as_ref().err();
         if let Some(failed) = broken.filter(|failed| failed.meaning.reconnect) {
             // The others were opened on the same server, which may have gone.
@@ -99,13 +99,13 @@ impl Lent<'_> {
 }
 
 /// A connection to tables that are as they must be.
-async fn open(shared: &Shared, durable: bool) -> Result<Session> {
+async fn open(context: &StoreContext, durable: bool) -> Result<Session> {
     let opening = async {
-        let (mut connection, schema) = connect(shared, durable).await?;
-        let tables = tables::ready(&mut connection, shared, &schema).await?;
-        let epoch = epoch(&mut connection, shared, &tables).await?;
-        shared.note(epoch);
-        let known = shared.schema.get_or_init(|| schema.clone());
+        let (mut connection, schema) = connect(context, durable).await?;
+        let tables = tables::ready(&mut connection, context, &schema).await?;
+        let epoch = epoch(&mut connection, context, &tables).await?;
+        context.note(epoch);
+        let known = context.schema.get_or_init(|| schema.clone());
         if *known != schema {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
@@ -116,27 +116,31 @@ async fn open(shared: &Shared, durable: bool) -> Result<Session> {
         }
         Ok(connection)
     };
-    bounded(shared, opening).await
+    bounded(context, opening).await
 }
 
 /// Which history this is: of which cluster, on which of its timelines, and of which tables in it.
-async fn epoch(connection: &mut PgConnection, shared: &Shared, tables: &str) -> Result<Epoch> {
+async fn epoch(
+    connection: &mut PgConnection,
+    context: &StoreContext,
+    tables: &str,
+) -> Result<Epoch> {
     const HISTORY: &str =
         "SELECT system_identifier::text, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
                              FROM pg_control_system()";
-    shared.tally.count("open");
+    context.counters.count("open");
     match sqlx::query(HISTORY).fetch_one(connection).await {
         Ok(row) => {
             let (system, timeline): (String, String) = (column(&row, 0)?, column(&row, 1)?);
             Ok(Epoch::new(format!("{system}-{timeline}-{tables}")))
         }
         Err(error) => {
-            let failed = Failed::postgres(error, Access::Read);
+            let failed = StatementError::postgres(error, Access::Read);
             // Hosted servers may keep it to themselves; then a failover is seen only where the tables say so.
             if failed.meaning.kind == ErrorKind::AccessDenied {
                 return Ok(Epoch::new(tables));
             }
-            Err(shared.told(failed))
+            Err(context.told(failed))
         }
     }
 }

@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 use crate::{
     dialect::{FORCED, LockRow},
-    driver::decoded,
-    error::{Access, Failed},
+    driver_panics::decoded,
+    statement_error::{Access, StatementError},
     wait::telling,
 };
 
@@ -28,7 +28,7 @@ where
     T: sqlx::Decode<'r, Postgres> + sqlx::Type<Postgres>,
 {
     decoded(|| row.try_get(index))
-        .map_err(|error| Failed::postgres(error, Access::Read).into_error())
+        .map_err(|error| StatementError::postgres(error, Access::Read).into_error())
 }
 
 /// A token or version.

@@ -2,8 +2,10 @@
 
 use sqlx::{PgConnection, Row as _};
 
-use super::context::Shared;
-use crate::shape::{Difference, Found, KEY, STORAGE, Table, UNTOUCHED, WRITES, differences};
+use super::context::StoreContext;
+use crate::schema_check::{
+    Found, KEY, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences,
+};
 
 const LOGGED: &str = "an ordinary table that survives a crash";
 const TIME: &str = "timestamp with time zone not null";
@@ -63,15 +65,15 @@ fn tables() -> Vec<Table> {
 /// enough.
 pub(crate) async fn compare(
     connection: &mut PgConnection,
-    shared: &Shared,
+    context: &StoreContext,
     some: bool,
-) -> Result<Vec<Difference>, sqlx::Error> {
-    let question = sqlx::query(shared.statements.parts.text());
+) -> Result<Vec<SchemaDifference>, sqlx::Error> {
+    let question = sqlx::query(context.statements.parts.text());
     let rows = question.fetch_all(connection).await?;
     let mut found: Vec<Found> = Vec::with_capacity(rows.len());
     for row in &rows {
         found.push((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?));
     }
-    let prefix = &shared.config.table_prefix;
+    let prefix = &context.config.table_prefix;
     Ok(differences(prefix, &tables(), &[], &found, some))
 }

@@ -13,7 +13,7 @@ use std::{
 use distlock_core::{Error, ErrorKind, Result};
 use sqlx::{Connection as _, PgConnection};
 
-use crate::driver::caught;
+use crate::driver_panics::caught;
 
 /// A session of the server, among all it ever had: its process, and when that was started, in microseconds since 1970.
 pub(super) type SessionId = (i32, i64);

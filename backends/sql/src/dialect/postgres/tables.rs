@@ -5,15 +5,15 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::{
     connect::{bounded, connect},
-    context::Shared,
+    context::StoreContext,
     migrations::MIGRATIONS,
     rows::column,
     schema,
 };
 use crate::{
-    error::{Access, Failed},
     migrate::{self, LATEST, REQUIRED, TablesStatus},
-    shape::{Difference, refusal, told},
+    schema_check::{SchemaDifference, refusal, told},
+    statement_error::{Access, StatementError},
 };
 
 const ONLY_SOME: &str = "the database has only some of distlock's tables, or another program's tables of the same names. For \
@@ -30,91 +30,91 @@ enum Found {
 /// Makes the tables where there are none and that is wanted, and finds them as they must be. Says what names them.
 pub(super) async fn ready(
     connection: &mut PgConnection,
-    shared: &Shared,
+    context: &StoreContext,
     schema: &str,
 ) -> Result<String> {
-    match found(connection, shared).await? {
+    match found(connection, context).await? {
         Found::Whole => {}
-        Found::Partly => return Err(shared.not_migrated(ONLY_SOME)),
-        Found::Nothing if shared.schema.get().is_some() => {
+        Found::Partly => return Err(context.not_migrated(ONLY_SOME)),
+        Found::Nothing if context.schema.get().is_some() => {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
                 format!("the schema {schema:?} {}", migrate::GONE),
             ));
         }
-        Found::Nothing if !shared.config.migrate => {
-            return Err(shared.not_migrated("the database has no tables of distlock"));
+        Found::Nothing if !context.config.migrate => {
+            return Err(context.not_migrated("the database has no tables of distlock"));
         }
         Found::Nothing => {
-            upgrade(connection, shared).await?;
+            upgrade(connection, context).await?;
         }
     }
-    let Some((version, tables)) = meta(connection, shared).await? else {
-        return Err(shared.not_migrated(&format!("the database {}", migrate::EMPTIED)));
+    let Some((version, tables)) = meta(connection, context).await? else {
+        return Err(context.not_migrated(&format!("the database {}", migrate::EMPTIED)));
     };
     if version < REQUIRED {
-        return Err(shared.not_migrated(&format!(
+        return Err(context.not_migrated(&format!(
             "the tables are of version {version}, and this program needs version {REQUIRED}"
         )));
     }
     not_later(version)?;
-    if version < LATEST && shared.config.migrate && shared.schema.get().is_none() {
+    if version < LATEST && context.config.migrate && context.schema.get().is_none() {
         // As where this user may not make tables. Locks do without what is missing.
-        if let Err(error) = upgrade(connection, shared).await {
+        if let Err(error) = upgrade(connection, context).await {
             tracing::debug!(%error, "the tables stay at version {version}");
             sqlx::raw_sql("ROLLBACK")
                 .execute(&mut *connection)
                 .await
-                .map_err(|error| Failed::postgres(error, Access::Read).into_error())?;
+                .map_err(|error| StatementError::postgres(error, Access::Read).into_error())?;
         }
     }
-    tables_are_whole(connection, shared).await?;
+    tables_are_whole(connection, context).await?;
     Ok(tables)
 }
 
 /// Brings the tables up to date and says from which version it went.
-pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
+pub(super) async fn migrate(context: &StoreContext) -> Result<i64> {
     let migrating = async {
-        let (mut connection, _) = connect(shared, true).await?;
-        let from = upgrade(&mut connection, shared).await?;
+        let (mut connection, _) = connect(context, true).await?;
+        let from = upgrade(&mut connection, context).await?;
         not_later(from)?;
-        tables_are_whole(&mut connection, shared).await?;
+        tables_are_whole(&mut connection, context).await?;
         connection.close().await;
         Ok(from)
     };
-    bounded(shared, migrating).await
+    bounded(context, migrating).await
 }
 
 /// The version of the tables; 0 when there are none. Changes nothing.
-pub(super) async fn version(shared: &Shared) -> Result<i64> {
+pub(super) async fn version(context: &StoreContext) -> Result<i64> {
     let asking = async {
-        let (mut connection, _) = connect(shared, true).await?;
-        let version = match found(&mut connection, shared).await? {
+        let (mut connection, _) = connect(context, true).await?;
+        let version = match found(&mut connection, context).await? {
             Found::Nothing => 0,
-            Found::Partly => return Err(shared.not_migrated(ONLY_SOME)),
-            Found::Whole => match meta(&mut connection, shared).await? {
+            Found::Partly => return Err(context.not_migrated(ONLY_SOME)),
+            Found::Whole => match meta(&mut connection, context).await? {
                 Some((version, _)) => version,
                 None => {
-                    return Err(shared.not_migrated(&format!("the database {}", migrate::EMPTIED)));
+                    return Err(context.not_migrated(&format!("the database {}", migrate::EMPTIED)));
                 }
             },
         };
         not_later(version)?;
         if version >= REQUIRED {
-            tables_are_whole(&mut connection, shared).await?;
+            tables_are_whole(&mut connection, context).await?;
         }
         connection.close().await;
         Ok(version)
     };
-    bounded(shared, asking).await
+    bounded(context, asking).await
 }
 
-async fn found(connection: &mut PgConnection, shared: &Shared) -> Result<Found> {
-    shared.tally.count("open");
-    let rows = sqlx::query(shared.statements.objects.text())
+async fn found(connection: &mut PgConnection, context: &StoreContext) -> Result<Found> {
+    context.counters.count("open");
+    let rows = sqlx::query(context.statements.objects.text())
         .fetch_all(connection)
         .await
-        .map_err(|error| shared.told(Failed::postgres(error, Access::Read)))?;
+        .map_err(|error| context.told(StatementError::postgres(error, Access::Read)))?;
     Ok(match rows.len() {
         0 => Found::Nothing,
         3 => Found::Whole,
@@ -124,8 +124,8 @@ async fn found(connection: &mut PgConnection, shared: &Shared) -> Result<Found> 
 
 /// Whether those of our tables that are there are as distlock makes them: others are another
 /// program's, and are left alone.
-async fn are_ours(connection: &mut PgConnection, shared: &Shared) -> Result<()> {
-    let differences = differences(connection, shared, true).await?;
+async fn are_ours(connection: &mut PgConnection, context: &StoreContext) -> Result<()> {
+    let differences = differences(connection, context, true).await?;
     if differences.is_empty() {
         return Ok(());
     }
@@ -143,56 +143,59 @@ fn not_later(version: i64) -> Result<()> {
 }
 
 /// Whether the tables are what the promises rest on.
-async fn tables_are_whole(connection: &mut PgConnection, shared: &Shared) -> Result<()> {
-    let differences = differences(connection, shared, false).await?;
+async fn tables_are_whole(connection: &mut PgConnection, context: &StoreContext) -> Result<()> {
+    let differences = differences(connection, context, false).await?;
     if differences.is_empty() {
         return Ok(());
     }
-    let (prefix, command) = (&shared.config.table_prefix, shared.migrate_command());
+    let (prefix, command) = (&context.config.table_prefix, context.migrate_command());
     let problem = refusal(&differences, prefix, ", ", &command);
     Err(Error::new(ErrorKind::InvalidConfig, problem))
 }
 
 async fn differences(
     connection: &mut PgConnection,
-    shared: &Shared,
+    context: &StoreContext,
     some: bool,
-) -> Result<Vec<Difference>> {
-    shared.tally.count("open");
-    let compared = schema::compare(connection, shared, some).await;
-    compared.map_err(|error| Failed::postgres(error, Access::Read).into_error())
+) -> Result<Vec<SchemaDifference>> {
+    context.counters.count("open");
+    let compared = schema::compare(connection, context, some).await;
+    compared.map_err(|error| StatementError::postgres(error, Access::Read).into_error())
 }
 
 /// The version of the tables, and the name of their history; `None` when somebody has deleted that.
-async fn meta(connection: &mut PgConnection, shared: &Shared) -> Result<Option<(i64, String)>> {
-    shared.tally.count("open");
-    let row = sqlx::query(shared.statements.meta.text())
+async fn meta(
+    connection: &mut PgConnection,
+    context: &StoreContext,
+) -> Result<Option<(i64, String)>> {
+    context.counters.count("open");
+    let row = sqlx::query(context.statements.meta.text())
         .fetch_optional(connection)
         .await
-        .map_err(|error| shared.told(Failed::postgres(error, Access::Read)))?;
+        .map_err(|error| context.told(StatementError::postgres(error, Access::Read)))?;
     row.map(|row| Ok((column(&row, 0)?, column(&row, 1)?)))
         .transpose()
 }
 
 /// Applies the migrations that are missing, in one transaction, and says from which version it went.
-async fn upgrade(connection: &mut PgConnection, shared: &Shared) -> Result<i64> {
+async fn upgrade(connection: &mut PgConnection, context: &StoreContext) -> Result<i64> {
     let failed = |error| {
-        let failed = Failed::postgres(error, Access::Read);
+        let failed = StatementError::postgres(error, Access::Read);
         if failed.meaning.kind == ErrorKind::AccessDenied {
             let problem = "this user may not create tables: run as one that may";
             return Error::new(
                 ErrorKind::AccessDenied,
-                format!("{problem} `{}`", shared.migrate_command()),
+                format!("{problem} `{}`", context.migrate_command()),
             )
             .caused_by(failed.into_error());
         }
         failed.into_error()
     };
     // Whether this is dropped half-way or fails: the connection is thrown away, and the server rolls back.
-    shared.tally.count("open");
+    context.counters.count("open");
     let begin = format!(
         "BEGIN; SET LOCAL lock_timeout = {limit}; SET LOCAL statement_timeout = {limit}",
-        limit = shared.config.connect_timeout.as_millis()
+        limit = context.config.connect_timeout.as_millis()
     );
     for statement in [begin, "SELECT pg_advisory_xact_lock(7235419113)".to_owned()] {
         sqlx::raw_sql(AssertSqlSafe(statement))
@@ -201,27 +204,27 @@ async fn upgrade(connection: &mut PgConnection, shared: &Shared) -> Result<i64> 
             .map_err(failed)?;
     }
     // Another process may have done it while we waited.
-    let version = match found(connection, shared).await? {
+    let version = match found(connection, context).await? {
         // Without a version, each step makes what is not there, and names a new history.
-        Found::Whole => meta(connection, shared)
+        Found::Whole => meta(connection, context)
             .await?
             .map_or(0, |(version, _)| version),
         Found::Nothing => 0,
         // Somebody has dropped the others: each step makes what is not there.
         Found::Partly => {
-            are_ours(connection, shared).await?;
+            are_ours(connection, context).await?;
             0
         }
     };
     for migration in TablesStatus::at(version, &MIGRATIONS).migrations {
-        shared.tally.count("open");
-        let script = shared.statements.script(migration.sql);
+        context.counters.count("open");
+        let script = context.statements.script(migration.sql);
         sqlx::raw_sql(AssertSqlSafe(script))
             .execute(&mut *connection)
             .await
             .map_err(failed)?;
     }
-    shared.tally.count("open");
+    context.counters.count("open");
     sqlx::raw_sql("COMMIT")
         .execute(&mut *connection)
         .await

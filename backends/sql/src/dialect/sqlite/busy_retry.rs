@@ -2,7 +2,7 @@
 
 use distlock_core::Moment;
 
-use super::context::Shared;
+use super::context::StoreContext;
 
 /// How often a statement that was refused because others write is sent again: until `busy_timeout` is over. Each time SQLite
 /// has slept for a millisecond, whatever the injected clock says.
@@ -13,17 +13,17 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    pub(super) fn new(shared: &Shared) -> Self {
-        let timeout = shared.config.busy_timeout;
+    pub(super) fn new(context: &StoreContext) -> Self {
+        let timeout = context.config.busy_timeout;
         Self {
-            until: shared.clock.now() + timeout,
+            until: context.clock.now() + timeout,
             times: timeout.as_millis(),
         }
     }
 
     /// Whether to send it again, which is allowed where nothing has happened.
-    pub(super) fn asks_again(&mut self, shared: &Shared) -> bool {
+    pub(super) fn asks_again(&mut self, context: &StoreContext) -> bool {
         self.times = self.times.saturating_sub(1);
-        self.times > 0 && shared.clock.now() < self.until
+        self.times > 0 && context.clock.now() < self.until
     }
 }

@@ -8,18 +8,18 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteSynchronous},
 };
 
-use super::{context::Shared, errors::sqlite_code};
-use crate::error::{Access, Failed};
+use super::{context::StoreContext, errors::sqlite_code};
+use crate::statement_error::{Access, StatementError};
 
 /// `SQLITE_BUSY`
 const BUSY: i32 = 5;
 
 /// Opens a connection with the settings that the promises rest on.
-pub(super) async fn connect(shared: &Shared) -> Result<SqliteConnection, SetUp> {
+pub(super) async fn connect(context: &StoreContext) -> Result<SqliteConnection, SetUp> {
     SqliteConnectOptions::new()
-        .filename(&shared.path)
+        .filename(&context.path)
         .create_if_missing(false)
-        .busy_timeout(shared.config.busy_timeout)
+        .busy_timeout(context.config.busy_timeout)
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(false)
         .pragma("trusted_schema", "OFF")
@@ -34,68 +34,68 @@ pub(super) async fn connect(shared: &Shared) -> Result<SqliteConnection, SetUp> 
         .disable_statement_logging()
         .connect()
         .await
-        .map_err(|error| SetUp::of(error, shared))
+        .map_err(|error| SetUp::of(error, context))
 }
 
 pub(super) async fn run(
     connection: &mut SqliteConnection,
-    shared: &Shared,
+    context: &StoreContext,
     script: impl sqlx::SqlSafeStr,
 ) -> Result<(), SetUp> {
-    shared.tally.count("open");
+    context.counters.count("open");
     sqlx::raw_sql(script)
         .execute(connection)
         .await
         .map(drop)
-        .map_err(|error| SetUp::of(error, shared))
+        .map_err(|error| SetUp::of(error, context))
 }
 
 /// Reads one row.
 pub(super) async fn query<T>(
     connection: &mut SqliteConnection,
-    shared: &Shared,
+    context: &StoreContext,
     sql: impl sqlx::SqlSafeStr,
 ) -> Result<T, SetUp>
 where
     T: for<'r> sqlx::FromRow<'r, sqlx::sqlite::SqliteRow> + Send + Unpin,
 {
-    let row = query_optional(connection, shared, sql).await?;
-    row.ok_or_else(|| SetUp::of(sqlx::Error::RowNotFound, shared))
+    let row = query_optional(connection, context, sql).await?;
+    row.ok_or_else(|| SetUp::of(sqlx::Error::RowNotFound, context))
 }
 
 /// Reads one row, or none.
 pub(super) async fn query_optional<T>(
     connection: &mut SqliteConnection,
-    shared: &Shared,
+    context: &StoreContext,
     sql: impl sqlx::SqlSafeStr,
 ) -> Result<Option<T>, SetUp>
 where
     T: for<'r> sqlx::FromRow<'r, sqlx::sqlite::SqliteRow> + Send + Unpin,
 {
-    shared.tally.count("open");
+    context.counters.count("open");
     let rows = sqlx::query(sql)
         .fetch_all(connection)
         .await
-        .map_err(|error| SetUp::of(error, shared))?;
+        .map_err(|error| SetUp::of(error, context))?;
     let row = rows.first().map(T::from_row).transpose();
-    row.map_err(|error| SetUp::of(error, shared))
+    row.map_err(|error| SetUp::of(error, context))
 }
 
 /// Why setting up did not work.
 pub(super) enum SetUp {
     /// Another process is setting up or writing: worth another try.
-    Busy(Failed),
+    Busy(StatementError),
     Wrong(Error),
 }
 
 impl SetUp {
-    pub(super) fn of(error: sqlx::Error, shared: &Shared) -> Self {
+    pub(super) fn of(error: sqlx::Error, context: &StoreContext) -> Self {
         let code = sqlite_code(&error);
-        let failed = Failed::sqlite(error, Access::Read);
+        let failed = StatementError::sqlite(error, Access::Read);
         if code.is_some_and(|code| code & 0xff == BUSY) {
             return Self::Busy(failed);
         }
-        Self::Wrong(named(failed.into_error(), &shared.path))
+        Self::Wrong(named(failed.into_error(), &context.path))
     }
 
     pub(super) fn into_error(self) -> Error {

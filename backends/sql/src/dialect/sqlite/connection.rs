@@ -7,11 +7,11 @@ use sqlx::{Connection as _, SqliteConnection};
 
 use super::{
     connect::{SetUp, connect, query, run},
-    context::Shared,
+    context::StoreContext,
     file::{self, FileId},
     tables,
 };
-use crate::error::Failed;
+use crate::statement_error::StatementError;
 
 /// How long opening waits for other processes that set the file up at the same moment.
 const SETTING_UP: Duration = Duration::from_secs(5);
@@ -77,7 +77,7 @@ impl Link {
     }
 
     /// The connection, on the file that the path leads to now.
-    pub(super) async fn ready(&mut self, shared: &Shared) -> Result<&mut Open> {
+    pub(super) async fn ready(&mut self, context: &StoreContext) -> Result<&mut Open> {
         if self.closed {
             return Err(Error::new(
                 ErrorKind::Closed,
@@ -87,18 +87,20 @@ impl Link {
         // A file that was removed or replaced lives on unseen by other processes: locks in it would exclude nobody.
         let same = match &self.open {
             Some(open) => {
-                matches!(FileId::of(&shared.path), Ok(Some(file)) if file == open.file)
+                matches!(FileId::of(&context.path), Ok(Some(file)) if file == open.file)
             }
             None => false,
         };
         if !same {
             self.open = None;
-            let mut open = Open::new(shared).await?;
+            let mut open = Open::new(context).await?;
             if self.waits_briefly {
-                open.wait_briefly(shared).await.map_err(SetUp::into_error)?;
+                open.wait_briefly(context)
+                    .await
+                    .map_err(SetUp::into_error)?;
             }
             if self.unsynced {
-                let unsynced = run(&mut open.connection, shared, UNSYNCED).await;
+                let unsynced = run(&mut open.connection, context, UNSYNCED).await;
                 unsynced.map_err(SetUp::into_error)?;
             }
             let before = self.epoch.replace(open.epoch.clone());
@@ -114,8 +116,8 @@ impl Link {
 
     /// The connection, taken out until it is [put back](Self::put_back). If that never happens, because a transaction broke
     /// off or the runtime ended in the middle of one, it is closed, SQLite rolls back, and the file is free for others.
-    pub(super) async fn take(&mut self, shared: &Shared) -> Result<Open> {
-        self.ready(shared).await?;
+    pub(super) async fn take(&mut self, context: &StoreContext) -> Result<Open> {
+        self.ready(context).await?;
         self.open
             .take()
             .ok_or_else(|| Error::new(ErrorKind::Internal, "no connection"))
@@ -128,7 +130,7 @@ impl Link {
     }
 
     /// Notes a failure: a connection that is of no more use is replaced before the next operation.
-    pub(super) fn failed(&mut self, failed: Failed) -> Failed {
+    pub(super) fn failed(&mut self, failed: StatementError) -> StatementError {
         if failed.meaning.reconnect {
             self.open = None;
         }
@@ -144,26 +146,26 @@ impl Link {
 }
 
 impl Open {
-    pub(super) async fn new(shared: &Shared) -> Result<Self> {
-        let (mut config, path) = (shared.config.clone(), shared.path.clone());
-        if shared.was_opened() {
+    pub(super) async fn new(context: &StoreContext) -> Result<Self> {
+        let (mut config, path) = (context.config.clone(), context.path.clone());
+        if context.was_opened() {
             if let Ok(None) = FileId::of(&path) {
                 return Err(file::wrong(&path, "was removed while it was in use"));
             }
             config.migrate = false;
         }
         threads::blocking(move || file::prepare(&config, &path)).await??;
-        let deadline = shared.clock.now() + SETTING_UP;
+        let deadline = context.clock.now() + SETTING_UP;
         loop {
-            match Self::set_up(shared).await {
-                Err(SetUp::Busy(_)) if shared.clock.now() < deadline => {
+            match Self::set_up(context).await {
+                Err(SetUp::Busy(_)) if context.clock.now() < deadline => {
                     let pause = Duration::from_millis(fastrand::u64(5..25));
-                    shared.clock.sleep(pause).await;
+                    context.clock.sleep(pause).await;
                 }
                 Err(SetUp::Busy(failed)) => return Err(failed.into_error()),
                 Err(SetUp::Wrong(error)) => return Err(error),
                 Ok(open) => {
-                    shared.was_opened.store(true, Ordering::Release);
+                    context.was_opened.store(true, Ordering::Release);
                     return Ok(open);
                 }
             }
@@ -176,13 +178,13 @@ impl Open {
         }
     }
 
-    async fn set_up(shared: &Shared) -> Result<Self, SetUp> {
-        let gone = || file::wrong(&shared.path, "was removed while it was being opened");
-        let file = FileId::of(&shared.path)
-            .map_err(|error| file::wrong(&shared.path, "cannot be used").caused_by(error))?
+    async fn set_up(context: &StoreContext) -> Result<Self, SetUp> {
+        let gone = || file::wrong(&context.path, "was removed while it was being opened");
+        let file = FileId::of(&context.path)
+            .map_err(|error| file::wrong(&context.path, "cannot be used").caused_by(error))?
             .ok_or_else(gone)?;
-        let mut connection = connect(shared).await?;
-        let epoch = tables::ready(&mut connection, shared).await?;
+        let mut connection = connect(context).await?;
+        let epoch = tables::ready(&mut connection, context).await?;
         Ok(Self {
             connection,
             epoch: Epoch::new(epoch),
@@ -195,10 +197,10 @@ impl Open {
 
     /// Leaves waiting for others who write to [`Patience`]. Not where the file does not log ahead: there, whoever reads keeps a
     /// transaction from being committed, which cannot be sent again.
-    async fn wait_briefly(&mut self, shared: &Shared) -> Result<(), SetUp> {
-        let mode: (String,) = query(&mut self.connection, shared, "PRAGMA journal_mode").await?;
+    async fn wait_briefly(&mut self, context: &StoreContext) -> Result<(), SetUp> {
+        let mode: (String,) = query(&mut self.connection, context, "PRAGMA journal_mode").await?;
         if mode.0 == "wal" {
-            run(&mut self.connection, shared, BRIEFLY).await?;
+            run(&mut self.connection, context, BRIEFLY).await?;
             self.waits_briefly = true;
         }
         Ok(())

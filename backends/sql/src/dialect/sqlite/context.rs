@@ -11,18 +11,18 @@ use std::{
 use distlock_core::{Clock, FencingToken, Result, micros, unix_time};
 
 use super::{boot, file, options::SqliteConfig, statements::Statements};
-use crate::{tally::Tally, wait::Group};
+use crate::{counters::RequestCounters, wait::WaitGroup};
 
 /// The backend's short name.
 pub(super) const NAME: &str = "sqlite";
 
 /// What the handles of one opened file share.
-pub(crate) struct Shared {
+pub(crate) struct StoreContext {
     pub(crate) config: SqliteConfig,
     pub(crate) path: PathBuf,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) group: Arc<Group>,
-    pub(crate) tally: Tally,
+    pub(crate) group: Arc<WaitGroup>,
+    pub(crate) counters: RequestCounters,
     pub(super) boot: [u8; 16],
     pub(super) statements: Statements,
     /// Whether there was a connection before.
@@ -36,14 +36,14 @@ pub(super) struct Now {
     pub(super) wall: i64,
 }
 
-impl Shared {
+impl StoreContext {
     pub(super) fn new(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         let path = file::absolute(&config)?;
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
             boot: boot::id(&config, &path)?,
-            group: Group::steady(),
-            tally: Tally::new(NAME),
+            group: WaitGroup::steady(),
+            counters: RequestCounters::new(NAME),
             was_opened: AtomicBool::new(false),
             config,
             path,

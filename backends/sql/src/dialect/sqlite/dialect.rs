@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use super::{
     busy_retry::Patience,
     connection::{Link, Open},
-    context::{NAME, Shared},
+    context::{NAME, StoreContext},
     doctor,
     file::FileId,
     lookup::look,
@@ -27,11 +27,11 @@ use super::{
 };
 use crate::dialect::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
 use crate::{
-    error::{Access, Failed},
+    counters::RequestCounters,
     migrate::TablesStatus,
-    op::{Answer, Kind, Op},
-    tally::Tally,
-    wait::{Group, RENEW_WANTED},
+    operation::{Answer, Operation, OperationKind},
+    statement_error::{Access, StatementError},
+    wait::{RENEW_WANTED, WaitGroup},
 };
 
 /// Rows that one step of the reaper walks.
@@ -39,7 +39,7 @@ const PAGE: i64 = 1000;
 
 /// A SQLite file, with one connection that writes and one that reads.
 pub(crate) struct SqliteDialect {
-    shared: Arc<Shared>,
+    context: Arc<StoreContext>,
     writer: Mutex<Link>,
     /// For marks and places of waiters, which need not survive a crash of the host.
     marking: Mutex<Link>,
@@ -49,13 +49,13 @@ pub(crate) struct SqliteDialect {
 impl SqliteDialect {
     /// Opens the file, and creates it and its tables where that is allowed.
     pub(crate) async fn open(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
-        let mut shared = Shared::new(config, clock)?;
+        let mut context = StoreContext::new(config, clock)?;
         let mut writer = Link::writing();
-        writer.ready(&shared).await?;
-        if let Ok(Some(file)) = FileId::of(&shared.path) {
-            shared.group = wait_groups::of(file, &shared.config.table_prefix);
+        writer.ready(&context).await?;
+        if let Ok(Some(file)) = FileId::of(&context.path) {
+            context.group = wait_groups::of(file, &context.config.table_prefix);
         }
-        Ok(Self::with(Arc::new(shared), writer))
+        Ok(Self::with(Arc::new(context), writer))
     }
 
     /// Brings the tables up to date, creating them when they are absent. Says from which version it went.
@@ -64,8 +64,8 @@ impl SqliteDialect {
         clock: Arc<dyn Clock>,
     ) -> Result<TablesStatus> {
         config.migrate = true;
-        let shared = Shared::new(config, clock)?;
-        let version = migrate(&shared).await?;
+        let context = StoreContext::new(config, clock)?;
+        let version = migrate(&context).await?;
         Ok(TablesStatus::at(version, &MIGRATIONS))
     }
 
@@ -74,14 +74,14 @@ impl SqliteDialect {
         config: SqliteConfig,
         clock: Arc<dyn Clock>,
     ) -> Result<TablesStatus> {
-        let shared = Shared::new(config, clock)?;
-        let version = tables::version(&shared).await?;
+        let context = StoreContext::new(config, clock)?;
+        let version = tables::version(&context).await?;
         Ok(TablesStatus::at(version, &MIGRATIONS))
     }
 
-    fn with(shared: Arc<Shared>, writer: Link) -> Self {
+    fn with(context: Arc<StoreContext>, writer: Link) -> Self {
         Self {
-            shared,
+            context,
             writer: Mutex::new(writer),
             marking: Mutex::new(Link::marking()),
             reader: Reader::default(),
@@ -95,14 +95,14 @@ impl SqliteDialect {
         sql: &Sql,
         bind: impl FnOnce(Statement) -> Statement + Send,
     ) -> Result<Vec<SqliteRow>> {
-        let mut link = self.reader.take(&*self.shared.clock).await;
-        let open = link.ready(&self.shared).await?;
-        self.shared.tally.count(operation);
+        let mut link = self.reader.take(&*self.context.clock).await;
+        let open = link.ready(&self.context).await?;
+        self.context.counters.count(operation);
         bind(sqlx::query(sql.text()))
             .fetch_all(&mut open.connection)
             .await
             .map_err(|error| {
-                link.failed(Failed::sqlite(error, Access::Read))
+                link.failed(StatementError::sqlite(error, Access::Read))
                     .into_error()
             })
     }
@@ -116,20 +116,20 @@ impl SqliteDialect {
         bind: impl Fn(Statement) -> Statement + Send + Sync,
     ) -> Result<Changed> {
         let mut link = link.lock().await;
-        let mut patience = Patience::new(&self.shared);
-        self.shared.tally.count(operation);
+        let mut patience = Patience::new(&self.context);
+        self.context.counters.count(operation);
         loop {
-            let open = link.ready(&self.shared).await?;
+            let open = link.ready(&self.context).await?;
             let waits_briefly = open.waits_briefly;
             let changed = bind(sqlx::query(sql.text()))
                 .execute(&mut open.connection)
                 .await;
             let failed = match changed {
                 Ok(result) => return Ok(result.rows_affected()),
-                Err(error) => Failed::sqlite(error, Access::Write),
+                Err(error) => StatementError::sqlite(error, Access::Write),
             };
             let retry = failed.meaning.retry && waits_briefly;
-            if !(retry && patience.asks_again(&self.shared)) {
+            if !(retry && patience.asks_again(&self.context)) {
                 return Err(link.failed(failed).into_error());
             }
         }
@@ -153,19 +153,19 @@ impl Dialect for SqliteDialect {
     }
 
     fn clock(&self) -> &Arc<dyn Clock> {
-        &self.shared.clock
+        &self.context.clock
     }
 
-    fn group(&self) -> &Arc<Group> {
-        &self.shared.group
+    fn group(&self) -> &Arc<WaitGroup> {
+        &self.context.group
     }
 
-    fn tally(&self) -> &Tally {
-        &self.shared.tally
+    fn counters(&self) -> &RequestCounters {
+        &self.context.counters
     }
 
     fn reap_after(&self) -> Duration {
-        self.shared.config.reap_after
+        self.context.config.reap_after
     }
 
     fn limits(&self) -> Limits {
@@ -177,30 +177,34 @@ impl Dialect for SqliteDialect {
     }
 
     /// What takes and what frees shares a transaction, and with it the flush, which costs more than either statement.
-    fn batched_as(kind: Kind) -> Kind {
+    fn batched_as(kind: OperationKind) -> OperationKind {
         match kind {
-            Kind::Release => Kind::Acquire,
+            OperationKind::Release => OperationKind::Acquire,
             kind => kind,
         }
     }
 
     async fn reopen(&self) -> Result<Self> {
         let mut writer = Link::writing();
-        writer.ready(&self.shared).await?;
-        Ok(Self::with(Arc::clone(&self.shared), writer))
+        writer.ready(&self.context).await?;
+        Ok(Self::with(Arc::clone(&self.context), writer))
     }
 
-    async fn write(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<Answer>>, Failure> {
+    async fn write(
+        &self,
+        kind: OperationKind,
+        ops: &[Operation],
+    ) -> Result<Vec<Reply<Answer>>, Failure> {
         let mut link = self.writer.lock().await;
         let mut patience: Option<Patience> = None;
         loop {
-            let mut open = link.take(&self.shared).await.map_err(Failure::Whole)?;
+            let mut open = link.take(&self.context).await.map_err(Failure::Whole)?;
             let batch = write::Batch {
                 ops,
-                shared: &self.shared,
+                context: &self.context,
                 open: &mut open,
                 // Taken just before sending: the lease is never shorter than the caller counts, who looked earlier.
-                now: self.shared.now(),
+                now: self.context.now(),
                 again: patience.is_some(),
             };
             let answers = batch.send(kind).await;
@@ -211,22 +215,22 @@ impl Dialect for SqliteDialect {
                 Err(failed) => failed,
             };
             let retry = failed.meaning.retry && waits_briefly;
-            let patience = patience.get_or_insert_with(|| Patience::new(&self.shared));
-            if !(retry && patience.asks_again(&self.shared)) {
+            let patience = patience.get_or_insert_with(|| Patience::new(&self.context));
+            if !(retry && patience.asks_again(&self.context)) {
                 return Err(link.failed(failed).into_failure());
             }
         }
     }
 
     async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
-        let mut link = self.reader.take(&*self.shared.clock).await;
-        let open = link.ready(&self.shared).await?;
+        let mut link = self.reader.take(&*self.context.clock).await;
+        let open = link.ready(&self.context).await?;
         let names: Vec<_> = names.iter().collect();
         look(
             &mut open.connection,
-            &self.shared,
+            &self.context,
             &names,
-            self.shared.now(),
+            self.context.now(),
         )
         .await
         .map_err(|failed| link.failed(failed).into_error())
@@ -234,15 +238,15 @@ impl Dialect for SqliteDialect {
 
     async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
         let names: Vec<_> = names.iter().map(LockName::as_str).collect();
-        let now = self.shared.now().boot;
+        let now = self.context.now().boot;
         let after = |time: Duration| {
             now.saturating_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
         };
-        let mark = self.shared.group.mark();
+        let mark = self.context.group.mark();
         self.change(
             &self.marking,
             "want",
-            &self.shared.statements.want,
+            &self.context.statements.want,
             |query| {
                 let query = query.bind(json(&names)).bind(mark).bind(after(time));
                 query.bind(after(RENEW_WANTED))
@@ -254,18 +258,18 @@ impl Dialect for SqliteDialect {
 
     async fn keep_places(&self, places: &[Place], lease: Duration) -> Result<Vec<(LockName, u32)>> {
         let rows = places.iter().map(|it| (it.name.as_str(), it.waiter));
-        let (rows, now) = (json(&rows.collect::<Vec<_>>()), self.shared.now());
+        let (rows, now) = (json(&rows.collect::<Vec<_>>()), self.context.now());
         let lease = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
         let mut link = self.marking.lock().await;
-        let mut patience = Patience::new(&self.shared);
-        self.shared.tally.count("keep_places");
+        let mut patience = Patience::new(&self.context);
+        self.context.counters.count("keep_places");
         loop {
-            let open = link.ready(&self.shared).await?;
+            let open = link.ready(&self.context).await?;
             let waits_briefly = open.waits_briefly;
-            let kept = sqlx::query_as(self.shared.statements.keep_places.text())
+            let kept = sqlx::query_as(self.context.statements.keep_places.text())
                 .bind(rows.clone())
                 .bind(0)
-                .bind(self.shared.boot.to_vec())
+                .bind(self.context.boot.to_vec())
                 .bind(now.boot)
                 .bind(now.wall)
                 .bind(lease)
@@ -281,10 +285,10 @@ impl Dialect for SqliteDialect {
                         })
                         .collect());
                 }
-                Err(error) => Failed::sqlite(error, Access::Write),
+                Err(error) => StatementError::sqlite(error, Access::Write),
             };
             let retry = failed.meaning.retry && waits_briefly;
-            if !(retry && patience.asks_again(&self.shared)) {
+            if !(retry && patience.asks_again(&self.context)) {
                 return Err(link.failed(failed).into_error());
             }
         }
@@ -293,22 +297,22 @@ impl Dialect for SqliteDialect {
     async fn leave_lines(&self, places: &[Place]) -> Result<()> {
         let names: Vec<_> = places.iter().map(|it| it.name.as_str()).collect();
         let waiters: Vec<_> = places.iter().map(|it| it.waiter).collect();
-        let (names, waiters, now) = (json(&names), json(&waiters), self.shared.now());
-        let leave = &self.shared.statements.leave_lines;
+        let (names, waiters, now) = (json(&names), json(&waiters), self.context.now());
+        let leave = &self.context.statements.leave_lines;
         self.change(&self.marking, "leave_lines", leave, |query| {
             let query = query.bind(names.clone()).bind(waiters.clone());
-            query.bind(self.shared.boot.to_vec()).bind(now.boot)
+            query.bind(self.context.boot.to_vec()).bind(now.boot)
         })
         .await
         .map(drop)
     }
 
     async fn clear_lines(&self) -> Result<u64> {
-        let now = self.shared.now();
-        let clear = &self.shared.statements.clear_lines;
+        let now = self.context.now();
+        let clear = &self.context.statements.clear_lines;
         self.change(&self.marking, "reap", clear, |query| {
             let query = query.bind(0).bind(0);
-            query.bind(self.shared.boot.to_vec()).bind(now.boot)
+            query.bind(self.context.boot.to_vec()).bind(now.boot)
         })
         .await
     }
@@ -319,14 +323,14 @@ impl Dialect for SqliteDialect {
         after: Option<&LockName>,
         limit: u32,
     ) -> Result<Vec<(LockName, LockRow)>> {
-        let now = self.shared.now();
+        let now = self.context.now();
         let after = after.map(LockName::as_str);
         let rows = self
-            .read("list", &self.shared.statements.list, |query| {
+            .read("list", &self.context.statements.list, |query| {
                 query
                     .bind(after.map_or(prefix, |after| after.max(prefix)).to_owned())
                     .bind(after.map(str::to_owned))
-                    .bind(self.shared.boot.to_vec())
+                    .bind(self.context.boot.to_vec())
                     .bind(now.boot)
                     .bind(above_prefix(prefix))
                     .bind(limit)
@@ -334,28 +338,28 @@ impl Dialect for SqliteDialect {
             .await?;
         rows.iter()
             .map(|row| {
-                let (name, row) = rows::lock(row, &self.shared, now)?;
+                let (name, row) = rows::lock(row, &self.context, now)?;
                 Ok((name, row?))
             })
             .collect()
     }
 
     async fn epoch(&self) -> Result<Epoch> {
-        let mut link = self.reader.take(&*self.shared.clock).await;
-        Ok(link.ready(&self.shared).await?.epoch.clone())
+        let mut link = self.reader.take(&*self.context.clock).await;
+        Ok(link.ready(&self.context).await?.epoch.clone())
     }
 
     async fn get(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
         let names: Vec<_> = keys.iter().map(RecordKey::as_str).collect();
-        let now = self.shared.now();
+        let now = self.context.now();
         let rows = self
-            .read("get_records", &self.shared.statements.get, |query| {
+            .read("get_records", &self.context.statements.get, |query| {
                 query.bind(json(&names))
             })
             .await?;
         let found = rows
             .iter()
-            .map(|row| rows::record(row, &self.shared, now))
+            .map(|row| rows::record(row, &self.context, now))
             .collect::<Result<HashMap<_, _>>>()?;
         Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
     }
@@ -366,10 +370,10 @@ impl Dialect for SqliteDialect {
         after: Option<&RecordKey>,
         limit: u32,
     ) -> Result<Vec<(RecordKey, Entry)>> {
-        let now = self.shared.now();
+        let now = self.context.now();
         let after = after.map(RecordKey::as_str);
         let rows = self
-            .read("scan_records", &self.shared.statements.scan, |query| {
+            .read("scan_records", &self.context.statements.scan, |query| {
                 query
                     .bind(after.map_or(prefix, |after| after.max(prefix)).to_owned())
                     .bind(after.map(str::to_owned))
@@ -378,18 +382,18 @@ impl Dialect for SqliteDialect {
             })
             .await?;
         rows.iter()
-            .map(|row| rows::record(row, &self.shared, now))
+            .map(|row| rows::record(row, &self.context, now))
             .collect()
     }
 
     async fn claim_reaping(&self, every: Duration) -> Result<bool> {
-        let now = self.shared.now();
+        let now = self.context.now();
         let every = i64::try_from(every.as_micros()).unwrap_or(i64::MAX);
-        let boot = self.shared.boot.to_vec();
+        let boot = self.context.boot.to_vec();
         self.change(
             &self.writer,
             "claim_reaping",
-            &self.shared.statements.claim_reaping,
+            &self.context.statements.claim_reaping,
             |query| query.bind(every).bind(0).bind(boot.clone()).bind(now.boot),
         )
         .await
@@ -397,17 +401,17 @@ impl Dialect for SqliteDialect {
     }
 
     async fn reap_page(&self, table: Reaped, after: Option<String>) -> Result<ReapedPage> {
-        let shared = &self.shared;
-        let statements = &shared.statements;
+        let context = &self.context;
+        let statements = &context.statements;
         let (idle, reap) = match table {
             Reaped::Locks => (&statements.idle_locks, &statements.reap_locks),
             Reaped::Records => (&statements.idle_records, &statements.reap_records),
         };
-        let now = shared.now();
-        let reap_after = i64::try_from(shared.config.reap_after.as_micros()).unwrap_or(i64::MAX);
+        let now = context.now();
+        let reap_after = i64::try_from(context.config.reap_after.as_micros()).unwrap_or(i64::MAX);
         let rest = |query: Statement| {
             query
-                .bind(shared.boot.to_vec())
+                .bind(context.boot.to_vec())
                 .bind(now.boot)
                 .bind(now.wall)
                 .bind(reap_after)
@@ -441,18 +445,18 @@ impl Dialect for SqliteDialect {
 
     async fn health(&self) -> Result<Health> {
         // On a connection of its own: a check of a large file takes long, and nobody must wait for it.
-        let mut open = Open::new(&self.shared).await?;
-        let now = self.shared.now();
-        let stock = sqlx::query(self.shared.statements.stocktaking.text())
+        let mut open = Open::new(&self.context).await?;
+        let now = self.context.now();
+        let stock = sqlx::query(self.context.statements.stocktaking.text())
             .bind(0)
             .bind(0)
-            .bind(self.shared.boot.to_vec())
+            .bind(self.context.boot.to_vec())
             .bind(now.boot);
-        let examined = doctor::examine(&mut open.connection, &self.shared, stock).await;
+        let examined = doctor::examine(&mut open.connection, &self.context, stock).await;
         let epoch = open.epoch.clone();
         open.close().await;
         let mut health =
-            examined.map_err(|error| Failed::sqlite(error, Access::Read).into_error())?;
+            examined.map_err(|error| StatementError::sqlite(error, Access::Read).into_error())?;
         health.epoch = Some(epoch);
         Ok(health)
     }
@@ -460,14 +464,14 @@ impl Dialect for SqliteDialect {
     async fn close(&self) {
         self.writer.lock().await.close().await;
         self.marking.lock().await.close().await;
-        self.reader.close(&*self.shared.clock).await;
+        self.reader.close(&*self.context.clock).await;
     }
 }
 
 impl fmt::Debug for SqliteDialect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sqlite")
-            .field("path", &self.shared.path)
+            .field("path", &self.context.path)
             .finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use distlock_core::{Health, Verdict};
 use sqlx::{Row as _, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
 
-use super::{boot, context::Shared, schema};
+use super::{boot, context::StoreContext, schema};
 use crate::doctor;
 
 /// Less free space than this will soon be too little.
@@ -14,13 +14,13 @@ const ENOUGH_SPACE: u64 = 64 * 1024 * 1024;
 /// Examines a SQLite file over a connection; `stock` is the query that counts rows.
 pub(crate) async fn examine(
     connection: &mut SqliteConnection,
-    shared: &Shared,
+    context: &StoreContext,
     stock: Query<'static, Sqlite, SqliteArguments>,
 ) -> Result<Health, sqlx::Error> {
-    let version = text(connection, shared, "SELECT sqlite_version()").await?;
+    let version = text(connection, context, "SELECT sqlite_version()").await?;
     let mut health = Health::new(format!("SQLite {version}"));
 
-    let journal = text(connection, shared, "PRAGMA journal_mode").await?;
+    let journal = text(connection, context, "PRAGMA journal_mode").await?;
     if journal == "wal" {
         health.found("journal mode", Verdict::Pass, "wal");
     } else {
@@ -31,7 +31,7 @@ pub(crate) async fn examine(
         );
     }
 
-    let synchronous = number(connection, shared, "PRAGMA synchronous").await?;
+    let synchronous = number(connection, context, "PRAGMA synchronous").await?;
     if synchronous >= 2 {
         let name = if synchronous == 2 { "FULL" } else { "EXTRA" };
         health.found(
@@ -47,7 +47,7 @@ pub(crate) async fn examine(
         );
     }
 
-    let encoding = text(connection, shared, "PRAGMA encoding").await?;
+    let encoding = text(connection, context, "PRAGMA encoding").await?;
     if encoding == "UTF-8" {
         health.found("encoding", Verdict::Pass, encoding);
     } else {
@@ -58,23 +58,23 @@ pub(crate) async fn examine(
         );
     }
 
-    let damage = text(connection, shared, "PRAGMA quick_check(1)").await?;
+    let damage = text(connection, context, "PRAGMA quick_check(1)").await?;
     if damage == "ok" {
         health.found("integrity", Verdict::Pass, "quick check found nothing");
     } else {
         health.found("integrity", Verdict::Fail, damage);
     }
 
-    shared.tally.count("doctor");
-    let differences = schema::compare(connection, shared).await?;
+    context.counters.count("doctor");
+    let differences = schema::compare(connection, context).await?;
     doctor::tables(&mut health, &differences);
 
-    file(&mut health, shared);
-    boot_clock(&mut health, shared.config.force);
+    file(&mut health, context);
+    boot_clock(&mut health, context.config.force);
 
-    shared.tally.count("doctor");
+    context.counters.count("doctor");
     let row = stock.fetch_one(connection).await?;
-    let stock = doctor::Stock {
+    let stock = doctor::RowCounts {
         held: row.try_get(0)?,
         free: row.try_get(1)?,
         stale: row.try_get(2)?,
@@ -82,16 +82,16 @@ pub(crate) async fn examine(
         records: row.try_get(4)?,
         tombstones: row.try_get(5)?,
     };
-    stock.report(&mut health, shared.config.reap_after);
+    stock.report(&mut health, context.config.reap_after);
     Ok(health)
 }
 
 /// Who can read the file, and whether there is room.
-fn file(health: &mut Health, shared: &Shared) {
-    match std::fs::metadata(&shared.path) {
+fn file(health: &mut Health, context: &StoreContext) {
+    match std::fs::metadata(&context.path) {
         Ok(metadata) => {
             let mode = metadata.permissions().mode() & 0o777;
-            let detail = format!("{mode:03o} on {}", shared.path.display());
+            let detail = format!("{mode:03o} on {}", context.path.display());
             if mode & 0o077 == 0 {
                 health.found("file mode", Verdict::Pass, detail);
             } else {
@@ -106,7 +106,7 @@ fn file(health: &mut Health, shared: &Shared) {
         }
         Err(error) => health.found("file mode", Verdict::Unknown, error.to_string()),
     }
-    match rustix::fs::statvfs(&shared.path) {
+    match rustix::fs::statvfs(&context.path) {
         Ok(space) => {
             let free = space.f_bavail.saturating_mul(space.f_frsize);
             let detail = format!("{} MiB free", free / (1024 * 1024));
@@ -135,18 +135,18 @@ fn boot_clock(health: &mut Health, forced: bool) {
 
 async fn text(
     connection: &mut SqliteConnection,
-    shared: &Shared,
+    context: &StoreContext,
     sql: &'static str,
 ) -> Result<String, sqlx::Error> {
-    shared.tally.count("doctor");
+    context.counters.count("doctor");
     sqlx::query_scalar(sql).fetch_one(connection).await
 }
 
 async fn number(
     connection: &mut SqliteConnection,
-    shared: &Shared,
+    context: &StoreContext,
     sql: &'static str,
 ) -> Result<i64, sqlx::Error> {
-    shared.tally.count("doctor");
+    context.counters.count("doctor");
     sqlx::query_scalar(sql).fetch_one(connection).await
 }

@@ -2,9 +2,9 @@
 
 use distlock_core::{ErrorKind, threads::NO_THREAD};
 
-use crate::error::{Access, Failed, Meaning, no_thread};
+use crate::statement_error::{Access, ErrorMeaning, StatementError, no_thread};
 
-impl Failed {
+impl StatementError {
     /// Reads SQLite's answer.
     pub(crate) fn sqlite(source: sqlx::Error, access: Access) -> Self {
         Self {
@@ -23,7 +23,7 @@ pub(crate) fn sqlite_code(error: &sqlx::Error) -> Option<i32> {
     }
 }
 
-fn sqlite(error: &sqlx::Error, access: Access) -> Meaning {
+fn sqlite(error: &sqlx::Error, access: Access) -> ErrorMeaning {
     let unknown_if_write = match access {
         Access::Read => ErrorKind::Unavailable,
         Access::Write => ErrorKind::OutcomeUnknown,
@@ -32,7 +32,7 @@ fn sqlite(error: &sqlx::Error, access: Access) -> Meaning {
         return sqlite_meaning(code, unknown_if_write);
     }
     match error {
-        sqlx::Error::WorkerCrashed => Meaning::of(
+        sqlx::Error::WorkerCrashed => ErrorMeaning::of(
             unknown_if_write,
             "the connection's thread ended before the answer came",
         )
@@ -41,14 +41,14 @@ fn sqlite(error: &sqlx::Error, access: Access) -> Meaning {
         | sqlx::Error::Decode(_)
         | sqlx::Error::ColumnNotFound(_)
         | sqlx::Error::ColumnIndexOutOfBounds { .. } => {
-            Meaning::of(ErrorKind::Corrupt, "a row cannot be read").one_row()
+            ErrorMeaning::of(ErrorKind::Corrupt, "a row cannot be read").one_row()
         }
         // The driver starts a thread for each connection.
         sqlx::Error::Io(error) if no_thread(error, Access::Read) => {
-            Meaning::server_limit(NO_THREAD)
+            ErrorMeaning::server_limit(NO_THREAD)
         }
-        sqlx::Error::Io(_) => Meaning::of(ErrorKind::Unavailable, "the file cannot be opened"),
-        _ => Meaning::of(
+        sqlx::Error::Io(_) => ErrorMeaning::of(ErrorKind::Unavailable, "the file cannot be opened"),
+        _ => ErrorMeaning::of(
             unknown_if_write,
             "the driver failed in a way that is not known here",
         )
@@ -57,46 +57,46 @@ fn sqlite(error: &sqlx::Error, access: Access) -> Meaning {
 }
 
 /// By result code; extended codes first, then the primary code in the low byte.
-fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> Meaning {
+fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> ErrorMeaning {
     use ErrorKind::{AccessDenied, Corrupt, Internal, InvalidConfig, LimitExceeded, Unavailable};
     match code {
         // SQLITE_READONLY_DBMOVED
         1032 => {
-            return Meaning::of(Unavailable, "the file was moved or replaced").reconnect();
+            return ErrorMeaning::of(Unavailable, "the file was moved or replaced").reconnect();
         }
         // SQLITE_READONLY_RECOVERY, _CANTLOCK: the write-ahead log cannot be opened by us.
-        264 | 520 => return Meaning::of(Unavailable, "the write-ahead log cannot be used"),
+        264 | 520 => return ErrorMeaning::of(Unavailable, "the write-ahead log cannot be used"),
         // SQLITE_IOERR_NOMEM
-        3082 => return Meaning::server_limit("out of memory").reconnect(),
+        3082 => return ErrorMeaning::server_limit("out of memory").reconnect(),
         _ => {}
     }
     match code & 0xff {
         // SQLITE_ERROR: a statement that SQLite refuses, so a table is missing or another program's.
-        1 => Meaning::of(InvalidConfig, "the tables are not as expected"),
-        3 | 23 => Meaning::of(AccessDenied, "access was refused"),
-        5 => Meaning::of(
+        1 => ErrorMeaning::of(InvalidConfig, "the tables are not as expected"),
+        3 | 23 => ErrorMeaning::of(AccessDenied, "access was refused"),
+        5 => ErrorMeaning::of(
             Unavailable,
             "another process is writing to the file for too long",
         )
         .retry(),
-        6 => Meaning::of(Unavailable, "a table of the file is locked"),
-        7 => Meaning::server_limit("out of memory").reconnect(),
-        8 => Meaning::of(AccessDenied, "the file is read-only"),
-        9 => Meaning::of(Unavailable, "the statement was interrupted"),
-        10 => Meaning::of(unknown_if_write, "the disk failed").reconnect(),
-        11 => Meaning::of(Corrupt, "the file is damaged")
+        6 => ErrorMeaning::of(Unavailable, "a table of the file is locked"),
+        7 => ErrorMeaning::server_limit("out of memory").reconnect(),
+        8 => ErrorMeaning::of(AccessDenied, "the file is read-only"),
+        9 => ErrorMeaning::of(Unavailable, "the statement was interrupted"),
+        10 => ErrorMeaning::of(unknown_if_write, "the disk failed").reconnect(),
+        11 => ErrorMeaning::of(Corrupt, "the file is damaged")
             .one_row()
             .reconnect(),
-        13 => Meaning::server_limit("the disk is full"),
-        14 => Meaning::of(Unavailable, "the file cannot be opened").reconnect(),
-        15 => Meaning::of(Unavailable, "the file's locks are contended").reconnect(),
-        17 => Meaning::of(Unavailable, "the tables were changed meanwhile").reconnect(),
-        18 => Meaning::of(LimitExceeded, "a value is too large").one_row(),
-        19 | 20 => Meaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
-        26 => Meaning::of(InvalidConfig, "the file is not a SQLite database").reconnect(),
+        13 => ErrorMeaning::server_limit("the disk is full"),
+        14 => ErrorMeaning::of(Unavailable, "the file cannot be opened").reconnect(),
+        15 => ErrorMeaning::of(Unavailable, "the file's locks are contended").reconnect(),
+        17 => ErrorMeaning::of(Unavailable, "the tables were changed meanwhile").reconnect(),
+        18 => ErrorMeaning::of(LimitExceeded, "a value is too large").one_row(),
+        19 | 20 => ErrorMeaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
+        26 => ErrorMeaning::of(InvalidConfig, "the file is not a SQLite database").reconnect(),
         // SQLITE_MISUSE, SQLITE_RANGE: only whoever calls SQLite wrongly is told so.
-        21 | 25 => Meaning::of(Internal, "the database was asked wrongly").reconnect(),
-        _ => Meaning::of(
+        21 | 25 => ErrorMeaning::of(Internal, "the database was asked wrongly").reconnect(),
+        _ => ErrorMeaning::of(
             unknown_if_write,
             "the database failed in a way that is not known here",
         )
@@ -109,7 +109,7 @@ mod tests {
     use distlock_core::batch::Failure;
 
     use super::*;
-    use crate::error::tests::{Coded, may_pass};
+    use crate::statement_error::tests::{Coded, may_pass};
 
     /// Name, code, kind for a read, kind for a write, may be one row's fault, needs a new connection.
     const TABLE: &[(&str, i32, ErrorKind, ErrorKind, bool, bool)] = {
@@ -162,7 +162,7 @@ mod tests {
         for &(name, code, read, write, one_row, reconnect) in TABLE {
             for (access, kind) in [(Access::Read, read), (Access::Write, write)] {
                 let error = sqlx::Error::Database(Box::new(Coded(code.to_string())));
-                let failed = Failed::sqlite(error, access);
+                let failed = StatementError::sqlite(error, access);
                 assert_eq!(failed.meaning.kind, kind, "{name} on {access:?}");
                 assert_eq!(failed.meaning.one_row, one_row, "{name}");
                 assert_eq!(failed.meaning.reconnect, reconnect, "{name}");
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_driver_that_died_leaves_a_write_unknown() {
-        let meaning = |access| Failed::sqlite(sqlx::Error::WorkerCrashed, access).meaning;
+        let meaning = |access| StatementError::sqlite(sqlx::Error::WorkerCrashed, access).meaning;
         assert_eq!(meaning(Access::Write).kind, ErrorKind::OutcomeUnknown);
         assert_eq!(meaning(Access::Read).kind, ErrorKind::Unavailable);
         assert!(meaning(Access::Read).reconnect);
@@ -188,7 +188,7 @@ mod tests {
             (Access::Write, ErrorKind::OutcomeUnknown),
             (Access::Read, ErrorKind::Unavailable),
         ] {
-            let failed = Failed::sqlite(sqlx::Error::RowNotFound, access);
+            let failed = StatementError::sqlite(sqlx::Error::RowNotFound, access);
             assert_eq!(failed.meaning.kind, kind);
             assert!(failed.meaning.reconnect);
         }
@@ -198,7 +198,7 @@ mod tests {
     fn a_row_that_cannot_be_decoded_is_corrupt() {
         let error = sqlx::Error::Decode("not a number".into());
         assert_eq!(
-            Failed::sqlite(error, Access::Read).meaning.kind,
+            StatementError::sqlite(error, Access::Read).meaning.kind,
             ErrorKind::Corrupt
         );
     }

@@ -4,30 +4,30 @@ use distlock_core::{LockName, Result};
 use sqlx::SqliteConnection;
 
 use super::{
-    context::{Now, Shared},
+    context::{Now, StoreContext},
     parameters::json,
     rows,
 };
 use crate::{
     dialect::LockRow,
-    error::{Access, Failed},
+    statement_error::{Access, StatementError},
 };
 
 /// Reads the rows of these names on a connection.
 pub(super) async fn look(
     connection: &mut SqliteConnection,
-    shared: &Shared,
+    context: &StoreContext,
     names: &[&LockName],
     now: Now,
-) -> Result<Vec<(LockName, Result<LockRow>)>, Failed> {
+) -> Result<Vec<(LockName, Result<LockRow>)>, StatementError> {
     let names: Vec<_> = names.iter().map(|name| name.as_str()).collect();
-    shared.tally.count("look");
-    let rows = sqlx::query(shared.statements.look.text())
+    context.counters.count("look");
+    let rows = sqlx::query(context.statements.look.text())
         .bind(json(&names))
         .fetch_all(connection)
         .await
-        .map_err(|error| Failed::sqlite(error, Access::Read))?;
+        .map_err(|error| StatementError::sqlite(error, Access::Read))?;
     rows.iter()
-        .map(|row| rows::lock(row, shared, now).map_err(Failed::corrupt))
+        .map(|row| rows::lock(row, context, now).map_err(StatementError::corrupt))
         .collect()
 }

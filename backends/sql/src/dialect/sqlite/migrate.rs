@@ -5,17 +5,17 @@ use distlock_core::Result;
 use super::{
     connect::{SetUp, connect},
     connection::Open,
-    context::Shared,
+    context::StoreContext,
     file::FileId,
     tables::{Present, check, present, upgrade, version},
 };
 use crate::migrate::LATEST;
 
 /// Brings the tables up to date and says from which version it went.
-pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
-    let present = match FileId::of(&shared.path) {
-        Ok(Some(_)) => present(shared).await?,
-        _ => Present::Version(version(shared).await?),
+pub(super) async fn migrate(context: &StoreContext) -> Result<i64> {
+    let present = match FileId::of(&context.path) {
+        Ok(Some(_)) => present(context).await?,
+        _ => Present::Version(version(context).await?),
     };
     let version = match present {
         Present::Version(version) => version,
@@ -23,12 +23,12 @@ pub(super) async fn migrate(shared: &Shared) -> Result<i64> {
         Present::Emptied => 0,
     };
     if present == Present::Version(0) {
-        let _created = Open::new(shared).await?;
+        let _created = Open::new(context).await?;
     } else if version < LATEST {
-        let mut connection = connect(shared).await.map_err(SetUp::into_error)?;
+        let mut connection = connect(context).await.map_err(SetUp::into_error)?;
         let upgraded = async {
-            upgrade(&mut connection, shared).await?;
-            check(&mut connection, shared, LATEST).await
+            upgrade(&mut connection, context).await?;
+            check(&mut connection, context, LATEST).await
         };
         upgraded.await.map_err(SetUp::into_error)?;
     }

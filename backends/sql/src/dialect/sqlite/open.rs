@@ -7,7 +7,7 @@ use distlock_core::{Clock, DistLock, Records, Result};
 use super::{dialect::SqliteDialect, options::SqliteConfig};
 use crate::{
     migrate::TablesStatus,
-    opened::{Opened, during},
+    opened_store::{OpenedStore, during},
 };
 
 /// An opened SQLite file.
@@ -15,7 +15,7 @@ use crate::{
 /// Its locks and its records share two connections, one that writes and one that reads, which close when both are closed or
 /// dropped. A check of its health has one of its own. Any number of processes of one host may open the same file.
 #[derive(Clone, Debug)]
-pub struct Sqlite(Opened<SqliteDialect>);
+pub struct Sqlite(OpenedStore<SqliteDialect>);
 
 impl Sqlite {
     /// Opens the file. Creates it, readable by its owner only, and its tables where they are absent, unless
@@ -32,7 +32,7 @@ impl Sqlite {
     /// [`ErrorKind::InvalidConfig`]: distlock_core::ErrorKind::InvalidConfig
     /// [`ErrorKind::Unavailable`]: distlock_core::ErrorKind::Unavailable
     pub async fn open(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
-        Opened::new(SqliteDialect::open(config, clock).await).map(Self)
+        OpenedStore::new(SqliteDialect::open(config, clock).await).map(Self)
     }
 
     /// Its locks.

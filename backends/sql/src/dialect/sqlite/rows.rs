@@ -9,10 +9,10 @@ use distlock_core::{
 use sqlx::{Row as _, sqlite::SqliteRow};
 use uuid::Uuid;
 
-use super::context::{Now, Shared};
+use super::context::{Now, StoreContext};
 use crate::{
     dialect::{FORCED, LockRow},
-    error::{Access, Failed},
+    statement_error::{Access, StatementError},
     wait::telling,
 };
 
@@ -22,7 +22,7 @@ where
     T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
 {
     row.try_get(index)
-        .map_err(|error| Failed::sqlite(error, Access::Read).into_error())
+        .map_err(|error| StatementError::sqlite(error, Access::Read).into_error())
 }
 
 /// A token or version.
@@ -41,16 +41,16 @@ pub(super) fn version(row: &SqliteRow, index: usize) -> Result<Version> {
 /// The name of a row of the lock table, and the rest of it.
 pub(super) fn lock(
     row: &SqliteRow,
-    shared: &Shared,
+    context: &StoreContext,
     now: Now,
 ) -> Result<(LockName, Result<LockRow>)> {
     let name: String = column(row, 0)?;
     let name = LockName::new(name).map_err(|error| corrupt(error.message()))?;
-    let read = lock_row(row, shared, now).map_err(|error| error.about(&name));
+    let read = lock_row(row, context, now).map_err(|error| error.about(&name));
     Ok((name, read))
 }
 
-fn lock_row(row: &SqliteRow, shared: &Shared, now: Now) -> Result<LockRow> {
+fn lock_row(row: &SqliteRow, context: &StoreContext, now: Now) -> Result<LockRow> {
     let owner: Option<&[u8]> = column(row, 1)?;
     let owner = owner
         .map(|bytes| Uuid::from_slice(bytes).map(OwnerId::from_uuid))
@@ -61,7 +61,7 @@ fn lock_row(row: &SqliteRow, shared: &Shared, now: Now) -> Result<LockRow> {
     if boot.len() != 16 {
         return Err(corrupt("its boot id does not have 16 bytes"));
     }
-    let this_boot = boot == shared.boot;
+    let this_boot = boot == context.boot;
     let until: i64 = column(row, 4)?;
     let expires_in = after(now.boot, until);
     let held = match owner {
@@ -86,7 +86,7 @@ fn lock_row(row: &SqliteRow, shared: &Shared, now: Now) -> Result<LockRow> {
         forced: owner.is_none() && column::<Option<&str>>(row, 7).ok().flatten() == Some(FORCED),
         until: this_boot.then_some(until),
         wanted_for: if this_boot {
-            telling(wanted_by, shared.group.mark(), wanted_for)
+            telling(wanted_by, context.group.mark(), wanted_for)
         } else {
             Duration::ZERO
         },
@@ -94,12 +94,16 @@ fn lock_row(row: &SqliteRow, shared: &Shared, now: Now) -> Result<LockRow> {
 }
 
 /// A row of the record table.
-pub(super) fn record(row: &SqliteRow, shared: &Shared, now: Now) -> Result<(RecordKey, Entry)> {
+pub(super) fn record(
+    row: &SqliteRow,
+    context: &StoreContext,
+    now: Now,
+) -> Result<(RecordKey, Entry)> {
     let key: String = column(row, 0)?;
     let key = RecordKey::new(key).map_err(|error| corrupt(error.message()))?;
     let boot: &[u8] = column(row, 3)?;
     // How long the machine was off is not known.
-    let age = match boot == shared.boot {
+    let age = match boot == context.boot {
         true => Some(after(column(row, 4)?, now.boot)),
         false => None,
     };

@@ -5,18 +5,18 @@
 
 use sqlx::{Row as _, SqliteConnection};
 
-use super::{context::Shared, migrations::MIGRATIONS};
+use super::{context::StoreContext, migrations::MIGRATIONS};
 use crate::{
     migrate::REQUIRED,
-    shape::{Difference, Found, STORAGE, Table, UNTOUCHED, WRITES, differences},
+    schema_check::{Found, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences},
 };
 
 /// What is otherwise than it must be.
 pub(crate) async fn compare(
     connection: &mut SqliteConnection,
-    shared: &Shared,
-) -> Result<Vec<Difference>, sqlx::Error> {
-    let rows = sqlx::query(shared.statements.parts.text())
+    context: &StoreContext,
+) -> Result<Vec<SchemaDifference>, sqlx::Error> {
+    let rows = sqlx::query(context.statements.parts.text())
         .fetch_all(connection)
         .await?;
     let mut found: Vec<Found> = Vec::new();
@@ -26,7 +26,7 @@ pub(crate) async fn compare(
         found.extend(parts.map(|(part, is)| (name.clone(), part, is)));
         found.push((name, WRITES.to_owned(), row.try_get(2)?));
     }
-    let prefix = &shared.config.table_prefix;
+    let prefix = &context.config.table_prefix;
     Ok(differences(prefix, &tables(), &[], &found, false))
 }
 

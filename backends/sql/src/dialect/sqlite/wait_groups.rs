@@ -6,11 +6,11 @@ use std::{
 };
 
 use super::file::FileId;
-use crate::wait::Group;
+use crate::wait::WaitGroup;
 
 /// The group of a file's tables, the same for every handle in this process that is opened on it.
-pub(super) fn of(file: FileId, prefix: &str) -> Arc<Group> {
-    type Groups = HashMap<(FileId, String), Weak<Group>>;
+pub(super) fn of(file: FileId, prefix: &str) -> Arc<WaitGroup> {
+    type Groups = HashMap<(FileId, String), Weak<WaitGroup>>;
     static GROUPS: LazyLock<Mutex<Groups>> = LazyLock::new(Mutex::default);
     let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
     groups.retain(|_, group| group.strong_count() > 0);
@@ -18,7 +18,7 @@ pub(super) fn of(file: FileId, prefix: &str) -> Arc<Group> {
     if let Some(group) = groups.get(&key).and_then(Weak::upgrade) {
         return group;
     }
-    let group = Group::steady();
+    let group = WaitGroup::steady();
     groups.insert(key, Arc::downgrade(&group));
     group
 }

@@ -9,16 +9,16 @@ use super::{
 };
 use crate::{
     dialect::{FORCED, Reaped, mysql::flavour::Flavour},
-    op::Op,
+    operation::Operation,
 };
 
 impl Statements {
     /// What changes the row of one operation, if it is as it must be; `now` is [`NOW`] or [`BATCH_NOW`].
-    pub(crate) fn write(&self, op: &Op, mark: i64, flavour: Flavour, now: &str) -> String {
+    pub(crate) fn write(&self, op: &Operation, mark: i64, flavour: Flavour, now: &str) -> String {
         let lock = &self.lock;
         match op {
-            Op::Acquire(request) => self.acquire(request, mark, now),
-            Op::Renew(lease, renewal) => {
+            Operation::Acquire(request) => self.acquire(request, mark, now),
+            Operation::Renew(lease, renewal) => {
                 let ttl = micros(*renewal);
                 let (set, condition) = match renewal.ticket {
                     TicketStep::Keep => (String::new(), String::new()),
@@ -39,14 +39,14 @@ impl Statements {
             }
             // Says 2 when another process waits, else 1. Assignments are carried out from left to right and see what those
             // before them did, so that the time is worked out once.
-            Op::Release(lease) => format!(
+            Operation::Release(lease) => format!(
                 "UPDATE {lock} SET expires_at = {now}, \
                  token = token + 0 * LAST_INSERT_ID(IF(wanted_until > expires_at AND wanted_by <> {mark}, 2, 1)), \
                  holder_id = {NOBODY}, meta = NULL, nonce = NULL WHERE {}",
                 of(lease)
             ),
             // Says the token, and [`WANTED`] beside it when another process waits.
-            Op::HandOver(lease, next) => format!(
+            Operation::HandOver(lease, next) => format!(
                 "UPDATE {lock} SET acquired_at = {now}, token = GREATEST(token + 1, acquired_at), \
                  expires_at = acquired_at + {} + 0 * LAST_INSERT_ID(token + IF(wanted_until > acquired_at AND wanted_by <> {mark}, {WANTED}, 0)), \
                  holder_id = {}, holder = {}, meta = {}, nonce = NULL WHERE {} AND expires_at > {now}",
@@ -56,15 +56,15 @@ impl Statements {
                 opaque(next.meta.as_ref().map(Meta::as_str)),
                 of(lease)
             ),
-            Op::Force(name, token) => format!(
+            Operation::Force(name, token) => format!(
                 "UPDATE {lock} SET holder_id = {NOBODY}, expires_at = {now}, meta = {}, nonce = NULL \
                  WHERE lock_name = {} AND token = {} AND holder_id <> {NOBODY} AND expires_at > {now}",
                 text(FORCED),
                 hex(name.as_str().as_bytes()),
                 token.get()
             ),
-            Op::Create(key, value) => self.create(key, value, flavour, now),
-            Op::Replace(key, value, version) => format!(
+            Operation::Create(key, value) => self.create(key, value, flavour, now),
+            Operation::Replace(key, value, version) => format!(
                 "UPDATE {} SET version = LAST_INSERT_ID(GREATEST(version + 1, {now})), value = {}, written_at = {now} \
                  WHERE record_key = {} AND version = {} AND deleted = 0",
                 self.record,
@@ -73,7 +73,7 @@ impl Statements {
                 version.get()
             ),
             // The row stays as a tombstone until it is reaped.
-            Op::Delete(key, version) => format!(
+            Operation::Delete(key, version) => format!(
                 "UPDATE {} SET value = '', deleted = 1, written_at = {now} \
                  WHERE record_key = {} AND version = {} AND deleted = 0",
                 self.record,
@@ -132,7 +132,7 @@ impl Statements {
     }
 
     /// Answers with an error at once when the operation's row is locked by another transaction.
-    pub(crate) fn probe(&self, op: &Op) -> String {
+    pub(crate) fn probe(&self, op: &Operation) -> String {
         let (table, column) = self.table(match op.lock() {
             Some(_) => Reaped::Locks,
             None => Reaped::Records,

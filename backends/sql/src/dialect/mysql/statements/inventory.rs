@@ -5,7 +5,7 @@ use super::{
     expressions::{NOBODY, NOW},
     set::Statements,
 };
-use crate::shape::{KEY, STORAGE, UNTOUCHED, WRITES};
+use crate::schema_check::{KEY, STORAGE, UNTOUCHED, WRITES};
 
 impl Statements {
     /// A migration's text for these tables.

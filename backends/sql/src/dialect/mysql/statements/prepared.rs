@@ -7,7 +7,7 @@ use distlock_core::{AcquireRequest, Lease, LockName, Meta, OwnerId, Ttl};
 use sqlx::{AssertSqlSafe, MySql, SqlSafeStr as _, SqlStr, mysql::MySqlArguments, query::Query};
 
 use super::expressions::{NOBODY, NOW, WANTED, unless_held};
-use crate::{dialect::mysql::flavour::Flavour, op::Op};
+use crate::{dialect::mysql::flavour::Flavour, operation::Operation};
 
 /// A statement that the server is to remember, with its values.
 pub(crate) type PreparedQuery<'q> = Query<'q, MySql, MySqlArguments>;
@@ -112,18 +112,18 @@ impl Prepared {
     }
 
     /// The statement for an operation, if there is one.
-    pub(crate) fn query<'q>(&self, op: &'q Op, mark: i64) -> Option<PreparedQuery<'q>> {
+    pub(crate) fn query<'q>(&self, op: &'q Operation, mark: i64) -> Option<PreparedQuery<'q>> {
         let token = |lease: &Lease| Some(lease.token?.get().cast_signed());
         Some(match op {
-            Op::Acquire(request) => {
+            Operation::Acquire(request) => {
                 bind_request(sqlx::query(self.acquire.clone()), request).bind(mark)
             }
-            Op::Release(lease) => sqlx::query(self.release.clone())
+            Operation::Release(lease) => sqlx::query(self.release.clone())
                 .bind(mark)
                 .bind(name(&lease.name))
                 .bind(owner(&lease.owner))
                 .bind(token(lease)?),
-            Op::HandOver(lease, next) => sqlx::query(self.hand_over.clone())
+            Operation::HandOver(lease, next) => sqlx::query(self.hand_over.clone())
                 .bind(micros(next.ttl))
                 .bind(mark)
                 .bind(owner(&next.owner))

@@ -11,7 +11,7 @@ use crate::{
         self,
         mysql::{rows, statements::WANTED},
     },
-    op::{Answer, Op},
+    operation::{Answer, Operation},
 };
 
 /// What the statement says when another process waits.
@@ -26,15 +26,15 @@ pub(super) const PERHAPS_WANTED: u64 = 3;
 /// What came of an operation: the token, version or note that its statement brings back, or `None` when it was refused.
 pub(super) type Outcome = Option<u64>;
 
-pub(super) fn answer(op: &Op, id: Outcome, refusals: &Refusals) -> Result<Answer> {
+pub(super) fn answer(op: &Operation, id: Outcome, refusals: &Refusals) -> Result<Answer> {
     match op {
-        Op::Acquire(request) => acquired(request, id, refusals),
-        Op::Renew(lease, renewal) => renewed(lease, renewal, id, refusals),
-        Op::HandOver(lease, next) => handed_over(lease, next, id, refusals),
-        Op::Release(_) => Ok(released(id)),
-        Op::Force(name, _) => forced(name, id, refusals),
-        Op::Create(..) | Op::Replace(..) => written(id),
-        Op::Delete(..) => Ok(deleted(id)),
+        Operation::Acquire(request) => acquired(request, id, refusals),
+        Operation::Renew(lease, renewal) => renewed(lease, renewal, id, refusals),
+        Operation::HandOver(lease, next) => handed_over(lease, next, id, refusals),
+        Operation::Release(_) => Ok(released(id)),
+        Operation::Force(name, _) => forced(name, id, refusals),
+        Operation::Create(..) | Operation::Replace(..) => written(id),
+        Operation::Delete(..) => Ok(deleted(id)),
     }
 }
 

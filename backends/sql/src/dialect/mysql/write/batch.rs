@@ -23,7 +23,7 @@ use crate::{
     dialect::{
         LockRow, Reaped,
         mysql::{
-            context::Shared,
+            context::StoreContext,
             errors::MySqlTrouble,
             lookup::look,
             pool::Link,
@@ -32,8 +32,8 @@ use crate::{
             statements::{BATCH_NOW, NOW, SET_BATCH_NOW},
         },
     },
-    error::{Access, Failed},
-    op::{Answer, Op, in_doubt},
+    operation::{Answer, Operation, in_doubt},
+    statement_error::{Access, StatementError},
 };
 
 /// How often a transaction that the server took back is sent again, beside the time there is for it.
@@ -44,8 +44,8 @@ const A_MOMENT: Duration = Duration::from_millis(20);
 
 /// One batch on its way.
 pub(crate) struct Batch<'a> {
-    pub(crate) ops: &'a [Op],
-    pub(crate) shared: &'a Shared,
+    pub(crate) ops: &'a [Operation],
+    pub(crate) context: &'a StoreContext,
     pub(crate) link: &'a mut Link,
     pub(crate) stuck: &'a Stuck,
     pub(crate) doubt: Option<Doubt>,
@@ -62,10 +62,10 @@ pub(crate) struct Doubt {
 
 impl<'a> Batch<'a> {
     pub(crate) async fn send(mut self) -> Result<Vec<Reply<Answer>>, Failure> {
-        let now = self.shared.clock.now();
+        let now = self.context.clock.now();
         self.stuck.forget_before(now);
         if let [op] = self.ops {
-            self.probe(op).await.map_err(Failed::into_failure)?;
+            self.probe(op).await.map_err(StatementError::into_failure)?;
         }
         let done = self.done(now).await;
         // Whatever came of the second time: the first may have been carried out.
@@ -91,13 +91,13 @@ impl<'a> Batch<'a> {
 
     /// Carries the operations out, as often as the server takes them back, except those whose rows are locked by others.
     async fn done(&mut self, started: Moment) -> Result<Vec<Done<'a>>, Failure> {
-        let (ops, shared) = (self.ops, self.shared);
+        let (ops, context) = (self.ops, self.context);
         let lone = ops.len() == 1;
         let mut sent: Vec<usize> = (0..ops.len())
             .filter(|at| lone || !self.stuck.contains(&ops[*at]))
             .collect();
         // One row was found locked, so that others may be, and a lease may not be long enough to wait for each.
-        if !lone && !self.stuck.is_empty() && matches!(ops, [Op::Renew(..), ..]) {
+        if !lone && !self.stuck.is_empty() && matches!(ops, [Operation::Renew(..), ..]) {
             self.leave_out_locked(&mut sent).await;
         }
         let (mut attempt, mut together) = (0, true);
@@ -121,32 +121,32 @@ impl<'a> Batch<'a> {
                 Err(broken) => broken,
             };
             attempt += 1;
-            let late = shared.clock.now().since(started) > shared.config.statement_timeout / 2;
+            let late = context.clock.now().since(started) > context.config.statement_timeout / 2;
             match (broken.failed.mysql_trouble(), broken.at) {
                 // One statement for all does not tell which row is locked: all that are must be left out at once, because each
                 // further one would be waited for.
                 (Some(MySqlTrouble::Locked), _) if bulk.is_some() => {
-                    shared.tally.retried();
+                    context.counters.retried();
                     together = self.leave_out_locked(&mut sent).await;
                 }
                 // Nor which row is not as it must be: statements of their own do.
                 (Some(MySqlTrouble::NotAll), _) if bulk.is_some() => together = false,
                 // The statement that waited is the one whose row is locked.
                 (Some(MySqlTrouble::Locked), Some(at)) => {
-                    self.stuck.note(batch[at], shared.clock.now(), true);
+                    self.stuck.note(batch[at], context.clock.now(), true);
                     if lone {
                         return Err(broken.failed.into_failure());
                     }
                     sent.remove(at);
                     self.leave_out_locked(&mut sent).await;
                     if !sent.is_empty() {
-                        shared.tally.retried();
+                        context.counters.retried();
                     }
                 }
                 (Some(MySqlTrouble::Deadlock), _) if attempt < ATTEMPTS && !late => {
-                    shared.tally.retried();
+                    context.counters.retried();
                     let pause = Duration::from_micros(fastrand::u64(100..2000) << attempt.min(5));
-                    shared.clock.sleep(pause).await;
+                    context.clock.sleep(pause).await;
                 }
                 // As after a restart of the server.
                 _ if self.doubt.is_none()
@@ -154,7 +154,7 @@ impl<'a> Batch<'a> {
                     && broken.failed.lost_its_way()
                     && batch.iter().all(|op| op.may_be_repeated()) =>
                 {
-                    shared.tally.retried();
+                    context.counters.retried();
                     self.doubt = Some(Doubt {
                         why: broken.failed.into_error(),
                         sent: sent.clone(),
@@ -169,8 +169,8 @@ impl<'a> Batch<'a> {
     /// Asks which of the operations' rows others have locked, without waiting for any, and leaves those out. Says whether there
     /// were some.
     async fn leave_out_locked(&mut self, sent: &mut Vec<usize>) -> bool {
-        let (ops, shared, stuck) = (self.ops, self.shared, self.stuck);
-        let table = match ops.first().and_then(Op::lock) {
+        let (ops, context, stuck) = (self.ops, self.context, self.stuck);
+        let table = match ops.first().and_then(Operation::lock) {
             Some(_) => Reaped::Locks,
             None => Reaped::Records,
         };
@@ -178,12 +178,12 @@ impl<'a> Batch<'a> {
         if keys.is_empty() {
             return false;
         }
-        let asked = shared.statements.there_and_unlocked(table, &keys);
+        let asked = context.statements.there_and_unlocked(table, &keys);
         // Whatever is wrong with the connection shows when the operations are sent.
-        let Ok(open) = self.link.ready(shared).await else {
+        let Ok(open) = self.link.ready(context).await else {
             return false;
         };
-        let rows = match open.send(shared, "probe", asked, Access::Read).await {
+        let rows = match open.send(context, "probe", asked, Access::Read).await {
             Ok(answers) => answers.rows,
             Err(broken) => {
                 self.link.failed(broken.failed);
@@ -200,7 +200,7 @@ impl<'a> Batch<'a> {
             };
         }
         locked.retain(|key: &Vec<u8>| !unlocked.contains(key));
-        let now = shared.clock.now();
+        let now = context.clock.now();
         sent.retain(|at| {
             let op = &ops[*at];
             let is_locked = locked.contains(op.key().as_bytes());
@@ -213,15 +213,18 @@ impl<'a> Batch<'a> {
     }
 
     /// One transaction.
-    async fn attempt(&mut self, ops: &[&Op]) -> Result<Result<Vec<Outcome>, BrokenBatch>, Failure> {
-        let shared = self.shared;
-        let mark = shared.group.mark();
+    async fn attempt(
+        &mut self,
+        ops: &[&Operation],
+    ) -> Result<Result<Vec<Outcome>, BrokenBatch>, Failure> {
+        let context = self.context;
+        let mark = context.group.mark();
         let kind = ops.first().map_or("write", |op| op.kind().name());
-        let open = self.link.ready(shared).await.map_err(Failure::Whole)?;
+        let open = self.link.ready(context).await.map_err(Failure::Whole)?;
         if let [op] = ops {
-            let prepared = shared.statements.prepared(open.flavour);
+            let prepared = context.statements.prepared(open.flavour);
             if let Some(prepared) = prepared.query(op, mark).filter(|_| open.prepares) {
-                match open.send_prepared(shared, kind, prepared).await {
+                match open.send_prepared(context, kind, prepared).await {
                     Ok(answers) => return Ok(Ok(outcomes(ops, &answers.done))),
                     Err(broken)
                         if broken.failed.mysql_trouble() == Some(MySqlTrouble::NotPrepared) =>
@@ -231,13 +234,13 @@ impl<'a> Batch<'a> {
                     Err(broken) => return Ok(Err(self.broken_alone(broken))),
                 }
             }
-            let text = shared.statements.write(op, mark, open.flavour, NOW);
-            return Ok(match open.send(shared, kind, text, Access::Write).await {
+            let text = context.statements.write(op, mark, open.flavour, NOW);
+            return Ok(match open.send(context, kind, text, Access::Write).await {
                 Ok(answers) => Ok(outcomes(ops, &answers.done)),
                 Err(broken) => Err(self.broken_alone(broken)),
             });
         }
-        let statement = |op| shared.statements.write(op, mark, open.flavour, BATCH_NOW);
+        let statement = |op| context.statements.write(op, mark, open.flavour, BATCH_NOW);
         let mut script = format!("{SET_BATCH_NOW}; START TRANSACTION");
         for op in ops {
             script.push_str("; ");
@@ -246,14 +249,14 @@ impl<'a> Batch<'a> {
         script.push_str("; COMMIT");
         // The two statements before the first operation's, and the one after the last.
         let (before, all) = (2, ops.len() + 3);
-        let broken = match open.send(shared, kind, script, Access::Write).await {
+        let broken = match open.send(context, kind, script, Access::Write).await {
             Ok(mut answers) if answers.done.len() == all => {
                 answers.done.truncate(all - 1);
                 answers.done.drain(..before);
                 return Ok(Ok(outcomes(ops, &answers.done)));
             }
             Ok(answers) => Broken {
-                failed: Failed::out_of_step(rows::corrupt(
+                failed: StatementError::out_of_step(rows::corrupt(
                     "the server answered to another number of statements than were sent",
                 ))
                 .after(true),
@@ -262,7 +265,7 @@ impl<'a> Batch<'a> {
             Err(broken) => broken,
         };
         // Nothing was committed if the server says that a statement before failed: it carries out none after that.
-        if !broken.failed.meaning.reconnect && !open.roll_back(shared).await {
+        if !broken.failed.meaning.reconnect && !open.roll_back(context).await {
             self.link.disconnect();
         }
         let at = broken.done.checked_sub(before);
@@ -281,18 +284,18 @@ impl<'a> Batch<'a> {
     }
 
     /// Fails at once for a row that was found locked a while ago and still is: waiting for it would hold up all others.
-    async fn probe(&mut self, op: &Op) -> Result<(), Failed> {
+    async fn probe(&mut self, op: &Operation) -> Result<(), StatementError> {
         if !self.stuck.contains(op) {
             return Ok(());
         }
-        let shared = self.shared;
-        let Ok(open) = self.link.ready(shared).await else {
+        let context = self.context;
+        let Ok(open) = self.link.ready(context).await else {
             return Ok(());
         };
         let mut surely = self.stuck.surely_contains(op);
         loop {
-            let statement = shared.statements.probe(op);
-            let probed = open.send(shared, "probe", statement, Access::Read).await;
+            let statement = context.statements.probe(op);
+            let probed = open.send(context, "probe", statement, Access::Read).await;
             let Err(broken) = probed else {
                 self.stuck.forget(op);
                 return Ok(());
@@ -300,18 +303,18 @@ impl<'a> Batch<'a> {
             if broken.failed.mysql_trouble() == Some(MySqlTrouble::Locked) {
                 if !surely {
                     surely = true;
-                    shared.clock.sleep(A_MOMENT).await;
+                    context.clock.sleep(A_MOMENT).await;
                     continue;
                 }
-                self.stuck.note(op, shared.clock.now(), true);
+                self.stuck.note(op, context.clock.now(), true);
             }
             return Err(self.link.failed(broken.failed));
         }
     }
 
     async fn refusals(&mut self, names: &[&LockName]) -> Refusals {
-        let shared = self.shared;
-        let open = match self.link.ready(shared).await {
+        let context = self.context;
+        let open = match self.link.ready(context).await {
             Ok(open) => open,
             Err(error) => {
                 return Refusals {
@@ -321,11 +324,11 @@ impl<'a> Batch<'a> {
                 };
             }
         };
-        let (epoch, history_changed) = (open.epoch.clone(), shared.history_changed());
+        let (epoch, history_changed) = (open.epoch.clone(), context.history_changed());
         let rows = match (self.looked.take(), names) {
             (Some(rows), _) => Ok(rows),
             (None, []) => Ok(HashMap::new()),
-            (None, names) => look(open, shared, names, Access::Read)
+            (None, names) => look(open, context, names, Access::Read)
                 .await
                 .map(|rows| rows.into_iter().collect()),
         };
@@ -341,12 +344,12 @@ impl<'a> Batch<'a> {
 struct Done<'a> {
     /// Its place in the batch.
     at: usize,
-    op: &'a Op,
+    op: &'a Operation,
     result: Outcome,
 }
 
-fn outcomes(ops: &[&Op], done: &[MySqlQueryResult]) -> Vec<Outcome> {
-    let outcome = |(op, result): (&&Op, &MySqlQueryResult)| {
+fn outcomes(ops: &[&Operation], done: &[MySqlQueryResult]) -> Vec<Outcome> {
+    let outcome = |(op, result): (&&Operation, &MySqlQueryResult)| {
         happened(op, result).then(|| result.last_insert_id())
     };
     ops.iter().zip(done).map(outcome).collect()
@@ -355,13 +358,13 @@ fn outcomes(ops: &[&Op], done: &[MySqlQueryResult]) -> Vec<Outcome> {
 /// Why a batch did not go through, and at which of its operations.
 pub(super) struct BrokenBatch {
     pub(super) at: Option<usize>,
-    pub(super) failed: Failed,
+    pub(super) failed: StatementError,
 }
 
 /// Whether the statement did what the operation asked for.
-fn happened(op: &Op, result: &MySqlQueryResult) -> bool {
+fn happened(op: &Operation, result: &MySqlQueryResult) -> bool {
     match op {
-        Op::Acquire(_) | Op::Create(..) => result.last_insert_id() > 0,
+        Operation::Acquire(_) | Operation::Create(..) => result.last_insert_id() > 0,
         _ => result.rows_affected() > 0,
     }
 }

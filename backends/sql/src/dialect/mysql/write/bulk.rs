@@ -13,7 +13,7 @@ use crate::{
         rows,
         statements::{Prepared, PreparedQuery, Statements},
     },
-    op::Op,
+    operation::Operation,
 };
 
 /// A lease of at least this long outlives what a server lets a statement wait for a locked row, which for some is twice as
@@ -29,32 +29,32 @@ pub(super) enum Bulk<'a> {
 
 impl<'a> Bulk<'a> {
     /// The same kind throughout, and nothing special in it; `None` for others, and for one alone.
-    pub(super) fn of(ops: &[&'a Op]) -> Option<Self> {
+    pub(super) fn of(ops: &[&'a Operation]) -> Option<Self> {
         if ops.len() < 2 {
             return None;
         }
         let known = |lease: &'a Lease| lease.token.is_some().then_some(lease);
         match ops.first()? {
-            Op::Acquire(_) => ops
+            Operation::Acquire(_) => ops
                 .iter()
                 .map(|op| match op {
-                    Op::Acquire(request) => Some(request),
+                    Operation::Acquire(request) => Some(request),
                     _ => None,
                 })
                 .collect::<Option<_>>()
                 .map(Self::Acquire),
-            Op::Release(_) => ops
+            Operation::Release(_) => ops
                 .iter()
                 .map(|op| match op {
-                    Op::Release(lease) => known(lease),
+                    Operation::Release(lease) => known(lease),
                     _ => None,
                 })
                 .collect::<Option<_>>()
                 .map(Self::Release),
-            Op::Renew(_, first) => ops
+            Operation::Renew(_, first) => ops
                 .iter()
                 .map(|op| match op {
-                    Op::Renew(lease, renewal)
+                    Operation::Renew(lease, renewal)
                         if renewal.ticket == TicketStep::Keep && renewal.ttl == first.ttl =>
                     {
                         known(lease)

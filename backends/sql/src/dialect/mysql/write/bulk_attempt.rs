@@ -14,7 +14,7 @@ use crate::{
         LockRow,
         mysql::{errors::MySqlTrouble, lookup::look, raw_connection::Answers, rows},
     },
-    error::{Access, Failed},
+    statement_error::{Access, StatementError},
 };
 
 impl Batch<'_> {
@@ -23,14 +23,14 @@ impl Batch<'_> {
         &mut self,
         bulk: &Bulk<'_>,
     ) -> Result<Result<Vec<Outcome>, BrokenBatch>, Failure> {
-        let shared = self.shared;
-        let open = self.link.ready(shared).await.map_err(Failure::Whole)?;
-        let (statements, mark) = (&shared.statements, shared.group.mark());
+        let context = self.context;
+        let open = self.link.ready(context).await.map_err(Failure::Whole)?;
+        let (statements, mark) = (&context.statements, context.group.mark());
         let mut answered = None;
         if open.prepares
             && let Some(prepared) = bulk.prepared(statements.prepared(open.flavour), mark)
         {
-            match open.send_prepared(shared, bulk.name(), prepared).await {
+            match open.send_prepared(context, bulk.name(), prepared).await {
                 Err(broken) if broken.failed.mysql_trouble() == Some(MySqlTrouble::NotPrepared) => {
                     open.sends_text_only(broken);
                 }
@@ -42,7 +42,7 @@ impl Batch<'_> {
             Some(answered) => answered,
             None => {
                 let script = bulk.script(statements, mark, open.flavour);
-                open.send(shared, bulk.name(), script, Access::Write).await
+                open.send(context, bulk.name(), script, Access::Write).await
             }
         };
         let outcomes = |answers: &Answers| match prepared {
@@ -54,22 +54,23 @@ impl Batch<'_> {
                 (Ok(Some(outcomes)), _) => return Ok(Ok(outcomes)),
                 (Ok(None), Bulk::Acquire(requests)) => {
                     let names: Vec<_> = requests.iter().map(|request| &request.name).collect();
-                    match look(open, shared, &names, Access::Write).await {
+                    match look(open, context, &names, Access::Write).await {
                         Ok(rows) => return Ok(Ok(self.held_by(requests, rows))),
                         Err(failed) => failed.after(true),
                     }
                 }
                 (Ok(None), _) => {
-                    Failed::out_of_step(rows::corrupt("the server gave no answer")).after(true)
+                    StatementError::out_of_step(rows::corrupt("the server gave no answer"))
+                        .after(true)
                 }
-                (Err(corrupt), _) => Failed::out_of_step(corrupt).after(true),
+                (Err(corrupt), _) => StatementError::out_of_step(corrupt).after(true),
             },
             Err(mut broken) => {
                 // Of these alone, what is carried out counts at once.
                 let before = usize::from(!prepared);
                 let granted = matches!(bulk, Bulk::Acquire(_)) && broken.done > before;
                 broken.failed = broken.failed.after(granted);
-                if !broken.failed.meaning.reconnect && !open.roll_back(shared).await {
+                if !broken.failed.meaning.reconnect && !open.roll_back(context).await {
                     self.link.disconnect();
                 }
                 broken.failed

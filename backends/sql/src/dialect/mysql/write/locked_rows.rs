@@ -8,7 +8,7 @@ use std::{
 
 use distlock_core::Moment;
 
-use crate::op::Op;
+use crate::operation::Operation;
 
 /// How long a row that somebody else had locked is taken to be locked still.
 const STUCK_FOR: Duration = Duration::from_secs(60);
@@ -34,19 +34,19 @@ impl Stuck {
         self.rows().is_empty()
     }
 
-    pub(super) fn contains(&self, op: &Op) -> bool {
+    pub(super) fn contains(&self, op: &Operation) -> bool {
         self.rows().contains_key(op.key())
     }
 
-    pub(super) fn surely_contains(&self, op: &Op) -> bool {
+    pub(super) fn surely_contains(&self, op: &Operation) -> bool {
         self.rows().get(op.key()).is_some_and(|seen| seen.surely)
     }
 
-    pub(super) fn note(&self, op: &Op, at: Moment, surely: bool) {
+    pub(super) fn note(&self, op: &Operation, at: Moment, surely: bool) {
         self.rows().insert(op.key().to_owned(), Seen { at, surely });
     }
 
-    pub(super) fn forget(&self, op: &Op) {
+    pub(super) fn forget(&self, op: &Operation) {
         self.rows().remove(op.key());
     }
 

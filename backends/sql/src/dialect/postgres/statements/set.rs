@@ -12,7 +12,7 @@ use super::{
     reaping::{CLAIM_REAPING, IDLE_LOCKS, IDLE_RECORDS, REAP_LOCKS, REAP_RECORDS},
     templates::{insert, update},
 };
-use crate::op::Kind;
+use crate::operation::OperationKind;
 
 /// The statements of one table prefix.
 pub(crate) struct Statements {
@@ -104,17 +104,17 @@ impl Statements {
     }
 
     /// The statement of a batch. A `lone` operation waits for its row.
-    pub(crate) fn batch(&self, kind: Kind, lone: bool) -> &Sql {
+    pub(crate) fn batch(&self, kind: OperationKind, lone: bool) -> &Sql {
         let batches = if lone { &self.one } else { &self.many };
         match kind {
-            Kind::Renew => &batches.renew,
-            Kind::Release => &batches.release,
-            Kind::HandOver => &batches.hand_over,
-            Kind::Acquire => &batches.acquire,
-            Kind::Force => &batches.force,
-            Kind::Create => &batches.create,
-            Kind::Replace => &batches.replace,
-            Kind::Delete => &batches.delete,
+            OperationKind::Renew => &batches.renew,
+            OperationKind::Release => &batches.release,
+            OperationKind::HandOver => &batches.hand_over,
+            OperationKind::Acquire => &batches.acquire,
+            OperationKind::Force => &batches.force,
+            OperationKind::Create => &batches.create,
+            OperationKind::Replace => &batches.replace,
+            OperationKind::Delete => &batches.delete,
         }
     }
 

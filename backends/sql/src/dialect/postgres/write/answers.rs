@@ -8,19 +8,19 @@ use distlock_core::{
 use super::outcome::{Done, Looks};
 use crate::{
     dialect::{
-        postgres::{context::Shared, rows::Look},
+        postgres::{context::StoreContext, rows::Look},
         why_lost,
     },
-    op::{Answer, Op},
+    operation::{Answer, Operation},
     wait::RENEW_WANTED,
 };
 
 /// The answer to an operation that was carried out.
-pub(super) fn carried_out(op: &Op, done: Done, shared: &Shared) -> Result<Answer> {
+pub(super) fn carried_out(op: &Operation, done: Done, context: &StoreContext) -> Result<Answer> {
     let (token, others_waiting) = match done {
         Done::Freed { others_waiting } => {
             return Ok(match op {
-                Op::Force(..) => Answer::Forced(Forced::Released),
+                Operation::Force(..) => Answer::Forced(Forced::Released),
                 _ => Answer::Released(ReleaseOutcome::Released {
                     others_waiting: Some(others_waiting),
                 }),
@@ -33,28 +33,32 @@ pub(super) fn carried_out(op: &Op, done: Done, shared: &Shared) -> Result<Answer
         Done::Token(token) => (token?, None),
     };
     let grant = |ttl: distlock_core::Ttl| {
-        let mut grant = Grant::new(token, shared.epoch(), ttl.duration());
+        let mut grant = Grant::new(token, context.epoch(), ttl.duration());
         grant.others_waiting = others_waiting;
         grant
     };
     let version = Version::new(token.get());
     Ok(match op {
-        Op::Acquire(request) => Answer::Acquired(Attempt::Acquired(grant(request.ttl))),
-        Op::HandOver(_, next) => Answer::HandedOver(HandOver::Done(grant(next.ttl))),
-        Op::Renew(_, renewal) => Answer::Renewed(Renewed::Extended {
+        Operation::Acquire(request) => Answer::Acquired(Attempt::Acquired(grant(request.ttl))),
+        Operation::HandOver(_, next) => Answer::HandedOver(HandOver::Done(grant(next.ttl))),
+        Operation::Renew(_, renewal) => Answer::Renewed(Renewed::Extended {
             valid_for: renewal.ttl.duration(),
-            epoch: shared.epoch(),
+            epoch: context.epoch(),
             token,
             loss: LossFeed::silent(),
         }),
-        Op::Create(..) | Op::Replace(..) => Answer::Written(Written::Stored(version)),
-        Op::Delete(..) => Answer::Deleted(Deleted::Done),
-        Op::Release(_) | Op::Force(..) => Answer::Released(ReleaseOutcome::NotHeld),
+        Operation::Create(..) | Operation::Replace(..) => Answer::Written(Written::Stored(version)),
+        Operation::Delete(..) => Answer::Deleted(Deleted::Done),
+        Operation::Release(_) | Operation::Force(..) => Answer::Released(ReleaseOutcome::NotHeld),
     })
 }
 
 /// The answer to an operation that was not carried out, from its row; `None` when nothing in the row speaks against it.
-pub(super) fn refused(op: &Op, looks: &Result<Looks>, shared: &Shared) -> Option<Result<Answer>> {
+pub(super) fn refused(
+    op: &Operation,
+    looks: &Result<Looks>,
+    context: &StoreContext,
+) -> Option<Result<Answer>> {
     let looks = match looks {
         Ok(looks) => looks,
         Err(error) => return Some(Err(error.clone())),
@@ -64,10 +68,10 @@ pub(super) fn refused(op: &Op, looks: &Result<Looks>, shared: &Shared) -> Option
         Some(Err(error)) => return Some(Err(error.clone())),
         None => None,
     };
-    let lost = |lease: &Lease| why_lost(lease, look.map(|it| &it.row), shared.history_changed());
+    let lost = |lease: &Lease| why_lost(lease, look.map(|it| &it.row), context.history_changed());
     let record = |key| looks.records.get(key).copied();
     let answer = match op {
-        Op::Acquire(request) => {
+        Operation::Acquire(request) => {
             let row = &look?.row;
             let held = row.held.as_ref()?;
             if row.owner == Some(request.owner) {
@@ -79,40 +83,40 @@ pub(super) fn refused(op: &Op, looks: &Result<Looks>, shared: &Shared) -> Option
                 Answer::Acquired(Attempt::Busy(Some(held.clone())))
             }
         }
-        Op::Renew(lease, renewal) => {
+        Operation::Renew(lease, renewal) => {
             if look.is_some_and(|look| holds(look, lease) && fits(look, renewal)) {
                 return None;
             }
             Answer::Renewed(Renewed::NotHeld(lost(lease)))
         }
-        Op::HandOver(lease, _) => {
+        Operation::HandOver(lease, _) => {
             if look.is_some_and(|look| holds(look, lease)) {
                 return None;
             }
             Answer::HandedOver(HandOver::NotHeld(lost(lease)))
         }
-        Op::Release(lease) => {
+        Operation::Release(lease) => {
             if look.is_some_and(|look| stands_in(look, lease)) {
                 return None;
             }
             Answer::Released(ReleaseOutcome::NotHeld)
         }
-        Op::Force(_, expected) => match look.filter(|look| look.row.held.is_some()) {
+        Operation::Force(_, expected) => match look.filter(|look| look.row.held.is_some()) {
             Some(look) if look.row.last_token == *expected => return None,
             Some(look) => Answer::Forced(Forced::OtherToken(look.row.last_token)),
             None => Answer::Forced(Forced::NotHeld),
         },
-        Op::Create(key, _) => {
+        Operation::Create(key, _) => {
             record(key)?;
             Answer::Written(Written::Conflict)
         }
-        Op::Replace(key, _, version) => {
+        Operation::Replace(key, _, version) => {
             if record(key) == Some(*version) {
                 return None;
             }
             Answer::Written(Written::Conflict)
         }
-        Op::Delete(key, version) => {
+        Operation::Delete(key, version) => {
             if record(key) == Some(*version) {
                 return None;
             }

@@ -11,9 +11,9 @@ use super::{
     parameters::{Columns, bind},
 };
 use crate::{
-    dialect::postgres::{context::Shared, lookup::look, rows},
-    error::{Access, Failed},
-    op::{Answer, Kind, Op},
+    dialect::postgres::{context::StoreContext, lookup::look, rows},
+    operation::{Answer, Operation, OperationKind},
+    statement_error::{Access, StatementError},
 };
 
 /// How often a lone operation is sent when its row was changed between the statement and the look at it.
@@ -21,17 +21,17 @@ const TRIES: u8 = 4;
 
 /// One batch on its way.
 pub(crate) struct Batch<'a> {
-    pub(crate) ops: &'a [Op],
-    pub(crate) shared: &'a Shared,
+    pub(crate) ops: &'a [Operation],
+    pub(crate) context: &'a StoreContext,
     pub(crate) connection: &'a mut PgConnection,
     /// Whether the connection broke after the operations were carried out.
     pub(crate) broke: &'a mut bool,
 }
 
-type Answers = Result<Vec<Reply<Answer>>, Failed>;
+type Answers = Result<Vec<Reply<Answer>>, StatementError>;
 
 impl Batch<'_> {
-    pub(crate) async fn send(mut self, kind: Kind) -> Answers {
+    pub(crate) async fn send(mut self, kind: OperationKind) -> Answers {
         let lone = self.ops.len() == 1;
         let mut tries = if lone { TRIES } else { 1 };
         let mut moves = Moves::default();
@@ -47,8 +47,8 @@ impl Batch<'_> {
                 .ops
                 .iter()
                 .map(|op| match done.remove(op.key()) {
-                    Some(done) => Reply::Done(answers::carried_out(op, done, self.shared)),
-                    None => match answers::refused(op, &looks, self.shared) {
+                    Some(done) => Reply::Done(answers::carried_out(op, done, self.context)),
+                    None => match answers::refused(op, &looks, self.context) {
                         Some(answer) => Reply::Done(answer),
                         None if last && moves.explain(op) => {
                             Reply::Done(Ok(Answer::Acquired(Attempt::Busy(None))))
@@ -67,25 +67,29 @@ impl Batch<'_> {
     }
 
     /// Sends the statement, and says by name what it did.
-    async fn change(&mut self, kind: Kind, lone: bool) -> Result<HashMap<String, Done>, Failed> {
-        let shared = self.shared;
-        shared.tally.count(kind.name());
+    async fn change(
+        &mut self,
+        kind: OperationKind,
+        lone: bool,
+    ) -> Result<HashMap<String, Done>, StatementError> {
+        let context = self.context;
+        context.counters.count(kind.name());
         let query = Columns {
-            query: sqlx::query(shared.statements.batch(kind, lone).text()),
+            query: sqlx::query(context.statements.batch(kind, lone).text()),
             lone,
         };
         // To its end: an error of the commit shows only there.
-        let rows = bind(query, kind, self.ops, shared)
+        let rows = bind(query, kind, self.ops, context)
             .fetch_all(&mut *self.connection)
             .await
-            .map_err(|error| Failed::postgres(error, Access::Write))?;
+            .map_err(|error| StatementError::postgres(error, Access::Write))?;
         rows.iter()
             .map(|row| {
                 let done = match kind {
-                    Kind::Release | Kind::Force => Done::Freed {
+                    OperationKind::Release | OperationKind::Force => Done::Freed {
                         others_waiting: rows::column(row, 1)?,
                     },
-                    Kind::HandOver => Done::HandedOver {
+                    OperationKind::HandOver => Done::HandedOver {
                         token: rows::token(row, 1),
                         others_waiting: rows::column(row, 2)?,
                     },
@@ -94,7 +98,7 @@ impl Batch<'_> {
                 Ok((rows::column(row, 0)?, done))
             })
             .collect::<Result<_>>()
-            .map_err(|error| Failed::corrupt(error).after(true))
+            .map_err(|error| StatementError::corrupt(error).after(true))
     }
 
     /// Looks at the rows of the operations that were not carried out.
@@ -104,17 +108,17 @@ impl Batch<'_> {
         let mut looks = Looks::default();
         if !locks.is_empty() {
             let names: Vec<_> = locks.iter().map(|op| op.key().to_owned()).collect();
-            let found = look(self.connection, self.shared, names).await;
+            let found = look(self.connection, self.context, names).await;
             looks.locks = found.map_err(|failed| self.unseen(failed))?;
         }
         if !records.is_empty() {
             let keys: Vec<_> = records.iter().map(|op| op.key().to_owned()).collect();
-            self.shared.tally.count("look");
-            let rows = sqlx::query(self.shared.statements.versions.text())
+            self.context.counters.count("look");
+            let rows = sqlx::query(self.context.statements.versions.text())
                 .bind(keys)
                 .fetch_all(&mut *self.connection)
                 .await
-                .map_err(|error| self.unseen(Failed::postgres(error, Access::Read)))?;
+                .map_err(|error| self.unseen(StatementError::postgres(error, Access::Read)))?;
             for row in &rows {
                 let key = RecordKey::new(rows::column::<String>(row, 0)?)
                     .map_err(|error| rows::corrupt(error.message()))?;
@@ -128,9 +132,9 @@ impl Batch<'_> {
 }
 
 impl Batch<'_> {
-    fn unseen(&mut self, failed: Failed) -> Error {
+    fn unseen(&mut self, failed: StatementError) -> Error {
         *self.broke |= failed.meaning.reconnect;
-        self.shared.told(failed)
+        self.context.told(failed)
     }
 }
 

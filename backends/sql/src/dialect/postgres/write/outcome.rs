@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use distlock_core::{FencingToken, LockName, RecordKey, Result, Version};
 
-use crate::{dialect::postgres::rows, op::Op};
+use crate::{dialect::postgres::rows, operation::Operation};
 
 /// What the statement says of an operation it carried out.
 pub(super) enum Done {
@@ -34,7 +34,7 @@ pub(super) struct Moves {
 }
 
 impl Moves {
-    pub(super) fn see(&mut self, op: &Op, looks: &Looks) {
+    pub(super) fn see(&mut self, op: &Operation, looks: &Looks) {
         if let Some(Ok(look)) = op.lock().and_then(|name| looks.locks.get(name)) {
             let before = self.token.replace(look.row.last_token);
             self.seen = before.is_some_and(|before| before != look.row.last_token)
@@ -43,7 +43,7 @@ impl Moves {
     }
 
     /// Whether that is why it was not taken.
-    pub(super) const fn explain(&self, op: &Op) -> bool {
-        matches!(op, Op::Acquire(_)) && self.seen
+    pub(super) const fn explain(&self, op: &Operation) -> bool {
+        matches!(op, Operation::Acquire(_)) && self.seen
     }
 }

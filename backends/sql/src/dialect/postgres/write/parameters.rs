@@ -5,8 +5,8 @@ use sqlx::{Encode, Postgres, Type, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
 use crate::{
-    dialect::postgres::context::Shared,
-    op::{Kind, Op},
+    dialect::postgres::context::StoreContext,
+    operation::{Operation, OperationKind},
 };
 
 type Statement = Query<'static, Postgres, PgArguments>;
@@ -42,7 +42,12 @@ impl Columns {
     }
 }
 
-pub(super) fn bind(columns: Columns, kind: Kind, ops: &[Op], shared: &Shared) -> Statement {
+pub(super) fn bind(
+    columns: Columns,
+    kind: OperationKind,
+    ops: &[Operation],
+    context: &StoreContext,
+) -> Statement {
     let columns = columns.of_each(ops.iter().map(|op| op.key().to_owned()));
     let leases = || ops.iter().filter_map(lease);
     let requests = || ops.iter().filter_map(request);
@@ -53,16 +58,16 @@ pub(super) fn bind(columns: Columns, kind: Kind, ops: &[Op], shared: &Shared) ->
     let holders = || requests().map(|it| it.holder.as_str().to_owned());
     let metas = || requests().map(|it| it.meta.as_ref().map(|it| it.as_str().to_owned()));
     let columns = match kind {
-        Kind::Acquire => columns
+        OperationKind::Acquire => columns
             .of_each(takers())
             .of_each(ttls())
             .of_each(holders())
             .of_each(metas())
-            .of_all(shared.group.mark()),
-        Kind::Renew => {
+            .of_all(context.group.mark()),
+        OperationKind::Renew => {
             let renewals = || {
                 ops.iter().filter_map(|op| match op {
-                    Op::Renew(_, renewal) => Some(renewal),
+                    Operation::Renew(_, renewal) => Some(renewal),
                     _ => None,
                 })
             };
@@ -79,60 +84,64 @@ pub(super) fn bind(columns: Columns, kind: Kind, ops: &[Op], shared: &Shared) ->
                 .of_each(steps.into_iter())
                 .of_each(nonces.into_iter())
         }
-        Kind::Release => columns
+        OperationKind::Release => columns
             .of_each(owners())
             .of_each(tokens())
-            .of_all(shared.group.mark())
-            .of_all(shared.statements.channel()),
-        Kind::HandOver => columns
+            .of_all(context.group.mark())
+            .of_all(context.statements.channel()),
+        OperationKind::HandOver => columns
             .of_each(owners())
             .of_each(tokens())
             .of_each(takers())
             .of_each(ttls())
             .of_each(holders())
             .of_each(metas())
-            .of_all(shared.group.mark()),
-        Kind::Force => {
+            .of_all(context.group.mark()),
+        OperationKind::Force => {
             let tokens = ops.iter().filter_map(|op| match op {
-                Op::Force(_, token) => Some(token.get().cast_signed()),
+                Operation::Force(_, token) => Some(token.get().cast_signed()),
                 _ => None,
             });
             columns
                 .of_each(tokens)
-                .of_all(shared.group.mark())
-                .of_all(shared.statements.channel())
+                .of_all(context.group.mark())
+                .of_all(context.statements.channel())
         }
-        Kind::Create => columns.of_each(values(ops)),
-        Kind::Replace => columns.of_each(values(ops)).of_each(versions(ops)),
-        Kind::Delete => columns.of_each(versions(ops)),
+        OperationKind::Create => columns.of_each(values(ops)),
+        OperationKind::Replace => columns.of_each(values(ops)).of_each(versions(ops)),
+        OperationKind::Delete => columns.of_each(versions(ops)),
     };
     columns.query
 }
 
-fn lease(op: &Op) -> Option<&Lease> {
+fn lease(op: &Operation) -> Option<&Lease> {
     match op {
-        Op::Renew(lease, _) | Op::Release(lease) | Op::HandOver(lease, _) => Some(lease),
+        Operation::Renew(lease, _) | Operation::Release(lease) | Operation::HandOver(lease, _) => {
+            Some(lease)
+        }
         _ => None,
     }
 }
 
-fn request(op: &Op) -> Option<&AcquireRequest> {
+fn request(op: &Operation) -> Option<&AcquireRequest> {
     match op {
-        Op::Acquire(request) | Op::HandOver(_, request) => Some(request),
+        Operation::Acquire(request) | Operation::HandOver(_, request) => Some(request),
         _ => None,
     }
 }
 
-fn values(ops: &[Op]) -> impl Iterator<Item = Vec<u8>> {
+fn values(ops: &[Operation]) -> impl Iterator<Item = Vec<u8>> {
     ops.iter().filter_map(|op| match op {
-        Op::Create(_, value) | Op::Replace(_, value, _) => Some(value.clone()),
+        Operation::Create(_, value) | Operation::Replace(_, value, _) => Some(value.clone()),
         _ => None,
     })
 }
 
-fn versions(ops: &[Op]) -> impl Iterator<Item = i64> {
+fn versions(ops: &[Operation]) -> impl Iterator<Item = i64> {
     ops.iter().filter_map(|op| match op {
-        Op::Replace(_, _, version) | Op::Delete(_, version) => Some(version.get().cast_signed()),
+        Operation::Replace(_, _, version) | Operation::Delete(_, version) => {
+            Some(version.get().cast_signed())
+        }
         _ => None,
     })
 }

@@ -15,8 +15,8 @@ use crate::{
             parameters::{self, Ids, json},
         },
     },
-    error::Failed,
-    op::{Answer, Kind},
+    operation::{Answer, OperationKind},
+    statement_error::StatementError,
 };
 
 impl Batch<'_> {
@@ -25,10 +25,10 @@ impl Batch<'_> {
         &mut self,
         requests: &[&AcquireRequest],
         taken: usize,
-    ) -> Result<Vec<Result<Answer>>, Failed> {
+    ) -> Result<Vec<Result<Answer>>, StatementError> {
         let mut answers = self.answers(requests, taken).await?;
         // Rows that others used since the clock was read may be removed already, and with them their tokens, which were higher.
-        if self.shared.clock.now().since(self.asked()) >= self.shared.config.reap_after {
+        if self.context.clock.now().since(self.asked()) >= self.context.config.reap_after {
             self.give_back(requests, &mut answers).await;
         }
         Ok(answers)
@@ -38,7 +38,7 @@ impl Batch<'_> {
         &mut self,
         requests: &[&AcquireRequest],
         taken: usize,
-    ) -> Result<Vec<Result<Answer>>, Failed> {
+    ) -> Result<Vec<Result<Answer>>, StatementError> {
         if taken == requests.len() {
             let token = FencingToken::new(self.now.wall.unsigned_abs());
             let answers = requests.iter().map(|request| {
@@ -95,9 +95,12 @@ impl Batch<'_> {
     }
 
     /// Takes what is free, and says how many that were.
-    pub(super) async fn take(&mut self, requests: &[&AcquireRequest]) -> Result<usize, Failed> {
-        let mark = self.shared.group.mark();
-        let statements = &self.shared.statements;
+    pub(super) async fn take(
+        &mut self,
+        requests: &[&AcquireRequest],
+    ) -> Result<usize, StatementError> {
+        let mark = self.context.group.mark();
+        let statements = &self.context.statements;
         let Some(first) = requests.first() else {
             return Ok(0);
         };
@@ -112,7 +115,7 @@ impl Batch<'_> {
             let (_, ttl, holder, meta) = parameters::request(first);
             let (holder, meta) = (holder.to_owned(), meta.map(str::to_owned));
             return self
-                .changes(Kind::Acquire, sql, |query| {
+                .changes(OperationKind::Acquire, sql, |query| {
                     query
                         .bind_first(names, owners)
                         .bind(mark)
@@ -124,7 +127,7 @@ impl Batch<'_> {
         }
         let rows: Vec<_> = requests.iter().map(|it| parameters::request(it)).collect();
         let owners = Ids::of(requests.iter().map(|request| &request.owner));
-        self.changes(Kind::Acquire, &statements.take, |query| {
+        self.changes(OperationKind::Acquire, &statements.take, |query| {
             query.bind_first(json(&rows), owners).bind(mark)
         })
         .await
@@ -134,21 +137,21 @@ impl Batch<'_> {
     async fn acquire_again(
         &mut self,
         requests: &[&AcquireRequest],
-    ) -> Result<HashMap<String, Result<FencingToken>>, Failed> {
+    ) -> Result<HashMap<String, Result<FencingToken>>, StatementError> {
         if requests.is_empty() {
             return Ok(HashMap::new());
         }
         let rows: Vec<_> = requests.iter().map(|it| parameters::request(it)).collect();
         let owners = Ids::of(requests.iter().map(|request| &request.owner));
-        let mark = self.shared.group.mark();
-        let mut patience = Patience::new(self.shared);
+        let mark = self.context.group.mark();
+        let mut patience = Patience::new(self.context);
         loop {
-            let taken = self.tokens(Kind::Acquire, |query| {
+            let taken = self.tokens(OperationKind::Acquire, |query| {
                 query.bind_first(json(&rows), owners.clone()).bind(mark)
             });
             match taken.await {
                 Err(failed) if self.asks_again(&failed, &mut patience) => {}
-                taken => return taken.map_err(Failed::for_good),
+                taken => return taken.map_err(StatementError::for_good),
             }
         }
     }
@@ -171,9 +174,9 @@ impl Batch<'_> {
                 granted.push(answer);
             }
         }
-        self.now = self.shared.now();
+        self.now = self.context.now();
         let leases: Vec<_> = leases.iter().collect();
-        let mut patience = Patience::new(self.shared);
+        let mut patience = Patience::new(self.context);
         let released = loop {
             match self.free(&leases).await {
                 Ok(freed) => break self.released(&leases, freed).await,

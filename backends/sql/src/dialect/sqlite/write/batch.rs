@@ -12,61 +12,61 @@ use crate::{
         sqlite::{
             busy_retry::Patience,
             connection::Open,
-            context::{Now, Shared},
+            context::{Now, StoreContext},
             lookup::look,
             rows,
             statements::Sql,
         },
     },
-    error::{Access, Failed},
-    op::{Answer, Kind, Op},
+    operation::{Answer, Operation, OperationKind},
+    statement_error::{Access, StatementError},
 };
 
 /// One batch on its way.
 pub(crate) struct Batch<'a> {
-    pub(crate) ops: &'a [Op],
-    pub(crate) shared: &'a Shared,
+    pub(crate) ops: &'a [Operation],
+    pub(crate) context: &'a StoreContext,
     pub(crate) open: &'a mut Open,
     pub(crate) now: Now,
     /// Whether it was sent before and met others who write, so that nothing was done.
     pub(crate) again: bool,
 }
 
-pub(super) type Answers = Result<Vec<Reply<Answer>>, Failed>;
+pub(super) type Answers = Result<Vec<Reply<Answer>>, StatementError>;
 
 /// What stands in the rows of the refused, by name.
 pub(super) type Looks = HashMap<LockName, Result<LockRow>>;
 
 impl Batch<'_> {
-    pub(crate) async fn send(self, kind: Kind) -> Answers {
+    pub(crate) async fn send(self, kind: OperationKind) -> Answers {
         match kind {
-            Kind::Renew => self.renew().await,
-            Kind::HandOver => self.hand_over().await,
-            Kind::Acquire | Kind::Release => self.exchange().await,
-            Kind::Force => self.force().await,
-            Kind::Create | Kind::Replace => self.put(kind).await,
-            Kind::Delete => self.delete().await,
+            OperationKind::Renew => self.renew().await,
+            OperationKind::HandOver => self.hand_over().await,
+            OperationKind::Acquire | OperationKind::Release => self.exchange().await,
+            OperationKind::Force => self.force().await,
+            OperationKind::Create | OperationKind::Replace => self.put(kind).await,
+            OperationKind::Delete => self.delete().await,
         }
     }
 
     /// Counts a statement. While others write, SQLite is asked every millisecond whether they are
     /// done, which is no statement more.
-    pub(super) fn count(&self, kind: Kind) {
+    pub(super) fn count(&self, kind: OperationKind) {
         if !self.again {
-            self.shared.tally.count(kind.name());
+            self.context.counters.count(kind.name());
         }
     }
 
     /// Sends the statement and reads the changed rows' names and tokens.
     pub(super) async fn tokens(
         &mut self,
-        kind: Kind,
+        kind: OperationKind,
         bind: impl FnOnce(Common<'_>) -> Statement,
-    ) -> Result<HashMap<String, Result<FencingToken>>, Failed> {
+    ) -> Result<HashMap<String, Result<FencingToken>>, StatementError> {
         let rows = self.rows(kind, bind).await?;
         let mut tokens = HashMap::with_capacity(rows.len());
         for row in &rows {
-            let name: String = rows::column(row, 0).map_err(Failed::corrupt)?;
+            let name: String = rows::column(row, 0).map_err(StatementError::corrupt)?;
             tokens.insert(name, rows::token(row, 1));
         }
         Ok(tokens)
@@ -75,53 +75,53 @@ impl Batch<'_> {
     /// Sends the statement and reads to its end: it is committed only there, and an error of the commit shows only there.
     pub(super) async fn rows(
         &mut self,
-        kind: Kind,
+        kind: OperationKind,
         bind: impl FnOnce(Common<'_>) -> Statement,
-    ) -> Result<Vec<SqliteRow>, Failed> {
-        let shared = self.shared;
+    ) -> Result<Vec<SqliteRow>, StatementError> {
+        let context = self.context;
         self.count(kind);
         bind(Common {
-            sql: statement(shared, kind),
-            shared,
+            sql: statement(context, kind),
+            context,
             now: self.now,
         })
         .fetch_all(&mut self.open.connection)
         .await
-        .map_err(|error| Failed::sqlite(error, Access::Write))
+        .map_err(|error| StatementError::sqlite(error, Access::Write))
     }
 
     /// Sends a statement that answers with nothing but a number of rows.
     pub(super) async fn changes(
         &mut self,
-        kind: Kind,
+        kind: OperationKind,
         sql: &Sql,
         bind: impl FnOnce(Common<'_>) -> Statement,
-    ) -> Result<usize, Failed> {
-        let shared = self.shared;
+    ) -> Result<usize, StatementError> {
+        let context = self.context;
         self.count(kind);
         let changed = bind(Common {
             sql,
-            shared,
+            context,
             now: self.now,
         })
         .execute(&mut self.open.connection)
         .await
-        .map_err(|error| Failed::sqlite(error, Access::Write))?;
+        .map_err(|error| StatementError::sqlite(error, Access::Write))?;
         Ok(usize::try_from(changed.rows_affected()).unwrap_or(usize::MAX))
     }
 
     /// Whether a statement that is not the first of its batch is sent again after this. The first is sent again with the batch.
-    pub(super) fn asks_again(&self, failed: &Failed, patience: &mut Patience) -> bool {
-        failed.meaning.retry && self.open.waits_briefly && patience.asks_again(self.shared)
+    pub(super) fn asks_again(&self, failed: &StatementError, patience: &mut Patience) -> bool {
+        failed.meaning.retry && self.open.waits_briefly && patience.asks_again(self.context)
     }
 
     pub(super) async fn looks(&mut self, names: Vec<&LockName>) -> Result<Looks> {
         if names.is_empty() {
             return Ok(Looks::new());
         }
-        let found = look(&mut self.open.connection, self.shared, &names, self.now)
+        let found = look(&mut self.open.connection, self.context, &names, self.now)
             .await
-            .map_err(Failed::into_error)?;
+            .map_err(StatementError::into_error)?;
         Ok(found.into_iter().collect())
     }
 }
@@ -131,7 +131,7 @@ pub(super) type Statement = Query<'static, Sqlite, SqliteArguments>;
 /// The parameters that all statements share.
 pub(super) struct Common<'a> {
     pub(super) sql: &'a Sql,
-    pub(super) shared: &'a Shared,
+    pub(super) context: &'a StoreContext,
     pub(super) now: Now,
 }
 
@@ -140,30 +140,33 @@ impl Common<'_> {
         sqlx::query(self.sql.text())
             .bind(rows)
             .bind(bytes)
-            .bind(self.shared.boot.to_vec())
+            .bind(self.context.boot.to_vec())
             .bind(self.now.boot)
             .bind(self.now.wall)
     }
 }
 
-fn statement(shared: &Shared, kind: Kind) -> &Sql {
-    let statements = &shared.statements;
+fn statement(context: &StoreContext, kind: OperationKind) -> &Sql {
+    let statements = &context.statements;
     match kind {
-        Kind::Renew => &statements.renew,
-        Kind::Release => &statements.release,
-        Kind::HandOver => &statements.hand_over,
-        Kind::Acquire => &statements.acquire,
-        Kind::Force => &statements.force,
-        Kind::Create => &statements.create,
-        Kind::Replace => &statements.replace,
-        Kind::Delete => &statements.delete,
+        OperationKind::Renew => &statements.renew,
+        OperationKind::Release => &statements.release,
+        OperationKind::HandOver => &statements.hand_over,
+        OperationKind::Acquire => &statements.acquire,
+        OperationKind::Force => &statements.force,
+        OperationKind::Create => &statements.create,
+        OperationKind::Replace => &statements.replace,
+        OperationKind::Delete => &statements.delete,
     }
 }
 
 /// The locks that are not among the changed ones.
-pub(super) fn names<'a, T>(ops: &'a [Op], changed: &HashMap<String, T>) -> Vec<&'a LockName> {
+pub(super) fn names<'a, T>(
+    ops: &'a [Operation],
+    changed: &HashMap<String, T>,
+) -> Vec<&'a LockName> {
     ops.iter()
-        .filter_map(Op::lock)
+        .filter_map(Operation::lock)
         .filter(|name| !changed.contains_key(name.as_str()))
         .collect()
 }
@@ -179,7 +182,7 @@ pub(super) fn unknown(error: &Error) -> Error {
 
 /// An answer for each, also where there is but one error for all.
 pub(super) fn each(
-    answers: Result<Vec<Result<Answer>>, Failed>,
+    answers: Result<Vec<Result<Answer>>, StatementError>,
     count: usize,
 ) -> Vec<Result<Answer>> {
     answers.unwrap_or_else(|failed| {

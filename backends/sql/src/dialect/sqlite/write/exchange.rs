@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     dialect::sqlite::parameters::{self, Ids, json},
-    error::{Access, Failed},
-    op::{Kind, Op},
+    operation::{Operation, OperationKind},
+    statement_error::{Access, StatementError},
 };
 
 impl Batch<'_> {
@@ -20,8 +20,8 @@ impl Batch<'_> {
         let (mut requests, mut leases) = (Vec::new(), Vec::new());
         for op in self.ops {
             match op {
-                Op::Acquire(request) => requests.push(request),
-                Op::Release(lease) => leases.push(lease),
+                Operation::Acquire(request) => requests.push(request),
+                Operation::Release(lease) => leases.push(lease),
                 _ => {}
             }
         }
@@ -40,13 +40,13 @@ impl Batch<'_> {
         // first, before others take it.
         let released = self.released(&leases, freed).await;
         let acquired = self.acquired(&requests, taken).await;
-        let is_broken = |failed: &Failed| failed.meaning.reconnect;
+        let is_broken = |failed: &StatementError| failed.meaning.reconnect;
         self.open.is_spent =
             released.as_ref().is_err_and(is_broken) || acquired.as_ref().is_err_and(is_broken);
         let mut acquired = each(acquired, requests.len()).into_iter();
         let mut released = each(released, leases.len()).into_iter();
         let answers = self.ops.iter().filter_map(|op| match op {
-            Op::Acquire(_) => acquired.next(),
+            Operation::Acquire(_) => acquired.next(),
             _ => released.next(),
         });
         Ok(answers.map(Reply::Done).collect())
@@ -57,11 +57,11 @@ impl Batch<'_> {
         &mut self,
         requests: &[&AcquireRequest],
         leases: &[&Lease],
-    ) -> Result<(usize, usize), Failed> {
-        let shared = self.shared;
-        self.count(Kind::Acquire);
-        self.count(Kind::Release);
-        let statements = &shared.statements;
+    ) -> Result<(usize, usize), StatementError> {
+        let context = self.context;
+        self.count(OperationKind::Acquire);
+        self.count(OperationKind::Release);
+        let statements = &context.statements;
         let (sql, rows, ttl, holder, meta) = if alike(requests) {
             let names: Vec<_> = requests.iter().map(|it| it.name.as_str()).collect();
             let (_, ttl, holder, meta) = parameters::request(requests[0]);
@@ -80,11 +80,11 @@ impl Batch<'_> {
         let names: Vec<_> = leases.iter().map(|lease| lease.name.as_str()).collect();
         let query = Common {
             sql,
-            shared,
+            context,
             now: self.now,
         }
         .bind_first(rows, Ids::of(requests.iter().map(|it| &it.owner)))
-        .bind(shared.group.mark())
+        .bind(context.group.mark())
         .bind(ttl.cast_signed())
         .bind(holder)
         .bind(meta)
@@ -99,7 +99,7 @@ impl Batch<'_> {
                     Ok(Some(Either::Left(step))) => ended.push(step.rows_affected()),
                     Ok(Some(Either::Right(_))) => {}
                     Ok(None) => break Ok(()),
-                    Err(error) => break Err(Failed::sqlite(error, Access::Write)),
+                    Err(error) => break Err(StatementError::sqlite(error, Access::Write)),
                 }
             }
         };

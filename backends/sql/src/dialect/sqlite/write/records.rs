@@ -5,19 +5,19 @@ use distlock_core::{Deleted, Version, Written, batch::Reply};
 use super::batch::{Answers, Batch};
 use crate::{
     dialect::sqlite::parameters::{Values, json},
-    op::{Answer, Kind, Op},
+    operation::{Answer, Operation, OperationKind},
 };
 
 impl Batch<'_> {
-    pub(super) async fn put(mut self, kind: Kind) -> Answers {
+    pub(super) async fn put(mut self, kind: OperationKind) -> Answers {
         let mut values = Values::default();
         let rows: Vec<_> = self
             .ops
             .iter()
             .filter_map(|op| {
                 let (key, value, version) = match op {
-                    Op::Create(key, value) => (key, value, None),
-                    Op::Replace(key, value, version) => (key, value, Some(version.get())),
+                    Operation::Create(key, value) => (key, value, None),
+                    Operation::Replace(key, value, version) => (key, value, Some(version.get())),
                     _ => return None,
                 };
                 let (start, length) = values.push(value);
@@ -42,12 +42,12 @@ impl Batch<'_> {
             .ops
             .iter()
             .filter_map(|op| match op {
-                Op::Delete(key, version) => Some((key.as_str(), version.get())),
+                Operation::Delete(key, version) => Some((key.as_str(), version.get())),
                 _ => None,
             })
             .collect();
         let deleted = self
-            .tokens(Kind::Delete, |query| {
+            .tokens(OperationKind::Delete, |query| {
                 query.bind_first(json(&rows), Vec::new())
             })
             .await?;

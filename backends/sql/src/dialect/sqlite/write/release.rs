@@ -16,8 +16,8 @@ use crate::{
             rows,
         },
     },
-    error::Failed,
-    op::{Answer, Kind, Op},
+    operation::{Answer, Operation, OperationKind},
+    statement_error::StatementError,
 };
 
 impl Batch<'_> {
@@ -26,7 +26,7 @@ impl Batch<'_> {
         &mut self,
         leases: &[&Lease],
         freed: usize,
-    ) -> Result<Vec<Result<Answer>>, Failed> {
+    ) -> Result<Vec<Result<Answer>>, StatementError> {
         if freed == leases.len() {
             let released = || ReleaseOutcome::Released {
                 others_waiting: Some(false),
@@ -80,48 +80,57 @@ impl Batch<'_> {
     }
 
     /// Frees what nobody else waits for, and says how many that were.
-    pub(super) async fn free(&mut self, leases: &[&Lease]) -> Result<usize, Failed> {
-        let mark = self.shared.group.mark();
+    pub(super) async fn free(&mut self, leases: &[&Lease]) -> Result<usize, StatementError> {
+        let mark = self.context.group.mark();
         if let [lease] = leases {
             let name = lease.name.as_str().to_owned();
             let owner = lease.owner.as_uuid().into_bytes().to_vec();
             let token = parameters::token(lease.token).map(u64::cast_signed);
             return self
-                .changes(Kind::Release, &self.shared.statements.free_one, |query| {
-                    query.bind_first(name, owner).bind(mark).bind(token)
-                })
+                .changes(
+                    OperationKind::Release,
+                    &self.context.statements.free_one,
+                    |query| query.bind_first(name, owner).bind(mark).bind(token),
+                )
                 .await;
         }
         let names: Vec<_> = leases.iter().map(|lease| lease.name.as_str()).collect();
         let owners = Ids::of(leases.iter().map(|lease| &lease.owner));
         let tokens = parameters::tokens(leases.iter().map(|lease| lease.token));
-        self.changes(Kind::Release, &self.shared.statements.free, |query| {
-            query
-                .bind_first(json(&names), owners)
-                .bind(mark)
-                .bind(tokens)
-        })
+        self.changes(
+            OperationKind::Release,
+            &self.context.statements.free,
+            |query| {
+                query
+                    .bind_first(json(&names), owners)
+                    .bind(mark)
+                    .bind(tokens)
+            },
+        )
         .await
     }
 
     /// Frees what is still ours, and says by name whether others wait for it.
-    async fn release_wanted(&mut self, leases: &[&Lease]) -> Result<HashMap<String, bool>, Failed> {
+    async fn release_wanted(
+        &mut self,
+        leases: &[&Lease],
+    ) -> Result<HashMap<String, bool>, StatementError> {
         let (rows, owners) = lease_rows(leases);
-        let mark = self.shared.group.mark();
-        let mut patience = Patience::new(self.shared);
+        let mark = self.context.group.mark();
+        let mut patience = Patience::new(self.context);
         let rows = loop {
-            let freed = self.rows(Kind::Release, |query| {
+            let freed = self.rows(OperationKind::Release, |query| {
                 query.bind_first(rows.clone(), owners.clone()).bind(mark)
             });
             match freed.await {
                 Err(failed) if self.asks_again(&failed, &mut patience) => {}
-                freed => break freed.map_err(Failed::for_good)?,
+                freed => break freed.map_err(StatementError::for_good)?,
             }
         };
         rows.iter()
             .map(|row| Ok((rows::column(row, 0)?, rows::column(row, 1)?)))
             .collect::<Result<_>>()
-            .map_err(Failed::corrupt)
+            .map_err(StatementError::corrupt)
     }
 
     pub(super) async fn force(mut self) -> Answers {
@@ -129,7 +138,7 @@ impl Batch<'_> {
             .ops
             .iter()
             .filter_map(|op| match op {
-                Op::Force(name, token) => Some((name, *token)),
+                Operation::Force(name, token) => Some((name, *token)),
                 _ => None,
             })
             .collect();
@@ -138,13 +147,13 @@ impl Batch<'_> {
             .map(|(name, token)| (name.as_str(), token.get()))
             .collect();
         let freed = self
-            .rows(Kind::Force, |query| {
+            .rows(OperationKind::Force, |query| {
                 query.bind_first(json(&rows), Vec::new())
             })
             .await?;
         let mut freed_names = HashMap::with_capacity(freed.len());
         for row in &freed {
-            let name: String = rows::column(row, 0).map_err(Failed::corrupt)?;
+            let name: String = rows::column(row, 0).map_err(StatementError::corrupt)?;
             freed_names.insert(name, ());
         }
         let looks = self.looks(names(self.ops, &freed_names)).await;

@@ -11,7 +11,7 @@ use crate::{
         sqlite::parameters::{self, Ids, json},
         why_lost,
     },
-    op::{Answer, Kind, Op},
+    operation::{Answer, Operation, OperationKind},
 };
 
 impl Batch<'_> {
@@ -20,7 +20,7 @@ impl Batch<'_> {
             .ops
             .iter()
             .filter_map(|op| match op {
-                Op::Renew(lease, renewal) => Some((lease, renewal)),
+                Operation::Renew(lease, renewal) => Some((lease, renewal)),
                 _ => None,
             })
             .collect();
@@ -43,7 +43,7 @@ impl Batch<'_> {
         let owners = Ids::of(renewals.iter().map(|(lease, _)| &lease.owner));
         let nonces = Ids::of_uuids(renewals.iter().map(|(_, renewal)| step(renewal.ticket).1));
         let mut renewed = self
-            .tokens(Kind::Renew, |query| {
+            .tokens(OperationKind::Renew, |query| {
                 query.bind_first(json(&rows), owners).bind(nonces)
             })
             .await?;
@@ -70,7 +70,7 @@ impl Batch<'_> {
             .ops
             .iter()
             .filter_map(|op| match op {
-                Op::HandOver(lease, next) => Some((lease, next)),
+                Operation::HandOver(lease, next) => Some((lease, next)),
                 _ => None,
             })
             .collect();
@@ -84,7 +84,7 @@ impl Batch<'_> {
         let owners = Ids::of(pairs.iter().map(|(lease, _)| &lease.owner));
         let next_owners = Ids::of(pairs.iter().map(|(_, next)| &next.owner));
         let mut handed = self
-            .tokens(Kind::HandOver, |query| {
+            .tokens(OperationKind::HandOver, |query| {
                 query.bind_first(json(&rows), owners).bind(next_owners)
             })
             .await?;

@@ -13,7 +13,7 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// The place of a task.
 #[derive(Debug, Default)]
-pub(crate) struct Helper {
+pub(crate) struct SingletonTask {
     // A std mutex: held to look and to change only.
     state: Mutex<State>,
 }
@@ -26,7 +26,7 @@ struct State {
     due: Option<Moment>,
 }
 
-impl Helper {
+impl SingletonTask {
     /// Takes the place, unless somebody has it who is heard of. Says which turn it is.
     pub(crate) fn take(&self, now: Moment) -> Option<u64> {
         let mut state = self.state();
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn who_is_not_heard_of_is_replaced() {
-        let helper = Helper::default();
+        let helper = SingletonTask::default();
         let at = |seconds| Moment::from_boot(Duration::from_secs(seconds));
         let first = helper.take(at(100)).unwrap();
         assert_eq!(helper.take(at(101)), None);

@@ -10,22 +10,22 @@ use tokio::sync::Notify;
 
 use super::{
     pace::{self, Pace},
+    wait_state::{AwaitedLock, WaitState},
     waiter::Waiter,
-    waiting::{Awaited, Waiting},
 };
 use crate::dialect::Place;
 
 /// All handles of this process on one store: who waits, and when the store was last asked.
-pub(crate) struct Group {
+pub(crate) struct WaitGroup {
     /// Tells this process's marks from others'.
     mark: i64,
     /// Told when the next poll is due sooner than it was.
     pub(super) sooner: Notify,
     // A std mutex: held for map operations only.
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitState>,
 }
 
-impl Group {
+impl WaitGroup {
     /// For a store that is asked at a steady pace.
     #[cfg(feature = "sqlite")]
     pub(crate) fn steady() -> Arc<Self> {
@@ -48,7 +48,7 @@ impl Group {
         Arc::new(Self {
             mark: fastrand::i64(1..),
             sooner: Notify::new(),
-            waiting: Mutex::new(Waiting::new(pace, told)),
+            waiting: Mutex::new(WaitState::new(pace, told)),
         })
     }
 
@@ -92,7 +92,7 @@ impl Group {
         self.sooner.notify_one();
     }
 
-    pub(super) fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    pub(super) fn waiting(&self) -> MutexGuard<'_, WaitState> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -101,7 +101,7 @@ impl Group {
         let mut waiting = self.waiting();
         let told = waiting.told;
         let awaited = waiting.by_name.entry(name.clone());
-        let awaited = awaited.or_insert_with(|| Awaited::new(told));
+        let awaited = awaited.or_insert_with(|| AwaitedLock::new(told));
         awaited.waiters.push(Arc::clone(&waiter));
         if waiting.changed(now) {
             self.sooner.notify_one();
@@ -138,9 +138,9 @@ impl Group {
             return None;
         }
         let waiters = std::mem::take(&mut awaited.waiters);
-        *awaited = Awaited {
+        *awaited = AwaitedLock {
             waiters,
-            ..Awaited::new(told)
+            ..AwaitedLock::new(told)
         };
         self.sooner.notify_one();
         Some(place)
@@ -158,7 +158,7 @@ impl Group {
     }
 }
 
-impl fmt::Debug for Group {
+impl fmt::Debug for WaitGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Group")
             .field("names", &self.waiting().by_name.len())
@@ -179,7 +179,7 @@ mod tests {
 
     /// How long the poller sleeps after a poll that saw leases which end so soon, when nothing has changed for long.
     fn sleeps(leases: &[Duration]) -> Duration {
-        let group = Group::adaptive();
+        let group = WaitGroup::adaptive();
         let rows = leases.iter().zip(0..).map(|(free_in, number)| {
             let name = LockName::new(format!("lock-{number}")).unwrap();
             let waiter = group.join(&name, START);
@@ -213,7 +213,7 @@ mod tests {
     /// have a turn.
     #[test]
     fn whoever_is_not_polled_is_passed_over() {
-        let group = Group::adaptive();
+        let group = WaitGroup::adaptive();
         let waiter = group.join(&LockName::new("a").unwrap(), START);
         waiter.asleep.store(true, Ordering::Relaxed);
         let renewed = |now| group.waiting().places_due(now).len();

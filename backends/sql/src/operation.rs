@@ -8,7 +8,7 @@ use distlock_core::{
 
 /// What can share a statement. Renewals are urgent: a late one is a lost lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum OperationKind {
     Renew,
     Release,
     HandOver,
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
     Delete,
 }
 
-impl Kind {
+impl OperationKind {
     /// As counted and as shown in errors.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl Kind {
 }
 
 #[derive(Debug)]
-pub(crate) enum Op {
+pub(crate) enum Operation {
     Renew(Lease, Renewal),
     Release(Lease),
     HandOver(Lease, AcquireRequest),
@@ -47,17 +47,17 @@ pub(crate) enum Op {
     Delete(RecordKey, Version),
 }
 
-impl Op {
-    pub(crate) fn kind(&self) -> Kind {
+impl Operation {
+    pub(crate) fn kind(&self) -> OperationKind {
         match self {
-            Self::Renew(..) => Kind::Renew,
-            Self::Release(_) => Kind::Release,
-            Self::HandOver(..) => Kind::HandOver,
-            Self::Acquire(_) => Kind::Acquire,
-            Self::Force(..) => Kind::Force,
-            Self::Create(..) => Kind::Create,
-            Self::Replace(..) => Kind::Replace,
-            Self::Delete(..) => Kind::Delete,
+            Self::Renew(..) => OperationKind::Renew,
+            Self::Release(_) => OperationKind::Release,
+            Self::HandOver(..) => OperationKind::HandOver,
+            Self::Acquire(_) => OperationKind::Acquire,
+            Self::Force(..) => OperationKind::Force,
+            Self::Create(..) => OperationKind::Create,
+            Self::Replace(..) => OperationKind::Replace,
+            Self::Delete(..) => OperationKind::Delete,
         }
     }
 
@@ -184,15 +184,15 @@ mod tests {
         let renewal = |ticket| {
             let mut renewal = Renewal::plain(ttl);
             renewal.ticket = ticket;
-            Op::Renew(lease.clone(), renewal)
+            Operation::Renew(lease.clone(), renewal)
         };
         let nonce = uuid::Uuid::from_u128(7);
-        assert!(Op::Acquire(request.clone()).may_be_repeated());
-        assert!(Op::Release(lease.clone()).may_be_repeated());
+        assert!(Operation::Acquire(request.clone()).may_be_repeated());
+        assert!(Operation::Release(lease.clone()).may_be_repeated());
         assert!(renewal(TicketStep::Keep).may_be_repeated());
         assert!(renewal(TicketStep::Issue(nonce)).may_be_repeated());
         assert!(!renewal(TicketStep::Redeem(nonce)).may_be_repeated());
-        assert!(!Op::HandOver(lease.clone(), request).may_be_repeated());
+        assert!(!Operation::HandOver(lease.clone(), request).may_be_repeated());
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(crate) enum Access {
 
 /// What an error means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Meaning {
+pub(crate) struct ErrorMeaning {
     pub(crate) kind: ErrorKind,
     /// One row of a batch may be the cause: sent singly, the others may succeed.
     pub(crate) one_row: bool,
@@ -29,7 +29,7 @@ pub(crate) struct Meaning {
     what: &'static str,
 }
 
-impl Meaning {
+impl ErrorMeaning {
     pub(crate) const fn of(kind: ErrorKind, what: &'static str) -> Self {
         Self {
             kind,
@@ -77,18 +77,18 @@ pub(crate) fn no_thread(error: &io::Error, access: Access) -> bool {
 
 /// A failed statement.
 #[derive(Debug)]
-pub(crate) struct Failed {
-    pub(crate) meaning: Meaning,
+pub(crate) struct StatementError {
+    pub(crate) meaning: ErrorMeaning,
     pub(crate) source: sqlx::Error,
     /// What the server said, where that is better than the driver's words.
     pub(crate) said: Option<String>,
 }
 
-impl Failed {
+impl StatementError {
     /// An answer that cannot be read, although the statement was carried out.
     pub(crate) fn corrupt(error: Error) -> Self {
         Self {
-            meaning: Meaning::of(error.kind(), "the answer cannot be read"),
+            meaning: ErrorMeaning::of(error.kind(), "the answer cannot be read"),
             source: sqlx::Error::Decode(Box::new(error)),
             said: None,
         }
@@ -139,7 +139,7 @@ impl Failed {
         if config.ssl_mode == SslMode::Auto
             && tls_trouble(&self.source, Access::Read) == Some(TlsTrouble::Absent)
         {
-            self.meaning = Meaning::of(
+            self.meaning = ErrorMeaning::of(
                 ErrorKind::InvalidConfig,
                 "the server offers no TLS, and a password must not cross a network in clear: turn \
                  TLS on at the server, or on a network that you trust set the option `tls` to \

@@ -7,7 +7,7 @@ use distlock_core::{
     line::{PlaceInLine, Told},
 };
 
-use super::{hints::RENEW_WANTED, pace::Pace, waiter::Waiter};
+use super::{pace::Pace, waiter::Waiter, waiter_hint::RENEW_WANTED};
 use crate::dialect::{LockRow, Place};
 
 /// After a poll that failed.
@@ -19,8 +19,8 @@ const TOGETHER: Duration = Duration::from_millis(650);
 /// How long a poller sleeps at most.
 const LONGEST: Duration = Duration::from_secs(1);
 
-pub(super) struct Waiting {
-    pub(super) by_name: HashMap<LockName, Awaited>,
+pub(super) struct WaitState {
+    pub(super) by_name: HashMap<LockName, AwaitedLock>,
     pub(super) next_poll: Option<Moment>,
     pub(super) pace: Pace,
     pub(super) told: Told,
@@ -29,7 +29,7 @@ pub(super) struct Waiting {
 }
 
 /// A lock that somebody waits for.
-pub(super) struct Awaited {
+pub(super) struct AwaitedLock {
     pub(super) waiters: Vec<Arc<Waiter>>,
     /// What the last poll saw.
     pub(super) token: Option<FencingToken>,
@@ -39,7 +39,7 @@ pub(super) struct Awaited {
     pub(super) waiter: i64,
 }
 
-impl Waiting {
+impl WaitState {
     pub(super) fn new(pace: Pace, told: Told) -> Self {
         Self {
             by_name: HashMap::new(),
@@ -241,7 +241,7 @@ impl Waiting {
     }
 }
 
-impl Awaited {
+impl AwaitedLock {
     pub(super) fn new(told: Told) -> Self {
         Self {
             waiters: Vec::new(),

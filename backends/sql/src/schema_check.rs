@@ -31,7 +31,7 @@ pub(crate) type Table<S = &'static str> = (S, Vec<(S, S)>);
 pub(crate) type Found = (String, String, String);
 
 /// A part that an older version of ours made differently.
-pub(crate) struct Former {
+pub(crate) struct FormerPart {
     pub(crate) table: &'static str,
     pub(crate) part: &'static str,
     /// What it is there; `None` when that version had no such part.
@@ -42,7 +42,7 @@ pub(crate) struct Former {
 
 /// What is otherwise than it must be.
 #[derive(Debug)]
-pub(crate) struct Difference {
+pub(crate) struct SchemaDifference {
     text: String,
     mend: Option<Migration>,
     /// It is in a trigger or a rule, and the table itself is as it must be.
@@ -54,10 +54,10 @@ pub(crate) struct Difference {
 pub(crate) fn differences<S: AsRef<str>>(
     prefix: &str,
     tables: &[Table<S>],
-    formers: &[Former],
+    formers: &[FormerPart],
     found: &[Found],
     some: bool,
-) -> Vec<Difference> {
+) -> Vec<SchemaDifference> {
     let mut differences = Vec::new();
     for (table, parts) in tables {
         let name = format!("{prefix}{}", table.as_ref());
@@ -87,7 +87,7 @@ pub(crate) fn differences<S: AsRef<str>>(
             };
             let of_writes = part == WRITES;
             let verb = if of_writes { "are" } else { "is" };
-            differences.push(Difference {
+            differences.push(SchemaDifference {
                 text: format!("{of} {verb} {is} instead of {expected}"),
                 mend: former.map(|former| former.mend),
                 of_writes,
@@ -98,7 +98,7 @@ pub(crate) fn differences<S: AsRef<str>>(
 }
 
 /// The differences in words.
-pub(crate) fn told(differences: &[Difference]) -> String {
+pub(crate) fn told(differences: &[SchemaDifference]) -> String {
     let named = differences.iter().take(NAMED).map(|it| it.text.as_str());
     let mut told = named.collect::<Vec<_>>().join("; ");
     if let Some(more @ 1..) = differences.len().checked_sub(NAMED) {
@@ -108,7 +108,7 @@ pub(crate) fn told(differences: &[Difference]) -> String {
 }
 
 /// What makes the tables as they must be; `None` when no version of ours made them so.
-pub(crate) fn mends(differences: &[Difference]) -> Option<Vec<Migration>> {
+pub(crate) fn mends(differences: &[SchemaDifference]) -> Option<Vec<Migration>> {
     differences
         .iter()
         .map(|difference| difference.mend)
@@ -118,7 +118,7 @@ pub(crate) fn mends(differences: &[Difference]) -> Option<Vec<Migration>> {
 /// What is wrong with tables that differ, and what to do. `separator` stands between the
 /// statement's tables.
 pub(crate) fn refusal(
-    differences: &[Difference],
+    differences: &[SchemaDifference],
     prefix: &str,
     separator: &str,
     migrate: &str,

@@ -5,18 +5,19 @@ use std::{sync::Arc, time::Duration};
 use distlock_core::{DistLock, Records, Result};
 
 use crate::{
-    dialect::Dialect, handle::open_store, lock::SqlLock, reaper, records::SqlRecords, store::Store,
+    dialect::Dialect, lock::SqlLock, reaper, records::SqlRecords, store::Store,
+    store_handle::open_store,
 };
 
 /// The locks and records of one store.
 #[derive(Debug)]
-pub(crate) struct Opened<D: Dialect> {
+pub(crate) struct OpenedStore<D: Dialect> {
     store: Arc<Store<D>>,
     lock: Arc<SqlLock<D>>,
     records: Arc<SqlRecords<D>>,
 }
 
-impl<D: Dialect> Clone for Opened<D> {
+impl<D: Dialect> Clone for OpenedStore<D> {
     fn clone(&self) -> Self {
         Self {
             store: Arc::clone(&self.store),
@@ -26,7 +27,7 @@ impl<D: Dialect> Clone for Opened<D> {
     }
 }
 
-impl<D: Dialect> Opened<D> {
+impl<D: Dialect> OpenedStore<D> {
     /// `dialect` is what came of connecting.
     pub(crate) fn new(dialect: Result<D>) -> Result<Self> {
         let store = open_store(during::<D, _>("open", dialect)?);
@@ -46,11 +47,11 @@ impl<D: Dialect> Opened<D> {
     }
 
     pub(crate) fn statements(&self) -> u64 {
-        self.store.dialect().tally().statements()
+        self.store.dialect().counters().statements()
     }
 
     pub(crate) fn retries(&self) -> u64 {
-        self.store.dialect().tally().retries()
+        self.store.dialect().counters().retries()
     }
 
     pub(crate) async fn reap(&self) -> Result<u64> {

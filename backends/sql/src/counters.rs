@@ -7,13 +7,13 @@ use std::{
 
 /// What an opened store has sent, with all handles that were reopened from it. Another opened store
 /// of this process counts its own, also on the same tables.
-pub(crate) struct Tally {
+pub(crate) struct RequestCounters {
     backend: &'static str,
     statements: AtomicU64,
     retries: AtomicU64,
 }
 
-impl Tally {
+impl RequestCounters {
     pub(crate) const fn new(backend: &'static str) -> Self {
         Self {
             backend,
@@ -46,7 +46,7 @@ impl Tally {
     }
 }
 
-impl fmt::Debug for Tally {
+impl fmt::Debug for RequestCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tally")
             .field("statements", &self.statements())
