@@ -1,30 +1,33 @@
-//! What the client's errors mean: did it happen, did it not, or is that unknown.
+//! Translates the client's errors. The kind says whether the operation happened, did not happen, or
+//! may have happened.
 
 use distlock_core::{Error, ErrorKind};
 use zookeeper_client as zk;
 
-/// What a failed request meant to do.
+/// The purpose of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Read something.
+    /// It read.
     Read,
-    /// Change something: without an answer nobody knows whether it did.
+    /// It changed something: without an answer, it is unknown whether it did.
     Write,
 }
 
-/// Reads a client's error. Answers that a caller expects (no such node, another version) are handled before.
+/// Translates a client's error. Callers handle the answers they expect (no such node, another
+/// version) before.
 pub(crate) fn translate(error: zk::Error, access: Access) -> Error {
     let (kind, what) = kind(&error, access);
     let error = Error::new(kind, what).on("zookeeper").caused_by(error);
     match kind {
-        // Each limit that the ensemble refuses by is a quota, which is free again after a delete.
+        // Each limit that the ensemble enforces is a quota. A quota is free again after a delete.
         ErrorKind::LimitExceeded => error.passing(),
         _ => error,
     }
 }
 
-/// Why a request got no answer. The client calls a connection lost only when the server closed it; one that was reset, or on
-/// which the server fell silent, ends its requests with an error of its own. Whoever sent them has the same to do.
+/// Maps the end of a connection to `ConnectionLoss`. The client reports that error only when the
+/// server closed the connection. A connection that was reset, or on which the server fell silent,
+/// ends its requests with an error of its own. The sender has to do the same in all of these cases.
 pub(crate) fn as_connection_loss(error: zk::Error) -> zk::Error {
     match error {
         zk::Error::Custom(why) => {
@@ -35,7 +38,7 @@ pub(crate) fn as_connection_loss(error: zk::Error) -> zk::Error {
     }
 }
 
-/// A request to which no answer came in time.
+/// No answer came in time.
 pub(crate) fn no_answer(access: Access) -> Error {
     let (kind, what) = match access {
         Access::Read => (
@@ -50,7 +53,7 @@ pub(crate) fn no_answer(access: Access) -> Error {
     Error::new(kind, what).on("zookeeper")
 }
 
-/// The connection is gone and nothing was sent.
+/// The connection is gone, and nothing was sent.
 pub(crate) fn not_connected() -> Error {
     Error::new(
         ErrorKind::Unavailable,
@@ -59,16 +62,17 @@ pub(crate) fn not_connected() -> Error {
     .on("zookeeper")
 }
 
-/// What was answered does not prove for how long the session lives.
+/// The answers do not prove for how long the session lives.
 pub(crate) fn not_trusted() -> Error {
     Error::new(
         ErrorKind::Unavailable,
-        "nothing proves yet that the session lives for long enough; it takes a tick of the servers after a standstill",
+        "nothing proves yet that the session lives for long enough; it takes a tick of the \
+         servers after a standstill",
     )
     .on("zookeeper")
 }
 
-/// The session that an operation depended on has ended.
+/// The session of an operation has ended.
 pub(crate) fn session_ended() -> Error {
     Error::new(
         ErrorKind::Unavailable,
@@ -77,18 +81,23 @@ pub(crate) fn session_ended() -> Error {
     .on("zookeeper")
 }
 
-/// Every handle was closed.
+/// All handles of the store were closed.
 pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the ZooKeeper backend was closed").on("zookeeper")
 }
 
-/// Somebody removed our place from the queue.
+/// Another client removed our entry from the queue.
 pub(crate) fn entry_removed() -> Error {
     Error::new(
         ErrorKind::Lost,
         "our place in the queue was removed by somebody else",
     )
     .on("zookeeper")
+}
+
+/// An option is wrong.
+pub(crate) fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidConfig, message).on("zookeeper")
 }
 
 fn kind(error: &zk::Error, access: Access) -> (ErrorKind, &'static str) {
@@ -98,7 +107,7 @@ fn kind(error: &zk::Error, access: Access) -> (ErrorKind, &'static str) {
         Access::Write => ErrorKind::OutcomeUnknown,
     };
     match error {
-        // The request was on its way when the connection or the session ended.
+        // The request was in flight when the connection or the session ended.
         E::ConnectionLoss | E::ClientClosed | E::SessionExpired | E::Timeout => {
             (unanswered, "the connection was lost before the answer came")
         }
@@ -123,7 +132,8 @@ fn kind(error: &zk::Error, access: Access) -> (ErrorKind, &'static str) {
             ErrorKind::Unsupported,
             "the server is too old for this (3.6 or later is needed)",
         ),
-        // A client that fails in another way has lost its connection; everything else of the server's answers is a refusal.
+        // A client that fails in another way has lost its connection. Every other answer of a
+        // server is a refusal.
         E::Custom(_) => (unanswered, "the connection failed"),
         E::UnexpectedError(_) | E::UnmarshalError { .. } => {
             (unanswered, "the answer cannot be understood")
@@ -132,7 +142,7 @@ fn kind(error: &zk::Error, access: Access) -> (ErrorKind, &'static str) {
             ErrorKind::Corrupt,
             "the tree is not as it was left: somebody else changes it",
         ),
-        // Only who asks wrongly is told so.
+        // A server answers so only to a malformed request.
         E::BadArguments(_) | E::MarshallingError => (
             ErrorKind::Internal,
             "the server does not understand the request",

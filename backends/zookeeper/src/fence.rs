@@ -1,30 +1,34 @@
-//! The checking half of fencing, in the ensemble: changes of nodes that only the latest holder can make.
+//! The checking half of fencing, inside the ensemble: changes of nodes that only the latest holder
+//! can make.
 //!
-//! The bar is what stands in a node beside the data. It is raised in one multi-request with the change, under the version that
-//! the caller was judged by; somebody else who raised it in between is looked at again. So no earlier holder can write
-//! afterwards.
+//! The bar is the highest token shown so far. It stands in a node beside the data. One
+//! multi-request raises the bar and makes the change, on condition that the bar's node still has
+//! the version that was read. If another client raised the bar in between, the bar is read again.
+//! So no earlier holder can write afterwards.
 //!
-//! The node of the bar must be there: create it, empty and persistent, together with the data.
+//! The node of the bar must exist: create it, empty and persistent, together with the data.
 
 use distlock_core::{Error, ErrorKind, Fence, FenceError, FenceGuard};
 use zookeeper_client::{self as zk, Client, MultiWriteError, MultiWriteResult, MultiWriter};
 
 use crate::error::{Access, translate};
 
-/// How often the bar may be raised by others between the look at it and the change.
+/// How often other clients may raise the bar between the read and the change.
 const ATTEMPTS: u32 = 32;
 
-/// Makes a change if `fence` is the latest that was shown to the bar in the node `bar`, which it raises; or refuses it and
-/// changes nothing. The [module](self) has an example. `change` says what is to be done, and may be
-/// asked again; what came of each of its steps is the answer.
+/// Makes a change if `fence` is the latest that was shown to the bar in the node `bar`, and raises
+/// the bar. Otherwise it refuses and changes nothing. The [module](self) has an example. `change`
+/// adds the steps, and may be called again; the answer has the result of each of its steps.
 ///
 /// # Errors
-/// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the ensemble cannot be asked or refuses, or when
-/// a step of the change fails, with [`ErrorKind::Corrupt`] when something else stands in `bar`, or there is no such node. After
-/// [`ErrorKind::OutcomeUnknown`] the change may have been made.
+/// [`FenceError::Refused`] for an earlier holder. [`FenceError::Failed`] when the ensemble cannot
+/// be reached or refuses, or when a step of the change fails; with [`ErrorKind::Corrupt`] when
+/// `bar` holds other data, or does not exist. After [`ErrorKind::OutcomeUnknown`] the change may
+/// have been made.
 ///
 /// # Cancel safety
-/// The change may or may not be made when the future is dropped; it is made as a whole or not at all.
+/// The change may or may not be made when the future is dropped; it is made as a whole or not at
+/// all.
 pub async fn write(
     client: &Client,
     bar: &str,
@@ -53,7 +57,8 @@ pub async fn write(
                 results.remove(0);
                 return Ok(results);
             }
-            // The server that we asked may have been behind, too.
+            // Our server may have been behind as well, so catch up with the leader before reading
+            // again.
             Err(MultiWriteError::OperationFailed {
                 index: 0,
                 source: zk::Error::BadVersion,

@@ -1,4 +1,4 @@
-//! Parsers of this crate for the fuzz targets of the repository: no part of its interface.
+//! Parsers of this crate for the fuzz targets of the repository; not part of the public interface.
 
 use distlock_core::{AcquireRequest, FencingToken, HolderInfo, OwnerId, Result};
 
@@ -7,7 +7,7 @@ use crate::{
     records,
 };
 
-/// Who a contender's node belongs to.
+/// The holder of a contender's node.
 #[must_use]
 pub fn holder(data: &[u8], token: FencingToken) -> HolderInfo {
     node_data::parse(data, token)
@@ -19,22 +19,23 @@ pub fn names(data: &[u8], owner: OwnerId) -> bool {
     node_data::is_owned_by(data, owner)
 }
 
-/// The data of a request's node.
+/// The data for the node of a request.
 #[must_use]
 pub fn written(request: &AcquireRequest) -> Vec<u8> {
     node_data::encode(request)
 }
 
-/// Whether one child stands before another in the queue; `None` where one is no contender's.
+/// Whether one child is before another in the queue; `None` when one of them is no contender's.
 #[must_use]
 pub fn is_before(one: &str, other: &str) -> Option<bool> {
     Some(Sequence::of(one)?.is_before(Sequence::of(other)?))
 }
 
-/// The value in a record's node; `None` where the record is deleted.
+/// The value in a record's node; `None` when the record is deleted.
 ///
 /// # Errors
-/// What this library never writes.
+/// [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) for data that this library never
+/// writes.
 pub fn record(data: Vec<u8>) -> Result<Option<Vec<u8>>> {
     records::value(data)
 }

@@ -1,4 +1,5 @@
-//! ZooKeeper ensembles behind the distlock contract: a queue of ephemeral nodes per lock, in the form other recipes know.
+//! ZooKeeper ensembles behind the distlock contract: a queue of ephemeral nodes per lock, in the form
+//! that other recipes know.
 //!
 //! ```no_run
 //! # async fn example() -> distlock_core::Result<()> {
@@ -16,59 +17,63 @@
 //!
 //! # Map
 //!
-//! | module | what it does |
+//! Imports go only downwards in this table.
+//!
+//! | module | content |
 //! |---|---|
-//! | `config` | options, checked once |
-//! | `ensemble`, `connect` | the backend's own threads, and one session after the other on them |
-//! | `pump` | what drives the connection: one of these threads, helped by whoever sends a request |
-//! | `session`, `proof` | one session: reconnects, its end; how it is proven to live, and until when |
-//! | `names`, `sequence` | where things are in the tree; the order of a queue, also across the counter's wrap-around |
-//! | `recipe` | the queue's steps: line up, look who is ahead, leave; what is done when an answer was lost |
-//! | `nodes`, `warden` | what became of each node: held, left, removed by others, run out |
-//! | `lock`, `wait`, `look`, `holder` | [`DistLock`]: operations, waiting, looking |
+//! | `lock`, `wait` | [`DistLock`]: the operations, and a contender that waits |
 //! | `records` | [`Records`]: versioned values |
-//! | `doctor`, `limits` | health |
-//! | [`fence`] | the other half, for data of the caller's: changes that only the latest holder can make |
+//! | `store` | an open store: its threads, one session after the other, the handles of its users |
+//! | `doctor` | health: the servers, their limits, the settings that weaken a promise |
+//! | `queue` | requests on one lock's queue: enter, list, grant, delete, undo, inspect |
+//! | `session` | one session: connection, keep-alive, the proof that it is alive, its I/O thread |
+//! | `nodes` | state, data and order of contenders' nodes, without any request |
+//! | `names`, `config`, `error`, `sync` | paths; options; errors; mutexes |
+//! | [`fence`] | changes of the caller's own data that only the latest holder can make |
 //!
 //! # Guarantees
-//! Those who wait are served in the order in which they lined up, across processes. The fencing
-//! token is the transaction that created the holder's node (`czxid`): it rises over all locks of
-//! the ensemble, and is the same for everybody who looks. A holder trusts its lock for as long as a
-//! chain of three requests proves that the leader, with a quorum, keeps the session, by its own
-//! clock: nine tenths of the session timeout after the first of them was sent, and at most two
-//! thirds after the last one, a committed write. The source of `proof.rs` says why fewer are not
-//! enough. So an answer of a leader that was deposed and does not know it proves nothing. What is
-//! read of records and of others' locks follows a committed write as well.
+//! Waiters are served in the order in which they entered the queue, across processes. The fencing
+//! token is the transaction that created the holder's node (`czxid`). It rises over all locks of the
+//! ensemble, and every reader sees the same one.
 //!
-//! The first request is a tick of the servers older than the second. In each eighth of what the
-//! session timeout leaves beside a tick, one request of the session passes the leader: a write that
-//! was needed anyway, or else a `sync`. After a standstill of the process the next grant waits for
-//! a tick. A session of two ticks, the shortest that servers allow unless told otherwise, leaves
-//! its locks leases of about a quarter of it.
+//! A holder trusts its lock for as long as a chain of three requests proves that the leader, with a
+//! quorum, keeps the session. By the holder's own clock, that is nine tenths of the session timeout
+//! after the first request was sent, and at most two thirds after the last one, a committed write.
+//! The source of `session/liveness.rs` says why fewer requests are not enough. So an answer of a
+//! leader that was deposed and does not know it proves nothing. Reads of records and of others' locks
+//! follow a committed write as well.
 //!
-//! A session that nobody answers for is given up after 55 % of its timeout, and nothing more is
-//! sent for it: the next holder comes at most 5/3 of the session timeout and one tick after the
-//! last answer, also where requests still arrive.
+//! The first request is a tick of the servers older than the second. In each eighth of the session
+//! timeout less a tick, one request of the session passes the leader: a write that was needed anyway,
+//! or else a `sync`. After a standstill of the process the next grant waits for a tick. A session of
+//! two ticks is the shortest that servers allow by default; its locks get leases of about a quarter
+//! of it.
 //!
-//! A removed node is noticed at once, by its holder and by those who wait.
+//! A session without answers is given up after 55 % of its timeout, and nothing more is sent for it.
+//! So the next holder comes at most 5/3 of the session timeout and one tick after the last answer,
+//! also where requests still arrive.
 //!
-//! Inside a process the next one is let through as soon as its predecessor lets go, while the ensemble still deletes the
-//! predecessor's node: both belong to one session, and everybody else stays behind both. Until that deletion has arrived,
-//! others who look see the predecessor.
+//! A removed node is noticed at once, by its holder and by the contenders behind it.
 //!
-//! The servers stamp what is written and do not tell what time it is now, so records have no ages, and
+//! Inside a process, the next contender gets the lock as soon as its predecessor lets go, while the
+//! ensemble still deletes the predecessor's node. Both nodes belong to one session, and all other
+//! contenders stay behind both. Until that deletion has arrived, other clients see the predecessor as
+//! the holder.
+//!
+//! The servers stamp writes and do not tell the present time. So records have no ages, and
 //! [`KvLock`](distlock_core::KvLock) cannot stand on them.
 //!
-//! A session is shared by all locks and records of one [`ZooKeeper`] and all its handles, and each [`ZooKeeper::open`]
-//! begins another one: a process has one session when it opens one store and shares it. When it is lost, all locks are; the
-//! next request is served by a new one.
+//! All locks and records of one [`ZooKeeper`] and all its handles share one session, and each
+//! [`ZooKeeper::open`] begins another one: a process has one session when it opens one store and
+//! shares it. When the session is lost, all its locks are lost; the next request uses a new session.
 //!
-//! How long a session lasts is what the ensemble granted when it began. A reconnect tells the driver of another limit, and
-//! the driver tells nobody: `maxSessionTimeout` must not be lowered below what sessions have. Health tries what each server
-//! lets a session be.
+//! A session lasts as long as the ensemble granted when it began. A reconnect tells the client library
+//! of another limit, and that library does not report it. So `maxSessionTimeout` must not be lowered
+//! below the timeouts of present sessions. Health measures which session timeout each server grants.
 //!
 //! # Features
-//! `tls`: TLS by rustls. `sasl`: SASL with DIGEST-MD5. None by default; ZooKeeper's own digest authentication is always there.
+//! `tls`: TLS by rustls. `sasl`: SASL with DIGEST-MD5. None is on by default; ZooKeeper's own digest
+//! authentication is always there.
 
 mod config;
 mod doctor;
@@ -104,14 +109,14 @@ impl ZooKeeper {
     /// Opens a session.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for an option out of its range;
-    /// [`ErrorKind::Unavailable`](distlock_core::ErrorKind::Unavailable) when no server has given a session within the
-    /// `connect_timeout`, with how each of them answered: unreachable, no quorum, read-only;
-    /// [`ErrorKind::AccessDenied`](distlock_core::ErrorKind::AccessDenied) when the credentials are refused or may not
-    /// write under the root.
+    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for an option out of its
+    /// range; [`ErrorKind::Unavailable`](distlock_core::ErrorKind::Unavailable) when no server has
+    /// given a session within the `connect_timeout`, with the answer of each server: unreachable, no
+    /// quorum, read-only; [`ErrorKind::AccessDenied`](distlock_core::ErrorKind::AccessDenied) when the
+    /// credentials are refused or may not write under the root.
     ///
     /// # Cancel safety
-    /// Safe: a session that was being opened is closed.
+    /// Safe: when the future is dropped, a session that is being opened is closed.
     pub async fn open(config: ZooKeeperConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         let handle = store::StoreHandle::open(config, clock).await?;
         let (session, _) = handle.session().await?;
@@ -120,13 +125,13 @@ impl ZooKeeper {
         Ok(Self { lock, records })
     }
 
-    /// Its locks.
+    /// The locks of this store.
     #[must_use]
     pub fn lock(&self) -> Arc<dyn DistLock> {
         Arc::clone(&self.lock) as Arc<dyn DistLock>
     }
 
-    /// Its records.
+    /// The records of this store.
     #[must_use]
     pub fn records(&self) -> Arc<dyn Records> {
         Arc::clone(&self.records) as Arc<dyn Records>

@@ -1,4 +1,8 @@
 //! The lock operations.
+//!
+//! This file maps each operation of [`DistLock`] to steps on the queue. Invariant: an answer that
+//! names a grant rests on a proof that the session is alive. After `Busy`, no node of the attempt
+//! stays in the queue.
 
 use std::sync::Arc;
 
@@ -52,7 +56,7 @@ fn capabilities(session: &Session) -> Capabilities {
     capabilities.max_lease_option = Some("session_timeout");
     // A crashed holder's node lasts as long as its session.
     capabilities.session_timeout = Some(session.timeout());
-    // Who names no TTL gets what there is, without a warning.
+    // A caller without a TTL gets the longest lease that is possible, without a warning.
     capabilities.default_ttl = capabilities.default_ttl.min(session.longest_lease());
     capabilities.survives_restart = true;
     capabilities.expiry_clock = ExpiryClock::Server;
@@ -86,7 +90,7 @@ impl DistLock for Locks {
                         .await
                         .map(Attempt::Acquired);
                 }
-                // Left, and asked for again: the old node goes first.
+                // The owner let go and acquires again: delete the old node first.
                 NodeStatus::Leaving => {
                     delete(&session, &node, until).await?;
                 }
@@ -123,7 +127,7 @@ impl DistLock for Locks {
         let open = self.handle.open_flag();
         let (session, until) = self.handle.session().await?;
         let queued = match session.nodes.of_owner(request.owner) {
-            // An earlier attempt got in without being told.
+            // An earlier attempt of this owner has a node, and its answer was lost.
             Some(node) if !node.has_let_go() => {
                 let entry = QueueEntry {
                     session: Arc::clone(&session),
@@ -207,8 +211,9 @@ impl DistLock for Locks {
 
     async fn hand_over(&self, _lease: &Lease, _next: &AcquireRequest) -> Result<HandOver> {
         self.handle.context()?;
-        // A node belongs to its owner and its creation is the token. The next contender of this process has lined up
-        // already, and is let through without asking the ensemble as soon as this one lets go.
+        // A node belongs to its owner, and its creation is the token, so it cannot pass to another
+        // owner. The next contender of this process is already in the queue. It gets the lock as
+        // soon as this owner lets go, without a request to the ensemble.
         Ok(HandOver::Unsupported)
     }
 
@@ -246,8 +251,9 @@ impl DistLock for Locks {
     }
 }
 
-/// Leaves the queue, and waits until the ensemble knows: whoever is refused must not be in anybody's way afterwards. What
-/// fails goes on in the background, and changes nothing about the refusal.
+/// Leaves the queue, and waits until the node is deleted: a refused caller must not be in the way
+/// of others afterwards. A failed deletion goes on in the background and does not change the
+/// refusal.
 async fn leave_queue(entry: &QueueEntry, until: Moment) {
     entry.node.start_leaving();
     if let Err(error) = delete(&entry.session, &entry.node, until).await {

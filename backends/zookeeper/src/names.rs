@@ -1,12 +1,13 @@
-//! Where things are in the tree, and what they are called.
+//! The paths and names of all nodes.
 //!
 //! ```text
-//! ROOT/locks/NAME/_c_ATTEMPT-SESSION-lock-SEQUENCE   one ephemeral node per contender; the first holds the lock
+//! ROOT/locks/NAME/_c_ATTEMPT-SESSION-lock-SEQUENCE   one ephemeral node per contender;
+//!                                                    the first one holds the lock
 //! ROOT/records/KEY                                   one persistent node per record
 //! ROOT/probe-SEQUENCE                                for a moment, after a reconnect
 //! ```
 //!
-//! Names and keys are encoded reversibly, so that every name that is allowed can be one node.
+//! Invariant: names and keys are encoded reversibly, so every allowed name is the name of one node.
 
 use std::sync::Arc;
 
@@ -43,18 +44,19 @@ impl Layout {
     }
 }
 
-/// The lock a container belongs to; `None` for a node that is none of ours.
+/// The lock of a container; `None` for a node that this library did not make.
 pub(crate) fn lock_name(container: &str) -> Option<LockName> {
     LockName::new(decode(container)?).ok()
 }
 
-/// The key a record's node belongs to.
+/// The key of a record's node; `None` for a node that this library did not make.
 pub(crate) fn record_key(node: &str) -> Option<RecordKey> {
     RecordKey::new(decode(node)?).ok()
 }
 
-/// How the node of one attempt starts: in Curator's protected form, so that other recipes take part in the same queue, and
-/// with the session's id, so that a node of an older session is never taken for one of ours.
+/// The start of the name of one attempt's node. It has Curator's protected form, so that other
+/// recipes take part in the same queue. It contains the session's id, so that a node of an older
+/// session is never taken for one of this session.
 pub(crate) fn contender(attempt: Uuid, session: i64) -> String {
     format!("_c_{attempt}-{session:016x}-lock-")
 }
@@ -78,9 +80,15 @@ mod tests {
         }
 
         #[test]
-        fn a_contender_is_read_as_one(attempt in any::<u128>(), session in any::<i64>(), number in any::<i32>()) {
-            let child = format!("{}{number:010}", contender(Uuid::from_u128(attempt), session));
-            prop_assert_eq!(Sequence::of(&child), Some(Sequence::new(i64::from(number))));
+        fn a_contender_name_is_read_back(
+            attempt in any::<u128>(),
+            session in any::<i64>(),
+            number in any::<i32>(),
+        ) {
+            let prefix = contender(Uuid::from_u128(attempt), session);
+            let child = format!("{prefix}{number:010}");
+            let expected = Sequence::new(i64::from(number));
+            prop_assert_eq!(Sequence::of(&child), Some(expected));
             prop_assert!(child.starts_with("_c_") && child.contains("-lock-"));
         }
     }

@@ -1,11 +1,16 @@
 //! Versioned records.
 //!
-//! A record is a persistent node; its version is the transaction that wrote it (`mzxid`), which the ensemble never gives out
-//! twice. A write names the node's own data version, read together with that transaction, so it happens only to the state
-//! that was read, as long as the node is the same. A deleted record leaves its node behind with a mark instead of a value: a
-//! node that is created anew counts from zero again, and a write that was meant for the old one could fit. The mark is removed
-//! when nobody has written there for [`reap_after`](crate::ZooKeeperConfig::reap_after), which is longer than a write can be
-//! on its way: the session it was sent in has ended by then.
+//! A record is a persistent node. Its version is the transaction that wrote it (`mzxid`), which the
+//! ensemble never gives out twice. A write names the node's own data version, read together with
+//! that transaction. So the write happens only to the state that was read, as long as the node is
+//! the same.
+//!
+//! Invariant: a write fits only one state of one record, also when the record is deleted and made
+//! again. So a deleted record leaves its node behind, with a mark instead of a value. A node that
+//! is created anew counts from zero again, and a write that was meant for the old node could fit.
+//! The mark is removed when no write has come for
+//! [`reap_after`](crate::ZooKeeperConfig::reap_after). That is longer than a write can be in
+//! flight, because the session that sent it has ended by then.
 
 use std::{
     sync::{
@@ -29,7 +34,7 @@ use crate::{
     store::StoreHandle,
 };
 
-/// How many nodes are asked for at once.
+/// How many nodes are read in one go.
 const AT_ONCE: usize = 64;
 
 /// The first byte of a node's data.
@@ -40,16 +45,17 @@ const MARK_OF_LIVE: u8 = 1;
 #[derive(Debug)]
 pub(crate) struct RecordStore {
     handle: StoreHandle,
-    /// The newest time of the ensemble's clock that an answer of it has carried, in milliseconds since 1970.
+    /// The newest time of the ensemble's clock that an answer has carried, in milliseconds since
+    /// 1970.
     server_time: AtomicI64,
 }
 
-/// A node as it was read.
+/// A record's node as it was read.
 struct StoredRecord {
-    /// `None` = deleted.
+    /// `None` = the record is deleted.
     value: Option<Vec<u8>>,
     version: Version,
-    /// The node's own count, for the condition of a write.
+    /// The node's own data version, for the condition of a write.
     data_version: i32,
     written: i64,
 }
@@ -67,7 +73,7 @@ impl RecordStore {
         Ok(Written::Stored(version(stat)?))
     }
 
-    /// Creates the node of a record. `None` when it exists.
+    /// Creates the node of a record. `None` = the node exists.
     async fn create(
         &self,
         session: &Arc<Session>,
@@ -82,7 +88,7 @@ impl RecordStore {
             match session.answer(Access::Write, until, created).await? {
                 Ok((stat, _)) => return self.written(&stat).map(Some),
                 Err(zk::Error::NodeExists) => return Ok(None),
-                // Somebody removed the whole tree.
+                // The whole tree was removed: create it again.
                 Err(zk::Error::NoNode) => {
                     let parents = zk::CreateMode::Persistent.with_acls(session.acls());
                     let made = client.mkdir(&session.layout().records, &parents);
@@ -95,7 +101,7 @@ impl RecordStore {
         }
     }
 
-    /// Writes over the very state that was read.
+    /// Overwrites exactly the state that was read.
     async fn replace(
         &self,
         session: &Arc<Session>,
@@ -113,15 +119,15 @@ impl RecordStore {
         }
     }
 
-    /// Removes marks that are old by the ensemble's own clock. Nobody waits for it; one that was written over in the
-    /// meantime has another version and stays.
+    /// Removes marks that are old by the ensemble's own clock. The answer is not awaited. A mark
+    /// that was overwritten in the meantime has another version and stays.
     fn reap(&self, session: &Session, marks: Vec<(String, StoredRecord)>) {
         let Ok(client) = session.client() else { return };
         let Ok(context) = self.handle.context() else {
             return;
         };
         let now = self.server_time.load(Ordering::Relaxed);
-        // The ensemble may have made the session longer than was asked for.
+        // The ensemble may have granted a longer session than the configuration asks for.
         let reap_after = context.config.reap_after.max(session.timeout() * 2);
         for (path, mark) in marks {
             let idle = u64::try_from(now - mark.written).unwrap_or(0);
@@ -139,7 +145,7 @@ impl Records for RecordStore {
         "zookeeper"
     }
 
-    /// The servers stamp writes, but do not tell what time it is now.
+    /// The servers stamp writes, but do not tell the present time.
     fn tells_ages(&self) -> bool {
         false
     }
@@ -268,7 +274,7 @@ impl Records for RecordStore {
                     None => {}
                 }
             }
-            // At once: what was read a while ago says less about what is there.
+            // At once, because an older reading says less about the present state.
             self.reap(&session, marks);
         }
         entries.truncate(limit);
@@ -289,7 +295,7 @@ impl StoredRecord {
 /// Reads a node as the leader knows it.
 async fn read(session: &Session, path: &str, until: Moment) -> Result<Option<StoredRecord>> {
     let client = session.client()?;
-    // RequestStart together; the read waits behind it at the server.
+    // Sent together; the read waits behind the write at the server.
     session.barrier_write(&client);
     found(
         session
@@ -312,7 +318,7 @@ fn found(answer: Result<(Vec<u8>, zk::Stat), zk::Error>) -> Result<Option<Stored
     }))
 }
 
-/// The value in a node's data; `None` where the record is deleted.
+/// The value in a node's data; `None` when the record is deleted.
 pub(crate) fn value(mut data: Vec<u8>) -> Result<Option<Vec<u8>>> {
     match data.first() {
         Some(&MARK_OF_LIVE) => {

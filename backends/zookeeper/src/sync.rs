@@ -1,8 +1,8 @@
-//! The lock of a mutex that nothing poisons.
+//! Locks a mutex, whether or not it is poisoned.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it holds one of these.
+    // No code panics while it holds one of these mutexes, so their content is never half-changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,9 @@
-//! Waiting in the queue: woken when the one just ahead lets go, and by nobody else where its node may be read.
+//! A contender that waits in the queue.
+//!
+//! The end of the contender just ahead wakes it, and no other event does, as long as these
+//! credentials may read the node ahead. So a release wakes one waiter, however many wait.
+//!
+//! Invariant: it acquires only after every contender ahead has gone or has let go in this session.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,37 +28,38 @@ use crate::{
     store::Supervisor,
 };
 
-/// One caller's entry.
+/// One waiting contender.
 pub(crate) struct QueuedContender {
     supervisor: Arc<Supervisor>,
     open: OpenFlag,
     request: AcquireRequest,
     entry: Option<QueueEntry>,
-    /// Who was ahead when we looked last. Nobody can get in before us, so this only shrinks.
+    /// The contenders ahead at the last listing. No contender can enter before this one, so this
+    /// list only shrinks.
     ahead: Vec<ContenderAhead>,
-    /// Whether `ahead` is worth looking at without asking again.
+    /// Whether `ahead` was just listed and has not been used yet.
     fresh: bool,
     wake: Option<WakeSource>,
 }
 
 struct ContenderAhead {
     child: String,
-    /// When it is one of this session.
+    /// The node, when it belongs to this session.
     ours: Option<Arc<Node>>,
 }
 
 impl ContenderAhead {
-    /// It is of this session and has let go.
+    /// Whether the node belongs to this session and its owner has let go.
     fn has_let_go(&self) -> bool {
         self.ours.as_ref().is_some_and(|node| node.has_let_go())
     }
 }
 
-/// What tells that the one just ahead has gone.
+/// The source of the wake-up when the contender just ahead goes.
 enum WakeSource {
-    /// It is of this session: no need to ask the ensemble.
+    /// A node of this session: no request is needed.
     Ours(watch::Receiver<NodeStatus>),
-    /// The ensemble tells.
+    /// A watch at the ensemble, and the task that waits for it.
     Theirs(watch::Receiver<bool>, AbortHandle),
 }
 
@@ -70,7 +76,7 @@ impl QueuedContender {
         queued
     }
 
-    /// A place that was there already.
+    /// Resumes an entry that exists already.
     pub(crate) fn resume(
         supervisor: &Arc<Supervisor>,
         open: &OpenFlag,
@@ -114,7 +120,8 @@ impl QueuedContender {
         self.fresh = true;
     }
 
-    /// Lines up in the present session; a place in an older one is worth nothing.
+    /// Makes sure that there is an entry in the present session. An entry of an older session is
+    /// worth nothing.
     async fn ensure_entry(&mut self, until: Moment) -> Result<(Arc<Session>, Arc<Node>)> {
         if let Some(entry) = &self.entry {
             match (entry.session.ended(), entry.node.status()) {
@@ -125,11 +132,11 @@ impl QueuedContender {
                     self.entry = None;
                     return Err(entry_removed());
                 }
-                // The session has ended, or a grant that came too late was given back.
+                // The session has ended, or a grant that came too late was given back: enter again.
                 _ => self.entry = None,
             }
         }
-        // Who was ahead of the old place tells nothing about the new one.
+        // The contenders ahead of the old entry say nothing about the new entry.
         self.ahead.clear();
         self.fresh = false;
         self.wake = None;
@@ -141,13 +148,14 @@ impl QueuedContender {
         Ok((session, node))
     }
 
-    /// Whether everybody ahead is of this session and has let go.
+    /// Whether every contender ahead belongs to this session and has let go.
     fn is_our_turn(&self) -> bool {
         self.ahead.iter().all(ContenderAhead::has_let_go)
     }
 
-    /// Arms the wake-up, for the last one ahead that has not let go: one that has may still be there for a while, and nothing
-    /// more is to be heard of it. `false` when that one has gone in the meantime, or there is none.
+    /// Sets the wake-up on the last contender ahead that has not let go. A contender that has let
+    /// go may still have its node for a while, and no event of it is awaited. `false` = that
+    /// contender has gone in the meantime, or there is none.
     async fn watch_ahead(
         &mut self,
         session: &Arc<Session>,
@@ -166,8 +174,8 @@ impl QueuedContender {
         };
         let (told, wake) = watch::channel(false);
         let watched = Arc::clone(session);
-        // On the backend's own thread, and the end of the session first: a watch must not be looked
-        // at when its client is gone.
+        // The task runs on the backend's own thread. The end of the session comes first, because a
+        // watch must not be polled once its client is gone: it panics then.
         let watcher_task = self.supervisor.context.runtime.spawn(async move {
             tokio::select! {
                 biased;
@@ -189,7 +197,7 @@ impl QueuedContender {
     }
 }
 
-/// What fires when a child goes, at the latest; `None` when it has gone already.
+/// A watch that fires at the latest when a child goes; `None` when the child has gone already.
 async fn watch_child(
     session: &Session,
     parent: &str,
@@ -206,10 +214,10 @@ async fn watch_child(
         Err(zk::Error::NoAuth) => {}
         Err(error) => return Err(translate(error, Access::Read)),
     }
-    // It was made with other credentials, in a container that everybody may read: the container tells. That wakes all who
-    // wait behind such a node with every change of the queue, which nobody should mix credentials for. Whether the node
-    // exists may be asked, but a watch set by that is worth nothing: servers with the mend for CVE-2024-23944 keep its event
-    // from those who may not read the node.
+    // The node was made with other credentials, in a container that everybody may read, so watch
+    // the container. That wakes every contender behind such a node with each change of the queue;
+    // do not mix credentials in one queue. A watch on the node's existence would not help: servers
+    // with the fix for CVE-2024-23944 keep its event from clients that may not read the node.
     let asked = client.list_and_watch_children(parent);
     match session.answer(Access::Read, until, asked).await? {
         Ok((children, watcher)) => {
@@ -230,7 +238,8 @@ impl Contender for QueuedContender {
         let (session, node) = self.ensure_entry(until).await?;
         let ttl = self.request.ttl;
         loop {
-            // A look that found somebody in the way may be used again: they can only have let go since.
+            // A listing that found a contender in the way may be used again: contenders ahead can
+            // only have let go since.
             let known = self.fresh || !self.ahead.is_empty();
             if node.status() == NodeStatus::Held || (known && self.is_our_turn()) {
                 return grant(&session, &node, asked, ttl, until)
@@ -288,7 +297,7 @@ impl Contender for QueuedContender {
             return Ok(());
         }
         let until = self.supervisor.context.limit();
-        // When it fails it goes on in the background, for as long as the session lives.
+        // A failed deletion goes on in the background, for as long as the session lives.
         delete(&entry.session, &entry.node, until).await?;
         Ok(())
     }

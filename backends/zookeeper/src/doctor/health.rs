@@ -1,4 +1,4 @@
-//! What the ensemble is, whether it serves, and which of its settings weaken a promise.
+//! The doctor's findings: the servers, the ensemble, and the settings that weaken a promise.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     session::{Session, StoreContext},
 };
 
-/// Asks every server how it is, and looks at what our promises rest on.
+/// Asks every server for its state, and checks the settings that the promises rest on.
 pub(crate) async fn health(session: &Arc<Session>, until: Moment) -> Result<Health> {
     let context = session.context();
     session.confirm_since(session.clock().now(), until).await?;
@@ -51,7 +51,7 @@ pub(crate) async fn health(session: &Arc<Session>, until: Moment) -> Result<Heal
     Ok(health)
 }
 
-/// How many servers vote.
+/// Checks how many servers vote.
 async fn members(
     session: &Arc<Session>,
     until: Moment,
@@ -114,14 +114,15 @@ fn timeouts(context: &StoreContext, session: &Session, health: &mut Health) {
         (
             Verdict::Warn,
             format!(
-                "{granted:?} instead of {asked:?}: the ensemble allows 2 to 20 ticks unless minSessionTimeout and maxSessionTimeout say otherwise"
+                "{granted:?} instead of {asked:?}: the ensemble allows 2 to 20 ticks unless \
+                 minSessionTimeout and maxSessionTimeout say otherwise"
             ),
         )
     };
     health.found("session timeout", verdict, detail);
 }
 
-/// Who may touch our tree.
+/// Checks which clients may change the tree.
 async fn access(session: &Arc<Session>, until: Moment, health: &mut Health) -> Result<()> {
     let client = session.client()?;
     let acl = match session
@@ -149,11 +150,13 @@ async fn access(session: &Arc<Session>, until: Moment, health: &mut Health) -> R
         (false, _) => (Verdict::Pass, "others may not touch the locks"),
         (true, AclPolicy::Open) => (
             Verdict::Warn,
-            "everybody who can connect may remove locks: give credentials (`zookeeper://user:password@..`)",
+            "everybody who can connect may remove locks: give credentials \
+             (`zookeeper://user:password@..`)",
         ),
         (true, AclPolicy::Creator) => (
             Verdict::Warn,
-            "the tree was made by somebody without credentials, so everybody may remove locks: use another root, or set its access list",
+            "the tree was made by somebody without credentials, so everybody may remove locks: \
+             use another root, or set its access list",
         ),
     };
     health.found("access list", verdict, detail);

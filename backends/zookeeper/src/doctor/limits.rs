@@ -1,4 +1,5 @@
-//! What each server allows a session and a request to be, which it shows only when it is tried.
+//! The limits of each server for sessions and requests. A server shows them only when they are
+//! tried.
 
 use std::time::Duration;
 
@@ -11,17 +12,17 @@ use crate::{
     session::{StoreContext, dial::dial},
 };
 
-/// As large as a request may become: the largest record, and what goes with it.
+/// The size of the largest request: the largest record and the rest of its request.
 const LARGEST: usize = MAX_VALUE_BYTES + 4096;
 
-/// How long one server may take to show them.
+/// How long one server may take to show its limits.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// What a server showed.
+/// The limits that a server showed.
 struct Limits {
-    /// How long it lets a session be that asks for as much as ours has.
+    /// The session timeout it grants to a client that asks for as much as our session has.
     session: Duration,
-    /// Whether it takes the largest request.
+    /// Whether it accepts the largest request.
     takes_largest: bool,
 }
 
@@ -54,8 +55,10 @@ pub(crate) async fn examine(
                 check,
                 Verdict::Fail,
                 format!(
-                    "{server} lets sessions last {session:?}, and this one has {ours:?}: when it moves there, its locks may be \
-                     given away before their holders know; give all servers the same tickTime and maxSessionTimeout, and \
+                    "{server} lets sessions last {session:?}, and this one has {ours:?}: when it \
+                     moves there, its locks may be \
+                     given away before their holders know; give all servers the same tickTime and \
+                     maxSessionTimeout, and \
                      start clients anew after these were lowered"
                 ),
             );
@@ -66,7 +69,8 @@ pub(crate) async fn examine(
                 check,
                 Verdict::Warn,
                 format!(
-                    "{server} breaks the connection off at a request of {} KiB, and everybody's requests on it with that: set \
+                    "{server} breaks the connection off at a request of {} KiB, and everybody's \
+                     requests on it with that: set \
                      jute.maxbuffer=1048575 or more on every server",
                     LARGEST / 1024
                 ),
@@ -82,7 +86,8 @@ pub(crate) async fn examine(
         } else {
             (
                 Verdict::Pass,
-                "every server that serves takes sessions as long as this one, and the largest record",
+                "every server that serves takes sessions as long as this one, and the largest \
+                 record",
             )
         };
         health.found(check, verdict, detail);
@@ -98,7 +103,7 @@ async fn limits_of(context: &StoreContext, ours: Duration, server: &str) -> Opti
         .capture_spawns(group, dial(&config, ours))
         .await;
     let client = dialled.ok()?;
-    // There is no such node, so a server that reads the request says so.
+    // The node does not exist, so a server that reads the request says so.
     let path = format!("/{}", "x".repeat(LARGEST));
     let looked = client.check_stat(&path).await.map_err(as_connection_loss);
     Some(Limits {

@@ -1,4 +1,4 @@
-//! Health.
+//! Health: asks the servers for their state, and checks the settings that the promises rest on.
 
 mod health;
 mod limits;

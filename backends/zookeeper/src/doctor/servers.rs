@@ -1,4 +1,4 @@
-//! Asks each server how it is.
+//! Asks each server for its state, outside of any session.
 
 use std::{io, time::Duration};
 
@@ -11,10 +11,10 @@ use tokio::{
 
 use crate::config::ZooKeeperConfig;
 
-/// How long one server may take to say how it is.
+/// How long one server may take to answer.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// Adds to an error of connecting how each server answers.
+/// Adds the state of each server to an error of connecting.
 pub(crate) async fn explain(config: &ZooKeeperConfig, clock: &dyn Clock, error: Error) -> Error {
     if error.kind() != ErrorKind::Unavailable {
         return error;
@@ -39,13 +39,13 @@ pub(super) struct ServerReport {
 
 pub(super) enum ServerState {
     Unreachable(String),
-    /// It accepts connections and does not tell.
+    /// It accepts connections and does not answer `srvr`.
     Silent,
     /// It accepts connections and closes them.
     Closed,
     NoQuorum,
     ReadOnly,
-    /// As leader, follower, observer or alone.
+    /// Serves as leader, follower or observer, or alone.
     Serving(String),
 }
 
@@ -55,7 +55,8 @@ impl ServerState {
             Self::Unreachable(why) => why.clone(),
             Self::Silent => "connected, but it does not answer `srvr`".into(),
             Self::Closed => {
-                "it closes the connection at once: it has as many from this address as it may (maxClientCnxns), or wants TLS"
+                "it closes the connection at once: it has as many from this address as it may \
+                 (maxClientCnxns), or wants TLS"
                     .into()
             }
             Self::NoQuorum => "it does not serve: no quorum".into(),
@@ -77,7 +78,7 @@ pub(super) async fn ask_all<'a>(
     join_all(asked).await
 }
 
-/// Asks one server with the four-letter word that is allowed by default.
+/// Asks one server with `srvr`, the four-letter word that is allowed by default.
 async fn ask_one(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> ServerReport {
     let unreachable = |why: String| ServerReport {
         state: ServerState::Unreachable(why),
@@ -96,7 +97,7 @@ async fn ask_one(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> S
                     let _ = stream.read_to_string(&mut answer).await;
                 }
             }
-            // Closed before the system said that it was open.
+            // The server closed the connection before the system reported it as open.
             Err(error)
                 if matches!(
                     error.kind(),

@@ -1,12 +1,15 @@
-//! Places that are known without listing.
+//! Queues whose order is known without listing their children.
 //!
-//! The servers number a container's children without gaps, so whoever creates the node right after one of ours is behind
-//! us and nobody else. If everybody before our own nodes has gone, and our nodes follow each other without a gap, the
-//! newest of them needs no listing to know who is ahead of it.
+//! The servers number a container's children without gaps. So a client that creates the node right
+//! after one of our nodes is behind us, with no contender in between. If every node before our
+//! nodes has gone, and our nodes follow each other without a gap, then the newest of our nodes
+//! needs no listing: only our nodes are ahead of it.
 //!
-//! That holds as long as the container itself stays: one that the servers have removed and somebody has made again counts
-//! from zero. So each container that is used again gets a watch. An event of it arrives before the answer to anything
-//! that happened later, so as long as there is none when a creation is answered, it was the same container all the time.
+//! Invariant: a known queue holds only nodes of one container that still exists. The servers may
+//! remove a container, and a new one of the same name counts from zero. So each container that is
+//! used again gets a watch. The event of a change arrives before the answer to any later request.
+//! So if there was no event when a creation is answered, the container has been the same all the
+//! time.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,54 +25,59 @@ use zookeeper_client as zk;
 use super::node::Node;
 use crate::sync::lock;
 
-/// For how many containers this is kept up.
+/// Most containers that are remembered.
 const MAX_CONTAINERS: usize = 1024;
 
-/// What is known of the containers that were used lately.
+/// The known queues of the containers that were used lately.
 #[derive(Debug, Default)]
 pub(crate) struct KnownQueues(Mutex<KnownQueueTable>);
 
 #[derive(Debug, Default)]
 struct KnownQueueTable {
     queues: HashMap<Arc<str>, KnownQueue>,
-    /// Goes up with every use.
+    /// Rises with every use, to find the entries that were used least recently.
     now: u64,
 }
 
 /// Our nodes in one container.
 struct KnownQueue {
-    /// Without a gap between them, and with everybody before them gone.
+    /// Without a gap in their numbers. Every node before the first of them has gone.
     nodes: VecDeque<Arc<Node>>,
     watch: Option<ContainerWatch>,
-    /// Whether a watch is being set.
+    /// Whether the request that sets a watch is in flight.
     watch_pending: bool,
-    /// Whether the next creation is likely to follow the last of them.
+    /// Whether the next creation probably follows the last of them.
     likely: bool,
     used: u64,
 }
 
 pub(crate) struct ContainerWatch {
-    /// The connection it was set on.
-    pub(crate) generation: u64,
-    /// The transaction that made the container.
+    /// The number of the connection that the watch was set on.
+    pub(crate) connection_number: u64,
+    /// The transaction that created the container.
     pub(crate) created_by: i64,
     pub(crate) changed: Pin<Box<dyn Future<Output = zk::WatchedEvent> + Send>>,
 }
 
 impl KnownQueues {
-    /// Whether the next creation in this container is likely to need no listing.
-    pub(crate) fn can_skip_listing(&self, parent: &str, generation: u64) -> bool {
+    /// Whether the next creation in this container probably needs no listing.
+    pub(crate) fn can_skip_listing(&self, parent: &str, connection_number: u64) -> bool {
         let table = self.table();
         table.queues.get(parent).is_some_and(|queue| {
-            queue.likely && !queue.nodes.is_empty() && queue.is_watched_on(generation)
+            queue.likely && !queue.nodes.is_empty() && queue.is_watched_on(connection_number)
         })
     }
 
-    /// A node of ours was created on this connection. Gives those of ours that are ahead of it when nobody else can be.
-    pub(crate) fn add_created(&self, node: &Arc<Node>, generation: u64) -> Option<Vec<Arc<Node>>> {
+    /// Adds a node of ours that was created on this connection. Answers with our nodes ahead of it
+    /// if no other node can be ahead, and with `None` if a listing is needed.
+    pub(crate) fn add_created(
+        &self,
+        node: &Arc<Node>,
+        connection_number: u64,
+    ) -> Option<Vec<Arc<Node>>> {
         let mut table = self.table();
         let queue = table.queues.get_mut(&node.parent)?;
-        let follows = queue.is_watched_on(generation)
+        let follows = queue.is_watched_on(connection_number)
             && !queue.has_changed()
             && queue.nodes.back().is_some_and(|last| {
                 node.sequence.follows(last.sequence)
@@ -89,8 +97,9 @@ impl KnownQueues {
         Some(ahead)
     }
 
-    /// A node of ours was granted its lock: everybody before it has gone. `true` = this container should be watched.
-    pub(crate) fn granted(&self, node: &Arc<Node>, generation: u64) -> bool {
+    /// Notes the grant of a lock: every node before this one has gone. `true` = the caller should
+    /// set a watch on this container.
+    pub(crate) fn granted(&self, node: &Arc<Node>, connection_number: u64) -> bool {
         let mut table = self.table();
         table.now += 1;
         let now = table.now;
@@ -104,7 +113,7 @@ impl KnownQueues {
                 Some(at) => drop(queue.nodes.drain(..at)),
                 None => queue.nodes = VecDeque::from([Arc::clone(node)]),
             }
-            let arm = !queue.watch_pending && !queue.is_watched_on(generation);
+            let arm = !queue.watch_pending && !queue.is_watched_on(connection_number);
             queue.watch_pending |= arm;
             return arm;
         }
@@ -119,14 +128,14 @@ impl KnownQueues {
             used: now,
         };
         table.queues.insert(Arc::clone(&node.parent), queue);
-        // Many names are used only once.
+        // No watch yet, because many names are used only once.
         false
     }
 
-    /// Forgets everything, as with the end of the session.
+    /// Forgets everything, at the end of the session.
     pub(crate) fn clear(&self) {
         let queues = std::mem::take(&mut self.table().queues);
-        // Outside of the mutex: dropping a watch sends a request.
+        // Dropped outside of the mutex, because dropping a watch sends a request.
         drop(queues);
     }
 
@@ -154,13 +163,13 @@ impl KnownQueueTable {
 }
 
 impl KnownQueue {
-    fn is_watched_on(&self, generation: u64) -> bool {
+    fn is_watched_on(&self, connection_number: u64) -> bool {
         self.watch
             .as_ref()
-            .is_some_and(|watch| watch.generation == generation)
+            .is_some_and(|watch| watch.connection_number == connection_number)
     }
 
-    /// Whether the container has changed or is gone.
+    /// Whether the container has changed or is gone since the watch was set.
     fn has_changed(&mut self) -> bool {
         let Some(watch) = &mut self.watch else {
             return true;

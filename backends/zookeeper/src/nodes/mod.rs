@@ -1,4 +1,7 @@
-//! What is known of contenders' nodes, without asking the ensemble.
+//! The contenders' nodes of one session, as far as they are known without asking the ensemble.
+//!
+//! This folder owns names, order, data and state of the nodes. It sends no request and knows no
+//! session.
 
 pub(crate) mod known_queues;
 mod node;

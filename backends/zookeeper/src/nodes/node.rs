@@ -20,25 +20,26 @@ pub(crate) struct Node {
     pub(crate) child: String,
     pub(crate) sequence: Sequence,
     pub(crate) token: FencingToken,
-    /// What others of this process need not ask the ensemble for.
+    /// The holder, so that other callers of this process need not read it from the ensemble.
     pub(crate) holder: HolderInfo,
     pub(super) created: Moment,
     status: watch::Sender<NodeStatus>,
-    /// When the lease that hangs on it runs out, by our clock; only while it is held.
+    /// The end of the node's lease by the clock of this host; it has a meaning only while the lock
+    /// is held.
     expires: Mutex<Moment>,
     loss: LossSender,
 }
 
-/// What a node stands for.
+/// The present state of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeStatus {
-    /// A place in the queue.
+    /// An entry in the queue.
     Waiting,
-    /// A lock that was granted.
+    /// A granted lock.
     Held,
-    /// Nothing any more: it is being deleted.
+    /// Nothing any more: its owner gave it up, and it is being deleted.
     Leaving,
-    /// Nothing any more: it was taken from us.
+    /// Nothing any more: another client removed it, its lease ended, or its session ended.
     Gone(LossReason),
 }
 
@@ -83,12 +84,14 @@ impl Node {
         self.loss.feed()
     }
 
-    /// Whether those behind need not wait for it: its holder has let go, whether or not the ensemble knows yet.
+    /// Whether the contenders behind need not wait for this node: its holder has let go, whether or
+    /// not the ensemble knows that yet.
     pub(crate) fn has_let_go(&self) -> bool {
         matches!(self.status(), NodeStatus::Leaving | NodeStatus::Gone(_))
     }
 
-    /// It is first: grants the lock, or extends it, until that moment. `false` when it is too late for that.
+    /// Grants the lock to the first node of its queue, or extends it, until that moment. `false` =
+    /// the node was given up or is gone.
     pub(crate) fn grant_until(&self, until: Moment) -> bool {
         self.status.send_if_modified(|status| {
             let alive = matches!(status, NodeStatus::Waiting | NodeStatus::Held);
@@ -100,7 +103,7 @@ impl Node {
         })
     }
 
-    /// Its owner gives it up. `false` when somebody did before.
+    /// Gives the node up for its owner. `false` = it was given up before, or is gone.
     pub(crate) fn start_leaving(&self) -> bool {
         self.status.send_if_modified(|status| {
             let alive = matches!(status, NodeStatus::Waiting | NodeStatus::Held);
@@ -111,7 +114,8 @@ impl Node {
         })
     }
 
-    /// It was deleted behind our back, or its session ended. A holder is told.
+    /// Marks the node as gone: it was removed, its lease ended, or its session ended. A holder is
+    /// told of the loss. `true` = that is news.
     pub(crate) fn mark_gone(&self, reason: LossReason) -> bool {
         let mut was = NodeStatus::Leaving;
         let moved = self.status.send_if_modified(|status| {
@@ -128,7 +132,7 @@ impl Node {
         moved
     }
 
-    /// When something has to be done about it at the latest.
+    /// The end of the lease, while the lock is held.
     pub(super) fn lease_end(&self) -> Option<Moment> {
         (self.status() == NodeStatus::Held).then(|| *lock(&self.expires))
     }

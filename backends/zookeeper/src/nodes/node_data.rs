@@ -1,22 +1,25 @@
-//! What a contender's node says about whom it belongs to.
+//! The data of a contender's node: which holder it belongs to.
+//!
+//! The data names the owner only by a digest, because every client that may read the node would
+//! otherwise learn the id that releases the lock.
 
 use distlock_core::{AcquireRequest, FencingToken, HolderInfo, HolderLabel, OwnerId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A node's data. Other recipes write other things.
+/// A node's data as distlock writes it. Other recipes write other data.
 #[derive(Serialize, Deserialize)]
 struct NodeData {
-    /// The format.
+    /// The version of this format.
     distlock: u32,
     holder: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     meta: Option<String>,
-    /// A digest of the owner: it tells owners apart and gives none away.
+    /// A digest of the owner. It tells owners apart and does not reveal the id.
     owner: Uuid,
 }
 
-/// The data of a request's node.
+/// The data for the node of a request.
 pub(crate) fn encode(request: &AcquireRequest) -> Vec<u8> {
     let card = NodeData {
         distlock: 1,
@@ -24,11 +27,11 @@ pub(crate) fn encode(request: &AcquireRequest) -> Vec<u8> {
         meta: request.meta.as_ref().map(|meta| meta.as_str().to_owned()),
         owner: request.owner.tag(),
     };
-    // Strings and numbers always serialise.
+    // Cannot fail: strings and numbers always serialise.
     serde_json::to_vec(&card).unwrap_or_default()
 }
 
-/// As others see a request that has a token.
+/// The holder of a granted request, as other clients see it.
 pub(crate) fn holder_info(request: &AcquireRequest, token: FencingToken) -> HolderInfo {
     let mut info = HolderInfo::new(request.holder.as_str());
     info.meta = request.meta.as_ref().map(|meta| meta.as_str().to_owned());
@@ -41,7 +44,7 @@ pub(crate) fn is_owned_by(data: &[u8], owner: OwnerId) -> bool {
     serde_json::from_slice::<NodeData>(data).is_ok_and(|card| card.owner == owner.tag())
 }
 
-/// Who a node belongs to. Any text of another recipe is taken as a label.
+/// The holder that a node's data names. Any text of another recipe is taken as a label.
 pub(crate) fn parse(data: &[u8], token: FencingToken) -> HolderInfo {
     let mut info = match serde_json::from_slice::<NodeData>(data) {
         Ok(card) => {
@@ -55,7 +58,7 @@ pub(crate) fn parse(data: &[u8], token: FencingToken) -> HolderInfo {
     info
 }
 
-/// Whose node may not be read.
+/// The holder of a node that these credentials may not read.
 pub(crate) fn unreadable() -> HolderInfo {
     HolderInfo::new("(unknown: other credentials)")
 }
@@ -80,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_the_owner_is_not() {
+    fn encoded_data_is_parsed_and_hides_the_owner() {
         let owner = OwnerId::new();
         let mut request = AcquireRequest::new(
             LockName::new("a").unwrap(),
@@ -98,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn other_recipes_write_anything() {
+    fn data_of_other_recipes_becomes_a_label() {
         let token = FencingToken::new(5).unwrap();
         for (data, label) in [
             (&b"10.0.0.1"[..], "10.0.0.1"),

@@ -1,15 +1,18 @@
-//! The order of contenders: the sequence number a server appends to a node's name, and its wrap-around.
+//! The order of contenders in one queue, by the number that a server appends to a node's name.
+//!
+//! Invariant: the order is the order of creation, also across the wrap-around of the servers'
+//! counter, as long as no two contenders of one queue are 2^31 or more apart.
 
 use std::cmp::Ordering;
 
-/// What ends the name of a contender's node, before the sequence number: ours, Curator's and this client's own recipe's,
-/// and kazoo's.
+/// The text before the sequence number in the name of a contender's node: the first is written by
+/// this library, by Curator and by the own recipe of this client library, the second by kazoo.
 const SEPARATORS: [&str; 2] = ["lock-", "__lock__"];
 
 /// The number at the end of a sequential node's name.
 ///
-/// Servers count in 32 bits and print `%010d`, so after 2,147,483,647 the numbers are negative and start with a minus
-/// sign. Newer servers may count in 64 bits and print 19 digits.
+/// Servers count in 32 bits and print `%010d`, so after 2,147,483,647 the numbers are negative and
+/// start with a minus sign. Newer servers may count in 64 bits and print 19 digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sequence(i64);
 
@@ -19,7 +22,7 @@ impl Sequence {
         Self(number)
     }
 
-    /// Of a child's name; `None` when it is no contender's.
+    /// Reads a child's name; `None` when it is no contender's.
     pub(crate) fn of(child: &str) -> Option<Self> {
         let known = SEPARATORS
             .iter()
@@ -27,7 +30,7 @@ impl Sequence {
             .max();
         let digits = match known {
             Some(at) => &child[at..],
-            // Somebody else's recipe: all sequential nodes end with at least ten digits.
+            // Another recipe. Every sequential node ends with at least ten digits.
             None => {
                 let digits = child.rsplit(|c: char| !c.is_ascii_digit()).next()?;
                 if digits.len() < 10 {
@@ -43,7 +46,7 @@ impl Sequence {
         digits.parse().ok().map(Self)
     }
 
-    /// Whether this is the number right after another one.
+    /// Whether this number comes right after the other one.
     pub(crate) fn follows(self, other: Self) -> bool {
         match (i32::try_from(self.0), i32::try_from(other.0)) {
             (Ok(this), Ok(other)) => this == other.wrapping_add(1),
@@ -51,7 +54,8 @@ impl Sequence {
         }
     }
 
-    /// Whether this one lined up before the other. Two contenders that wait at the same time are never 2^31 apart.
+    /// Whether this contender entered the queue before the other one. Two contenders that wait at
+    /// the same time are never 2^31 apart.
     pub(crate) fn is_before(self, other: Self) -> bool {
         match (i32::try_from(self.0), i32::try_from(other.0)) {
             (Ok(this), Ok(other)) => this.wrapping_sub(other) < 0,
@@ -60,7 +64,7 @@ impl Sequence {
     }
 }
 
-/// The contenders among a container's children, first come first.
+/// The contenders among a container's children, in order of arrival.
 ///
 /// The order is right for contenders of which no two are 2^31 or more apart.
 pub(crate) fn in_order(children: Vec<String>) -> Vec<(Sequence, String)> {
@@ -70,7 +74,8 @@ pub(crate) fn in_order(children: Vec<String>) -> Vec<(Sequence, String)> {
         .collect();
     contenders.sort_unstable_by(|(a, a_name), (b, b_name)| {
         if a == b {
-            // Two recipes that count apart cannot be told apart by number; any order will do, if all agree on it.
+            // Two recipes with separate counters can give the same number. Any order will do if all
+            // clients agree on it.
             a_name.cmp(b_name)
         } else if a.is_before(*b) {
             Ordering::Less
@@ -81,7 +86,7 @@ pub(crate) fn in_order(children: Vec<String>) -> Vec<(Sequence, String)> {
     contenders
 }
 
-/// Those before `own`, first come first; `None` when `own` is not there.
+/// The contenders before `own`, in order of arrival; `None` when `own` is absent.
 pub(crate) fn ahead_of(own: &str, children: Vec<String>) -> Option<Vec<String>> {
     let mut ordered = in_order(children);
     let at = ordered.iter().position(|(_, child)| child == own)?;
@@ -95,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// As a server prints it.
+    /// The number as a server prints it.
     fn printed(number: i32) -> String {
         format!("{number:010}")
     }
@@ -128,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn own_place() {
+    fn ahead_of_lists_the_contenders_before_ours() {
         let children = [
             "b-lock-0000000002",
             "config",
@@ -145,9 +150,14 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever the counter stands, also across its wrap, nodes made one after the other are served in that order.
+        /// Nodes that are made one after the other are served in that order, wherever the counter
+        /// stands and also across its wrap-around.
         #[test]
-        fn first_come_first_across_the_wrap(start in any::<i32>(), steps in prop::collection::vec(1u32..50_000, 1..40), seed in any::<u64>()) {
+        fn first_come_first_across_the_wrap(
+            start in any::<i32>(),
+            steps in prop::collection::vec(1u32..50_000, 1..40),
+            seed in any::<u64>(),
+        ) {
             let mut number = start;
             let mut made = vec![format!("x-lock-{}", printed(number))];
             for step in steps {
@@ -156,34 +166,43 @@ mod tests {
             }
             let mut shuffled = made.clone();
             fastrand::Rng::with_seed(seed).shuffle(&mut shuffled);
-            let ordered: Vec<_> = in_order(shuffled.clone()).into_iter().map(|(_, child)| child).collect();
+            let ordered = in_order(shuffled.clone()).into_iter();
+            let ordered: Vec<_> = ordered.map(|(_, child)| child).collect();
             prop_assert_eq!(&ordered, &made);
             for (at, own) in made.iter().enumerate() {
                 prop_assert_eq!(ahead_of(own, shuffled.clone()).unwrap(), &made[..at]);
             }
         }
 
-        /// Nobody can be between two nodes of which one has the number right after the other's, also across the wrap.
+        /// No node can be between two nodes with adjacent numbers, also across the wrap-around.
         #[test]
         fn only_the_next_number_follows(
-            number in prop_oneof![any::<i32>(), Just(i32::MAX), Just(i32::MAX - 1), Just(i32::MIN), Just(-1)],
+            number in prop_oneof![
+                any::<i32>(),
+                Just(i32::MAX),
+                Just(i32::MAX - 1),
+                Just(i32::MIN),
+                Just(-1),
+            ],
             apart in prop_oneof![-3..=3, any::<i32>()],
         ) {
             let other = number.wrapping_add(apart);
-            let [this, that] = [number, other].map(|number| Sequence::of(&format!("x-lock-{}", printed(number))).unwrap());
+            let read = |number| Sequence::of(&format!("x-lock-{}", printed(number))).unwrap();
+            let [this, that] = [number, other].map(read);
             prop_assert_eq!(that.follows(this), apart == 1);
             prop_assert!(!that.follows(this) || this.is_before(that));
         }
 
-        /// Servers that count further do not wrap there.
+        /// Servers with a longer counter do not wrap at 2^31.
         #[test]
         fn a_longer_count_goes_on(number in i64::from(i32::MAX)..i64::MAX, apart in 0i64..3) {
             let other = number.saturating_add(apart);
-            prop_assert_eq!(Sequence::new(other).follows(Sequence::new(number)), other - number == 1);
+            let follows = Sequence::new(other).follows(Sequence::new(number));
+            prop_assert_eq!(follows, other - number == 1);
         }
 
         #[test]
-        fn what_a_server_prints_is_read_back(number in any::<i32>(), prefix in "[a-z0-9-]{0,20}") {
+        fn a_printed_number_is_read_back(number in any::<i32>(), prefix in "[a-z0-9-]{0,20}") {
             let child = format!("{prefix}-lock-{}", printed(number));
             prop_assert_eq!(Sequence::of(&child), Some(Sequence(i64::from(number))));
         }

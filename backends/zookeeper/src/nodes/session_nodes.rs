@@ -1,4 +1,7 @@
-//! The nodes a session has in queues: who they belong to, what became of them.
+//! All nodes of one session in queues, and the work that is due for them.
+//!
+//! Invariant: each node is in both tables or in neither. A mutex is held only to read or to change
+//! the tables, never across an await.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,21 +16,21 @@ use uuid::Uuid;
 use super::node::{Node, NodeStatus};
 use crate::sync::lock;
 
-/// A node gets a watch of its own when it is this old: those who come and go quickly never pay for one.
+/// A node gets a watch of its own at this age, so a lock that is held briefly costs no watch.
 const WATCH_AFTER: Duration = Duration::from_millis(25);
 
-/// An attempt whose creation was sent, and of which nothing was heard: its node may be there or may still appear.
+/// A creation with an unknown outcome: the node may exist, or may still appear.
 #[derive(Clone, Debug)]
 pub(crate) struct UnknownCreation {
     pub(crate) id: Uuid,
     pub(crate) parent: Arc<str>,
 }
 
-/// All nodes of one session.
+/// All nodes of one session in queues.
 #[derive(Debug)]
 pub(crate) struct SessionNodes {
     tables: Mutex<NodeTables>,
-    /// Wakes the warden.
+    /// Wakes the session's lease watch.
     pub(crate) work_added: Notify,
     node_removed: Notify,
 }
@@ -37,20 +40,20 @@ struct NodeTables {
     by_owner: HashMap<OwnerId, Arc<Node>>,
     by_path: HashMap<String, Arc<Node>>,
     unknown: HashMap<OwnerId, UnknownCreation>,
-    /// Those without a watch of their own, oldest first.
+    /// Nodes that have no watch yet, oldest first.
     unwatched: VecDeque<Weak<Node>>,
-    /// When the warden looks next by itself; `None` = not before it is woken.
+    /// When the lease watch looks next by itself; `None` = not before it is woken.
     next_wake: Option<Moment>,
-    /// No place in a queue is wanted any more.
+    /// The store is closing: no new queue entry is made.
     closing: bool,
 }
 
-/// What the warden has to do now.
+/// The work that is due for a session's nodes.
 #[derive(Debug)]
 pub(crate) struct DueWork {
     pub(crate) to_watch: Vec<Arc<Node>>,
     pub(crate) expired: Vec<Arc<Node>>,
-    /// `None` = nothing until it is woken.
+    /// How long nothing more is due; `None` = until new work wakes the lease watch.
     pub(crate) pause: Option<Duration>,
 }
 
@@ -89,7 +92,7 @@ impl SessionNodes {
         self.tables().by_owner.get(&owner).cloned()
     }
 
-    /// Those of `children` that are ours.
+    /// The nodes of this session among `children`, each at its child's position.
     pub(crate) fn own_children(&self, parent: &str, children: &[String]) -> Vec<Option<Arc<Node>>> {
         let tables = self.tables();
         children
@@ -98,7 +101,7 @@ impl SessionNodes {
             .collect()
     }
 
-    /// Those that stand for a lock.
+    /// The nodes of held locks.
     pub(crate) fn held(&self) -> Vec<Arc<Node>> {
         let tables = self.tables();
         let nodes = tables.by_owner.values();
@@ -112,22 +115,22 @@ impl SessionNodes {
         self.tables().closing
     }
 
-    /// Remembers an attempt whose outcome is unknown.
+    /// Remembers a creation whose outcome is unknown.
     pub(crate) fn remember_unknown(&self, owner: OwnerId, attempt: UnknownCreation) {
         self.tables().unknown.insert(owner, attempt);
     }
 
-    /// Takes it up again: whoever takes it has to find out.
+    /// Takes such a creation. The caller then has to find out whether the node exists.
     pub(crate) fn take_unknown(&self, owner: OwnerId) -> Option<UnknownCreation> {
         self.tables().unknown.remove(&owner)
     }
 
-    /// A lease ends earlier than the warden may know.
+    /// Notes a lease end, which may be earlier than the next planned look.
     pub(crate) fn note_lease_end(&self, at: Moment) {
         self.wake_by(self.tables(), at);
     }
 
-    /// The session is over.
+    /// Empties the tables at the end of the session.
     pub(crate) fn take_all(&self) -> Vec<Arc<Node>> {
         let mut tables = self.tables();
         tables.unknown.clear();
@@ -136,7 +139,7 @@ impl SessionNodes {
         tables.by_owner.drain().map(|(_, node)| node).collect()
     }
 
-    /// Refuses places in queues from now on, and answers with those that wait.
+    /// Refuses new queue entries from now on, and answers with the entries that wait.
     pub(crate) fn begin_closing(&self) -> Vec<Arc<Node>> {
         let mut tables = self.tables();
         tables.closing = true;
@@ -147,12 +150,12 @@ impl SessionNodes {
             .collect()
     }
 
-    /// Waits until a node is removed, counted from the call.
+    /// Waits for the next removal of a node, counted from this call.
     pub(crate) fn next_removal(&self) -> impl Future<Output = ()> {
         self.node_removed.notified()
     }
 
-    /// What is due.
+    /// The work that is due at `now`.
     pub(crate) fn due_work(&self, now: Moment) -> DueWork {
         let mut tables = self.tables();
         let mut to_watch = Vec::new();

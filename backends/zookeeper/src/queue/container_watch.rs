@@ -1,21 +1,21 @@
-//! Watches the containers that are used again.
+//! Sets watches on containers that are used again, for the known queues.
 
 use std::sync::Arc;
 
 use crate::{nodes::known_queues::ContainerWatch, session::Session};
 
-/// Sets the watch on a container, in the background.
+/// Sets a watch on a container, in the background.
 pub(crate) fn watch_container(session: &Arc<Session>, parent: &Arc<str>) {
     let (task_session, parent) = (Arc::clone(session), Arc::clone(parent));
     session.spawn(async move {
         let session = task_session;
-        let generation = session.generation();
+        let connection_number = session.connection_number();
         let set = async {
             let client = session.client().ok()?;
             session.context().requests.add(1);
             let (stat, watcher) = client.check_and_watch_stat(&parent).await.ok()?;
             Some(ContainerWatch {
-                generation,
+                connection_number,
                 created_by: stat?.czxid,
                 changed: Box::pin(watcher.changed()),
             })

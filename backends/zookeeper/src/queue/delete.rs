@@ -1,4 +1,7 @@
 //! Deletes nodes of this session.
+//!
+//! Invariant: a node that was left is deleted, or its deletion goes on in the background until it
+//! is confirmed or the session has ended. A remaining node would keep the lock from everybody.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,16 +14,17 @@ use crate::{
     session::Session,
 };
 
-/// What became of a deletion.
+/// The result of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deletion {
-    /// It was there and we deleted it.
+    /// The node existed, and this request deleted it.
     Done,
-    /// It had vanished before.
+    /// The node was gone before.
     AlreadyGone,
 }
 
-/// Deletes a node that was left, and goes on in the background when that takes too long or nobody waits any more.
+/// Deletes a node that was left. Goes on in the background when that takes too long, or when the
+/// caller's future is dropped.
 pub(crate) async fn delete(
     session: &Arc<Session>,
     node: &Arc<Node>,
@@ -37,7 +41,8 @@ pub(crate) async fn delete(
     deletion
 }
 
-/// Deletes a node in the background: again and again, until that is confirmed or the session has ended.
+/// Deletes a node in the background: repeats until the deletion is confirmed or the session has
+/// ended.
 pub(crate) fn delete_in_background(session: &Arc<Session>, node: Arc<Node>) {
     let task_session = Arc::clone(session);
     session.spawn(async move {
@@ -61,7 +66,7 @@ async fn try_delete(session: &Arc<Session>, node: &Arc<Node>, until: Moment) -> 
     let path = node.path();
     let mut asked_before = false;
     let deletion = loop {
-        // An ephemeral node ends with its session.
+        // An ephemeral node vanishes with its session.
         if session.ended().is_some() {
             break Deletion::AlreadyGone;
         }

@@ -1,10 +1,12 @@
-//! The queue's steps: line up, look who is ahead, leave.
+//! Enters a queue: creates the node of a contender.
 //!
-//! Creation and listing are sent together. The servers process one session's requests in order, so the listing shows the
-//! new node and everybody before it, and an uncontended lock costs one round trip.
+//! Creation and listing are sent together. The servers process the requests of one session in
+//! order, so the listing shows the new node and every node before it, and an uncontended lock costs
+//! one round trip.
 //!
-//! A creation whose answer was lost is looked for by its attempt id before another one is made; one that nobody waits for
-//! any more is looked for and deleted in the background, for as long as the session lives.
+//! Invariant: one attempt has at most one node. A creation whose answer was lost is looked for by
+//! its attempt id before another one is sent. If its caller has gone, it is looked for and deleted
+//! in the background, for as long as the session lives.
 
 use std::sync::Arc;
 
@@ -24,7 +26,7 @@ use crate::{
     session::{RequestStart, Session, tree::read_epoch},
 };
 
-/// A place in a queue. Dropping it while it waits deletes its node.
+/// A contender's entry in a queue. Dropping it while it waits deletes its node.
 #[derive(Debug)]
 pub(crate) struct QueueEntry {
     pub(crate) session: Arc<Session>,
@@ -39,18 +41,18 @@ impl Drop for QueueEntry {
     }
 }
 
-/// What is known of a place when it has been taken.
+/// The knowledge about contenders ahead of a new entry.
 #[derive(Debug)]
 pub(crate) enum KnownAhead {
-    /// The answer was lost, or it was not asked: look.
+    /// None: the listing was not sent or not answered, so list them.
     Unknown,
-    /// These children are ahead, first come first.
+    /// These children are ahead, in order of arrival.
     Children(Vec<String>),
-    /// Nobody can be ahead but these nodes of ours.
+    /// Only these nodes of this session can be ahead.
     OwnNodes(Vec<Arc<Node>>),
 }
 
-/// Lines up.
+/// Enters the queue of a request's lock.
 pub(crate) async fn enter(
     session: &Arc<Session>,
     request: &AcquireRequest,
@@ -91,11 +93,11 @@ pub(crate) async fn enter(
         }
         let client = session.client()?;
         let sent = session.request_start();
-        // From here on it may be on its way, also when this future is dropped.
+        // From here on the creation may be in flight, also when this future is dropped.
         pending.attempt = Some(attempt.clone());
         let likely = session
             .known_queues
-            .can_skip_listing(&parent, sent.generation);
+            .can_skip_listing(&parent, sent.connection_number);
         let (created, listed) = session.send(|| {
             let created = client.create(&path, &data, &options);
             let listed = (!likely).then(|| client.list_children(&parent));
@@ -116,7 +118,7 @@ pub(crate) async fn enter(
                 pending.attempt = None;
                 if let Some(ours) = session
                     .known_queues
-                    .add_created(&entry.node, sent.generation)
+                    .add_created(&entry.node, sent.connection_number)
                 {
                     return Ok((entry, KnownAhead::OwnNodes(ours)));
                 }
@@ -135,7 +137,7 @@ pub(crate) async fn enter(
                 create_container(session, &parent, until).await?;
             }
             Err(zk::Error::ConnectionLoss) => look_first = true,
-            // What it may have created vanishes with the session.
+            // A node that it created vanishes with the session.
             Err(zk::Error::SessionExpired | zk::Error::ClientClosed) => {
                 pending.attempt = None;
                 return Err(session_ended());
@@ -153,7 +155,7 @@ pub(crate) async fn enter(
     }
 }
 
-/// A node that was created just now.
+/// Checks whose a node is that was created just now, and registers it.
 fn check_and_register(
     session: &Arc<Session>,
     request: &AcquireRequest,
@@ -200,7 +202,7 @@ fn register(
     session.context().ended_leases.forget(request.owner);
     session.nodes.add(&node);
     if let Some(reason) = session.ended() {
-        // It ended in between and did not see this one.
+        // The session ended between the answer and `add`, so its end did not see this node.
         node.mark_gone(reason);
         session.nodes.remove(&node);
     }
@@ -210,7 +212,7 @@ fn register(
     })
 }
 
-/// The node of an attempt whose creation was not answered, and its token.
+/// Finds the node of an attempt whose creation was not answered, and its token.
 async fn find_created(
     session: &Arc<Session>,
     parent: &Arc<str>,
@@ -243,14 +245,14 @@ async fn find_created(
     }
 }
 
-/// Creates the container of a name. The servers remove it some time after its last child.
+/// Creates the container of a name. The servers remove it some time after its last child has gone.
 async fn create_container(session: &Arc<Session>, parent: &str, until: Moment) -> Result<()> {
     let client = session.client()?;
     let options = zk::CreateMode::Container.with_acls(session.acls());
     let created = client.create(parent, &[], &options);
     match session.answer(Access::Write, until, created).await? {
         Ok(_) | Err(zk::Error::NodeExists | zk::Error::ConnectionLoss) => Ok(()),
-        // Somebody removed the whole tree: a new history begins.
+        // The whole tree was removed, so a new history begins.
         Err(zk::Error::NoNode) => {
             let made = read_epoch(&client, session.layout(), session.acls());
             match session.answer(Access::Write, until, made).await? {

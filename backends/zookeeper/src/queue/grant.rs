@@ -1,4 +1,6 @@
-//! Grants the lock to a node.
+//! Grants the lock to the first node of a queue.
+//!
+//! Invariant: a lease never outlives the proof that the session is alive.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -11,10 +13,10 @@ use crate::{
     session::Session,
 };
 
-/// How often one attempt looks who is ahead, when those it finds are gone before they can be asked who they are.
+/// How often one attempt lists the queue, when the contenders ahead go before they can be read.
 const LOOKS: u32 = 3;
 
-/// Grants the lock if nobody is ahead who has not let go.
+/// Grants the lock if every contender ahead has let go.
 pub(crate) async fn decide(
     session: &Arc<Session>,
     node: &Arc<Node>,
@@ -36,7 +38,8 @@ pub(crate) async fn decide(
             Some(node) => Some(node.holder.clone()),
             None => try_read_holder(session, &node.parent, &ahead[first], until).await,
         };
-        // One that has gone in between was not in the way: it may only have asked, as we do.
+        // A contender that has gone in between was not in the way: it may only have tried, as this
+        // one does.
         if holder.is_some() || look == LOOKS {
             return Ok(Attempt::Busy(holder));
         }
@@ -47,7 +50,7 @@ pub(crate) async fn decide(
         .map(Attempt::Acquired)
 }
 
-/// Grants or extends the lock of a node that is first, counted from `asked`.
+/// Grants or extends the lock of a node that is first in its queue. The lease counts from `asked`.
 pub(crate) async fn grant(
     session: &Arc<Session>,
     node: &Arc<Node>,
@@ -55,7 +58,7 @@ pub(crate) async fn grant(
     ttl: Ttl,
     until: Moment,
 ) -> Result<Grant> {
-    // A proof that is a little old costs a little of the lease; a new one costs a round trip.
+    // A slightly old proof costs a small part of the lease; a new proof costs a round trip.
     let trusted_until = session
         .trusted_for(ttl.duration(), asked - session.timeout() / 12, until)
         .await?;
@@ -72,7 +75,11 @@ pub(crate) async fn grant(
         });
     }
     session.nodes.note_lease_end(expires);
-    if !was_held && session.known_queues.granted(node, session.generation()) {
+    if !was_held
+        && session
+            .known_queues
+            .granted(node, session.connection_number())
+    {
         watch_container(session, &node.parent);
     }
     let mut grant = Grant::new(node.token, session.epoch(), valid_for);

@@ -1,4 +1,4 @@
-//! Asks the ensemble who a node belongs to.
+//! Reads from the ensemble to which holder a node belongs.
 
 use distlock_core::{HolderInfo, Moment, Result};
 use zookeeper_client as zk;
@@ -12,7 +12,7 @@ use crate::{
     session::Session,
 };
 
-/// Asks the ensemble who a node belongs to; `None` when it is gone.
+/// Reads the holder of a node; `None` when the node is gone.
 pub(crate) async fn read_holder(
     session: &Session,
     path: &str,
@@ -26,7 +26,7 @@ pub(crate) async fn read_holder(
     {
         Ok((data, stat)) => Ok(Some(parse(&data, token(stat.czxid)?))),
         Err(zk::Error::NoNode) => Ok(None),
-        // It stands in the queue all the same, and when it was created is no secret.
+        // The node is in the queue all the same, and its creation may be read by everybody.
         Err(zk::Error::NoAuth) => {
             let stat = client.check_stat(path);
             let stat = session.answer(Access::Read, until, stat).await?;
@@ -41,7 +41,7 @@ pub(crate) async fn read_holder(
     }
 }
 
-/// Who holds it, for people; not worth failing for.
+/// The holder of a child, for people. A failure to read it must not fail the operation.
 pub(crate) async fn try_read_holder(
     session: &Session,
     parent: &str,

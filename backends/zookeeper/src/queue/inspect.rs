@@ -1,4 +1,7 @@
-//! Looking at queues and intervening, whoever's they are.
+//! Reads queues of all clients, and removes entries by force.
+//!
+//! Every answer follows a committed write, so it is never older than what a quorum had committed
+//! when the operation began.
 
 use std::sync::Arc;
 
@@ -17,13 +20,13 @@ use crate::{
     session::Session,
 };
 
-/// How many containers are asked for at once.
+/// How many containers are listed in one go.
 const AT_ONCE: usize = 64;
 
-/// How many of those who wait are named.
+/// How many waiters are named.
 const MAX_NAMED: usize = 16;
 
-/// Who holds a lock and who waits, as the leader knows it.
+/// Reads the holder and the waiters of a lock, as the leader knows them.
 pub(crate) async fn inspect(
     session: &Arc<Session>,
     name: &LockName,
@@ -32,7 +35,7 @@ pub(crate) async fn inspect(
     inspect_naming(session, name, MAX_NAMED, until).await
 }
 
-/// As [`inspect`], naming at most so many of those who wait.
+/// As [`inspect`], but names at most `named` waiters.
 async fn inspect_naming(
     session: &Arc<Session>,
     name: &LockName,
@@ -63,7 +66,7 @@ async fn inspect_naming(
     }
 }
 
-/// Held locks in the order of their names.
+/// The held locks, sorted by name.
 pub(crate) async fn list(
     session: &Arc<Session>,
     prefix: &str,
@@ -125,7 +128,7 @@ pub(crate) async fn list(
             };
             let info = match first {
                 Some(info) => info,
-                // The first has gone in between.
+                // The first contender has gone in between.
                 None => inspect_naming(session, name, 0, until).await?,
             };
             if info.held.is_some() {
@@ -136,7 +139,7 @@ pub(crate) async fn list(
     Ok(found)
 }
 
-/// Deletes the first node of a queue, if its token is the expected one.
+/// Deletes the first node of a queue if its token is the expected one.
 pub(crate) async fn force_release(
     session: &Arc<Session>,
     name: &LockName,
@@ -163,14 +166,14 @@ pub(crate) async fn force_release(
             .await?
         {
             Ok(()) => return Ok(Forced::Released),
-            // Released just before: somebody else may hold it now.
+            // Released just before, so the lock may have a new holder: look again.
             Err(zk::Error::NoNode) => {}
             Err(error) => return Err(translate(error, Access::Write)),
         }
     }
 }
 
-/// Removes the node of an owner that is not of this session. `true` = there was one.
+/// Deletes an owner's node that belongs to another session. `true` = there was one.
 pub(crate) async fn delete_of_owner(
     session: &Arc<Session>,
     lease: &Lease,
@@ -186,7 +189,7 @@ pub(crate) async fn delete_of_owner(
             .await?
         {
             Ok(found) => found,
-            // Gone, or made with other credentials: what is ours may be read.
+            // Gone, or made with other credentials. A node of this owner may be read.
             Err(zk::Error::NoNode | zk::Error::NoAuth) => continue,
             Err(error) => return Err(translate(error, Access::Read)),
         };
@@ -222,7 +225,7 @@ async fn first_child(
         .map(|(_, child)| child))
 }
 
-/// What the children of a container say; `None` when the first of them has gone in between.
+/// Describes a queue from its contenders; `None` when the first of them has gone in between.
 async fn describe_queue(
     session: &Arc<Session>,
     name: &LockName,
@@ -246,7 +249,8 @@ async fn describe_queue(
     Ok(Some(info))
 }
 
-/// What everybody may know of a container that was made with other credentials: whether anything is in it.
+/// Describes a queue that these credentials may not read: everybody may know how many children it
+/// has.
 async fn describe_unreadable(
     session: &Arc<Session>,
     name: &LockName,
@@ -268,7 +272,8 @@ async fn describe_unreadable(
     Ok(info)
 }
 
-/// Who these nodes belong to, without those that have gone in between. Nothing has been granted to them.
+/// The holders of these nodes, without the nodes that have gone in between. Nothing has been
+/// granted to them.
 async fn read_holders(
     session: &Arc<Session>,
     paths: &[String],

@@ -1,8 +1,9 @@
-//! The warden of a session: watches over its nodes, and ends leases that were not renewed.
+//! Watches the nodes of one session, and ends leases that were not renewed.
 //!
-//! The ensemble keeps an ephemeral node as long as the session lives. A lock whose holder stopped renewing must not live
-//! on with it, so its node is deleted when its lease has run out by our own clock, which is later than the holder's own
-//! deadline.
+//! The ensemble keeps an ephemeral node as long as its session lives. But a lock must not outlive
+//! its lease when its holder stopped renewing. So this task deletes the node when the lease has
+//! ended by the clock of this host. The holder's own deadline is earlier, because it is counted
+//! with a margin.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,10 +18,11 @@ use crate::{
     session::Session,
 };
 
-/// A holder whose node is gone is told why it was lost if the servers say so within this, and that it was in any case.
+/// How long a lost holder waits for the cause of the loss. It learns of the loss after that in any
+/// case.
 const CAUSE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// KnownQueues as long as the session lives.
+/// Runs as long as the session lives.
 pub(crate) async fn run(session: Arc<Session>) {
     let mut watches = JoinSet::new();
     loop {
@@ -53,7 +55,7 @@ pub(crate) async fn run(session: Arc<Session>) {
     }
 }
 
-/// Notices when a node of ours is deleted behind our back.
+/// Notices the deletion of a node by another client.
 async fn watch_node(session: Arc<Session>, node: Arc<Node>) {
     let path = node.path();
     let far = session.clock().now() + Duration::from_secs(24 * 3600);
@@ -68,7 +70,8 @@ async fn watch_node(session: Arc<Session>, node: Arc<Node>) {
             Ok((Some(stat), _)) if stat.ephemeral_owner != session.id() => break,
             Ok((Some(_), watcher)) => {
                 drop(client);
-                // The end first: a watch must not be looked at when its client has been cut off.
+                // The end of the session first: a watch must not be polled once its client was
+                // aborted, because it panics then.
                 let event = tokio::select! {
                     biased;
                     _ = session.wait_for_end() => return,
@@ -88,7 +91,8 @@ async fn watch_node(session: Arc<Session>, node: Arc<Node>) {
             }
         }
     }
-    // Its session may have ended on the servers' side, which takes all of its nodes: whoever waits then lines up again.
+    // The session may have ended at the servers, and that removes all of its nodes. A waiter then
+    // enters the queue again instead of failing, so find out which of the two happened.
     let patience = match node.status() {
         NodeStatus::Held => CAUSE_TIMEOUT,
         _ => session.trust(),

@@ -1,4 +1,4 @@
-//! Reads the children of a container.
+//! Lists the contenders of a queue.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
     session::Session,
 };
 
-/// Who is ahead of a node, first come first.
+/// The contenders ahead of a node, in order of arrival.
 pub(crate) async fn list_ahead(
     session: &Arc<Session>,
     node: &Arc<Node>,
@@ -21,13 +21,14 @@ pub(crate) async fn list_ahead(
     if let Some(ahead) = ahead_of(&node.child, children) {
         return Ok(ahead);
     }
-    // The servers remove a session's nodes a moment before they tell it that it is over.
+    // The servers remove a session's nodes a moment before they report its end. So a write first
+    // shows whether the session is alive.
     session.confirm_since(session.clock().now(), until).await?;
     session.note_removed(node);
     Err(entry_removed())
 }
 
-/// The children of a container; none when there is no such container.
+/// The children of a container; empty when the container does not exist.
 pub(crate) async fn list_children(
     session: &Arc<Session>,
     parent: &str,

@@ -1,4 +1,5 @@
-//! The queue of one lock: the requests that enter it, look at it and leave it.
+//! The queue of one lock at the ensemble: the requests that enter it, read it, grant from it and
+//! leave it.
 
 mod container_watch;
 pub(crate) mod delete;

@@ -1,4 +1,8 @@
-//! Undoes creations whose answers were lost.
+//! Undoes creations with an unknown outcome.
+//!
+//! Invariant: a creation that may have happened is either registered as a node, or remembered with
+//! the session until it is undone. The end of the session undoes it too, since the node is
+//! ephemeral.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,16 +16,16 @@ use crate::{
     session::Session,
 };
 
-/// How long an attempt that timed out is left to whoever asks again before it is cleaned up.
+/// How long an attempt that timed out is kept for a caller that asks again, before it is undone.
 const RETRY_WINDOW: Duration = Duration::from_secs(2);
 
-/// An attempt on its way.
+/// An attempt that is entering a queue. Dropping it undoes a creation that may have happened.
 pub(super) struct PendingEntry<'a> {
     pub(super) session: &'a Arc<Session>,
     pub(super) owner: OwnerId,
-    /// What may have been created.
+    /// The creation that may have happened.
     pub(super) attempt: Option<UnknownCreation>,
-    /// Nobody will ask again; otherwise a second chance is given.
+    /// `true` = the caller will not ask again; otherwise the undo waits for [`RETRY_WINDOW`].
     pub(super) given_up: bool,
 }
 
@@ -49,14 +53,15 @@ impl Drop for PendingEntry<'_> {
     }
 }
 
-/// Finds and deletes what an attempt has left, if anything. `true` = there was something.
+/// Finds and deletes the nodes of a creation. `true` = there was one.
 async fn undo(session: &Arc<Session>, attempt: &UnknownCreation, until: Moment) -> Result<bool> {
     let prefix = contender(attempt.id, session.id());
     let mut found = false;
     loop {
         session.wait_connected(until).await?;
         let client = session.client()?;
-        // Behind everything that was sent before, and as new as what a quorum has committed.
+        // The listing comes after every request that was sent before, and is as new as what a
+        // quorum has committed.
         session.barrier_write(&client);
         let listed = client.list_children(&attempt.parent);
         let children = match session.answer(Access::Read, until, listed).await? {
@@ -74,14 +79,14 @@ async fn undo(session: &Arc<Session>, attempt: &UnknownCreation, until: Moment) 
             .answer(Access::Write, until, client.delete(&path, None))
             .await?
         {
-            // Once more, to be sure that it was the only one.
+            // List once more, to be sure that this was the only node.
             Ok(()) | Err(zk::Error::NoNode | zk::Error::ConnectionLoss) => {}
             Err(error) => return Err(translate(error, Access::Write)),
         }
     }
 }
 
-/// Undoes an attempt of this owner whose outcome is unknown. `true` = it had got in.
+/// Undoes a creation of this owner whose outcome is unknown. `true` = the node existed.
 pub(crate) async fn undo_unknown(
     session: &Arc<Session>,
     owner: OwnerId,
@@ -101,7 +106,7 @@ pub(crate) async fn undo_unknown(
     Ok(found)
 }
 
-/// Undoes a lost attempt that nobody took up again.
+/// Undoes a creation that no caller took up again.
 async fn clean_up(session: &Arc<Session>, owner: OwnerId) {
     let Some(attempt) = session.nodes.take_unknown(owner) else {
         return;

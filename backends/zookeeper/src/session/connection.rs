@@ -1,4 +1,8 @@
-//! Follows the connection of a session: reconnects, and whether the new connection still carries this session.
+//! Follows the connection of a session: reconnects, and the check that a new connection still
+//! carries the session.
+//!
+//! Invariant: the connection counts as verified only after a node that was created on this very
+//! connection has shown the session's id.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,11 +23,11 @@ pub(crate) async fn follow(session: Arc<Session>, mut states: zk::StateWatcher) 
             state = states.changed() => state,
             _ = ended.wait_for(Option::is_some) => return,
         };
-        // Any change means that the connection was another one before; two changes may be seen as one.
+        // Two changes may be seen as one, so any change counts as a new connection.
         session.connection.send_modify(|link| {
             link.up = false;
             link.verified = false;
-            link.generation += 1;
+            link.connection_number += 1;
         });
         lock(&session.liveness).reconnected();
         match state {
@@ -35,7 +39,7 @@ pub(crate) async fn follow(session: Arc<Session>, mut states: zk::StateWatcher) 
                 session.connection.send_modify(|link| link.up = true);
                 session.spawn(verify(Arc::clone(&session)));
             }
-            // Disconnected; or connected without leave to write, where there is nothing to do.
+            // Disconnected, or connected to a server that refuses writes: wait for the next change.
             _ => {}
         }
     }
@@ -43,8 +47,8 @@ pub(crate) async fn follow(session: Arc<Session>, mut states: zk::StateWatcher) 
 
 /// Finds out whether the connection still carries this session.
 async fn verify(session: Arc<Session>) {
-    let generation = session.connection.borrow().generation;
-    let current = |link: &ConnectionState| link.generation == generation && link.up;
+    let connection_number = session.connection.borrow().connection_number;
+    let current = |link: &ConnectionState| link.connection_number == connection_number && link.up;
     loop {
         if !current(&session.connection.borrow()) || session.ended().is_some() {
             return;
@@ -61,7 +65,13 @@ async fn verify(session: Arc<Session>) {
                     verified
                 });
                 if verified {
-                    session.note_answer(RequestStart { at, generation }, true);
+                    session.note_answer(
+                        RequestStart {
+                            at,
+                            connection_number,
+                        },
+                        true,
+                    );
                 }
                 return;
             }

@@ -1,4 +1,7 @@
-//! The part of an open store that its sessions work with.
+//! The part of an open store that all its sessions use.
+//!
+//! It owns the configuration, the clock, the threads and the memory of ended leases. It must not
+//! know any session, so that a session can hold it without a cycle of references.
 
 use std::{
     sync::{
@@ -14,14 +17,14 @@ use tokio::{runtime::Handle as Runtime, sync::OnceCell};
 use super::{ended_leases::EndedLeases, io_thread::IoThread};
 use crate::{config::ZooKeeperConfig, names::Layout};
 
-/// What outlives each session of a store.
+/// Everything that outlives each session of a store.
 pub(crate) struct StoreContext {
     pub(crate) config: ZooKeeperConfig,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) layout: Layout,
     pub(crate) runtime: Runtime,
     pub(crate) io_thread: Arc<IoThread>,
-    /// The servers' tick, or longer, as far as it is known.
+    /// The servers' tick, or a longer time; empty until it was measured.
     pub(crate) tick: OnceCell<Duration>,
     pub(crate) ended_leases: EndedLeases,
     pub(crate) requests: RequestCount,
@@ -39,7 +42,8 @@ impl StoreContext {
     }
 }
 
-/// How many requests were sent; the client's own pings and what opens a session are not among them.
+/// How many requests were sent. The client's own pings and the requests that open a session do not
+/// count.
 #[derive(Default)]
 pub(crate) struct RequestCount(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! Opening a connection of the client, with the credentials and the certificates of the configuration.
+//! Opens a client, with the credentials and the certificates of the configuration.
 
 use std::time::Duration;
 
@@ -8,20 +8,21 @@ use distlock_core::{Error, Result};
 use zookeeper_client as zk;
 
 #[cfg(feature = "tls")]
-use crate::config::invalid;
+use crate::error::invalid;
 use crate::{
     config::{Mechanism, ZooKeeperConfig},
     error::{Access, translate},
 };
 
-/// Opens a session that asks for this timeout.
+/// Opens a client whose session asks for this timeout.
 pub(crate) async fn dial(
     config: &ZooKeeperConfig,
     session_timeout: Duration,
 ) -> Result<zk::Client> {
     let mut connector = zk::Client::connector()
         .with_session_timeout(session_timeout)
-        // Another server must be found well before two thirds of the session timeout are over.
+        // The client must find another server well before two thirds of the session timeout are
+        // over.
         .with_connection_timeout(session_timeout / 4)
         .with_fail_eagerly();
     if let Some(credentials) = &config.credentials {
@@ -39,7 +40,7 @@ pub(crate) async fn dial(
                         password.to_owned(),
                     ))
                 }
-                // Refused when the configuration was checked.
+                // Unreachable: the check of the configuration refuses it.
                 #[cfg(not(feature = "sasl"))]
                 connector
             }
@@ -63,9 +64,10 @@ pub(crate) async fn dial(
 
 #[cfg(feature = "tls")]
 fn tls_options(files: &crate::config::TlsFiles) -> Result<zk::TlsOptions> {
-    // Small, and read once per session.
+    // Small files, read once per session.
     let text = |pem: Vec<u8>| String::from_utf8_lossy(&pem).into_owned();
-    // The client says less of what is wrong with them, and names none.
+    // The client's own errors say less about a broken file and do not name it, so core's check of
+    // the files comes first.
     let bad = |error: zk::Error| invalid(format!("the TLS certificates cannot be used: {error}"));
     let authorities = TlsFile::new("tls_ca", &files.ca).authorities(false)?;
     let ca = zk::TlsCa::from_pem(&text(authorities)).map_err(bad)?;

@@ -1,4 +1,6 @@
-//! How the last leases of this store's handles ended.
+//! How the last leases of a store ended, so that a late renewal can be told the reason.
+//!
+//! Invariant: at most [`REMEMBERED`] entries; the oldest one goes first.
 
 use std::{
     collections::VecDeque,
@@ -9,15 +11,15 @@ use distlock_core::{LossReason, OwnerId};
 
 use crate::sync::lock;
 
-/// How many ended acquisitions are remembered, to tell a late renewal why.
+/// How many ended leases are remembered.
 const REMEMBERED: usize = 1024;
 
-/// The reasons by which leases ended, oldest first.
+/// Owners and the reasons of their losses, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct EndedLeases(Mutex<VecDeque<(OwnerId, LossReason)>>);
 
 impl EndedLeases {
-    /// Remembers how an acquisition ended.
+    /// Remembers how an owner's lease ended.
     pub(crate) fn record(&self, owner: OwnerId, reason: LossReason) {
         let mut ended = self.ended();
         if ended.len() >= REMEMBERED {
@@ -26,12 +28,13 @@ impl EndedLeases {
         ended.push_back((owner, reason));
     }
 
-    /// It begins anew: an owner that lost its place, in a queue or with its session, has another one now.
+    /// Forgets an owner that acquires again: it lost its queue entry, alone or with the session,
+    /// and has a new one now.
     pub(crate) fn forget(&self, owner: OwnerId) {
         self.ended().retain(|(known, _)| *known != owner);
     }
 
-    /// How an acquisition ended, if that is remembered.
+    /// How an owner's lease ended, if that is remembered.
     pub(crate) fn reason(&self, owner: OwnerId) -> Option<LossReason> {
         self.ended()
             .iter()

@@ -1,9 +1,13 @@
-//! What drives the client's connection: a thread of its own, and whoever sends a request while nothing is under way.
+//! The thread that runs the tasks of the client's connections.
 //!
-//! The thread waits for the socket itself, so an answer wakes it and then its caller, and nobody else. A request would
-//! have to wake it too, which costs a lone caller more than the servers' reading of a node does; so that caller lets the
-//! connection's task do its next step (which writes the request to the socket) right where it stands. The thread remains
-//! responsible for everything: a caller whose runtime is blocked or gone holds nothing up.
+//! It owns those tasks. It keeps every task running until the task ends or its group is aborted. It
+//! must never depend on a caller: a caller's runtime may be blocked or gone.
+//!
+//! The thread waits for the socket itself. So an answer wakes this thread and then the caller, and
+//! no third thread. A request would have to wake this thread too, and that wake-up costs a lone
+//! caller more than the server needs to read a node. So a caller that finds no other request in
+//! flight runs the next step of the connection's task on its own thread, and that step writes the
+//! request to the socket.
 
 use std::{
     cell::Cell,
@@ -26,27 +30,27 @@ use futures_util::task::AtomicWaker;
 
 use crate::sync::lock;
 
-/// Steps in a row, after which the thread looks at its sockets, and a caller goes its own way.
+/// Steps in a row before the thread polls its sockets again, and before a caller returns.
 const THREAD_STEPS: usize = 64;
 const CALLER_STEPS: usize = 2;
 
 thread_local! {
-    /// The io_thread for which this thread is about to do a step, by its address; 0 = none.
+    /// Address of the `IoThread` for which this thread is about to run steps; 0 = none.
     static CALLER_RUNS_FOR: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The tasks of one client, which can be ended together.
+/// The tasks of one client; they can be aborted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TaskGroup(u64);
 
 impl TaskGroup {
-    /// Tasks that nobody ends early.
+    /// Tasks that are never aborted early.
     const NONE: Self = Self(0);
 }
 
-/// KnownQueues the tasks of the client's connections.
+/// Runs the tasks of the client's connections.
 pub(crate) struct IoThread {
-    // Std mutexes: held to push, to pop and to swap only.
+    // Std mutexes, because each is held only to push, to pop or to swap.
     ready: Mutex<VecDeque<Runnable>>,
     tasks: Mutex<Vec<(TaskGroup, async_task::Task<()>)>>,
     groups: AtomicU64,
@@ -58,8 +62,8 @@ pub(crate) struct IoThread {
 impl IoThread {
     /// Starts the thread.
     pub(crate) fn start() -> io::Result<Arc<Self>> {
-        // This starts the one thread of async-io, which panics where it gets none, and then aborts
-        // the process if that happens first inside of its `block_on`.
+        // This call starts the only thread of async-io. That start panics when the system gives no
+        // thread. The process would abort if the panic came first inside of async-io's `block_on`.
         panics::caught(Async::<UnixStream>::pair)
             .map_err(|_| io::Error::other("async-io has no thread"))??;
         let io_thread = Arc::new(Self {
@@ -77,12 +81,12 @@ impl IoThread {
         Ok(io_thread)
     }
 
-    /// For one client.
+    /// A new group, for the tasks of one client.
     pub(crate) fn new_group(&self) -> TaskGroup {
         TaskGroup(self.groups.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Polls a future such that what it spawns runs here, as part of that line.
+    /// Polls a future. The tasks that it spawns run on this thread, as part of the group.
     pub(crate) async fn capture_spawns<F: Future>(
         self: &Arc<Self>,
         group: TaskGroup,
@@ -97,7 +101,7 @@ impl IoThread {
         .await
     }
 
-    /// Sends requests, at once and from this thread when nothing else is under way.
+    /// Sends requests. When no other request is in flight, the calling thread writes them itself.
     pub(crate) fn send<T>(self: &Arc<Self>, requests: impl FnOnce() -> T) -> T {
         if self.in_flight.load(Ordering::Relaxed) > 0 {
             return requests();
@@ -108,25 +112,25 @@ impl IoThread {
         sent
     }
 
-    /// Counts a request as under way until that is dropped.
+    /// Counts a request as in flight until the returned value is dropped.
     pub(crate) fn count_request(&self) -> RequestInFlight<'_> {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         RequestInFlight(self)
     }
 
-    /// Ends the tasks of a line where they stand: their connections are closed, and nothing more is
-    /// sent. Whoever waits for one of their watches must have been stopped before: the client
-    /// panics there.
+    /// Aborts the tasks of a group: their connections close, and nothing more is sent. Stop every
+    /// waiter on a watch of that client first, because the client panics in such a waiter.
     pub(crate) fn abort(&self, group: TaskGroup) {
         let (aborted, rest) = std::mem::take(&mut *lock(&self.tasks))
             .into_iter()
             .partition::<Vec<_>, _>(|(of, _)| *of == group);
         lock(&self.tasks).extend(rest);
-        // Outside of the mutex: a dropped task is scheduled once more.
+        // Dropped outside of the mutex, because dropping a task schedules it once more and that
+        // takes the mutexes.
         drop(aborted);
     }
 
-    /// Ends the thread, and whatever still runs on it.
+    /// Ends the thread and drops the tasks that still run on it.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.waker.wake();
@@ -139,18 +143,18 @@ impl IoThread {
                 return Poll::Ready(());
             }
             if self.run_ready(THREAD_STEPS) {
-                // A turn for the sockets first.
+                // Pending, not a loop: the sockets are polled before the next steps.
                 context.waker().wake_by_ref();
             }
             Poll::Pending
         })
         .await;
-        // Cancelled tasks come once more, to be dropped.
+        // A cancelled task is scheduled once more, to be dropped.
         drop(std::mem::take(&mut *lock(&self.tasks)));
         while self.run_ready(THREAD_STEPS) {}
     }
 
-    /// Does at most so many steps. `true` = there is more to do.
+    /// Runs at most `most` steps. `true` = more steps are ready.
     fn run_ready(self: &Arc<Self>, most: usize) -> bool {
         for _ in 0..most {
             let Some(runnable) = lock(&self.ready).pop_front() else {
@@ -158,7 +162,8 @@ impl IoThread {
             };
             let spawner = Spawner(Arc::clone(self), TaskGroup::NONE);
             let _scope = spawns_core::enter(&spawner);
-            // A connection's task that panics is gone, which its users notice; the thread and its helpers go on.
+            // A panic ends only the task of one connection, and the users of that connection
+            // notice. The thread and its helpers must go on for the other connections.
             if panics::caught(|| runnable.run()).is_err() {
                 tracing::error!("the task of a connection panicked");
             }
@@ -178,7 +183,7 @@ impl IoThread {
     }
 }
 
-/// A request that is under way.
+/// A request in flight.
 pub(crate) struct RequestInFlight<'a>(&'a IoThread);
 
 impl Drop for RequestInFlight<'_> {
@@ -187,7 +192,8 @@ impl Drop for RequestInFlight<'_> {
     }
 }
 
-/// While it lives, this thread does what becomes ready; what it has not done then is the io_thread's again.
+/// While this value lives, tasks that become ready on this thread do not wake the I/O thread. When
+/// the value is dropped, the I/O thread gets the tasks that are still ready.
 struct CallerRuns<'a> {
     io_thread: &'a IoThread,
     before: usize,
@@ -211,7 +217,7 @@ impl Drop for CallerRuns<'_> {
     }
 }
 
-/// Takes in what the client spawns.
+/// Adds the tasks that the client spawns to the I/O thread.
 struct Spawner(Arc<IoThread>, TaskGroup);
 
 impl spawns_core::Spawn for Spawner {
@@ -240,7 +246,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    /// A task that says on which thread each of its steps is done. It takes one whenever its bell is rung.
+    /// A task that sends the id of the thread on which each of its steps runs. It runs one step
+    /// each time its bell is rung.
     fn stepping(io_thread: &Arc<IoThread>) -> (Arc<AtomicWaker>, mpsc::Receiver<ThreadId>) {
         let (bell, (says, steps)) = (Arc::new(AtomicWaker::new()), mpsc::channel());
         let rung = Arc::clone(&bell);
@@ -256,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn its_thread_does_what_others_wake() {
+    fn tasks_woken_by_others_run_on_the_io_thread() {
         let io_thread = IoThread::start().unwrap();
         let (bell, steps) = stepping(&io_thread);
         for _ in 0..3 {
@@ -267,11 +274,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_caller_does_the_step_itself() {
+    fn a_lone_caller_runs_the_step_itself() {
         let io_thread = IoThread::start().unwrap();
         let (bell, steps) = stepping(&io_thread);
         steps.recv_timeout(LONG).unwrap();
-        // The thread does it when it is still busy with the step before.
+        // The I/O thread runs the step when it is still busy with the step before.
         let mine = (0..1000).any(|_| {
             io_thread.send(|| bell.wake());
             steps.recv_timeout(LONG).unwrap() == thread::current().id()
@@ -284,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_caller_leaves_is_done_by_the_thread() {
+    fn steps_left_by_a_caller_run_on_the_io_thread() {
         const STEPS: usize = 10 * CALLER_STEPS;
         let io_thread = IoThread::start().unwrap();
         let (bell, (says, steps)) = (Arc::new(AtomicWaker::new()), mpsc::channel());
@@ -314,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_cut_and_the_others_go_on() {
+    fn aborting_one_group_leaves_the_others() {
         let io_thread = IoThread::start().unwrap();
         let (_, steps) = stepping(&io_thread);
         let (bell, others) = stepping(&io_thread);
@@ -332,12 +339,12 @@ mod tests {
     }
 
     #[test]
-    fn its_end_drops_what_runs() {
+    fn stopping_drops_the_running_tasks() {
         let io_thread = IoThread::start().unwrap();
         let (_, steps) = stepping(&io_thread);
         steps.recv_timeout(LONG).unwrap();
         io_thread.stop();
-        // The task owned the sender; nothing comes from it any more.
+        // The task owned the sender, so the channel is closed once the task is dropped.
         assert_eq!(
             steps.recv_timeout(LONG),
             Err(mpsc::RecvTimeoutError::Disconnected)
@@ -345,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_panics_takes_nobody_with_it() {
+    fn a_panicking_task_does_not_stop_the_others() {
         let io_thread = IoThread::start().unwrap();
         async_io::block_on(io_thread.capture_spawns(io_thread.new_group(), async {
             drop(spawns_core::spawn(async { panic!("on purpose") }));

@@ -1,7 +1,8 @@
-//! How a session is proven to live: who sends which request when, and when nobody answers.
+//! Proves that a session is alive: sends the requests, and ends the session when no answer comes.
 //!
-//! [`proof`](crate::session::proof) says what the answers prove. This module never waits for a proof with a
-//! lock of its own held, and one caller that stops half-way keeps no other from check_began.
+//! [`liveness`](super::liveness) says what the answers prove. This module must never hold a mutex
+//! while it waits for an answer, and a caller that stops half-way must not keep other callers from
+//! a proof.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -15,56 +16,62 @@ use crate::{
     sync::lock,
 };
 
-/// How long somebody else's proof is waited for. Renewals wait too, and must not depend on anybody.
+/// How long another caller's check is waited for. Renewals wait too, and must not depend on another
+/// caller.
 const OTHERS_CHECK: Duration = Duration::from_millis(100);
 
-/// Of a node whose data does not matter.
+/// A check with this version succeeds for any version of the node's data.
 const ANY_VERSION: i32 = -1;
 
-/// How many nodes one request checks: an answer stays far below what the servers send.
+/// How many nodes one request checks. The answer then stays far below the size limit of the
+/// servers.
 const CHECKED_AT_ONCE: usize = 500;
 
-/// The part of its timeout after which a session is given up that nobody answers for. A lease ends
-/// at 60 % at the latest: the session is trusted for two thirds, and a lease has a margin of a tenth.
-/// Nothing that keeps the session alive is sent beyond that.
+/// A session without answers is given up after this part of its timeout. A lease ends at 60 % at
+/// the latest: the session is trusted for two thirds, and a lease has a margin of a tenth. Nothing
+/// that keeps the session alive is sent after that.
 const SILENCE_PERCENT: u32 = 55;
 
-/// Whose turn it is to send a proof, and since when.
+/// The right to send a check, and the moment it began.
 struct CheckTurn<'a>(&'a Session, Moment);
 
 impl Drop for CheckTurn<'_> {
     fn drop(&mut self) {
         let Self(session, began) = self;
-        // Somebody else may have begun anew since.
+        // Another caller may have begun a newer check since; that one keeps its turn.
         lock(&session.check_began).take_if(|check_began| check_began == began);
         session.check_over.notify_waiters();
     }
 }
 impl Session {
-    /// Makes the reads that follow on this client as new as what a quorum has committed. Nobody
-    /// waits for it: a server answers in order. It is a write without effect, because a leader that
-    /// was deposed goes on answering `sync`; and it is committed also where these credentials may
-    /// not read the root.
+    /// Sends a write without effect. The reads that follow on this client are then as new as what a
+    /// quorum has committed, because a server answers the requests of one session in order. So the
+    /// answer need not be awaited.
+    ///
+    /// The request is a write because a deposed leader goes on answering `sync`. It is committed
+    /// also where these credentials may not read the root.
     pub(crate) fn barrier_write(&self, client: &zk::Client) {
         self.context.requests.add(1);
         drop(check(client, &[self.layout().root.clone()]));
     }
 
-    /// That request was answered. `committed` = it was a write.
+    /// Notes that a request was answered. `committed` = it was a write.
     pub(crate) fn note_answer(&self, sent: RequestStart, committed: bool) {
         let now = self.clock().now();
         let mut proof = lock(&self.liveness);
-        // With the mutex held, because a reconnect is made known before it begins a new chain.
+        // Read while the mutex is held. A reconnect changes the connection state before it clears
+        // the chain, so an answer of the old connection cannot get into the new chain.
         let link = *self.connection.borrow();
-        if link.verified && link.generation == sent.generation {
+        if link.verified && link.connection_number == sent.connection_number {
             proof.answered(sent.at, now, committed);
         }
     }
 
-    /// Makes sure that the session can be trusted for a while: for as long as `wanted`, or the
-    /// least that a grant is worth giving for. Answers with the end of it. A proof that was sent at
-    /// `since` or later is good enough, unless it says less than that; then a new chain is waited
-    /// for, which takes a tick of the servers.
+    /// Makes sure that the session can be trusted for `wanted`, or for the least time that is worth
+    /// a grant, whichever is shorter. Answers with the end of that time.
+    ///
+    /// A proof that was sent at `since` or later is good enough if it reaches that far. Otherwise a
+    /// new chain is awaited, and that takes a tick of the servers.
     pub(crate) async fn trusted_for(
         &self,
         wanted: Duration,
@@ -95,9 +102,8 @@ impl Session {
         }
     }
 
-    /// Makes sure that a write of this session was committed that was sent at `since` or later. It
-    /// checks that the nodes of the locks are there that the session holds, so it serves all of
-    /// them.
+    /// Makes sure that a write of this session was committed that was sent at `since` or later. The
+    /// write checks that the nodes of all held locks exist, so one write serves all of these locks.
     pub(crate) async fn confirm_since(&self, since: Moment, until: Moment) -> Result<()> {
         let _turn = loop {
             let mut over = pin!(self.check_over.notified());
@@ -122,7 +128,7 @@ impl Session {
         let paths: Vec<_> = held.iter().map(|node| node.path()).collect();
         let root = [self.layout().root.clone()];
         let paths = if paths.is_empty() { &root[..] } else { &paths };
-        // All are on their way before the first is waited for.
+        // All requests are sent before the first answer is awaited.
         let checks: Vec<_> = paths
             .chunks(CHECKED_AT_ONCE)
             .map(|paths| check(&client, paths))
@@ -138,7 +144,7 @@ impl Session {
             if !passed_the_session_check(&error) {
                 return Err(translate(error, Access::Read));
             }
-            // Only the first failure is told; the rest is checked next time.
+            // An answer names only the first failure; the next check finds the others.
             if error == zk::Error::NoNode
                 && let Some(node) = held.get(first + at)
             {
@@ -149,7 +155,7 @@ impl Session {
         Ok(())
     }
 
-    /// Somebody else removed a node of ours. `true` = it was not known yet.
+    /// Marks a node of ours as removed by another client. `true` = that is news.
     pub(crate) fn note_removed(&self, node: &Arc<Node>) -> bool {
         let news = node.mark_gone(LossReason::Removed);
         if news {
@@ -162,8 +168,9 @@ impl Session {
         news
     }
 
-    /// The right to send a proof, or how long to wait for somebody else's. Whoever is at it may be on a runtime that is
-    /// blocked, or may not be polled any more, so one of those who wait begins anew after a while.
+    /// The right to send a check, or how long to wait for another caller's check. That caller may
+    /// be on a blocked runtime, or may not be polled any more. So after a while one of the waiting
+    /// callers begins a check of its own.
     fn begin_check(&self) -> Result<CheckTurn<'_>, Duration> {
         let mut check_began = lock(&self.check_began);
         let now = self.clock().now();
@@ -177,8 +184,8 @@ impl Session {
     }
 }
 
-/// Lets a request pass the leader in each period, and gives the session up when none is
-/// answered any more.
+/// Sends a request that passes the leader in each period, and gives the session up when no request
+/// is answered any more.
 pub(crate) async fn keep_alive(session: Arc<Session>) {
     let period = lock(&session.liveness).period();
     let silence = session.timeout * SILENCE_PERCENT / 100;
@@ -189,7 +196,8 @@ pub(crate) async fn keep_alive(session: Arc<Session>) {
             _ = session.wait_for_end() => return,
             () = session.clock().sleep((heard + period).since(session.clock().now())) => {}
         }
-        // A process that was stopped finds the answers it has missed within a moment.
+        // The limit leaves a moment after a standstill of the process: the answers that arrived in
+        // the meantime are read then.
         let limit = (heard + silence).max(session.clock().now() + session.timeout / 20);
         if lock(&session.liveness).heard() == heard && heartbeat(&session, limit).await.is_err() {
             let now = session.clock().now();
@@ -197,7 +205,7 @@ pub(crate) async fn keep_alive(session: Arc<Session>) {
                 give_up(&session);
                 return;
             }
-            // The connection was lost: there is another one, or there will be.
+            // The connection was lost; the client opens another one.
             tokio::select! {
                 biased;
                 _ = session.wait_for_end() => return,
@@ -207,7 +215,7 @@ pub(crate) async fn keep_alive(session: Arc<Session>) {
     }
 }
 
-/// A request that passes the leader and costs it nothing.
+/// Sends a request that passes the leader and costs it no disk write.
 async fn heartbeat(session: &Session, until: Moment) -> Result<()> {
     session.wait_connected(until).await?;
     let client = session.client()?;
@@ -222,27 +230,29 @@ async fn heartbeat(session: &Session, until: Moment) -> Result<()> {
     }
 }
 
-/// Nobody answers for it: it is over, and nothing is sent that would keep it alive at the
+/// Ends a session that gets no answers. Nothing more is sent that would keep it alive at the
 /// servers.
 fn give_up(session: &Session) {
     tracing::warn!(
         session = format_args!("{:#x}", session.id),
         "nobody has answered this session for {SILENCE_PERCENT} % of its timeout, giving it up"
     );
-    // First, because who waits for a watch of it must stop before its client does.
+    // First end the session, then abort: a waiter on a watch must stop before the client's tasks
+    // are gone, since the client panics in such a waiter.
     session.end(LossReason::SessionLost);
     session.context.io_thread.abort(session.group);
 }
 
-/// Whether a check that failed was committed for a session that lived. The leader looks at the
-/// session first, within each check: it commits what a session asks for that has just expired, as a
-/// failure of that check.
+/// Whether a check that failed was committed for a live session.
+///
+/// Within each check, the leader looks at the session first. It commits a request of a session that
+/// has just expired, as a failure of that check; such a failure proves nothing.
 fn passed_the_session_check(failure: &zk::Error) -> bool {
     matches!(failure, zk::Error::NoNode | zk::Error::NoAuth)
 }
 
-/// Sends a write without effect, which fails when one of these nodes is not there. Answers with the
-/// first that is not.
+/// Sends a write without effect that fails when one of these nodes is absent. Answers with the
+/// index of the first absent node.
 fn check<'a>(
     client: &'a zk::Client,
     paths: &[String],

@@ -1,38 +1,46 @@
-//! Until when a session can be trusted, worked out from which of its requests were answered.
+//! Until when a session can be trusted, computed from the requests that were answered.
+//!
+//! Invariant: at `trusted_until`, no leader has ended the session and no other holder can have its
+//! locks. This module must never count an answer that does not prove that.
 //!
 //! # Why an answer alone proves nothing
-//! The leader ends a session when it has not heard of it for the session timeout. Two facts of the
-//! servers (read in the source of 3.8) decide what tells a client when that may be:
+//! The leader ends a session when it has heard nothing of the session for the session timeout. Two
+//! facts of the servers (read in the source of 3.8) limit what an answer tells a client:
 //!
 //! - A leader that its followers have left goes on answering reads and `sync` until `syncLimit`
 //!   ticks are over (ZOOKEEPER-1675). Only a committed write shows that a quorum still followed it.
-//! - A request extends its session at the server that received it. The leader learns that from the
-//!   server's next answer to a ping, which it sends every half tick; a write that passes the leader
-//!   extends nothing there.
+//! - A request extends its session at the server that received it. The leader learns of it from
+//!   that server's next answer to a ping, and the leader sends a ping every half tick. A write that
+//!   passes the leader does not extend the session at the leader.
 //!
 //! # The chain
-//! So a proof is three requests on one connection: **A**, answered; **W1**, which passes the
-//! leader, sent a tick after A's answer, and answered; and **W2**, a write, sent after W1's answer,
-//! and committed. In the tick after A the leader has sent a ping. The links between servers keep
-//! their order, so W1's answer came to our server after that ping, and W2 went to the leader after
-//! the ping's answer, which told it of A. W2's commit shows that this leader still led. It keeps
-//! the session for the whole timeout, counted from the sending of A or later. A leader that follows
-//! it gives every session the whole timeout again, and begins after W2 was sent.
+//! So a proof is a chain of three requests on one connection:
 //!
-//! Opening a session, and coming back to it on another connection, need no A and no W1: the leader
-//! itself extends the session then. That happened after the last answer on the connection before.
+//! - **A** is answered.
+//! - **W1** passes the leader. It is sent a tick after A's answer, and is answered.
+//! - **W2** is a write. It is sent after W1's answer, and is committed.
+//!
+//! In the tick after A, the leader has sent a ping. The links between servers keep their order. So
+//! W1's answer reached our server after that ping, and W2 went to the leader after the answer to
+//! the ping, and that answer told the leader of A. W2's commit shows that this leader still led. It
+//! keeps the session for the whole timeout, counted from the sending of A or later. A later leader
+//! gives every session the whole timeout again, and begins after W2 was sent.
+//!
+//! Opening a session, and coming back to it on another connection, need no A and no W1, because the
+//! leader itself extends the session then. That happens after the last answer on the connection
+//! before.
 
 use std::{collections::VecDeque, time::Duration};
 
 use distlock_core::Moment;
 
-/// How many answered requests are remembered for each session timeout, at the most.
+/// How many answered requests are remembered for each session timeout at most.
 const REMEMBERED: u32 = 64;
 
 /// The answered requests of one connection, and what they prove.
 #[derive(Debug)]
 pub(crate) struct Liveness {
-    /// How long the leader keeps a session of which it does not hear.
+    /// How long the leader keeps a session that it hears nothing of.
     timeout: Duration,
     /// The servers' tick, or longer.
     tick: Duration,
@@ -41,9 +49,9 @@ pub(crate) struct Liveness {
     opened: Moment,
     /// Requests that passed the leader, oldest first.
     answered: VecDeque<Answered>,
-    /// When the newest request was sent that was answered, on any connection.
+    /// When the newest answered request was sent, on any connection.
     heard: Moment,
-    /// When the newest write was sent that was committed.
+    /// When the newest committed write was sent.
     committed: Moment,
     trusted_until: Moment,
 }
@@ -55,7 +63,7 @@ struct Answered {
 }
 
 impl Liveness {
-    /// A session that was opened at `opened` or later, by a request that was committed.
+    /// The state right after a session was opened, at `opened` or later, by a committed request.
     pub(crate) fn new(timeout: Duration, tick: Duration, opened: Moment) -> Self {
         Self {
             timeout,
@@ -68,13 +76,13 @@ impl Liveness {
         }
     }
 
-    /// The connection is another one: a chain does not reach from one to the next.
+    /// Notes a new connection: a chain cannot span two connections.
     pub(crate) fn reconnected(&mut self) {
         self.answered.clear();
         self.opened = self.heard;
     }
 
-    /// A request that passed the leader was answered. `committed` = it was a write.
+    /// Notes the answer to a request that passed the leader. `committed` = it was a write.
     pub(crate) fn answered(&mut self, sent: Moment, now: Moment, committed: bool) {
         if committed {
             self.committed = self.committed.max(sent);
@@ -86,12 +94,12 @@ impl Liveness {
         self.remember(sent, now);
     }
 
-    /// When the newest request was sent that was answered.
+    /// When the newest answered request was sent.
     pub(crate) const fn heard(&self) -> Moment {
         self.heard
     }
 
-    /// When the newest write was sent that was committed.
+    /// When the newest committed write was sent.
     pub(crate) const fn committed(&self) -> Moment {
         self.committed
     }
@@ -100,28 +108,28 @@ impl Liveness {
         self.trusted_until
     }
 
-    /// How often a request must pass the leader, so that every write finds a chain it can complete.
+    /// How often a request must pass the leader, so that every write can complete a chain.
     pub(crate) fn period(&self) -> Duration {
         self.spare() / 8
     }
 
-    /// The least trust that a grant is worth giving for: less is found only after the process or
-    /// the servers stood still.
+    /// The shortest trust that is worth a grant. Less remains only after the process or the servers
+    /// stood still.
     pub(crate) fn least_trust(&self) -> Duration {
         self.spare() / 4
     }
 
-    /// How long to wait before the next write, for a proof that is good for `needed` from then on.
+    /// How long to wait before the next write, so that its proof lasts for `needed` from then on.
     pub(crate) fn next_write_in(&self, now: Moment, needed: Duration) -> Duration {
         let ready = |it: &Answered| now.max(it.answered + self.tick);
         let serves = |it: &&Answered| it.sent + self.timeout * 9 / 10 > ready(it) + needed;
         let begun = self.answered.iter().find(serves);
-        // Without one, the next write becomes the first request of a chain.
+        // No request can begin a chain, so the next write becomes the first request of one.
         begun.map_or(Duration::ZERO, |it| ready(it).since(now))
     }
 
-    /// A moment before the leader extended the session, as a write shows that was sent then and was
-    /// committed.
+    /// A moment at or before the leader's last extension of the session, as proven by a committed
+    /// write that was sent at `sent`.
     fn extended_before(&self, sent: Moment) -> Moment {
         let newest_before = |limit: Moment| {
             let answered = self.answered.iter().rev();
@@ -137,9 +145,9 @@ impl Liveness {
             return;
         }
         self.answered.push_back(Answered { sent, answered });
-        // The first one is of no use when the second one can begin every chain that is still to
-        // come. The newest request may be answered only after the next write is sent, so the one
-        // before it counts.
+        // The first request is useless when the second one can begin every chain to come. The
+        // newest request may be answered only after the next write is sent, so the one before it
+        // counts.
         while let [_, second, .., before, _] = self.answered.make_contiguous()
             && second.answered + self.tick <= before.sent
         {
@@ -147,18 +155,18 @@ impl Liveness {
         }
     }
 
-    /// What is left of a session timeout when a chain was waited for.
+    /// The part of a session timeout that is left after waiting for a chain.
     fn spare(&self) -> Duration {
         (self.timeout * 9 / 10).saturating_sub(self.tick)
     }
 }
 
-/// The longest lease that is granted.
+/// The longest lease that a grant has.
 ///
-/// It is no longer than what regular requests keep proven, so that a guard shows about the same
-/// lease each time. A write is proven by two requests before it, which are a tick apart, and each
-/// was sent at most one [period](Liveness::period) before it was needed. A new connection proves
-/// more, which the next renewal would not.
+/// Regular requests keep at least this much proven, so a guard shows about the same lease each
+/// time. Two earlier requests prove a write. They are a tick apart, and each was sent at most one
+/// [period](Liveness::period) before it was needed. A new connection proves more, but the next
+/// renewal would not.
 pub(crate) fn longest_lease(timeout: Duration, tick: Duration) -> Duration {
     let regular = (timeout * 9 / 10).saturating_sub(tick) * 3 / 4;
     let millis = trust(timeout).min(regular).as_millis();
@@ -166,7 +174,7 @@ pub(crate) fn longest_lease(timeout: Duration, tick: Duration) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
-/// How long a write is trusted after it was sent, at the most.
+/// How long a write is trusted after it was sent, at most.
 pub(crate) fn trust(timeout: Duration) -> Duration {
     timeout * 2 / 3
 }
@@ -217,12 +225,12 @@ mod tests {
         let mut chain = chain();
         answer(&mut chain, 20_000, false);
         answer(&mut chain, 21_000, false);
-        // Neither of the two was sent a tick after another one's answer.
+        // Neither of the two was sent a tick after the answer to another one.
         answer(&mut chain, 21_500, true);
         assert_eq!(chain.trusted_until(), at(9_000));
         answer(&mut chain, 22_010, false);
         answer(&mut chain, 22_015, true);
-        // The write was sent before the answer of the request that would be W1.
+        // The write was sent before the answer to the request that would be W1.
         assert_eq!(chain.trusted_until(), at(9_000));
         answer(&mut chain, 22_020, true);
         assert_eq!(
@@ -236,7 +244,7 @@ mod tests {
         let mut chain = chain();
         answer(&mut chain, 97_000, false);
         answer(&mut chain, 100_000, false);
-        // The process was stopped for 9.5 s; then its write commits.
+        // The process stood still for 9.5 s; then its write commits.
         answer(&mut chain, 109_500, true);
         assert_eq!(chain.trusted_until(), at(106_000));
     }
@@ -247,8 +255,8 @@ mod tests {
         answer(&mut chain, 20_000, false);
         answer(&mut chain, 24_000, false);
         chain.reconnected();
-        // The leader extended the session when the connection was opened, after the last answer
-        // before.
+        // The leader extended the session when the connection was opened, after the last answer on
+        // the connection before.
         answer(&mut chain, 29_000, true);
         assert_eq!(chain.trusted_until(), at(33_000));
         answer(&mut chain, 30_000, true);

@@ -1,4 +1,4 @@
-//! One session with the ensemble.
+//! One session with the ensemble: its connection, its state, and the proof that it is alive.
 
 pub(crate) mod connection;
 mod context;

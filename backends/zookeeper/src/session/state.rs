@@ -1,18 +1,22 @@
-//! One session with the ensemble: its connection, the proof that it lives, its end.
+//! The state of one session, and the requests that are sent on it.
 //!
-//! # What proves that a session lives
-//! A chain of requests on one connection, of which the last one is a committed write:
-//! [`proof`](crate::session::proof) says why. A task of the session sends a request in each period, so that
-//! any write can complete a chain: what locks and releases is proof as well. The client's own
-//! verdict (it calls a session expired after 1.4 timeouts) would come too late.
+//! A session owns its client, its connection state, its nodes and its end. Invariant: once the
+//! session has ended, it has no client, and each of its nodes is marked as gone. It must never send
+//! a request after its end.
 //!
-//! A session that is not answered any more is given up before its last lease would have run out,
-//! and nothing more is sent for it: requests that arrive and whose answers do not would keep its
-//! locks from everybody.
+//! # How a session is known to be alive
+//! A chain of requests on one connection proves it, and the last of them is a committed write:
+//! [`liveness`](super::liveness) gives the reason. A task of the session sends a request in each
+//! period, so any write can complete a chain: acquiring and releasing a lock is a proof as well.
+//! The client itself calls a session expired after 1.4 timeouts, which would be too late.
+//!
+//! A session that gets no answers is given up before its last lease ends, and nothing more is sent
+//! for it. Otherwise requests that arrive, and whose answers are lost, would keep its locks from
+//! everybody else.
 //!
 //! # Reconnects
-//! Some servers answer a reconnect with a new session and do not say so. After each reconnect nothing counts as proof
-//! until a node that was just created has told whose it is.
+//! Some servers answer a reconnect with a new session and do not say so. So after each reconnect no
+//! answer counts as a proof until a new node has shown which session owns it.
 
 use std::{
     fmt,
@@ -44,7 +48,8 @@ use crate::{
 /// One session.
 pub(crate) struct Session {
     pub(super) context: Arc<StoreContext>,
-    /// `None` once it is being closed: the client says goodbye when its last clone is gone.
+    /// `None` once the session ends. The client closes the session at the servers when the last
+    /// clone of it is dropped.
     pub(super) client: Mutex<Option<Arc<zk::Client>>>,
     pub(super) id: i64,
     pub(super) timeout: Duration,
@@ -52,9 +57,9 @@ pub(crate) struct Session {
     pub(super) epoch: Mutex<Epoch>,
     pub(super) connection: watch::Sender<ConnectionState>,
     pub(super) liveness: Mutex<Liveness>,
-    /// What ends the client's tasks at once.
+    /// The client's tasks on the I/O thread; aborting them ends the connection at once.
     pub(super) group: TaskGroup,
-    /// When the proof was begun that is on its way: one at a time, as long as it does not take too long.
+    /// When the check that is in flight began. There is one at a time, unless it takes too long.
     pub(super) check_began: Mutex<Option<Moment>>,
     pub(super) check_over: Notify,
     pub(super) ended: watch::Sender<Option<LossReason>>,
@@ -62,21 +67,22 @@ pub(crate) struct Session {
     pub(crate) known_queues: KnownQueues,
 }
 
-/// The connection below a session.
+/// The state of the connection below a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConnectionState {
     pub(super) up: bool,
     /// Whether the connection is known to carry this session and not another one.
     pub(super) verified: bool,
-    /// Goes up with every reconnect.
-    pub(super) generation: u64,
+    /// Rises with every reconnect.
+    pub(super) connection_number: u64,
 }
 
-/// A request that, once it is answered, proves that the session lived when it was sent.
+/// When a request was sent, and on which connection. Its answer proves that the session was alive
+/// at that moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestStart {
     pub(crate) at: Moment,
-    pub(crate) generation: u64,
+    pub(crate) connection_number: u64,
 }
 
 impl Session {
@@ -101,7 +107,7 @@ impl Session {
             connection: watch::Sender::new(ConnectionState {
                 up: true,
                 verified: true,
-                generation: 0,
+                connection_number: 0,
             }),
             liveness: Mutex::new(liveness),
             group,
@@ -118,17 +124,17 @@ impl Session {
         self.id
     }
 
-    /// As the ensemble granted it.
+    /// The session timeout that the ensemble granted.
     pub(crate) const fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// For how long a lock is granted, at the most.
+    /// The longest lease that a grant can have.
     pub(crate) const fn longest_lease(&self) -> Duration {
         self.longest_lease
     }
 
-    /// How long a proof is good for, at the most.
+    /// How long a proof lasts at most.
     pub(crate) fn trust(&self) -> Duration {
         liveness::trust(self.timeout)
     }
@@ -157,7 +163,7 @@ impl Session {
         *lock(&self.epoch) = epoch;
     }
 
-    /// The client, while the session lives.
+    /// The client, as long as the session has not ended.
     pub(crate) fn client(&self) -> Result<Arc<zk::Client>> {
         match &*lock(&self.client) {
             Some(client) if self.ended().is_none() => Ok(Arc::clone(client)),
@@ -166,21 +172,21 @@ impl Session {
         }
     }
 
-    /// What follows the client's states until the session is closed.
+    /// Follows the client's states until the session is closed.
     pub(crate) fn client_states(&self) -> Option<zk::StateWatcher> {
         lock(&self.client)
             .as_ref()
             .map(|client| client.state_watcher())
     }
 
-    /// KnownQueues something on the backend's own thread. It must end soon after the session does.
+    /// Runs a task on the backend's own thread. The task must end soon after the session ends.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let runtime: &Runtime = &self.context.runtime;
-        // The runtime ends with the supervisor, and then drops what is left.
+        // Detached: the runtime ends with the supervisor and then drops the tasks that are left.
         drop(runtime.spawn(task));
     }
 
-    /// Waits until requests can be sent, and are answered by this session.
+    /// Waits until a connection is there that carries this session.
     pub(crate) async fn wait_connected(&self, until: Moment) -> Result<()> {
         let ready = |link: &ConnectionState| link.up && link.verified;
         if ready(&self.connection.borrow()) && self.ended().is_none() {
@@ -196,17 +202,17 @@ impl Session {
         }
     }
 
-    /// Which connection of this session it is now.
-    pub(crate) fn generation(&self) -> u64 {
-        self.connection.borrow().generation
+    /// The number of the present connection of this session.
+    pub(crate) fn connection_number(&self) -> u64 {
+        self.connection.borrow().connection_number
     }
 
-    /// Sends requests whose answers are waited for right afterwards.
+    /// Sends requests. Await their answers right afterwards.
     pub(crate) fn send<T>(&self, requests: impl FnOnce() -> T) -> T {
         self.context.io_thread.send(requests)
     }
 
-    /// Waits for the answer to a request until the limit.
+    /// Waits for the answer to a request, until the limit.
     pub(crate) async fn answer<T>(
         &self,
         access: Access,
@@ -218,7 +224,7 @@ impl Session {
         tokio::select! {
             biased;
             answer = reply => Ok(answer.map_err(|error| match self.ended() {
-                // Whatever it says, it was the end of the session.
+                // The client reports the end of the session in several ways.
                 Some(_) => zk::Error::SessionExpired,
                 None => as_connection_loss(error),
             })),
@@ -226,15 +232,16 @@ impl Session {
         }
     }
 
-    /// Call it right before a request that passes the leader is sent.
+    /// Notes the time of a request. Call it right before the request is sent, and pass the result
+    /// to `note_answer` if the request passes the leader.
     pub(crate) fn request_start(&self) -> RequestStart {
         RequestStart {
             at: self.clock().now(),
-            generation: self.connection.borrow().generation,
+            connection_number: self.connection.borrow().connection_number,
         }
     }
 
-    /// Why it has ended, if it has.
+    /// The reason of the session's end, once it has ended.
     pub(crate) fn ended(&self) -> Option<LossReason> {
         *self.ended.borrow()
     }
@@ -245,12 +252,13 @@ impl Session {
             if let Some(reason) = *ended.borrow_and_update() {
                 return reason;
             }
-            // The sender lives in `self`, so this cannot fail.
+            // Cannot fail: the sender lives in `self`.
             let _ = ended.changed().await;
         }
     }
 
-    /// It is over: every lock on it is lost, and those who wait are told to line up again.
+    /// Ends the session. Every lock on it is lost, and every contender on it has to enter its queue
+    /// again.
     pub(crate) fn end(&self, reason: LossReason) {
         let first = self
             .ended

@@ -1,11 +1,12 @@
-//! The nodes that a session needs before anything else: the parents, and a probe that tells whose a connection is.
+//! The nodes that a session needs before any lock: the parents, and a probe that shows which
+//! session a connection carries.
 
 use distlock_core::Epoch;
 use zookeeper_client as zk;
 
 use crate::{config::AclPolicy, names::Layout};
 
-/// The access list of all nodes that are created.
+/// The access list of all nodes that this library creates.
 pub(crate) fn acls(policy: AclPolicy) -> zk::Acls<'static> {
     match policy {
         AclPolicy::Creator => zk::Acls::creator_all(),
@@ -13,7 +14,7 @@ pub(crate) fn acls(policy: AclPolicy) -> zk::Acls<'static> {
     }
 }
 
-/// Creates a node that vanishes with its session, and tells whose it is.
+/// Creates a node that vanishes with its session, and answers with the id of that session.
 pub(crate) async fn probe_session(
     client: &zk::Client,
     layout: &Layout,
@@ -28,13 +29,15 @@ pub(crate) async fn probe_session(
         }
         created => created?,
     };
-    // RequestStart right away; nobody waits for it. What a lost connection leaves behind vanishes with the session.
+    // Sent at once, without waiting for the answer. A lost connection may leave the node behind; it
+    // vanishes with the session.
     drop(client.delete(&format!("{}{sequence}", layout.probe), None));
     Ok(stat.ephemeral_owner)
 }
 
-/// Names the ensemble's history by the birth of the node that all locks are under, which is made when it is absent: an
-/// ensemble that was built anew, or whose tree was removed, has another one.
+/// The epoch: names the ensemble's history by the creation of the node that all locks are under.
+/// The node is created when it is absent. So an ensemble that was rebuilt, or whose tree was
+/// removed, has another epoch.
 pub(crate) async fn read_epoch(
     client: &zk::Client,
     layout: &Layout,

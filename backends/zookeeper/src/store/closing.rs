@@ -1,4 +1,7 @@
 //! The orderly end of a session.
+//!
+//! Invariant: the session ends at the servers only after its last lease has ended. A holder trusts
+//! its lock until then, so its node must stay.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,8 +9,9 @@ use distlock_core::LossReason;
 
 use crate::{queue::delete::delete_in_background, session::Session};
 
-/// Gives up every place in a queue, waits until no lock is held any more, and says goodbye, so that followers are
-/// woken at once. (A lock that is still held keeps its node until its lease has run out: its holder believes in it.)
+/// Gives up every queue entry, waits until no lock is held any more, and closes the session, so
+/// that contenders behind its nodes are woken at once. A lock that is still held keeps its node
+/// until its lease has ended.
 pub(super) async fn close(session: &Arc<Session>) {
     wait_until_empty(session).await;
     let farewell = session.client_states();
@@ -21,10 +25,10 @@ pub(super) async fn close(session: &Arc<Session>) {
     }
 }
 
-/// Lets go of every place in a queue, and waits until the last lease has run out or was released.
+/// Gives up every queue entry, and waits until the last lease has ended or was released.
 async fn wait_until_empty(session: &Arc<Session>) {
     for node in session.nodes.begin_closing() {
-        // Those behind it must not wait for the last of our leases.
+        // Contenders behind this node must not wait for the last of our leases.
         if node.mark_gone(LossReason::SessionLost) {
             delete_in_background(session, node);
         }

@@ -1,4 +1,4 @@
-//! Opening a session.
+//! Opens a session and starts its tasks.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,8 +6,8 @@ use distlock_core::{Error, ErrorKind, Result};
 use zookeeper_client as zk;
 
 use crate::{
-    config::{ZooKeeperConfig, invalid},
-    error::{Access, session_ended, translate},
+    config::ZooKeeperConfig,
+    error::{Access, invalid, session_ended, translate},
     queue::lease_watch,
     session::{
         Session, StoreContext, connection,
@@ -18,12 +18,12 @@ use crate::{
     },
 };
 
-/// The shortest session that the servers are asked for, as a part of ours: the less, the less time
-/// a server has to answer.
+/// The tick is measured with a session that asks for one fifth of the granted timeout. A smaller
+/// part would leave a server less time to answer.
 const SHORTEST_PART: u32 = 5;
 
-/// One try: connects, makes sure that the nodes everything hangs on are there, and that we may
-/// write. The client's tasks run on that line.
+/// Tries once to open a session: connects, creates the parents of all nodes, and checks that these
+/// credentials may write. The client's tasks run in that group.
 pub(crate) async fn connect(context: &Arc<StoreContext>, group: TaskGroup) -> Result<Arc<Session>> {
     let config = &context.config;
     let opened = context.clock.now();
@@ -55,15 +55,18 @@ pub(crate) async fn connect(context: &Arc<StoreContext>, group: TaskGroup) -> Re
     Ok(session)
 }
 
-/// The servers' tick, or longer. They do not tell it. Unless they are told otherwise they let no
-/// session be shorter than two ticks, so a session is opened that asks for less. Where that fails,
-/// our own session is what they let be one.
+/// Finds the servers' tick, or a longer time.
+///
+/// The servers do not tell their tick. By default they allow no session shorter than two ticks, so
+/// a second session is opened that asks for less than that. If it cannot be opened, half of our own
+/// session's timeout is taken, since that timeout is at least two ticks.
 async fn find_tick(context: &StoreContext, granted: Duration) -> Result<Duration> {
     let config = &context.config;
     if let Some(tick) = config.tick_time {
         if tick * 2 > granted {
             return Err(invalid(format!(
-                "option `tick_time` is {tick:?}, and the servers let the session last {granted:?}: a session must last at \
+                "option `tick_time` is {tick:?}, and the servers let the session last \
+                 {granted:?}: a session must last at \
                  least two ticks"
             )));
         }
@@ -82,7 +85,7 @@ async fn find_tick(context: &StoreContext, granted: Duration) -> Result<Duration
     }
 }
 
-/// Who may use a root may not always make it.
+/// Credentials that may use a root may not always create it.
 fn cannot_create_root(config: &ZooKeeperConfig) -> Error {
     let root = &config.root;
     let whose = match config.credentials {
@@ -92,7 +95,8 @@ fn cannot_create_root(config: &ZooKeeperConfig) -> Error {
     Error::new(
         ErrorKind::AccessDenied,
         format!(
-            "these credentials may not make or use {root}: have somebody who may create it with all rights {whose}, or remove \
+            "these credentials may not make or use {root}: have somebody who may create it with \
+             all rights {whose}, or remove \
              what stands there with other rights"
         ),
     )

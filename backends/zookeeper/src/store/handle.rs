@@ -1,4 +1,7 @@
 //! One user's access to an open store.
+//!
+//! Invariant: the supervisor counts each open handle once. The session is closed after the last
+//! handle.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,10 +14,10 @@ use crate::{
     session::{Session, StoreContext},
 };
 
-/// How long closing waits for the ensemble to be told.
+/// How long closing waits until the session is closed at the ensemble.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One user of an [`Supervisor`]. The session ends with the last one.
+/// One user of a [`Supervisor`]. The session ends with the last one.
 #[derive(Debug)]
 pub(crate) struct StoreHandle {
     supervisor: Arc<Supervisor>,
@@ -35,7 +38,7 @@ impl StoreHandle {
         }
     }
 
-    /// Another one on the same session.
+    /// Another handle on the same session.
     pub(crate) fn another(&self) -> Self {
         self.supervisor.add_handle();
         Self {
@@ -44,23 +47,23 @@ impl StoreHandle {
         }
     }
 
-    /// What opens its sessions.
+    /// The supervisor of the store's sessions.
     pub(crate) fn supervisor(&self) -> Result<&Arc<Supervisor>> {
         self.open.check("zookeeper")?;
         Ok(&self.supervisor)
     }
 
-    /// What its sessions work with.
+    /// The part of the store that its sessions use.
     pub(crate) fn context(&self) -> Result<&StoreContext> {
         Ok(&self.supervisor()?.context)
     }
 
-    /// Whether it is open, for whoever outlives the operation that asks.
+    /// Whether the handle is open, for tasks that outlive the operation that asks.
     pub(crate) const fn open_flag(&self) -> &OpenFlag {
         &self.open
     }
 
-    /// What all handles of this ensemble have sent, also those that were closed.
+    /// How many requests all handles of this store have sent, also handles that were closed.
     pub(crate) fn requests_sent(&self) -> u64 {
         self.supervisor.context.requests.sent()
     }
@@ -72,7 +75,7 @@ impl StoreHandle {
         Ok((supervisor.session(until).await?, until))
     }
 
-    /// Gives it up. When it was the last one, waits until the ensemble knows that the session has ended.
+    /// Closes the handle. After the last one, waits until the session is closed at the ensemble.
     pub(crate) async fn close(&self) {
         if !self.give_up() {
             return;
@@ -83,7 +86,7 @@ impl StoreHandle {
         }
     }
 
-    /// Whether it was the last one.
+    /// Closes the handle. `true` = it was the last one.
     fn give_up(&self) -> bool {
         self.open.close() && self.supervisor.remove_handle()
     }

@@ -1,4 +1,4 @@
-//! The part that all handles of one store share.
+//! An open store: its threads, the session after each loss, and the handles of its users.
 
 mod closing;
 mod connect;

@@ -1,9 +1,11 @@
-//! What all handles of one store share: a thread with a runtime of its own, on which the client's connection lives, and
-//! one session after the other.
+//! Opens one session after the other for all handles of a store.
 //!
-//! The thread is the backend's and nobody else's, so neither a blocked user's runtime nor a dropped one ends the session.
-//! A second handle ([`DistLock::reopen`](distlock_core::DistLock::reopen)) is another reference to the same session:
-//! contenders' nodes belong to it.
+//! It owns the store's two threads: one runs the tasks of the sessions, on a runtime of its own,
+//! and the other the client's connection. Both belong to this backend alone, so a user's runtime
+//! that is blocked or dropped does not end the session.
+//!
+//! A second handle ([`DistLock::reopen`](distlock_core::DistLock::reopen)) is another reference to
+//! the same session, because contenders' nodes belong to that session.
 
 use std::{
     fmt,
@@ -22,7 +24,7 @@ use crate::{
     session::{EndedLeases, RequestCount, Session, StoreContext, io_thread::IoThread},
 };
 
-/// The shared part.
+/// The shared part of all handles of one store.
 pub(crate) struct Supervisor {
     pub(crate) context: Arc<StoreContext>,
     phase: watch::Sender<Phase>,
@@ -31,18 +33,20 @@ pub(crate) struct Supervisor {
 
 #[derive(Clone)]
 enum Phase {
-    /// No session; why the last try failed.
+    /// No session, and the error of the last try to open one.
     Connecting(Option<Error>),
     Live(Arc<Session>),
     Closed,
 }
 
 impl Supervisor {
-    /// Starts the threads, for one handle.
+    /// Starts the threads, with one handle counted.
     pub(super) fn start(config: ZooKeeperConfig, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         config.check()?;
         let no_thread = |error| threads::no_thread(error).on("zookeeper");
-        // The threads first: a runtime must not be dropped here, where others wait for this.
+        // The threads start before the runtime is built: if a thread cannot start, no runtime has
+        // to be dropped here. Dropping one blocks, and this code runs inside of a caller's async
+        // task.
         let (give, given) = mpsc::channel::<(tokio::runtime::Runtime, Arc<Self>)>();
         std::thread::Builder::new()
             .name("distlock-zookeeper".into())
@@ -76,10 +80,11 @@ impl Supervisor {
         let supervisor = Arc::new(Self {
             context: Arc::new(context),
             phase: watch::Sender::new(Phase::Connecting(None)),
-            // The thread ends when it finds no handle, so the first one is counted before it starts.
+            // The supervisor ends when it finds no handle, so the first handle is counted before it
+            // starts.
             handles: watch::Sender::new(1),
         });
-        // The thread is there and waits for it.
+        // Cannot fail: the thread runs and waits for this message.
         let _ = give.send((runtime, Arc::clone(&supervisor)));
         Ok(supervisor)
     }
@@ -122,7 +127,7 @@ impl Supervisor {
             }
             tokio::select! {
                 biased;
-                // The sender lives in `self`, so this cannot fail.
+                // Cannot fail: the sender lives in `self`.
                 _ = phase.changed() => {}
                 () = self.context.sleep_until(until) => return Err(last_error),
             }
@@ -135,17 +140,18 @@ impl Supervisor {
         self.session(until).await.map(|_| ())
     }
 
-    /// One session after the other, until the last handle is closed.
+    /// Opens one session after the other, until the last handle is closed.
     async fn supervise(self: Arc<Self>) {
         let mut handles = self.handles.subscribe();
         let mut failures = 0u32;
         loop {
             let io_thread = &self.context.io_thread;
             let group = io_thread.new_group();
+            let connecting = connect(&self.context, group);
             let connected = tokio::select! {
                 biased;
                 _ = handles.wait_for(|open| *open == 0) => break,
-                connected = io_thread.capture_spawns(group, connect(&self.context, group)) => connected,
+                connected = io_thread.capture_spawns(group, connecting) => connected,
             };
             match connected {
                 Ok(session) => {
@@ -158,7 +164,11 @@ impl Supervisor {
                     };
                     match ended {
                         Some(reason) => {
-                            tracing::warn!(%reason, session = format_args!("{:#x}", session.id()), "session ended, opening a new one");
+                            tracing::warn!(
+                                %reason,
+                                session = format_args!("{:#x}", session.id()),
+                                "session ended, opening a new one"
+                            );
                             self.phase.send_replace(Phase::Connecting(None));
                         }
                         None => {

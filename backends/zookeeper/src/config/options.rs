@@ -1,0 +1,169 @@
+//! Options of a ZooKeeper store, checked once.
+//!
+//! Invariant: a configuration that passes [`ZooKeeperConfig::check`] cannot fail later for an
+//! option's value. No message may contain a password, or a text that could be one.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use distlock_core::PasswordRule;
+
+/// The features of the library that bring this backend with TLS.
+pub(super) const TLS_FEATURES: &str = "zookeeper,tls";
+
+/// The servers, the place in their tree, and how they are used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ZooKeeperConfig {
+    /// The servers, each `host:port`.
+    pub servers: Vec<String>,
+    /// The node that is the parent of all others; `/distlock` by default. It is created when it is
+    /// absent. It must not be `/` or under `/zookeeper`.
+    pub root: String,
+    /// The session timeout to ask for: 500 ms to 1 h, 10 s by default. The ensemble may grant
+    /// another one; by default it grants 2 to 20 of its ticks. It bounds how long a lock outlives
+    /// its holder. Two thirds of it bound how long a holder may trust its lock without an answer of
+    /// the ensemble.
+    pub session_timeout: Duration,
+    /// The servers' `tickTime`. Needed only when `minSessionTimeout` of the servers is less than
+    /// two ticks; otherwise it is measured by that setting. A session must last at least two ticks.
+    pub tick_time: Option<Duration>,
+    /// How long one operation waits for its answer: 100 ms to 5 s, 4 s by default.
+    pub request_timeout: Duration,
+    /// How long opening waits for a session; 5 s by default.
+    pub connect_timeout: Duration,
+    /// The credentials of this client.
+    pub credentials: Option<Credentials>,
+    /// The access list of the nodes that this client creates. Default: [`AclPolicy::Creator`] with
+    /// credentials, otherwise [`AclPolicy::Open`].
+    pub acl: AclPolicy,
+    /// The files for TLS; `None` = without TLS.
+    pub tls: Option<TlsFiles>,
+    /// Whether a password of ZooKeeper's `digest` may leave this machine without TLS
+    /// (`tls=disable`).
+    pub clear_password: bool,
+    /// How long the mark of a deleted record stays before it is removed: 1 s to 365 days, 1 h by
+    /// default, and at least twice the session timeout. A write that is still in flight must find
+    /// the mark.
+    pub reap_after: Duration,
+}
+
+/// A user, a password, and the way to prove them to the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The user.
+    pub user: String,
+    /// The password. It is sent in plain text unless TLS or SASL is used.
+    pub password: Secret,
+    /// How they are proven.
+    pub mechanism: Mechanism,
+}
+
+/// How credentials are proven to the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mechanism {
+    /// ZooKeeper's `digest` scheme. The server accepts any pair, and each node's access list says
+    /// which pair may change it.
+    #[default]
+    Digest,
+    /// SASL with DIGEST-MD5. The server knows its users and refuses others.
+    SaslDigestMd5,
+}
+
+/// Which clients may change the nodes that this client creates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AclPolicy {
+    /// Clients with the same credentials.
+    Creator,
+    /// Every client that can connect.
+    Open,
+}
+
+/// The files of certificates, all in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The authorities that may sign the servers' certificates.
+    pub ca: PathBuf,
+    /// The certificate of this client, when the servers ask for one.
+    pub cert: Option<PathBuf>,
+    /// The key of that certificate.
+    pub key: Option<PathBuf>,
+}
+
+/// A text that is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub(super) String);
+
+impl Secret {
+    /// Hides a text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl ZooKeeperConfig {
+    /// The names of the options, as in a URL.
+    pub const OPTIONS: [&'static str; 10] = [
+        "acl",
+        "reap_after",
+        "request_timeout",
+        "sasl",
+        "session_timeout",
+        "tick_time",
+        "tls",
+        "tls_ca",
+        "tls_cert",
+        "tls_key",
+    ];
+
+    /// The standard port.
+    pub const PORT: u16 = 2181;
+
+    /// Servers (`host` or `host:port`), with the default for every other option.
+    pub fn new(servers: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            servers: servers.into_iter().map(Into::into).collect(),
+            root: "/distlock".into(),
+            session_timeout: Duration::from_secs(10),
+            tick_time: None,
+            request_timeout: Duration::from_secs(4),
+            connect_timeout: Duration::from_secs(5),
+            credentials: None,
+            acl: AclPolicy::Open,
+            tls: None,
+            clear_password: false,
+            reap_after: Duration::from_secs(3600),
+        }
+    }
+
+    /// The hosts of the servers, without their ports.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &str> {
+        let servers = self.servers.iter();
+        servers.map(|server| server.rsplit_once(':').map_or(&**server, |(host, _)| host))
+    }
+
+    /// How the password is sent, if there is one. SASL proves the password without sending it.
+    pub(crate) fn password_rule(&self) -> PasswordRule<'static> {
+        let credentials = self.credentials.as_ref();
+        PasswordRule {
+            sent: credentials.is_some_and(|it| it.mechanism == Mechanism::Digest),
+            encrypted: self.tls.is_some(),
+            clear_allowed: self.clear_password,
+            tls_built: cfg!(feature = "tls"),
+            features: TLS_FEATURES,
+            remedy: "for TLS name the authorities that may vouch for the servers by the option \
+                     `tls_ca`, and the servers' ports for TLS",
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Reads the options of a ZooKeeper store from the parts of a URL.
+//!
+//! No message may contain the user's part of the URL, because it has the password.
+
+use std::{path::PathBuf, time::Duration};
+
+use distlock_core::{Error, Result, TLS_DISABLE, parse_duration};
+
+use super::options::{AclPolicy, Credentials, Mechanism, Secret, TlsFiles, ZooKeeperConfig};
+use crate::error::invalid;
+
+impl ZooKeeperConfig {
+    /// Reads the parts of a URL `zookeeper://user:password@h1:2181,h2:2181/root?option=value&..`:
+    /// the text between the scheme's colon and the question mark, and the decoded options.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] that names the option. For an unknown option it names the
+    /// nearest known one.
+    pub fn from_url_parts(body: &str, options: &[(String, String)]) -> Result<Self> {
+        let body = body
+            .strip_prefix("//")
+            .ok_or_else(|| invalid("a ZooKeeper URL starts with `zookeeper://host`"))?;
+        let (authority, root) = match body.find('/') {
+            Some(at) => (&body[..at], Some(&body[at..])),
+            None => (body, None),
+        };
+        let (user, servers) = match authority.rsplit_once('@') {
+            Some((user, servers)) => (Some(user), servers),
+            None => (None, authority),
+        };
+        let mut config = Self::new(servers.split(',').map(with_port));
+        if let Some(root) = root {
+            config.root = percent_decode("the root path", root)?;
+        }
+        if let Some(user) = user {
+            // The text is a secret, so no part of it goes into a message.
+            let (user, password) = user.split_once(':').ok_or_else(|| {
+                invalid("the user in the URL has no password: write `user:password@`")
+            })?;
+            config.credentials = Some(Credentials {
+                user: percent_decode("the user", user)?,
+                password: Secret(percent_decode("the password", password)?),
+                mechanism: Mechanism::Digest,
+            });
+            config.acl = AclPolicy::Creator;
+        }
+        let (mut ca, mut cert, mut key) = (None, None, None);
+        for (name, value) in options {
+            match name.as_str() {
+                "acl" => config.acl = acl(value)?,
+                "reap_after" => config.reap_after = duration(name, value)?,
+                "request_timeout" => config.request_timeout = duration(name, value)?,
+                "sasl" => config.use_sasl(value)?,
+                "session_timeout" => config.session_timeout = duration(name, value)?,
+                "tick_time" => config.tick_time = Some(duration(name, value)?),
+                "tls" if value == TLS_DISABLE => config.clear_password = true,
+                "tls" => {
+                    return Err(invalid(format!(
+                        "option `tls`: {value:?} is not `disable`; for TLS set `tls_ca`"
+                    )));
+                }
+                "tls_ca" => ca = Some(PathBuf::from(value)),
+                "tls_cert" => cert = Some(PathBuf::from(value)),
+                "tls_key" => key = Some(PathBuf::from(value)),
+                _ => return Err(unknown_option(name)),
+            }
+        }
+        config.tls = match (ca, cert, key) {
+            (None, None, None) => None,
+            (None, ..) => {
+                return Err(invalid(
+                    "option `tls_ca` is missing: it names the authorities that may vouch for the \
+                     servers",
+                ));
+            }
+            (Some(ca), cert, key) => Some(TlsFiles { ca, cert, key }),
+        };
+        if config.clear_password && config.tls.is_some() {
+            return Err(invalid(
+                "option `tls` is `disable`, and `tls_ca` asks for TLS: leave out one of the two",
+            ));
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    fn use_sasl(&mut self, value: &str) -> Result<()> {
+        if value != "digest-md5" {
+            return Err(invalid(format!(
+                "option `sasl`: {value:?} is unknown: `digest-md5` is"
+            )));
+        }
+        let Some(credentials) = &mut self.credentials else {
+            return Err(invalid(
+                "option `sasl` needs credentials: write `zookeeper://user:password@..`",
+            ));
+        };
+        credentials.mechanism = Mechanism::SaslDigestMd5;
+        Ok(())
+    }
+}
+
+fn with_port(server: &str) -> String {
+    let after_address = server.rsplit(']').next().unwrap_or(server);
+    if after_address.contains(':') {
+        server.to_owned()
+    } else {
+        format!("{server}:{}", ZooKeeperConfig::PORT)
+    }
+}
+
+fn acl(value: &str) -> Result<AclPolicy> {
+    match value {
+        "creator" => Ok(AclPolicy::Creator),
+        "open" => Ok(AclPolicy::Open),
+        _ => Err(invalid(format!(
+            "option `acl`: {value:?} is unknown: `creator` and `open` are known"
+        ))),
+    }
+}
+
+fn duration(option: &str, value: &str) -> Result<Duration> {
+    parse_duration(value)
+        .map_err(|error| invalid(format!("option `{option}`: {}", error.message())))
+}
+
+fn percent_decode(what: &str, text: &str) -> Result<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        let escape = (*first == b'%').then(|| {
+            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
+            u8::from_str_radix(digits, 16).ok()
+        });
+        match escape {
+            None => bytes.push(*first),
+            Some(Some(byte)) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            Some(None) => return Err(invalid(format!("{what} has a broken %-escape"))),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| invalid(format!("{what} is not UTF-8")))
+}
+
+fn unknown_option(name: &str) -> Error {
+    let nearest = ZooKeeperConfig::OPTIONS
+        .into_iter()
+        .max_by(|a, b| strsim::jaro_winkler(name, a).total_cmp(&strsim::jaro_winkler(name, b)))
+        .filter(|known| strsim::jaro_winkler(name, known) > 0.75);
+    let hint = match nearest {
+        Some(known) => format!("did you mean `{known}`?"),
+        None => format!("known are {}", ZooKeeperConfig::OPTIONS.join(", ")),
+    };
+    invalid(format!("unknown option {name:?} for zookeeper: {hint}"))
+}
