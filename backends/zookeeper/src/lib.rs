@@ -1,5 +1,5 @@
-//! ZooKeeper ensembles behind the distlock contract: a queue of ephemeral nodes per lock, in the form
-//! that other recipes know.
+//! ZooKeeper ensembles behind the distlock contract: a queue of ephemeral nodes per lock, in the
+//! form that other recipes know.
 //!
 //! ```no_run
 //! # async fn example() -> distlock_core::Result<()> {
@@ -33,47 +33,49 @@
 //!
 //! # Guarantees
 //! Waiters are served in the order in which they entered the queue, across processes. The fencing
-//! token is the transaction that created the holder's node (`czxid`). It rises over all locks of the
-//! ensemble, and every reader sees the same one.
+//! token is the transaction that created the holder's node (`czxid`). It rises over all locks of
+//! the ensemble, and every reader sees the same one.
 //!
 //! A holder trusts its lock for as long as a chain of three requests proves that the leader, with a
 //! quorum, keeps the session. By the holder's own clock, that is nine tenths of the session timeout
 //! after the first request was sent, and at most two thirds after the last one, a committed write.
 //! The source of `session/liveness.rs` says why fewer requests are not enough. So an answer of a
-//! leader that was deposed and does not know it proves nothing. Reads of records and of others' locks
-//! follow a committed write as well.
+//! leader that was deposed and does not know it proves nothing. Reads of records and of others'
+//! locks follow a committed write as well.
 //!
 //! The first request is a tick of the servers older than the second. In each eighth of the session
-//! timeout less a tick, one request of the session passes the leader: a write that was needed anyway,
-//! or else a `sync`. After a standstill of the process the next grant waits for a tick. A session of
-//! two ticks is the shortest that servers allow by default; its locks get leases of about a quarter
-//! of it.
+//! timeout less a tick, one request of the session passes the leader: a write that was needed
+//! anyway, or else a `sync`. After a standstill of the process the next grant waits for a tick. A
+//! session of two ticks is the shortest that servers allow by default; its locks get leases of
+//! about a quarter of it.
 //!
-//! A session without answers is given up after 55 % of its timeout, and nothing more is sent for it.
-//! So the next holder comes at most 5/3 of the session timeout and one tick after the last answer,
-//! also where requests still arrive.
+//! A session without answers is given up after 55 % of its timeout, and nothing more is sent for
+//! it. So the next holder comes at most 5/3 of the session timeout and one tick after the last
+//! answer, also where requests still arrive.
 //!
 //! A removed node is noticed at once, by its holder and by the contenders behind it.
 //!
 //! Inside a process, the next contender gets the lock as soon as its predecessor lets go, while the
 //! ensemble still deletes the predecessor's node. Both nodes belong to one session, and all other
-//! contenders stay behind both. Until that deletion has arrived, other clients see the predecessor as
-//! the holder.
+//! contenders stay behind both. Until that deletion has arrived, other clients see the predecessor
+//! as the holder.
 //!
 //! The servers stamp writes and do not tell the present time. So records have no ages, and
 //! [`KvLock`](distlock_core::KvLock) cannot stand on them.
 //!
 //! All locks and records of one [`ZooKeeper`] and all its handles share one session, and each
 //! [`ZooKeeper::open`] begins another one: a process has one session when it opens one store and
-//! shares it. When the session is lost, all its locks are lost; the next request uses a new session.
+//! shares it. When the session is lost, all its locks are lost; the next request uses a new
+//! session.
 //!
-//! A session lasts as long as the ensemble granted when it began. A reconnect tells the client library
-//! of another limit, and that library does not report it. So `maxSessionTimeout` must not be lowered
-//! below the timeouts of present sessions. Health measures which session timeout each server grants.
+//! A session lasts as long as the ensemble granted when it began. A reconnect tells the client
+//! library of another limit, and that library does not report it. So `maxSessionTimeout` must not
+//! be lowered below the timeouts of present sessions. Health measures which session timeout each
+//! server grants.
 //!
 //! # Features
-//! `tls`: TLS by rustls. `sasl`: SASL with DIGEST-MD5. None is on by default; ZooKeeper's own digest
-//! authentication is always there.
+//! `tls`: TLS by rustls. `sasl`: SASL with DIGEST-MD5. None is on by default; ZooKeeper's own
+//! digest authentication is always there.
 
 mod config;
 mod doctor;
@@ -109,11 +111,12 @@ impl ZooKeeper {
     /// Opens a session.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for an option out of its
-    /// range; [`ErrorKind::Unavailable`](distlock_core::ErrorKind::Unavailable) when no server has
-    /// given a session within the `connect_timeout`, with the answer of each server: unreachable, no
-    /// quorum, read-only; [`ErrorKind::AccessDenied`](distlock_core::ErrorKind::AccessDenied) when the
-    /// credentials are refused or may not write under the root.
+    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for an option out of
+    /// its range; [`ErrorKind::Unavailable`](distlock_core::ErrorKind::Unavailable) when no server
+    /// has given a session within the `connect_timeout`, with the answer of each server:
+    /// unreachable, no quorum, read-only;
+    /// [`ErrorKind::AccessDenied`](distlock_core::ErrorKind::AccessDenied) when the credentials are
+    /// refused or may not write under the root.
     ///
     /// # Cancel safety
     /// Safe: when the future is dropped, a session that is being opened is closed.

@@ -1,4 +1,5 @@
-//! The conformance suite on a real three-server ensemble, with worker processes. `CASE` names the part to run.
+//! The conformance suite on a real ensemble of three servers, with worker processes. `CASE` names
+//! the part to run.
 //!
 //! The workers are this very binary.
 
@@ -22,7 +23,8 @@ use zookeeper_client as zk;
 
 const WORKER: &str = "conformance-worker";
 
-/// Long enough for a machine that is busy with other tests, and what a tick of 250 ms allows at the most.
+/// Long enough for a machine that is busy with other tests; the longest session that a tick of 250
+/// ms allows.
 const SESSION: Duration = Duration::from_secs(5);
 
 type Outcome = Result<(), Failed>;
@@ -38,7 +40,7 @@ fn main() -> ExitCode {
     let runtime = Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let handle = runtime.handle().clone();
-    // Few tests, because each that a runner starts by itself needs an ensemble of its own.
+    // Few tests, because a runner starts each one alone, and each needs an ensemble of its own.
     let standstill = handle.clone();
     let tests = vec![
         Trial::test("conformance_and_processes", move || handle.block_on(all())),
@@ -87,7 +89,7 @@ async fn conformance(servers: &str, workers: Workers) -> Outcome {
     ensure(!results.is_empty(), || "no case of this name".into())
 }
 
-/// Records carry the time they were written by the leader of that time, and nobody tells what time it is now.
+/// Records carry the leader's time of their write, but no server tells the present time.
 async fn no_lock_over_records(servers: &str) -> Outcome {
     let store = open(servers).await?;
     let refused = KvLock::new(store.records()).map(drop);
@@ -101,8 +103,8 @@ async fn no_lock_over_records(servers: &str) -> Outcome {
     Ok(())
 }
 
-/// A holder that is stopped for two session timeouts: its lock goes to the next one after its own deadline, and it learns
-/// that before it does anything else.
+/// A holder is stopped for two session timeouts. Its lock goes to the next one after its own
+/// deadline, and the holder learns that before it does anything else.
 async fn a_stopped_holder_knows_at_once(workers: &Workers) -> Outcome {
     let mut stopped = Worker::start(workers).await?;
     let mut next = Worker::start(workers).await?;
@@ -130,7 +132,7 @@ async fn a_stopped_holder_knows_at_once(workers: &Workers) -> Outcome {
         ),
         || format!("{state:?}"),
     )?;
-    // Whatever it still does, the next holder keeps its lock.
+    // The old holder's release does not disturb the next holder.
     let released = stopped.release().await?;
     ensure(released != ReleaseReport::Clean, || {
         "a clean release".into()
@@ -139,9 +141,9 @@ async fn a_stopped_holder_knows_at_once(workers: &Workers) -> Outcome {
     ensure(released == ReleaseReport::Clean, || format!("{released:?}"))
 }
 
-/// A client at a follower was stopped for most of its session. When it goes on, its write commits
-/// at once, and the follower is cut off before it can tell the leader that the session lives: the
-/// leader ends it, although it took the write.
+/// A client at a follower stands still for most of its session. When it goes on, its write commits
+/// at once, and the follower is cut off before it can tell the leader that the session is alive. So
+/// the leader ends the session although it took the write.
 async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
     let ports = (0..3)
         .map(|_| Ports::pick())
@@ -152,7 +154,7 @@ async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
     }
     let detours = lines.iter().zip(1..);
     let ensemble = ZooKeeper::start_with(&Setup {
-        // Long enough to cut the line between two pings, of which there are two in each tick.
+        // Long enough to cut the connection between two pings; each tick has two.
         tick: Duration::from_secs(1),
         // The first server has the lowest number, so it follows.
         detours: detours
@@ -171,7 +173,8 @@ async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
     let stranger = connector.connect(hosts).await?;
     let program = env::current_exe()?;
     let workers = Workers::new(program, [WORKER], ensemble.server(0));
-    // A ping may be faster, and so may a client that connects anew, which extends its session.
+    // Several rounds: a ping may be faster, and so may a client that reconnects, which extends its
+    // session.
     for round in 0..5 {
         let names: Vec<_> = (0..4)
             .map(|at| format!("standstill-{round}-{at}"))
@@ -186,8 +189,8 @@ async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
     Err("the line was never cut between two pings".into())
 }
 
-/// One client for each name. `false` = the leader heard of every session after its client went on,
-/// so this shows nothing.
+/// Stops and continues one client for each name. `false` = the leader heard of every session after
+/// its client went on, so this round shows nothing.
 async fn standstills(
     workers: &Workers,
     theirs: &Locker,
@@ -201,7 +204,7 @@ async fn standstills(
         let mut worker = Worker::start(workers).await?;
         let process = worker.id().ok_or("the worker has ended")?;
         let watchdog = Watchdog::over_process(process)?;
-        // Its session is open, and watches the queue, which it uses again and again.
+        // Its session is open and has a watch on the queue, which it uses again and again.
         for _ in 0..3 {
             worker.acquire(name, SESSION, Duration::ZERO).await?;
             worker.release().await?;
@@ -213,8 +216,8 @@ async fn standstills(
     }
     SystemClock.sleep(SESSION * 4 / 5).await;
     for (name, (worker, _, _)) in names.iter().zip(&mut stopped) {
-        // It finds this when it goes on. A client that has heard nothing for so long would connect
-        // anew.
+        // The client finds this event when it goes on. A client that has heard nothing for so long
+        // would reconnect.
         stranger.set_data(&container(name), &[], None).await?;
         let ask = Ask {
             name: name.clone(),

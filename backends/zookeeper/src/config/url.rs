@@ -14,8 +14,8 @@ impl ZooKeeperConfig {
     /// the text between the scheme's colon and the question mark, and the decoded options.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] that names the option. For an unknown option it names the
-    /// nearest known one.
+    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option.
+    /// For an unknown option it names the nearest known one.
     pub fn from_url_parts(body: &str, options: &[(String, String)]) -> Result<Self> {
         let body = body
             .strip_prefix("//")

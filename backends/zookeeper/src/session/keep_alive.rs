@@ -1,6 +1,6 @@
 //! Proves that a session is alive: sends the requests, and ends the session when no answer comes.
 //!
-//! [`liveness`](super::liveness) says what the answers prove. This module must never hold a mutex
+//! `session/liveness.rs` says what the answers prove. This module must never hold a mutex
 //! while it waits for an answer, and a caller that stops half-way must not keep other callers from
 //! a proof.
 

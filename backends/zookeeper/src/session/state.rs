@@ -6,7 +6,7 @@
 //!
 //! # How a session is known to be alive
 //! A chain of requests on one connection proves it, and the last of them is a committed write:
-//! [`liveness`](super::liveness) gives the reason. A task of the session sends a request in each
+//! `session/liveness.rs` gives the reason. A task of the session sends a request in each
 //! period, so any write can complete a chain: acquiring and releasing a lock is a proof as well.
 //! The client itself calls a session expired after 1.4 timeouts, which would be too late.
 //!

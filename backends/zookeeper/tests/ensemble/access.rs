@@ -1,4 +1,4 @@
-//! Who may connect, who may touch what, and what is said when there is no session to be had.
+//! Credentials, access lists, TLS, and the errors when no session can be opened.
 
 use std::{net::TcpListener, sync::Arc, time::Duration};
 
@@ -10,14 +10,14 @@ use distlock_harness::{
 use distlock_zookeeper::{ZooKeeper as Backend, ZooKeeperConfig};
 use zookeeper_client as zk;
 
-use crate::rig::{
-    SOON, config, container, contenders, eventually, give_back, hold, line_up, now, stranger,
-    waiters, within,
+use crate::fixtures::{
+    SOON, config, container, contenders, enter_queue, eventually, hold, now, raw_client,
+    release_cleanly, waiters, within,
 };
 
 const PASSWORD: &str = "pa:ss w0rd";
 
-/// What a URL says, with short sessions.
+/// A configuration from a URL, with short sessions.
 fn url(servers: &str, user: Option<&str>, options: &[(&str, String)]) -> ZooKeeperConfig {
     let user = user.map_or(String::new(), |user| format!("{user}@").replace(' ', "%20"));
     let mut options: Vec<_> = options
@@ -34,7 +34,7 @@ async fn connect(config: ZooKeeperConfig) -> Locker {
     Locker::new(store.lock())
 }
 
-/// Opens what cannot be opened.
+/// Opens a store that must be refused, and answers with the error.
 pub(crate) async fn refused(mut config: ZooKeeperConfig) -> Error {
     config.connect_timeout = Duration::from_secs(2);
     let start = now();
@@ -50,7 +50,7 @@ pub(crate) async fn refused(mut config: ZooKeeperConfig) -> Error {
     error
 }
 
-/// One server whose nodes everybody may use: what is tested is who may.
+/// One server whose nodes every client may use, because the access lists are under test.
 fn open_to_all(settings: &[&str]) -> Setup {
     Setup {
         open: true,
@@ -67,7 +67,7 @@ pub(crate) fn alone(settings: &[&str]) -> Setup {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_session_the_reason_is_said_in_time() {
+async fn opening_without_a_session_fails_in_time_with_the_reason() {
     let closed = format!("127.0.0.1:{}", free_port().unwrap());
     let error = refused(config(&closed)).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -76,7 +76,7 @@ async fn without_a_session_the_reason_is_said_in_time() {
     let error = refused(config("no-such-host.invalid:2181")).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 
-    // It accepts connections, and then nothing.
+    // A server that accepts connections and never answers.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let error = refused(config(&mute.local_addr().unwrap().to_string())).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -96,11 +96,11 @@ async fn without_a_session_the_reason_is_said_in_time() {
     let mut ensemble = ZooKeeper::start_with(&setup).unwrap();
     let store = Backend::open(config(&ensemble.servers()), Arc::new(SystemClock)).await;
     let locker = Locker::new(store.unwrap().lock());
-    give_back(hold(&locker, "a").await).await;
+    release_cleanly(hold(&locker, "a").await).await;
     for at in [1, 2] {
         ensemble.kill(at);
     }
-    // Who had a session waits for another one, no longer than for an answer.
+    // A client that had a session waits for another one, but no longer than for an answer.
     let for_an_answer = config(&ensemble.servers()).request_timeout;
     let start = now();
     let error = locker.lock("a").try_acquire().await.unwrap_err();
@@ -112,9 +112,9 @@ async fn without_a_session_the_reason_is_said_in_time() {
         "{error}"
     );
     let took = now().since(start);
-    // And as long again for a busy machine.
+    // Twice the limit, for a busy machine.
     assert!(took < for_an_answer * 2, "{took:?}");
-    // The last server answers nobody, then it serves reads.
+    // The last server answers no request at first; later it serves reads.
     let last = ensemble.server(0);
     let error = refused(config(&ensemble.servers())).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -144,8 +144,8 @@ async fn only_the_creator_may_touch_a_lock() {
     let same = connect(url(&server.servers(), Some(&user), &[])).await;
     let guard = hold(&ours, "a").await;
 
-    // Somebody else sees that there is something, and no more.
-    let client = stranger(&server.servers()).await;
+    // A client with other credentials sees that nodes exist, and no more.
+    let client = raw_client(&server.servers()).await;
     let parent = container("a").replace("/distlock/", "/team/app/");
     let forbidden = |result: Result<(), zk::Error>| {
         assert!(matches!(result, Err(zk::Error::NoAuth)), "{result:?}");
@@ -158,39 +158,39 @@ async fn only_the_creator_may_touch_a_lock() {
         assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
     }
 
-    // Who shows the same credentials is in the same queue.
+    // A client with the same credentials is in the same queue.
     let holder = same.inspect("a").await.unwrap().held.unwrap();
     assert_eq!(holder.token, Some(guard.token()));
     let health = same.health().await.unwrap();
     assert!(!format!("{health:?}").contains("ss w0rd"));
-    give_back(guard).await;
-    give_back(hold(&same, "a").await).await;
+    release_cleanly(guard).await;
+    release_cleanly(hold(&same, "a").await).await;
 
-    // Another root on the same servers is another world.
+    // Another root on the same servers has separate locks.
     let elsewhere = Backend::open(config(&server.servers()), Arc::new(SystemClock)).await;
     let elsewhere = Locker::new(elsewhere.unwrap().lock());
     let (here, there) = (hold(&same, "a").await, hold(&elsewhere, "a").await);
     assert_eq!(contenders(&client, "a").await.len(), 1);
-    give_back(here).await;
-    give_back(there).await;
+    release_cleanly(here).await;
+    release_cleanly(there).await;
 }
 
-/// Some clients of a root show credentials and others do not, which nobody should do.
+/// Some clients of a root show credentials and others do not. No deployment should do that.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_made_with_credentials_is_seen_and_hides_nothing_else() {
+async fn locks_made_with_other_credentials_are_listed_and_hide_no_others() {
     let server = ZooKeeper::start_with(&open_to_all(&[])).unwrap();
-    // Without credentials first: so everybody may use the root.
+    // Without credentials first, so every client may use the root.
     let plain = connect(url(&server.servers(), None, &[])).await;
     let open = hold(&plain, "b open").await;
     let known = connect(url(&server.servers(), Some("app:secret"), &[])).await;
     let secret = hold(&known, "a secret").await;
-    // A node of theirs among those that everybody may see.
+    // One of their nodes among nodes that everybody may read.
     let first = hold(&plain, "c mixed").await;
-    let waiting = line_up(&known, "c mixed").await;
+    let waiting = enter_queue(&known, "c mixed").await;
     let queue = plain.inspect("c mixed").await.unwrap().queue;
     assert_eq!(queue.len(), 1);
     assert!(queue[0].holder.contains("other credentials"), "{queue:?}");
-    give_back(first).await;
+    release_cleanly(first).await;
     let (mixed, _) = waiting.await.unwrap();
 
     let listed = plain.list("").await.unwrap();
@@ -213,7 +213,7 @@ async fn what_others_made_with_credentials_is_seen_and_hides_nothing_else() {
     let info = plain.inspect("a secret").await.unwrap();
     assert_eq!(info.waiters, Some(0));
     assert!(info.held.is_some());
-    // Whoever may not enter a queue is told so; whoever may waits behind them.
+    // A client that may not enter a queue is told so; a client that may waits behind them.
     let refused = plain.lock("a secret").try_acquire().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::AccessDenied);
     assert!(refused.to_string().contains("a secret"), "{refused}");
@@ -222,11 +222,11 @@ async fn what_others_made_with_credentials_is_seen_and_hides_nothing_else() {
         panic!("{attempt:?}");
     };
     assert_eq!(holder.token, Some(mixed.token()));
-    give_back(secret).await;
+    release_cleanly(secret).await;
     let info = plain.inspect("a secret").await.unwrap();
     assert!(info.held.is_none(), "{info:?}");
-    // Also when there are others behind it, and one of them gives up.
-    let (last, behind) = (mixed.token(), line_up(&plain, "c mixed").await);
+    // The same with others behind it, when one of them gives up.
+    let (last, behind) = (mixed.token(), enter_queue(&plain, "c mixed").await);
     let next = tokio::spawn(known.lock("c mixed").wait(SOON).acquire());
     let waiting = async |many: u32| {
         eventually("in the queue", async || {
@@ -238,11 +238,11 @@ async fn what_others_made_with_credentials_is_seen_and_hides_nothing_else() {
     next.abort();
     waiting(1).await;
     assert!(!behind.is_finished() && mixed.is_valid());
-    give_back(mixed).await;
+    release_cleanly(mixed).await;
     let (next, _) = within("its turn", behind).await.unwrap();
     assert!(next.token() > last);
-    give_back(next).await;
-    give_back(open).await;
+    release_cleanly(next).await;
+    release_cleanly(open).await;
 }
 
 #[cfg(feature = "sasl")]
@@ -266,7 +266,7 @@ async fn a_server_that_knows_its_users() {
     }
     let error = refused(url(&server.servers(), None, &[])).await;
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
-    give_back(guard).await;
+    release_cleanly(guard).await;
 }
 
 #[cfg(feature = "tls")]
@@ -297,14 +297,14 @@ async fn a_server_that_speaks_tls() {
     ];
     let all = [std::slice::from_ref(&ca), &ours[..]].concat();
     let locker = connect(url(&address, Some("app:secret"), &all)).await;
-    give_back(hold(&locker, "a").await).await;
+    release_cleanly(hold(&locker, "a").await).await;
     let health = locker.health().await.unwrap();
     let found = health.findings.iter().find(|it| it.check == "password");
     assert!(found.is_some_and(|it| it.detail.contains("through TLS")));
     // Without a certificate of ours, with another authority, and without TLS.
     let other = distlock_harness::Pki::new().unwrap();
-    let stranger = ("tls_ca", other.path("ca.crt").display().to_string());
-    for options in [vec![ca], [&[stranger], &ours[..]].concat(), Vec::new()] {
+    let unknown_ca = ("tls_ca", other.path("ca.crt").display().to_string());
+    for options in [vec![ca], [&[unknown_ca], &ours[..]].concat(), Vec::new()] {
         let error = refused(url(&address, None, &options)).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }

@@ -1,12 +1,13 @@
-//! A lock that passes between two processes, and what both see of it.
+//! A lock that passes between two processes, as both see it.
 
 use std::time::Duration;
 
 use distlock_core::{Attempt, Forced, Lease, LossReason};
 use distlock_harness::servers::zookeeper::ZooKeeper;
 
-use crate::rig::{
-    container, contenders, give_back, hold, line_up_behind, locker, open, request, stranger, within,
+use crate::fixtures::{
+    container, contenders, enter_queue_behind, hold, locker, open, raw_client, release_cleanly,
+    request, within,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -28,9 +29,9 @@ async fn a_lock_passes_between_two_sessions() {
     let attempt = theirs.lock("x/é").try_acquire().await.unwrap();
     assert!(matches!(attempt, Attempt::Busy(Some(_))), "{attempt:?}");
 
-    let waiting = line_up_behind(&guard, &theirs).await;
+    let waiting = enter_queue_behind(&guard, &theirs).await;
     let token = guard.token();
-    give_back(guard).await;
+    release_cleanly(guard).await;
     let (next, _) = within("its turn", waiting).await.unwrap();
     assert!(next.token() > token);
 
@@ -45,10 +46,11 @@ async fn a_lock_passes_between_two_sessions() {
     a_cycle_is_three_requests(&ensemble).await;
 }
 
-/// Its node's name tells which attempt made it and in which session, and its birth is the token.
+/// A contender's node: its name contains the attempt and the session, and its creation is the
+/// token.
 async fn a_contender_is_its_sessions(ensemble: &ZooKeeper) {
     let locker = locker(&ensemble.servers()).await;
-    let client = stranger(&ensemble.servers()).await;
+    let client = raw_client(&ensemble.servers()).await;
     let guard = hold(&locker, "named").await;
     let [child] = &contenders(&client, "named").await[..] else {
         panic!("one holds it and nobody waits");
@@ -70,11 +72,11 @@ async fn a_contender_is_its_sessions(ensemble: &ZooKeeper) {
     assert_eq!(number.len(), 10, "{child}");
     assert!(number.bytes().all(|byte| byte.is_ascii_digit()), "{child}");
     assert_eq!(u64::try_from(stat.czxid).unwrap(), guard.token().get());
-    give_back(guard).await;
+    release_cleanly(guard).await;
     locker.close().await;
 }
 
-/// Creation and listing, which are sent together, and deletion.
+/// A cycle takes three requests: creation and listing, sent together, and the deletion.
 async fn a_cycle_is_three_requests(ensemble: &ZooKeeper) {
     let lock = open(&ensemble.servers()).await.lock();
     let cycle = async || {
@@ -90,7 +92,8 @@ async fn a_cycle_is_three_requests(ensemble: &ZooKeeper) {
     cycle().await;
     let mut least = u64::MAX;
     for _ in 0..5 {
-        // On a busy machine a lock that is kept for longer gets a watch, which is one more.
+        // On a busy machine a lock may be held long enough to get a watch, which is one more
+        // request.
         least = least.min(cycle().await);
     }
     assert!(least == 2 || least == 3, "{least}");

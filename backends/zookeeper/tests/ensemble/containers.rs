@@ -1,4 +1,4 @@
-//! What the contenders of a name are under. The servers remove it when it is empty, whenever they like.
+//! Containers: the parents of contenders. The servers remove an empty one at any time.
 
 use std::{
     sync::{
@@ -12,9 +12,9 @@ use distlock_harness::servers::zookeeper::ZooKeeper;
 use tokio::task::JoinSet;
 use zookeeper_client as zk;
 
-use crate::rig::{container, give_back, hold, locker, pause, stranger, within};
+use crate::fixtures::{container, hold, locker, pause, raw_client, release_cleanly, within};
 
-/// Stands for a server that removes it at the first opportunity.
+/// Simulates a server that removes a container at the first opportunity.
 pub(crate) async fn removed_again_and_again(ensemble: &ZooKeeper) {
     const NAME: &str = "removed again and again";
     const CYCLES: u32 = 100;
@@ -23,7 +23,7 @@ pub(crate) async fn removed_again_and_again(ensemble: &ZooKeeper) {
         locker(&ensemble.servers()).await,
         locker(&ensemble.servers()).await,
     ];
-    let client = stranger(&ensemble.servers()).await;
+    let client = raw_client(&ensemble.servers()).await;
     let path = container(NAME);
     let removed = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&removed);
@@ -36,7 +36,7 @@ pub(crate) async fn removed_again_and_again(ensemble: &ZooKeeper) {
                 Err(zk::Error::NotEmpty | zk::Error::NoNode | zk::Error::ConnectionLoss) => {}
                 Err(error) => return error,
             }
-            // Leaves the machine to the others.
+            // Leave processor time to the others.
             pause(Duration::from_millis(1)).await;
         }
     });
@@ -53,8 +53,8 @@ pub(crate) async fn removed_again_and_again(ensemble: &ZooKeeper) {
                 let token = guard.token().get();
                 let before = newest.swap(token, Ordering::SeqCst);
                 assert!(before < token, "{token} after {before}");
-                give_back(guard).await;
-                // Now and then nobody is there.
+                release_cleanly(guard).await;
+                // Now and then the queue is empty.
                 pause(Duration::from_millis(fastrand::u64(0..4))).await;
             }
         });

@@ -1,5 +1,5 @@
 //! A leader that its followers have left goes on answering its own clients until `syncLimit` is
-//! over. None of them may trust its session for longer than the servers that follow the next leader
+//! over. No client may trust its session for longer than the servers that follow the next leader
 //! keep it.
 
 use std::{net::Ipv4Addr, time::Duration};
@@ -10,23 +10,25 @@ use distlock_harness::{
     servers::zookeeper::{Ports, Setup, ZooKeeper},
 };
 
-use crate::rig::{SESSION, eventually, give_back, hold, line_up_behind, locker, now, open, within};
+use crate::fixtures::{
+    SESSION, enter_queue_behind, eventually, hold, locker, now, open, release_cleanly, within,
+};
 
-/// For how long a deposed leader believes that it leads: longer than a session and an election last
+/// How long a deposed leader believes that it leads: longer than a session and an election
 /// together.
 const SYNC_LIMIT: Duration = Duration::from_secs(15);
 
-/// Three servers that reach each other through lines which can be cut on one side.
+/// Three servers that reach each other through proxies, which can be cut on one side.
 struct Split {
     ensemble: ZooKeeper,
     leader: usize,
-    /// To quorum ports.
+    /// Connections to quorum ports.
     following: Vec<Line>,
-    /// To election ports.
+    /// Connections to election ports.
     electing: Vec<Line>,
 }
 
-/// From one server to another.
+/// A proxied connection from one server to another.
 struct Line {
     from: usize,
     to: usize,
@@ -34,7 +36,7 @@ struct Line {
 }
 
 impl Line {
-    /// Between any two servers, to the port that `port` picks.
+    /// A proxy between any two servers, to the port that `port` picks.
     async fn between(ports: &[Ports], port: fn(&Ports) -> u16) -> Vec<Self> {
         let mut lines = Vec::new();
         for from in 0..ports.len() {
@@ -52,15 +54,15 @@ impl Line {
     }
 }
 
-/// How many ensembles are started until one uses the lines.
+/// How many ensembles are started until one uses the proxies.
 const STARTS: usize = 12;
 
 impl Split {
-    /// An ensemble whose leader and followers reach each other through lines only.
+    /// An ensemble whose leader and followers reach each other through proxies only.
     ///
-    /// Servers tell each other their own election addresses. A leader that was called by a follower
-    /// calls back there, past the line, and would be heard of in elections although it is cut off:
-    /// such an ensemble is started again.
+    /// Servers tell each other their own election addresses. After a call from a follower, a leader
+    /// calls back at that address, past the proxy. Such a leader would take part in elections
+    /// although it is cut off, so such an ensemble is started again.
     async fn start() -> Self {
         for _ in 0..STARTS {
             let split = Self::try_start().await;
@@ -71,7 +73,7 @@ impl Split {
         panic!("in none of {STARTS} ensembles did elections go through the lines");
     }
 
-    /// Whether the leader has an election connection to each follower through a line.
+    /// Whether the leader has an election connection to each follower through a proxy.
     fn is_lined(&self) -> bool {
         let leader = self.leader;
         self.followers().iter().all(|follower| {
@@ -97,7 +99,7 @@ impl Split {
             ..Setup::default()
         })
         .unwrap();
-        // Every server follows before anything is cut.
+        // Every server follows before any connection is cut.
         eventually("two follow", async || {
             (ensemble.followers().len() == 2).then_some(())
         })
@@ -115,8 +117,8 @@ impl Split {
         [(self.leader + 1) % 3, (self.leader + 2) % 3]
     }
 
-    /// The followers' ends are closed, the leader's ends stay silent. In elections nobody hears of
-    /// the leader.
+    /// Closes the followers' ends and leaves the leader's ends open but silent. No server hears of
+    /// the leader in elections.
     fn depose(&self) {
         let leader = self.leader;
         for line in &self.electing {
@@ -154,7 +156,7 @@ async fn nobody_trusts_a_leader_that_was_deposed() {
     let store = open(&split.at_the_leader()).await;
     let other_store = open(&split.elsewhere()).await;
     let guard = hold(&ours, "a").await;
-    let next = line_up_behind(&guard, &theirs).await;
+    let next = enter_queue_behind(&guard, &theirs).await;
     let (old_records, new_records) = (store.records(), other_store.records());
     let key = RecordKey::new("r").unwrap();
     let Written::Stored(first) = put(&*old_records, &key, b"old", Expect::Absent).await else {
@@ -165,8 +167,8 @@ async fn nobody_trusts_a_leader_that_was_deposed() {
     within("told", guard.lost()).await;
     assert!(now().since(cut) < SESSION, "{:?}", now().since(cut));
     assert!(split.old_leader_believes(), "else nothing is shown");
-    // Within the time in which the old leader answers, the new one serves writes that the old one
-    // does not know of.
+    // While the old leader still answers, the new one serves writes that the old one does not know
+    // of.
     eventually("the new leader serves", async || {
         let put = new_records.put(&key, b"new", Expect::Version(first)).await;
         matches!(put, Ok(Written::Stored(_))).then_some(())
@@ -186,7 +188,7 @@ async fn nobody_trusts_a_leader_that_was_deposed() {
         granted.since(cut) < SYNC_LIMIT,
         "while the old leader still answers"
     );
-    give_back(next).await;
+    release_cleanly(next).await;
 }
 
 async fn put(records: &dyn Records, key: &RecordKey, value: &[u8], expect: Expect) -> Written {
@@ -213,17 +215,17 @@ async fn nobody_trusts_a_leader_whose_followers_were_started_again() {
     let theirs = locker(&split.elsewhere()).await;
     let next = hold(&theirs, "a").await;
     assert!(!watch.is_valid() && next.token() > guard.token());
-    give_back(next).await;
+    release_cleanly(next).await;
 }
 
-/// Requests arrive and their answers do not: the session is not kept alive by a client that does
-/// not trust it any more.
+/// Requests arrive and their answers do not. A client that no longer trusts its session must not
+/// keep the session alive.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_answers_do_not_keep_a_session_alive() {
     const SHORT: Duration = Duration::from_secs(3);
     let ensemble = ZooKeeper::start().unwrap();
     let proxy = FaultProxy::start(ensemble.address(0)).await.unwrap();
-    let mut config = crate::rig::config(&ensemble.reached_at(&[proxy.address()]));
+    let mut config = crate::fixtures::config(&ensemble.reached_at(&[proxy.address()]));
     config.session_timeout = SHORT;
     let clock = std::sync::Arc::new(distlock_core::SystemClock);
     let store = distlock_zookeeper::ZooKeeper::open(config, clock)
@@ -233,13 +235,13 @@ async fn lost_answers_do_not_keep_a_session_alive() {
     ours.ready().await.unwrap();
     let theirs = locker(&ensemble.servers()).await;
     let guard = hold(&ours, "a").await;
-    let next = line_up_behind(&guard, &theirs).await;
+    let next = enter_queue_behind(&guard, &theirs).await;
     proxy.stop(Direction::ToClient);
     let cut = now();
     within("told", guard.lost()).await;
     let (next, granted) = within("free", next).await.unwrap();
     let took = granted.since(cut);
-    let bound = SHORT * 5 / 3 + crate::rig::TICK;
+    let bound = SHORT * 5 / 3 + crate::fixtures::TICK;
     assert!(took <= bound, "{took:?}, not within {bound:?}");
-    give_back(next).await;
+    release_cleanly(next).await;
 }

@@ -6,7 +6,7 @@ use distlock_zookeeper::fence;
 use futures_util::future::join_all;
 use zookeeper_client as zk;
 
-use crate::rig::{stranger, within};
+use crate::fixtures::{raw_client, within};
 
 const BAR: &str = "/account/fence";
 const LOG: &str = "/account/log";
@@ -19,7 +19,7 @@ fn token(token: u64) -> Fence {
     )
 }
 
-/// Notes its token in the log, if it is let through.
+/// Writes its token to the log, if the fence accepts it.
 async fn note(client: &zk::Client, of: &Fence) -> Result<(), FenceError> {
     let text = of.token.get().to_string();
     let done = fence::write(client, BAR, of, |change| {
@@ -33,7 +33,7 @@ fn kept(mode: zk::CreateMode) -> zk::CreateOptions<'static> {
     mode.with_acls(zk::Acls::creator_all())
 }
 
-/// The tokens in the log, in the order in which they were noted.
+/// The tokens in the log, in the order of their writes.
 async fn log(client: &zk::Client) -> Vec<u64> {
     client.sync(LOG).await.unwrap();
     let notes = client.list_children(LOG).await.unwrap();
@@ -56,9 +56,9 @@ fn kind(refused: FenceError) -> ErrorKind {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_latest_holder_changes_what_is_fenced() {
+async fn only_the_latest_holder_changes_fenced_data() {
     let ensemble = ZooKeeper::start().unwrap();
-    let client = stranger(&ensemble.servers()).await;
+    let client = raw_client(&ensemble.servers()).await;
     client
         .create("/account", b"", &kept(zk::CreateMode::Persistent))
         .await
@@ -81,7 +81,8 @@ async fn only_the_latest_holder_changes_what_is_fenced() {
     let refused = note(&client, &early).await.unwrap_err();
     assert!(matches!(
         refused.refusal(),
-        Some(FenceRefusal::Older { seen, offered }) if *seen == late.token && *offered == early.token
+        Some(FenceRefusal::Older { seen, offered })
+            if *seen == late.token && *offered == early.token
     ));
     let refused = note(&client, &token(8)).await.unwrap_err();
     assert!(matches!(
@@ -90,7 +91,7 @@ async fn only_the_latest_holder_changes_what_is_fenced() {
     ));
     assert_eq!(log(&client).await, [7, 8, 8]);
 
-    // A step that fails takes the raised bar with it.
+    // A step that fails undoes the raised bar as well.
     let later = token(100);
     let missing = fence::write(&client, BAR, &later, |change| {
         change.add_set_data("/account/none", b"", None)
@@ -105,12 +106,12 @@ async fn only_the_latest_holder_changes_what_is_fenced() {
     assert_eq!(kind(refused), ErrorKind::Corrupt);
 }
 
-/// What the bar was when it was looked at is not what it is when the change is made: they are in the order of their tokens all
-/// the same.
+/// Another holder may raise the bar between a read of the bar and the change. The changes are in
+/// the order of their tokens all the same.
 async fn at_the_same_time(servers: &str) {
     let mut holders = Vec::new();
     for turn in 1..=4 {
-        let client = stranger(servers).await;
+        let client = raw_client(servers).await;
         holders.push(tokio::spawn(async move {
             let mut written = 0;
             for round in 10..30 {
@@ -124,7 +125,7 @@ async fn at_the_same_time(servers: &str) {
     }
     let written = within("all have written", join_all(holders)).await;
     let written: usize = written.into_iter().map(Result::unwrap).sum();
-    let tokens = log(&stranger(servers).await).await;
+    let tokens = log(&raw_client(servers).await).await;
     assert_eq!(tokens.len(), 4 + written);
     assert!(tokens.is_sorted(), "{tokens:?}");
 }

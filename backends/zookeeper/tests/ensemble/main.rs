@@ -1,25 +1,25 @@
-//! The backend on real servers: on its own, beside others, and with every fault they can have.
+//! The backend on real servers: alone, beside other recipes, and under faults.
 //!
-//! Each test starts its own servers, so what can share them is one test.
+//! Each test starts its own servers, so cases that can share servers are one test.
 #![expect(clippy::print_stderr, reason = "a random test names its seed")]
 
 mod access;
 mod basics;
+mod cancellations;
+mod clean_up;
 mod containers;
-mod crowds;
-mod cuts;
+mod deleted_records;
 mod deletions;
 mod deposed;
 mod fence;
-mod leftovers;
-mod lines;
-mod marks;
-mod neighbours;
+mod fixtures;
+mod many_waiters;
+mod other_recipes;
+mod partitions;
+mod protocol_proxy;
 mod queue;
-mod rig;
 mod servers;
 mod sessions;
 mod settings;
-mod storm;
-mod tap;
 mod trust;
+mod wire;

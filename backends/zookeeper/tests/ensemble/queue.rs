@@ -1,4 +1,4 @@
-//! The queue: nobody is forgotten, nothing is left, nothing costs more with more who wait.
+//! The queue: every waiter gets its turn, no node stays behind, and more waiters do not cost more.
 
 use std::{
     sync::{
@@ -13,29 +13,30 @@ use distlock_harness::servers::zookeeper::ZooKeeper;
 use tokio::task::JoinSet;
 
 use crate::{
-    containers, crowds,
-    rig::{
-        SESSION, SOON, container, contenders, eventually, give_back, hold, line_up, line_up_behind,
-        locker, now, open, pause, request, requests, stranger, within,
+    containers,
+    fixtures::{
+        SESSION, SOON, container, contenders, enter_queue, enter_queue_behind, eventually, hold,
+        locker, now, open, pause, raw_client, release_cleanly, request, requests, within,
     },
+    many_waiters,
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn crowds_cancellations_and_hands_that_interfere() {
+async fn queues_with_many_waiters_cancellations_and_manual_deletions() {
     let ensemble = ZooKeeper::start().unwrap();
-    those_who_wait_are_shown_in_order(&ensemble).await;
+    waiters_are_listed_in_order(&ensemble).await;
     nodes_removed_by_hand(&ensemble).await;
     a_container_that_was_made_anew(&ensemble).await;
-    two_crowds_alternate(&ensemble).await;
+    two_processes_alternate(&ensemble).await;
     renewals_are_shared(&ensemble).await;
     closing_wakes_those_behind(&ensemble).await;
     a_grant_that_came_too_late(&ensemble).await;
     containers::removed_again_and_again(&ensemble).await;
-    crowds::with_cancellations(&ensemble).await;
+    many_waiters::with_cancellations(&ensemble).await;
 }
 
-/// Everybody can see who comes next, and after whom.
-async fn those_who_wait_are_shown_in_order(ensemble: &ZooKeeper) {
+/// Every client sees who comes next, and in which order.
+async fn waiters_are_listed_in_order(ensemble: &ZooKeeper) {
     let lockers = [
         locker(&ensemble.servers()).await,
         locker(&ensemble.servers()).await,
@@ -68,7 +69,7 @@ async fn those_who_wait_are_shown_in_order(ensemble: &ZooKeeper) {
     let listed = lockers[0].list("shown").await.expect("answers");
     assert_eq!((listed.len(), listed[0].waiters), (1, Some(4)));
     assert!(listed[0].queue.is_empty(), "a list is not asked for each");
-    give_back(guard).await;
+    release_cleanly(guard).await;
     while let Some(ended) = within("all get it", tasks.join_next()).await {
         ended.unwrap().unwrap();
     }
@@ -77,14 +78,14 @@ async fn those_who_wait_are_shown_in_order(ensemble: &ZooKeeper) {
     }
 }
 
-/// A place that somebody removes is a loss, or an error, at once.
+/// An entry that another client removes is a loss, or an error, at once.
 async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
     let (ours, theirs) = (
         locker(&ensemble.servers()).await,
         locker(&ensemble.servers()).await,
     );
-    let client = stranger(&ensemble.servers()).await;
-    // Nobody asks for it, so only its removal tells.
+    let client = raw_client(&ensemble.servers()).await;
+    // Renewal is manual, so only the removal itself can be reported.
     let ttl = SESSION;
     let held = ours.lock("removed").ttl(ttl).renew(Renew::Manual);
     let guard = held.acquire().await.expect("acquires");
@@ -96,7 +97,7 @@ async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
     })
     .await;
     let path = |child: &str| format!("{}/{child}", container("removed"));
-    // What a lease lasts, which is over by then: it began before.
+    // The length of a lease. The lease is over by then, because it began earlier.
     let at_once = SESSION * 2 / 3;
     guard.extend(ttl).await.expect("is held");
     client.delete(&path(&queued), None).await.unwrap();
@@ -112,56 +113,56 @@ async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
     let took = now().since(start);
     assert!(took < at_once, "the holder was told after {took:?}");
     assert!(!guard.release().await.is_clean());
-    give_back(hold(&theirs, "removed").await).await;
+    release_cleanly(hold(&theirs, "removed").await).await;
     ours.close().await;
     theirs.close().await;
 }
 
-/// The servers remove empty containers, and one that is made again counts from zero. Whoever remembers the last number it
-/// had must not take the next one for its own successor.
+/// The servers remove empty containers, and a container that is made again counts from zero. A
+/// client that remembers the last number must not take the next one for its own successor.
 async fn a_container_that_was_made_anew(ensemble: &ZooKeeper) {
     let (ours, theirs) = (
         locker(&ensemble.servers()).await,
         locker(&ensemble.servers()).await,
     );
-    let client = stranger(&ensemble.servers()).await;
+    let client = raw_client(&ensemble.servers()).await;
     for times in 2..8 {
         let name = format!("anew-{times}");
         for _ in 0..times {
-            give_back(hold(&ours, &name).await).await;
-            // Time for whatever is remembered of the container.
+            release_cleanly(hold(&ours, &name).await).await;
+            // Time for the watch on the container.
             pause(Duration::from_millis(20)).await;
         }
         client.delete(&container(&name), None).await.unwrap();
         for _ in 1..times {
-            give_back(hold(&theirs, &name).await).await;
+            release_cleanly(hold(&theirs, &name).await).await;
         }
-        // Theirs has the number that ours had last.
+        // Their node has the number that our last node had.
         let guard = hold(&theirs, &name).await;
         let attempt = ours.lock(&name).try_acquire().await.unwrap();
         assert!(matches!(attempt, Attempt::Busy(_)), "{times}: {attempt:?}");
-        let next = line_up_behind(&guard, &ours).await;
-        give_back(guard).await;
-        give_back(within("its turn", next).await.unwrap().0).await;
+        let next = enter_queue_behind(&guard, &ours).await;
+        release_cleanly(guard).await;
+        release_cleanly(within("its turn", next).await.unwrap().0).await;
     }
     ours.close().await;
     theirs.close().await;
 }
 
 /// Many tasks in each of two processes: both get their share.
-async fn two_crowds_alternate(ensemble: &ZooKeeper) {
+async fn two_processes_alternate(ensemble: &ZooKeeper) {
     const EACH: usize = 16;
     const IN_ALL: u32 = 200;
-    let crowds = [
+    let lockers = [
         locker(&ensemble.servers()).await,
         locker(&ensemble.servers()).await,
     ];
     let grants = [Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0))];
     let done = Arc::new(AtomicBool::new(false));
-    // Both crowds are in the queue before anybody counts.
-    let first = hold(&crowds[0], "crowd").await;
+    // Tasks of both processes are in the queue before any grant counts.
+    let first = hold(&lockers[0], "crowd").await;
     let mut tasks = JoinSet::new();
-    for (locker, count) in crowds.iter().zip(&grants) {
+    for (locker, count) in lockers.iter().zip(&grants) {
         for _ in 0..EACH {
             let (locker, count, done) = (locker.clone(), Arc::clone(count), Arc::clone(&done));
             let others = grants.clone();
@@ -179,30 +180,30 @@ async fn two_crowds_alternate(ensemble: &ZooKeeper) {
                         done.store(true, Ordering::Relaxed);
                     }
                     pause(Duration::from_millis(1)).await;
-                    give_back(guard).await;
+                    release_cleanly(guard).await;
                 }
             });
         }
     }
-    for locker in &crowds {
+    for locker in &lockers {
         eventually("both wait", async || {
             (locker.inspect("crowd").await.ok()?.waiters >= Some(4)).then_some(())
         })
         .await;
     }
-    give_back(first).await;
+    release_cleanly(first).await;
     while let Some(task) = tasks.join_next().await {
         task.unwrap();
     }
     let shares = grants.map(|count| count.load(Ordering::Relaxed));
     let most = shares[0].max(shares[1]);
     assert!(most * 10 <= (shares[0] + shares[1]) * 6, "{shares:?}");
-    for locker in crowds {
+    for locker in lockers {
         locker.close().await;
     }
 }
 
-/// Sixty locks of one session cost about as many renewals as one does.
+/// Sixty locks of one session cost about as many renewals as one lock.
 async fn renewals_are_shared(ensemble: &ZooKeeper) {
     let locker = locker(&ensemble.servers()).await;
     let mut costs = Vec::new();
@@ -211,7 +212,7 @@ async fn renewals_are_shared(ensemble: &ZooKeeper) {
         while guards.len() < many {
             guards.push(hold(&locker, &format!("shared-{}", guards.len())).await);
         }
-        // Whatever follows a grant is over.
+        // The requests that follow a grant are over.
         pause(Duration::from_millis(500)).await;
         let before = requests(ensemble);
         pause(SESSION).await;
@@ -219,7 +220,7 @@ async fn renewals_are_shared(ensemble: &ZooKeeper) {
         assert!(guards.iter().all(Guard::is_valid));
     }
     for guard in guards {
-        give_back(guard).await;
+        release_cleanly(guard).await;
     }
     assert!(
         costs[1] < costs[0] + 30,
@@ -228,14 +229,14 @@ async fn renewals_are_shared(ensemble: &ZooKeeper) {
     locker.close().await;
 }
 
-/// A locker that is closed while others wait for what it holds.
+/// A locker is closed while others wait for its locks.
 async fn closing_wakes_those_behind(ensemble: &ZooKeeper) {
     let (ours, theirs) = (
         locker(&ensemble.servers()).await,
         locker(&ensemble.servers()).await,
     );
     let held = hold(&ours, "closed").await;
-    let next = line_up(&theirs, "closed").await;
+    let next = enter_queue(&theirs, "closed").await;
     let start = now();
     drop(held);
     ours.close().await;
@@ -244,11 +245,11 @@ async fn closing_wakes_those_behind(ensemble: &ZooKeeper) {
         granted.since(start) < SESSION,
         "without waiting for the session to expire"
     );
-    give_back(next).await;
+    release_cleanly(next).await;
     theirs.close().await;
 }
 
-/// A grant that nobody can use any more is given back, and its contender asks again.
+/// A grant that comes too late is given back, and its contender asks again.
 async fn a_grant_that_came_too_late(ensemble: &ZooKeeper) {
     let store = open(&ensemble.servers()).await;
     let lock = store.lock();
@@ -266,7 +267,7 @@ async fn a_grant_that_came_too_late(ensemble: &ZooKeeper) {
     }
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     contender.leave().await.unwrap();
-    let client = stranger(&ensemble.servers()).await;
+    let client = raw_client(&ensemble.servers()).await;
     assert_eq!(contenders(&client, "late").await, Vec::<String>::new());
     lock.close().await;
 }

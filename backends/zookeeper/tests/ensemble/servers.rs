@@ -1,4 +1,4 @@
-//! Servers that are killed, stopped and started again.
+//! Servers that are killed, paused and started again.
 
 use distlock_core::{ErrorKind, Guard};
 use distlock_harness::servers::zookeeper::ZooKeeper;
@@ -6,12 +6,14 @@ use tokio::task::JoinHandle;
 
 use crate::{
     access::refused,
-    rig::{
-        config, contenders, eventually, give_back, hold, line_up_behind, locker, stranger, within,
+    fixtures::{
+        config, contenders, enter_queue_behind, eventually, hold, locker, raw_client,
+        release_cleanly, within,
     },
 };
 
-/// Whether the guard has outlived a fault or not: the next holder comes after it, with a larger token.
+/// Checks the next holder after a fault: whether or not the guard has outlived the fault, the next
+/// one comes after it, with a larger token.
 async fn passes_on(guard: Guard, next: JoinHandle<(Guard, distlock_core::Moment)>, fault: &str) {
     let token = guard.token();
     if guard.is_valid() {
@@ -22,7 +24,7 @@ async fn passes_on(guard: Guard, next: JoinHandle<(Guard, distlock_core::Moment)
     let (next, _) = within("granted", next).await.unwrap();
     assert!(next.token() > token, "{fault}");
     assert!(next.is_valid(), "{fault}");
-    give_back(next).await;
+    release_cleanly(next).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,14 +36,14 @@ async fn a_leader_that_is_stopped_or_killed_is_replaced() {
     );
     for fault in ["stopped", "killed"] {
         let guard = hold(&ours, fault).await;
-        let next = line_up_behind(&guard, &theirs).await;
+        let next = enter_queue_behind(&guard, &theirs).await;
         let leader = ensemble.leader().unwrap();
         if fault == "stopped" {
             ensemble.pause(leader).unwrap();
         } else {
             ensemble.kill(leader);
         }
-        // Another one leads, and whoever was connected to the old one has found another server.
+        // Another server leads, and every client of the old leader has found another server.
         for locker in [&ours, &theirs] {
             eventually("served", async || {
                 let other = locker.lock("other").acquire().await.ok()?;
@@ -56,7 +58,7 @@ async fn a_leader_that_is_stopped_or_killed_is_replaced() {
             ensemble.restart(leader).unwrap();
         }
         ensemble.wait_until_serving().unwrap();
-        let client = stranger(&ensemble.servers()).await;
+        let client = raw_client(&ensemble.servers()).await;
         eventually("nothing is left", async || {
             contenders(&client, fault).await.is_empty().then_some(())
         })
@@ -73,7 +75,7 @@ async fn all_servers_restarted_with_their_data() {
     );
     let guard = hold(&ours, "a").await;
     let epoch = guard.epoch();
-    let next = line_up_behind(&guard, &theirs).await;
+    let next = enter_queue_behind(&guard, &theirs).await;
     for at in 0..ensemble.len() {
         ensemble.kill(at);
     }
@@ -84,8 +86,8 @@ async fn all_servers_restarted_with_their_data() {
     passes_on(guard, next, "restarted").await;
     let again = hold(&ours, "a").await;
     assert_eq!(again.epoch(), epoch, "the history goes on");
-    give_back(again).await;
-    let client = stranger(&ensemble.servers()).await;
+    release_cleanly(again).await;
+    let client = raw_client(&ensemble.servers()).await;
     eventually("nothing is left", async || {
         contenders(&client, "a").await.is_empty().then_some(())
     })
@@ -93,7 +95,7 @@ async fn all_servers_restarted_with_their_data() {
     without_a_quorum(&mut ensemble).await;
 }
 
-/// One server of three is left: whoever comes to it is told why it does not serve.
+/// One server of three is left: a client that connects is told why it does not serve.
 async fn without_a_quorum(ensemble: &mut ZooKeeper) {
     for at in [0, 1] {
         ensemble.kill(at);

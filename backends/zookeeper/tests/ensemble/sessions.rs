@@ -1,4 +1,4 @@
-//! Sessions that end, or are swapped for another one, without our doing.
+//! Sessions that the servers end, or swap for another one.
 
 use std::{
     future::{Future as _, poll_fn},
@@ -10,11 +10,11 @@ use distlock_core::{Clock as _, LossReason, Renew, SystemClock};
 use distlock_harness::servers::zookeeper::ZooKeeper;
 
 use crate::{
-    rig::{
-        SESSION, contenders, eventually, give_back, hold, line_up, line_up_behind, locker, now,
-        stranger, within,
+    fixtures::{
+        SESSION, contenders, enter_queue, enter_queue_behind, eventually, hold, locker, now,
+        raw_client, release_cleanly, within,
     },
-    tap::Tap,
+    protocol_proxy::ProtocolProxy,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -26,7 +26,8 @@ async fn a_session_that_the_servers_end_or_swap() {
     swapped_while_holding_and_waiting(&ensemble).await;
 }
 
-/// Somebody begins to ask whether the session lives, and is not polled any more: locks are renewed all the same.
+/// A caller begins to check whether the session is alive, and is not polled any more. Locks are
+/// renewed all the same.
 async fn kept_while_somebody_stops_half_way(ensemble: &ZooKeeper) {
     let locker = locker(&ensemble.servers()).await;
     let ttl = Duration::from_secs(3);
@@ -37,31 +38,31 @@ async fn kept_while_somebody_stops_half_way(ensemble: &ZooKeeper) {
         Poll::Ready(())
     })
     .await;
-    // Not renewed, it would be over by then.
+    // Without renewals the lease would be over by then.
     SystemClock.sleep(ttl).await;
     assert!(guard.is_valid());
-    // It may be too late for it now.
+    // The operation may time out now.
     let _ = asking.await;
-    give_back(guard).await;
+    release_cleanly(guard).await;
     locker.close().await;
 }
 
-/// The servers end the session while one lock hangs on it and another one is waited for: the holder is told, and the one in
-/// the queue lines up again in the next session.
+/// The servers end the session while one lock is held on it and another one is awaited. The holder
+/// is told, and the contender enters the queue again in the next session.
 async fn ended_while_holding_and_waiting(ensemble: &ZooKeeper) {
-    let tap = Tap::start(ensemble.address(0)).await;
+    let proxy = ProtocolProxy::start(ensemble.address(0)).await;
     let (ours, theirs) = (
-        locker(&ensemble.reached_at(&[tap.address])).await,
+        locker(&ensemble.reached_at(&[proxy.address])).await,
         locker(&ensemble.servers()).await,
     );
-    let client = stranger(&ensemble.servers()).await;
+    let client = raw_client(&ensemble.servers()).await;
     let holder = hold(&ours, "held").await;
     let ahead = hold(&theirs, "awaited").await;
-    let queued = line_up(&ours, "awaited").await;
-    // Nobody can keep the next one out: the servers themselves have given the lock away.
-    let next = line_up(&theirs, "held").await;
-    let session = tap.session();
-    eventually("ended", async || tap.end_session(&session).await.ok()).await;
+    let queued = enter_queue(&ours, "awaited").await;
+    // The next holder may overlap here: the servers themselves have given the lock away.
+    let next = enter_queue(&theirs, "held").await;
+    let session = proxy.session();
+    eventually("ended", async || proxy.end_session(&session).await.ok()).await;
     let start = now();
     let reason = within("told", holder.lost()).await;
     assert!(
@@ -76,34 +77,34 @@ async fn ended_while_holding_and_waiting(ensemble: &ZooKeeper) {
         (contenders(&client, "awaited").await.len() == 2).then_some(())
     })
     .await;
-    assert_ne!(tap.session(), session, "in another session");
+    assert_ne!(proxy.session(), session, "in another session");
     let token = ahead.token();
-    give_back(ahead).await;
+    release_cleanly(ahead).await;
     let (queued, _) = within("its turn", queued).await.unwrap();
     assert!(queued.token() > token);
-    give_back(queued).await;
+    release_cleanly(queued).await;
     assert!(next.is_valid());
-    give_back(next).await;
-    give_back(hold(&ours, "held").await).await;
+    release_cleanly(next).await;
+    release_cleanly(hold(&ours, "held").await).await;
     ours.close().await;
     theirs.close().await;
 }
 
-/// All locks hang on one session: none of them outlives it.
+/// All locks depend on one session: none of them outlives it.
 async fn ended_with_every_lock_on_it(ensemble: &ZooKeeper) {
-    let tap = Tap::start(ensemble.address(0)).await;
-    let ours = locker(&ensemble.reached_at(&[tap.address])).await;
+    let proxy = ProtocolProxy::start(ensemble.address(0)).await;
+    let ours = locker(&ensemble.reached_at(&[proxy.address])).await;
     let mut guards = Vec::new();
     for name in ["first", "second", "third"] {
-        // Nobody asks for it, so only the end of the session tells.
+        // Renewal is manual, so only the end of the session can report the loss.
         let asked = ours.lock(name).ttl(SESSION).renew(Renew::Manual);
         guards.push(asked.acquire().await.unwrap());
     }
     for guard in &guards {
         guard.extend(SESSION).await.unwrap();
     }
-    let session = tap.session();
-    eventually("ended", async || tap.end_session(&session).await.ok()).await;
+    let session = proxy.session();
+    eventually("ended", async || proxy.end_session(&session).await.ok()).await;
     let start = now();
     for guard in &guards {
         let reason = within("told", guard.lost()).await;
@@ -114,36 +115,36 @@ async fn ended_with_every_lock_on_it(ensemble: &ZooKeeper) {
         );
         assert!(now().since(start) < SESSION, "{}", guard.name());
     }
-    // The next session serves them all, and none of the old guards spoils it.
+    // The next session serves all of them, and no old guard disturbs it.
     for guard in guards {
         let name = guard.name().clone();
         let token = guard.token();
         assert!(!guard.release().await.is_clean());
         let again = hold(&ours, name.as_str()).await;
         assert!(again.token() > token);
-        give_back(again).await;
+        release_cleanly(again).await;
     }
-    assert_ne!(tap.session(), session, "in another session");
+    assert_ne!(proxy.session(), session, "in another session");
     ours.close().await;
 }
 
-/// The client comes back after its line was cut, and a server gives it another session without saying so: that must not
-/// pass for the old one.
+/// The client comes back after its connection was cut, and a server gives it another session
+/// without saying so. That session must not be taken for the old one.
 async fn swapped_while_holding_and_waiting(ensemble: &ZooKeeper) {
-    let tap = Tap::start(ensemble.address(0)).await;
+    let proxy = ProtocolProxy::start(ensemble.address(0)).await;
     let (ours, theirs) = (
-        locker(&ensemble.reached_at(&[tap.address])).await,
+        locker(&ensemble.reached_at(&[proxy.address])).await,
         locker(&ensemble.servers()).await,
     );
-    let client = stranger(&ensemble.servers()).await;
+    let client = raw_client(&ensemble.servers()).await;
     let holder = hold(&ours, "held").await;
     let ahead = hold(&theirs, "awaited").await;
-    let queued = line_up(&ours, "awaited").await;
-    let next = line_up_behind(&holder, &theirs).await;
-    tap.swap_session();
+    let queued = enter_queue(&ours, "awaited").await;
+    let next = enter_queue_behind(&holder, &theirs).await;
+    proxy.swap_session();
     let reason = within("told", holder.lost()).await;
     assert_eq!(reason, LossReason::SessionLost);
-    // The old session ends by itself: nobody is heard of it any more.
+    // The old session expires, because no client sends requests for it any more.
     let (next, _) = within("the session has expired", next).await.unwrap();
     assert!(next.token() > holder.token());
     assert!(!holder.release().await.is_clean());
@@ -152,13 +153,13 @@ async fn swapped_while_holding_and_waiting(ensemble: &ZooKeeper) {
     })
     .await;
     let token = ahead.token();
-    give_back(ahead).await;
+    release_cleanly(ahead).await;
     let (queued, _) = within("its turn", queued).await.unwrap();
     assert!(queued.token() > token);
-    give_back(queued).await;
+    release_cleanly(queued).await;
     assert!(next.is_valid());
-    give_back(next).await;
-    give_back(hold(&ours, "held").await).await;
+    release_cleanly(next).await;
+    release_cleanly(hold(&ours, "held").await).await;
     ours.close().await;
     theirs.close().await;
 }

@@ -1,4 +1,5 @@
-//! Settings of the servers that no client can make up for: what is wrong is said, and what to do.
+//! Settings of the servers that no client can make up for: the error names the setting and the
+//! remedy.
 
 use distlock_core::{ErrorKind, Finding, Locker, Verdict};
 use distlock_harness::servers::zookeeper::{Setup, ZooKeeper};
@@ -6,7 +7,7 @@ use zookeeper_client as zk;
 
 use crate::{
     access::{alone, refused},
-    rig::{config, eventually, give_back, hold, locker, stranger},
+    fixtures::{config, eventually, hold, locker, raw_client, release_cleanly},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -17,13 +18,13 @@ async fn no_room_for_another_connection() {
     let error = refused(config(&server.servers())).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("maxClientCnxns"), "{error}");
-    give_back(guard).await;
+    release_cleanly(guard).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_root_that_only_the_administrator_can_make() {
     let server = ZooKeeper::start_with(&alone(&[])).unwrap();
-    let administrator = stranger(&server.servers()).await;
+    let administrator = raw_client(&server.servers()).await;
     let ours = zk::CreateMode::Persistent.with_acls(zk::Acls::creator_all());
     administrator.mkdir("/team", &ours).await.unwrap();
     let reads = [zk::Acl::new(zk::Permission::READ, zk::AuthId::anyone())];
@@ -36,7 +37,8 @@ async fn a_root_that_only_the_administrator_can_make() {
     assert!(error.to_string().contains("create it"), "{error}");
 }
 
-/// A session that moves is as long as the next server lets it be, and the driver does not tell.
+/// A session that moves to another server lasts as long as that server allows, and the client
+/// library does not report it.
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_that_get_shorter_when_they_move() {
     let mut server = ZooKeeper::start_with(&alone(&[])).unwrap();
@@ -65,9 +67,9 @@ async fn a_server_that_takes_small_requests_only() {
     let found = limits(&ours).await;
     assert_eq!(found[0].verdict, Verdict::Warn, "{found:?}");
     assert!(found[0].detail.contains("jute.maxbuffer"), "{found:?}");
-    // It was tried on another connection.
+    // The limit was tried on another connection.
     assert!(guard.is_valid());
-    give_back(guard).await;
+    release_cleanly(guard).await;
 }
 
 async fn limits(locker: &Locker) -> Vec<Finding> {

@@ -1,5 +1,5 @@
-//! How long a session is trusted: two thirds of what the ensemble granted, from when the last request was sent that the
-//! leader answered.
+//! How long a session is trusted: two thirds of the granted timeout, counted from the sending of
+//! the last request that the leader answered.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,18 +15,19 @@ use distlock_zookeeper::ZooKeeper as Backend;
 use tokio::task::JoinHandle;
 
 use crate::{
-    rig::{
-        SESSION, config, eventually, give_back, hold, line_up_behind, locker, now, request, within,
+    fixtures::{
+        SESSION, config, enter_queue_behind, eventually, hold, locker, now, release_cleanly,
+        request, within,
     },
-    tap::Tap,
+    protocol_proxy::ProtocolProxy,
 };
 
-/// What of a session may be trusted.
+/// The trusted part of a session.
 fn trust() -> Duration {
     SESSION * 2 / 3
 }
 
-/// A lease that the session cuts short, whatever it asks for.
+/// A lease that the session always cuts short.
 const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -41,7 +42,7 @@ async fn a_session_is_trusted_for_two_thirds_of_what_was_granted() {
     from_when_it_was_sent(&server).await;
 }
 
-/// The servers allow less than the configuration asks for, and what they allow counts.
+/// The servers grant less than the configuration asks for, and the granted timeout counts.
 async fn granted_less_than_was_asked_for(server: &ZooKeeper) {
     let mut config = config(&server.servers());
     config.session_timeout = SESSION * 12;
@@ -55,7 +56,7 @@ async fn granted_less_than_was_asked_for(server: &ZooKeeper) {
     let locker = Locker::new(lock);
     let guard = within("held", locker.lock("less").ttl(LONG).acquire()).await;
     let guard = guard.unwrap();
-    // Each renewal is granted about as much, also when the session is not new any more.
+    // Each renewal is granted about as much, also when the session is no longer new.
     for _ in 0..20 {
         let granted = guard.ttl().duration();
         assert!(granted <= longest, "{guard:?} of {longest:?}");
@@ -72,11 +73,12 @@ async fn granted_less_than_was_asked_for(server: &ZooKeeper) {
         .expect("it was looked at");
     assert_eq!(found.verdict, Verdict::Warn, "{found:?}");
     assert!(found.detail.contains("5s instead of 60s"), "{found:?}");
-    give_back(guard).await;
+    release_cleanly(guard).await;
     locker.close().await;
 }
 
-/// The line is cut right after the grant: two thirds of the session later nobody believes in it any more.
+/// The connection is cut right after the grant. Two thirds of the session later the lock is
+/// invalid.
 async fn not_for_longer(server: &ZooKeeper) {
     let proxy = FaultProxy::start(server.address(0)).await.unwrap();
     let clock = ManualClock::new();
@@ -87,7 +89,7 @@ async fn not_for_longer(server: &ZooKeeper) {
     let guard = acquired.unwrap();
     proxy.stop(Direction::ToServer);
     proxy.stop(Direction::ToClient);
-    // The first of it is still good, so the end that comes is the session's.
+    // The first part of the lease is still valid, so the end is the session's.
     clock.advance(trust() / 4);
     assert!(guard.is_valid());
     clock.advance(trust() - trust() / 4);
@@ -95,38 +97,38 @@ async fn not_for_longer(server: &ZooKeeper) {
     within("told", guard.lost()).await;
 }
 
-/// The answer to a proof takes long: what rests on that proof ends as much earlier.
+/// The answer to a proof takes long: a lease that rests on that proof ends as much earlier.
 async fn from_when_it_was_sent(server: &ZooKeeper) {
     // Young enough to be shared by a renewal that comes after it.
     let late = SESSION / 13;
-    let tap = Tap::start(server.address(0)).await;
-    let proofs = || tap.requests().iter().filter(|it| it.proves()).count();
+    let proxy = ProtocolProxy::start(server.address(0)).await;
+    let proofs = || proxy.requests().iter().filter(|it| it.proves()).count();
     let clock = ManualClock::new();
-    let lock = by_clock(&server.reached_at(&[tap.address]), &clock).await;
+    let lock = by_clock(&server.reached_at(&[proxy.address]), &clock).await;
     let request = request("late", LONG);
     let Attempt::Acquired(grant) = lock.try_acquire(&request).await.unwrap() else {
         panic!("nobody else wants it");
     };
     let lease = Lease::new(request.name, request.owner, Some(grant.token));
-    // By now renewing it takes another proof.
+    // By now a renewal needs another proof.
     clock.advance(trust() / 2);
     let before = proofs();
-    tap.hold_answers(true);
+    proxy.hold_answers(true);
     let renewing = renew(&lock, &lease);
     eventually("it is sent", async || (proofs() > before).then_some(())).await;
     clock.advance(late);
-    tap.hold_answers(false);
+    proxy.hold_answers(false);
     let valid_for = within("answered", renewing).await.unwrap();
     assert!(valid_for <= trust(), "{valid_for:?}");
     let valid_for = within("answered", renew(&lock, &lease)).await.unwrap();
     assert_eq!(proofs(), before + 1, "the proof is shared");
     assert!(valid_for <= trust() - late, "{valid_for:?}");
-    // Kept, it would have to run out before the session can be closed, and this clock stands.
+    // Released, because `close` would wait for the lease to end, and this clock does not move.
     lock.release(&lease).await.unwrap();
     within("closed", lock.close()).await;
 }
 
-/// A store behind a line whose time is the test's.
+/// A store behind a proxy, on the test's clock.
 async fn by_clock(line: &str, clock: &ManualClock) -> Arc<dyn DistLock> {
     let config = config(line);
     let store = Backend::open(config, Arc::new(clock.clone())).await;
@@ -147,7 +149,7 @@ fn renew(lock: &Arc<dyn DistLock>, lease: &Lease) -> JoinHandle<Duration> {
 /// A follower that has lost the leader goes on answering reads for a while; that proves nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_alone_proves_nothing() {
-    // The first server is the one that can be cut off: it never leads, having the lowest number.
+    // The first server can be cut off: it never leads, because it has the lowest number.
     let ports = [(); 3].map(|()| Ports::pick().unwrap());
     let mut lines = Vec::new();
     for other in &ports[1..] {
@@ -160,7 +162,7 @@ async fn a_follower_alone_proves_nothing() {
             .map(|(line, other)| (0, other, line.address().port()))
             .collect(),
         ports: Some(ports.to_vec()),
-        // It believes that it has a leader for twice as long as a session lasts.
+        // It believes for twice the length of a session that it has a leader.
         settings: vec!["syncLimit=40".into()],
         ..Setup::default()
     })
@@ -170,17 +172,17 @@ async fn a_follower_alone_proves_nothing() {
     let ours = locker(&ensemble.server(0)).await;
     let theirs = locker(&others).await;
     let guard = hold(&ours, "a").await;
-    let next = line_up_behind(&guard, &theirs).await;
+    let next = enter_queue_behind(&guard, &theirs).await;
     let cut = now();
     for line in &lines {
         line.stop(Direction::ToServer);
         line.stop(Direction::ToClient);
     }
     within("told", guard.lost()).await;
-    // Two thirds of it, and the rest for a busy machine.
+    // Two thirds of the session, and the rest for a busy machine.
     assert!(now().since(cut) < SESSION, "{:?}", now().since(cut));
     assert!(ensemble.followers().contains(&0), "it still answers reads");
     let (next, _) = within("the session has expired", next).await.unwrap();
     assert!(next.token() > guard.token());
-    give_back(next).await;
+    release_cleanly(next).await;
 }

@@ -11,22 +11,22 @@ use std::{
 use distlock_harness::servers::zookeeper::ZooKeeper;
 use tokio::task::JoinSet;
 
-use crate::rig::{contenders, eventually, give_back, locker, now, pause, stranger};
+use crate::fixtures::{contenders, eventually, locker, now, pause, raw_client, release_cleanly};
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
 const TASKS: u64 = 24;
 const CANCELLATIONS: u32 = 20_000;
 
-/// At any time, of all names together.
+/// Most nodes at any time, of all names together.
 const MOST_NODES: usize = 100;
 
-/// What an allocator keeps of a busy time.
+/// Memory that an allocator keeps after a busy time.
 const MOST_GROWTH: u64 = 64 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_acquires_leave_little_behind() {
     let ensemble = ZooKeeper::start().unwrap();
-    let client = stranger(&ensemble.servers()).await;
+    let client = raw_client(&ensemble.servers()).await;
     let locker = locker(&ensemble.servers()).await;
     let seed = std::env::var("SEED")
         .ok()
@@ -63,7 +63,9 @@ async fn cancelled_acquires_leave_little_behind() {
                 let patience = Duration::from_micros(random.u64(..12_000));
                 tokio::select! {
                     biased;
-                    acquired = locker.lock(name).acquire() => drop(acquired.unwrap().release().await),
+                    acquired = locker.lock(name).acquire() => {
+                        drop(acquired.unwrap().release().await);
+                    }
                     () = pause(patience) => {
                         cancelled.fetch_add(1, Ordering::SeqCst);
                     }
@@ -78,7 +80,7 @@ async fn cancelled_acquires_leave_little_behind() {
         }
         let over = now();
         for name in NAMES {
-            give_back(locker.lock(name).acquire().await.unwrap()).await;
+            release_cleanly(locker.lock(name).acquire().await.unwrap()).await;
         }
         (over.since(began), now().since(over))
     };
@@ -110,7 +112,7 @@ async fn cancelled_acquires_leave_little_behind() {
     locker.close().await;
 }
 
-/// What this process has in memory.
+/// The memory of this process.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,4 +1,4 @@
-//! The marks that deleted records leave behind.
+//! Marks of deleted records.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use distlock_core::{Deleted, Expect, RecordKey, Records, SystemClock, Version, W
 use distlock_harness::servers::zookeeper::{Setup, ZooKeeper};
 use distlock_zookeeper::ZooKeeper as Backend;
 
-use crate::rig::{config, eventually, stranger};
+use crate::fixtures::{config, eventually, raw_client};
 
 async fn put(records: &dyn Records, key: &RecordKey) -> Version {
     match records.put(key, b"v", Expect::Absent).await.unwrap() {
@@ -21,9 +21,10 @@ async fn delete(records: &dyn Records, key: &RecordKey) {
     assert_eq!(deleted, Deleted::Done);
 }
 
-/// A write may be on its way for as long as its session lasts, and that is for the ensemble to say.
+/// A write may be in flight for as long as its session lasts, and the ensemble decides how long
+/// that is.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mark_outlasts_a_session_that_is_longer_than_was_asked_for() {
+async fn a_deletion_mark_outlasts_a_session_longer_than_requested() {
     let granted = Duration::from_secs(60);
     let millis = granted.as_millis();
     let server = ZooKeeper::start_with(&Setup {
@@ -43,7 +44,7 @@ async fn a_mark_outlasts_a_session_that_is_longer_than_was_asked_for() {
     let records = opened.records();
     let key = |text: &str| RecordKey::new(text).unwrap();
     delete(&*records, &key("marked")).await;
-    let client = stranger(&server.servers()).await;
+    let client = raw_client(&server.servers()).await;
     let path = |text: &str| format!("/distlock/records/{}", encode(text));
     let written = async |text: &str| {
         client.sync("/").await.unwrap();
@@ -51,14 +52,14 @@ async fn a_mark_outlasts_a_session_that_is_longer_than_was_asked_for() {
         stat.map(|stat| stat.mtime)
     };
     let marked = written("marked").await.unwrap();
-    // Whoever scans knows what time it is from what was written last.
+    // A scan knows the present time from the last write.
     eventually("old enough by the clock of the server", async || {
         delete(&*records, &key("later")).await;
         (written("later").await? > marked + reap_after).then_some(())
     })
     .await;
     assert!(records.scan("", None, 10).await.unwrap().is_empty());
-    // What the scan sent is done before this.
+    // The requests of the scan are done before this answer.
     assert_eq!(records.get(&key("marked")).await.unwrap(), None);
     assert_eq!(
         written("marked").await,

@@ -1,5 +1,7 @@
-//! A line to one server that knows how sessions are opened and what requests are: it can give a client another session
-//! than its own without saying so, end one from somewhere else, hold answers back, and lose one.
+//! A proxy before one server that reads ZooKeeper's protocol.
+//!
+//! It can give a client another session without saying so, end a session from outside, hold answers
+//! back, and lose one answer.
 
 use std::{
     io,
@@ -20,7 +22,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-/// What opens a session again: its number and its password.
+/// The id and the password that open a session again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Session {
     id: [u8; 8],
@@ -28,87 +30,89 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Its number, as in the stat of its nodes.
+    /// The session's id, as in the stat of its nodes.
     pub(crate) fn id(&self) -> i64 {
         i64::from_be_bytes(self.id)
     }
 }
 
-/// The line. It is cut when it is dropped.
-pub(crate) struct Tap {
+/// The proxy. Its connections are cut when it is dropped.
+pub(crate) struct ProtocolProxy {
     pub(crate) address: SocketAddr,
     server: SocketAddr,
-    shared: Arc<Shared>,
-    hang_ups: watch::Sender<u32>,
+    shared: Arc<ProxyState>,
+    disconnects: watch::Sender<u32>,
     acceptor: JoinHandle<()>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct ProxyState {
     opened: Mutex<Vec<Session>>,
-    /// Whoever comes back with it is given another one.
-    forgotten: Mutex<Option<[u8; 8]>>,
+    /// A client that comes back with this session is given another one.
+    replaced_session: Mutex<Option<[u8; 8]>>,
     requests: Mutex<Vec<Request>>,
-    lines: AtomicUsize,
+    connections: AtomicUsize,
     /// The answer to the next request of this kind is lost.
     lose: Mutex<Option<Kind>>,
     hold_answers: watch::Sender<bool>,
-    /// Whether whoever comes has to wait.
+    /// Whether new connections have to wait.
     shut: watch::Sender<bool>,
 }
 
-/// Whether a request is of some kind.
+/// Tells whether a request is of some kind.
 type Kind = fn(Request) -> bool;
 
-/// What a client has sent.
+/// A request that a client has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// Which connection it came on.
-    pub(crate) line: usize,
-    /// What it asks for, by its number in the protocol.
+    /// The number of the connection it came on.
+    pub(crate) connection: usize,
+    /// Its operation, by the number in the protocol.
     pub(crate) operation: i32,
 }
 
 impl Request {
-    /// Of a sequential node among others.
+    /// Whether it creates a node.
     pub(crate) const fn creates(self) -> bool {
         matches!(self.operation, 1 | 15)
     }
 
-    /// Whether a node exists, and maybe a watch on it.
+    /// Whether it asks if a node exists, with or without a watch.
     pub(crate) const fn checks(self) -> bool {
         self.operation == 3
     }
 
-    /// That what the server knows is no older than what its leader knows.
+    /// Whether it is a multi-request, as each proof is.
     pub(crate) const fn proves(self) -> bool {
         self.operation == 14
     }
 
-    /// The children of a node.
+    /// Whether it lists the children of a node.
     pub(crate) const fn lists(self) -> bool {
         matches!(self.operation, 8 | 12)
     }
 }
 
-// Where things are in a request and its answer: number (of ours; below zero are pings and such), operation or transaction.
+// Positions in a request and its answer: number (below zero for pings and such), then the operation
+// or the transaction.
 const NUMBER: std::ops::Range<usize> = 0..4;
 const OPERATION: std::ops::Range<usize> = 4..8;
 
-// Where things are in a client's greeting: protocol, last transaction, timeout, session, length of the password, password.
+// Positions in a client's greeting: protocol, last transaction, timeout, session, length of the
+// password, password.
 const ASKED_ID: std::ops::Range<usize> = 16..24;
 const ASKED_PASSWORD: std::ops::RangeFrom<usize> = 28..;
-/// And in the server's answer: protocol, timeout, session, length of the password, password.
+/// Positions in the server's answer: protocol, timeout, session, length of the password, password.
 const GIVEN_ID: std::ops::Range<usize> = 8..16;
 const GIVEN_PASSWORD: std::ops::RangeFrom<usize> = 20..;
 const PASSWORD: usize = 16;
 
-impl Tap {
+impl ProtocolProxy {
     pub(crate) async fn start(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listens");
         let address = listener.local_addr().expect("has an address");
-        let shared = Arc::<Shared>::default();
-        let (hang_ups, seen) = watch::channel(0);
+        let shared = Arc::<ProxyState>::default();
+        let (disconnects, seen) = watch::channel(0);
         let line = Arc::clone(&shared);
         let acceptor = tokio::spawn(async move {
             let mut connections = JoinSet::new();
@@ -117,7 +121,7 @@ impl Tap {
                 seen.mark_unchanged();
                 connections.spawn(async move {
                     tokio::select! {
-                        _ = carry(client, server, &line) => {}
+                        _ = forward_connection(client, server, &line) => {}
                         _ = seen.changed() => {}
                     }
                 });
@@ -127,53 +131,54 @@ impl Tap {
             address,
             server,
             shared,
-            hang_ups,
+            disconnects,
             acceptor,
         }
     }
 
     /// The session that was opened last.
     pub(crate) fn session(&self) -> Session {
-        let opened = self.shared.opened.lock().expect("nobody panics with it");
+        let opened = self.shared.opened.lock().expect("not poisoned");
         opened.last().expect("one was opened").clone()
     }
 
-    /// Cuts the line; whoever comes back with the session that was opened last is given a new one.
+    /// Cuts all connections. A client that comes back with the newest session is given a new one.
     pub(crate) fn swap_session(&self) {
-        let forgotten = self.session().id;
-        *self.shared.forgotten.lock().expect("nobody panics with it") = Some(forgotten);
-        self.hang_ups.send_modify(|count| *count += 1);
+        let replaced_session = self.session().id;
+        *self.shared.replaced_session.lock().expect("not poisoned") = Some(replaced_session);
+        self.disconnects.send_modify(|count| *count += 1);
     }
 
-    /// What has come from clients and belongs to their sessions, pings left out.
+    /// The requests that clients have sent for their sessions, without pings.
     pub(crate) fn requests(&self) -> Vec<Request> {
         let requests = self.shared.requests.lock();
-        requests.expect("nobody panics with it").clone()
+        requests.expect("not poisoned").clone()
     }
 
-    /// Whether answers wait.
+    /// Holds answers back, or lets them pass again.
     pub(crate) fn hold_answers(&self, hold: bool) {
         self.shared.hold_answers.send_replace(hold);
     }
 
-    /// Loses the answer to the next such request, together with its connection. Nobody can connect from then on.
+    /// Loses the answer to the next such request, together with its connection. No client can
+    /// connect from then on.
     pub(crate) fn lose_answer(&self, to: Kind) {
-        *self.shared.lose.lock().expect("nobody panics with it") = Some(to);
+        *self.shared.lose.lock().expect("not poisoned") = Some(to);
     }
 
-    /// Waits until that has happened.
-    pub(crate) async fn has_lost_it(&self) {
+    /// Waits until the answer was lost.
+    pub(crate) async fn lost_answer(&self) {
         let mut shut = self.shared.shut.subscribe();
         let _ = shut.wait_for(|shut| *shut).await;
     }
 
     /// Lets clients connect again.
-    pub(crate) fn let_in(&self) {
+    pub(crate) fn accept_again(&self) {
         self.shared.shut.send_replace(false);
     }
 
-    /// Comes to the server with a session's number and password, and ends it. A server may hang up on such a visitor instead
-    /// of answering.
+    /// Connects with a session's id and password, and ends the session. A server may close the
+    /// connection instead of answering.
     pub(crate) async fn end_session(&self, session: &Session) -> io::Result<()> {
         let mut stream = TcpStream::connect(self.server).await?;
         let timeout = 5_000i32;
@@ -189,11 +194,11 @@ impl Tap {
         send(&mut stream, &greeting.concat()).await?;
         let answer = receive(&mut stream).await?;
         if answer[GIVEN_ID] == [0; 8] {
-            // It has ended already.
+            // The session has ended already.
             return Ok(());
         }
         assert_eq!(answer[GIVEN_ID], session.id, "the session can be had");
-        // The first request of this connection, of the kind that ends a session.
+        // The first request of this connection: number 1, operation -11, which closes a session.
         let goodbye = [1i32.to_be_bytes(), (-11i32).to_be_bytes()];
         send(&mut stream, &goodbye.concat()).await?;
         receive(&mut stream).await?;
@@ -201,20 +206,24 @@ impl Tap {
     }
 }
 
-impl Drop for Tap {
+impl Drop for ProtocolProxy {
     fn drop(&mut self) {
         self.acceptor.abort();
     }
 }
 
-async fn carry(mut client: TcpStream, server: SocketAddr, shared: &Shared) -> io::Result<()> {
+async fn forward_connection(
+    mut client: TcpStream,
+    server: SocketAddr,
+    shared: &ProxyState,
+) -> io::Result<()> {
     let _ = shared.shut.subscribe().wait_for(|shut| !*shut).await;
     let mut server = TcpStream::connect(server).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let mut greeting = receive(&mut client).await?;
-    let forgotten = *shared.forgotten.lock().expect("nobody panics with it");
-    if forgotten.is_some_and(|session| greeting[ASKED_ID] == session) {
+    let replaced_session = *shared.replaced_session.lock().expect("not poisoned");
+    if replaced_session.is_some_and(|session| greeting[ASKED_ID] == session) {
         greeting[ASKED_ID].fill(0);
         greeting[ASKED_PASSWORD][..PASSWORD].fill(0);
     }
@@ -224,52 +233,51 @@ async fn carry(mut client: TcpStream, server: SocketAddr, shared: &Shared) -> io
         id: answer[GIVEN_ID].try_into().map_err(io::Error::other)?,
         password: answer[GIVEN_PASSWORD][..PASSWORD].to_vec(),
     };
-    shared
-        .opened
-        .lock()
-        .expect("nobody panics with it")
-        .push(session);
+    shared.opened.lock().expect("not poisoned").push(session);
     send(&mut client, &answer).await?;
-    let line = shared.lines.fetch_add(1, Ordering::SeqCst);
-    // The number of the request whose answer must not arrive; 0 is nobody's.
+    let connection = shared.connections.fetch_add(1, Ordering::SeqCst);
+    // The number of the request whose answer must not arrive; 0 = none.
     let lost = AtomicI32::new(0);
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
     tokio::try_join!(
-        there(from_client, to_server, shared, line, &lost),
-        back(from_server, to_client, shared, &lost),
+        forward_requests(from_client, to_server, shared, connection, &lost),
+        forward_answers(from_server, to_client, shared, &lost),
     )?;
     Ok(())
 }
 
-async fn there(
+async fn forward_requests(
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
-    shared: &Shared,
-    line: usize,
+    shared: &ProxyState,
+    connection: usize,
     lost: &AtomicI32,
 ) -> io::Result<()> {
     loop {
         let frame = receive(&mut from).await?;
         let (sent, operation) = (number(&frame, NUMBER)?, number(&frame, OPERATION)?);
         if sent >= 0 {
-            let request = Request { line, operation };
-            let mut lose = shared.lose.lock().expect("nobody panics with it");
+            let request = Request {
+                connection,
+                operation,
+            };
+            let mut lose = shared.lose.lock().expect("not poisoned");
             if lose.take_if(|is_it| is_it(request)).is_some() {
                 lost.store(sent, Ordering::SeqCst);
             }
             drop(lose);
-            let mut requests = shared.requests.lock().expect("nobody panics with it");
+            let mut requests = shared.requests.lock().expect("not poisoned");
             requests.push(request);
         }
         send(&mut to, &frame).await?;
     }
 }
 
-async fn back(
+async fn forward_answers(
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
-    shared: &Shared,
+    shared: &ProxyState,
     lost: &AtomicI32,
 ) -> io::Result<()> {
     let mut hold = shared.hold_answers.subscribe();

@@ -1,4 +1,4 @@
-//! What the tests work with.
+//! Fixtures of the tests: configurations, clients, and helpers that wait.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -11,22 +11,21 @@ use distlock_zookeeper::{ZooKeeper, ZooKeeperConfig};
 use tokio::task::JoinHandle;
 use zookeeper_client as zk;
 
-/// What a tick of 250 ms allows at the most.
+/// The longest session that a tick of 250 ms allows.
 pub(crate) const SESSION: Duration = Duration::from_secs(5);
 
 /// The tick of the servers, unless a test says otherwise.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
 
-/// Within this everything happens that needs no more than an election on a busy machine.
+/// Enough for everything that needs no more than an election on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// `servers` as the harness gives them: with the user and the password before the addresses, if
-/// they want one.
+/// A configuration for `servers` as the harness gives them: with the user and the password before
+/// the addresses, if the servers want one.
 pub(crate) fn config(servers: &str) -> ZooKeeperConfig {
     let mut config = ZooKeeperConfig::from_url_parts(&format!("//{servers}"), &[]).expect("a URL");
     config.session_timeout = SESSION;
-    // Told, so that no session is opened to find it out: tests look at the sessions that are
-    // opened.
+    // Set, so that no session is opened to measure it: tests count the sessions that are opened.
     config.tick_time = Some(TICK);
     config
 }
@@ -37,15 +36,16 @@ pub(crate) async fn open(servers: &str) -> ZooKeeper {
         .expect("opens")
 }
 
-/// A locker whose renewal thread is connected.
+/// A locker whose keeper thread is connected.
 pub(crate) async fn locker(servers: &str) -> Locker {
     let locker = Locker::new(open(servers).await.lock());
     locker.ready().await.expect("connects");
     locker
 }
 
-/// A client that knows nothing of locks, and shows the user that stands before the addresses.
-pub(crate) async fn stranger(servers: &str) -> zk::Client {
+/// A client of the ensemble that knows nothing of locks. It shows the user that stands before the
+/// addresses.
+pub(crate) async fn raw_client(servers: &str) -> zk::Client {
     let (connector, hosts) = match servers.rsplit_once('@') {
         Some((user, hosts)) => {
             let connector = zk::Client::connector().with_auth("digest", user.as_bytes());
@@ -56,13 +56,13 @@ pub(crate) async fn stranger(servers: &str) -> zk::Client {
     connector.connect(hosts).await.expect("connects")
 }
 
-/// Where the contenders of a name are.
+/// The path of a name's contenders.
 pub(crate) fn container(name: &str) -> String {
     format!("/distlock/locks/{}", encode(name))
 }
 
-/// The contenders of a name, in no order. A server may drop its clients when one of them comes back with requests of an
-/// older connection on their way, so this asks again.
+/// The contenders of a name, in no order. A server may drop its clients when one of them comes back
+/// with requests of an older connection in flight, so this repeats the request.
 pub(crate) async fn contenders(client: &zk::Client, name: &str) -> Vec<String> {
     eventually("an answer", async || {
         client.sync("/").await.ok()?;
@@ -75,8 +75,8 @@ pub(crate) async fn contenders(client: &zk::Client, name: &str) -> Vec<String> {
     .await
 }
 
-/// A release that must be clean.
-pub(crate) async fn give_back(guard: Guard) {
+/// Releases a lock, and fails when the release is not clean.
+pub(crate) async fn release_cleanly(guard: Guard) {
     let name = guard.name().clone();
     let released = guard.release().await;
     assert!(released.is_clean(), "{name:?}: {released:?}");
@@ -87,15 +87,15 @@ pub(crate) async fn hold(locker: &Locker, name: &str) -> Guard {
     acquired.expect("acquires")
 }
 
-/// Stands in the queue, alone behind the holder; answers with the guard and the moment it was granted.
-pub(crate) async fn line_up(locker: &Locker, name: &str) -> JoinHandle<(Guard, Moment)> {
+/// Waits in the queue, alone behind the holder. Answers with the guard and the moment of the grant.
+pub(crate) async fn enter_queue(locker: &Locker, name: &str) -> JoinHandle<(Guard, Moment)> {
     let stand = async |many: u32| {
         eventually("in the queue", async || {
             (waiters(locker, name).await == many).then_some(())
         })
         .await;
     };
-    // Whoever asked and did not wait has gone.
+    // A contender that tried and did not wait has gone.
     stand(0).await;
     let acquiring = locker.lock(name).wait(SOON * 2).acquire();
     let waiting = tokio::spawn(async move {
@@ -106,10 +106,13 @@ pub(crate) async fn line_up(locker: &Locker, name: &str) -> JoinHandle<(Guard, M
     waiting
 }
 
-/// As [`line_up`], behind a guard that must not believe in its lock any more when the next one gets it.
-pub(crate) async fn line_up_behind(guard: &Guard, locker: &Locker) -> JoinHandle<(Guard, Moment)> {
+/// As [`enter_queue`], behind a guard that must no longer be valid when the next one gets the lock.
+pub(crate) async fn enter_queue_behind(
+    guard: &Guard,
+    locker: &Locker,
+) -> JoinHandle<(Guard, Moment)> {
     let watch = guard.watch();
-    let waiting = line_up(locker, guard.name().as_str()).await;
+    let waiting = enter_queue(locker, guard.name().as_str()).await;
     tokio::spawn(async move {
         let next = waiting.await.expect("acquires");
         assert!(!watch.is_valid(), "two at once");
@@ -132,14 +135,14 @@ pub(crate) fn request(name: &str, ttl: Duration) -> AcquireRequest {
     )
 }
 
-/// Requests that all servers have had from clients so far.
+/// Requests that all servers have received from clients so far.
 pub(crate) fn requests(ensemble: &servers::ZooKeeper) -> u64 {
     (0..ensemble.len())
         .map(|at| figure(ensemble, at, "zk_packets_received"))
         .sum()
 }
 
-/// What a server tells about itself.
+/// A figure that a server reports about itself.
 pub(crate) fn figure(ensemble: &servers::ZooKeeper, at: usize, name: &str) -> u64 {
     let answer = ensemble.ask(at, "mntr").expect("answers");
     let line = answer.lines().find_map(|line| line.strip_prefix(name));

@@ -1,4 +1,4 @@
-//! What is left in the tree when everybody has gone, and that it goes in time.
+//! Nodes that stay in the tree after their users have gone are removed in time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,13 +9,13 @@ use distlock_harness::servers::zookeeper::{Setup, ZooKeeper};
 use distlock_zookeeper::ZooKeeper as Backend;
 use zookeeper_client as zk;
 
-use crate::rig::{config, container, eventually, give_back, hold, stranger};
+use crate::fixtures::{config, container, eventually, hold, raw_client, release_cleanly};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_needs_any_more_goes() {
+async fn unused_nodes_are_removed() {
     let server = ZooKeeper::start_with(&Setup {
         servers: 1,
-        // A minute, unless told otherwise.
+        // The default is a minute.
         java: vec!["-Dznode.container.checkIntervalMs=50".into()],
         ..Setup::default()
     })
@@ -24,9 +24,9 @@ async fn what_nobody_needs_any_more_goes() {
     config.session_timeout = Duration::from_secs(2);
     config.reap_after = config.session_timeout * 2;
     let opened = Backend::open(config, Arc::new(SystemClock)).await.unwrap();
-    let client = stranger(&server.servers()).await;
-    the_place_of_a_name(&Locker::new(opened.lock()), &client).await;
-    the_mark_of_a_record(&*opened.records(), &client).await;
+    let client = raw_client(&server.servers()).await;
+    container_of_a_name(&Locker::new(opened.lock()), &client).await;
+    mark_of_a_deleted_record(&*opened.records(), &client).await;
 }
 
 async fn is_there(client: &zk::Client, path: &str) -> bool {
@@ -34,21 +34,21 @@ async fn is_there(client: &zk::Client, path: &str) -> bool {
     client.check_stat(path).await.unwrap().is_some()
 }
 
-/// The servers remove it, because it is a container.
-async fn the_place_of_a_name(locker: &Locker, client: &zk::Client) {
+/// The servers remove the node, because it is a container.
+async fn container_of_a_name(locker: &Locker, client: &zk::Client) {
     let guard = hold(locker, "a").await;
     assert!(is_there(client, &container("a")).await);
-    give_back(guard).await;
+    release_cleanly(guard).await;
     eventually("removed", async || {
         (!is_there(client, &container("a")).await).then_some(())
     })
     .await;
-    give_back(hold(locker, "a").await).await;
+    release_cleanly(hold(locker, "a").await).await;
     locker.close().await;
 }
 
-/// Whoever scans removes it when it is old enough.
-async fn the_mark_of_a_record(records: &dyn Records, client: &zk::Client) {
+/// A scan removes the mark when the mark is old enough.
+async fn mark_of_a_deleted_record(records: &dyn Records, client: &zk::Client) {
     let key = |text: &str| RecordKey::new(text).unwrap();
     let (marked, later) = (key("marked"), key("later"));
     let path = format!("/distlock/records/{}", encode("marked"));
@@ -58,7 +58,7 @@ async fn the_mark_of_a_record(records: &dyn Records, client: &zk::Client) {
         "its version is not forgotten"
     );
     eventually("removed", async || {
-        // What was written last tells what time it is on the servers.
+        // The last write carries the servers' present time.
         written_and_deleted(records, &later).await;
         assert!(records.scan("", None, 10).await.unwrap().is_empty());
         (!is_there(client, &path).await).then_some(())

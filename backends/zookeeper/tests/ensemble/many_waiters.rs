@@ -1,4 +1,4 @@
-//! Many in one queue.
+//! Many contenders in one queue.
 
 use std::{
     sync::{
@@ -12,16 +12,16 @@ use distlock_core::{Attempt, DistLock, Lease};
 use distlock_harness::servers::zookeeper::ZooKeeper;
 use tokio::{sync::watch, task::JoinSet};
 
-use crate::rig::{
-    contenders, eventually, give_back, hold, locker, open, pause, request, requests, stranger,
-    waiters, within,
+use crate::fixtures::{
+    contenders, eventually, hold, locker, open, pause, raw_client, release_cleanly, request,
+    requests, waiters, within,
 };
 
-/// Those who wait watch the one ahead of them and nobody else, so a turn costs the same however many there are.
+/// Each waiter watches only the one ahead, so a turn costs the same with any number of waiters.
 pub(crate) async fn with_cancellations(ensemble: &ZooKeeper) {
     let few = turns_of(ensemble, 40).await;
     let many = turns_of(ensemble, 200).await;
-    // Of the four or so that it takes, and those of whoever gave up in between.
+    // About four requests for the turn itself, and the requests of waiters that gave up in between.
     assert!(few <= 16.0, "{few} requests for each turn");
     assert!(
         many <= few + 8.0,
@@ -29,8 +29,8 @@ pub(crate) async fn with_cancellations(ensemble: &ZooKeeper) {
     );
 }
 
-/// Many wait, some of them give up at any time: all others get the lock, one after the other. Gives the requests for each
-/// turn.
+/// Many wait, and some of them give up at any time. All others get the lock, one after the other.
+/// Answers with the requests for each turn.
 async fn turns_of(ensemble: &ZooKeeper, many: u32) -> f64 {
     const SESSIONS: usize = 4;
     const TURN: Duration = Duration::from_millis(5);
@@ -44,7 +44,7 @@ async fn turns_of(ensemble: &ZooKeeper, many: u32) -> f64 {
     for _ in 0..SESSIONS {
         stores.push(open(&ensemble.servers()).await.lock());
     }
-    let client = stranger(&ensemble.servers()).await;
+    let client = raw_client(&ensemble.servers()).await;
     let name = format!("crowd-{many}");
     let first = locker(&ensemble.servers()).await;
     let guard = hold(&first, &name).await;
@@ -53,7 +53,7 @@ async fn turns_of(ensemble: &ZooKeeper, many: u32) -> f64 {
     let mut tasks = JoinSet::new();
     for at in 0..many {
         let lock = Arc::clone(&stores[at as usize % SESSIONS]);
-        // Every second one gives up before half of the crowd can have had its turn.
+        // Every second one gives up before half of the waiters can have had a turn.
         let patience = (at % 2 == 0).then(|| TURN.mul_f64(f64::from(many) / 2.0 * random.f64()));
         let (inside, name, mut begun) = (Arc::clone(&inside), name.clone(), begun.clone());
         tasks.spawn(async move {
@@ -95,7 +95,7 @@ async fn turns_of(ensemble: &ZooKeeper, many: u32) -> f64 {
     .await;
     let before = requests(ensemble);
     begin.send_replace(true);
-    give_back(guard).await;
+    release_cleanly(guard).await;
     let mut turns = Vec::new();
     let all = async {
         while let Some(task) = tasks.join_next().await {
@@ -125,11 +125,11 @@ async fn turns_of(ensemble: &ZooKeeper, many: u32) -> f64 {
     each
 }
 
-/// How it ended for one of them.
+/// The outcome for one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     GaveUp,
     Stayed,
-    /// It would have given up later.
+    /// It got the lock and would have given up later.
     WasLucky,
 }

@@ -1,4 +1,4 @@
-//! What can be seen at one server: how many sessions it has, and what goes over their lines.
+//! One server's view: the number of its sessions, and the requests on their connections.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,18 +8,19 @@ use distlock_zookeeper::ZooKeeper as Backend;
 use tokio::task::JoinHandle;
 
 use crate::{
-    rig::{
-        SOON, config, container, contenders, eventually, figure, give_back, hold, locker, now,
-        stranger, waiters, within,
+    fixtures::{
+        SOON, config, container, contenders, eventually, figure, hold, locker, now, raw_client,
+        release_cleanly, waiters, within,
     },
-    tap::{Request, Tap},
+    protocol_proxy::{ProtocolProxy, Request},
 };
 
-/// What this server's tick allows at the most: nobody mistakes the end of such a session for its closing.
+/// The longest session that this server's tick allows. A test cannot mistake the end of such a
+/// session for its closing.
 const LONG: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sessions_and_their_lines() {
+async fn sessions_and_requests_of_one_store() {
     let server = ZooKeeper::start_with(&Setup {
         servers: 1,
         tick: LONG / 20,
@@ -45,14 +46,15 @@ fn sessions(server: &ZooKeeper) -> u64 {
     figure(server, 0, "zk_global_sessions")
 }
 
-/// Its locks, its records and what renews for its lockers; and it ends with the last of them, whoever forgets to close.
+/// A store's locks, its records and its keeper threads share one session. The session ends with the
+/// last of them, also without a call of `close`.
 async fn one_store_is_one_session(server: &ZooKeeper) {
     assert_eq!(sessions(server), 0);
     let store = long_store(server).await;
     let lockers = [Locker::new(store.lock()), Locker::new(store.lock())];
     for (locker, name) in lockers.iter().zip(["a", "b"]) {
         locker.ready().await.unwrap();
-        give_back(hold(locker, name).await).await;
+        release_cleanly(hold(locker, name).await).await;
     }
     let key = RecordKey::new("a").unwrap();
     assert_eq!(store.records().get(&key).await.unwrap(), None);
@@ -65,7 +67,8 @@ async fn one_store_is_one_session(server: &ZooKeeper) {
     assert!(now().since(start) < LONG / 2, "not by itself");
 }
 
-/// The servers know it at once, and whoever waits behind its places in a queue is let through.
+/// The servers learn of the end at once, and contenders behind the session's entries get their
+/// locks.
 async fn closing_ends_the_session(server: &ZooKeeper) {
     let open = async || {
         let locker = Locker::new(long_store(server).await.lock());
@@ -73,7 +76,7 @@ async fn closing_ends_the_session(server: &ZooKeeper) {
         locker
     };
     let [ahead, closed, behind] = [open().await, open().await, open().await];
-    give_back(hold(&closed, "nothing is held").await).await;
+    release_cleanly(hold(&closed, "nothing is held").await).await;
     assert_eq!(sessions(server), 3);
     let guard = hold(&ahead, "closed").await;
     let mut queue: Vec<JoinHandle<_>> = Vec::new();
@@ -87,11 +90,11 @@ async fn closing_ends_the_session(server: &ZooKeeper) {
     let start = now();
     closed.close().await;
     eventually("one less", async || (sessions(server) == 2).then_some(())).await;
-    give_back(guard).await;
+    release_cleanly(guard).await;
     let granted = queue.pop().expect("two are in the queue");
     let granted = within("its turn", granted).await.unwrap().unwrap();
     assert!(now().since(start) < LONG / 2, "not when it ends by itself");
-    give_back(granted).await;
+    release_cleanly(granted).await;
     ahead.close().await;
     behind.close().await;
     ends(server, "closed").await;
@@ -102,53 +105,54 @@ async fn ends(server: &ZooKeeper, how: &str) {
     eventually(how, async || (sessions(server) == 0).then_some(())).await;
 }
 
-/// Neither waits for the other's answer, so that a free lock costs one round trip.
+/// Neither request waits for the other's answer, so a free lock costs one round trip.
 async fn creation_and_listing_are_sent_together(server: &ZooKeeper) {
-    let tap = Tap::start(server.address(0)).await;
-    let locker = locker(&server.reached_at(&[tap.address])).await;
-    give_back(hold(&locker, "other").await).await;
-    // The container is there.
-    let client = stranger(&server.servers()).await;
-    give_back(hold(&self::locker(&server.servers()).await, "together").await).await;
+    let proxy = ProtocolProxy::start(server.address(0)).await;
+    let locker = locker(&server.reached_at(&[proxy.address])).await;
+    release_cleanly(hold(&locker, "other").await).await;
+    // The container exists.
+    let client = raw_client(&server.servers()).await;
+    release_cleanly(hold(&self::locker(&server.servers()).await, "together").await).await;
     assert!(contenders(&client, "together").await.is_empty());
-    let before = tap.requests().len();
-    tap.hold_answers(true);
+    let before = proxy.requests().len();
+    proxy.hold_answers(true);
     let acquiring = tokio::spawn(locker.lock("together").wait(SOON).acquire());
     eventually("both have come", async || {
-        let requests = tap.requests();
+        let requests = proxy.requests();
         let creation = requests.iter().skip(before).position(|it| it.creates())?;
         let [creation, next, ..] = requests[before + creation..] else {
             return None;
         };
         assert!(next.lists(), "{requests:?}");
-        assert_eq!(next.line, creation.line, "{requests:?}");
+        assert_eq!(next.connection, creation.connection, "{requests:?}");
         Some(())
     })
     .await;
-    tap.hold_answers(false);
-    give_back(within("held", acquiring).await.unwrap().unwrap()).await;
+    proxy.hold_answers(false);
+    release_cleanly(within("held", acquiring).await.unwrap().unwrap()).await;
     locker.close().await;
 }
 
-/// A contender was created, which its client never heard of, and before it can ask its session has ended, or another one was
-/// given to it while the old one lives on. The next contender is the new session's own.
+/// A contender was created and the answer was lost. Before the client can ask, its session has
+/// ended, or it was given another one while the old one lives on. The next contender belongs to the
+/// new session.
 async fn nothing_is_adopted_from_an_older_session(server: &ZooKeeper, swapped: bool) {
-    let tap = Tap::start(server.address(0)).await;
-    let locker = locker(&server.reached_at(&[tap.address])).await;
-    let client = stranger(&server.servers()).await;
-    give_back(hold(&locker, "adopted").await).await;
-    let old = tap.session();
-    tap.lose_answer(Request::creates);
+    let proxy = ProtocolProxy::start(server.address(0)).await;
+    let locker = locker(&server.reached_at(&[proxy.address])).await;
+    let client = raw_client(&server.servers()).await;
+    release_cleanly(hold(&locker, "adopted").await).await;
+    let old = proxy.session();
+    proxy.lose_answer(Request::creates);
     let acquiring = tokio::spawn(locker.lock("adopted").wait(SOON).acquire());
-    within("lost", tap.has_lost_it()).await;
+    within("lost", proxy.lost_answer()).await;
     let left = contenders(&client, "adopted").await;
     assert_eq!(left.len(), 1, "{left:?}");
     if swapped {
-        tap.swap_session();
+        proxy.swap_session();
     } else {
-        eventually("ended", async || tap.end_session(&old).await.ok()).await;
+        eventually("ended", async || proxy.end_session(&old).await.ok()).await;
     }
-    tap.let_in();
+    proxy.accept_again();
     let guard = within("held", acquiring).await.unwrap().unwrap();
     assert!(guard.is_valid());
     let held = contenders(&client, "adopted").await;
@@ -158,7 +162,7 @@ async fn nothing_is_adopted_from_an_older_session(server: &ZooKeeper, swapped: b
     let stat = client.check_stat(&path).await.unwrap().expect("it is held");
     assert_ne!(stat.ephemeral_owner, old.id());
     assert_eq!(u64::try_from(stat.czxid).unwrap(), guard.token().get());
-    give_back(guard).await;
+    release_cleanly(guard).await;
     assert!(contenders(&client, "adopted").await.is_empty());
     locker.close().await;
 }

@@ -1,4 +1,4 @@
-//! Clients that are cut off from servers that live.
+//! Clients that are cut off from servers that run.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use distlock_harness::{
 
 use crate::{
     deletions,
-    rig::{
-        SESSION, container, contenders, eventually, give_back, hold, line_up, line_up_behind,
-        locker, pause, stranger, within,
+    fixtures::{
+        SESSION, container, contenders, enter_queue, enter_queue_behind, eventually, hold, locker,
+        pause, raw_client, release_cleanly, within,
     },
-    tap::{Request, Tap},
+    protocol_proxy::{ProtocolProxy, Request},
 };
 
-/// A proxy before each server, and their addresses.
+/// A proxy before each server, and the addresses of the proxies.
 pub(crate) async fn behind_proxies(ensemble: &ZooKeeper) -> (Vec<FaultProxy>, String) {
     let mut proxies = Vec::new();
     for at in 0..ensemble.len() {
@@ -41,25 +41,26 @@ pub(crate) fn mend(proxies: &[FaultProxy]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cut_off_from_one_server_from_all_and_for_longer_than_the_session() {
+async fn cut_off_from_one_server_from_all_and_beyond_the_session_timeout() {
     let ensemble = ZooKeeper::start_with(&Setup {
-        // Who is connected to a server is asked, too.
+        // `cons` lists the sessions that are connected to a server.
         settings: vec!["4lw.commands.whitelist=srvr,mntr,cons".into()],
         ..Setup::default()
     })
     .unwrap();
     let (proxies, servers) = behind_proxies(&ensemble).await;
     let (cut_off, direct) = (locker(&servers).await, locker(&ensemble.servers()).await);
-    let client = stranger(&ensemble.servers()).await;
+    let client = raw_client(&ensemble.servers()).await;
 
     cut_off_from_a_follower(&ensemble).await;
 
-    // No server can be reached while one lock is held and another one waited for: the holder is told before the next one
-    // gets the lock, and the one in the queue lines up again when the line is mended.
+    // No server can be reached while one lock is held and another one is awaited. The holder is
+    // told before the next one gets the lock, and the contender enters the queue again when the
+    // connection is back.
     let holder = hold(&cut_off, "held").await;
     let ahead = hold(&direct, "awaited").await;
-    let queued = line_up(&cut_off, "awaited").await;
-    let next = line_up_behind(&holder, &direct).await;
+    let queued = enter_queue(&cut_off, "awaited").await;
+    let next = enter_queue_behind(&holder, &direct).await;
     cut(&proxies);
     let reason = within("told", holder.lost()).await;
     assert!(
@@ -73,30 +74,31 @@ async fn cut_off_from_one_server_from_all_and_for_longer_than_the_session() {
     })
     .await;
     mend(&proxies);
-    // What the old holder still does changes nothing.
+    // The old holder's release changes nothing.
     assert!(!holder.release().await.is_clean());
     eventually("in the queue again", async || {
         (contenders(&client, "awaited").await.len() == 2).then_some(())
     })
     .await;
     let token = ahead.token();
-    give_back(ahead).await;
+    release_cleanly(ahead).await;
     let (queued, _) = within("its turn", queued).await.unwrap();
     assert!(queued.token() > token);
-    give_back(queued).await;
+    release_cleanly(queued).await;
     assert!(next.is_valid());
-    give_back(next).await;
+    release_cleanly(next).await;
     // A program that goes on after that has a new session for everything.
-    give_back(hold(&cut_off, "held").await).await;
+    release_cleanly(hold(&cut_off, "held").await).await;
     for name in ["held", "awaited"] {
         assert!(contenders(&client, name).await.is_empty(), "{name}");
     }
 }
 
-/// The server that it talks to, a follower, is out of reach: it finds another one before it has to give the lock up.
+/// Its server, a follower, is out of reach: the client finds another one before it has to give up
+/// the lock.
 async fn cut_off_from_a_follower(ensemble: &ZooKeeper) {
     let follower = ensemble.followers()[0];
-    // Whichever it tries first, it comes to that one.
+    // Every address leads to that follower, so the client uses it whichever it tries first.
     let mut proxies = Vec::new();
     for _ in 0..ensemble.len() {
         let proxy = FaultProxy::start(ensemble.address(follower)).await;
@@ -111,7 +113,7 @@ async fn cut_off_from_a_follower(ensemble: &ZooKeeper) {
     for (proxy, other) in unused.iter().zip(others) {
         proxy.redirect(ensemble.address(other));
     }
-    let client = stranger(&ensemble.servers()).await;
+    let client = raw_client(&ensemble.servers()).await;
     let node = &contenders(&client, "one").await[0];
     let path = format!("{}/{node}", container("one"));
     let stat = client.check_stat(&path).await.unwrap().unwrap();
@@ -130,7 +132,7 @@ async fn cut_off_from_a_follower(ensemble: &ZooKeeper) {
     .await;
     pause(SESSION).await;
     assert!(guard.is_valid());
-    give_back(guard).await;
+    release_cleanly(guard).await;
     assert_eq!(contenders(&client, "one").await, Vec::<String>::new());
     cut_off.close().await;
 }
@@ -140,18 +142,18 @@ async fn a_creation_whose_answer_was_lost_is_found_again() {
     let ensemble = ZooKeeper::start().unwrap();
     let proxy = FaultProxy::start(ensemble.address(0)).await.unwrap();
     let cut_off = locker(&ensemble.reached_at(&[proxy.address()])).await;
-    let client = stranger(&ensemble.servers()).await;
-    // The container is there, so that the answer that is lost is the creation's.
-    give_back(hold(&cut_off, "a").await).await;
+    let client = raw_client(&ensemble.servers()).await;
+    // The container exists, so the lost answer is the creation's.
+    release_cleanly(hold(&cut_off, "a").await).await;
     for round in 0..8 {
         proxy.swallow_one_reply();
         let guard = hold(&cut_off, "a").await;
         let present = contenders(&client, "a").await;
         assert_eq!(present.len(), 1, "round {round}: {present:?}");
         assert!(guard.is_valid());
-        give_back(guard).await;
+        release_cleanly(guard).await;
     }
-    // Nobody waits for it any more when the answer is lost.
+    // The caller has gone when the answer is lost.
     for round in 0..8 {
         proxy.swallow_one_reply();
         let acquiring = cut_off.lock("a").acquire();
@@ -164,25 +166,27 @@ async fn a_creation_whose_answer_was_lost_is_found_again() {
         })
         .await;
     }
-    give_back(hold(&cut_off, "a").await).await;
+    release_cleanly(hold(&cut_off, "a").await).await;
     a_watch_whose_answer_was_lost(&ensemble).await;
     deletions::whose_answer_was_lost(&ensemble).await;
     deletions::tried_until_done(&ensemble).await;
 }
 
-/// The line breaks while a watch is set on a node of ours: it is set again, and its removal by somebody else is told.
+/// The connection breaks while a watch is set on a node of ours. The watch is set again, and the
+/// removal of the node by another client is reported.
 async fn a_watch_whose_answer_was_lost(ensemble: &ZooKeeper) {
-    let tap = Tap::start(ensemble.address(0)).await;
-    let cut_off = locker(&ensemble.reached_at(&[tap.address])).await;
-    let client = stranger(&ensemble.servers()).await;
+    let proxy = ProtocolProxy::start(ensemble.address(0)).await;
+    let cut_off = locker(&ensemble.reached_at(&[proxy.address])).await;
+    let client = raw_client(&ensemble.servers()).await;
     for round in 0..4 {
-        // The first lock of this name, so nothing else is watched, and nobody asks for it, so only its own watch tells.
+        // The first lock of this name, so no other watch exists. Renewal is manual, so only the
+        // node's own watch can report the removal.
         let name = format!("watched-{round}");
         let asked = cut_off.lock(&name).ttl(SESSION).renew(Renew::Manual);
-        tap.lose_answer(Request::checks);
+        proxy.lose_answer(Request::checks);
         let guard = asked.acquire().await.unwrap();
-        within("lost", tap.has_lost_it()).await;
-        tap.let_in();
+        within("lost", proxy.lost_answer()).await;
+        proxy.accept_again();
         eventually("connected again", async || guard.extend(SESSION).await.ok()).await;
         let node = &contenders(&client, &name).await[0];
         let path = format!("{}/{node}", container(&name));

@@ -1,4 +1,4 @@
-//! Other recipes in the same queue: we exclude them, and they us.
+//! Other recipes in the same queue: they exclude our contenders, and ours exclude them.
 
 use std::process::Command;
 
@@ -6,22 +6,22 @@ use distlock_core::Attempt;
 use distlock_harness::{Process, servers::zookeeper::ZooKeeper};
 use zookeeper_client::{Acls, CreateMode, LockOptions, LockPrefix};
 
-use crate::rig::{
-    SOON, container, contenders, eventually, give_back, hold, line_up, locker, stranger, waiters,
-    within,
+use crate::fixtures::{
+    SOON, container, contenders, enter_queue, eventually, hold, locker, raw_client,
+    release_cleanly, waiters, within,
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn recipes_of_others_take_part() {
+async fn other_recipes_share_the_queue() {
     let ensemble = ZooKeeper::start().unwrap();
     the_clients_own_recipe(&ensemble).await;
     pythons_kazoo(&ensemble).await;
 }
 
-/// The one in Curator's form that comes with the client.
+/// The recipe of the client library, which uses Curator's form.
 async fn the_clients_own_recipe(ensemble: &ZooKeeper) {
     let ours = locker(&ensemble.servers()).await;
-    let client = stranger(&ensemble.servers()).await;
+    let client = raw_client(&ensemble.servers()).await;
     let path = container("shared");
     let recipe = || {
         let prefix = LockPrefix::new_curator(&path, "lock-").unwrap();
@@ -36,22 +36,23 @@ async fn the_clients_own_recipe(ensemble: &ZooKeeper) {
             Attempt::Busy(holder) => assert_eq!(holder.unwrap().holder, "somebody"),
             Attempt::Acquired(guard) => panic!("{guard:?}"),
         }
-        let next = line_up(&ours, "shared").await;
+        let next = enter_queue(&ours, "shared").await;
         assert!(!next.is_finished());
         drop(theirs);
         let (guard, _) = within("its turn", next).await.unwrap();
 
-        // Now the other way round.
+        // The other way round.
         let mut theirs = std::pin::pin!(recipe());
         tokio::select! {
             biased;
             _ = &mut theirs => panic!("got a lock that is held"),
             () = async {
-                eventually("in the queue", async || (waiters(&ours, "shared").await == 1).then_some(())).await;
+                let is_queued = async || (waiters(&ours, "shared").await == 1).then_some(());
+                eventually("in the queue", is_queued).await;
             } => {}
         }
         assert!(guard.is_valid());
-        give_back(guard).await;
+        release_cleanly(guard).await;
         let theirs = within("its turn", theirs).await.unwrap();
         drop(theirs);
         eventually("nothing is left", async || {
@@ -59,7 +60,7 @@ async fn the_clients_own_recipe(ensemble: &ZooKeeper) {
         })
         .await;
     }
-    give_back(hold(&ours, "shared").await).await;
+    release_cleanly(hold(&ours, "shared").await).await;
 }
 
 const KAZOO: &str = r#"
@@ -83,16 +84,17 @@ print("released", flush=True)
 client.stop()
 "#;
 
-/// Python's most used client, told of our nodes' form as its documentation says.
+/// kazoo, Python's most used client. It is told of the form of our nodes, as its documentation
+/// says.
 async fn pythons_kazoo(ensemble: &ZooKeeper) {
     let ours = locker(&ensemble.servers()).await;
     let folder = tempfile::tempdir().unwrap();
     let go_on = folder.path().join("go-on");
     let guard = hold(&ours, "python").await;
-    // The system's own: others do not see what Debian installs.
+    // The system's own Python: another one does not see Debian's packages.
     let mut python = Command::new("/usr/bin/python3");
     python
-        // Not as an argument: a process list shows those to everybody.
+        // Not as an argument, because a process list shows arguments to everybody.
         .env("SERVERS", ensemble.servers())
         .args(["-c", KAZOO, &container("python")])
         .arg(&go_on);
@@ -105,7 +107,7 @@ async fn pythons_kazoo(ensemble: &ZooKeeper) {
     })
     .await;
     assert_eq!(theirs.output(), "", "it waits");
-    give_back(guard).await;
+    release_cleanly(guard).await;
     let says = |theirs: &Process, word: &str| {
         theirs.wait_for_line(SOON, |line| line == word).unwrap();
     };
@@ -114,11 +116,11 @@ async fn pythons_kazoo(ensemble: &ZooKeeper) {
         Attempt::Busy(holder) => assert_eq!(holder.unwrap().holder, "kazoo"),
         Attempt::Acquired(guard) => panic!("{guard:?}"),
     }
-    let next = line_up(&ours, "python").await;
+    let next = enter_queue(&ours, "python").await;
     assert!(!next.is_finished());
     std::fs::write(&go_on, "").unwrap();
     let (guard, _) = within("its turn", next).await.unwrap();
     says(&theirs, "released");
-    give_back(guard).await;
+    release_cleanly(guard).await;
     theirs.wait(SOON).unwrap();
 }
