@@ -17,10 +17,10 @@ use tokio::runtime::Builder;
 /// Break stores, and check what locks on them were worth.
 #[derive(Debug, Parser)]
 #[command(name = "distlock-lab", version, max_term_width = 80)]
-enum Command {
-    Chaos(chaos::Chaos),
-    Report(report::Report),
-    Simulate(simulation::Simulate),
+enum LabCommand {
+    Chaos(chaos::ChaosOptions),
+    Report(report::ReportOptions),
+    Simulate(simulation::SimulateOptions),
 }
 
 fn main() -> ExitCode {
@@ -43,19 +43,19 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 fn run() -> Result<ExitCode> {
     // A worker of a run is this very program, and so is a node.
-    if let Some(settings) = chaos::Settings::from_environment()? {
+    if let Some(settings) = chaos::WorkerSettings::from_environment()? {
         return chaos::work(settings).map(|()| ExitCode::SUCCESS);
     }
     if let Some(settings) = chaos::NodeSettings::from_environment()? {
         return chaos::serve(settings).map(|()| ExitCode::SUCCESS);
     }
-    match Command::parse() {
-        Command::Chaos(chaos) => {
+    match LabCommand::parse() {
+        LabCommand::Chaos(chaos) => {
             let runtime = Builder::new_multi_thread().enable_all().build()?;
             runtime.block_on(chaos::run(chaos))
         }
-        Command::Report(report) => report::run(&report).map(|()| ExitCode::SUCCESS),
+        LabCommand::Report(report) => report::run(&report).map(|()| ExitCode::SUCCESS),
         // No runtime: it polls everything itself.
-        Command::Simulate(simulate) => simulation::run(&simulate),
+        LabCommand::Simulate(simulate) => simulation::run(&simulate),
     }
 }

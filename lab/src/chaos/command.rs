@@ -6,19 +6,19 @@ use anyhow::{Context as _, Result};
 
 use super::{
     controls, gateways,
-    options::Chaos,
-    output::{code, say, tell_broken},
-    plants, published,
-    run::{Plan, Played, play},
-    stores::Kind,
+    options::ChaosOptions,
+    output::{exit_code, print_broken, print_line},
+    planted_bugs, published,
+    run::{RunPlan, RunResult, run_plan},
+    stores::StoreKind,
 };
 use crate::report;
 
 /// Runs it.
-pub(crate) async fn run(chaos: Chaos) -> Result<ExitCode> {
+pub(crate) async fn run(chaos: ChaosOptions) -> Result<ExitCode> {
     let seed = chaos.seed.unwrap_or_else(|| fastrand::u64(..));
     if chaos.gateways.gateways {
-        let run = gateways::Run {
+        let run = gateways::CommonOptions {
             stores: &chaos.spawn,
             seconds: chaos.seconds,
             seed,
@@ -29,7 +29,7 @@ pub(crate) async fn run(chaos: Chaos) -> Result<ExitCode> {
         return gateways::run(&chaos.gateways, &run).await;
     }
     if chaos.planted {
-        plants::run(&chaos, seed).await
+        planted_bugs::run(&chaos, seed).await
     } else if chaos.controls {
         controls::run(&chaos, seed).await
     } else {
@@ -37,20 +37,20 @@ pub(crate) async fn run(chaos: Chaos) -> Result<ExitCode> {
     }
 }
 
-async fn stores(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
+async fn stores(chaos: &ChaosOptions, seed: u64) -> Result<ExitCode> {
     let mut good = true;
     let mut runs = published::runs();
     for store in &chaos.spawn {
         for plan in plans(chaos, *store, seed) {
-            let played = play(&plan)
+            let result = run_plan(&plan)
                 .await
                 .with_context(|| format!("{} with seed {seed}", store.key()))?;
-            tell(&plan, &played)?;
-            if played.verdict.broken().next().is_some() {
+            print_result(&plan, &result)?;
+            if result.verdict.broken().next().is_some() {
                 good = false;
-                tell_broken(chaos, &plan, &played)?;
+                print_broken(chaos, &plan, &result)?;
             }
-            runs.runs.push(published::run(&plan, played));
+            runs.runs.push(published::run(&plan, result));
             // Written after each run, so that a run that fails loses no earlier one.
             if let Some(folder) = &chaos.out {
                 report::keep(folder, &format!("runs/{}.json", chaos.name(seed)), &runs)?;
@@ -60,13 +60,13 @@ async fn stores(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
     if let Some(folder) = &chaos.out {
         report::render(folder)?;
     }
-    say(&format!("seed {seed}"))?;
-    Ok(code(good))
+    print_line(&format!("seed {seed}"))?;
+    Ok(exit_code(good))
 }
 
 /// One run with all faults, or one for each of them.
-fn plans(chaos: &Chaos, store: Kind, seed: u64) -> Vec<Plan> {
-    let mut all = Plan::of(store, chaos.seconds, seed);
+fn plans(chaos: &ChaosOptions, store: StoreKind, seed: u64) -> Vec<RunPlan> {
+    let mut all = RunPlan::of(store, chaos.seconds, seed);
     if !chaos.faults.is_empty() {
         all.faults.retain(|it| chaos.faults.contains(it));
     }
@@ -77,17 +77,17 @@ fn plans(chaos: &Chaos, store: Kind, seed: u64) -> Vec<Plan> {
         return vec![all];
     }
     let faults = all.faults.clone().into_iter();
-    let one = |fault| Plan {
+    let one = |fault| RunPlan {
         faults: vec![fault],
         ..all.clone()
     };
     faults.map(one).collect()
 }
 
-fn tell(plan: &Plan, played: &Played) -> Result<()> {
-    let verdict = &played.verdict;
+fn print_result(plan: &RunPlan, result: &RunResult) -> Result<()> {
+    let verdict = &result.verdict;
     let faults: u64 = verdict.faults.values().sum();
-    say(&format!(
+    print_line(&format!(
         "{:<10} {:>7} operations, {:>5} grants, {faults:>4} faults, {:>3} losses told; \
          {} updates lost unfenced, longest overlap {} ms",
         plan.store.key(),
@@ -98,24 +98,24 @@ fn tell(plan: &Plan, played: &Played) -> Result<()> {
         verdict.longest_overlap_us / 1000
     ))?;
     if verdict.undecided_records > 0 {
-        say(&format!(
+        print_line(&format!(
             "           {} records were too busy to be judged",
             verdict.undecided_records
         ))?;
     }
     let excused = verdict.violations.len() - verdict.broken().count();
     if excused > 0 {
-        say(&format!(
+        print_line(&format!(
             "           {excused} as documented after a fault, for example {}",
-            example(played)
+            example(result)
         ))?;
     }
     Ok(())
 }
 
 /// An exception and the fault that it was matched to.
-fn example(played: &Played) -> String {
-    let excused = played
+fn example(result: &RunResult) -> String {
+    let excused = result
         .verdict
         .violations
         .iter()

@@ -21,7 +21,7 @@ pub(crate) fn micros(moment: Moment) -> Micros {
 
 /// One line of a history.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Entry {
+pub(crate) struct HistoryEntry {
     /// The process that it is about. A process that replaces another has a number of its own.
     pub(crate) worker: u32,
     pub(crate) event: Event,
@@ -42,7 +42,7 @@ pub(crate) enum Event {
     /// A call of the library has begun. `bound_us` is its documented bound.
     Called {
         call: u64,
-        what: Call,
+        what: CallKind,
         at: Micros,
         bound_us: u64,
     },
@@ -50,7 +50,7 @@ pub(crate) enum Event {
     Answered {
         call: u64,
         at: Micros,
-        answer: Answer,
+        answer: CallResult,
     },
     /// A guard was given out that had been asked for at `asked`. `resumed` is the ticket that it
     /// came from.
@@ -74,10 +74,11 @@ pub(crate) enum Event {
         hold: HoldNumber,
         at: Micros,
         deadline: Micros,
-        how: End,
+        how: HoldEnd,
     },
     /// `ended()` resolved with a loss. The task that waited for it never asked `is_valid()`.
-    Told {
+    #[serde(rename = "told")]
+    LossNotified {
         hold: HoldNumber,
         at: Micros,
         deadline: Micros,
@@ -89,10 +90,16 @@ pub(crate) enum Event {
     /// The store keeps the lock of a hold until `until`, even if the hold is released earlier.
     Keeps { hold: HoldNumber, until: Micros },
     /// The process's next waiter has joined the line for a lock. Places are given in this order.
-    Queued { line: u64, place: u32, at: Micros },
+    Queued {
+        #[serde(rename = "line")]
+        queue: u64,
+        place: u32,
+        at: Micros,
+    },
     /// That waiter was granted the lock.
     Served {
-        line: u64,
+        #[serde(rename = "line")]
+        queue: u64,
         place: u32,
         token: u64,
         at: Micros,
@@ -102,7 +109,7 @@ pub(crate) enum Event {
     /// A write to the registers of a name.
     Wrote {
         name: String,
-        fenced: Fenced,
+        fenced: FencedAnswer,
         /// The unfenced register had been written since this writer read it.
         unfenced_lost: bool,
     },
@@ -125,8 +132,8 @@ pub(crate) enum Event {
     Finished { at: Micros },
     /// The process ended although nobody killed it.
     Crashed { how: String },
-    /// Something was broken; see [`Fault`].
-    Fault(Fault),
+    /// Something was broken; see [`InjectedFault`].
+    Fault(InjectedFault),
     /// After everybody had left, the store still showed this lock.
     Left { name: String, holder: String },
 }
@@ -134,7 +141,7 @@ pub(crate) enum Event {
 /// A call whose bound is documented.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Call {
+pub(crate) enum CallKind {
     Acquire,
     AcquireAll,
     TryAcquire,
@@ -150,7 +157,7 @@ pub(crate) enum Call {
 /// How a call ended.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub(crate) enum CallResult {
     Done,
     Refused,
     Failed,
@@ -161,7 +168,7 @@ pub(crate) enum Answer {
 /// How a hold ended at its process.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum End {
+pub(crate) enum HoldEnd {
     /// `release` is about to be called.
     Released,
     /// The guard is about to be dropped.
@@ -175,7 +182,7 @@ pub(crate) enum End {
 /// The answer of the fenced register to a write.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Fenced {
+pub(crate) enum FencedAnswer {
     Accepted,
     /// Accepted, although the register had been written since this writer read it.
     AcceptedAndLost,
@@ -192,34 +199,32 @@ pub(crate) struct RecordStep {
     pub(crate) from: Micros,
     /// `None` = it has not answered.
     pub(crate) to: Option<Micros>,
-    pub(crate) step: Step,
+    pub(crate) step: RecordOperation,
 }
 
 /// The operation and its answer.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Step {
+pub(crate) enum RecordOperation {
     /// The value that was read, and its version.
-    Get {
-        seen: Option<(u64, u64)>,
-    },
+    Get { seen: Option<(u64, u64)> },
     /// `version` is `None` unless the write was confirmed.
     Put {
         expected: Option<u64>,
         value: u64,
-        outcome: Outcome,
+        outcome: WriteOutcome,
         version: Option<u64>,
     },
     Delete {
         expected: u64,
-        outcome: Outcome,
+        outcome: WriteOutcome,
     },
 }
 
 /// The three answers of a conditional write.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Outcome {
+pub(crate) enum WriteOutcome {
     Done,
     Conflict,
     Unknown,
@@ -281,7 +286,7 @@ pub(crate) enum RecipeStep {
 
 /// Something that was broken, and from when to when.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Fault {
+pub(crate) struct InjectedFault {
     pub(crate) kind: String,
     /// The store, worker or lock that was broken.
     pub(crate) target: String,

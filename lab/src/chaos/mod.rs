@@ -7,35 +7,35 @@
 //! | `run` | one run from start to verdict |
 //! | `stores` | the stores, and how each is broken |
 //! | `workload` | what those processes do |
-//! | `crew`, `worker` | the processes that take locks |
+//! | `worker_group`, `worker` | the processes that take locks |
 //! | `referee` | the registers that the locks protect, and the history |
 //! | `nemesis`, `file` | what breaks things |
 //! | `history` | what is written down |
 //! | `verdict` | the checker: pure |
 //! | `published` | what a run leaves in the published report |
 //! | `gateways` | the kick-out gateway: nodes, clients and faults of their own |
-//! | `plants` | bugs that are planted, to see the checker find them |
+//! | `planted_bugs` | bugs that are planted, to see the checker find them |
 //! | `controls` | locks that people write or install, under the same faults |
 
 mod command;
 mod controls;
-mod crew;
-mod file;
+mod database_file;
 mod gateways;
 mod history;
 mod nemesis;
 mod options;
 mod output;
-mod plants;
+mod planted_bugs;
 mod published;
 mod referee;
 mod run;
 mod stores;
 mod verdict;
 mod worker;
+mod worker_group;
 mod workload;
 
 pub(crate) use command::run;
 pub(crate) use gateways::{NodeSettings, serve};
-pub(crate) use options::Chaos;
-pub(crate) use worker::{Settings, run as work};
+pub(crate) use options::ChaosOptions;
+pub(crate) use worker::{WorkerSettings, run as work};

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{ValueEnum, builder::PossibleValuesParser, error::ErrorKind};
 
 use super::{
-    controls::Control, gateways, nemesis::Break, plants::Plant, stores::Kind, workload::Workload,
+    controls::Control, gateways, nemesis::FaultKind, planted_bugs::StoreBug, stores::StoreKind,
+    workload::Workload,
 };
 
 /// Break stores at random, and check what locks on them were worth.
@@ -19,7 +20,7 @@ use super::{
   distlock-lab chaos --spawn redis --faults kill-server,stop-worker --seed 7
   distlock-lab chaos --planted
   distlock-lab chaos --controls --only set-nx-del,redlock")]
-pub(crate) struct Chaos {
+pub(crate) struct ChaosOptions {
     /// Stores to break, one run each
     #[arg(
         long,
@@ -28,15 +29,15 @@ pub(crate) struct Chaos {
         value_name = "STORES",
         default_value = "memory,sqlite"
     )]
-    pub(super) spawn: Vec<Kind>,
+    pub(super) spawn: Vec<StoreKind>,
     /// Faults to draw from (default: all that the store can have)
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS")]
-    pub(super) faults: Vec<Break>,
+    pub(super) faults: Vec<FaultKind>,
     /// What the workers do with the store (default: everything)
     #[arg(long, value_enum, value_delimiter = ',', value_name = "USES")]
     pub(super) workloads: Vec<Workload>,
     #[command(flatten)]
-    pub(super) gateways: gateways::Options,
+    pub(super) gateways: gateways::GatewayOptions,
     /// How long each store is broken
     #[arg(long, default_value_t = 20, value_name = "N")]
     pub(super) seconds: u64,
@@ -71,7 +72,7 @@ pub(crate) struct Chaos {
 
 /// Everything that `--only` can name.
 fn names() -> PossibleValuesParser {
-    let bugs = Plant::value_variants()
+    let bugs = StoreBug::value_variants()
         .iter()
         .map(ValueEnum::to_possible_value);
     let controls = Control::value_variants()
@@ -97,7 +98,7 @@ pub(super) fn chosen<T: ValueEnum + Clone>(only: &[String]) -> Vec<T> {
     only.iter().map(one).collect()
 }
 
-impl Chaos {
+impl ChaosOptions {
     /// A name for the results of these runs.
     pub(super) fn name(&self, seed: u64) -> String {
         let stores: Vec<_> = self.spawn.iter().map(|it| it.key()).collect();

@@ -5,28 +5,33 @@ use std::{fs, io::Write as _, process::ExitCode};
 use anyhow::{Context as _, Result};
 
 use super::{
-    history::Entry,
-    options::Chaos,
-    run::{Plan, Played},
+    history::HistoryEntry,
+    options::ChaosOptions,
+    run::{RunPlan, RunResult},
 };
 
-pub(super) fn tell_broken(chaos: &Chaos, plan: &Plan, played: &Played) -> Result<()> {
-    for violation in played.verdict.broken().take(10) {
-        say(&format!(
+pub(super) fn print_broken(chaos: &ChaosOptions, plan: &RunPlan, result: &RunResult) -> Result<()> {
+    for violation in result.verdict.broken().take(10) {
+        print_line(&format!(
             "  BROKEN {}: {}",
             violation.promise, violation.detail
         ))?;
     }
-    let more = played.verdict.broken().count().saturating_sub(10);
+    let more = result.verdict.broken().count().saturating_sub(10);
     if more > 0 {
-        say(&format!("  and {more} more"))?;
+        print_line(&format!("  and {more} more"))?;
     }
-    say(&format!("  repeat: {}", plan.command()))?;
-    keep(chaos, &plan.store.key(), plan.seed, &played.history)
+    print_line(&format!("  repeat: {}", plan.command()))?;
+    keep(chaos, &plan.store.key(), plan.seed, &result.history)
 }
 
 /// Writes a history into the folder for it, if there is one.
-pub(super) fn keep(chaos: &Chaos, subject: &str, seed: u64, history: &[Entry]) -> Result<()> {
+pub(super) fn keep(
+    chaos: &ChaosOptions,
+    subject: &str,
+    seed: u64,
+    history: &[HistoryEntry],
+) -> Result<()> {
     let Some(folder) = &chaos.keep else {
         return Ok(());
     };
@@ -37,10 +42,10 @@ pub(super) fn keep(chaos: &Chaos, subject: &str, seed: u64, history: &[Entry]) -
         serde_json::to_writer(&mut file, entry)?;
         file.write_all(b"\n")?;
     }
-    say(&format!("  history: {}", path.display()))
+    print_line(&format!("  history: {}", path.display()))
 }
 
-pub(super) fn code(good: bool) -> ExitCode {
+pub(super) fn exit_code(good: bool) -> ExitCode {
     if good {
         ExitCode::SUCCESS
     } else {
@@ -48,7 +53,7 @@ pub(super) fn code(good: bool) -> ExitCode {
     }
 }
 
-pub(super) fn say(line: &str) -> Result<()> {
+pub(super) fn print_line(line: &str) -> Result<()> {
     writeln!(std::io::stdout().lock(), "{line}")?;
     Ok(())
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::{
-    run::{Plan, Played},
+    run::{RunPlan, RunResult},
     verdict::{Promise, Spread, Violation},
 };
-use crate::report::{Broken, Excused, Run, Runs, Times};
+use crate::report::{BrokenPromise, ExcusedPromise, RunFigures, RunSet, Times};
 
 /// The runs of a command that begins now.
-pub(super) fn runs() -> Runs {
-    Runs {
+pub(super) fn runs() -> RunSet {
+    RunSet {
         machine: distlock_report::machine(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         date: format!("{:.0}", jiff::Timestamp::now()),
@@ -18,16 +18,16 @@ pub(super) fn runs() -> Runs {
     }
 }
 
-pub(super) fn run(plan: &Plan, played: Played) -> Run {
-    let verdict = played.verdict;
+pub(super) fn run(plan: &RunPlan, result: RunResult) -> RunFigures {
+    let verdict = result.verdict;
     let (allowed, broken): (Vec<_>, Vec<_>) = verdict
         .violations
         .into_iter()
         .partition(|it| it.excused_by.is_some());
     let lost = |it: &&Violation| it.promise == Promise::FencedUpdates;
-    Run {
+    RunFigures {
         store: plan.store.key(),
-        server: played.server,
+        server: result.server,
         kinds: plan.faults.iter().map(|it| it.key()).collect(),
         seconds: plan.seconds,
         seed: plan.seed,
@@ -59,22 +59,22 @@ const fn times(spread: Spread) -> Times {
     }
 }
 
-fn broken(violation: Violation) -> Broken {
-    Broken {
+fn broken(violation: Violation) -> BrokenPromise {
+    BrokenPromise {
         promise: violation.promise.to_string(),
         detail: violation.detail,
     }
 }
 
 /// Counted by promise and kind of fault.
-fn excused(violations: Vec<Violation>) -> Vec<Excused> {
-    let mut all: BTreeMap<(Promise, String), Excused> = BTreeMap::new();
+fn excused(violations: Vec<Violation>) -> Vec<ExcusedPromise> {
+    let mut all: BTreeMap<(Promise, String), ExcusedPromise> = BTreeMap::new();
     for it in violations {
         // "force-release of lock 1": the kind is enough.
         let fault = it.excused_by.unwrap_or_default();
         let fault = fault.split(" of ").next().unwrap_or_default().to_owned();
         let of_kind = all.entry((it.promise, fault.clone()));
-        let of_kind = of_kind.or_insert(Excused {
+        let of_kind = of_kind.or_insert(ExcusedPromise {
             promise: it.promise.to_string(),
             fault,
             count: 0,

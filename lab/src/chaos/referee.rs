@@ -21,29 +21,29 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::history::{Entry, Event, Fenced, NO_TOKEN};
+use super::history::{Event, FencedAnswer, HistoryEntry, NO_TOKEN};
 
 /// One line of a worker. The first line of a connection is the worker's number.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Say {
+pub(crate) enum WorkerMessage {
     /// Nothing comes back.
     Note(Event),
-    /// [`Seen`] comes back.
+    /// [`RegisterVersions`] comes back.
     Read { name: String, token: u64 },
-    /// [`Fenced`] comes back.
+    /// [`FencedAnswer`] comes back.
     Write {
         name: String,
         token: u64,
-        seen: Seen,
+        seen: RegisterVersions,
     },
-    /// Each new [`Phase`] comes back.
+    /// Each new [`RunPhase`] comes back.
     Phases,
 }
 
 /// How often each of the two registers of a name had been written when it was read.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(crate) struct Seen {
+pub(crate) struct RegisterVersions {
     pub(crate) fenced: u64,
     pub(crate) unfenced: u64,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Seen {
 /// The part of a run that the workers are in.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Phase {
+pub(crate) enum RunPhase {
     Working,
     /// Everything is healed: each task takes a lock once more, and the worker ends.
     RollCall,
@@ -69,18 +69,18 @@ struct Registers {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Referee {
-    shared: Arc<Shared>,
+    state: Arc<RefereeState>,
     acceptor: JoinHandle<()>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    history: Mutex<Vec<Entry>>,
+struct RefereeState {
+    history: Mutex<Vec<HistoryEntry>>,
     registers: Mutex<HashMap<String, Registers>>,
     processes: Mutex<HashMap<u32, u32>>,
     /// The workers that are stopped at their next grant, and the sender that says so.
-    ambush: Mutex<HashMap<u32, oneshot::Sender<()>>>,
-    phase: watch::Sender<Phase>,
+    stops_at_grant: Mutex<HashMap<u32, oneshot::Sender<()>>>,
+    phase: watch::Sender<RunPhase>,
     /// A planted bug: the fenced register looks at a token, and writes a moment later.
     late_writes: bool,
 }
@@ -88,49 +88,49 @@ struct Shared {
 impl Referee {
     pub(crate) fn start(socket: &Path, late_writes: bool) -> Result<Self> {
         let listener = UnixListener::bind(socket).context("the referee's socket")?;
-        let shared = Arc::new(Shared {
+        let state = Arc::new(RefereeState {
             history: Mutex::default(),
             registers: Mutex::default(),
             processes: Mutex::default(),
-            ambush: Mutex::default(),
-            phase: watch::Sender::new(Phase::Working),
+            stops_at_grant: Mutex::default(),
+            phase: watch::Sender::new(RunPhase::Working),
             late_writes,
         });
-        let serving = Arc::clone(&shared);
+        let serving = Arc::clone(&state);
         let acceptor = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let shared = Arc::clone(&serving);
+                let state = Arc::clone(&serving);
                 tokio::spawn(async move {
                     // A worker that was killed leaves in the middle of a line.
-                    let _ = shared.serve(stream).await;
+                    let _ = state.serve(stream).await;
                 });
             }
         });
-        Ok(Self { shared, acceptor })
+        Ok(Self { state, acceptor })
     }
 
     /// Adds what the worker itself cannot say.
     pub(crate) fn note(&self, worker: u32, event: Event) {
-        self.shared.note(worker, event);
+        self.state.note(worker, event);
     }
 
-    pub(crate) fn enter(&self, phase: Phase) {
-        self.shared.phase.send_replace(phase);
+    pub(crate) fn enter(&self, phase: RunPhase) {
+        self.state.phase.send_replace(phase);
     }
 
     /// The history until now.
-    pub(crate) fn history(&self) -> Vec<Entry> {
-        locked(&self.shared.history).clone()
+    pub(crate) fn history(&self) -> Vec<HistoryEntry> {
+        locked(&self.state.history).clone()
     }
 
     /// Whether a worker has said that it is ready.
     pub(crate) fn has_started(&self, worker: u32) -> bool {
-        locked(&self.shared.processes).contains_key(&worker)
+        locked(&self.state.processes).contains_key(&worker)
     }
 
     /// Whether a worker has said that it has done everything.
     pub(crate) fn has_finished(&self, worker: u32) -> bool {
-        let history = locked(&self.shared.history);
+        let history = locked(&self.state.history);
         history
             .iter()
             .rev()
@@ -139,15 +139,15 @@ impl Referee {
 
     /// Stops a worker at its next grant, before it can use what it was granted. The answer comes
     /// when it stands.
-    pub(crate) fn ambush(&self, worker: u32) -> oneshot::Receiver<()> {
-        let (hit, seen) = oneshot::channel();
-        locked(&self.shared.ambush).insert(worker, hit);
+    pub(crate) fn stop_at_next_grant(&self, worker: u32) -> oneshot::Receiver<()> {
+        let (stopped, seen) = oneshot::channel();
+        locked(&self.state.stops_at_grant).insert(worker, stopped);
         seen
     }
 
     /// Takes an ambush back.
-    pub(crate) fn let_pass(&self, worker: u32) {
-        locked(&self.shared.ambush).remove(&worker);
+    pub(crate) fn cancel_stop(&self, worker: u32) {
+        locked(&self.state.stops_at_grant).remove(&worker);
     }
 }
 
@@ -157,9 +157,9 @@ impl Drop for Referee {
     }
 }
 
-impl Shared {
+impl RefereeState {
     fn note(&self, worker: u32, event: Event) {
-        locked(&self.history).push(Entry { worker, event });
+        locked(&self.history).push(HistoryEntry { worker, event });
     }
 
     async fn serve(&self, stream: UnixStream) -> Result<()> {
@@ -168,13 +168,15 @@ impl Shared {
         let worker: u32 = lines.next_line().await?.context("a number")?.parse()?;
         while let Some(line) = lines.next_line().await? {
             match serde_json::from_str(&line)? {
-                Say::Note(event) => self.noted(worker, event),
-                Say::Read { name, token } => answer(&mut writer, &self.read(name, token)).await?,
-                Say::Write { name, token, seen } => {
+                WorkerMessage::Note(event) => self.noted(worker, event),
+                WorkerMessage::Read { name, token } => {
+                    answer(&mut writer, &self.read(name, token)).await?
+                }
+                WorkerMessage::Write { name, token, seen } => {
                     let fenced = self.write(worker, name, token, seen).await;
                     answer(&mut writer, &fenced).await?;
                 }
-                Say::Phases => {
+                WorkerMessage::Phases => {
                     let mut phase = self.phase.subscribe();
                     loop {
                         let now = *phase.borrow_and_update();
@@ -194,36 +196,42 @@ impl Shared {
             Event::Started { pid } => {
                 locked(&self.processes).insert(worker, *pid);
             }
-            Event::Granted { .. } => self.spring(worker),
+            Event::Granted { .. } => self.stop_if_requested(worker),
             _ => {}
         }
         self.note(worker, event);
     }
 
     /// The worker uses a grant only after a question to this referee, which it cannot ask now.
-    fn spring(&self, worker: u32) {
-        let Some(hit) = locked(&self.ambush).remove(&worker) else {
+    fn stop_if_requested(&self, worker: u32) {
+        let Some(stopped) = locked(&self.stops_at_grant).remove(&worker) else {
             return;
         };
         let process = locked(&self.processes).get(&worker).copied();
         if process.is_some_and(|process| signal(process, Signal::STOP).is_ok()) {
-            let _ = hit.send(());
+            let _ = stopped.send(());
         }
     }
 
     /// A read shows its token as well: otherwise an older holder could write after a newer one has
     /// read, and the newer one would write over it.
-    fn read(&self, name: String, token: u64) -> Seen {
+    fn read(&self, name: String, token: u64) -> RegisterVersions {
         let mut all = locked(&self.registers);
         let it = all.entry(name).or_default();
         it.highest = it.highest.max(token);
-        Seen {
+        RegisterVersions {
             fenced: it.fenced,
             unfenced: it.unfenced,
         }
     }
 
-    async fn write(&self, worker: u32, name: String, token: u64, seen: Seen) -> Fenced {
+    async fn write(
+        &self,
+        worker: u32,
+        name: String,
+        token: u64,
+        seen: RegisterVersions,
+    ) -> FencedAnswer {
         // The fenced register refuses a write without a token.
         let good = token != NO_TOKEN
             && token
@@ -242,14 +250,14 @@ impl Shared {
             good && token >= it.highest
         };
         let fenced = if !good {
-            Fenced::Refused
+            FencedAnswer::Refused
         } else {
             it.highest = it.highest.max(token);
             it.fenced += 1;
             if it.fenced == seen.fenced + 1 {
-                Fenced::Accepted
+                FencedAnswer::Accepted
             } else {
-                Fenced::AcceptedAndLost
+                FencedAnswer::AcceptedAndLost
             }
         };
         it.unfenced += 1;

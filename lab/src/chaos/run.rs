@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use tokio::task::block_in_place;
 
 use super::{
-    crew::{Crew, Orders},
-    history::{Entry, Event, now},
-    nemesis::{Break, Nemesis},
-    plants::Plant,
-    referee::{Phase, Referee},
-    stores::{Kind, Stage},
+    history::{Event, HistoryEntry, now},
+    nemesis::{FaultKind, Nemesis},
+    planted_bugs::StoreBug,
+    referee::{Referee, RunPhase},
+    stores::{RunningStore, StoreKind},
     verdict::{Limits, Promise, Verdict, Violation, judge},
-    worker::{Settings, leftovers},
+    worker::{WorkerSettings, leftovers},
+    worker_group::{GroupSettings, WorkerGroup},
     workload::Workload,
 };
 
@@ -33,9 +33,9 @@ const QUIET_LOCKS: u32 = 40;
 
 /// One run: which store, which faults, for how long.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Plan {
-    pub(crate) store: Kind,
-    pub(crate) faults: Vec<Break>,
+pub(crate) struct RunPlan {
+    pub(crate) store: StoreKind,
+    pub(crate) faults: Vec<FaultKind>,
     pub(crate) workloads: Vec<Workload>,
     pub(crate) seconds: u64,
     pub(crate) seed: u64,
@@ -45,24 +45,24 @@ pub(crate) struct Plan {
     pub(crate) workers: u32,
     pub(crate) tasks: u32,
     /// How many of the tasks of a worker take locks for a moment only.
-    pub(crate) hurrying: u32,
-    pub(crate) plant: Option<Plant>,
+    pub(crate) brief_tasks: u32,
+    pub(crate) bug: Option<StoreBug>,
 }
 
 /// The result of a run.
 #[derive(Debug)]
-pub(crate) struct Played {
+pub(crate) struct RunResult {
     pub(crate) verdict: Verdict,
-    pub(crate) history: Vec<Entry>,
+    pub(crate) history: Vec<HistoryEntry>,
     /// The server's product and version, in its own words.
     pub(crate) server: String,
 }
 
-impl Plan {
+impl RunPlan {
     /// A plan for a store, with everything that can be broken there.
-    pub(crate) fn of(store: Kind, seconds: u64, seed: u64) -> Self {
+    pub(crate) fn of(store: StoreKind, seconds: u64, seed: u64) -> Self {
         use clap::ValueEnum as _;
-        let faults = Break::value_variants().iter().copied();
+        let faults = FaultKind::value_variants().iter().copied();
         Self {
             store,
             faults: faults.filter(|it| it.applies_to(store)).collect(),
@@ -73,8 +73,8 @@ impl Plan {
             hold_ms: store.longest_hold_ms(),
             workers: 4,
             tasks: 6,
-            hurrying: 3,
-            plant: None,
+            brief_tasks: 3,
+            bug: None,
         }
     }
 
@@ -110,17 +110,17 @@ impl Plan {
 /// # Errors
 /// When the store or a worker cannot be started. Broken promises are no errors: they are in the
 /// verdict.
-pub(crate) async fn play(plan: &Plan) -> Result<Played> {
+pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
     let folder = tempfile::tempdir().context("a folder for the run")?;
     let (kind, path) = (plan.store, folder.path().to_owned());
-    let steps = plan.faults.contains(&Break::StepClock);
-    let starting = tokio::task::spawn_blocking(move || Stage::start(kind, &path, steps));
-    let mut stage = starting.await??;
+    let steps = plan.faults.contains(&FaultKind::StepClock);
+    let starting = tokio::task::spawn_blocking(move || RunningStore::start(kind, &path, steps));
+    let mut running_store = starting.await??;
     let socket = folder.path().join("referee");
-    let late_writes = plan.plant == Some(Plant::FenceInTwoSteps);
+    let late_writes = plan.bug == Some(StoreBug::FenceInTwoSteps);
     let referee = Arc::new(Referee::start(&socket, late_writes)?);
-    let inside = stage.is_inside();
-    let settings = Settings {
+    let inside = running_store.is_in_process();
+    let settings = WorkerSettings {
         worker: 0,
         socket,
         url: String::new(),
@@ -131,45 +131,48 @@ pub(crate) async fn play(plan: &Plan) -> Result<Played> {
         hold_ms: plan.hold_ms,
         clients: if inside { plan.workers } else { 1 },
         tasks: plan.tasks,
-        hurrying: plan.hurrying,
+        brief_tasks: plan.brief_tasks,
         single_threaded: false,
-        looks_at_the_end: inside,
+        checks_leftovers: inside,
         workloads: plan.workloads.clone(),
-        plant: plan.plant,
+        bug: plan.bug,
         control: None,
     };
-    let orders = Orders {
+    let group_settings = GroupSettings {
         settings,
         workers: if inside { 1 } else { plan.workers },
     };
     // Ours goes by none of the proxies.
-    let hand = match inside {
+    let admin = match inside {
         true => None,
-        false => Some(distlock::open(stage.url()).await?),
+        false => Some(distlock::open(running_store.url()).await?),
     };
-    let server = match &hand {
-        Some(hand) => {
-            let health = async || hand.locker().health().await.ok();
+    let server = match &admin {
+        Some(admin) => {
+            let health = async || admin.locker().health().await.ok();
             eventually_async("the store answers", HEALED, health)
                 .await?
                 .server
         }
         None => "the memory of one process".into(),
     };
-    let mut crew = Crew::start(orders, Arc::clone(&referee), &stage).await?;
+    let mut worker_group =
+        WorkerGroup::start(group_settings, Arc::clone(&referee), &running_store).await?;
     let mut nemesis = Nemesis::new(
         Rng::with_seed(plan.seed),
         plan.faults.clone(),
         plan.longest_ttl(),
     );
-    let locker = hand.as_ref().map(Store::locker);
+    let locker = admin.as_ref().map(Store::locker);
     let until = SystemClock.now() + Duration::from_secs(plan.seconds);
     let mut next_look = SystemClock.now() + LOOK;
     while SystemClock.now() < until {
-        nemesis.step(&mut crew, &mut stage, locker.as_ref()).await?;
-        crew.look_after(&stage).await?;
+        nemesis
+            .step(&mut worker_group, &mut running_store, locker.as_ref())
+            .await?;
+        worker_group.replace_crashed(&running_store).await?;
         // An open fault is not in the history yet: what it excuses would be taken for the bug.
-        let looks = plan.plant.is_some() && !nemesis.owes_an_excuse();
+        let looks = plan.bug.is_some() && !nemesis.has_open_excuse();
         if looks && SystemClock.now() >= next_look {
             if caught(plan, &referee) {
                 break;
@@ -177,38 +180,40 @@ pub(crate) async fn play(plan: &Plan) -> Result<Played> {
             next_look = SystemClock.now() + LOOK;
         }
     }
-    nemesis.heal_all(&mut crew, &mut stage).await?;
-    let only_working = |plant: Plant| !plant.breaks().contains(&Promise::Recovery);
-    if caught(plan, &referee) || plan.plant.is_some_and(only_working) {
+    nemesis
+        .heal_all(&mut worker_group, &mut running_store)
+        .await?;
+    let only_working = |bug: StoreBug| !bug.breaks().contains(&Promise::Recovery);
+    if caught(plan, &referee) || plan.bug.is_some_and(only_working) {
         // The end of the run shows no more of such a bug, and may take long with it.
         return Ok(judged(plan, &referee, server));
     }
-    if let Some(hand) = &hand {
-        let locker = hand.locker();
+    if let Some(admin) = &admin {
+        let locker = admin.locker();
         eventually_async("the healed store answers", HEALED, async || {
             locker.health().await.ok()
         })
         .await?;
     }
-    referee.enter(Phase::RollCall);
+    referee.enter(RunPhase::RollCall);
     let each = plan.longest_ttl() + Duration::from_secs(10);
-    crew.dismiss(each * LOCKS + Duration::from_secs(30));
-    if let Some(hand) = hand {
-        for (name, holder) in leftovers(&hand.locker(), plan.longest_ttl()).await {
+    worker_group.wait_for_end(each * LOCKS + Duration::from_secs(30));
+    if let Some(admin) = admin {
+        for (name, holder) in leftovers(&admin.locker(), plan.longest_ttl()).await {
             referee.note(0, Event::Left { name, holder });
         }
-        hand.close().await;
+        admin.close().await;
     }
     // Its servers end before their folder goes.
-    block_in_place(|| drop(stage));
+    block_in_place(|| drop(running_store));
     Ok(judged(plan, &referee, server))
 }
 
-fn judged(plan: &Plan, referee: &Referee, server: String) -> Played {
+fn judged(plan: &RunPlan, referee: &Referee, server: String) -> RunResult {
     let history = referee.history();
     let mut verdict = judge(&history, plan.limits());
     // A run in which nobody got in shows nothing.
-    if verdict.grants == 0 && plan.plant.is_none() && plan.workloads.contains(&Workload::Locks) {
+    if verdict.grants == 0 && plan.bug.is_none() && plan.workloads.contains(&Workload::Locks) {
         verdict.violations.push(Violation {
             promise: Promise::Recovery,
             at: now(),
@@ -216,7 +221,7 @@ fn judged(plan: &Plan, referee: &Referee, server: String) -> Played {
             excused_by: None,
         });
     }
-    Played {
+    RunResult {
         verdict,
         history,
         server,
@@ -224,9 +229,9 @@ fn judged(plan: &Plan, referee: &Referee, server: String) -> Played {
 }
 
 /// Whether the planted bug was found.
-fn caught(plan: &Plan, referee: &Referee) -> bool {
-    plan.plant.is_some_and(|plant| {
+fn caught(plan: &RunPlan, referee: &Referee) -> bool {
+    plan.bug.is_some_and(|bug| {
         let promises = judge(&referee.history(), plan.limits()).promises();
-        plant.breaks().iter().any(|it| promises.contains(it))
+        bug.breaks().iter().any(|it| promises.contains(it))
     })
 }

@@ -13,7 +13,9 @@ pub(crate) enum Workload {
     /// Reads and conditional writes of records.
     Records,
     /// Several tasks of one process that wait for one lock, which come in turn.
-    Lines,
+    #[value(name = "lines")]
+    #[serde(rename = "lines")]
+    LocalQueues,
     /// Elections, periodic jobs, effects that happen once, counters and fences.
     Recipes,
 }
@@ -29,7 +31,7 @@ impl Workload {
         match self {
             Self::Locks => 50,
             Self::Records => 20,
-            Self::Lines => 4,
+            Self::LocalQueues => 4,
             Self::Recipes => 16,
         }
     }
@@ -66,7 +68,7 @@ mod tests {
     #[test]
     fn only_what_was_chosen_is_drawn() {
         let mut rng = Rng::with_seed(7);
-        let chosen = [Workload::Lines, Workload::Recipes];
+        let chosen = [Workload::LocalQueues, Workload::Recipes];
         let mut seen = Vec::new();
         for _ in 0..200 {
             let drawn = Workload::draw(&chosen, &mut rng);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use distlock_report::render::Document;
 
-use super::data::{FoundBug, Planted, PlantedBug};
+use super::data::{FoundBug, PlantedBugResult, PlantedBugs};
 
-pub(super) fn planted(all: &BTreeMap<String, Planted>, page: &mut Document) {
+pub(super) fn planted(all: &BTreeMap<String, PlantedBugs>, page: &mut Document) {
     if all.is_empty() {
         return;
     }
@@ -32,7 +32,7 @@ pub(super) fn planted(all: &BTreeMap<String, Planted>, page: &mut Document) {
             planted.unit
         ));
         page.command(&planted.command);
-        let row = |it: &PlantedBug| {
+        let row = |it: &PlantedBugResult| {
             [
                 it.name.clone(),
                 it.about.clone(),

@@ -5,26 +5,26 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use super::{
-    folder::{Data, write},
+    folder::{ReportData, write},
     page,
 };
 
 /// Make report.md and report.html again from the data in a folder.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Report {
+pub(crate) struct ReportOptions {
     /// The folder that the other commands wrote into
     #[arg(long, value_name = "DIR", default_value = "docs/robustness")]
     out: PathBuf,
 }
 
 /// Makes the page again.
-pub(crate) fn run(report: &Report) -> Result<()> {
+pub(crate) fn run(report: &ReportOptions) -> Result<()> {
     render(&report.out)
 }
 
 /// Writes the page into a folder that has data.
 pub(crate) fn render(folder: &Path) -> Result<()> {
-    let document = page::document(&Data::read(folder)?);
+    let document = page::document(&ReportData::read(folder)?);
     write(folder, "report.md", &document.markdown())?;
     write(folder, "report.html", &document.html())
 }

@@ -2,9 +2,9 @@
 
 use distlock_report::render::Document;
 
-use super::data::{Control, Controls};
+use super::data::{ControlReport, ControlRow};
 
-pub(super) fn chapter(controls: &Controls, page: &mut Document) {
+pub(super) fn chapter(controls: &ControlReport, page: &mut Document) {
     page.chapter("Controls: locks that others write");
     page.text(
         "The same workers, faults, referee and checker, with locks that people write or install. \
@@ -24,7 +24,7 @@ pub(super) fn chapter(controls: &Controls, page: &mut Document) {
     ));
     main_table(&controls.rows, page);
     page.section("Each control, and how to repeat it");
-    let entry = |row: &Control| {
+    let entry = |row: &ControlRow| {
         format!(
             "{} ({}, {}): {} For example {}. `{}`",
             row.control,
@@ -41,8 +41,8 @@ pub(super) fn chapter(controls: &Controls, page: &mut Document) {
     }
 }
 
-fn main_table(rows: &[Control], page: &mut Document) {
-    let cells = |row: &Control| {
+fn main_table(rows: &[ControlRow], page: &mut Document) {
+    let cells = |row: &ControlRow| {
         let (own, twin) = (&row.figures, &row.twin);
         [
             row.control.clone(),
@@ -83,10 +83,10 @@ fn main_table(rows: &[Control], page: &mut Document) {
 }
 
 /// A row for each run of one fault alone.
-fn by_fault(rows: &[Control], page: &mut Document) {
+fn by_fault(rows: &[ControlRow], page: &mut Document) {
     page.section("One kind of fault at a time");
     page.text("A control that shows no overlaps was right in that run.");
-    let cells = |row: &Control| {
+    let cells = |row: &ControlRow| {
         [
             row.control.clone(),
             row.faults.join(", "),

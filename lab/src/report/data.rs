@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 /// The runs of one command.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Runs {
+pub(crate) struct RunSet {
     /// Label and value: system, processor, load.
     pub(crate) machine: Vec<(String, String)>,
     pub(crate) version: String,
     pub(crate) date: String,
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Vec<RunFigures>,
 }
 
 /// One store that was broken for a while.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Run {
+pub(crate) struct RunFigures {
     pub(crate) store: String,
     /// The server's product and version, in its own words.
     pub(crate) server: String,
@@ -47,8 +47,8 @@ pub(crate) struct Run {
     pub(crate) recovery: Times,
     /// From the deadline of each lost lease to its notice.
     pub(crate) notice: Times,
-    pub(crate) excused: Vec<Excused>,
-    pub(crate) broken: Vec<Broken>,
+    pub(crate) excused: Vec<ExcusedPromise>,
+    pub(crate) broken: Vec<BrokenPromise>,
 }
 
 /// How times are spread.
@@ -62,7 +62,7 @@ pub(crate) struct Times {
 
 /// Violations that the documentation allows after a fault, with one of them in full.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Excused {
+pub(crate) struct ExcusedPromise {
     pub(crate) promise: String,
     pub(crate) fault: String,
     pub(crate) count: u64,
@@ -71,23 +71,23 @@ pub(crate) struct Excused {
 
 /// A promise that was broken, and nothing excuses it.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Broken {
+pub(crate) struct BrokenPromise {
     pub(crate) promise: String,
     pub(crate) detail: String,
 }
 
 /// The planted bugs of one command.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Planted {
+pub(crate) struct PlantedBugs {
     pub(crate) command: String,
     /// The unit of the effort: operations, or seeds.
     pub(crate) unit: String,
-    pub(crate) bugs: Vec<PlantedBug>,
+    pub(crate) bugs: Vec<PlantedBugResult>,
 }
 
 /// One planted bug, and whether it was found.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct PlantedBug {
+pub(crate) struct PlantedBugResult {
     pub(crate) name: String,
     pub(crate) about: String,
     /// Where it was planted.
@@ -102,7 +102,7 @@ pub(crate) struct PlantedBug {
     pub(crate) twin_is_clean: bool,
 }
 
-impl PlantedBug {
+impl PlantedBugResult {
     /// A bug that was not found yet, with its name and help of the command line.
     pub(crate) fn of(bug: &impl clap::ValueEnum, store: String, seed: u64) -> Self {
         let value = bug.to_possible_value();
@@ -122,18 +122,18 @@ impl PlantedBug {
 
 /// Locks that others write, and distlock beside each.
 #[derive(Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Controls {
+pub(crate) struct ControlReport {
     /// Promises that a control cannot make.
     pub(crate) not_applicable: Vec<String>,
     /// Each control under the faults that show its weakness.
-    pub(crate) rows: Vec<Control>,
+    pub(crate) rows: Vec<ControlRow>,
     /// Each control under one kind of fault at a time, also where it is right.
-    pub(crate) by_fault: Vec<Control>,
+    pub(crate) by_fault: Vec<ControlRow>,
 }
 
 /// A control and its twin, under the same faults of the same seed.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Control {
+pub(crate) struct ControlRow {
     pub(crate) control: String,
     pub(crate) about: String,
     pub(crate) store: String,
@@ -174,7 +174,7 @@ pub(crate) struct ControlFigures {
 
 /// Seeds of the simulation.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Simulated {
+pub(crate) struct SimulationFigures {
     pub(crate) command: String,
     pub(crate) seeds: u64,
     pub(crate) steps: u64,
@@ -185,7 +185,7 @@ pub(crate) struct Simulated {
 
 /// Nodes of the kick-out gateway over one store.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Gateways {
+pub(crate) struct GatewayFigures {
     pub(crate) store: String,
     pub(crate) nodes: u32,
     pub(crate) seconds: u64,

@@ -5,17 +5,19 @@ use std::{collections::BTreeMap, fs, path::Path};
 use anyhow::{Context as _, Result};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::data::{Controls, FoundBug, Gateways, Planted, Runs, Simulated};
+use super::data::{
+    ControlReport, FoundBug, GatewayFigures, PlantedBugs, RunSet, SimulationFigures,
+};
 
 /// Everything that a page is made of.
 #[derive(Debug, Default)]
-pub(super) struct Data {
-    pub(super) runs: Vec<Runs>,
-    pub(super) gateways: Vec<Gateways>,
-    pub(super) simulated: Option<Simulated>,
+pub(super) struct ReportData {
+    pub(super) runs: Vec<RunSet>,
+    pub(super) gateways: Vec<GatewayFigures>,
+    pub(super) simulated: Option<SimulationFigures>,
     /// By the name of the file: what they were planted in.
-    pub(super) planted: BTreeMap<String, Planted>,
-    pub(super) controls: Option<Controls>,
+    pub(super) planted: BTreeMap<String, PlantedBugs>,
+    pub(super) controls: Option<ControlReport>,
     pub(super) found: Vec<FoundBug>,
 }
 
@@ -31,7 +33,7 @@ pub(super) fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
     fs::write(&path, text).with_context(|| path.display().to_string())
 }
 
-impl Data {
+impl ReportData {
     pub(super) fn read(folder: &Path) -> Result<Self> {
         Ok(Self {
             runs: parts(&folder.join("runs"))?.into_values().collect(),

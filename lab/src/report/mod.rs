@@ -19,10 +19,10 @@ mod page;
 mod runs;
 
 pub(crate) use self::{
-    command::{Report, render, run},
+    command::{ReportOptions, render, run},
     data::{
-        Broken, Control, ControlFigures, Controls, Excused, Gateways, Planted, PlantedBug, Run,
-        Runs, Simulated, Times,
+        BrokenPromise, ControlFigures, ControlReport, ControlRow, ExcusedPromise, GatewayFigures,
+        PlantedBugResult, PlantedBugs, RunFigures, RunSet, SimulationFigures, Times,
     },
     folder::keep,
 };

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use distlock_report::render::Document;
 
-use super::{bugs, controls, data::Gateways, folder::Data, runs};
+use super::{bugs, controls, data::GatewayFigures, folder::ReportData, runs};
 
-pub(super) fn document(data: &Data) -> Document {
+pub(super) fn document(data: &ReportData) -> Document {
     let mut page = Document::new("What locks are worth while things break");
     runs::chapters(&data.runs, &mut page);
     gateways(data, &mut page);
@@ -20,7 +20,7 @@ pub(super) fn document(data: &Data) -> Document {
     page
 }
 
-fn gateways(data: &Data, page: &mut Document) {
+fn gateways(data: &ReportData, page: &mut Document) {
     if data.gateways.is_empty() {
         return;
     }
@@ -30,7 +30,7 @@ fn gateways(data: &Data, page: &mut Document) {
          lines and the store are broken. The checker of the kick-out flow judges what nodes \
          reported and what clients saw.",
     );
-    let row = |it: &Gateways| {
+    let row = |it: &GatewayFigures| {
         let looked_at = it
             .looked_at
             .iter()
@@ -71,7 +71,7 @@ fn gateways(data: &Data, page: &mut Document) {
     }
 }
 
-fn simulation(data: &Data, page: &mut Document) {
+fn simulation(data: &ReportData, page: &mut Document) {
     let Some(simulated) = &data.simulated else {
         return;
     };
@@ -91,7 +91,7 @@ fn simulation(data: &Data, page: &mut Document) {
     page.command(&simulated.command);
 }
 
-fn method(data: &Data, page: &mut Document) {
+fn method(data: &ReportData, page: &mut Document) {
     page.chapter("How this was made");
     let runs = || data.runs.iter().flat_map(|it| &it.runs);
     let servers: BTreeMap<_, _> = runs()

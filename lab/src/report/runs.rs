@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use distlock_report::render::{self, Document};
 
-use super::data::{Run, Runs, Times};
+use super::data::{RunFigures, RunSet, Times};
 
-pub(super) fn chapters(commands: &[Runs], page: &mut Document) {
-    let all: Vec<&Run> = commands.iter().flat_map(|it| &it.runs).collect();
-    let mut by_store: BTreeMap<&str, Vec<&Run>> = BTreeMap::new();
+pub(super) fn chapters(commands: &[RunSet], page: &mut Document) {
+    let all: Vec<&RunFigures> = commands.iter().flat_map(|it| &it.runs).collect();
+    let mut by_store: BTreeMap<&str, Vec<&RunFigures>> = BTreeMap::new();
     for run in &all {
         by_store.entry(&run.store).or_default().push(run);
     }
@@ -19,23 +19,23 @@ pub(super) fn chapters(commands: &[Runs], page: &mut Document) {
     broken(&all, page);
 }
 
-fn fault_count(run: &Run) -> u64 {
+fn fault_count(run: &RunFigures) -> u64 {
     run.faults.values().sum()
 }
 
-fn excused_count(run: &Run) -> u64 {
+fn excused_count(run: &RunFigures) -> u64 {
     run.excused.iter().map(|it| it.count).sum()
 }
 
-fn sum(runs: &[&Run], of: impl Fn(&Run) -> u64) -> u64 {
+fn sum(runs: &[&RunFigures], of: impl Fn(&RunFigures) -> u64) -> u64 {
     runs.iter().map(|run| of(run)).sum()
 }
 
-fn count(runs: &[&Run], of: impl Fn(&Run) -> usize) -> usize {
+fn count(runs: &[&RunFigures], of: impl Fn(&RunFigures) -> usize) -> usize {
     runs.iter().map(|run| of(run)).sum()
 }
 
-fn opening(all: &[&Run], stores: usize, page: &mut Document) {
+fn opening(all: &[&RunFigures], stores: usize, page: &mut Document) {
     let minutes = sum(all, |it| it.seconds) / 60;
     page.text(format!(
         "{} operations and {} faults in {} runs over {stores} stores, {minutes} minutes of them: \
@@ -64,9 +64,9 @@ fn opening(all: &[&Run], stores: usize, page: &mut Document) {
     );
 }
 
-fn stores(by_store: &BTreeMap<&str, Vec<&Run>>, page: &mut Document) {
+fn stores(by_store: &BTreeMap<&str, Vec<&RunFigures>>, page: &mut Document) {
     page.chapter("By store");
-    let row = |(store, runs): (&&str, &Vec<&Run>)| {
+    let row = |(store, runs): (&&str, &Vec<&RunFigures>)| {
         let longest = runs.iter().map(|it| it.longest_overlap_us).max();
         [
             (*store).to_owned(),
@@ -123,12 +123,12 @@ fn stores(by_store: &BTreeMap<&str, Vec<&Run>>, page: &mut Document) {
     }
 }
 
-fn faults(by_store: &BTreeMap<&str, Vec<&Run>>, page: &mut Document) {
+fn faults(by_store: &BTreeMap<&str, Vec<&RunFigures>>, page: &mut Document) {
     page.chapter("By store and fault");
     for (store, runs) in by_store {
         let ttl = runs.first().map(|it| it.ttl_ms).unwrap_or_default();
         page.section(format!("{store}, leases of {} to {} ms", ttl.0, ttl.1));
-        let row = |run: &&Run| {
+        let row = |run: &&RunFigures| {
             [
                 match &run.kinds[..] {
                     [one] => one.clone(),
@@ -165,7 +165,7 @@ fn faults(by_store: &BTreeMap<&str, Vec<&Run>>, page: &mut Document) {
     }
 }
 
-fn exceptions(all: &[&Run], page: &mut Document) {
+fn exceptions(all: &[&RunFigures], page: &mut Document) {
     let mut found: BTreeMap<[&str; 3], (u64, &str)> = BTreeMap::new();
     for run in all {
         for it in &run.excused {
@@ -197,8 +197,8 @@ fn exceptions(all: &[&Run], page: &mut Document) {
     );
 }
 
-fn broken(all: &[&Run], page: &mut Document) {
-    let entry = |run: &&Run| {
+fn broken(all: &[&RunFigures], page: &mut Document) {
+    let entry = |run: &&RunFigures| {
         let told = run.broken.iter().map(|it| {
             format!(
                 "{}: {}: {} (`{}`)",

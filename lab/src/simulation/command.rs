@@ -15,11 +15,11 @@ use clap::ValueEnum as _;
 use distlock::{Clock as _, SystemClock};
 
 use super::{
-    plants::{Plant, Variant},
-    result::Outcome,
-    run::{play, play_batcher},
+    planted_bugs::{EngineBug, Variant},
+    result::SeedResult,
+    run::{run_batcher_seed, run_seed},
 };
-use crate::report::{self, Planted, PlantedBug, Simulated};
+use crate::report::{self, PlantedBugResult, PlantedBugs, SimulationFigures};
 
 /// Run the engine in simulated time, one seed after the other.
 ///
@@ -32,7 +32,7 @@ use crate::report::{self, Planted, PlantedBug, Simulated};
   distlock-lab simulate --seeds 10000
   distlock-lab simulate --seeds 1 --seed 7 --trace
   distlock-lab simulate --planted")]
-pub(crate) struct Simulate {
+pub(crate) struct SimulateOptions {
     /// How many seeds to run
     #[arg(long, default_value_t = 500, value_name = "N")]
     seeds: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Simulate {
         value_name = "BUGS",
         requires = "planted"
     )]
-    only: Vec<Plant>,
+    only: Vec<EngineBug>,
     /// Print every step
     #[arg(long)]
     trace: bool,
@@ -66,7 +66,7 @@ const TRIES: u64 = 300;
 ///
 /// # Errors
 /// When nothing can be printed, or no thread can be had.
-pub(crate) fn run(simulate: &Simulate) -> Result<ExitCode> {
+pub(crate) fn run(simulate: &SimulateOptions) -> Result<ExitCode> {
     // Small enough to be typed, and room for as many seeds after it as anybody wants.
     let seed = simulate.seed.unwrap_or_else(|| fastrand::u64(..1 << 40));
     let good = if simulate.planted {
@@ -81,24 +81,24 @@ pub(crate) fn run(simulate: &Simulate) -> Result<ExitCode> {
 }
 
 /// A seed, and what came of it.
-type Played = (u64, Outcome);
+type FailedSeed = (u64, SeedResult);
 
 /// Totals over all runs.
 #[derive(Default)]
-struct Sum {
+struct Totals {
     seeds: AtomicU64,
     steps: AtomicU64,
     /// The hashes of all traces, in whichever order they were made.
     hash: AtomicU64,
 }
 
-fn seeds(simulate: &Simulate, first: u64) -> Result<bool> {
+fn seeds(simulate: &SimulateOptions, first: u64) -> Result<bool> {
     let begun = SystemClock.now();
     let range = first..first.saturating_add(simulate.seeds);
-    let sum = Sum::default();
+    let sum = Totals::default();
     let failed = all(range, simulate.trace, &sum)?;
     let took = SystemClock.now().since(begun).as_secs_f64();
-    let Sum { seeds, steps, hash } = sum;
+    let Totals { seeds, steps, hash } = sum;
     let (seeds, steps, hash) = (seeds.into_inner(), steps.into_inner(), hash.into_inner());
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     let a_minute = seeds as f64 * 60.0 / took.max(0.001);
@@ -107,10 +107,10 @@ fn seeds(simulate: &Simulate, first: u64) -> Result<bool> {
         Some(_) => "BROKEN",
     };
     if let Some((seed, outcome)) = &failed {
-        tell(*seed, outcome)?;
+        print_failure(*seed, outcome)?;
     }
-    say(&format!("trace {hash:016x}"))?;
-    say(&format!(
+    print_line(&format!("trace {hash:016x}"))?;
+    print_line(&format!(
         "{seeds} seeds from {first}, {steps} steps in {took:.1} s, {a_minute:.0} seeds a minute: \
          {verdict}"
     ))?;
@@ -123,7 +123,7 @@ fn seeds(simulate: &Simulate, first: u64) -> Result<bool> {
             clippy::cast_sign_loss,
             reason = "a figure for people"
         )]
-        let simulated = Simulated {
+        let simulated = SimulationFigures {
             command: format!(
                 "distlock-lab simulate --seeds {} --seed {first}",
                 simulate.seeds
@@ -141,16 +141,16 @@ fn seeds(simulate: &Simulate, first: u64) -> Result<bool> {
 
 /// Runs all seeds on as many threads as there are processors. The failure with the lowest seed. No
 /// seed is begun after a failure.
-fn all(range: Range<u64>, trace: bool, sum: &Sum) -> Result<Option<Played>> {
+fn all(range: Range<u64>, trace: bool, sum: &Totals) -> Result<Option<FailedSeed>> {
     let next = AtomicU64::new(range.start);
-    let work = || -> Result<Option<Played>> {
+    let work = || -> Result<Option<FailedSeed>> {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= range.end {
                 return Ok(None);
             }
             sum.seeds.fetch_add(1, Ordering::Relaxed);
-            for part in [play, play_batcher] {
+            for part in [run_seed, run_batcher_seed] {
                 let outcome = part(seed, Variant::Honest, trace)?;
                 sum.steps.fetch_add(outcome.steps, Ordering::Relaxed);
                 sum.hash.fetch_add(outcome.hash, Ordering::Relaxed);
@@ -159,7 +159,7 @@ fn all(range: Range<u64>, trace: bool, sum: &Sum) -> Result<Option<Played>> {
                     return Ok(Some((seed, outcome)));
                 }
                 if trace {
-                    lines(&outcome)?;
+                    print_trace(&outcome)?;
                 }
             }
         }
@@ -178,28 +178,28 @@ fn all(range: Range<u64>, trace: bool, sum: &Sum) -> Result<Option<Played>> {
     Ok(results.into_iter().flatten().min_by_key(|(seed, _)| *seed))
 }
 
-fn tell(seed: u64, outcome: &Outcome) -> Result<()> {
+fn print_failure(seed: u64, outcome: &SeedResult) -> Result<()> {
     let Some(broken) = &outcome.broken else {
         return Ok(());
     };
-    say(&format!("seed {seed} BROKE {broken}"))?;
-    lines(outcome)?;
-    say(&format!(
+    print_line(&format!("seed {seed} BROKE {broken}"))?;
+    print_trace(outcome)?;
+    print_line(&format!(
         "repeat: distlock-lab simulate --seeds 1 --seed {seed} --trace"
     ))
 }
 
-fn lines(outcome: &Outcome) -> Result<()> {
-    outcome.lines.iter().try_for_each(|line| say(line))
+fn print_trace(outcome: &SeedResult) -> Result<()> {
+    outcome.lines.iter().try_for_each(|line| print_line(line))
 }
 
 /// Each bug, until it is caught, and its twin on the same seed.
-fn planted(simulate: &Simulate, seed: u64) -> Result<bool> {
-    let bugs: Vec<Plant> = match simulate.only.as_slice() {
-        [] => Plant::value_variants().to_vec(),
+fn planted(simulate: &SimulateOptions, seed: u64) -> Result<bool> {
+    let bugs: Vec<EngineBug> = match simulate.only.as_slice() {
+        [] => EngineBug::value_variants().to_vec(),
         only => only.to_vec(),
     };
-    let mut hunted = Vec::new();
+    let mut result = Vec::new();
     for bug in &bugs {
         let bug = with_twins(*bug, seed, simulate.trace)?;
         let word = match bug.found {
@@ -207,24 +207,24 @@ fn planted(simulate: &Simulate, seed: u64) -> Result<bool> {
             None => "MISSED",
         };
         let found = bug.found.as_deref().unwrap_or_default();
-        say(&format!(
+        print_line(&format!(
             "{word}  {:<26} {:>4} seeds  {found}",
             bug.name, bug.effort
         ))?;
-        hunted.push(bug);
+        result.push(bug);
     }
-    let caught = hunted.iter().filter(|it| it.found.is_some()).count();
-    let clean = hunted.iter().all(|it| it.twin_is_clean);
-    say(&format!(
+    let caught = result.iter().filter(|it| it.found.is_some()).count();
+    let clean = result.iter().all(|it| it.twin_is_clean);
+    print_line(&format!(
         "{caught} of {} caught; the honest twins on the same seeds {}; seed {seed}",
-        hunted.len(),
+        result.len(),
         if clean { "are clean" } else { "ARE ACCUSED" }
     ))?;
     if let Some(folder) = &simulate.out {
-        let planted = Planted {
+        let planted = PlantedBugs {
             command: format!("distlock-lab simulate --planted --seed {seed}"),
             unit: "seeds".into(),
-            bugs: hunted,
+            bugs: result,
         };
         report::keep(folder, "planted/simulation.json", &planted)?;
         report::render(folder)?;
@@ -233,29 +233,29 @@ fn planted(simulate: &Simulate, seed: u64) -> Result<bool> {
 }
 
 /// Looks for a bug, and judges its twin on each seed that it took.
-fn with_twins(bug: Plant, first: u64, trace: bool) -> Result<PlantedBug> {
-    let mut hunted = PlantedBug::of(&bug, "memory".into(), first);
-    (hunted.effort, hunted.found) = hunt(bug, first, trace)?;
-    hunted.seed = first.saturating_add(hunted.effort - 1);
-    hunted.twin_is_clean = true;
-    for seed in first..=hunted.seed {
-        if let Some(broken) = play(seed, Variant::Twin(bug), false)?.broken {
-            hunted.twin_is_clean = false;
-            say(&format!("ACCUSED seed {seed} without the bug: {broken}"))?;
+fn with_twins(bug: EngineBug, first: u64, trace: bool) -> Result<PlantedBugResult> {
+    let mut result = PlantedBugResult::of(&bug, "memory".into(), first);
+    (result.effort, result.found) = find_bug(bug, first, trace)?;
+    result.seed = first.saturating_add(result.effort - 1);
+    result.twin_is_clean = true;
+    for seed in first..=result.seed {
+        if let Some(broken) = run_seed(seed, Variant::Twin(bug), false)?.broken {
+            result.twin_is_clean = false;
+            print_line(&format!("ACCUSED seed {seed} without the bug: {broken}"))?;
         }
     }
-    Ok(hunted)
+    Ok(result)
 }
 
 /// How many seeds it took, and what was found.
-fn hunt(bug: Plant, first: u64, trace: bool) -> Result<(u64, Option<String>)> {
+fn find_bug(bug: EngineBug, first: u64, trace: bool) -> Result<(u64, Option<String>)> {
     for tried in 0..TRIES {
         let seed = first.saturating_add(tried);
-        let outcome = play(seed, Variant::Planted(bug), trace)?;
+        let outcome = run_seed(seed, Variant::Planted(bug), trace)?;
         let found = outcome.broken.as_ref();
         if let Some(broken) = found.filter(|it| bug.breaks().contains(&it.promise)) {
             if trace {
-                lines(&outcome)?;
+                print_trace(&outcome)?;
             }
             return Ok((tried + 1, Some(broken.to_string())));
         }
@@ -263,7 +263,7 @@ fn hunt(bug: Plant, first: u64, trace: bool) -> Result<(u64, Option<String>)> {
     Ok((TRIES, None))
 }
 
-fn say(line: &str) -> Result<()> {
+fn print_line(line: &str) -> Result<()> {
     writeln!(std::io::stdout().lock(), "{line}")?;
     Ok(())
 }

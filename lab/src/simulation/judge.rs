@@ -9,8 +9,8 @@ use std::{
 use distlock::{Error, LockWatch, LossReason, Released, Renew};
 
 use super::{
-    promise::{Broken, Promise},
-    seen::{Call, Held, Lock, Process, Row, State},
+    observed::{CallState, HeldGuard, ObservedCall, ObservedLock, SimulatedProcess, StoredHolder},
+    promise::{Breach, SimulationPromise},
 };
 
 /// A loss is told at most so long after the deadline, in running time.
@@ -27,13 +27,13 @@ const SOON: Duration = Duration::from_millis(1500);
 /// Everything that was seen so far.
 #[derive(Default)]
 pub(super) struct Judge {
-    broken: Option<Broken>,
-    pub(super) processes: Vec<Process>,
-    locks: Vec<Lock>,
-    calls: BTreeMap<u64, Call>,
+    broken: Option<Breach>,
+    pub(super) processes: Vec<SimulatedProcess>,
+    locks: Vec<ObservedLock>,
+    calls: BTreeMap<u64, ObservedCall>,
     /// Those that have no answer yet.
     asking: BTreeSet<u64>,
-    guards: BTreeMap<u64, Held>,
+    guards: BTreeMap<u64, HeldGuard>,
     /// Since when nothing goes wrong any more.
     calm_since: Option<Duration>,
     /// Whether the store keeps the order in which tasks of a process are served.
@@ -46,15 +46,15 @@ impl Judge {
             store_orders,
             ..Self::default()
         };
-        judge.locks.resize_with(locks, Lock::default);
+        judge.locks.resize_with(locks, ObservedLock::default);
         judge
     }
 
-    pub(super) fn accuse(&mut self, promise: Promise, detail: String) {
-        self.broken.get_or_insert(Broken { promise, detail });
+    pub(super) fn record_breach(&mut self, promise: SimulationPromise, detail: String) {
+        self.broken.get_or_insert(Breach { promise, detail });
     }
 
-    pub(super) const fn broken(&self) -> Option<&Broken> {
+    pub(super) const fn broken(&self) -> Option<&Breach> {
         self.broken.as_ref()
     }
 
@@ -63,7 +63,7 @@ impl Judge {
     }
 
     /// A call begins to ask for a lock.
-    pub(super) fn asks(
+    pub(super) fn note_asked(
         &mut self,
         now: Duration,
         process: usize,
@@ -72,14 +72,14 @@ impl Judge {
         queues: bool,
     ) -> u64 {
         let number = u64::try_from(self.calls.len()).unwrap_or_default() + 1;
-        let call = Call {
+        let call = ObservedCall {
             process,
             lock,
             began: now,
             ran: self.processes[process].ran(now),
             wait,
             queues,
-            state: State::Asking,
+            state: CallState::Asking,
         };
         self.calls.insert(number, call);
         self.asking.insert(number);
@@ -87,7 +87,7 @@ impl Judge {
     }
 
     /// A call has got the lock. Which of the lock's grants it was.
-    pub(super) fn got(
+    pub(super) fn note_granted(
         &mut self,
         now: Duration,
         call: u64,
@@ -97,7 +97,7 @@ impl Judge {
         self.ends_in_time(now, call);
         self.asking.remove(&call);
         let of = self.calls.get_mut(&call)?;
-        of.state = State::Held;
+        of.state = CallState::Held;
         let (process, lock, queues) = (of.process, of.lock, of.queues);
         if queues && !self.store_orders {
             let mut before = self.asking.range(..call);
@@ -107,7 +107,7 @@ impl Judge {
             });
             if let Some(other) = passed_over {
                 let detail = format!("call {call} of p{process} was served before call {other}");
-                self.accuse(Promise::QueueOrder, detail);
+                self.record_breach(SimulationPromise::QueueOrder, detail);
             }
         }
         let token = watch.token().get();
@@ -120,15 +120,15 @@ impl Judge {
             Some((_, to)) if to == call => {}
             granted => {
                 let detail = format!("call {call} was told of a grant to {granted:?}");
-                self.accuse(Promise::OwnAnswer, detail);
+                self.record_breach(SimulationPromise::OwnAnswer, detail);
             }
         }
         // A caller whose grant was taken away by hand before it knew of it may come late.
         if before >= token && !forced {
             let detail = format!("lock {lock}: token {token} was held after {before}");
-            self.accuse(Promise::TokensRise, detail);
+            self.record_breach(SimulationPromise::TokensRise, detail);
         }
-        let held = Held {
+        let held = HeldGuard {
             process,
             lock,
             token,
@@ -145,17 +145,17 @@ impl Judge {
     }
 
     /// A call ended without the lock, or its caller went away.
-    pub(super) fn over(&mut self, now: Duration, call: u64) {
+    pub(super) fn note_over(&mut self, now: Duration, call: u64) {
         self.ends_in_time(now, call);
         self.asking.remove(&call);
         self.guards.remove(&call);
         if let Some(call) = self.calls.get_mut(&call) {
-            call.state = State::Over(now);
+            call.state = CallState::Over(now);
         }
     }
 
     /// A guard is about to be released: its loss need not be told any more.
-    pub(super) fn leaves(&mut self, call: u64) {
+    pub(super) fn note_release_begun(&mut self, call: u64) {
         if let Some(held) = self.guards.get_mut(&call) {
             held.leaving = true;
         }
@@ -167,7 +167,7 @@ impl Judge {
     }
 
     /// A guard was released, which began when its process had run for so long.
-    pub(super) fn released(
+    pub(super) fn note_released(
         &mut self,
         now: Duration,
         call: u64,
@@ -180,38 +180,41 @@ impl Judge {
         let took = self.ran(held.process, now).saturating_sub(begun);
         if took > RELEASE {
             let detail = format!("the release of call {call} took {took:?}");
-            self.accuse(Promise::CallsEnd, detail);
+            self.record_breach(SimulationPromise::CallsEnd, detail);
         } else if held.is_kept(self.calm_since) && !released.is_clean() {
             let detail = format!("the release of call {call} was {released:?} in peace");
-            self.accuse(Promise::KeptInPeace, detail);
+            self.record_breach(SimulationPromise::KeptInPeace, detail);
         }
     }
 
     /// A call failed, and not because its wait was over.
-    pub(super) fn fails(&mut self, call: u64, error: &Error) {
+    pub(super) fn note_failed(&mut self, call: u64, error: &Error) {
         let began = self.calls.get(&call).map(|call| call.began);
         if self.calm_since.is_some_and(|calm| began > Some(calm)) {
-            self.accuse(Promise::KeptInPeace, format!("call {call}: {error}"));
+            self.record_breach(
+                SimulationPromise::KeptInPeace,
+                format!("call {call}: {error}"),
+            );
         }
     }
 
     /// Those who wait for a guard's end were told of a loss.
-    pub(super) fn told(&mut self, call: u64, reason: LossReason) {
+    pub(super) fn note_loss_notified(&mut self, call: u64, reason: LossReason) {
         let Some(held) = self.guards.get_mut(&call) else {
             return;
         };
         held.told = true;
         if held.is_kept(self.calm_since) {
             let detail = format!("call {call} lost its lock ({reason}) although nothing is wrong");
-            self.accuse(Promise::KeptInPeace, detail);
+            self.record_breach(SimulationPromise::KeptInPeace, detail);
         } else if held.is_valid() {
             let detail = format!("call {call} was told of a loss ({reason}) and is valid");
-            self.accuse(Promise::LossIsTold, detail);
+            self.record_breach(SimulationPromise::LossIsTold, detail);
         }
     }
 
     /// The store was asked for a lock, and has this now.
-    pub(super) fn stored(&mut self, now: Duration, lock: usize, row: Option<Row>) {
+    pub(super) fn note_stored(&mut self, now: Duration, lock: usize, row: Option<StoredHolder>) {
         let at = &mut self.locks[lock];
         let before = at.row;
         if row.is_none() && before.is_some() {
@@ -226,23 +229,25 @@ impl Judge {
         let last = std::mem::replace(&mut at.last_token, row.token);
         if last >= row.token {
             let detail = format!("lock {lock}: token {} was granted after {last}", row.token);
-            self.accuse(Promise::TokensRise, detail);
+            self.record_breach(SimulationPromise::TokensRise, detail);
         }
         let untold = self.guards.iter().find(|(_, held)| {
             let process = &self.processes[held.process];
-            held.lock == lock && held.is_open() && process.had(RESUMED, Duration::ZERO, now)
+            held.lock == lock
+                && held.is_open()
+                && process.ran_without_break(RESUMED, Duration::ZERO, now)
         });
         if let Some((call, _)) = untold {
             let detail = format!(
                 "lock {lock} was granted to call {} before call {call} was told that it lost it",
                 row.call
             );
-            self.accuse(Promise::LossIsTold, detail);
+            self.record_breach(SimulationPromise::LossIsTold, detail);
         }
     }
 
     /// Somebody took the lock away from its holder by hand.
-    pub(super) fn forced(&mut self, lock: usize, token: u64) {
+    pub(super) fn note_forced(&mut self, lock: usize, token: u64) {
         self.locks[lock].forced.insert(token);
         let all = self.guards.values_mut();
         for held in all.filter(|it| it.lock == lock && it.token == token) {
@@ -251,7 +256,7 @@ impl Judge {
     }
 
     /// The present holder, as the store has it.
-    pub(super) fn row(&self, lock: usize, now: Duration) -> Option<Row> {
+    pub(super) fn row(&self, lock: usize, now: Duration) -> Option<StoredHolder> {
         self.locks[lock].row.filter(|row| row.expires > now)
     }
 
@@ -264,9 +269,9 @@ impl Judge {
             let left = held.watch.remaining();
             if left.is_zero() {
                 let since = *held.invalid.get_or_insert(now);
-                if held.is_open() && process.had(NOTICE, since, now) {
+                if held.is_open() && process.ran_without_break(NOTICE, since, now) {
                     let detail = format!("call {call} was not told that its deadline has passed");
-                    wrong = Some((Promise::LossIsTold, detail));
+                    wrong = Some((SimulationPromise::LossIsTold, detail));
                 }
                 continue;
             }
@@ -275,7 +280,7 @@ impl Judge {
             }
             if let Some((_, other)) = holders.iter().find(|(lock, _)| *lock == held.lock) {
                 let detail = format!("lock {} is held by calls {other} and {call}", held.lock);
-                wrong = Some((Promise::Exclusion, detail));
+                wrong = Some((SimulationPromise::Exclusion, detail));
             }
             holders.push((held.lock, *call));
             let believes = now + process.clock.true_span(left);
@@ -289,11 +294,11 @@ impl Judge {
                      the store until {expires:?}",
                     held.lock
                 );
-                wrong = Some((Promise::Belief, detail));
+                wrong = Some((SimulationPromise::Belief, detail));
             }
         }
         if let Some((promise, detail)) = wrong {
-            self.accuse(promise, detail);
+            self.record_breach(promise, detail);
         }
     }
 
@@ -310,7 +315,7 @@ impl Judge {
             let free = self.locks[call.lock].free_since(now);
             if free.is_some_and(|free| now > free.max(call.began).max(calm) + SOON) {
                 let detail = format!("call {number} waits for lock {}, which is free", call.lock);
-                self.accuse(Promise::NobodyForgotten, detail);
+                self.record_breach(SimulationPromise::NobodyForgotten, detail);
             }
         }
         for lock in 0..self.locks.len() {
@@ -318,11 +323,11 @@ impl Judge {
                 continue;
             };
             if let Some(call) = self.calls.get(&row.call)
-                && let State::Over(over) = call.state
+                && let CallState::Over(over) = call.state
                 && now > over.max(calm) + SOON
             {
                 let detail = format!("lock {lock} is still held for call {}", row.call);
-                self.accuse(Promise::GivenBack, detail);
+                self.record_breach(SimulationPromise::GivenBack, detail);
             }
         }
     }
@@ -335,23 +340,23 @@ impl Judge {
         let took = self.processes[call.process]
             .ran(now)
             .saturating_sub(call.ran);
-        let asks = call.state == State::Asking;
+        let asks = call.state == CallState::Asking;
         if let Some(wait) = call.wait.filter(|_| asks)
             && took > wait + BEYOND + NOTICE
         {
             let detail = format!("call {number} took {took:?} although it waits for {wait:?}");
-            self.accuse(Promise::CallsEnd, detail);
+            self.record_breach(SimulationPromise::CallsEnd, detail);
         }
     }
 
     /// The calls that still ask or hold, in processes that are alive.
     pub(super) fn busy(&self) -> Vec<String> {
         let calls = self.calls.iter().filter(|(_, call)| {
-            !matches!(call.state, State::Over(_)) && self.processes[call.process].alive
+            !matches!(call.state, CallState::Over(_)) && self.processes[call.process].alive
         });
         calls
             .map(|(number, call)| {
-                let does = if call.state == State::Held {
+                let does = if call.state == CallState::Held {
                     "holds"
                 } else {
                     "asks for"

@@ -13,7 +13,7 @@
 //! | `judge`, `seen`, `promise` | the checks after each step |
 //! | `batcher` | the same for group commit, by itself |
 //! | `trace` | what happened |
-//! | `plants` | bugs that are planted, to see the checks find them |
+//! | `planted_bugs` | bugs that are planted, to see the checks find them |
 //!
 //! Each process is a [`Locker`](distlock::Locker) of its own, with its own queue and keeper, which
 //! is polled here like any other task. Its clock was started at another moment and runs a little
@@ -21,19 +21,19 @@
 
 mod batcher;
 mod command;
-mod director;
+mod course;
+mod executor;
 mod judge;
 mod network;
-mod plants;
+mod observed;
+mod planted_bugs;
 mod promise;
 mod result;
 mod run;
-mod seen;
 mod setting;
-mod tasks;
 mod time;
 mod trace;
 mod worker;
 mod world;
 
-pub(crate) use command::{Simulate, run};
+pub(crate) use command::{SimulateOptions, run};

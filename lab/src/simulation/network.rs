@@ -15,8 +15,8 @@ use fastrand::Rng;
 use tokio::sync::{Mutex, oneshot};
 
 use super::{
+    executor::Owner,
     setting::{Chances, LATEST, REQUEST_TIMEOUT},
-    tasks::Owner,
     world::World,
 };
 
@@ -25,7 +25,7 @@ const PATROL: Duration = Duration::from_secs(1);
 
 /// A process's connection to the store.
 #[derive(Clone, Debug)]
-pub(super) struct Connection {
+pub(super) struct SimulatedConnection {
     world: Arc<World>,
     process: usize,
     store: Arc<dyn DistLock>,
@@ -34,17 +34,17 @@ pub(super) struct Connection {
 
 /// The fate of one request.
 #[derive(Clone, Copy, Debug)]
-struct Fate {
+struct RequestFate {
     /// How often it arrives.
     arrives: u32,
     out: Duration,
     again: Duration,
     back: Duration,
-    told: Told,
+    sender: SenderOutcome,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Told {
+enum SenderOutcome {
     Answer,
     /// Nothing happened, and nothing will.
     Refused,
@@ -52,7 +52,7 @@ enum Told {
     Unknown(Duration),
 }
 
-impl Fate {
+impl RequestFate {
     fn draw(random: &mut Rng, chances: Chances, cut: bool) -> Self {
         let mut on_its_way = |most| Duration::from_micros(random.u64(100..=most));
         let mut fate = Self {
@@ -60,16 +60,16 @@ impl Fate {
             out: on_its_way(2_000),
             again: on_its_way(300_000),
             back: on_its_way(2_000),
-            told: Told::Answer,
+            sender: SenderOutcome::Answer,
         };
         let unanswered = |random: &mut Rng| match random.u32(0..3) {
-            0 => Told::Unknown(REQUEST_TIMEOUT),
-            _ => Told::Unknown(Duration::from_millis(random.u64(1..=1_500))),
+            0 => SenderOutcome::Unknown(REQUEST_TIMEOUT),
+            _ => SenderOutcome::Unknown(Duration::from_millis(random.u64(1..=1_500))),
         };
         if cut {
             fate.arrives = 0;
-            fate.told = match random.bool() {
-                true => Told::Refused,
+            fate.sender = match random.bool() {
+                true => SenderOutcome::Refused,
                 false => unanswered(random),
             };
             return fate;
@@ -82,12 +82,12 @@ impl Fate {
         };
         if hits(chances.request_lost) {
             fate.arrives = 0;
-            fate.told = unanswered(random);
+            fate.sender = unanswered(random);
         } else if hits(chances.refused) {
             fate.arrives = 0;
-            fate.told = Told::Refused;
+            fate.sender = SenderOutcome::Refused;
         } else if hits(chances.answer_lost) {
-            fate.told = unanswered(random);
+            fate.sender = unanswered(random);
             // The sender may hear of its broken connection long before the request arrives.
             if random.bool() {
                 fate.out = LATEST / (2 << random.u32(0..6));
@@ -106,7 +106,7 @@ impl Fate {
     }
 }
 
-impl Connection {
+impl SimulatedConnection {
     pub(super) fn new(world: &Arc<World>, process: usize, store: Arc<dyn DistLock>) -> Self {
         let capabilities = world.setting.capabilities(store.capabilities());
         Self {
@@ -125,8 +125,8 @@ impl Connection {
         apply: impl Fn() -> F + Send + 'static,
     ) -> Result<T> {
         let world = &self.world;
-        let (chances, cut) = world.weather(self.process);
-        let fate = world.draw(|random| Fate::draw(random, chances, cut));
+        let (chances, cut) = world.chances_of(self.process);
+        let fate = world.draw(|random| RequestFate::draw(random, chances, cut));
         let lock = world.lock_number(name);
         world.note(Owner::Process(self.process), what, lock, None, None);
         let (answer, answered) = oneshot::channel();
@@ -142,19 +142,19 @@ impl Connection {
                     drop(apply().await);
                     world.applied(&name, what);
                 }
-                if let Told::Answer = fate.told {
+                if let SenderOutcome::Answer = fate.sender {
                     world.time.sleep(fate.back).await;
                     let _ = answer.send(first);
                 }
             });
         }
-        match fate.told {
-            Told::Answer => answered.await.unwrap_or_else(|_| Err(unknown())),
-            Told::Refused => {
+        match fate.sender {
+            SenderOutcome::Answer => answered.await.unwrap_or_else(|_| Err(unknown())),
+            SenderOutcome::Refused => {
                 world.time.sleep(fate.back).await;
                 Err(Error::new(ErrorKind::Unavailable, "refused"))
             }
-            Told::Unknown(after) => {
+            SenderOutcome::Unknown(after) => {
                 world.time.sleep(after).await;
                 Err(unknown())
             }
@@ -163,9 +163,10 @@ impl Connection {
 
     /// A grant as its process sees it: with what the store will push.
     fn received(&self, name: &LockName, mut grant: Grant) -> Grant {
-        if self.world.setting.tells {
+        if self.world.setting.pushes_losses {
             let (sender, feed) = LossFeed::new();
-            self.world.tells(name, grant.token, self.process, sender);
+            self.world
+                .keep_loss_sender(name, grant.token, self.process, sender);
             grant.loss = feed;
         }
         grant
@@ -181,14 +182,14 @@ fn unknown() -> Error {
 }
 
 #[async_trait]
-impl DistLock for Connection {
+impl DistLock for SimulatedConnection {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
-        let (_, cut) = self.world.weather(self.process);
-        let slow = self.world.is_storm();
+        let (_, cut) = self.world.chances_of(self.process);
+        let slow = self.world.is_fault_phase();
         let takes = self.world.draw(|random| match random.u32(0..3) {
             0 if slow => random.u64(100..=4_000),
             _ => random.u64(1..=20),
@@ -212,8 +213,8 @@ impl DistLock for Connection {
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
-        if !self.world.setting.line {
-            return Ok(Box::new(Asking {
+        if !self.world.setting.store_queue {
+            return Ok(Box::new(PollingContender {
                 by: self.clone(),
                 request: request.clone(),
             }));
@@ -224,7 +225,7 @@ impl DistLock for Connection {
             async move { store.contend(&asked).await }
         };
         let inner = self.send("join", &request.name, apply).await?;
-        Ok(Box::new(InLine {
+        Ok(Box::new(QueuedContender {
             by: self.clone(),
             request: request.clone(),
             inner: Arc::new(Mutex::new(Some(inner))),
@@ -293,15 +294,15 @@ impl DistLock for Connection {
 }
 
 /// A place in the store's line, which the store tells when to ask.
-struct InLine {
-    by: Connection,
+struct QueuedContender {
+    by: SimulatedConnection,
     request: AcquireRequest,
     /// Shared with requests on their way. `None` once it has left.
     inner: Arc<Mutex<Option<Box<dyn Contender>>>>,
 }
 
 #[async_trait]
-impl Contender for InLine {
+impl Contender for QueuedContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         let (store, asked) = (Arc::clone(&self.by.store), self.request.clone());
         let inner = Arc::clone(&self.inner);
@@ -333,7 +334,7 @@ impl Contender for InLine {
             if let Some(inner) = &mut *self.inner.lock().await {
                 inner.wait(left).await;
             }
-            let (chances, cut) = world.weather(self.by.process);
+            let (chances, cut) = world.chances_of(self.by.process);
             let dice = world.draw(|random| random.u32(0..1000));
             let left = until.saturating_sub(world.time.now());
             if left.is_zero() {
@@ -366,13 +367,13 @@ impl Contender for InLine {
 }
 
 /// A contender that asks again and again.
-struct Asking {
-    by: Connection,
+struct PollingContender {
+    by: SimulatedConnection,
     request: AcquireRequest,
 }
 
 #[async_trait]
-impl Contender for Asking {
+impl Contender for PollingContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.by.try_acquire(&self.request).await
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// One promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Promise {
+pub(super) enum SimulationPromise {
     /// No two guards of a lock are valid at one time.
     Exclusion,
     /// No guard believes in its lease for longer than the store keeps it.
@@ -37,12 +37,12 @@ pub(super) enum Promise {
 
 /// A promise that was broken, and how.
 #[derive(Clone, Debug)]
-pub(super) struct Broken {
-    pub(super) promise: Promise,
+pub(super) struct Breach {
+    pub(super) promise: SimulationPromise,
     pub(super) detail: String,
 }
 
-impl fmt::Display for Promise {
+impl fmt::Display for SimulationPromise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Exclusion => "exclusion",
@@ -63,7 +63,7 @@ impl fmt::Display for Promise {
     }
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for Breach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.promise, self.detail)
     }

@@ -1,11 +1,11 @@
 //! The result of one seed.
 
-use super::{promise::Broken, trace::Trace};
+use super::{promise::Breach, trace::Trace};
 
 /// The result of a run.
 #[derive(Debug)]
-pub(super) struct Outcome {
-    pub(super) broken: Option<Broken>,
+pub(super) struct SeedResult {
+    pub(super) broken: Option<Breach>,
     pub(super) steps: u64,
     /// The same for two runs in which the same happened.
     pub(super) hash: u64,
@@ -13,8 +13,8 @@ pub(super) struct Outcome {
     pub(super) lines: Vec<String>,
 }
 
-impl Outcome {
-    pub(super) fn of(broken: Option<Broken>, trace: &Trace) -> Self {
+impl SeedResult {
+    pub(super) fn of(broken: Option<Breach>, trace: &Trace) -> Self {
         Self {
             broken,
             steps: trace.steps(),

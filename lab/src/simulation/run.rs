@@ -10,11 +10,11 @@ use anyhow::Result;
 use fastrand::Rng;
 
 use super::{
-    batcher, director,
-    plants::Variant,
-    promise::{Broken, Promise},
-    result::Outcome,
-    tasks::{Executor, Owner},
+    batcher, course,
+    executor::{Executor, Owner},
+    planted_bugs::Variant,
+    promise::{Breach, SimulationPromise},
+    result::SeedResult,
     trace::Trace,
     worker,
     world::World,
@@ -27,12 +27,12 @@ const MOST_STEPS: u64 = 2_000_000;
 ///
 /// # Errors
 /// When there is no store in memory.
-pub(super) fn play(seed: u64, variant: Variant, all: bool) -> Result<Outcome> {
+pub(super) fn run_seed(seed: u64, variant: Variant, all: bool) -> Result<SeedResult> {
     match variant {
-        Variant::Planted(plant) | Variant::Twin(plant) if plant.is_in_the_batcher() => {
-            play_batcher(seed, variant, all)
+        Variant::Planted(bug) | Variant::Twin(bug) if bug.is_in_the_batcher() => {
+            run_batcher_seed(seed, variant, all)
         }
-        _ => guarded(|| engine(seed, variant, all)),
+        _ => catch_panic(|| engine(seed, variant, all)),
     }
 }
 
@@ -40,19 +40,19 @@ pub(super) fn play(seed: u64, variant: Variant, all: bool) -> Result<Outcome> {
 ///
 /// # Errors
 /// When there is no runtime.
-pub(super) fn play_batcher(seed: u64, variant: Variant, all: bool) -> Result<Outcome> {
-    guarded(|| batcher::play(seed, variant.plant(), all))
+pub(super) fn run_batcher_seed(seed: u64, variant: Variant, all: bool) -> Result<SeedResult> {
+    catch_panic(|| batcher::run_batcher(seed, variant.bug(), all))
 }
 
 /// A panic is a promise that was broken.
-fn guarded(play: impl FnOnce() -> Result<Outcome>) -> Result<Outcome> {
+fn catch_panic(play: impl FnOnce() -> Result<SeedResult>) -> Result<SeedResult> {
     let played = catch_unwind(AssertUnwindSafe(play));
     played.unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
-        Ok(Outcome {
-            broken: Some(Broken {
-                promise: Promise::NoPanic,
+        Ok(SeedResult {
+            broken: Some(Breach {
+                promise: SimulationPromise::NoPanic,
                 detail: said.unwrap_or("something panicked").to_owned(),
             }),
             steps: 0,
@@ -62,7 +62,7 @@ fn guarded(play: impl FnOnce() -> Result<Outcome>) -> Result<Outcome> {
     })
 }
 
-fn engine(seed: u64, variant: Variant, all: bool) -> Result<Outcome> {
+fn engine(seed: u64, variant: Variant, all: bool) -> Result<SeedResult> {
     let mut random = Rng::with_seed(seed);
     let mut executor = Executor::default();
     let trace = Trace::new(all);
@@ -70,14 +70,14 @@ fn engine(seed: u64, variant: Variant, all: bool) -> Result<Outcome> {
     for _ in 0..world.setting.processes {
         worker::start(&world)?;
     }
-    let direct = director::direct(Arc::clone(&world));
-    executor.spawner().spawn(Owner::Director, "course", direct);
+    let running = course::run_course(Arc::clone(&world));
+    executor.spawner().spawn(Owner::Course, "course", running);
     while world.judge().broken().is_none() && turn(&world, &mut executor, &mut random) {}
     if world.judge().broken().is_none() {
-        nothing_is_left(&world, &mut executor);
+        check_nothing_is_left(&world, &mut executor);
     }
     let broken = world.judge().broken().cloned();
-    let outcome = Outcome::of(broken, &world.trace());
+    let outcome = SeedResult::of(broken, &world.trace());
     world.forget();
     executor.drop_those(|_| true);
     Ok(outcome)
@@ -87,7 +87,7 @@ fn engine(seed: u64, variant: Variant, all: bool) -> Result<Outcome> {
 fn turn(world: &World, executor: &mut Executor, random: &mut Rng) -> bool {
     let runs = |owner| match owner {
         Owner::Process(number) => world.judge().processes[number].runs(),
-        Owner::Network | Owner::Director => true,
+        Owner::Network | Owner::Course => true,
     };
     let Some(step) = executor.step(random, runs) else {
         let Some(next) = world.time.next() else {
@@ -107,16 +107,18 @@ fn turn(world: &World, executor: &mut Executor, random: &mut Rng) -> bool {
     }
     if world.trace().steps() > MOST_STEPS {
         let detail = "it never comes to an end".to_owned();
-        world.judge().accuse(Promise::Recovery, detail);
+        world
+            .judge()
+            .record_breach(SimulationPromise::Recovery, detail);
     }
     true
 }
 
 /// Once everything is closed, and what the dead left was thrown away.
-fn nothing_is_left(world: &World, executor: &mut Executor) {
+fn check_nothing_is_left(world: &World, executor: &mut Executor) {
     executor.drop_those(|owner| match owner {
         Owner::Process(number) => !world.judge().processes[number].alive,
-        Owner::Network | Owner::Director => false,
+        Owner::Network | Owner::Course => false,
     });
     world.forget();
     let (tasks, sleepers) = (executor.left(), world.time.sleepers());
@@ -124,7 +126,9 @@ fn nothing_is_left(world: &World, executor: &mut Executor) {
     if !tasks.is_empty() || sleepers > 0 || waiters > 0 {
         let detail =
             format!("tasks {tasks:?}, {sleepers} timers and {waiters} waiters are left in the end");
-        world.judge().accuse(Promise::NothingLeft, detail);
+        world
+            .judge()
+            .record_breach(SimulationPromise::NothingLeft, detail);
     }
 }
 
@@ -136,8 +140,8 @@ mod tests {
     fn a_seed_is_repeated_step_by_step() {
         for seed in 0..20 {
             let (one, other) = (
-                play(seed, Variant::Honest, true).unwrap(),
-                play(seed, Variant::Honest, true).unwrap(),
+                run_seed(seed, Variant::Honest, true).unwrap(),
+                run_seed(seed, Variant::Honest, true).unwrap(),
             );
             assert!(one.steps > 100, "{} steps", one.steps);
             assert_eq!(one.lines, other.lines, "seed {seed}");
@@ -147,7 +151,7 @@ mod tests {
 
     #[test]
     fn two_seeds_are_two_histories() {
-        let hash = |seed| play(seed, Variant::Honest, false).unwrap().hash;
+        let hash = |seed| run_seed(seed, Variant::Honest, false).unwrap().hash;
         assert_ne!(hash(1), hash(2));
     }
 }

@@ -24,12 +24,12 @@ pub(super) struct Setting {
     pub(super) locks: usize,
     /// Whether those who wait stand in line at the store, and are told. Otherwise they ask again
     /// and again.
-    pub(super) line: bool,
+    pub(super) store_queue: bool,
     /// Whether the store passes a lock on in one step.
     pub(super) hand_over: bool,
     pub(super) hand_over_limit: u32,
     /// How long things go wrong.
-    pub(super) storm: Duration,
+    pub(super) fault_time: Duration,
     pub(super) chances: Chances,
     /// Whole processes stand still.
     pub(super) pauses: bool,
@@ -42,7 +42,7 @@ pub(super) struct Setting {
     /// Locks are taken away from their holders by hand.
     pub(super) forced: bool,
     /// Whether the store tells the holder of that, later.
-    pub(super) tells: bool,
+    pub(super) pushes_losses: bool,
 }
 
 /// So many requests of a thousand.
@@ -77,17 +77,17 @@ impl Setting {
             processes: random.usize(2..=3),
             tasks: random.usize(1..=3),
             locks: random.usize(1..=2),
-            line: random.bool(),
+            store_queue: random.bool(),
             hand_over: random.u32(0..3) > 0,
             hand_over_limit: random.u32(0..=4),
-            storm: Duration::from_millis(random.u64(2_000..=8_000)),
+            fault_time: Duration::from_millis(random.u64(2_000..=8_000)),
             chances,
             pauses: random.bool(),
             kills: random.u32(0..3) == 0,
             cuts: random.bool(),
             outages: random.u32(0..3) == 0,
             forced: random.u32(0..3) == 0,
-            tells: random.bool(),
+            pushes_losses: random.bool(),
         }
     }
 
@@ -95,7 +95,7 @@ impl Setting {
     pub(super) fn capabilities(&self, own: &Capabilities) -> Capabilities {
         let mut promised = own.clone();
         promised.hand_over = self.hand_over;
-        if !self.line {
+        if !self.store_queue {
             promised.fairness = Fairness::None;
             promised.wakeup = Wakeup::Poll;
         }
@@ -103,7 +103,7 @@ impl Setting {
     }
 
     /// Whether several tasks of a process wait at the store, in an order of the store's.
-    pub(super) const fn waits_at_the_store(&self) -> bool {
-        self.line && !self.hand_over
+    pub(super) const fn store_orders_tasks(&self) -> bool {
+        self.store_queue && !self.hand_over
     }
 }

@@ -15,10 +15,10 @@ use distlock::{Clock, Moment, Sleep};
 
 /// True time, and all who sleep.
 #[derive(Clone, Default)]
-pub(super) struct Timeline(Arc<Mutex<State>>);
+pub(super) struct Timeline(Arc<Mutex<TimelineState>>);
 
 #[derive(Default)]
-struct State {
+struct TimelineState {
     now: Duration,
     next: u64,
     sleepers: BTreeMap<(Duration, u64), Option<Waker>>,
@@ -57,24 +57,24 @@ impl Timeline {
         let key = (state.now.saturating_add(time), state.next);
         state.sleepers.insert(key, None);
         drop(state);
-        Box::pin(Asleep {
+        Box::pin(SimulatedSleep {
             time: self.clone(),
             key,
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TimelineState> {
         // Nothing panics while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-struct Asleep {
+struct SimulatedSleep {
     time: Timeline,
     key: (Duration, u64),
 }
 
-impl Future for Asleep {
+impl Future for SimulatedSleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -88,7 +88,7 @@ impl Future for Asleep {
     }
 }
 
-impl Drop for Asleep {
+impl Drop for SimulatedSleep {
     fn drop(&mut self) {
         self.time.state().sleepers.remove(&self.key);
     }

@@ -7,14 +7,14 @@ use std::{
     time::Duration,
 };
 
-use super::tasks::{Owner, Step};
+use super::executor::{Owner, PolledStep};
 
 /// So many lines are kept for whoever looks at a failure.
 const LAST: usize = 30;
 
 /// One line.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct Line {
+pub(super) struct TraceLine {
     pub(super) at: Duration,
     pub(super) owner: Owner,
     pub(super) what: &'static str,
@@ -36,7 +36,7 @@ pub(super) struct Trace {
     hasher: DefaultHasher,
     steps: u64,
     all: bool,
-    lines: VecDeque<Line>,
+    lines: VecDeque<TraceLine>,
 }
 
 impl Trace {
@@ -50,11 +50,11 @@ impl Trace {
         }
     }
 
-    pub(super) fn polled(&mut self, at: Duration, step: Step) {
+    pub(super) fn polled(&mut self, at: Duration, step: PolledStep) {
         self.steps += 1;
         (at, step).hash(&mut self.hasher);
         if self.all {
-            self.keep(Line {
+            self.keep(TraceLine {
                 at,
                 owner: step.owner,
                 what: step.what,
@@ -63,12 +63,12 @@ impl Trace {
         }
     }
 
-    pub(super) fn note(&mut self, line: Line) {
+    pub(super) fn note(&mut self, line: TraceLine) {
         line.hash(&mut self.hasher);
         self.keep(line);
     }
 
-    fn keep(&mut self, line: Line) {
+    fn keep(&mut self, line: TraceLine) {
         if !self.all && self.lines.len() == LAST {
             self.lines.pop_front();
         }
@@ -90,12 +90,12 @@ impl Trace {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for TraceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let owner = match self.owner {
             Owner::Process(number) => format!("p{number}"),
             Owner::Network => "net".into(),
-            Owner::Director => "run".into(),
+            Owner::Course => "run".into(),
         };
         write!(
             f,

@@ -14,12 +14,12 @@ use distlock::{Attempt, DistLock, Ended, Error, ErrorKind, Guard, Locker, Renew}
 use fastrand::Rng;
 
 use super::{
-    network::Connection,
-    plants::{Plant, around_clock, around_lock},
-    seen::Process,
+    executor::Owner,
+    network::SimulatedConnection,
+    observed::SimulatedProcess,
+    planted_bugs::{EngineBug, around_clock, around_lock},
     setting::LONGEST_TTL,
-    tasks::Owner,
-    world::{Phase, World},
+    world::{SimulationPhase, World},
 };
 
 /// How often each task takes a lock when nothing goes wrong any more.
@@ -27,18 +27,21 @@ const TURNS: usize = 6;
 
 /// Starts a process: a locker, and tasks that use it.
 pub(super) fn start(world: &Arc<World>) -> Result<()> {
-    let clock = world.some_clock();
+    let clock = world.random_clock();
     let process = world.judge().processes.len();
-    world.judge().processes.push(Process::new(clock.clone()));
+    world
+        .judge()
+        .processes
+        .push(SimulatedProcess::new(clock.clone()));
     let owner = Owner::Process(process);
     world.note(owner, "starts", None, None, None);
     let locker = || -> Result<Locker> {
-        let connection = Connection::new(world, process, world.another_handle()?);
+        let connection = SimulatedConnection::new(world, process, world.new_handle()?);
         let mut lock: Arc<dyn DistLock> = Arc::new(connection);
         let mut shown: Arc<dyn distlock::Clock> = Arc::new(clock.clone());
-        if let Some(plant) = world.plant {
-            lock = around_lock(plant, world, process, lock);
-            shown = around_clock(plant, shown);
+        if let Some(bug) = world.bug {
+            lock = around_lock(bug, world, process, lock);
+            shown = around_clock(bug, shown);
         }
         let spawner = world.spawner.clone();
         Ok(Locker::builder(lock)
@@ -51,12 +54,12 @@ pub(super) fn start(world: &Arc<World>) -> Result<()> {
     let shared = locker()?;
     world.lockers().push(shared.clone());
     for _ in 0..world.setting.tasks {
-        let own = if world.is(Plant::QueueForEachTask) {
+        let own = if world.is(EngineBug::QueueForEachTask) {
             locker()?
         } else {
             shared.clone()
         };
-        let worker = Worker {
+        let worker = SimulatedWorker {
             world: Arc::clone(world),
             process,
             locker: own,
@@ -66,7 +69,7 @@ pub(super) fn start(world: &Arc<World>) -> Result<()> {
     Ok(())
 }
 
-struct Worker {
+struct SimulatedWorker {
     world: Arc<World>,
     process: usize,
     locker: Locker,
@@ -78,14 +81,14 @@ struct Turn {
     lock: usize,
     ttl: Duration,
     renew: Renew,
-    ask: Ask,
+    ask: AskMode,
     hold: Duration,
     extend: Option<Duration>,
-    end: End,
+    end: TurnEnd,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Ask {
+enum AskMode {
     Once,
     Wait(Duration),
     ForEver,
@@ -96,7 +99,7 @@ enum Ask {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum End {
+enum TurnEnd {
     Release,
     /// Gives up waiting for the release at this poll.
     Polls(u32),
@@ -117,11 +120,11 @@ impl Turn {
         };
         let (ttl, other) = (ttl(), ttl());
         let ask = match random.u32(0..10) {
-            0 => Ask::Once,
-            1..4 => Ask::Wait(ms(random.u64(1..=8_000))),
-            4..7 => Ask::ForEver,
-            7..9 => Ask::Polls(random.u32(0..12)),
-            _ => Ask::Time(ms(random.u64(0..=300))),
+            0 => AskMode::Once,
+            1..4 => AskMode::Wait(ms(random.u64(1..=8_000))),
+            4..7 => AskMode::ForEver,
+            7..9 => AskMode::Polls(random.u32(0..12)),
+            _ => AskMode::Time(ms(random.u64(0..=300))),
         };
         let hold = match random.u32(0..10) {
             0..2 => ms(random.u64(500..=3_500)),
@@ -129,9 +132,9 @@ impl Turn {
             _ => ms(random.u64(1..=120)),
         };
         let end = match random.u32(0..5) {
-            0 => End::Drop,
-            1 => End::Polls(random.u32(0..5)),
-            _ => End::Release,
+            0 => TurnEnd::Drop,
+            1 => TurnEnd::Polls(random.u32(0..5)),
+            _ => TurnEnd::Release,
         };
         Self {
             lock: random.usize(0..locks),
@@ -149,9 +152,9 @@ impl Turn {
     }
 }
 
-impl Worker {
+impl SimulatedWorker {
     async fn work(self) {
-        while self.world.is_storm() {
+        while self.world.is_fault_phase() {
             self.turn().await;
         }
         for lock in 0..self.world.setting.locks {
@@ -159,16 +162,18 @@ impl Worker {
                 lock,
                 ttl: LONGEST_TTL,
                 renew: Renew::Auto,
-                ask: Ask::ForEver,
+                ask: AskMode::ForEver,
                 hold: Duration::from_millis(1),
                 extend: None,
-                end: End::Release,
+                end: TurnEnd::Release,
             };
             self.take(ask).await;
         }
         self.world.counts().present += 1;
         let mut phase = self.world.phase.subscribe();
-        let _ = phase.wait_for(|phase| *phase == Phase::Calm).await;
+        let _ = phase
+            .wait_for(|phase| *phase == SimulationPhase::Calm)
+            .await;
         for _ in 0..TURNS {
             self.turn().await;
         }
@@ -176,7 +181,7 @@ impl Worker {
     }
 
     async fn turn(&self) {
-        let (locks, storm) = (self.world.setting.locks, self.world.is_storm());
+        let (locks, storm) = (self.world.setting.locks, self.world.is_fault_phase());
         let (turn, think) = self.world.draw(|random| {
             let longest = if random.bool() { 500 } else { 200_000 };
             let think = random.u64(0..=longest);
@@ -195,42 +200,44 @@ impl Worker {
     async fn take(&self, turn: Turn) {
         let world = &self.world;
         let (wait, queues) = match turn.ask {
-            Ask::Once => (Some(Duration::ZERO), false),
-            Ask::Wait(wait) => (Some(wait), true),
-            Ask::ForEver | Ask::Polls(_) | Ask::Time(_) => (None, true),
+            AskMode::Once => (Some(Duration::ZERO), false),
+            AskMode::Wait(wait) => (Some(wait), true),
+            AskMode::ForEver | AskMode::Polls(_) | AskMode::Time(_) => (None, true),
         };
         let now = world.now();
         let call = world
             .judge()
-            .asks(now, self.process, turn.lock, wait, queues);
+            .note_asked(now, self.process, turn.lock, wait, queues);
         self.note("asks", turn, call, None);
         let guard = self.ask(turn, call).await;
         let Some(guard) = guard else {
-            world.judge().over(world.now(), call);
+            world.judge().note_over(world.now(), call);
             self.note("goes without", turn, call, None);
             return;
         };
         let grant = world
             .judge()
-            .got(world.now(), call, guard.watch(), turn.renew);
+            .note_granted(world.now(), call, guard.watch(), turn.renew);
         self.note("holds", turn, call, grant);
         self.watch(turn, call, &guard);
         self.hold(turn, &guard).await;
-        world.judge().leaves(call);
+        world.judge().note_release_begun(call);
         self.note("leaves", turn, call, grant);
         match turn.end {
-            End::Release => {
+            TurnEnd::Release => {
                 let begun = world.judge().ran(self.process, world.now());
                 let released = guard.release().await;
-                world.judge().released(world.now(), call, begun, &released);
+                world
+                    .judge()
+                    .note_released(world.now(), call, begun, &released);
             }
-            End::Polls(polls) => {
-                let released = Patient::new(guard.release()).for_polls(polls, drop);
+            TurnEnd::Polls(polls) => {
+                let released = CancellableFuture::new(guard.release()).for_polls(polls, drop);
                 let _ = released.await;
             }
-            End::Drop => drop(guard),
+            TurnEnd::Drop => drop(guard),
         }
-        world.judge().over(world.now(), call);
+        world.judge().note_over(world.now(), call);
         self.note("is over", turn, call, grant);
     }
 
@@ -239,25 +246,25 @@ impl Worker {
         let lock = self.locker.lock_named(name).ttl(turn.ttl).renew(turn.renew);
         let lock = lock.holder(format!("c{call}"));
         // A caller that gives up drops its future, unless the bug is that nothing comes of that.
-        let forgets = self.world.is(Plant::QueueKeepsTheCancelled);
+        let forgets = self.world.is(EngineBug::QueueKeepsTheCancelled);
         let give_up = move |asking: Pin<Box<_>>| {
             if forgets {
                 mem::forget(asking);
             }
         };
         let guard = match turn.ask {
-            Ask::Once => {
+            AskMode::Once => {
                 let attempt = lock.try_acquire().await.map(Attempt::acquired);
                 return attempt.map_err(|error| self.fails(call, &error)).ok()?;
             }
-            Ask::Wait(wait) => Some(lock.wait(wait).acquire().await),
-            Ask::ForEver => Some(lock.wait_forever().acquire().await),
-            Ask::Polls(polls) => {
-                let asking = Patient::new(lock.wait_forever().acquire());
+            AskMode::Wait(wait) => Some(lock.wait(wait).acquire().await),
+            AskMode::ForEver => Some(lock.wait_forever().acquire().await),
+            AskMode::Polls(polls) => {
+                let asking = CancellableFuture::new(lock.wait_forever().acquire());
                 asking.for_polls(polls, give_up).await
             }
-            Ask::Time(time) => {
-                let asking = Patient::new(lock.wait_forever().acquire());
+            AskMode::Time(time) => {
+                let asking = CancellableFuture::new(lock.wait_forever().acquire());
                 asking.until(self.world.time.sleep(time), give_up).await
             }
         };
@@ -267,7 +274,7 @@ impl Worker {
     fn fails(&self, call: u64, error: &Error) {
         // Of all the reasons, only this one needs nothing to be wrong.
         if error.kind() != ErrorKind::Timeout {
-            self.world.judge().fails(call, error);
+            self.world.judge().note_failed(call, error);
         }
     }
 
@@ -277,7 +284,7 @@ impl Worker {
         let owner = Owner::Process(process);
         self.world.spawner.spawn(owner, "watch", async move {
             if let Ended::Lost(reason) = watch.ended().await {
-                world.judge().told(call, reason);
+                world.judge().note_loss_notified(call, reason);
                 world.note(
                     owner,
                     "is told of its loss",
@@ -309,9 +316,9 @@ impl Worker {
 }
 
 /// A future that its caller may give up.
-struct Patient<F>(Option<Pin<Box<F>>>);
+struct CancellableFuture<F>(Option<Pin<Box<F>>>);
 
-impl<F: Future> Patient<F> {
+impl<F: Future> CancellableFuture<F> {
     fn new(future: F) -> Self {
         Self(Some(Box::pin(future)))
     }

@@ -19,20 +19,20 @@ use fastrand::Rng;
 use tokio::sync::watch;
 
 use super::{
+    executor::{Owner, Spawner},
     judge::Judge,
-    plants::{Plant, Variant},
-    seen::Row,
+    observed::StoredHolder,
+    planted_bugs::{EngineBug, Variant},
     setting::{Chances, Setting},
-    tasks::{Owner, Spawner},
     time::{MachineClock, Timeline},
-    trace::{About, Line, Trace},
+    trace::{About, Trace, TraceLine},
 };
 
 /// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum SimulationPhase {
     /// Things go wrong.
-    Storm,
+    Faults,
     /// Nothing goes wrong any more: everybody takes every lock once.
     RollCall,
     /// Nothing goes wrong, and nothing of the storm is on its way.
@@ -44,17 +44,17 @@ pub(super) struct World {
     pub(super) time: Timeline,
     pub(super) spawner: Spawner,
     pub(super) setting: Setting,
-    pub(super) plant: Option<Plant>,
-    pub(super) phase: watch::Sender<Phase>,
+    pub(super) bug: Option<EngineBug>,
+    pub(super) phase: watch::Sender<SimulationPhase>,
     pub(super) names: Vec<LockName>,
     store: Arc<dyn DistLock>,
     store_clock: MachineClock,
     random: Mutex<Rng>,
     trace: Mutex<Trace>,
     judge: Mutex<Judge>,
-    weather: Mutex<Weather>,
+    outages: Mutex<Outages>,
     /// By lock and token: the process whose grant it is, and how it hears of its loss.
-    told: Mutex<BTreeMap<(usize, u64), (usize, LossSender)>>,
+    loss_senders: Mutex<BTreeMap<(usize, u64), (usize, LossSender)>>,
     /// By process.
     lockers: Mutex<Vec<Locker>>,
     /// Tasks that have answered the roll call, and those that are done.
@@ -69,7 +69,7 @@ pub(super) struct Counts {
 
 /// The processes that are cut off from the store.
 #[derive(Debug, Default)]
-pub(super) struct Weather {
+pub(super) struct Outages {
     pub(super) outage: bool,
     pub(super) cut: Vec<usize>,
 }
@@ -82,29 +82,29 @@ impl World {
         trace: Trace,
     ) -> Result<Arc<Self>> {
         let mut setting = Setting::draw(&mut random);
-        if let Variant::Planted(plant) | Variant::Twin(plant) = variant {
-            plant.shape(&mut setting);
+        if let Variant::Planted(bug) | Variant::Twin(bug) = variant {
+            bug.shape(&mut setting);
         }
         let time = Timeline::default();
         let store_clock = clock(&time, &mut random);
         let store = Memory::new(Arc::new(store_clock.clone())).lock();
         let names = (0..setting.locks).map(|number| LockName::new(format!("lock-{number}")));
         let names = names.collect::<distlock::Result<_>>()?;
-        let judge = Judge::new(setting.locks, setting.waits_at_the_store());
+        let judge = Judge::new(setting.locks, setting.store_orders_tasks());
         Ok(Arc::new(Self {
             time,
             spawner,
             setting,
-            plant: variant.plant(),
-            phase: watch::Sender::new(Phase::Storm),
+            bug: variant.bug(),
+            phase: watch::Sender::new(SimulationPhase::Faults),
             names,
             store,
             store_clock,
             random: Mutex::new(random),
             trace: Mutex::new(trace),
             judge: Mutex::new(judge),
-            weather: Mutex::default(),
-            told: Mutex::default(),
+            outages: Mutex::default(),
+            loss_senders: Mutex::default(),
             lockers: Mutex::default(),
             counts: Mutex::default(),
         }))
@@ -134,36 +134,36 @@ impl World {
         locked(&self.lockers)
     }
 
-    pub(super) fn is(&self, plant: Plant) -> bool {
-        self.plant == Some(plant)
+    pub(super) fn is(&self, bug: EngineBug) -> bool {
+        self.bug == Some(bug)
     }
 
-    pub(super) fn is_storm(&self) -> bool {
-        *self.phase.borrow() == Phase::Storm
+    pub(super) fn is_fault_phase(&self) -> bool {
+        *self.phase.borrow() == SimulationPhase::Faults
     }
 
     /// A clock of some machine.
-    pub(super) fn some_clock(&self) -> MachineClock {
+    pub(super) fn random_clock(&self) -> MachineClock {
         self.draw(|random| clock(&self.time, random))
     }
 
     /// Another handle on the store.
-    pub(super) fn another_handle(&self) -> Result<Arc<dyn DistLock>> {
-        at_once(self.store.reopen())
+    pub(super) fn new_handle(&self) -> Result<Arc<dyn DistLock>> {
+        poll_once(self.store.reopen())
     }
 
     /// The chances of a request of this process, and whether it is cut off.
-    pub(super) fn weather(&self, process: usize) -> (Chances, bool) {
-        if !self.is_storm() {
+    pub(super) fn chances_of(&self, process: usize) -> (Chances, bool) {
+        if !self.is_fault_phase() {
             return (Chances::default(), false);
         }
-        let weather = locked(&self.weather);
-        let cut = weather.outage || weather.cut.contains(&process);
+        let outages = locked(&self.outages);
+        let cut = outages.outage || outages.cut.contains(&process);
         (self.setting.chances, cut)
     }
 
-    pub(super) fn change_weather(&self, change: impl FnOnce(&mut Weather)) {
-        change(&mut locked(&self.weather));
+    pub(super) fn change_outages(&self, change: impl FnOnce(&mut Outages)) {
+        change(&mut locked(&self.outages));
     }
 
     pub(super) fn note(
@@ -176,7 +176,7 @@ impl World {
     ) {
         let about = About { lock, call, grant };
         let at = self.now();
-        self.trace().note(Line {
+        self.trace().note(TraceLine {
             at,
             owner,
             what,
@@ -194,16 +194,16 @@ impl World {
             return;
         };
         let row = self.look(name);
-        self.judge().stored(self.now(), lock, row);
+        self.judge().note_stored(self.now(), lock, row);
         let call = row.map(|row| row.call);
         self.note(Owner::Network, what, Some(lock), call, None);
     }
 
     /// The row of the store, which is asked in no time.
-    fn look(&self, name: &LockName) -> Option<Row> {
-        let held = at_once(self.store.inspect(name)).ok()?.held?;
+    fn look(&self, name: &LockName) -> Option<StoredHolder> {
+        let held = poll_once(self.store.inspect(name)).ok()?.held?;
         let expires = self.store_clock.now() + held.expires_in?;
-        Some(Row {
+        Some(StoredHolder {
             token: held.token?.get(),
             call: held.holder.strip_prefix('c')?.parse().ok()?,
             expires: self.store_clock.true_time(expires),
@@ -213,14 +213,14 @@ impl World {
     /// How many the store believes to wait.
     pub(super) fn waiters(&self) -> u32 {
         let waiting = self.names.iter().map(|name| {
-            let info = at_once(self.store.inspect(name)).ok();
+            let info = poll_once(self.store.inspect(name)).ok();
             info.and_then(|it| it.waiters).unwrap_or_default()
         });
         waiting.sum()
     }
 
     /// The store can tell this process of the loss of its grant.
-    pub(super) fn tells(
+    pub(super) fn keep_loss_sender(
         &self,
         name: &LockName,
         token: FencingToken,
@@ -228,25 +228,25 @@ impl World {
         sender: LossSender,
     ) {
         if let Some(lock) = self.lock_number(name) {
-            locked(&self.told).insert((lock, token.get()), (process, sender));
+            locked(&self.loss_senders).insert((lock, token.get()), (process, sender));
         }
     }
 
     /// Takes a lock away from its holder, who is told later, where the store tells.
-    pub(super) fn force(&self, lock: usize) {
+    pub(super) fn force_release_lock(&self, lock: usize) {
         let name = &self.names[lock];
         let Some(row) = self.look(name) else { return };
         let Ok(token) = FencingToken::new(row.token) else {
             return;
         };
         // Before it happens: from here on the holder's belief is excused.
-        self.judge().forced(lock, row.token);
-        let forced = at_once(self.store.force_release(name, token));
+        self.judge().note_forced(lock, row.token);
+        let forced = poll_once(self.store.force_release(name, token));
         if !matches!(forced, Ok(Forced::Released)) {
             return;
         }
         self.applied(name, "forced");
-        let Some((process, sender)) = locked(&self.told).remove(&(lock, row.token)) else {
+        let Some((process, sender)) = locked(&self.loss_senders).remove(&(lock, row.token)) else {
             return;
         };
         let (time, late) = (self.time.clone(), self.draw(|random| random.u64(1..=1_500)));
@@ -261,8 +261,8 @@ impl World {
     pub(super) fn forget(&self) {
         let lockers = std::mem::take(&mut *self.lockers());
         drop(lockers);
-        let told = std::mem::take(&mut *locked(&self.told));
-        drop(told);
+        let loss_senders = std::mem::take(&mut *locked(&self.loss_senders));
+        drop(loss_senders);
     }
 }
 
@@ -272,7 +272,7 @@ fn clock(time: &Timeline, random: &mut Rng) -> MachineClock {
 }
 
 /// The answer of a store in memory, which waits for nothing.
-fn at_once<T>(answer: impl Future<Output = distlock::Result<T>>) -> Result<T> {
+fn poll_once<T>(answer: impl Future<Output = distlock::Result<T>>) -> Result<T> {
     let mut answer = pin!(answer);
     match answer.as_mut().poll(&mut Waking::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer.context("the store in memory"),

@@ -8,27 +8,27 @@ use clap::ValueEnum as _;
 use super::{
     figures::{NOT_APPLICABLE, of_control, of_twin},
     kinds::Control,
-    run::{ControlPlan, play},
+    run::{ControlPlan, run_control},
 };
 use crate::{
     chaos::{
-        nemesis::Break,
-        options::{Chaos, chosen},
-        output::{code, keep, say, tell_broken},
-        run::play as play_twin,
+        nemesis::FaultKind,
+        options::{ChaosOptions, chosen},
+        output::{exit_code, keep, print_broken, print_line},
+        run::run_plan as run_twin,
     },
-    report::{self, Control as Row, Controls},
+    report::{self, ControlReport, ControlRow},
 };
 
 /// Seeds that are tried: whether a weakness shows depends on what the processes do meanwhile.
 const TRIES: u64 = 3;
 
 /// Each control, and its twin on the same seed.
-pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
+pub(in crate::chaos) async fn run(chaos: &ChaosOptions, seed: u64) -> Result<ExitCode> {
     let mut good = true;
-    let mut controls = Controls {
+    let mut controls = ControlReport {
         not_applicable: NOT_APPLICABLE.map(|it| it.to_string()).into(),
-        ..Controls::default()
+        ..ControlReport::default()
     };
     for control in chosen::<Control>(&chaos.only) {
         let mut faults = control.faults().to_vec();
@@ -49,7 +49,7 @@ pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> 
         };
         let row = pair(chaos, plan, TRIES).await?;
         good &= row.figures.violations > 0 && row.twin.violations == 0;
-        tell(&row, "NOT SEEN")?;
+        print_result(&row, "NOT SEEN")?;
         controls.rows.push(row);
         if chaos.each {
             for fault in single_faults(control) {
@@ -61,8 +61,8 @@ pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> 
                 };
                 let row = pair(chaos, plan, 1).await?;
                 good &= row.twin.violations == 0;
-                say(&format!("under {} alone:", fault.key()))?;
-                tell(&row, "right")?;
+                print_line(&format!("under {} alone:", fault.key()))?;
+                print_result(&row, "right")?;
                 controls.by_fault.push(row);
             }
         }
@@ -71,13 +71,13 @@ pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> 
             report::keep(folder, "controls.json", &controls)?;
         }
     }
-    say(&format!(
+    print_line(&format!(
         "not applicable to controls: {}",
         controls.not_applicable.join("; ")
     ))?;
     let violate = controls.rows.iter().filter(|it| it.figures.violations > 0);
     let accused = controls.rows.iter().chain(&controls.by_fault);
-    say(&format!(
+    print_line(&format!(
         "{} of {} controls violate exclusion, {} twins are accused; seed {seed}",
         violate.count(),
         controls.rows.len(),
@@ -86,14 +86,14 @@ pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> 
     if let Some(folder) = &chaos.out {
         report::render(folder)?;
     }
-    Ok(code(good))
+    Ok(exit_code(good))
 }
 
 /// The faults that a control's store can have, one by one.
-fn single_faults(control: Control) -> Vec<Break> {
-    let all = Break::value_variants().iter().copied();
+fn single_faults(control: Control) -> Vec<FaultKind> {
+    let all = FaultKind::value_variants().iter().copied();
     // ForceRelease goes through distlock, which cannot free a control's lock.
-    let works_on_controls = |it: &Break| *it != Break::ForceRelease;
+    let works_on_controls = |it: &FaultKind| *it != FaultKind::ForceRelease;
     all.filter(|it| it.applies_to(control.store()) && control.can_have(*it))
         .filter(works_on_controls)
         .collect()
@@ -101,10 +101,10 @@ fn single_faults(control: Control) -> Vec<Break> {
 
 /// Plays a control until it violates exclusion or all seeds were tried, and its twin on the seed
 /// of the last run.
-async fn pair(chaos: &Chaos, mut plan: ControlPlan, tries: u64) -> Result<Row> {
+async fn pair(chaos: &ChaosOptions, mut plan: ControlPlan, tries: u64) -> Result<ControlRow> {
     let mut runs = 0;
     let figures = loop {
-        let (verdict, history) = play(&plan)
+        let (verdict, history) = run_control(&plan)
             .await
             .with_context(|| format!("{} with seed {}", plan.control.key(), plan.seed))?;
         runs += 1;
@@ -118,13 +118,13 @@ async fn pair(chaos: &Chaos, mut plan: ControlPlan, tries: u64) -> Result<Row> {
         plan.seed = plan.seed.wrapping_add(1);
     };
     let twin = plan.twin();
-    let played = play_twin(&twin)
+    let result = run_twin(&twin)
         .await
         .with_context(|| format!("the twin of {}", plan.control.key()))?;
-    if played.verdict.broken().next().is_some() {
-        tell_broken(chaos, &twin, &played)?;
+    if result.verdict.broken().next().is_some() {
+        print_broken(chaos, &twin, &result)?;
     }
-    Ok(Row {
+    Ok(ControlRow {
         command: plan.command(),
         control: plan.control.key(),
         about: plan.control.about().to_owned(),
@@ -133,19 +133,19 @@ async fn pair(chaos: &Chaos, mut plan: ControlPlan, tries: u64) -> Result<Row> {
         seconds: plan.seconds,
         seed: plan.seed,
         runs,
-        server: played.server,
+        server: result.server,
         figures,
-        twin: of_twin(&played.verdict),
+        twin: of_twin(&result.verdict),
     })
 }
 
-fn tell(row: &Row, otherwise: &str) -> Result<()> {
+fn print_result(row: &ControlRow, otherwise: &str) -> Result<()> {
     let (own, twin) = (&row.figures, &row.twin);
     let word = match own.violations {
         0 => otherwise,
         _ => "violates",
     };
-    say(&format!(
+    print_line(&format!(
         "{word:<8}  {:<16} {:>3} violations, longest overlap {} ms, {} updates lost, \
          {} operations, seed {}: {}",
         row.control,
@@ -160,7 +160,7 @@ fn tell(row: &Row, otherwise: &str) -> Result<()> {
         0 => "clean",
         _ => "ACCUSED",
     };
-    say(&format!(
+    print_line(&format!(
         "  {word:<7} {:<16} {:>3} violations and {} as documented, longest overlap {} ms, \
          {} updates lost unfenced, {} fenced, {} operations",
         format!("distlock, {}", row.store),

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::chaos::{nemesis::Break, stores::Kind};
+use crate::chaos::{nemesis::FaultKind, stores::StoreKind};
 
 /// One control.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
@@ -35,14 +35,14 @@ impl Control {
     }
 
     /// The store that its twin uses.
-    pub(crate) const fn store(self) -> Kind {
+    pub(crate) const fn store(self) -> StoreKind {
         match self {
             Self::SetNxDel | Self::SetNxCompare | Self::Watchdog | Self::Redlock | Self::Rslock => {
-                Kind::Redis
+                StoreKind::Redis
             }
-            Self::GetLock => Kind::Mariadb,
-            Self::AdvisoryLock => Kind::Postgres,
-            Self::ZookeeperClient => Kind::Zookeeper,
+            Self::GetLock => StoreKind::Mariadb,
+            Self::AdvisoryLock => StoreKind::Postgres,
+            Self::ZookeeperClient => StoreKind::Zookeeper,
         }
     }
 
@@ -55,31 +55,41 @@ impl Control {
     }
 
     /// The faults under which its weakness shows.
-    pub(crate) const fn faults(self) -> &'static [Break] {
+    pub(crate) const fn faults(self) -> &'static [FaultKind] {
         match self {
             // The holder is away for longer than the TTL.
-            Self::SetNxDel => &[Break::StopWorker, Break::StopAtGrant],
+            Self::SetNxDel => &[FaultKind::StopWorker, FaultKind::StopAtGrant],
             // The answer comes late, so the TTL is counted too late.
-            Self::SetNxCompare => &[Break::SlowLines, Break::StopReplies],
+            Self::SetNxCompare => &[FaultKind::SlowConnections, FaultKind::StopReplies],
             // No renewal gets through, and nobody tells.
-            Self::Watchdog => &[Break::StopWorker, Break::StopAtGrant, Break::BlackHole],
+            Self::Watchdog => &[
+                FaultKind::StopWorker,
+                FaultKind::StopAtGrant,
+                FaultKind::BlackHole,
+            ],
             // A server is away when the lock is granted, and another one forgets it later.
-            Self::Redlock => &[Break::KillServer, Break::WipeServer],
+            Self::Redlock => &[FaultKind::KillServer, FaultKind::WipeServer],
             // An extension fails, and takes the lock away.
-            Self::Rslock => &[Break::EndConnections, Break::LoseAnswer],
+            Self::Rslock => &[FaultKind::EndConnections, FaultKind::LoseAnswer],
             // The connection ends, and its user does not notice.
-            Self::GetLock | Self::AdvisoryLock => &[Break::EndConnections, Break::CutLines],
+            Self::GetLock | Self::AdvisoryLock => {
+                &[FaultKind::EndConnections, FaultKind::CutConnections]
+            }
             // The session ends at the ensemble before it ends at the client.
-            Self::ZookeeperClient => &[Break::StopWorker, Break::BlackHole, Break::StopRequests],
+            Self::ZookeeperClient => &[
+                FaultKind::StopWorker,
+                FaultKind::BlackHole,
+                FaultKind::StopRequests,
+            ],
         }
     }
 
     /// Whether it can be judged under a fault that its store can have.
-    pub(super) const fn can_have(self, fault: Break) -> bool {
+    pub(super) const fn can_have(self, fault: FaultKind) -> bool {
         // One of several servers forgets when it is wiped.
         !matches!(
             (self, fault),
-            (Self::Redlock | Self::Rslock, Break::ForgetAll)
+            (Self::Redlock | Self::Rslock, FaultKind::ForgetAll)
         )
     }
 

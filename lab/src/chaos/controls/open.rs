@@ -7,16 +7,16 @@ use anyhow::Result;
 use super::{
     kinds::Control, lock::ControlLock, redlock, rslock, session, set_nx, watchdog, zookeeper,
 };
-use crate::chaos::stores::Stage;
+use crate::chaos::stores::RunningStore;
 
 /// The servers of a lock that needs a majority of them.
 const SERVERS: usize = 3;
 
 /// Starts its servers. Blocks.
-pub(super) fn stage(control: Control, folder: &Path) -> Result<Stage> {
+pub(super) fn start_store(control: Control, folder: &Path) -> Result<RunningStore> {
     match control {
-        Control::Redlock | Control::Rslock => Stage::independent_redis(SERVERS),
-        _ => Stage::start(control.store(), folder, false),
+        Control::Redlock | Control::Rslock => RunningStore::independent_redis(SERVERS),
+        _ => RunningStore::start(control.store(), folder, false),
     }
 }
 
@@ -31,6 +31,6 @@ pub(in crate::chaos) fn open(control: Control, url: &str) -> Result<Arc<dyn Cont
         Control::Rslock => Arc::new(rslock::Rslock::new(&urls())),
         Control::GetLock => Arc::new(session::GetLock::new(url)?),
         Control::AdvisoryLock => Arc::new(session::AdvisoryLock::new(url)?),
-        Control::ZookeeperClient => Arc::new(zookeeper::Recipe::new(url)?),
+        Control::ZookeeperClient => Arc::new(zookeeper::ZooKeeperRecipe::new(url)?),
     })
 }

@@ -8,22 +8,22 @@ use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use tokio::task::{block_in_place, spawn_blocking};
 
-use super::{kinds::Control, open::stage};
+use super::{kinds::Control, open::start_store};
 use crate::chaos::{
-    crew::{Crew, Orders},
-    history::Entry,
-    nemesis::{Break, Nemesis},
+    history::HistoryEntry,
+    nemesis::{FaultKind, Nemesis},
     referee::Referee,
-    run::{LOCKS, Plan},
+    run::{LOCKS, RunPlan},
     verdict::{Limits, Promise, Verdict, Violation, judge},
-    worker::Settings,
+    worker::WorkerSettings,
+    worker_group::{GroupSettings, WorkerGroup},
 };
 
 /// Which control, which faults, for how long.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct ControlPlan {
     pub(super) control: Control,
-    pub(super) faults: Vec<Break>,
+    pub(super) faults: Vec<FaultKind>,
     pub(super) seconds: u64,
     pub(super) seed: u64,
 }
@@ -45,10 +45,10 @@ impl ControlPlan {
     }
 
     /// The same, of distlock.
-    pub(super) fn twin(&self) -> Plan {
-        let mut plan = Plan::of(self.control.store(), self.seconds, self.seed);
+    pub(super) fn twin(&self) -> RunPlan {
+        let mut plan = RunPlan::of(self.control.store(), self.seconds, self.seed);
         plan.faults.clone_from(&self.faults);
-        plan.hurrying = 0;
+        plan.brief_tasks = 0;
         plan.ttl_ms = self.control.ttl_ms();
         plan
     }
@@ -59,16 +59,16 @@ impl ControlPlan {
 /// # Errors
 /// When the servers or a worker cannot be started, or a worker crashes. A crash is a defect of the
 /// lab: workers handle every error that a control returns.
-pub(super) async fn play(plan: &ControlPlan) -> Result<(Verdict, Vec<Entry>)> {
+pub(super) async fn run_control(plan: &ControlPlan) -> Result<(Verdict, Vec<HistoryEntry>)> {
     // So that everything but the lock is the same.
     let twin = plan.twin();
     let folder = tempfile::tempdir().context("a folder for the run")?;
     let (control, path) = (plan.control, folder.path().to_owned());
-    let mut stage = spawn_blocking(move || stage(control, &path)).await??;
+    let mut running_store = spawn_blocking(move || start_store(control, &path)).await??;
     let socket = folder.path().join("referee");
     let referee = Arc::new(Referee::start(&socket, false)?);
-    let orders = Orders {
-        settings: Settings {
+    let group_settings = GroupSettings {
+        settings: WorkerSettings {
             worker: 0,
             socket,
             url: String::new(),
@@ -79,34 +79,39 @@ pub(super) async fn play(plan: &ControlPlan) -> Result<(Verdict, Vec<Entry>)> {
             hold_ms: twin.hold_ms,
             clients: 1,
             tasks: twin.tasks,
-            hurrying: 0,
+            brief_tasks: 0,
             single_threaded: false,
-            looks_at_the_end: false,
+            checks_leftovers: false,
             workloads: Vec::new(),
-            plant: None,
+            bug: None,
             control: Some(control),
         },
         workers: twin.workers,
     };
     let longest_ttl = Duration::from_millis(twin.ttl_ms.1);
-    let mut crew = Crew::start(orders, Arc::clone(&referee), &stage).await?;
+    let mut worker_group =
+        WorkerGroup::start(group_settings, Arc::clone(&referee), &running_store).await?;
     let rng = Rng::with_seed(plan.seed);
     let mut nemesis = Nemesis::new(rng, plan.faults.clone(), longest_ttl);
     let until = SystemClock.now() + Duration::from_secs(plan.seconds);
     while SystemClock.now() < until {
-        nemesis.step(&mut crew, &mut stage, None).await?;
-        crew.look_after(&stage).await?;
+        nemesis
+            .step(&mut worker_group, &mut running_store, None)
+            .await?;
+        worker_group.replace_crashed(&running_store).await?;
     }
-    nemesis.heal_all(&mut crew, &mut stage).await?;
+    nemesis
+        .heal_all(&mut worker_group, &mut running_store)
+        .await?;
     let history = referee.history();
     // Its servers end before their folder goes.
-    block_in_place(|| drop((crew, stage)));
+    block_in_place(|| drop((worker_group, running_store)));
     let verdict = judged(&history, longest_ttl)?;
     Ok((verdict, history))
 }
 
 /// The verdict, with the violations that apply to a lock without tokens, tickets and notices.
-fn judged(history: &[Entry], longest_ttl: Duration) -> Result<Verdict> {
+fn judged(history: &[HistoryEntry], longest_ttl: Duration) -> Result<Verdict> {
     let limits = Limits {
         ttl_us: u64::try_from(longest_ttl.as_micros()).unwrap_or_default(),
         notice_us: 0,

@@ -12,17 +12,17 @@ use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedL
 
 use super::lock::{ControlHold, ControlLock};
 
-/// As the twin's: see `Stage::url`.
+/// As the twin's: see `RunningStore::url`.
 const SESSION: Duration = Duration::from_secs(2);
 
-pub(super) struct Recipe {
+pub(super) struct ZooKeeperRecipe {
     /// `user:password`, if the ensemble wants one.
     account: Option<String>,
     hosts: String,
     client: Mutex<Option<Client>>,
 }
 
-impl Recipe {
+impl ZooKeeperRecipe {
     pub(super) fn new(url: &str) -> Result<Self> {
         let rest = url.strip_prefix("zookeeper://").context("an ensemble")?;
         let servers = rest.split('/').next().unwrap_or(rest);
@@ -70,7 +70,7 @@ impl Recipe {
 }
 
 #[async_trait]
-impl ControlLock for Recipe {
+impl ControlLock for ZooKeeperRecipe {
     async fn attempt(
         &self,
         name: &str,

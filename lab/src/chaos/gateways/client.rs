@@ -25,12 +25,12 @@ const CONNECT: Duration = Duration::from_secs(2);
 
 /// What clients and the nemesis write down.
 #[derive(Debug, Default)]
-pub(super) struct Notes {
+pub(super) struct Observations {
     seen: Mutex<Vec<Seen>>,
     facts: Mutex<Vec<Fact>>,
 }
 
-impl Notes {
+impl Observations {
     fn saw(&self, stamp: &Seen, what: What) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.push(Seen {
@@ -58,7 +58,7 @@ impl Notes {
 
 /// How a client stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ClientState {
     /// It has no answer yet.
     Waiting,
     In(SessionId, Generation),
@@ -67,7 +67,7 @@ pub(super) enum State {
 }
 
 #[derive(Debug)]
-enum Command {
+enum ClientCommand {
     Send { to: Uid, id: String },
     Leave,
 }
@@ -75,8 +75,8 @@ enum Command {
 /// A connected device. Dropping it breaks its connection off, as one whose battery is empty.
 #[derive(Debug)]
 pub(super) struct Client {
-    state: watch::Receiver<State>,
-    commands: mpsc::UnboundedSender<Command>,
+    state: watch::Receiver<ClientState>,
+    commands: mpsc::UnboundedSender<ClientCommand>,
 }
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
@@ -90,73 +90,73 @@ impl Client {
         node: SocketAddr,
         token: &str,
         stamp: Seen,
-        notes: Arc<Notes>,
+        observations: Arc<Observations>,
     ) -> Result<Self> {
         let connecting = connect_async(format!("ws://{node}/ws"));
         let (mut socket, _) = timeout(CONNECT, connecting).await.context("no answer")??;
-        notes.saw(&stamp, What::LoginSent);
+        observations.saw(&stamp, What::LoginSent);
         let login = json!({
             "type": "login", "token": token, "device": stamp.device, "class": "",
             "intent": "login", "acks": true,
         });
         // The connection's end says whether it went through.
         let _ = socket.send(Message::text(login.to_string())).await;
-        let (tell, state) = watch::channel(State::Waiting);
+        let (tell, state) = watch::channel(ClientState::Waiting);
         let (commands, asked) = mpsc::unbounded_channel();
-        let connection = Connection {
+        let connection = ClientConnection {
             socket,
             stamp,
-            notes,
+            observations,
             tell,
         };
         tokio::spawn(connection.serve(asked));
         Ok(Self { state, commands })
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> ClientState {
         self.state.borrow().clone()
     }
 
     /// Waits for the answer to the login, or for the end.
-    pub(super) async fn answered(&mut self) -> State {
-        let answer = self.state.wait_for(|it| *it != State::Waiting).await;
-        answer.map_or(State::Out, |it| it.clone())
+    pub(super) async fn answered(&mut self) -> ClientState {
+        let answer = self.state.wait_for(|it| *it != ClientState::Waiting).await;
+        answer.map_or(ClientState::Out, |it| it.clone())
     }
 
     /// Waits until it is not in any more.
-    pub(super) async fn is_out(&mut self) {
+    pub(super) async fn wait_until_out(&mut self) {
         // Without its task it is out, too.
-        let _ = self.state.wait_for(|it| *it == State::Out).await;
+        let _ = self.state.wait_for(|it| *it == ClientState::Out).await;
     }
 
     pub(super) fn send(&self, to: &Uid, id: String) {
         let to = to.clone();
-        let _ = self.commands.send(Command::Send { to, id });
+        let _ = self.commands.send(ClientCommand::Send { to, id });
     }
 
     /// Logs out, and waits until the connection is closed.
     pub(super) async fn leave(mut self) {
-        let _ = self.commands.send(Command::Leave);
-        let _ = timeout(CONNECT, self.is_out()).await;
+        let _ = self.commands.send(ClientCommand::Leave);
+        let _ = timeout(CONNECT, self.wait_until_out()).await;
     }
 }
 
-struct Connection {
+struct ClientConnection {
     socket: Socket,
     stamp: Seen,
-    notes: Arc<Notes>,
-    tell: watch::Sender<State>,
+    observations: Arc<Observations>,
+    tell: watch::Sender<ClientState>,
 }
 
-impl Connection {
-    async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Command>) {
+impl ClientConnection {
+    async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<ClientCommand>) {
         loop {
             tokio::select! {
                 command = asked.recv() => match command {
-                    Some(Command::Send { to, id }) => self.send(to, id).await,
-                    Some(Command::Leave) => {
+                    Some(ClientCommand::Send { to, id }) => self.send(to, id).await,
+                    Some(ClientCommand::Leave) => {
                         self.saw(What::Leaves);
-                        self.say(&json!({"type": "logout"})).await;
+                        self.send_frame(&json!({"type": "logout"})).await;
                         break self.close().await;
                     }
                     None => {
@@ -175,14 +175,14 @@ impl Connection {
                 },
             }
         }
-        self.tell.send_replace(State::Out);
+        self.tell.send_replace(ClientState::Out);
     }
 
     fn saw(&self, what: What) {
-        self.notes.saw(&self.stamp, what);
+        self.observations.saw(&self.stamp, what);
     }
 
-    async fn say(&mut self, frame: &Value) {
+    async fn send_frame(&mut self, frame: &Value) {
         // A send that failed shows as the end of the connection.
         let _ = self.socket.send(Message::text(frame.to_string())).await;
     }
@@ -194,7 +194,7 @@ impl Connection {
     async fn send(&mut self, to: Uid, id: String) {
         let frame = json!({"type": "send", "to": to, "body": id, "id": id});
         self.saw(What::Sent { id, to: Some(to) });
-        self.say(&frame).await;
+        self.send_frame(&frame).await;
     }
 
     /// Notes a frame. Answers whether the connection is over.
@@ -207,13 +207,13 @@ impl Connection {
                 let Ok(session) = session() else { return true };
                 let r#gen = Generation::new(frame["gen"].as_u64().unwrap_or_default());
                 self.saw(What::LoginOk { session, r#gen });
-                self.tell.send_replace(State::In(session, r#gen));
+                self.tell.send_replace(ClientState::In(session, r#gen));
             }
             "offline" => {
                 self.saw(What::Told { code: code() });
-                self.tell.send_replace(State::Out);
+                self.tell.send_replace(ClientState::Out);
                 self.saw(What::Leaves);
-                self.say(&json!({"type": "bye"})).await;
+                self.send_frame(&json!({"type": "bye"})).await;
                 self.close().await;
                 return true;
             }
@@ -221,7 +221,7 @@ impl Connection {
                 self.saw(What::Message { id: id() });
                 if let Some(seq) = frame["seq"].as_u64() {
                     self.saw(What::Acked { id: id() });
-                    self.say(&json!({"type": "ack", "seq": seq})).await;
+                    self.send_frame(&json!({"type": "ack", "seq": seq})).await;
                 }
             }
             "sent" => self.saw(What::Outcome {
@@ -229,9 +229,9 @@ impl Connection {
                 outcome: frame["outcome"].as_str().unwrap_or_default().to_owned(),
                 devices: serde_json::from_value(frame["devices"].clone()).unwrap_or_default(),
             }),
-            "busy" => return self.turned_away(What::Busy).await,
-            "denied" => return self.turned_away(What::Denied { code: code() }).await,
-            "superseded" => return self.turned_away(What::Overtaken).await,
+            "busy" => return self.leave_refused(What::Busy).await,
+            "denied" => return self.leave_refused(What::Denied { code: code() }).await,
+            "superseded" => return self.leave_refused(What::Overtaken).await,
             "error" if frame["code"] == "superseded" => self.saw(What::Refused),
             "error" if frame["id"].is_string() => self.saw(What::Outcome {
                 id: id(),
@@ -239,7 +239,7 @@ impl Connection {
                 devices: None,
             }),
             "error" if frame["code"] == "unavailable" => {
-                return self.turned_away(What::Busy).await;
+                return self.leave_refused(What::Busy).await;
             }
             _ => {}
         }
@@ -247,7 +247,7 @@ impl Connection {
     }
 
     /// It was not let in: nothing more will come.
-    async fn turned_away(&mut self, what: What) -> bool {
+    async fn leave_refused(&mut self, what: What) -> bool {
         self.saw(what);
         self.saw(What::Leaves);
         self.close().await;

@@ -6,18 +6,18 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
 
 use super::{
-    kinds::NodeBreak,
-    plants::NodeBug,
-    run::{Plan, Played, play},
+    kinds::NodeFaultKind,
+    planted_bugs::NodeBug,
+    run::{GatewayPlan, GatewayResult, run_plan},
 };
 use crate::{
-    chaos::stores::Kind,
-    report::{self, Gateways, Planted, PlantedBug},
+    chaos::stores::StoreKind,
+    report::{self, GatewayFigures, PlantedBugResult, PlantedBugs},
 };
 
 /// What a run of gateways has beside the options of all runs.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct GatewayOptions {
     /// Run kick-out gateways over the stores, and clients that throw each other out
     #[arg(long, conflicts_with_all = ["faults", "workloads", "each", "only"])]
     pub(crate) gateways: bool,
@@ -38,7 +38,7 @@ pub(crate) struct Options {
         value_name = "KINDS",
         requires = "gateways"
     )]
-    node_faults: Vec<NodeBreak>,
+    node_faults: Vec<NodeFaultKind>,
     /// With --gateways --planted: these bugs only
     #[arg(
         long,
@@ -52,8 +52,8 @@ pub(crate) struct Options {
 
 /// The options that every run has.
 #[derive(Debug)]
-pub(crate) struct Run<'a> {
-    pub(crate) stores: &'a [Kind],
+pub(crate) struct CommonOptions<'a> {
+    pub(crate) stores: &'a [StoreKind],
     pub(crate) seconds: u64,
     pub(crate) seed: u64,
     pub(crate) keep: Option<&'a PathBuf>,
@@ -63,13 +63,13 @@ pub(crate) struct Run<'a> {
 }
 
 /// Runs it.
-pub(crate) async fn run(options: &Options, run: &Run<'_>) -> Result<ExitCode> {
+pub(crate) async fn run(options: &GatewayOptions, run: &CommonOptions<'_>) -> Result<ExitCode> {
     let good = if run.planted {
         planted(options, run).await?
     } else {
         honest(options, run).await?
     };
-    say(&format!("seed {}", run.seed))?;
+    print_line(&format!("seed {}", run.seed))?;
     Ok(if good {
         ExitCode::SUCCESS
     } else {
@@ -77,11 +77,11 @@ pub(crate) async fn run(options: &Options, run: &Run<'_>) -> Result<ExitCode> {
     })
 }
 
-fn plan(options: &Options, run: &Run<'_>, store: Kind) -> Plan {
-    let all = NodeBreak::value_variants().iter().copied();
+fn plan(options: &GatewayOptions, run: &CommonOptions<'_>, store: StoreKind) -> GatewayPlan {
+    let all = NodeFaultKind::value_variants().iter().copied();
     let wanted =
-        |it: &NodeBreak| options.node_faults.is_empty() || options.node_faults.contains(it);
-    Plan {
+        |it: &NodeFaultKind| options.node_faults.is_empty() || options.node_faults.contains(it);
+    GatewayPlan {
         store,
         nodes: options.nodes,
         faults: all
@@ -93,59 +93,61 @@ fn plan(options: &Options, run: &Run<'_>, store: Kind) -> Plan {
     }
 }
 
-async fn honest(options: &Options, run: &Run<'_>) -> Result<bool> {
+async fn honest(options: &GatewayOptions, run: &CommonOptions<'_>) -> Result<bool> {
     let mut good = true;
     for store in run.stores {
-        if *store == Kind::Memory {
-            say("memory     not applicable: nodes are processes, and its store is in one of them")?;
+        if *store == StoreKind::Memory {
+            print_line(
+                "memory     not applicable: nodes are processes, and its store is in one of them",
+            )?;
             continue;
         }
         let plan = plan(options, run, *store);
-        let played = Box::pin(play(&plan))
+        let result = Box::pin(run_plan(&plan))
             .await
             .with_context(|| format!("{} with seed {}", store.key(), run.seed))?;
-        tell(&plan, &played)?;
-        if !played.is_clean() {
+        print_result(&plan, &result)?;
+        if !result.is_clean() {
             good = false;
-            accuse(&plan, &played, run)?;
+            print_broken(&plan, &result, run)?;
         }
         if let Some(folder) = run.out {
             let name = format!("gateways/{}-{}.json", store.key(), run.seed);
-            report::keep(folder, &name, &published(&plan, &played))?;
+            report::keep(folder, &name, &published(&plan, &result))?;
             report::render(folder)?;
         }
     }
     Ok(good)
 }
 
-fn published(plan: &Plan, played: &Played) -> Gateways {
-    let looked_at = played.report.looked_at.iter();
-    let violations = played.report.violations.iter().map(ToString::to_string);
-    Gateways {
+fn published(plan: &GatewayPlan, result: &GatewayResult) -> GatewayFigures {
+    let looked_at = result.report.looked_at.iter();
+    let violations = result.report.violations.iter().map(ToString::to_string);
+    GatewayFigures {
         store: plan.store.key(),
         nodes: plan.nodes,
         seconds: plan.seconds,
         command: plan.command(),
-        events: played.history.nodes.len(),
-        seen: played.history.clients.len(),
-        faults: played.faults.clone(),
+        events: result.history.nodes.len(),
+        seen: result.history.clients.len(),
+        faults: result.faults.clone(),
         looked_at: looked_at
             .map(|(it, times)| (it.to_string(), *times))
             .collect(),
-        broken: violations.chain(played.troubles.iter().cloned()).collect(),
+        broken: violations.chain(result.troubles.iter().cloned()).collect(),
     }
 }
 
-fn tell(plan: &Plan, played: &Played) -> Result<()> {
-    let faults: u64 = played.faults.values().sum();
-    say(&format!(
+fn print_result(plan: &GatewayPlan, result: &GatewayResult) -> Result<()> {
+    let faults: u64 = result.faults.values().sum();
+    print_line(&format!(
         "{:<10} {} nodes, {:>6} events, {:>5} things that clients saw, {faults:>3} faults; \
          looked at {}",
         plan.store.key(),
         plan.nodes,
-        played.history.nodes.len(),
-        played.history.clients.len(),
-        played
+        result.history.nodes.len(),
+        result.history.clients.len(),
+        result
             .report
             .looked_at
             .iter()
@@ -155,20 +157,20 @@ fn tell(plan: &Plan, played: &Played) -> Result<()> {
     ))
 }
 
-fn accuse(plan: &Plan, played: &Played, run: &Run<'_>) -> Result<()> {
-    let violations = played.report.violations.iter().map(ToString::to_string);
-    let all: Vec<_> = violations.chain(played.troubles.iter().cloned()).collect();
+fn print_broken(plan: &GatewayPlan, result: &GatewayResult, run: &CommonOptions<'_>) -> Result<()> {
+    let violations = result.report.violations.iter().map(ToString::to_string);
+    let all: Vec<_> = violations.chain(result.troubles.iter().cloned()).collect();
     for broken in all.iter().take(10) {
-        say(&format!("  BROKEN {broken}"))?;
+        print_line(&format!("  BROKEN {broken}"))?;
     }
     if all.len() > 10 {
-        say(&format!("  and {} more", all.len() - 10))?;
+        print_line(&format!("  and {} more", all.len() - 10))?;
     }
-    say(&format!("  repeat: {}", plan.command()))?;
-    keep(plan, played, run)
+    print_line(&format!("  repeat: {}", plan.command()))?;
+    keep(plan, result, run)
 }
 
-fn keep(plan: &Plan, played: &Played, run: &Run<'_>) -> Result<()> {
+fn keep(plan: &GatewayPlan, result: &GatewayResult, run: &CommonOptions<'_>) -> Result<()> {
     let Some(folder) = run.keep else {
         return Ok(());
     };
@@ -177,63 +179,63 @@ fn keep(plan: &Plan, played: &Played, run: &Run<'_>) -> Result<()> {
     let bug = bug.unwrap_or_default();
     let name = format!("gateways-{}{bug}-{}.jsonl", plan.store.key(), plan.seed);
     let path = folder.join(name);
-    fs::write(&path, played.history.to_lines()?).with_context(|| path.display().to_string())?;
-    say(&format!("  history: {}", path.display()))
+    fs::write(&path, result.history.to_lines()?).with_context(|| path.display().to_string())?;
+    print_line(&format!("  history: {}", path.display()))
 }
 
 /// Seeds that are tried for one bug: whether it shows depends on what the processes do meanwhile.
 const TRIES: u64 = 3;
 
 /// Each bug on each store, and beside them honest nodes on the same seed.
-async fn planted(options: &Options, run: &Run<'_>) -> Result<bool> {
+async fn planted(options: &GatewayOptions, run: &CommonOptions<'_>) -> Result<bool> {
     let bugs = match &options.node_bugs[..] {
         [] => NodeBug::value_variants(),
         some => some,
     };
-    let mut hunted = Vec::new();
+    let mut outcome = Vec::new();
     for bug in bugs {
-        let bug = hunt(*bug, options, run).await?;
+        let bug = find_bug(*bug, options, run).await?;
         let word = if bug.found.is_some() {
             "caught"
         } else {
             "MISSED"
         };
         let found = bug.found.as_deref().unwrap_or_default();
-        say(&format!("{word}  {:<26} {found}", bug.name))?;
-        hunted.push(bug);
+        print_line(&format!("{word}  {:<26} {found}", bug.name))?;
+        outcome.push(bug);
     }
     let mut twins = BTreeMap::new();
-    for bug in &mut hunted {
+    for bug in &mut outcome {
         bug.twin_is_clean = match twins.get(&bug.seed) {
             Some(clean) => *clean,
             None => {
-                let mut twin = plan(options, run, Kind::Redis);
+                let mut twin = plan(options, run, StoreKind::Redis);
                 twin.seed = bug.seed;
-                let played = Box::pin(play(&twin)).await?;
-                if !played.is_clean() {
-                    accuse(&twin, &played, run)?;
+                let result = Box::pin(run_plan(&twin)).await?;
+                if !result.is_clean() {
+                    print_broken(&twin, &result, run)?;
                 }
-                twins.insert(bug.seed, played.is_clean());
-                played.is_clean()
+                twins.insert(bug.seed, result.is_clean());
+                result.is_clean()
             }
         };
     }
-    let clean = hunted.iter().all(|it| it.twin_is_clean);
-    let caught = hunted.iter().filter(|it| it.found.is_some()).count();
-    say(&format!(
+    let clean = outcome.iter().all(|it| it.twin_is_clean);
+    let caught = outcome.iter().filter(|it| it.found.is_some()).count();
+    print_line(&format!(
         "{caught} of {} caught; the honest nodes {}",
-        hunted.len(),
+        outcome.len(),
         if clean { "are clean" } else { "ARE ACCUSED" }
     ))?;
-    let good = caught == hunted.len() && clean;
+    let good = caught == outcome.len() && clean;
     if let Some(folder) = run.out {
-        let planted = Planted {
+        let planted = PlantedBugs {
             command: format!(
                 "distlock-lab chaos --gateways --planted --seconds {} --seed {}",
                 run.seconds, run.seed
             ),
             unit: "events".into(),
-            bugs: hunted,
+            bugs: outcome,
         };
         report::keep(folder, "planted/gateways.json", &planted)?;
         report::render(folder)?;
@@ -242,30 +244,34 @@ async fn planted(options: &Options, run: &Run<'_>) -> Result<bool> {
 }
 
 /// Looks for one bug on several seeds.
-async fn hunt(bug: NodeBug, options: &Options, run: &Run<'_>) -> Result<PlantedBug> {
-    let mut hunted = PlantedBug::of(&bug, Kind::Redis.key(), run.seed);
+async fn find_bug(
+    bug: NodeBug,
+    options: &GatewayOptions,
+    run: &CommonOptions<'_>,
+) -> Result<PlantedBugResult> {
+    let mut outcome = PlantedBugResult::of(&bug, StoreKind::Redis.key(), run.seed);
     for seed in run.seed..run.seed.saturating_add(TRIES) {
-        let mut plan = plan(options, run, Kind::Redis);
+        let mut plan = plan(options, run, StoreKind::Redis);
         plan.bug = Some(bug);
         plan.seed = seed;
-        hunted.seed = seed;
+        outcome.seed = seed;
         if !bug.faults().is_empty() {
             plan.faults = bug.faults().to_vec();
         }
-        let played = Box::pin(play(&plan))
+        let result = Box::pin(run_plan(&plan))
             .await
-            .with_context(|| format!("{} with seed {seed}", hunted.name))?;
-        hunted.effort += u64::try_from(played.history.nodes.len())?;
-        hunted.found = bug.found(&played.report);
-        if hunted.found.is_some() {
+            .with_context(|| format!("{} with seed {seed}", outcome.name))?;
+        outcome.effort += u64::try_from(result.history.nodes.len())?;
+        outcome.found = bug.found(&result.report);
+        if outcome.found.is_some() {
             break;
         }
-        keep(&plan, &played, run)?;
+        keep(&plan, &result, run)?;
     }
-    Ok(hunted)
+    Ok(outcome)
 }
 
-fn say(line: &str) -> Result<()> {
+fn print_line(line: &str) -> Result<()> {
     writeln!(std::io::stdout().lock(), "{line}")?;
     Ok(())
 }

@@ -19,56 +19,60 @@ use tokio::sync::watch;
 
 use super::{
     admin::look_up,
-    client::{Client, Notes, State},
-    group::Roster,
+    client::{Client, ClientState, Observations},
     node::KEY,
+    node_group::NodeAddresses,
 };
 
 /// How long a client that was turned away waits before it comes again.
-const AGAIN: Duration = Duration::from_millis(200);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// What all devices of a run share.
 #[derive(Clone, Debug)]
-pub(super) struct Crowd {
-    pub(super) notes: Arc<Notes>,
-    pub(super) roster: Roster,
+pub(super) struct DeviceContext {
+    pub(super) observations: Arc<Observations>,
+    pub(super) addresses: NodeAddresses,
     pub(super) accounts: Arc<Vec<Uid>>,
     numbers: Arc<AtomicU64>,
 }
 
 /// How long a device of an account stays, and how soon it comes again, at most.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct StayTimes {
     pub(super) stays_ms: u64,
     pub(super) pauses_ms: u64,
 }
 
 /// Devices that throw each other out all the time.
-pub(super) const HASTY: Pace = Pace {
+pub(super) const SHORT_STAYS: StayTimes = StayTimes {
     stays_ms: 2_500,
     pauses_ms: 400,
 };
 /// Devices that stay for longer than a node's lease: what nobody is ever told shows only there.
-pub(super) const STEADY: Pace = Pace {
+pub(super) const LONG_STAYS: StayTimes = StayTimes {
     stays_ms: 15_000,
     pauses_ms: 4_000,
 };
 
 /// One device of an account.
 #[derive(Debug)]
-pub(super) struct Handset {
-    pub(super) pace: Pace,
-    pub(super) crowd: Crowd,
+pub(super) struct TestDevice {
+    pub(super) stay_times: StayTimes,
+    pub(super) context: DeviceContext,
     pub(super) uid: Uid,
     pub(super) device: Device,
     pub(super) rng: Rng,
 }
 
-impl Crowd {
-    pub(super) fn new(notes: Arc<Notes>, roster: Roster, accounts: Vec<Uid>) -> Self {
+impl DeviceContext {
+    pub(super) fn new(
+        observations: Arc<Observations>,
+        addresses: NodeAddresses,
+        accounts: Vec<Uid>,
+    ) -> Self {
         Self {
-            notes,
-            roster,
+            observations,
+            addresses,
             accounts: Arc::new(accounts),
             numbers: Arc::default(),
         }
@@ -79,32 +83,32 @@ impl Crowd {
     }
 }
 
-impl Handset {
+impl TestDevice {
     /// Comes and goes until it is told to stop.
     pub(super) async fn come_and_go(mut self, mut stop: watch::Receiver<bool>) {
         while !*stop.borrow() {
-            if let Some(client) = self.comes().await {
+            if let Some(client) = self.connect_to_any().await {
                 self.visit(client, &mut stop).await;
             }
-            self.pause(self.pace.pauses_ms).await;
+            self.pause(self.stay_times.pauses_ms).await;
         }
     }
 
     /// Connects to some node. `None` = it cannot be reached.
-    async fn comes(&mut self) -> Option<Client> {
-        let place = self.crowd.roster.any(&mut self.rng)?;
+    async fn connect_to_any(&mut self) -> Option<Client> {
+        let address = self.context.addresses.any(&mut self.rng)?;
         let key = TokenKey::new(KEY.as_bytes()).ok()?;
         let token = mint(&key, &self.uid, Duration::from_secs(3600)).ok()?;
         let stamp = Seen {
             at_us: 0,
-            client: self.crowd.number(),
+            client: self.context.number(),
             uid: self.uid.clone(),
             device: self.device.clone(),
-            node: NodeId::new(&place.name).ok()?,
+            node: NodeId::new(&address.name).ok()?,
             what: What::LoginSent,
         };
-        let notes = Arc::clone(&self.crowd.notes);
-        Client::connect(place.listen, &token, stamp, notes)
+        let observations = Arc::clone(&self.context.observations);
+        Client::connect(address.listen, &token, stamp, observations)
             .await
             .ok()
     }
@@ -122,22 +126,22 @@ impl Handset {
         };
         let answer = tokio::select! {
             answer = client.answered() => answer,
-            () = SystemClock.sleep(patience) => State::Out,
-            _ = stop.wait_for(|stop| *stop) => State::Out,
+            () = SystemClock.sleep(patience) => ClientState::Out,
+            _ = stop.wait_for(|stop| *stop) => ClientState::Out,
         };
-        if !matches!(answer, State::In(..)) {
+        if !matches!(answer, ClientState::In(..)) {
             return;
         }
         if self.rng.u32(..4) == 0 {
             self.look().await;
         }
         for _ in 0..self.rng.u32(..4) {
-            self.writes_to_somebody(&client);
+            self.send_to_random_account(&client);
             self.pause(100).await;
         }
-        let stays = Duration::from_millis(self.rng.u64(..self.pace.stays_ms));
+        let stays = Duration::from_millis(self.rng.u64(..self.stay_times.stays_ms));
         tokio::select! {
-            () = client.is_out() => return,
+            () = client.wait_until_out() => return,
             () = SystemClock.sleep(stays) => {}
             _ = stop.wait_for(|stop| *stop) => {}
         }
@@ -147,18 +151,18 @@ impl Handset {
         }
     }
 
-    fn writes_to_somebody(&mut self, client: &Client) {
-        let accounts = Arc::clone(&self.crowd.accounts);
+    fn send_to_random_account(&mut self, client: &Client) {
+        let accounts = Arc::clone(&self.context.accounts);
         let to = &accounts[self.rng.usize(..accounts.len())];
-        client.send(to, format!("m{}", self.crowd.number()));
+        client.send(to, format!("m{}", self.context.number()));
     }
 
     /// Asks some node where an account is. What cannot be said shows nothing.
     async fn look(&mut self) {
-        if let Some(place) = self.crowd.roster.any(&mut self.rng)
-            && let Ok(fact) = look_up(place.admin, &self.uid).await
+        if let Some(address) = self.context.addresses.any(&mut self.rng)
+            && let Ok(fact) = look_up(address.admin, &self.uid).await
         {
-            self.crowd.notes.fact(fact);
+            self.context.observations.fact(fact);
         }
     }
 
@@ -172,15 +176,15 @@ impl Handset {
     ///
     /// # Errors
     /// When the account is stuck.
-    pub(super) async fn gets_in(&mut self, within: Duration) -> Result<Client> {
+    pub(super) async fn log_in(&mut self, within: Duration) -> Result<Client> {
         let until = SystemClock.now() + within;
         while SystemClock.now() < until {
-            if let Some(mut client) = self.comes().await
-                && matches!(client.answered().await, State::In(..))
+            if let Some(mut client) = self.connect_to_any().await
+                && matches!(client.answered().await, ClientState::In(..))
             {
                 return Ok(client);
             }
-            SystemClock.sleep(AGAIN).await;
+            SystemClock.sleep(RETRY_PAUSE).await;
         }
         anyhow::bail!("{} cannot log in any more", self.uid)
     }

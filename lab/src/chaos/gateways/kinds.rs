@@ -3,12 +3,12 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::chaos::stores::Kind;
+use crate::chaos::stores::StoreKind;
 
 /// One way to break gateways.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum NodeBreak {
+pub(crate) enum NodeFaultKind {
     /// SIGSTOP of a node, and SIGCONT later.
     StopNode,
     /// SIGKILL of a node; it comes back under its name.
@@ -39,14 +39,14 @@ pub(crate) enum NodeBreak {
     LockFile,
 }
 
-impl NodeBreak {
+impl NodeFaultKind {
     pub(crate) fn key(self) -> String {
         self.to_possible_value()
             .map_or_else(String::new, |it| it.get_name().to_owned())
     }
 
     /// Whether nodes over a store of this kind can be broken so.
-    pub(crate) const fn applies_to(self, store: Kind) -> bool {
+    pub(crate) const fn applies_to(self, store: StoreKind) -> bool {
         match self {
             Self::StopNode
             | Self::KillNode
@@ -54,8 +54,8 @@ impl NodeBreak {
             | Self::BlackHolePeers
             | Self::SlowPeers
             | Self::LosePeerAnswer => true,
-            Self::LockFile => matches!(store, Kind::Sqlite),
-            _ => !matches!(store, Kind::Memory | Kind::Sqlite),
+            Self::LockFile => matches!(store, StoreKind::Sqlite),
+            _ => !matches!(store, StoreKind::Memory | StoreKind::Sqlite),
         }
     }
 }

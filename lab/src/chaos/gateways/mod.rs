@@ -13,21 +13,21 @@
 //! | `device`, `client` | what devices do, and one connection of theirs |
 //! | `admin` | what is asked of a node by HTTP |
 //! | `nemesis` | what breaks things, and the facts that tell the checker of it |
-//! | `machine` | how late a busy machine is |
-//! | `plants` | bugs that are planted in a node |
+//! | `delay_meter` | how late a busy machine is |
+//! | `planted_bugs` | bugs that are planted in a node |
 //! | `command` | what is asked and printed |
 
 mod admin;
 mod client;
 mod command;
+mod delay_meter;
 mod device;
-mod group;
 mod kinds;
-mod machine;
 mod nemesis;
 mod node;
-mod plants;
+mod node_group;
+mod planted_bugs;
 mod run;
 
-pub(super) use command::{Options, Run, run};
+pub(super) use command::{CommonOptions, GatewayOptions, run};
 pub(crate) use node::{NodeSettings, serve};

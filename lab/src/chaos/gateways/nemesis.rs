@@ -14,42 +14,42 @@ use fastrand::Rng;
 use tokio::task::{JoinHandle, block_in_place};
 
 use super::{
-    client::Notes,
-    group::{Group, Node},
-    kinds::NodeBreak,
+    client::Observations,
+    kinds::NodeFaultKind,
+    node_group::{NodeGroup, NodeProcess},
 };
 use crate::chaos::{
-    file,
+    database_file,
     history::{Micros, now},
-    stores::{Kind, Stage, Still},
+    stores::{PausedServer, RunningStore, StoreKind},
 };
 
 /// Something that is broken, and until when.
-struct Wound {
+struct ActiveNodeFault {
     from: Micros,
     until: Micros,
-    what: What,
+    remedy: NodeRemedy,
 }
 
-enum What {
-    Stopped(usize),
-    Killed(usize),
-    Peers(usize),
-    Store(usize),
-    Both(usize),
-    Still(Still),
-    Dead(usize),
-    File(JoinHandle<Result<()>>),
+enum NodeRemedy {
+    ResumeNode(usize),
+    StartNode(usize),
+    RestorePeers(usize),
+    RestoreStore(usize),
+    RestoreBoth(usize),
+    ResumeServer(PausedServer),
+    RestartServer(usize),
+    UnlockFile(JoinHandle<Result<()>>),
 }
 
 /// See the module.
-pub(super) struct Nemesis {
+pub(super) struct NodeNemesis {
     rng: Rng,
-    kinds: Vec<NodeBreak>,
+    kinds: Vec<NodeFaultKind>,
     /// A node's lease: faults last for less and for more than it.
     lease: Duration,
-    notes: Arc<Notes>,
-    wounds: Vec<Wound>,
+    observations: Arc<Observations>,
+    active: Vec<ActiveNodeFault>,
     /// Faults by kind.
     pub(super) faults: BTreeMap<String, u64>,
 }
@@ -59,29 +59,33 @@ const AT_ONCE: usize = 2;
 /// Nodes try again after pauses of up to a second, and have to connect first.
 const RECONNECT_US: Micros = 1_500_000;
 
-impl Nemesis {
+impl NodeNemesis {
     pub(super) const fn new(
         rng: Rng,
-        kinds: Vec<NodeBreak>,
+        kinds: Vec<NodeFaultKind>,
         lease: Duration,
-        notes: Arc<Notes>,
+        observations: Arc<Observations>,
     ) -> Self {
         Self {
             rng,
             kinds,
             lease,
-            notes,
-            wounds: Vec::new(),
+            observations,
+            active: Vec::new(),
             faults: BTreeMap::new(),
         }
     }
 
     /// Breaks something, or waits a little.
-    pub(super) async fn step(&mut self, group: &mut Group, stage: &mut Stage) -> Result<()> {
-        self.heal(group, stage, now()).await?;
-        if self.wounds.len() < AT_ONCE && !self.kinds.is_empty() {
+    pub(super) async fn step(
+        &mut self,
+        group: &mut NodeGroup,
+        running_store: &mut RunningStore,
+    ) -> Result<()> {
+        self.heal(group, running_store, now()).await?;
+        if self.active.len() < AT_ONCE && !self.kinds.is_empty() {
             let kind = self.kinds[self.rng.usize(..self.kinds.len())];
-            self.strike(kind, group, stage)?;
+            self.inject(kind, group, running_store)?;
         }
         let gap = Duration::from_millis(self.rng.u64(50..1_000));
         SystemClock.sleep(gap).await;
@@ -96,134 +100,155 @@ impl Nemesis {
         u64::try_from(longest.mul_f32(self.rng.f32()).as_micros()).unwrap_or_default()
     }
 
-    fn strike(&mut self, kind: NodeBreak, group: &mut Group, stage: &mut Stage) -> Result<()> {
+    fn inject(
+        &mut self,
+        kind: NodeFaultKind,
+        group: &mut NodeGroup,
+        running_store: &mut RunningStore,
+    ) -> Result<()> {
         let (at, any) = (self.rng.usize(..group.nodes.len()), self.rng.usize(..64));
         let (from, mut lasts) = (now(), self.duration());
-        let is_whole = group.nodes[at].is_up()
-            && !self.wounds.iter().any(|wound| match wound.what {
-                What::Stopped(it)
-                | What::Killed(it)
-                | What::Peers(it)
-                | What::Store(it)
-                | What::Both(it) => it == at,
-                _ => false,
-            });
-        let store_is_well = !self
-            .wounds
-            .iter()
-            .any(|it| matches!(it.what, What::Still(_) | What::Dead(_) | What::File(_)));
+        let node_is_whole = group.nodes[at].is_up()
+            && !self
+                .active
+                .iter()
+                .any(|active_fault| match active_fault.remedy {
+                    NodeRemedy::ResumeNode(it)
+                    | NodeRemedy::StartNode(it)
+                    | NodeRemedy::RestorePeers(it)
+                    | NodeRemedy::RestoreStore(it)
+                    | NodeRemedy::RestoreBoth(it) => it == at,
+                    _ => false,
+                });
+        let store_is_whole = !self.active.iter().any(|it| {
+            matches!(
+                it.remedy,
+                NodeRemedy::ResumeServer(_)
+                    | NodeRemedy::RestartServer(_)
+                    | NodeRemedy::UnlockFile(_)
+            )
+        });
         let delay = Duration::from_micros((lasts / 8).min(300_000));
         let node = &group.nodes[at];
-        let what = match kind {
-            NodeBreak::StopServer if store_is_well => What::Still(stage.pause(any)?),
-            NodeBreak::KillServer if store_is_well => What::Dead(stage.kill(any)),
-            NodeBreak::LockFile if store_is_well => {
-                let path = stage.file().context("a file")?.to_owned();
-                What::File(tokio::spawn(file::keep_locked(path)))
+        let remedy = match kind {
+            NodeFaultKind::StopServer if store_is_whole => {
+                NodeRemedy::ResumeServer(running_store.pause(any)?)
             }
-            _ if !is_whole => return Ok(()),
-            NodeBreak::StopNode => {
+            NodeFaultKind::KillServer if store_is_whole => {
+                NodeRemedy::RestartServer(running_store.kill(any))
+            }
+            NodeFaultKind::LockFile if store_is_whole => {
+                let path = running_store.file().context("a file")?.to_owned();
+                NodeRemedy::UnlockFile(tokio::spawn(database_file::keep_locked(path)))
+            }
+            _ if !node_is_whole => return Ok(()),
+            NodeFaultKind::StopNode => {
                 node.signal(Signal::STOP)?;
-                What::Stopped(at)
+                NodeRemedy::ResumeNode(at)
             }
-            NodeBreak::KillNode => {
+            NodeFaultKind::KillNode => {
                 let id = node.id()?;
                 group.kill(at)?;
-                self.notes.fact(Fact::Killed {
+                self.observations.fact(Fact::Killed {
                     node: id,
                     at_us: now(),
                 });
-                What::Killed(at)
+                NodeRemedy::StartNode(at)
             }
-            NodeBreak::CutPeers
-            | NodeBreak::BlackHolePeers
-            | NodeBreak::SlowPeers
-            | NodeBreak::LosePeerAnswer => {
+            NodeFaultKind::CutPeers
+            | NodeFaultKind::BlackHolePeers
+            | NodeFaultKind::SlowPeers
+            | NodeFaultKind::LosePeerAnswer => {
                 match kind {
-                    NodeBreak::CutPeers => node.peers.refuse(),
-                    NodeBreak::BlackHolePeers => node.peers.black_hole(),
-                    NodeBreak::SlowPeers => node.peers.delay(delay),
+                    NodeFaultKind::CutPeers => node.peers.refuse(),
+                    NodeFaultKind::BlackHolePeers => node.peers.black_hole(),
+                    NodeFaultKind::SlowPeers => node.peers.delay(delay),
                     _ => node.peers.swallow_one_reply(),
                 }
-                What::Peers(at)
+                NodeRemedy::RestorePeers(at)
             }
-            NodeBreak::CutStore
-            | NodeBreak::BlackHoleStore
-            | NodeBreak::SlowStore
-            | NodeBreak::LoseStoreAnswer => {
-                for line in &node.store {
+            NodeFaultKind::CutStore
+            | NodeFaultKind::BlackHoleStore
+            | NodeFaultKind::SlowStore
+            | NodeFaultKind::LoseStoreAnswer => {
+                for proxy in &node.store {
                     match kind {
-                        NodeBreak::CutStore => line.refuse(),
-                        NodeBreak::BlackHoleStore => line.black_hole(),
-                        NodeBreak::SlowStore => line.delay(delay),
-                        _ => line.swallow_one_reply(),
+                        NodeFaultKind::CutStore => proxy.refuse(),
+                        NodeFaultKind::BlackHoleStore => proxy.black_hole(),
+                        NodeFaultKind::SlowStore => proxy.delay(delay),
+                        _ => proxy.swallow_one_reply(),
                     }
                 }
-                What::Store(at)
+                NodeRemedy::RestoreStore(at)
             }
             // Somebody has to be left who takes its sessions over.
-            NodeBreak::Isolate if self.wounds.is_empty() => {
+            NodeFaultKind::Isolate if self.active.is_empty() => {
                 node.peers.black_hole();
-                for line in &node.store {
-                    line.black_hole();
+                for proxy in &node.store {
+                    proxy.black_hole();
                 }
                 // Also for longer than it may go on by itself: its lease, and a look before it.
                 lasts *= 2;
-                What::Both(at)
+                NodeRemedy::RestoreBoth(at)
             }
             _ => return Ok(()),
         };
         *self.faults.entry(kind.key()).or_default() += 1;
-        self.wounds.push(Wound {
+        self.active.push(ActiveNodeFault {
             from,
             until: from + lasts,
-            what,
+            remedy,
         });
         Ok(())
     }
 
     /// Heals all that should be healed by `by`, and says what it was.
-    async fn heal(&mut self, group: &mut Group, stage: &mut Stage, by: Micros) -> Result<()> {
-        let (due, open) = std::mem::take(&mut self.wounds)
+    async fn heal(
+        &mut self,
+        group: &mut NodeGroup,
+        running_store: &mut RunningStore,
+        by: Micros,
+    ) -> Result<()> {
+        let (due, open) = std::mem::take(&mut self.active)
             .into_iter()
-            .partition::<Vec<_>, _>(|wound| wound.until <= by);
-        self.wounds = open;
-        for wound in due {
-            let from = wound.from;
-            match wound.what {
-                What::Stopped(at) => {
+            .partition::<Vec<_>, _>(|active_fault| active_fault.until <= by);
+        self.active = open;
+        for active_fault in due {
+            let from = active_fault.from;
+            match active_fault.remedy {
+                NodeRemedy::ResumeNode(at) => {
                     let node = &group.nodes[at];
                     node.signal(Signal::CONT)?;
                     let id = node.id()?;
-                    self.notes.fact(Fact::Paused {
+                    self.observations.fact(Fact::Paused {
                         node: id,
                         from_us: from,
                         to_us: now(),
                     });
                     // It may have held the file's lock: then nobody else could write meanwhile.
-                    if stage.kind == Kind::Sqlite {
-                        self.no_store(None, from);
+                    if running_store.kind == StoreKind::Sqlite {
+                        self.note_no_store(None, from);
                     }
                 }
-                What::Killed(at) => group.begin(at)?,
-                What::Peers(at) => self.reach(&group.nodes[at], from)?,
-                What::Store(at) => self.connect(&group.nodes[at], from)?,
-                What::Both(at) => {
-                    self.reach(&group.nodes[at], from)?;
-                    self.connect(&group.nodes[at], from)?;
+                NodeRemedy::StartNode(at) => group.start_process(at)?,
+                NodeRemedy::RestorePeers(at) => self.restore_peers(&group.nodes[at], from)?,
+                NodeRemedy::RestoreStore(at) => self.restore_store(&group.nodes[at], from)?,
+                NodeRemedy::RestoreBoth(at) => {
+                    self.restore_peers(&group.nodes[at], from)?;
+                    self.restore_store(&group.nodes[at], from)?;
                 }
-                What::Still(still) => {
-                    stage.resume(still)?;
-                    self.no_store(None, from);
+                NodeRemedy::ResumeServer(paused) => {
+                    running_store.resume(paused)?;
+                    self.note_no_store(None, from);
                 }
-                What::Dead(at) => {
-                    block_in_place(|| stage.revive(at))?;
-                    self.no_store(None, from);
+                NodeRemedy::RestartServer(at) => {
+                    block_in_place(|| running_store.revive(at))?;
+                    self.note_no_store(None, from);
                 }
-                What::File(holding) => {
+                NodeRemedy::UnlockFile(holding) => {
                     holding.abort();
                     let _ = holding.await;
-                    self.no_store(None, from);
+                    self.note_no_store(None, from);
                 }
             }
         }
@@ -231,9 +256,9 @@ impl Nemesis {
     }
 
     /// Other nodes reach a node again.
-    fn reach(&self, node: &Node, from_us: Micros) -> Result<()> {
+    fn restore_peers(&self, node: &NodeProcess, from_us: Micros) -> Result<()> {
         node.peers.pass();
-        self.notes.fact(Fact::Unreachable {
+        self.observations.fact(Fact::Unreachable {
             node: node.id()?,
             from_us,
             to_us: now() + RECONNECT_US,
@@ -242,20 +267,24 @@ impl Nemesis {
     }
 
     /// A node reaches the store again.
-    fn connect(&self, node: &Node, from_us: Micros) -> Result<()> {
+    fn restore_store(&self, node: &NodeProcess, from_us: Micros) -> Result<()> {
         node.store.iter().for_each(FaultProxy::pass);
-        self.no_store(Some(node.id()?), from_us);
+        self.note_no_store(Some(node.id()?), from_us);
         Ok(())
     }
 
     /// Heals everything.
-    pub(super) async fn heal_all(&mut self, group: &mut Group, stage: &mut Stage) -> Result<()> {
-        self.heal(group, stage, Micros::MAX).await
+    pub(super) async fn heal_all(
+        &mut self,
+        group: &mut NodeGroup,
+        running_store: &mut RunningStore,
+    ) -> Result<()> {
+        self.heal(group, running_store, Micros::MAX).await
     }
 
     /// A node, or all of them, could not rely on the store.
-    fn no_store(&self, node: Option<NodeId>, from_us: Micros) {
-        self.notes.fact(Fact::NoStore {
+    fn note_no_store(&self, node: Option<NodeId>, from_us: Micros) {
+        self.observations.fact(Fact::NoStore {
             node,
             from_us,
             to_us: now() + RECONNECT_US,

@@ -14,7 +14,7 @@ use tokio::{
     sync::broadcast::{Receiver, error::RecvError},
 };
 
-use super::plants::NodeBug;
+use super::planted_bugs::NodeBug;
 
 /// The variable that makes a process a node.
 const SETTINGS: &str = "DISTLOCK_LAB_NODE";
@@ -23,7 +23,7 @@ pub(super) const KEY: &str = "the nodes of a run share this key";
 /// What administrators show.
 pub(super) const ADMIN_TOKEN: &str = "the run's own administrator";
 /// How often a store that cannot be opened is tried again.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The settings of a node. Times are in milliseconds.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -90,17 +90,17 @@ pub(crate) fn serve(settings: NodeSettings) -> Result<()> {
 
 async fn started(settings: NodeSettings) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
-    let store = opened(&settings).await;
+    let store = open_store(&settings).await;
     let gateway = loop {
         match Gateway::start(settings.config(), store.clone()).await {
             Ok(gateway) => break gateway,
             // The store may be broken at the moment, or a predecessor's lease not be over.
-            Err(error) if error.is_retryable() => SystemClock.sleep(AGAIN).await,
+            Err(error) if error.is_retryable() => SystemClock.sleep(RETRY_PAUSE).await,
             Err(error) => return Err(error.into()),
         }
     };
     let events = gateway.events();
-    say(&gateway.ready())?;
+    print_json(&gateway.ready())?;
     let printer = thread::Builder::new()
         .name("events".into())
         .spawn(move || print(events))?;
@@ -117,7 +117,7 @@ async fn started(settings: NodeSettings) -> Result<()> {
 }
 
 /// Opens the store, however long it takes: it may be broken at the moment.
-async fn opened(settings: &NodeSettings) -> Store {
+async fn open_store(settings: &NodeSettings) -> Store {
     loop {
         match distlock::open(settings.url.as_str()).await {
             Ok(store) => {
@@ -126,7 +126,7 @@ async fn opened(settings: &NodeSettings) -> Store {
                     None => store,
                 };
             }
-            Err(_) => SystemClock.sleep(AGAIN).await,
+            Err(_) => SystemClock.sleep(RETRY_PAUSE).await,
         }
     }
 }
@@ -136,7 +136,7 @@ fn print(mut events: Receiver<Event>) {
     loop {
         match events.blocking_recv() {
             Ok(event) => {
-                if say(&event).is_err() {
+                if print_json(&event).is_err() {
                     return;
                 }
             }
@@ -146,7 +146,7 @@ fn print(mut events: Receiver<Event>) {
     }
 }
 
-fn say(it: &impl Serialize) -> Result<()> {
+fn print_json(it: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(it)?;
     line.push(b'\n');
     let mut output = std::io::stdout().lock();

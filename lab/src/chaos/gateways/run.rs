@@ -16,36 +16,36 @@ use tokio::{
 
 use super::{
     admin::look_up,
-    client::{Client, Notes, State},
-    device::{Crowd, HASTY, Handset, STEADY},
-    group::Group,
-    kinds::NodeBreak,
-    machine::Meter,
-    nemesis::Nemesis,
+    client::{Client, ClientState, Observations},
+    delay_meter::DelayMeter,
+    device::{DeviceContext, LONG_STAYS, SHORT_STAYS, TestDevice},
+    kinds::NodeFaultKind,
+    nemesis::NodeNemesis,
     node::NodeSettings,
-    plants::NodeBug,
+    node_group::NodeGroup,
+    planted_bugs::NodeBug,
 };
 use crate::chaos::{
     history::now,
-    stores::{Kind, Stage},
+    stores::{RunningStore, StoreKind},
 };
 
 const ACCOUNTS: u32 = 6;
 /// Devices of each account that come and go.
 const DEVICES: u32 = 3;
 /// A healed store answers, and directory and clients agree, by then.
-const PEACE: Duration = Duration::from_secs(60);
+const SETTLE_TIME: Duration = Duration::from_secs(60);
 /// The nodes' last words are here by then.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 /// With a planted bug they may never agree.
-const NO_PEACE: Duration = Duration::from_secs(8);
+const SETTLE_TIME_WITH_BUG: Duration = Duration::from_secs(8);
 
 /// One run: which store, how many nodes, which faults, for how long.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct Plan {
-    pub(super) store: Kind,
+pub(super) struct GatewayPlan {
+    pub(super) store: StoreKind,
     pub(super) nodes: u32,
-    pub(super) faults: Vec<NodeBreak>,
+    pub(super) faults: Vec<NodeFaultKind>,
     pub(super) seconds: u64,
     pub(super) seed: u64,
     pub(super) bug: Option<NodeBug>,
@@ -53,7 +53,7 @@ pub(super) struct Plan {
 
 /// The result of a run.
 #[derive(Debug)]
-pub(super) struct Played {
+pub(super) struct GatewayResult {
     pub(super) report: Report,
     pub(super) history: History,
     pub(super) faults: BTreeMap<String, u64>,
@@ -61,13 +61,13 @@ pub(super) struct Played {
     pub(super) troubles: Vec<String>,
 }
 
-impl Played {
+impl GatewayResult {
     pub(super) fn is_clean(&self) -> bool {
         self.report.is_clean() && self.troubles.is_empty()
     }
 }
 
-impl Plan {
+impl GatewayPlan {
     /// The command that repeats the faults.
     pub(super) fn command(&self) -> String {
         let faults: Vec<_> = self.faults.iter().map(|it| it.key()).collect();
@@ -118,62 +118,80 @@ fn settings(rules: &Rules, bug: Option<NodeBug>) -> NodeSettings {
 ///
 /// # Errors
 /// When the store or a node cannot be started. What breaks an invariant is no error.
-pub(super) async fn play(plan: &Plan) -> Result<Played> {
+pub(super) async fn run_plan(plan: &GatewayPlan) -> Result<GatewayResult> {
     let folder = tempfile::tempdir().context("a folder for the run")?;
     let (kind, path) = (plan.store, folder.path().to_owned());
-    let mut stage = tokio::task::spawn_blocking(move || Stage::start(kind, &path, false)).await??;
-    let meter = Meter::start();
+    let mut running_store =
+        tokio::task::spawn_blocking(move || RunningStore::start(kind, &path, false)).await??;
+    let meter = DelayMeter::start();
     let rules = rules(Duration::ZERO);
-    let mut group = Group::start(plan.nodes, &settings(&rules, plan.bug), &stage).await?;
-    let notes = Arc::new(Notes::default());
+    let mut group =
+        NodeGroup::start(plan.nodes, &settings(&rules, plan.bug), &running_store).await?;
+    let observations = Arc::new(Observations::default());
     let accounts: Vec<_> = (0..ACCOUNTS)
         .map(|at| Uid::new(format!("account{at}")))
         .collect::<Result<_, _>>()?;
-    let crowd = Crowd::new(Arc::clone(&notes), group.roster.clone(), accounts);
+    let context = DeviceContext::new(Arc::clone(&observations), group.addresses.clone(), accounts);
     let mut rng = Rng::with_seed(plan.seed);
     let lease = rules.node_lease;
-    let mut nemesis = Nemesis::new(rng.fork(), plan.faults.clone(), lease, Arc::clone(&notes));
+    let mut nemesis = NodeNemesis::new(
+        rng.fork(),
+        plan.faults.clone(),
+        lease,
+        Arc::clone(&observations),
+    );
     let (stop, stopped) = watch::channel(false);
     let mut devices = JoinSet::new();
-    for (at, uid) in crowd.accounts.iter().enumerate() {
-        let pace = if at % 2 == 0 { HASTY } else { STEADY };
+    for (at, uid) in context.accounts.iter().enumerate() {
+        let stay_times = if at % 2 == 0 { SHORT_STAYS } else { LONG_STAYS };
         for number in 0..DEVICES {
-            let mut handset = handset(&crowd, uid, &format!("device{number}"), &mut rng)?;
-            handset.pace = pace;
-            devices.spawn(handset.come_and_go(stopped.clone()));
+            let mut test_device = test_device(&context, uid, &format!("device{number}"), &mut rng)?;
+            test_device.stay_times = stay_times;
+            devices.spawn(test_device.come_and_go(stopped.clone()));
         }
     }
     let until = SystemClock.now() + Duration::from_secs(plan.seconds);
     while SystemClock.now() < until {
-        nemesis.step(&mut group, &mut stage).await?;
-        group.look_after()?;
+        nemesis.step(&mut group, &mut running_store).await?;
+        group.replace_crashed()?;
     }
-    nemesis.heal_all(&mut group, &mut stage).await?;
+    nemesis.heal_all(&mut group, &mut running_store).await?;
     let mut troubles = Vec::new();
     group.wait_until_up().await?;
     stop.send_replace(true);
     while let Some(ended) = devices.join_next().await {
         ended?;
     }
-    let peace = if plan.bug.is_some() { NO_PEACE } else { PEACE };
-    let (records, inside) = settle(&crowd, &stage, &mut rng, peace, &mut troubles).await?;
+    let settle_time = if plan.bug.is_some() {
+        SETTLE_TIME_WITH_BUG
+    } else {
+        SETTLE_TIME
+    };
+    let (records, logged_in) = settle(
+        &context,
+        &running_store,
+        &mut rng,
+        settle_time,
+        &mut troubles,
+    )
+    .await?;
     // What was said until now may still be on its way.
     let calm = eventually_async("a clean report", LAST_WORDS, async || {
-        let (report, _) = judged(&group, &notes, &records, meter.late()).ok()?;
+        let (report, _) = judged(&group, &observations, &records, meter.late()).ok()?;
         report.is_clean().then_some(())
     });
     drop(calm.await);
-    let (report, history) = judged(&group, &notes, &records, meter.late())?;
+    let (report, history) = judged(&group, &observations, &records, meter.late())?;
     // Clients stay in until the report, so that no logout looks like a disagreement.
-    drop(inside);
+    drop(logged_in);
     troubles.extend(group.crashes.iter().cloned());
     // The nodes end before their store does, and that before its folder goes.
     let faults = std::mem::take(&mut nemesis.faults);
     block_in_place(|| {
         drop(group);
-        drop(stage);
+        drop(running_store);
     });
-    Ok(Played {
+    Ok(GatewayResult {
         report,
         history,
         faults,
@@ -181,10 +199,15 @@ pub(super) async fn play(plan: &Plan) -> Result<Played> {
     })
 }
 
-fn handset(crowd: &Crowd, uid: &Uid, device: &str, rng: &mut Rng) -> Result<Handset> {
-    Ok(Handset {
-        pace: HASTY,
-        crowd: crowd.clone(),
+fn test_device(
+    context: &DeviceContext,
+    uid: &Uid,
+    device: &str,
+    rng: &mut Rng,
+) -> Result<TestDevice> {
+    Ok(TestDevice {
+        stay_times: SHORT_STAYS,
+        context: context.clone(),
         uid: uid.clone(),
         device: Device::new(device)?,
         rng: rng.fork(),
@@ -193,35 +216,39 @@ fn handset(crowd: &Crowd, uid: &Uid, device: &str, rng: &mut Rng) -> Result<Hand
 
 /// Everybody logs in once more, and then the directory names exactly who is in.
 async fn settle(
-    crowd: &Crowd,
-    stage: &Stage,
+    context: &DeviceContext,
+    running_store: &RunningStore,
     rng: &mut Rng,
-    peace: Duration,
+    settle_time: Duration,
     troubles: &mut Vec<String>,
 ) -> Result<(BTreeMap<Uid, UserRecord>, Vec<Client>)> {
-    let store = distlock::open(stage.url()).await?;
+    let store = distlock::open(running_store.url()).await?;
     let locker = store.locker();
-    eventually_async("the healed store answers", PEACE, async || {
+    eventually_async("the healed store answers", SETTLE_TIME, async || {
         locker.health().await.ok()
     })
     .await?;
-    let mut inside = Vec::new();
+    let mut logged_in = Vec::new();
     let mut found = BTreeMap::new();
-    for uid in crowd.accounts.iter() {
-        match handset(crowd, uid, "last", rng)?.gets_in(peace).await {
-            Ok(client) => inside.push((uid, client)),
+    for uid in context.accounts.iter() {
+        match test_device(context, uid, "last", rng)?
+            .log_in(settle_time)
+            .await
+        {
+            Ok(client) => logged_in.push((uid, client)),
             Err(error) => troubles.push(error.to_string()),
         }
     }
-    for (uid, client) in &inside {
+    for (uid, client) in &logged_in {
         let records = store.records();
-        let agreed = eventually_async("directory and clients agree", peace, async || {
-            agreed(&*records, uid, client).await.ok()?
-        });
-        match agreed.await {
+        let agreed_record =
+            eventually_async("directory and clients agree", settle_time, async || {
+                agreed_record(&*records, uid, client).await.ok()?
+            });
+        match agreed_record.await {
             Ok(record) => {
                 found.insert((*uid).clone(), record);
-                crowd.notes.fact(Fact::Quiet {
+                context.observations.fact(Fact::Quiet {
                     uid: (*uid).clone(),
                     at_us: now(),
                 });
@@ -229,27 +256,31 @@ async fn settle(
             Err(error) => troubles.push(format!("{uid}: {error:#}")),
         }
     }
-    for (uid, _) in &inside {
-        for place in crowd.roster.all() {
-            match look_up(place.admin, uid).await {
-                Ok(fact) => crowd.notes.fact(fact),
-                Err(error) => troubles.push(format!("{} on {uid}: {error:#}", place.name)),
+    for (uid, _) in &logged_in {
+        for address in context.addresses.all() {
+            match look_up(address.admin, uid).await {
+                Ok(fact) => context.observations.fact(fact),
+                Err(error) => troubles.push(format!("{} on {uid}: {error:#}", address.name)),
             }
         }
     }
     store.close().await;
-    let inside = inside.into_iter().map(|(_, client)| client).collect();
-    Ok((found, inside))
+    let logged_in = logged_in.into_iter().map(|(_, client)| client).collect();
+    Ok((found, logged_in))
 }
 
 /// The record of an account, if nothing is pending and it names the client that is in.
-async fn agreed(records: &dyn Records, uid: &Uid, client: &Client) -> Result<Option<UserRecord>> {
+async fn agreed_record(
+    records: &dyn Records,
+    uid: &Uid,
+    client: &Client,
+) -> Result<Option<UserRecord>> {
     let key = RecordKey::new(format!("sess/{uid}"))?;
     let Some(entry) = records.get(&key).await? else {
         return Ok(None);
     };
     let record = UserRecord::parse(uid, &entry.value)?;
-    let State::In(session, _) = client.state() else {
+    let ClientState::In(session, _) = client.state() else {
         return Ok(None);
     };
     let named: Vec<_> = record.sessions().map(|(_, session)| session).collect();
@@ -259,14 +290,14 @@ async fn agreed(records: &dyn Records, uid: &Uid, client: &Client) -> Result<Opt
 
 /// The checker's word on everything that was said until now.
 fn judged(
-    group: &Group,
-    notes: &Notes,
+    group: &NodeGroup,
+    observations: &Observations,
     records: &BTreeMap<Uid, UserRecord>,
     late: Duration,
 ) -> Result<(Report, History)> {
     let mut history = History {
-        clients: notes.seen(),
-        facts: notes.facts(),
+        clients: observations.seen(),
+        facts: observations.facts(),
         records: records.clone(),
         ..History::default()
     };

@@ -6,37 +6,37 @@ use anyhow::{Result, ensure};
 use tokio::task::JoinHandle;
 
 use crate::chaos::{
-    history::{Excuse, Fault, Micros, now},
-    stores::{Still, Unseated},
+    history::{Excuse, InjectedFault, Micros, now},
+    stores::{FormerLeader, PausedServer},
 };
 
 /// Something that is broken, until when.
-pub(super) struct Wound {
-    pub(super) fault: Fault,
-    pub(super) what: What,
+pub(super) struct ActiveFault {
+    pub(super) fault: InjectedFault,
+    pub(super) remedy: Remedy,
 }
 
-pub(super) enum What {
-    Stopped {
-        player: usize,
+pub(super) enum Remedy {
+    ResumeWorker {
+        member: usize,
         worker: u32,
     },
-    Lines {
-        player: usize,
+    RestoreConnections {
+        member: usize,
         worker: u32,
     },
-    Still(Still),
-    Dead(usize),
-    File(JoinHandle<Result<()>>),
+    ResumeServer(PausedServer),
+    RestartServer(usize),
+    UnlockFile(JoinHandle<Result<()>>),
     /// Servers that have no memory left.
-    Full,
+    FreeMemory,
     /// A leader that loses its place. Whether another one has taken it, and the fault was noted.
-    Unseated {
-        unseated: Unseated,
+    ReadmitLeader {
+        former: FormerLeader,
         noted: bool,
     },
     /// Servers that are healed, until they agree. Whether the fault was noted before.
-    Settling {
+    AwaitAgreement {
         noted: bool,
         /// The server that was away, if it may lead again.
         led: Option<usize>,
@@ -49,7 +49,7 @@ pub(super) const REPLACED: Duration = Duration::from_secs(40);
 pub(super) const SETTLED: Duration = Duration::from_secs(120);
 
 /// Refuses to wait any longer for servers that do not agree.
-pub(super) fn still_settling(fault: &Fault) -> Result<()> {
+pub(super) fn check_agreement_time(fault: &InjectedFault) -> Result<()> {
     ensure!(
         now() < fault.from + as_micros(SETTLED + REPLACED),
         "the servers did not agree again after {} of {}",

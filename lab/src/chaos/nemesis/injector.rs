@@ -9,22 +9,22 @@ use fastrand::Rng;
 use tokio::task::block_in_place;
 
 use super::{
-    active::{What, Wound, lost_by_failover, still_settling},
-    kinds::Break,
+    active::{ActiveFault, Remedy, check_agreement_time, lost_by_failover},
+    kinds::FaultKind,
 };
 use crate::chaos::{
-    crew::Crew,
-    file,
-    history::{Event, Excuse, Fault, Micros, now},
-    stores::Stage,
+    database_file,
+    history::{Event, Excuse, InjectedFault, Micros, now},
+    stores::RunningStore,
+    worker_group::WorkerGroup,
 };
 
 /// See the module.
 pub(crate) struct Nemesis {
     pub(super) rng: Rng,
-    kinds: Vec<Break>,
+    kinds: Vec<FaultKind>,
     pub(super) longest_ttl: Duration,
-    pub(super) wounds: Vec<Wound>,
+    pub(super) active: Vec<ActiveFault>,
 }
 
 /// Wounds that are open at a time.
@@ -35,35 +35,37 @@ const TRICKLE: u32 = 40;
 pub(super) const AGREE: Duration = Duration::from_millis(50);
 
 impl Nemesis {
-    pub(crate) fn new(rng: Rng, kinds: Vec<Break>, longest_ttl: Duration) -> Self {
+    pub(crate) fn new(rng: Rng, kinds: Vec<FaultKind>, longest_ttl: Duration) -> Self {
         Self {
             rng,
             kinds,
             longest_ttl,
-            wounds: Vec::new(),
+            active: Vec::new(),
         }
     }
 
     /// Breaks something, or waits a little.
     pub(crate) async fn step(
         &mut self,
-        crew: &mut Crew,
-        stage: &mut Stage,
-        hand: Option<&Locker>,
+        worker_group: &mut WorkerGroup,
+        running_store: &mut RunningStore,
+        admin: Option<&Locker>,
     ) -> Result<()> {
-        self.heal(crew, stage, now()).await?;
-        if self.wounds.len() < AT_ONCE
+        self.heal(worker_group, running_store, now()).await?;
+        if self.active.len() < AT_ONCE
             && !self.kinds.is_empty()
             && let kind = self.kinds[self.rng.usize(..self.kinds.len())]
-            && let Some((fault, what)) = self.strike(kind, crew, stage, hand).await?
+            && let Some((fault, remedy)) = self
+                .inject(kind, worker_group, running_store, admin)
+                .await?
         {
-            match what {
-                Some(what) => self.wounds.push(Wound { fault, what }),
-                None => crew.referee.note(0, Event::Fault(fault)),
+            match remedy {
+                Some(remedy) => self.active.push(ActiveFault { fault, remedy }),
+                None => worker_group.referee.note(0, Event::Fault(fault)),
             }
         }
         let gap = self.longest_ttl.mul_f32(self.rng.f32() / 2.0);
-        self.watch(crew, stage, gap + Duration::from_millis(20))
+        self.watch(worker_group, running_store, gap + Duration::from_millis(20))
             .await;
         Ok(())
     }
@@ -71,92 +73,99 @@ impl Nemesis {
     /// Heals all that should be healed by `by`.
     pub(crate) async fn heal(
         &mut self,
-        crew: &mut Crew,
-        stage: &mut Stage,
+        worker_group: &mut WorkerGroup,
+        running_store: &mut RunningStore,
         by: Micros,
     ) -> Result<()> {
-        let (due, open) = std::mem::take(&mut self.wounds)
+        let (due, open) = std::mem::take(&mut self.active)
             .into_iter()
-            .partition::<Vec<_>, _>(|wound| wound.fault.to <= by);
-        self.wounds = open;
-        for Wound { mut fault, what } in due {
-            match what {
-                What::Stopped { player, worker } => {
-                    if let Some(player) = crew.player(player, worker) {
-                        player.signal(Signal::CONT)?;
+            .partition::<Vec<_>, _>(|active_fault| active_fault.fault.to <= by);
+        self.active = open;
+        for ActiveFault { mut fault, remedy } in due {
+            match remedy {
+                Remedy::ResumeWorker { member, worker } => {
+                    if let Some(member) = worker_group.member(member, worker) {
+                        member.signal(Signal::CONT)?;
                     }
                     // It may be killed before it can say so itself.
                     let (from, to) = (fault.from, now());
-                    crew.referee.note(worker, Event::Stalled { from, to });
+                    worker_group
+                        .referee
+                        .note(worker, Event::Stalled { from, to });
                 }
-                What::Lines { player, worker } => {
-                    if let Some(player) = crew.player(player, worker) {
-                        for line in &player.lines {
-                            line.pass();
+                Remedy::RestoreConnections { member, worker } => {
+                    if let Some(member) = worker_group.member(member, worker) {
+                        for proxy in &member.proxies {
+                            proxy.pass();
                         }
                     }
                 }
-                What::Still(still) => {
-                    let led = still.place();
-                    stage.resume(still)?;
+                Remedy::ResumeServer(paused) => {
+                    let led = paused.place();
+                    running_store.resume(paused)?;
                     if fault.excuse.is_some() {
-                        self.settles(fault, false, led);
+                        self.await_agreement(fault, false, led);
                         continue;
                     }
                 }
-                What::Dead(at) => {
-                    block_in_place(|| stage.revive(at))?;
+                Remedy::RestartServer(at) => {
+                    block_in_place(|| running_store.revive(at))?;
                     if fault.excuse.is_some() {
-                        self.settles(fault, false, Some(at));
+                        self.await_agreement(fault, false, Some(at));
                         continue;
                     }
                 }
-                What::Full => block_in_place(|| stage.limit_memory(false))?,
-                What::Unseated { unseated, noted } => {
-                    self.seat(unseated, noted, fault, stage)?;
+                Remedy::FreeMemory => block_in_place(|| running_store.limit_memory(false))?,
+                Remedy::ReadmitLeader { former, noted } => {
+                    self.readmit(former, noted, fault, running_store)?;
                     continue;
                 }
-                What::Settling { noted, led } => {
-                    if !block_in_place(|| stage.is_settled()) {
-                        still_settling(&fault)?;
-                        self.settles(fault, noted, led);
+                Remedy::AwaitAgreement { noted, led } => {
+                    if !block_in_place(|| running_store.is_settled()) {
+                        check_agreement_time(&fault)?;
+                        self.await_agreement(fault, noted, led);
                         continue;
                     }
                     // Nobody has taken its place, so nothing is lost.
-                    if led.is_some_and(|at| block_in_place(|| stage.may_lose_by(at))) {
+                    if led.is_some_and(|at| block_in_place(|| running_store.may_lose_by(at))) {
                         fault.excuse = None;
                     }
                     if noted {
                         continue;
                     }
                 }
-                What::File(holding) => {
+                Remedy::UnlockFile(holding) => {
                     holding.abort();
                     let _ = holding.await;
                 }
             }
             fault.to = now();
-            crew.referee.note(0, Event::Fault(fault));
+            worker_group.referee.note(0, Event::Fault(fault));
         }
         Ok(())
     }
 
     /// Heals everything.
-    pub(crate) async fn heal_all(&mut self, crew: &mut Crew, stage: &mut Stage) -> Result<()> {
-        self.heal(crew, stage, Micros::MAX).await?;
-        while !self.wounds.is_empty() {
-            self.watch(crew, stage, AGREE).await;
-            self.heal(crew, stage, Micros::MAX).await?;
+    pub(crate) async fn heal_all(
+        &mut self,
+        worker_group: &mut WorkerGroup,
+        running_store: &mut RunningStore,
+    ) -> Result<()> {
+        self.heal(worker_group, running_store, Micros::MAX).await?;
+        while !self.active.is_empty() {
+            self.watch(worker_group, running_store, AGREE).await;
+            self.heal(worker_group, running_store, Micros::MAX).await?;
         }
         Ok(())
     }
 
     /// Whether a fault that may excuse a violation is still open, and so not in the history.
-    pub(crate) fn owes_an_excuse(&self) -> bool {
-        self.wounds.iter().any(|Wound { fault, what }| {
+    pub(crate) fn has_open_excuse(&self) -> bool {
+        self.active.iter().any(|ActiveFault { fault, remedy }| {
             let noted = matches!(
-                what,
-                What::Unseated { noted: true, .. } | What::Settling { noted: true, .. }
+                remedy,
+                Remedy::ReadmitLeader { noted: true, .. }
+                    | Remedy::AwaitAgreement { noted: true, .. }
             );
             fault.excuse.is_some() && !noted
         })
@@ -170,64 +179,70 @@ impl Nemesis {
     }
 
     /// Breaks one thing. A fault that is over at once has no wound. `None` = it cannot be done now.
-    async fn strike(
+    async fn inject(
         &mut self,
-        kind: Break,
-        crew: &mut Crew,
-        stage: &mut Stage,
-        hand: Option<&Locker>,
-    ) -> Result<Option<(Fault, Option<What>)>> {
+        kind: FaultKind,
+        worker_group: &mut WorkerGroup,
+        running_store: &mut RunningStore,
+        admin: Option<&Locker>,
+    ) -> Result<Option<(InjectedFault, Option<Remedy>)>> {
         let (from, lasts) = (now(), self.duration());
-        let mut fault = Fault {
+        let mut fault = InjectedFault {
             kind: kind.key(),
-            target: stage.kind.key(),
+            target: running_store.kind.key(),
             from,
             to: from + lasts,
             excuse: None,
         };
-        let player = self.rng.usize(..crew.players.len());
-        let wounded = self.wounds.iter().any(|wound| match wound.what {
-            What::Stopped { player: it, .. } | What::Lines { player: it, .. } => it == player,
-            _ => false,
-        });
-        let server_is_well = !self
-            .wounds
+        let member = self.rng.usize(..worker_group.members.len());
+        let is_broken = self
+            .active
             .iter()
-            .any(|wound| !matches!(wound.what, What::Stopped { .. } | What::Lines { .. }));
+            .any(|active_fault| match active_fault.remedy {
+                Remedy::ResumeWorker { member: it, .. }
+                | Remedy::RestoreConnections { member: it, .. } => it == member,
+                _ => false,
+            });
+        let store_is_whole = !self.active.iter().any(|active_fault| {
+            !matches!(
+                active_fault.remedy,
+                Remedy::ResumeWorker { .. } | Remedy::RestoreConnections { .. }
+            )
+        });
         let any = self.rng.usize(..64);
-        let worker = crew.players[player].worker;
-        let of_worker = |fault: &mut Fault| fault.target = format!("worker {worker}");
-        let what = match kind {
-            Break::StopWorker | Break::StopAtGrant | Break::KillWorker if wounded => {
+        let worker = worker_group.members[member].worker;
+        let of_worker = |fault: &mut InjectedFault| fault.target = format!("worker {worker}");
+        let remedy = match kind {
+            FaultKind::StopWorker | FaultKind::StopAtGrant | FaultKind::KillWorker if is_broken => {
                 return Ok(None);
             }
-            Break::StopWorker => {
+            FaultKind::StopWorker => {
                 of_worker(&mut fault);
-                crew.players[player].signal(Signal::STOP)?;
-                Some(What::Stopped { player, worker })
+                worker_group.members[member].signal(Signal::STOP)?;
+                Some(Remedy::ResumeWorker { member, worker })
             }
-            Break::StopAtGrant => {
+            FaultKind::StopAtGrant => {
                 of_worker(&mut fault);
-                if !crew.stop_at_grant(worker, self.longest_ttl).await {
+                if !worker_group.stop_at_grant(worker, self.longest_ttl).await {
                     return Ok(None);
                 }
                 fault.from = now();
                 fault.to = fault.from + lasts;
-                Some(What::Stopped { player, worker })
+                Some(Remedy::ResumeWorker { member, worker })
             }
-            Break::KillWorker => {
+            FaultKind::KillWorker => {
                 of_worker(&mut fault);
-                crew.replace(player, stage).await?;
+                worker_group.replace(member, running_store).await?;
                 // The store was a part of the process.
-                fault.excuse = stage.is_inside().then_some(Excuse::LostHistory);
+                fault.excuse = running_store.is_in_process().then_some(Excuse::LostHistory);
                 fault.to = now();
                 None
             }
-            Break::ForceRelease if server_is_well => {
-                let Some(name) = crew.any_name(&mut self.rng) else {
+            FaultKind::ForceRelease if store_is_whole => {
+                let Some(name) = worker_group.random_name(&mut self.rng) else {
                     return Ok(None);
                 };
-                if !force_release(hand, &name).await {
+                if !force_release(admin, &name).await {
                     return Ok(None);
                 }
                 fault.target = format!("lock {name:?}");
@@ -235,87 +250,91 @@ impl Nemesis {
                 fault.to = now();
                 None
             }
-            Break::LockFile if server_is_well => {
-                let path = stage.file().context("a file")?.to_owned();
-                Some(What::File(tokio::spawn(file::keep_locked(path))))
+            FaultKind::LockFile if store_is_whole => {
+                let path = running_store.file().context("a file")?.to_owned();
+                Some(Remedy::UnlockFile(tokio::spawn(
+                    database_file::keep_locked(path),
+                )))
             }
-            Break::CutLines
-            | Break::ForsakeWorker
-            | Break::SlowLines
-            | Break::StopRequests
-            | Break::StopReplies
-            | Break::BlackHole
-            | Break::LoseAnswer
-            | Break::Trickle
-            | Break::HalfClose
-            | Break::DuplicateConnect => {
-                if wounded {
+            FaultKind::CutConnections
+            | FaultKind::ForsakeWorker
+            | FaultKind::SlowConnections
+            | FaultKind::StopRequests
+            | FaultKind::StopReplies
+            | FaultKind::BlackHole
+            | FaultKind::LoseAnswer
+            | FaultKind::Trickle
+            | FaultKind::HalfClose
+            | FaultKind::DuplicateConnect => {
+                if is_broken {
                     return Ok(None);
                 }
                 of_worker(&mut fault);
                 let delay = Duration::from_micros(lasts / 4);
-                for line in &crew.players[player].lines {
+                for proxy in &worker_group.members[member].proxies {
                     match kind {
-                        Break::CutLines => line.refuse(),
-                        Break::ForsakeWorker => line.forsake_clients(),
-                        Break::SlowLines => line.delay(delay),
-                        Break::StopRequests => line.stop(Direction::ToServer),
-                        Break::StopReplies => line.stop(Direction::ToClient),
-                        Break::BlackHole => line.black_hole(),
-                        Break::Trickle => line.trickle(delay / TRICKLE),
-                        Break::HalfClose if any.is_multiple_of(2) => {
-                            line.half_close(Direction::ToServer);
+                        FaultKind::CutConnections => proxy.refuse(),
+                        FaultKind::ForsakeWorker => proxy.forsake_clients(),
+                        FaultKind::SlowConnections => proxy.delay(delay),
+                        FaultKind::StopRequests => proxy.stop(Direction::ToServer),
+                        FaultKind::StopReplies => proxy.stop(Direction::ToClient),
+                        FaultKind::BlackHole => proxy.black_hole(),
+                        FaultKind::Trickle => proxy.trickle(delay / TRICKLE),
+                        FaultKind::HalfClose if any.is_multiple_of(2) => {
+                            proxy.half_close(Direction::ToServer);
                         }
-                        Break::HalfClose => line.half_close(Direction::ToClient),
-                        Break::DuplicateConnect => {
-                            line.connect_twice();
-                            line.reset();
+                        FaultKind::HalfClose => proxy.half_close(Direction::ToClient),
+                        FaultKind::DuplicateConnect => {
+                            proxy.connect_twice();
+                            proxy.reset();
                         }
-                        _ => line.swallow_one_reply(),
+                        _ => proxy.swallow_one_reply(),
                     }
                 }
-                Some(What::Lines { player, worker })
+                Some(Remedy::RestoreConnections { member, worker })
             }
-            Break::StopServer if server_is_well => {
-                fault.excuse = lost_by_failover(block_in_place(|| stage.may_lose_by(any)));
-                Some(What::Still(stage.pause(any)?))
+            FaultKind::StopServer if store_is_whole => {
+                fault.excuse = lost_by_failover(block_in_place(|| running_store.may_lose_by(any)));
+                Some(Remedy::ResumeServer(running_store.pause(any)?))
             }
-            Break::KillServer if server_is_well => {
-                fault.excuse = lost_by_failover(block_in_place(|| stage.may_lose_by(any)));
-                Some(What::Dead(stage.kill(any)))
+            FaultKind::KillServer if store_is_whole => {
+                fault.excuse = lost_by_failover(block_in_place(|| running_store.may_lose_by(any)));
+                Some(Remedy::RestartServer(running_store.kill(any)))
             }
-            Break::WipeServer if server_is_well => {
-                fault.excuse = Some(block_in_place(|| stage.wipe())?);
+            FaultKind::WipeServer if store_is_whole => {
+                fault.excuse = Some(block_in_place(|| running_store.wipe())?);
                 fault.to = now();
                 None
             }
-            Break::EndConnections if server_is_well => {
-                block_in_place(|| stage.end_connections())?;
+            FaultKind::EndConnections if store_is_whole => {
+                block_in_place(|| running_store.end_connections())?;
                 fault.to = now();
                 None
             }
-            Break::ForgetScripts if server_is_well => {
-                block_in_place(|| stage.forget_scripts())?;
+            FaultKind::ForgetScripts if store_is_whole => {
+                block_in_place(|| running_store.forget_scripts())?;
                 fault.to = now();
                 None
             }
-            Break::ForgetAll if server_is_well => {
-                fault.excuse = Some(block_in_place(|| stage.forget_all())?);
+            FaultKind::ForgetAll if store_is_whole => {
+                fault.excuse = Some(block_in_place(|| running_store.forget_all())?);
                 fault.to = now();
                 None
             }
-            _ if server_is_well => {
-                return self.strike_servers(kind, fault, crew, stage, hand).await;
+            _ if store_is_whole => {
+                return self
+                    .inject_into_servers(kind, fault, worker_group, running_store, admin)
+                    .await;
             }
             _ => return Ok(None),
         };
-        Ok(Some((fault, what)))
+        Ok(Some((fault, remedy)))
     }
 }
 
 /// Frees a lock by hand. `false` = nobody holds it, or nobody could be asked.
-async fn force_release(hand: Option<&Locker>, name: &str) -> bool {
-    let Some(locker) = hand else { return false };
+async fn force_release(admin: Option<&Locker>, name: &str) -> bool {
+    let Some(locker) = admin else { return false };
     let freeing = async {
         let held = locker.inspect(name).await.ok()?.held?;
         Some(locker.force_release(name, held.token?).await)

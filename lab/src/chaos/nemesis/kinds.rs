@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::chaos::stores::Kind;
+use crate::chaos::stores::StoreKind;
 
 /// One way to break a store or its users.
 ///
@@ -11,7 +11,7 @@ use crate::chaos::stores::Kind;
 /// file system of its own). A limit on the size of files ends Redis instead of filling its disk.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Break {
+pub(crate) enum FaultKind {
     /// SIGSTOP of a worker, and SIGCONT later.
     StopWorker,
     /// SIGSTOP of a worker between a grant and its first use.
@@ -23,11 +23,15 @@ pub(crate) enum Break {
     /// Another program keeps the database file locked.
     LockFile,
     /// A worker's connections are reset, and new ones at once.
-    CutLines,
+    #[value(name = "cut-lines")]
+    #[serde(rename = "cut-lines")]
+    CutConnections,
     /// The worker's ends of its connections are reset; the server's ends stay open and silent.
     ForsakeWorker,
     /// Requests and replies of a worker arrive late.
-    SlowLines,
+    #[value(name = "slow-lines")]
+    #[serde(rename = "slow-lines")]
+    SlowConnections,
     /// Nothing that a worker sends arrives.
     StopRequests,
     /// Nothing that a worker is sent arrives.
@@ -72,37 +76,45 @@ pub(crate) enum Break {
     DeposeLeader,
 }
 
-impl Break {
+impl FaultKind {
     pub(crate) fn key(self) -> String {
         self.to_possible_value()
             .map_or_else(String::new, |it| it.get_name().to_owned())
     }
 
     /// Whether a store of this kind can be broken so.
-    pub(crate) const fn applies_to(self, store: Kind) -> bool {
+    pub(crate) const fn applies_to(self, store: StoreKind) -> bool {
         match self {
             Self::StopWorker | Self::StopAtGrant | Self::KillWorker => true,
             // Nobody outside of the process can reach it.
-            Self::ForceRelease | Self::DeleteByHand => !matches!(store, Kind::Memory),
-            Self::LockFile => matches!(store, Kind::Sqlite),
-            Self::EndConnections => !matches!(store, Kind::Memory | Kind::Sqlite | Kind::Zookeeper),
+            Self::ForceRelease | Self::DeleteByHand => !matches!(store, StoreKind::Memory),
+            Self::LockFile => matches!(store, StoreKind::Sqlite),
+            Self::EndConnections => !matches!(
+                store,
+                StoreKind::Memory | StoreKind::Sqlite | StoreKind::Zookeeper
+            ),
             Self::ForgetScripts | Self::ForgetAll | Self::FillMemory => matches!(
                 store,
-                Kind::Redis | Kind::RedisSentinel | Kind::RedisCluster
+                StoreKind::Redis | StoreKind::RedisSentinel | StoreKind::RedisCluster
             ),
-            Self::WipeServer => matches!(store, Kind::Redis),
-            Self::StopServer | Self::KillServer => !matches!(store, Kind::Memory | Kind::Sqlite),
+            Self::WipeServer => matches!(store, StoreKind::Redis),
+            Self::StopServer | Self::KillServer => {
+                !matches!(store, StoreKind::Memory | StoreKind::Sqlite)
+            }
             Self::ExpireSession | Self::KillLeader | Self::DeposeLeader => {
-                matches!(store, Kind::Zookeeper)
+                matches!(store, StoreKind::Zookeeper)
             }
             // Redis hangs with the library that does it, see the harness.
-            Self::StepClock => matches!(store, Kind::Mariadb | Kind::Mysql | Kind::Postgres),
+            Self::StepClock => matches!(
+                store,
+                StoreKind::Mariadb | StoreKind::Mysql | StoreKind::Postgres
+            ),
             Self::Failover => store.tells_addresses(),
-            Self::DeposePrimary => matches!(store, Kind::RedisSentinel),
+            Self::DeposePrimary => matches!(store, StoreKind::RedisSentinel),
             // Proxies stand between a worker and the servers for these.
-            Self::CutLines
+            Self::CutConnections
             | Self::ForsakeWorker
-            | Self::SlowLines
+            | Self::SlowConnections
             | Self::StopRequests
             | Self::StopReplies
             | Self::BlackHole
@@ -110,7 +122,7 @@ impl Break {
             | Self::Trickle
             | Self::HalfClose
             | Self::DuplicateConnect => {
-                !matches!(store, Kind::Memory | Kind::Sqlite) && !store.tells_addresses()
+                !matches!(store, StoreKind::Memory | StoreKind::Sqlite) && !store.tells_addresses()
             }
         }
     }

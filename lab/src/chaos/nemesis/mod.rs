@@ -5,4 +5,4 @@ mod injector;
 mod kinds;
 mod servers;
 
-pub(crate) use self::{injector::Nemesis, kinds::Break};
+pub(crate) use self::{injector::Nemesis, kinds::FaultKind};

@@ -7,44 +7,44 @@ use distlock::{Clock as _, Locker, SystemClock};
 use tokio::task::block_in_place;
 
 use super::{
-    active::{REPLACED, What, Wound, as_micros, lost_by_failover},
+    active::{ActiveFault, REPLACED, Remedy, as_micros, lost_by_failover},
     injector::{AGREE, Nemesis},
-    kinds::Break,
+    kinds::FaultKind,
 };
 use crate::chaos::{
-    crew::Crew,
-    history::{Event, Excuse, Fault, now},
-    stores::{Kind, Stage, Unseat, Unseated},
+    history::{Event, Excuse, InjectedFault, now},
+    stores::{FormerLeader, LeaderRemoval, RunningStore, StoreKind},
+    worker_group::WorkerGroup,
 };
 
 impl Nemesis {
-    /// The rest of [`Nemesis::strike`]: faults of servers that are well.
-    pub(super) async fn strike_servers(
+    /// The rest of [`Nemesis::inject`]: faults of servers that are well.
+    pub(super) async fn inject_into_servers(
         &mut self,
-        kind: Break,
-        mut fault: Fault,
-        crew: &Crew,
-        stage: &mut Stage,
-        hand: Option<&Locker>,
-    ) -> Result<Option<(Fault, Option<What>)>> {
+        kind: FaultKind,
+        mut fault: InjectedFault,
+        worker_group: &WorkerGroup,
+        running_store: &mut RunningStore,
+        admin: Option<&Locker>,
+    ) -> Result<Option<(InjectedFault, Option<Remedy>)>> {
         let any = self.rng.usize(..64);
-        let unseat = match kind {
-            Break::FillMemory => {
-                block_in_place(|| stage.limit_memory(true))?;
-                return Ok(Some((fault, Some(What::Full))));
+        let removal = match kind {
+            FaultKind::FillMemory => {
+                block_in_place(|| running_store.limit_memory(true))?;
+                return Ok(Some((fault, Some(Remedy::FreeMemory))));
             }
-            Break::StepClock => {
+            FaultKind::StepClock => {
                 let by = self.longest_ttl.mul_f32(self.rng.f32() * 2.0);
-                fault.excuse = Some(block_in_place(|| stage.put_clock_forward(by))?);
+                fault.excuse = Some(block_in_place(|| running_store.put_clock_forward(by))?);
                 fault.to = now();
                 return Ok(Some((fault, None)));
             }
-            Break::DeleteByHand => {
-                let Some(name) = held_name(self, crew, hand).await else {
+            FaultKind::DeleteByHand => {
+                let Some(name) = random_held_name(self, worker_group, admin).await else {
                     return Ok(None);
                 };
                 // Another server may be away, whatever is known of it.
-                let deleted = block_in_place(|| stage.delete_lock(&name));
+                let deleted = block_in_place(|| running_store.delete_lock(&name));
                 fault.target = format!("lock {name:?}");
                 if let Err(error) = deleted {
                     fault.target = format!("lock {name:?}, perhaps: {error:#}");
@@ -53,11 +53,11 @@ impl Nemesis {
                 fault.to = now();
                 return Ok(Some((fault, None)));
             }
-            Break::ExpireSession => {
-                let Some(name) = held_name(self, crew, hand).await else {
+            FaultKind::ExpireSession => {
+                let Some(name) = random_held_name(self, worker_group, admin).await else {
                     return Ok(None);
                 };
-                if !block_in_place(|| stage.end_session_of(&name)).unwrap_or(true) {
+                if !block_in_place(|| running_store.end_session_of(&name)).unwrap_or(true) {
                     return Ok(None);
                 }
                 fault.target = format!("the holder of {name:?}");
@@ -65,47 +65,52 @@ impl Nemesis {
                 fault.to = now();
                 return Ok(Some((fault, None)));
             }
-            Break::Failover => Unseat::FailOver,
-            Break::KillLeader => Unseat::Kill,
-            Break::DeposePrimary | Break::DeposeLeader => Unseat::CutOff,
+            FaultKind::Failover => LeaderRemoval::FailOver,
+            FaultKind::KillLeader => LeaderRemoval::Kill,
+            FaultKind::DeposePrimary | FaultKind::DeposeLeader => LeaderRemoval::CutOff,
             _ => return Ok(None),
         };
         fault.from = now();
-        let Some(unseated) = block_in_place(|| stage.unseat(unseat, any))? else {
+        let Some(former) = block_in_place(|| running_store.remove_leader(removal, any))? else {
             return Ok(None);
         };
-        fault.excuse = lost_by_failover(stage.kind != Kind::Zookeeper);
+        fault.excuse = lost_by_failover(running_store.kind != StoreKind::Zookeeper);
         let noted = false;
-        Ok(Some((fault, Some(What::Unseated { unseated, noted }))))
+        Ok(Some((fault, Some(Remedy::ReadmitLeader { former, noted }))))
     }
 
     /// Waits, and looks meanwhile whether a leader is replaced that has lost its place.
     ///
     /// The fault ends for the checker when another one leads: no exception is documented for what
     /// comes more than one lease later.
-    pub(super) async fn watch(&mut self, crew: &Crew, stage: &Stage, time: Duration) {
+    pub(super) async fn watch(
+        &mut self,
+        worker_group: &WorkerGroup,
+        running_store: &RunningStore,
+        time: Duration,
+    ) {
         let until = SystemClock.now() + time;
         let lease = as_micros(self.longest_ttl);
         loop {
             let mut waits = false;
-            for Wound { fault, what } in &mut self.wounds {
-                let What::Unseated { unseated, noted } = what else {
+            for ActiveFault { fault, remedy } in &mut self.active {
+                let Remedy::ReadmitLeader { former, noted } = remedy else {
                     continue;
                 };
                 if *noted {
                     continue;
                 }
-                if !block_in_place(|| stage.is_replaced(*unseated)) {
+                if !block_in_place(|| running_store.is_replaced(*former)) {
                     waits = true;
                     continue;
                 }
                 *noted = true;
                 let lasts = fault.to.saturating_sub(fault.from);
                 fault.to = now();
-                crew.referee.note(0, Event::Fault(fault.clone()));
+                worker_group.referee.note(0, Event::Fault(fault.clone()));
                 // Where it still answers, it goes on doing so for some leases after that.
                 fault.to += lasts / 2;
-                if unseated.still_answers() {
+                if former.still_answers() {
                     fault.to += lease;
                 }
             }
@@ -120,33 +125,42 @@ impl Nemesis {
     }
 
     /// Lets a former leader take part again, once another one leads and the fault is over.
-    pub(super) fn seat(
+    pub(super) fn readmit(
         &mut self,
-        unseated: Unseated,
+        former: FormerLeader,
         noted: bool,
-        fault: Fault,
-        stage: &mut Stage,
+        fault: InjectedFault,
+        running_store: &mut RunningStore,
     ) -> Result<()> {
         if !noted && now() < fault.from + as_micros(REPLACED) {
-            let what = What::Unseated { unseated, noted };
-            self.wounds.push(Wound { fault, what });
+            let remedy = Remedy::ReadmitLeader { former, noted };
+            self.active.push(ActiveFault { fault, remedy });
             return Ok(());
         }
-        block_in_place(|| stage.take_part_again(unseated))?;
-        self.settles(fault, noted, None);
+        block_in_place(|| running_store.rejoin(former))?;
+        self.await_agreement(fault, noted, None);
         Ok(())
     }
 
     /// Breaks no server until they agree again.
-    pub(super) fn settles(&mut self, fault: Fault, noted: bool, led: Option<usize>) {
-        let what = What::Settling { noted, led };
-        self.wounds.push(Wound { fault, what });
+    pub(super) fn await_agreement(
+        &mut self,
+        fault: InjectedFault,
+        noted: bool,
+        led: Option<usize>,
+    ) {
+        let remedy = Remedy::AwaitAgreement { noted, led };
+        self.active.push(ActiveFault { fault, remedy });
     }
 }
 
 /// A lock that somebody holds now.
-async fn held_name(nemesis: &mut Nemesis, crew: &Crew, hand: Option<&Locker>) -> Option<String> {
-    let name = crew.any_name(&mut nemesis.rng)?;
-    let held = hand?.inspect(&name).await.ok()?.held;
+async fn random_held_name(
+    nemesis: &mut Nemesis,
+    worker_group: &WorkerGroup,
+    admin: Option<&Locker>,
+) -> Option<String> {
+    let name = worker_group.random_name(&mut nemesis.rng)?;
+    let held = admin?.inspect(&name).await.ok()?.held;
     held.map(|_| name)
 }

@@ -6,28 +6,30 @@ use anyhow::{Result, bail};
 use distlock::encode;
 use tokio::runtime::Handle;
 
-use super::running::{ROOT, Server, Stage};
-use crate::chaos::{file, history::Excuse};
+use super::running::{ROOT, RunningStore, StoreServers};
+use crate::chaos::{database_file, history::Excuse};
 
-impl Stage {
+impl RunningStore {
     /// Deletes the key, row or node of a lock, past the library. Blocks, on a thread that may.
     pub(crate) fn delete_lock(&self, name: &str) -> Result<()> {
         let delete = format!("DELETE FROM distributed_lock WHERE lock_name = '{name}'");
-        match &self.server {
-            Server::File(path) => Handle::current().block_on(file::run(path, &delete)),
-            Server::MySql(it) => it.sql(&delete).map(drop),
-            Server::Postgres(it) => it.sql(&delete).map(drop),
-            Server::ZooKeeper(it) => {
-                let line = it.line_for(&container(name))?;
-                match line.first() {
+        match &self.servers {
+            StoreServers::File(path) => {
+                Handle::current().block_on(database_file::run(path, &delete))
+            }
+            StoreServers::MySql(it) => it.sql(&delete).map(drop),
+            StoreServers::Postgres(it) => it.sql(&delete).map(drop),
+            StoreServers::ZooKeeper(it) => {
+                let queue = it.queue_of(&container(name))?;
+                match queue.first() {
                     Some(holder) => it.servers.remove(holder),
                     None => Ok(()),
                 }
             }
-            Server::Redis(_)
-            | Server::IndependentRedis(_)
-            | Server::Sentinels(_)
-            | Server::Cluster(_) => {
+            StoreServers::Redis(_)
+            | StoreServers::IndependentRedis(_)
+            | StoreServers::Sentinels(_)
+            | StoreServers::Cluster(_) => {
                 // Names have no sign that a pattern treats specially.
                 let pattern = format!("*:l:{}", encode(name));
                 for server in self.redis() {
@@ -39,18 +41,18 @@ impl Stage {
                 }
                 Ok(())
             }
-            Server::Inside => bail!("nobody else can reach this store"),
+            StoreServers::InProcess => bail!("nobody else can reach this store"),
         }
     }
 
     /// Ends the session that holds a lock, with everything that it holds. `false` = nobody holds
     /// the lock. Blocks.
     pub(crate) fn end_session_of(&self, name: &str) -> Result<bool> {
-        let Server::ZooKeeper(it) = &self.server else {
+        let StoreServers::ZooKeeper(it) = &self.servers else {
             bail!("this store has no sessions");
         };
-        let line = it.line_for(&container(name))?;
-        let Some(holder) = line.first() else {
+        let queue = it.queue_of(&container(name))?;
+        let Some(holder) = queue.first() else {
             return Ok(false);
         };
         it.servers.end_session(it.servers.session_of(holder)?)?;
@@ -60,9 +62,9 @@ impl Stage {
     /// Puts the server's clock forward, and answers with the exception that the documentation
     /// allows then. Blocks.
     pub(crate) fn put_clock_forward(&self, by: Duration) -> Result<Excuse> {
-        match &self.server {
-            Server::MySql(it) => it.put_clock_forward(by)?,
-            Server::Postgres(it) => it.put_clock_forward(by)?,
+        match &self.servers {
+            StoreServers::MySql(it) => it.put_clock_forward(by)?,
+            StoreServers::Postgres(it) => it.put_clock_forward(by)?,
             _ => bail!("this store's server has no clock of its own"),
         }
         let by_us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);

@@ -9,14 +9,14 @@
 use anyhow::{Context as _, Result};
 use distlock_harness::servers::redis::{RedisCluster, RedisServer};
 
-use super::leader::{How, Unseat, Unseated};
+use super::leader::{FormerLeader, LeaderRemoval, RemovedBy};
 
 const SHARDS: usize = 3;
 
 #[derive(Debug)]
-pub(super) struct Cluster(RedisCluster);
+pub(super) struct ClusterStore(RedisCluster);
 
-impl Cluster {
+impl ClusterStore {
     pub(super) fn start() -> Result<Self> {
         RedisCluster::start(SHARDS, 1).map(Self)
     }
@@ -37,7 +37,11 @@ impl Cluster {
         is(&self.0.nodes[at], "role", "master")
     }
 
-    pub(super) fn unseat(&mut self, how: Unseat, any: usize) -> Result<Option<Unseated>> {
+    pub(super) fn remove_leader(
+        &mut self,
+        how: LeaderRemoval,
+        any: usize,
+    ) -> Result<Option<FormerLeader>> {
         let primaries: Vec<_> = (0..self.0.nodes.len())
             .filter(|at| self.leads(*at))
             .collect();
@@ -50,19 +54,19 @@ impl Cluster {
         // kills the primary.
         let asks: &[&[&str]] = &[&[], &["FORCE"], &["TAKEOVER"]];
         let how = match (how, asks.get(any / SHARDS % (asks.len() + 1))) {
-            (Unseat::FailOver, Some(ask)) => {
+            (LeaderRemoval::FailOver, Some(ask)) => {
                 let ask = [&["CLUSTER", "FAILOVER"], *ask].concat();
                 if self.0.nodes[next].command(&ask)? != "OK" {
                     return Ok(None);
                 }
-                How::Asked
+                RemovedBy::Asked
             }
             _ => {
                 self.node_mut(at).kill();
-                How::Killed
+                RemovedBy::Killed
             }
         };
-        Ok(Some(Unseated { at, next, how }))
+        Ok(Some(FormerLeader { at, next, how }))
     }
 
     fn replica_of(&self, primary: usize) -> Result<Option<usize>> {
@@ -75,14 +79,14 @@ impl Cluster {
         Ok(self.0.nodes.iter().position(|it| it.port() == port))
     }
 
-    pub(super) fn is_replaced(&self, Unseated { next, .. }: Unseated) -> bool {
+    pub(super) fn is_replaced(&self, FormerLeader { next, .. }: FormerLeader) -> bool {
         self.leads(next)
     }
 
-    pub(super) fn take_part_again(&mut self, Unseated { at, how, .. }: Unseated) -> Result<()> {
+    pub(super) fn rejoin(&mut self, FormerLeader { at, how, .. }: FormerLeader) -> Result<()> {
         match how {
-            How::Killed => self.node_mut(at).restart(),
-            How::Asked | How::CutOff => Ok(()),
+            RemovedBy::Killed => self.node_mut(at).restart(),
+            RemovedBy::Asked | RemovedBy::CutOff => Ok(()),
         }
     }
 

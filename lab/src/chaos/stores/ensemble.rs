@@ -9,7 +9,7 @@ use distlock_harness::{
 };
 use tokio::runtime::Handle;
 
-use super::leader::{How, Unseat, Unseated};
+use super::leader::{FormerLeader, LeaderRemoval, RemovedBy};
 
 const SERVERS: usize = 3;
 /// An election on a busy machine.
@@ -20,33 +20,33 @@ const SYNC_LIMIT: &str = "syncLimit=32";
 
 /// An ensemble, and the lines between its servers.
 #[derive(Debug)]
-pub(super) struct Ensemble {
+pub(super) struct EnsembleStore {
     pub(super) servers: ZooKeeper,
-    lines: Vec<Line>,
+    links: Vec<PeerLink>,
 }
 
 /// From one server to the port of another one where its followers connect.
 #[derive(Debug)]
-struct Line {
+struct PeerLink {
     from: usize,
     to: usize,
     proxy: FaultProxy,
 }
 
-impl Ensemble {
+impl EnsembleStore {
     /// Starts it. Blocks, on a thread that may.
     pub(super) fn start() -> Result<Self> {
         let ports = (0..SERVERS).map(|_| Ports::pick());
         let ports: Vec<_> = ports.collect::<Result<_>>()?;
-        let mut lines = Vec::new();
+        let mut links = Vec::new();
         for from in 0..SERVERS {
             for to in (0..SERVERS).filter(|to| *to != from) {
                 let address = (Ipv4Addr::LOCALHOST, ports[to].quorum).into();
                 let proxy = Handle::current().block_on(FaultProxy::start(address))?;
-                lines.push(Line { from, to, proxy });
+                links.push(PeerLink { from, to, proxy });
             }
         }
-        let detours = lines.iter();
+        let detours = links.iter();
         let detours = detours.map(|it| (it.from, it.to, it.proxy.address().port()));
         let servers = ZooKeeper::start_with(&Setup {
             servers: SERVERS,
@@ -55,48 +55,48 @@ impl Ensemble {
             settings: vec![SYNC_LIMIT.into()],
             ..Setup::default()
         })?;
-        let ensemble = Self { servers, lines };
+        let ensemble = Self { servers, links };
         // A server that comes late may make the others elect once more.
         eventually("all follow", START, || ensemble.is_settled())?;
         Ok(ensemble)
     }
 
-    pub(super) fn unseat(&mut self, how: Unseat) -> Result<Option<Unseated>> {
+    pub(super) fn remove_leader(&mut self, how: LeaderRemoval) -> Result<Option<FormerLeader>> {
         let at = self.servers.leader()?;
         let how = match how {
-            Unseat::CutOff => {
+            LeaderRemoval::CutOff => {
                 // Its followers' ends are closed and its own stay silent, so it does not notice. No
                 // follower gets back to it.
-                for line in self.lines.iter().filter(|it| it.to == at) {
-                    line.proxy.forsake_clients();
-                    line.proxy.refuse();
+                for link in self.links.iter().filter(|it| it.to == at) {
+                    link.proxy.forsake_clients();
+                    link.proxy.refuse();
                 }
-                How::CutOff
+                RemovedBy::CutOff
             }
-            Unseat::FailOver | Unseat::Kill => {
+            LeaderRemoval::FailOver | LeaderRemoval::Kill => {
                 self.servers.kill(at);
-                How::Killed
+                RemovedBy::Killed
             }
         };
         let next = (at + 1) % SERVERS;
-        Ok(Some(Unseated { at, next, how }))
+        Ok(Some(FormerLeader { at, next, how }))
     }
 
-    pub(super) fn is_replaced(&self, Unseated { at, .. }: Unseated) -> bool {
+    pub(super) fn is_replaced(&self, FormerLeader { at, .. }: FormerLeader) -> bool {
         let mut others = (0..SERVERS).filter(|it| *it != at);
         others.any(|it| self.servers.mode(it).as_deref() == Some("leader"))
     }
 
-    pub(super) fn take_part_again(&mut self, Unseated { at, how, .. }: Unseated) -> Result<()> {
+    pub(super) fn rejoin(&mut self, FormerLeader { at, how, .. }: FormerLeader) -> Result<()> {
         match how {
-            How::Killed => self.servers.restart(at),
-            How::CutOff => {
-                for line in self.lines.iter().filter(|it| it.to == at) {
-                    line.proxy.pass();
+            RemovedBy::Killed => self.servers.restart(at),
+            RemovedBy::CutOff => {
+                for link in self.links.iter().filter(|it| it.to == at) {
+                    link.proxy.pass();
                 }
                 Ok(())
             }
-            How::Asked => Ok(()),
+            RemovedBy::Asked => Ok(()),
         }
     }
 
@@ -106,7 +106,7 @@ impl Ensemble {
     }
 
     /// The nodes of those who stand in line for a lock, the holder's first.
-    pub(super) fn line_for(&self, container: &str) -> Result<Vec<String>> {
+    pub(super) fn queue_of(&self, container: &str) -> Result<Vec<String>> {
         let mut nodes = self.servers.children(container).context("a lock's nodes")?;
         // They end with their place in line.
         nodes.sort_unstable_by_key(|it| it.rsplit('-').next().map(str::to_owned));

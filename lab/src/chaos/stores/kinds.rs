@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Which store.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Kind {
+pub(crate) enum StoreKind {
     Memory,
     Sqlite,
     Redis,
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     Zookeeper,
 }
 
-impl Kind {
+impl StoreKind {
     /// Its name on the command line.
     pub(crate) fn key(self) -> String {
         self.to_possible_value()

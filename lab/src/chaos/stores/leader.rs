@@ -2,7 +2,7 @@
 
 /// The way in which a leader loses its place.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Unseat {
+pub(crate) enum LeaderRemoval {
     /// An administrator asks for it, or it is killed.
     FailOver,
     /// It is killed.
@@ -13,24 +13,24 @@ pub(crate) enum Unseat {
 
 /// A leader that has lost its place, or is about to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Unseated {
+pub(crate) struct FormerLeader {
     /// Its place among the servers.
     pub(super) at: usize,
     /// The place of the server that is to follow it, where that is known before.
     pub(super) next: usize,
-    pub(super) how: How,
+    pub(super) how: RemovedBy,
 }
 
-impl Unseated {
+impl FormerLeader {
     /// Whether it still serves clients, because it does not know that it was replaced.
     pub(crate) const fn still_answers(self) -> bool {
-        matches!(self.how, How::CutOff)
+        matches!(self.how, RemovedBy::CutOff)
     }
 }
 
 /// What has been done to it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum How {
+pub(super) enum RemovedBy {
     Asked,
     Killed,
     CutOff,

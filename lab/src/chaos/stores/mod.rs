@@ -10,7 +10,7 @@ mod running;
 mod sentinels;
 
 pub(crate) use self::{
-    kinds::Kind,
-    leader::{Unseat, Unseated},
-    running::{Stage, Still},
+    kinds::StoreKind,
+    leader::{FormerLeader, LeaderRemoval},
+    running::{PausedServer, RunningStore},
 };

@@ -13,7 +13,9 @@ use distlock_harness::servers::{
 };
 use distlock_harness::{FaultProxy, Signal};
 
-use super::{cluster::Cluster, ensemble::Ensemble, kinds::Kind, sentinels::Sentinels};
+use super::{
+    cluster::ClusterStore, ensemble::EnsembleStore, kinds::StoreKind, sentinels::SentinelStore,
+};
 use crate::chaos::history::Excuse;
 
 /// The node under which ZooKeeper keeps a run.
@@ -21,111 +23,112 @@ pub(super) const ROOT: &str = "/chaos";
 
 /// A store while it runs.
 #[derive(Debug)]
-pub(crate) struct Stage {
-    pub(crate) kind: Kind,
-    pub(super) server: Server,
+pub(crate) struct RunningStore {
+    pub(crate) kind: StoreKind,
+    pub(super) servers: StoreServers,
 }
 
 #[derive(Debug)]
-pub(super) enum Server {
+pub(super) enum StoreServers {
     /// In the one process that uses it.
-    Inside,
+    InProcess,
     File(PathBuf),
     Redis(RedisServer),
-    Sentinels(Sentinels),
-    Cluster(Cluster),
+    Sentinels(SentinelStore),
+    Cluster(ClusterStore),
     /// Servers that do not know of each other.
     IndependentRedis(Vec<RedisServer>),
     MySql(MySqlServer),
     Postgres(PostgresServer),
-    ZooKeeper(Ensemble),
+    ZooKeeper(EnsembleStore),
 }
 
 /// A server that stands still. It goes on when this is dropped or told to.
 #[derive(Debug)]
-pub(crate) enum Still {
+pub(crate) enum PausedServer {
     Postgres(Paused),
     /// By its place among the servers; 0 where there is one only.
-    Server(usize),
+    Numbered(usize),
 }
 
-impl Still {
+impl PausedServer {
     /// Its place among the servers, where there are several.
     pub(crate) const fn place(&self) -> Option<usize> {
         match self {
-            Self::Server(at) => Some(*at),
+            Self::Numbered(at) => Some(*at),
             Self::Postgres(_) => None,
         }
     }
 }
 
-impl Stage {
+impl RunningStore {
     /// Starts it; `steps` = its clock is stepped later. Blocks.
-    pub(crate) fn start(kind: Kind, folder: &Path, steps: bool) -> Result<Self> {
+    pub(crate) fn start(kind: StoreKind, folder: &Path, steps: bool) -> Result<Self> {
         let mysql = if steps {
             MySqlServer::with_clock
         } else {
             MySqlServer::start
         };
-        let server = match kind {
-            Kind::Memory => Server::Inside,
-            Kind::Sqlite => Server::File(folder.join("chaos.db")),
-            Kind::Redis => Server::Redis(RedisServer::start()?),
-            Kind::RedisSentinel => Server::Sentinels(Sentinels::start()?),
-            Kind::RedisCluster => Server::Cluster(Cluster::start()?),
-            Kind::Mariadb => Server::MySql(mysql(Product::MariaDb)?),
-            Kind::Mysql => Server::MySql(mysql(Product::MySql)?),
-            Kind::Postgres if steps => Server::Postgres(PostgresServer::with_clock()?),
-            Kind::Postgres => Server::Postgres(PostgresServer::start()?),
-            Kind::Zookeeper => Server::ZooKeeper(Ensemble::start()?),
+        let servers = match kind {
+            StoreKind::Memory => StoreServers::InProcess,
+            StoreKind::Sqlite => StoreServers::File(folder.join("chaos.db")),
+            StoreKind::Redis => StoreServers::Redis(RedisServer::start()?),
+            StoreKind::RedisSentinel => StoreServers::Sentinels(SentinelStore::start()?),
+            StoreKind::RedisCluster => StoreServers::Cluster(ClusterStore::start()?),
+            StoreKind::Mariadb => StoreServers::MySql(mysql(Product::MariaDb)?),
+            StoreKind::Mysql => StoreServers::MySql(mysql(Product::MySql)?),
+            StoreKind::Postgres if steps => StoreServers::Postgres(PostgresServer::with_clock()?),
+            StoreKind::Postgres => StoreServers::Postgres(PostgresServer::start()?),
+            StoreKind::Zookeeper => StoreServers::ZooKeeper(EnsembleStore::start()?),
         };
-        Ok(Self { kind, server })
+        Ok(Self { kind, servers })
     }
 
     /// Starts Redis servers that do not know of each other. Blocks.
     pub(crate) fn independent_redis(servers: usize) -> Result<Self> {
         let all = (0..servers).map(|_| RedisServer::start());
         Ok(Self {
-            kind: Kind::Redis,
-            server: Server::IndependentRedis(all.collect::<Result<_>>()?),
+            kind: StoreKind::Redis,
+            servers: StoreServers::IndependentRedis(all.collect::<Result<_>>()?),
         })
     }
 
     /// Whether only the process that opens it can reach it.
-    pub(crate) const fn is_inside(&self) -> bool {
-        matches!(self.server, Server::Inside)
+    pub(crate) const fn is_in_process(&self) -> bool {
+        matches!(self.servers, StoreServers::InProcess)
     }
 
     /// The file of an embedded store.
     pub(crate) fn file(&self) -> Option<&Path> {
-        match &self.server {
-            Server::File(path) => Some(path),
+        match &self.servers {
+            StoreServers::File(path) => Some(path),
             _ => None,
         }
     }
 
     /// Its Redis servers that keep data.
     pub(super) fn redis(&self) -> Vec<&RedisServer> {
-        match &self.server {
-            Server::Redis(it) => vec![it],
-            Server::IndependentRedis(all) => all.iter().collect(),
-            Server::Sentinels(it) => it.data().to_vec(),
-            Server::Cluster(it) => it.nodes().iter().collect(),
+        match &self.servers {
+            StoreServers::Redis(it) => vec![it],
+            StoreServers::IndependentRedis(all) => all.iter().collect(),
+            StoreServers::Sentinels(it) => it.data().to_vec(),
+            StoreServers::Cluster(it) => it.nodes().iter().collect(),
             _ => Vec::new(),
         }
     }
 
     /// Where its servers listen, if clients reach them where they are told to.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
-        match &self.server {
-            Server::Inside | Server::File(_) | Server::Sentinels(_) | Server::Cluster(_) => {
-                Vec::new()
-            }
-            Server::Redis(it) => vec![it.address()],
-            Server::IndependentRedis(all) => all.iter().map(RedisServer::address).collect(),
-            Server::MySql(it) => vec![it.address()],
-            Server::Postgres(it) => vec![it.address()],
-            Server::ZooKeeper(it) => {
+        match &self.servers {
+            StoreServers::InProcess
+            | StoreServers::File(_)
+            | StoreServers::Sentinels(_)
+            | StoreServers::Cluster(_) => Vec::new(),
+            StoreServers::Redis(it) => vec![it.address()],
+            StoreServers::IndependentRedis(all) => all.iter().map(RedisServer::address).collect(),
+            StoreServers::MySql(it) => vec![it.address()],
+            StoreServers::Postgres(it) => vec![it.address()],
+            StoreServers::ZooKeeper(it) => {
                 let servers = 0..it.servers.len();
                 servers.map(|at| it.servers.address(at)).collect()
             }
@@ -133,27 +136,27 @@ impl Stage {
     }
 
     pub(crate) fn url(&self) -> String {
-        match &self.server {
-            Server::Inside => "memory:chaos".into(),
-            Server::File(path) => format!("sqlite:{}", path.display()),
-            Server::Redis(it) => it.url(),
-            Server::Sentinels(it) => it.url(),
-            Server::Cluster(it) => it.url(),
+        match &self.servers {
+            StoreServers::InProcess => "memory:chaos".into(),
+            StoreServers::File(path) => format!("sqlite:{}", path.display()),
+            StoreServers::Redis(it) => it.url(),
+            StoreServers::Sentinels(it) => it.url(),
+            StoreServers::Cluster(it) => it.url(),
             // Of each, with commas between them.
-            Server::IndependentRedis(all) => {
+            StoreServers::IndependentRedis(all) => {
                 let urls: Vec<_> = all.iter().map(RedisServer::url).collect();
                 urls.join(",")
             }
-            Server::MySql(it) => it.url(),
-            Server::Postgres(it) => it.url(),
-            Server::ZooKeeper(it) => {
+            StoreServers::MySql(it) => it.url(),
+            StoreServers::Postgres(it) => it.url(),
+            StoreServers::ZooKeeper(it) => {
                 let servers = it.servers.servers();
                 format!("zookeeper://{servers}{ROOT}?session_timeout=2s")
             }
         }
     }
 
-    /// As [`Stage::url`], by way of one proxy for each of [`Stage::addresses`].
+    /// As [`RunningStore::url`], by way of one proxy for each of [`RunningStore::addresses`].
     pub(crate) fn url_through(&self, proxies: &[FaultProxy]) -> String {
         let ways = self.addresses().into_iter().zip(proxies);
         ways.fold(self.url(), |url, (address, proxy)| {
@@ -162,107 +165,115 @@ impl Stage {
     }
 
     /// Stops a server where it stands.
-    pub(crate) fn pause(&self, any: usize) -> Result<Still> {
-        Ok(match &self.server {
-            Server::Postgres(it) => Still::Postgres(it.pause()?),
-            Server::Redis(it) => {
+    pub(crate) fn pause(&self, any: usize) -> Result<PausedServer> {
+        Ok(match &self.servers {
+            StoreServers::Postgres(it) => PausedServer::Postgres(it.pause()?),
+            StoreServers::Redis(it) => {
                 it.signal(Signal::STOP)?;
-                Still::Server(0)
+                PausedServer::Numbered(0)
             }
-            Server::IndependentRedis(all) => {
+            StoreServers::IndependentRedis(all) => {
                 all[any % all.len()].signal(Signal::STOP)?;
-                Still::Server(any % all.len())
+                PausedServer::Numbered(any % all.len())
             }
-            Server::MySql(it) => {
+            StoreServers::MySql(it) => {
                 it.signal(Signal::STOP)?;
-                Still::Server(0)
+                PausedServer::Numbered(0)
             }
-            Server::Sentinels(it) => {
+            StoreServers::Sentinels(it) => {
                 let at = any % it.len();
                 it.server(at).signal(Signal::STOP)?;
-                Still::Server(at)
+                PausedServer::Numbered(at)
             }
-            Server::Cluster(it) => {
+            StoreServers::Cluster(it) => {
                 let at = any % it.nodes().len();
                 it.nodes()[at].signal(Signal::STOP)?;
-                Still::Server(at)
+                PausedServer::Numbered(at)
             }
-            Server::ZooKeeper(it) => {
+            StoreServers::ZooKeeper(it) => {
                 let at = any % it.servers.len();
                 it.servers.pause(at)?;
-                Still::Server(at)
+                PausedServer::Numbered(at)
             }
-            Server::Inside | Server::File(_) => bail!("an embedded store has no server"),
+            StoreServers::InProcess | StoreServers::File(_) => {
+                bail!("an embedded store has no server")
+            }
         })
     }
 
     /// Lets it go on.
-    pub(crate) fn resume(&self, still: Still) -> Result<()> {
-        match (still, &self.server) {
-            (Still::Postgres(paused), _) => drop(paused),
-            (Still::Server(_), Server::Redis(it)) => it.signal(Signal::CONT)?,
-            (Still::Server(at), Server::IndependentRedis(all)) => all[at].signal(Signal::CONT)?,
-            (Still::Server(_), Server::MySql(it)) => it.signal(Signal::CONT)?,
-            (Still::Server(at), Server::Sentinels(it)) => it.server(at).signal(Signal::CONT)?,
-            (Still::Server(at), Server::Cluster(it)) => it.nodes()[at].signal(Signal::CONT)?,
-            (Still::Server(at), Server::ZooKeeper(it)) => it.servers.resume(at)?,
-            (Still::Server(_), _) => {}
+    pub(crate) fn resume(&self, paused: PausedServer) -> Result<()> {
+        match (paused, &self.servers) {
+            (PausedServer::Postgres(paused), _) => drop(paused),
+            (PausedServer::Numbered(_), StoreServers::Redis(it)) => it.signal(Signal::CONT)?,
+            (PausedServer::Numbered(at), StoreServers::IndependentRedis(all)) => {
+                all[at].signal(Signal::CONT)?
+            }
+            (PausedServer::Numbered(_), StoreServers::MySql(it)) => it.signal(Signal::CONT)?,
+            (PausedServer::Numbered(at), StoreServers::Sentinels(it)) => {
+                it.server(at).signal(Signal::CONT)?
+            }
+            (PausedServer::Numbered(at), StoreServers::Cluster(it)) => {
+                it.nodes()[at].signal(Signal::CONT)?
+            }
+            (PausedServer::Numbered(at), StoreServers::ZooKeeper(it)) => it.servers.resume(at)?,
+            (PausedServer::Numbered(_), _) => {}
         }
         Ok(())
     }
 
     /// Kills a server as a crash would, and answers which.
     pub(crate) fn kill(&mut self, any: usize) -> usize {
-        match &mut self.server {
-            Server::Redis(it) => it.kill(),
-            Server::IndependentRedis(all) => {
+        match &mut self.servers {
+            StoreServers::Redis(it) => it.kill(),
+            StoreServers::IndependentRedis(all) => {
                 let at = any % all.len();
                 all[at].kill();
                 return at;
             }
-            Server::MySql(it) => it.kill(),
-            Server::Postgres(it) => it.kill(),
-            Server::Sentinels(it) => {
+            StoreServers::MySql(it) => it.kill(),
+            StoreServers::Postgres(it) => it.kill(),
+            StoreServers::Sentinels(it) => {
                 let at = any % it.len();
                 it.server_mut(at).kill();
                 return at;
             }
-            Server::Cluster(it) => {
+            StoreServers::Cluster(it) => {
                 let at = any % it.nodes().len();
                 it.node_mut(at).kill();
                 return at;
             }
-            Server::ZooKeeper(it) => {
+            StoreServers::ZooKeeper(it) => {
                 let at = any % it.servers.len();
                 it.servers.kill(at);
                 return at;
             }
-            Server::Inside | Server::File(_) => {}
+            StoreServers::InProcess | StoreServers::File(_) => {}
         }
         0
     }
 
     /// Starts it again on what it had kept. Blocks.
     pub(crate) fn revive(&mut self, at: usize) -> Result<()> {
-        match &mut self.server {
-            Server::Redis(it) => it.restart(),
-            Server::IndependentRedis(all) => all[at].restart(),
-            Server::MySql(it) => it.restart(),
-            Server::Postgres(it) => it.restart(),
-            Server::Sentinels(it) => it.server_mut(at).restart(),
-            Server::Cluster(it) => it.node_mut(at).restart(),
-            Server::ZooKeeper(it) => it.servers.restart(at),
-            Server::Inside | Server::File(_) => Ok(()),
+        match &mut self.servers {
+            StoreServers::Redis(it) => it.restart(),
+            StoreServers::IndependentRedis(all) => all[at].restart(),
+            StoreServers::MySql(it) => it.restart(),
+            StoreServers::Postgres(it) => it.restart(),
+            StoreServers::Sentinels(it) => it.server_mut(at).restart(),
+            StoreServers::Cluster(it) => it.node_mut(at).restart(),
+            StoreServers::ZooKeeper(it) => it.servers.restart(at),
+            StoreServers::InProcess | StoreServers::File(_) => Ok(()),
         }
     }
 
     /// Kills a server and starts it again without its data, and answers with the exception that
     /// the documentation allows then. Blocks.
     pub(crate) fn wipe(&mut self) -> Result<Excuse> {
-        match &mut self.server {
-            Server::Redis(it) => it.restart_empty()?,
+        match &mut self.servers {
+            StoreServers::Redis(it) => it.restart_empty()?,
             // Always the same one: a minority of the servers forgets, and no more than that.
-            Server::IndependentRedis(all) => all[0].restart_empty()?,
+            StoreServers::IndependentRedis(all) => all[0].restart_empty()?,
             _ => anyhow::bail!("the data of this store cannot be taken away"),
         }
         Ok(Excuse::LostHistory)
@@ -270,14 +281,14 @@ impl Stage {
 
     /// Ends every connection of a client, as an administrator can. Blocks.
     pub(crate) fn end_connections(&self) -> Result<()> {
-        match &self.server {
-            Server::Postgres(it) => it
+        match &self.servers {
+            StoreServers::Postgres(it) => it
                 .sql(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                      WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()",
                 )
                 .map(drop),
-            Server::MySql(it) => {
+            StoreServers::MySql(it) => {
                 // MySQL cannot select from its table of processes while a statement with bytes that
                 // are no text is running.
                 let all = it.sql("SHOW PROCESSLIST")?;

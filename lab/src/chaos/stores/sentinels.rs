@@ -6,16 +6,16 @@
 use anyhow::Result;
 use distlock_harness::servers::redis::{RedisSentinels, RedisServer};
 
-use super::leader::{How, Unseat, Unseated};
+use super::leader::{FormerLeader, LeaderRemoval, RemovedBy};
 
 /// Two servers for data, and three sentinels behind them in every count.
 #[derive(Debug)]
-pub(super) struct Sentinels(Box<RedisSentinels>);
+pub(super) struct SentinelStore(Box<RedisSentinels>);
 
 /// Servers for data.
 const DATA: usize = 2;
 
-impl Sentinels {
+impl SentinelStore {
     pub(super) fn start() -> Result<Self> {
         Ok(Self(Box::new(RedisSentinels::start()?)))
     }
@@ -60,34 +60,38 @@ impl Sentinels {
         at < DATA && self.primary() == Some(at)
     }
 
-    pub(super) fn unseat(&mut self, how: Unseat, any: usize) -> Result<Option<Unseated>> {
+    pub(super) fn remove_leader(
+        &mut self,
+        how: LeaderRemoval,
+        any: usize,
+    ) -> Result<Option<FormerLeader>> {
         let Some(at) = self.primary() else {
             return Ok(None);
         };
         let next = 1 - at;
         let how = match how {
-            Unseat::CutOff => {
+            LeaderRemoval::CutOff => {
                 self.0.cut_off(self.server(at), self.server(next))?;
-                How::CutOff
+                RemovedBy::CutOff
             }
-            Unseat::FailOver if any.is_multiple_of(2) => {
+            LeaderRemoval::FailOver if any.is_multiple_of(2) => {
                 let ask = ["SENTINEL", "FAILOVER", RedisSentinels::PRIMARY];
                 let asked = &self.0.sentinels[any / 2 % self.0.sentinels.len()];
                 if asked.command(&ask)? != "OK" {
                     return Ok(None);
                 }
-                How::Asked
+                RemovedBy::Asked
             }
-            Unseat::FailOver | Unseat::Kill => {
+            LeaderRemoval::FailOver | LeaderRemoval::Kill => {
                 self.server_mut(at).kill();
-                How::Killed
+                RemovedBy::Killed
             }
         };
-        Ok(Some(Unseated { at, next, how }))
+        Ok(Some(FormerLeader { at, next, how }))
     }
 
     /// Whether a majority names the other one, and it knows.
-    pub(super) fn is_replaced(&self, Unseated { next, .. }: Unseated) -> bool {
+    pub(super) fn is_replaced(&self, FormerLeader { next, .. }: FormerLeader) -> bool {
         let port = self.server(next).port();
         let sentinels = 0..self.0.sentinels.len();
         let majority = sentinels.len() / 2 + 1;
@@ -95,11 +99,11 @@ impl Sentinels {
         named.count() >= majority && is(self.server(next), "role", "master")
     }
 
-    pub(super) fn take_part_again(&mut self, Unseated { at, next, how }: Unseated) -> Result<()> {
+    pub(super) fn rejoin(&mut self, FormerLeader { at, next, how }: FormerLeader) -> Result<()> {
         match how {
-            How::Asked => Ok(()),
-            How::Killed => self.server_mut(at).restart(),
-            How::CutOff => self.0.reach_again(self.server(at), self.server(next)),
+            RemovedBy::Asked => Ok(()),
+            RemovedBy::Killed => self.server_mut(at).restart(),
+            RemovedBy::CutOff => self.0.reach_again(self.server(at), self.server(next)),
         }
     }
 

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::chaos::history::{Call, Entry, Event, Micros};
+use crate::chaos::history::{CallKind, Event, HistoryEntry, Micros};
 
 use super::{
-    machine::{Stalls, last_words},
+    processes::{Stalls, last_words},
     promise::{Promise, Violation},
 };
 
 /// A call that was asked, and has not answered yet.
-struct Open {
-    what: Call,
+struct PendingCall {
+    what: CallKind,
     at: Micros,
     bound: Micros,
 }
@@ -19,10 +19,10 @@ struct Open {
 /// Time that a busy machine may add to any call.
 const SLACK: Micros = 1_000_000;
 
-pub(super) fn check(history: &[Entry], stalls: &Stalls) -> Vec<Violation> {
-    let mut open: BTreeMap<(u32, u64), Open> = BTreeMap::new();
+pub(super) fn check(history: &[HistoryEntry], stalls: &Stalls) -> Vec<Violation> {
+    let mut open: BTreeMap<(u32, u64), PendingCall> = BTreeMap::new();
     let mut found = Vec::new();
-    let mut judge = |worker, Open { what, at, bound }: Open, until, end: &str| {
+    let mut judge = |worker, PendingCall { what, at, bound }: PendingCall, until, end: &str| {
         let took = stalls.running(worker, at, until);
         if took > bound + SLACK {
             found.push(Violation {
@@ -37,7 +37,7 @@ pub(super) fn check(history: &[Entry], stalls: &Stalls) -> Vec<Violation> {
             });
         }
     };
-    for Entry { worker, event } in history {
+    for HistoryEntry { worker, event } in history {
         match event {
             Event::Called {
                 call,
@@ -45,7 +45,7 @@ pub(super) fn check(history: &[Entry], stalls: &Stalls) -> Vec<Violation> {
                 at,
                 bound_us,
             } => {
-                let asked = Open {
+                let asked = PendingCall {
                     what: *what,
                     at: *at,
                     bound: *bound_us,

@@ -6,10 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::chaos::history::{Call, End, Entry, Event, Excuse, Fault, HoldNumber, Micros, NO_TOKEN};
+use crate::chaos::history::{
+    CallKind, Event, Excuse, HistoryEntry, HoldEnd, HoldNumber, InjectedFault, Micros, NO_TOKEN,
+};
 
 use super::{
-    machine::{Stalls, last_words},
+    processes::{Stalls, last_words},
     promise::{Limits, Promise, Violation},
 };
 
@@ -25,8 +27,8 @@ pub(crate) struct Hold {
     valid: Option<(Micros, Micros)>,
     /// The deadline that was seen last.
     deadline: Micros,
-    ended: Option<(Micros, End)>,
-    told: Option<Micros>,
+    ended: Option<(Micros, HoldEnd)>,
+    notified: Option<Micros>,
 }
 
 impl Hold {
@@ -40,9 +42,9 @@ impl Hold {
 
 /// The holds of a history by name, in the order in which they were first valid. Those that were
 /// never valid have nothing to say and are left out.
-pub(super) fn assemble(history: &[Entry]) -> BTreeMap<String, Vec<Hold>> {
+pub(super) fn assemble(history: &[HistoryEntry]) -> BTreeMap<String, Vec<Hold>> {
     let mut all: BTreeMap<(u32, HoldNumber), Hold> = BTreeMap::new();
-    for Entry { worker, event } in history {
+    for HistoryEntry { worker, event } in history {
         match event {
             Event::Granted {
                 hold,
@@ -60,7 +62,7 @@ pub(super) fn assemble(history: &[Entry]) -> BTreeMap<String, Vec<Hold>> {
                     valid: None,
                     deadline: *at,
                     ended: None,
-                    told: None,
+                    notified: None,
                 };
                 all.insert((*worker, *hold), granted);
             }
@@ -87,11 +89,11 @@ pub(super) fn assemble(history: &[Entry]) -> BTreeMap<String, Vec<Hold>> {
                     hold.deadline = hold.deadline.max(*deadline);
                 }
             }
-            Event::Told {
+            Event::LossNotified {
                 hold, at, deadline, ..
             } => {
                 if let Some(hold) = all.get_mut(&(*worker, *hold)) {
-                    hold.told = Some(*at);
+                    hold.notified = Some(*at);
                     hold.deadline = hold.deadline.max(*deadline);
                 }
             }
@@ -111,7 +113,7 @@ pub(super) fn assemble(history: &[Entry]) -> BTreeMap<String, Vec<Hold>> {
 /// Every pair of guards of one name that were valid at one instant, and the longest such time.
 pub(super) fn overlaps(
     holds: &BTreeMap<String, Vec<Hold>>,
-    faults: &[&Fault],
+    faults: &[&InjectedFault],
     limits: Limits,
 ) -> (Vec<Violation>, Micros) {
     let mut found = Vec::new();
@@ -152,7 +154,7 @@ fn excuse(
     holds: [&Hold; 2],
     from: Micros,
     to: Micros,
-    faults: &[&Fault],
+    faults: &[&InjectedFault],
     limits: Limits,
 ) -> Option<String> {
     let fault = faults.iter().find(|fault| {
@@ -178,7 +180,7 @@ fn excuse(
 
 /// Losses that were told too late, or not at all although the process went on.
 pub(super) fn notices(
-    history: &[Entry],
+    history: &[HistoryEntry],
     holds: &BTreeMap<String, Vec<Hold>>,
     stalls: &Stalls,
     limits: Limits,
@@ -186,11 +188,11 @@ pub(super) fn notices(
     let alive_at = last_words(history);
     let mut found = Vec::new();
     for hold in holds.values().flatten() {
-        let seen = match (hold.told, alive_at.get(&hold.worker)) {
-            (Some(told), _) => told,
+        let seen = match (hold.notified, alive_at.get(&hold.worker)) {
+            (Some(notified), _) => notified,
             // Nobody waits for the loss of a guard that was let go. And a guard that has not ended
             // may have been renewed since its deadline was seen.
-            (None, Some(end)) if matches!(hold.ended, Some((_, End::NotValid))) => *end,
+            (None, Some(end)) if matches!(hold.ended, Some((_, HoldEnd::NotValid))) => *end,
             _ => continue,
         };
         let late = stalls.running(hold.worker, hold.deadline, seen);
@@ -202,7 +204,7 @@ pub(super) fn notices(
                     "{:?}: {} was {} {} ms of running time after its deadline",
                     hold.name,
                     hold.label(),
-                    if hold.told.is_some() {
+                    if hold.notified.is_some() {
                         "told"
                     } else {
                         "not told"
@@ -218,15 +220,15 @@ pub(super) fn notices(
 
 /// How long after its deadline each loss was told.
 pub(super) fn lateness(holds: &BTreeMap<String, Vec<Hold>>, stalls: &Stalls) -> Vec<Micros> {
-    let told = |hold: &Hold| Some(stalls.running(hold.worker, hold.deadline, hold.told?));
-    holds.values().flatten().filter_map(told).collect()
+    let notified = |hold: &Hold| Some(stalls.running(hold.worker, hold.deadline, hold.notified?));
+    holds.values().flatten().filter_map(notified).collect()
 }
 
 /// Tickets that more than one process or task resumed.
-pub(super) fn tickets(history: &[Entry]) -> Vec<Violation> {
+pub(super) fn tickets(history: &[HistoryEntry]) -> Vec<Violation> {
     let mut resumed: BTreeMap<u64, u32> = BTreeMap::new();
     let mut found = Vec::new();
-    for Entry { worker, event } in history {
+    for HistoryEntry { worker, event } in history {
         if let Event::Granted {
             resumed: Some(ticket),
             name,
@@ -240,7 +242,7 @@ pub(super) fn tickets(history: &[Entry]) -> Vec<Violation> {
                 at: *at,
                 detail: format!(
                     "{name:?}: processes {first} and {worker} both resumed one ticket ({:?})",
-                    Call::Resume
+                    CallKind::Resume
                 ),
                 excused_by: None,
             });

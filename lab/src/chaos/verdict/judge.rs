@@ -3,16 +3,16 @@
 use super::{
     calls,
     figures::{Spread, Verdict},
-    holds, lines, machine,
+    holds, processes,
     promise::{Limits, Promise, Violation},
-    recipes, records, tokens,
+    recipes, records, tokens, waiters,
 };
-use crate::chaos::history::{Entry, Event, Fault, Fenced, Micros};
+use crate::chaos::history::{Event, FencedAnswer, HistoryEntry, InjectedFault, Micros};
 
 /// Judges a whole run.
-pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
-    let faults: Vec<&Fault> = faults(history).collect();
-    let stalls = machine::Stalls::of(history);
+pub(crate) fn judge(history: &[HistoryEntry], limits: Limits) -> Verdict {
+    let faults: Vec<&InjectedFault> = faults(history).collect();
+    let stalls = processes::Stalls::of(history);
     let mut verdict = Verdict::default();
     for entry in history {
         match &entry.event {
@@ -24,11 +24,11 @@ pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
                 unfenced_lost,
                 ..
             } => {
-                verdict.fenced_writes += u64::from(*fenced != Fenced::Refused);
-                verdict.fenced_refusals += u64::from(*fenced == Fenced::Refused);
+                verdict.fenced_writes += u64::from(*fenced != FencedAnswer::Refused);
+                verdict.fenced_refusals += u64::from(*fenced == FencedAnswer::Refused);
                 verdict.unfenced_lost += u64::from(*unfenced_lost);
             }
-            Event::Told { .. } => verdict.losses += 1,
+            Event::LossNotified { .. } => verdict.losses += 1,
             _ => {}
         }
     }
@@ -50,16 +50,16 @@ pub(crate) fn judge(history: &[Entry], limits: Limits) -> Verdict {
         .chain(holds::tickets(history))
         .chain(calls::check(history, &stalls))
         .chain(unlinear)
-        .chain(lines::order(history))
-        .chain(lines::minimum(history, &faults))
+        .chain(waiters::order(history))
+        .chain(waiters::minimum(history, &faults))
         .chain(recipes::check(history, &faults, &stalls, limits))
-        .chain(machine::check(history))
+        .chain(processes::check(history))
         .collect();
     verdict.violations.sort_by_key(|it| it.at);
     verdict
 }
 
-fn recovery(history: &[Entry], faults: &[&Fault]) -> Spread {
+fn recovery(history: &[HistoryEntry], faults: &[&InjectedFault]) -> Spread {
     let mut grants: Vec<Micros> = history
         .iter()
         .filter_map(|entry| match entry.event {
@@ -75,18 +75,18 @@ fn recovery(history: &[Entry], faults: &[&Fault]) -> Spread {
     Spread::of(faults.iter().filter_map(|fault| next(fault.to)).collect())
 }
 
-fn faults(history: &[Entry]) -> impl Iterator<Item = &Fault> {
+fn faults(history: &[HistoryEntry]) -> impl Iterator<Item = &InjectedFault> {
     history.iter().filter_map(|entry| match &entry.event {
         Event::Fault(fault) => Some(fault),
         _ => None,
     })
 }
 
-fn lost_updates(history: &[Entry]) -> impl Iterator<Item = Violation> {
+fn lost_updates(history: &[HistoryEntry]) -> impl Iterator<Item = Violation> {
     history.iter().filter_map(|entry| match &entry.event {
         Event::Wrote {
             name,
-            fenced: Fenced::AcceptedAndLost,
+            fenced: FencedAnswer::AcceptedAndLost,
             ..
         } => Some(Violation {
             promise: Promise::FencedUpdates,

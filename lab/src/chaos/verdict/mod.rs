@@ -8,14 +8,14 @@ mod calls;
 mod figures;
 mod holds;
 mod judge;
-mod lines;
-mod machine;
+mod processes;
 mod promise;
 mod recipes;
 mod records;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod waiters;
 
 pub(crate) use self::{
     figures::{Spread, Verdict},

@@ -5,10 +5,10 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use crate::chaos::history::{Entry, Event, Excuse, Fault, Micros, RecipeStep};
+use crate::chaos::history::{Event, Excuse, HistoryEntry, InjectedFault, Micros, RecipeStep};
 
 use super::{
-    machine::Stalls,
+    processes::Stalls,
     promise::{Limits, Promise, Violation},
 };
 
@@ -18,8 +18,8 @@ const TENTHS: u64 = 9;
 const TICK_US: Micros = 2_000;
 
 pub(super) fn check(
-    history: &[Entry],
-    faults: &[&Fault],
+    history: &[HistoryEntry],
+    faults: &[&InjectedFault],
     stalls: &Stalls,
     limits: Limits,
 ) -> Vec<Violation> {
@@ -29,7 +29,7 @@ pub(super) fn check(
     // Two may lead until the lease ends that the store ended too early or forgot: that is in the
     // documentation. The lock of an election is not among those that are freed by hand.
     for violation in &mut found {
-        let ended_early = |it: &&&Fault| {
+        let ended_early = |it: &&&InjectedFault| {
             let excuse = it.excuse.as_ref();
             excuse.is_some_and(|it| !matches!(it, Excuse::Removed { .. }))
                 && it.from <= violation.at
@@ -51,7 +51,7 @@ pub(super) fn check(
 struct Eras(Vec<(Micros, Micros)>);
 
 impl Eras {
-    fn of(faults: &[&Fault]) -> Self {
+    fn of(faults: &[&InjectedFault]) -> Self {
         let forgets = faults
             .iter()
             .filter(|it| it.excuse.as_ref().is_some_and(Excuse::forgets));
@@ -69,7 +69,7 @@ impl Eras {
     }
 }
 
-fn steps(history: &[Entry]) -> impl Iterator<Item = (u32, &RecipeStep)> {
+fn steps(history: &[HistoryEntry]) -> impl Iterator<Item = (u32, &RecipeStep)> {
     history.iter().filter_map(|entry| match &entry.event {
         Event::Recipe(step) => Some((entry.worker, step)),
         _ => None,
@@ -86,7 +86,7 @@ fn broken(promise: Promise, at: Micros, detail: String) -> Violation {
 }
 
 /// One leader's work.
-struct Term {
+struct LeaderTerm {
     worker: u32,
     term: u64,
     from: Micros,
@@ -100,18 +100,18 @@ struct Term {
 /// A process that stood still within a lease of the end of its work is left out: it may run on for
 /// a moment when it wakes up.
 fn leaders(
-    history: &[Entry],
+    history: &[HistoryEntry],
     stalls: &Stalls,
     eras: &Eras,
     Limits {
         ttl_us, notice_us, ..
     }: Limits,
 ) -> Vec<Violation> {
-    let mut elections: BTreeMap<&str, Vec<Term>> = BTreeMap::new();
+    let mut elections: BTreeMap<&str, Vec<LeaderTerm>> = BTreeMap::new();
     for (worker, step) in steps(history) {
         match step {
             RecipeStep::Leads { election, term, at } => {
-                elections.entry(election).or_default().push(Term {
+                elections.entry(election).or_default().push(LeaderTerm {
                     worker,
                     term: *term,
                     from: *at,
@@ -183,7 +183,7 @@ fn leaders(
 /// Jobs that were started twice in a period. The store records a start at some moment between the
 /// question and the first step of the job. Two starts count as a violation only if they are too
 /// close wherever those moments lie.
-fn jobs(history: &[Entry], eras: &Eras) -> Vec<Violation> {
+fn jobs(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     let mut jobs: BTreeMap<_, Vec<(Micros, Micros, u64)>> = BTreeMap::new();
     for (_, step) in steps(history) {
         if let RecipeStep::JobRuns {
@@ -224,7 +224,7 @@ fn jobs(history: &[Entry], eras: &Eras) -> Vec<Violation> {
 }
 
 /// Effects that happened twice, and callers who were told of another one.
-fn effects(history: &[Entry], eras: &Eras) -> Vec<Violation> {
+fn effects(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     let mut made: BTreeMap<(&str, Option<usize>), u64> = BTreeMap::new();
     let mut found = Vec::new();
     for (worker, step) in steps(history) {
@@ -259,7 +259,7 @@ fn effects(history: &[Entry], eras: &Eras) -> Vec<Violation> {
 }
 
 /// Counts that two callers got alike, or that fell although nobody marked anything as read.
-fn counters(history: &[Entry], eras: &Eras) -> Vec<Violation> {
+fn counters(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     /// When it was asked for and answered, and what was unread then.
     type Count = (Micros, Micros, u64);
     let mut counts: BTreeMap<(String, usize), Vec<Count>> = BTreeMap::new();
@@ -304,7 +304,7 @@ fn counters(history: &[Entry], eras: &Eras) -> Vec<Violation> {
 }
 
 /// Holders that a gate let through after a later one.
-fn gates(history: &[Entry], eras: &Eras) -> Vec<Violation> {
+fn gates(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     let mut admitted: BTreeMap<usize, Vec<(Micros, Micros, u64)>> = BTreeMap::new();
     for (_, step) in steps(history) {
         if let RecipeStep::Admitted { token, asked, at } = step

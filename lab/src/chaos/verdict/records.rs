@@ -7,7 +7,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::chaos::history::{Entry, Event, Excuse, Fault, Micros, Outcome, RecordStep, Step};
+use crate::chaos::history::{
+    Event, Excuse, HistoryEntry, InjectedFault, Micros, RecordOperation, RecordStep, WriteOutcome,
+};
 
 use super::promise::{Promise, Violation};
 
@@ -15,10 +17,10 @@ use super::promise::{Promise, Violation};
 const MOST: usize = 2_000_000;
 
 /// Violations, and how many keys were not decided.
-pub(super) fn check(history: &[Entry], faults: &[&Fault]) -> (Vec<Violation>, u64) {
+pub(super) fn check(history: &[HistoryEntry], faults: &[&InjectedFault]) -> (Vec<Violation>, u64) {
     // An answer takes the place of its question.
     let mut last: BTreeMap<(u32, u64), &RecordStep> = BTreeMap::new();
-    for Entry { worker, event } in history {
+    for HistoryEntry { worker, event } in history {
         if let Event::Record(step) = event {
             last.insert((*worker, step.number), step);
         }
@@ -43,12 +45,12 @@ pub(super) fn check(history: &[Entry], faults: &[&Fault]) -> (Vec<Violation>, u6
             broken(format!("{key:?}: {problem}"));
         }
         match Search::of(&steps).run() {
-            Found::Order => {}
-            Found::None => broken(format!(
+            SearchResult::Order => {}
+            SearchResult::None => broken(format!(
                 "{key:?}: its {} operations have no order in which each answer is right",
                 steps.len()
             )),
-            Found::GaveUp => {
+            SearchResult::GaveUp => {
                 undecided += 1;
                 broken(format!(
                     "{key:?}: its {} operations are too many at once to be judged",
@@ -61,7 +63,7 @@ pub(super) fn check(history: &[Entry], faults: &[&Fault]) -> (Vec<Violation>, u6
 }
 
 /// The fault in which the store lost what it knew, if it came while the record was used.
-fn excuse(steps: &[&RecordStep], faults: &[&Fault]) -> Option<String> {
+fn excuse(steps: &[&RecordStep], faults: &[&InjectedFault]) -> Option<String> {
     let from = steps.iter().map(|it| it.from).min()?;
     let to = steps.iter().map(|it| it.to.unwrap_or(it.from)).max()?;
     let fault = faults.iter().find(|fault| {
@@ -76,8 +78,8 @@ fn versions(steps: &[&RecordStep]) -> Option<String> {
     let mut writes: Vec<(Micros, Micros, u64)> = Vec::new();
     for step in steps {
         let (value, version) = match step.step {
-            Step::Get { seen: Some(seen) } => seen,
-            Step::Put {
+            RecordOperation::Get { seen: Some(seen) } => seen,
+            RecordOperation::Put {
                 value,
                 version: Some(version),
                 ..
@@ -107,7 +109,7 @@ fn versions(steps: &[&RecordStep]) -> Option<String> {
     None
 }
 
-enum Found {
+enum SearchResult {
     Order,
     None,
     GaveUp,
@@ -115,15 +117,15 @@ enum Found {
 
 /// One operation as the search sees it. It takes effect at one instant between `from` and `to`;
 /// one without a definite answer takes effect at any later time, or never.
-struct Operation {
+struct TimedOperation {
     from: Micros,
     to: Micros,
-    step: Step,
+    step: RecordOperation,
     may_never_happen: bool,
 }
 
 struct Search {
-    operations: Vec<Operation>,
+    operations: Vec<TimedOperation>,
 }
 
 impl Search {
@@ -133,11 +135,11 @@ impl Search {
             .filter_map(|it| {
                 let unknown = matches!(
                     it.step,
-                    Step::Put {
-                        outcome: Outcome::Unknown,
+                    RecordOperation::Put {
+                        outcome: WriteOutcome::Unknown,
                         ..
-                    } | Step::Delete {
-                        outcome: Outcome::Unknown,
+                    } | RecordOperation::Delete {
+                        outcome: WriteOutcome::Unknown,
                         ..
                     }
                 );
@@ -145,7 +147,7 @@ impl Search {
                 if it.to.is_none() && !unknown {
                     return None;
                 }
-                Some(Operation {
+                Some(TimedOperation {
                     from: it.from,
                     to: if unknown { Micros::MAX } else { it.to? },
                     step: it.step.clone(),
@@ -158,7 +160,7 @@ impl Search {
     }
 
     /// Looks for an order, depth first. A state is what has taken effect, and the value then.
-    fn run(&self) -> Found {
+    fn run(&self) -> SearchResult {
         let mut tried: HashSet<(Vec<u64>, Option<u64>)> = HashSet::new();
         let nothing = vec![0_u64; self.operations.len().div_ceil(64)];
         let mut open = vec![(nothing, None)];
@@ -167,16 +169,16 @@ impl Search {
                 continue;
             }
             if tried.len() > MOST {
-                return Found::GaveUp;
+                return SearchResult::GaveUp;
             }
             let is_done = |at: usize| done[at / 64] & (1 << (at % 64)) != 0;
             // An operation can be next only if no other one had answered before it was asked.
             let left = || (0..self.operations.len()).filter(|at| !is_done(*at));
             let Some(first_answer) = left().map(|at| self.operations[at].to).min() else {
-                return Found::Order;
+                return SearchResult::Order;
             };
             if left().all(|at| self.operations[at].may_never_happen) {
-                return Found::Order;
+                return SearchResult::Order;
             }
             for at in left().take_while(|at| self.operations[*at].from <= first_answer) {
                 if let Some(value) = after(&self.operations[at].step, value) {
@@ -186,7 +188,7 @@ impl Search {
                 }
             }
         }
-        Found::None
+        SearchResult::None
     }
 }
 
@@ -196,16 +198,16 @@ impl Search {
     clippy::option_option,
     reason = "the outer one is about the step, the inner one about the record"
 )]
-fn after(step: &Step, value: Option<u64>) -> Option<Option<u64>> {
+fn after(step: &RecordOperation, value: Option<u64>) -> Option<Option<u64>> {
     match *step {
-        Step::Get { seen } => (seen.map(|seen| seen.0) == value).then_some(value),
-        Step::Put {
+        RecordOperation::Get { seen } => (seen.map(|seen| seen.0) == value).then_some(value),
+        RecordOperation::Put {
             expected,
             value: new,
             outcome,
             ..
         } => written(expected == value, outcome, Some(new), value),
-        Step::Delete { expected, outcome } => {
+        RecordOperation::Delete { expected, outcome } => {
             written(Some(expected) == value, outcome, None, value)
         }
     }
@@ -214,13 +216,13 @@ fn after(step: &Step, value: Option<u64>) -> Option<Option<u64>> {
 #[expect(clippy::option_option, reason = "as above")]
 fn written(
     as_expected: bool,
-    outcome: Outcome,
+    outcome: WriteOutcome,
     new: Option<u64>,
     old: Option<u64>,
 ) -> Option<Option<u64>> {
     match outcome {
-        Outcome::Done => as_expected.then_some(new),
-        Outcome::Conflict => (!as_expected).then_some(old),
-        Outcome::Unknown => Some(if as_expected { new } else { old }),
+        WriteOutcome::Done => as_expected.then_some(new),
+        WriteOutcome::Conflict => (!as_expected).then_some(old),
+        WriteOutcome::Unknown => Some(if as_expected { new } else { old }),
     }
 }

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::chaos::history::{
-    Call, End, Entry, Event, Excuse, Fault, Fenced, Micros, Outcome, RecordStep, Step,
+    CallKind, Event, Excuse, FencedAnswer, HistoryEntry, HoldEnd, InjectedFault, Micros,
+    RecordOperation, RecordStep, WriteOutcome,
 };
 
 const LIMITS: Limits = Limits {
@@ -14,12 +15,12 @@ const LIMITS: Limits = Limits {
 };
 const NAME: &str = "lock";
 
-fn entry(worker: u32, event: Event) -> Entry {
-    Entry { worker, event }
+fn entry(worker: u32, event: Event) -> HistoryEntry {
+    HistoryEntry { worker, event }
 }
 
 /// A hold that was valid from `first` to `last`, and was released then.
-fn hold(worker: u32, token: u64, first: Micros, last: Micros) -> Vec<Entry> {
+fn hold(worker: u32, token: u64, first: Micros, last: Micros) -> Vec<HistoryEntry> {
     let valid = |at| Event::Valid {
         hold: token,
         from: at,
@@ -36,7 +37,7 @@ fn hold(worker: u32, token: u64, first: Micros, last: Micros) -> Vec<Entry> {
                 hold: token,
                 at: last,
                 deadline: last + 100,
-                how: End::Released,
+                how: HoldEnd::Released,
             },
         ),
     ]
@@ -53,8 +54,8 @@ fn granted(token: u64, at: Micros, resumed: Option<u64>) -> Event {
     }
 }
 
-fn fault(from: Micros, to: Micros, excuse: Option<Excuse>) -> Entry {
-    let fault = Fault {
+fn fault(from: Micros, to: Micros, excuse: Option<Excuse>) -> HistoryEntry {
+    let fault = InjectedFault {
         kind: "fault".into(),
         target: "store".into(),
         from,
@@ -69,7 +70,7 @@ fn removed(name: &str) -> Option<Excuse> {
 }
 
 /// The promises that are broken without an excuse.
-fn broken(history: &[Entry]) -> Vec<Promise> {
+fn broken(history: &[HistoryEntry]) -> Vec<Promise> {
     judge(history, LIMITS).promises()
 }
 
@@ -231,10 +232,10 @@ fn updates_that_a_fenced_register_loses() {
         [entry(1, wrote)]
     };
     assert_eq!(
-        broken(&wrote(Fenced::AcceptedAndLost)),
+        broken(&wrote(FencedAnswer::AcceptedAndLost)),
         [Promise::FencedUpdates]
     );
-    for right in [Fenced::Accepted, Fenced::Refused] {
+    for right in [FencedAnswer::Accepted, FencedAnswer::Refused] {
         let verdict = judge(&wrote(right), LIMITS);
         assert!(verdict.promises().is_empty());
         assert_eq!(verdict.unfenced_lost, 1);
@@ -242,7 +243,7 @@ fn updates_that_a_fenced_register_loses() {
 }
 
 /// A hold whose deadline was at 110 and whose process lives until 2,000.
-fn lost(told: Option<Micros>) -> Vec<Entry> {
+fn lost(told: Option<Micros>) -> Vec<HistoryEntry> {
     let mut history = hold(1, 1, 0, 10);
     history.pop();
     history.push(entry(
@@ -251,13 +252,13 @@ fn lost(told: Option<Micros>) -> Vec<Entry> {
             hold: 1,
             at: 150,
             deadline: 110,
-            how: End::NotValid,
+            how: HoldEnd::NotValid,
         },
     ));
     history.extend(told.map(|at| {
         entry(
             1,
-            Event::Told {
+            Event::LossNotified {
                 hold: 1,
                 at,
                 deadline: 110,
@@ -321,14 +322,14 @@ fn times_to_recover_and_to_be_told() {
 fn calls_that_do_not_end() {
     let called = Event::Called {
         call: 1,
-        what: Call::Acquire,
+        what: CallKind::Acquire,
         at: 0,
         bound_us: 5_000_000,
     };
     let answered = |at| Event::Answered {
         call: 1,
         at,
-        answer: crate::chaos::history::Answer::Failed,
+        answer: crate::chaos::history::CallResult::Failed,
     };
     let after = |event| [entry(1, called.clone()), entry(1, event)];
     assert_eq!(broken(&after(answered(6_000_000))), []);
@@ -377,7 +378,7 @@ fn what_is_left_at_the_end() {
 }
 
 /// An operation on the one record.
-fn step(from: Micros, to: Micros, step: Step) -> Entry {
+fn step(from: Micros, to: Micros, step: RecordOperation) -> HistoryEntry {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     let step = RecordStep {
         number: NUMBERS.fetch_add(1, Ordering::Relaxed),
@@ -390,29 +391,29 @@ fn step(from: Micros, to: Micros, step: Step) -> Entry {
 }
 
 /// Versions are ten times the value.
-fn get(value: Option<u64>) -> Step {
-    Step::Get {
+fn get(value: Option<u64>) -> RecordOperation {
+    RecordOperation::Get {
         seen: value.map(|value| (value, value * 10)),
     }
 }
 
-fn put(expected: Option<u64>, value: u64, outcome: Outcome) -> Step {
-    Step::Put {
+fn put(expected: Option<u64>, value: u64, outcome: WriteOutcome) -> RecordOperation {
+    RecordOperation::Put {
         expected,
         value,
         outcome,
-        version: (outcome == Outcome::Done).then_some(value * 10),
+        version: (outcome == WriteOutcome::Done).then_some(value * 10),
     }
 }
 
-const fn delete(expected: u64, outcome: Outcome) -> Step {
-    Step::Delete { expected, outcome }
+const fn delete(expected: u64, outcome: WriteOutcome) -> RecordOperation {
+    RecordOperation::Delete { expected, outcome }
 }
 
 #[test]
 fn histories_of_records_that_have_an_order() {
-    use Outcome::{Conflict, Done, Unknown};
-    let right: [&[Entry]; 7] = [
+    use WriteOutcome::{Conflict, Done, Unknown};
+    let right: [&[HistoryEntry]; 7] = [
         &[step(0, 1, put(None, 1, Done)), step(2, 3, get(Some(1)))],
         // The read and the write were under way together, so either may be first.
         &[step(0, 5, put(None, 1, Done)), step(1, 2, get(None))],
@@ -449,7 +450,7 @@ fn a_write_that_never_answered_may_have_happened() {
             key: "key".into(),
             from: 0,
             to: None,
-            step: put(None, 1, Outcome::Unknown),
+            step: put(None, 1, WriteOutcome::Unknown),
         };
         entry(7, Event::Record(step))
     };
@@ -460,7 +461,7 @@ fn a_write_that_never_answered_may_have_happened() {
         key: "key".into(),
         from: 0,
         to: Some(1),
-        step: put(None, 1, Outcome::Conflict),
+        step: put(None, 1, WriteOutcome::Conflict),
     };
     let answered = entry(7, Event::Record(refused));
     let history = [asked(1), answered, step(2, 3, get(Some(1)))];
@@ -469,8 +470,8 @@ fn a_write_that_never_answered_may_have_happened() {
 
 #[test]
 fn histories_of_records_that_have_none() {
-    use Outcome::{Conflict, Done, Unknown};
-    let wrong: [&[Entry]; 9] = [
+    use WriteOutcome::{Conflict, Done, Unknown};
+    let wrong: [&[HistoryEntry]; 9] = [
         // A stale read.
         &[step(0, 1, put(None, 1, Done)), step(2, 3, get(None))],
         // A lost update.
@@ -521,7 +522,7 @@ fn histories_of_records_that_have_none() {
 #[test]
 fn a_record_that_the_store_forgot_is_excused() {
     let stale = [
-        step(100, 110, put(None, 1, Outcome::Done)),
+        step(100, 110, put(None, 1, WriteOutcome::Done)),
         step(200, 210, get(None)),
     ];
     for (fault, excused) in [
@@ -559,9 +560,9 @@ fn random_histories_of_a_record() {
                     let right = rng.bool();
                     let expected = if right { value } else { Some(1_000) };
                     let outcome = if right {
-                        Outcome::Done
+                        WriteOutcome::Done
                     } else {
-                        Outcome::Conflict
+                        WriteOutcome::Conflict
                     };
                     let done = put(expected, number, outcome);
                     if right {
@@ -570,7 +571,7 @@ fn random_histories_of_a_record() {
                     done
                 }
                 _ => match value.take() {
-                    Some(old) => delete(old, Outcome::Done),
+                    Some(old) => delete(old, WriteOutcome::Done),
                     None => get(None),
                 },
             };

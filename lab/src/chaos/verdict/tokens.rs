@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::chaos::history::{Entry, Event, Micros, NO_TOKEN};
+use crate::chaos::history::{Event, HistoryEntry, Micros, NO_TOKEN};
 
 use super::promise::{Promise, Violation};
 
 /// A lock that was granted to a process.
-struct Granted<'a> {
+struct TokenGrant<'a> {
     worker: u32,
     token: u64,
     asked: Micros,
@@ -18,9 +18,9 @@ struct Granted<'a> {
 
 /// Tokens that did not rise although the order of the two grants is certain: the newer one was
 /// asked for when the older one had been answered. No fault excuses it.
-pub(super) fn check(history: &[Entry]) -> Vec<Violation> {
-    let mut by_name: BTreeMap<&str, Vec<Granted<'_>>> = BTreeMap::new();
-    for Entry { worker, event } in history {
+pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
+    let mut by_name: BTreeMap<&str, Vec<TokenGrant<'_>>> = BTreeMap::new();
+    for HistoryEntry { worker, event } in history {
         if let Event::Granted {
             name,
             token,
@@ -32,7 +32,7 @@ pub(super) fn check(history: &[Entry]) -> Vec<Violation> {
             // A control has none.
             && *token != NO_TOKEN
         {
-            by_name.entry(name).or_default().push(Granted {
+            by_name.entry(name).or_default().push(TokenGrant {
                 worker: *worker,
                 token: *token,
                 asked: *asked,
@@ -44,12 +44,12 @@ pub(super) fn check(history: &[Entry]) -> Vec<Violation> {
     }
     let mut found = Vec::new();
     for grants in by_name.values() {
-        let mut answered: Vec<&Granted<'_>> = grants.iter().collect();
+        let mut answered: Vec<&TokenGrant<'_>> = grants.iter().collect();
         answered.sort_by_key(|it| it.at);
         let mut asked = answered.clone();
         asked.sort_by_key(|it| it.asked);
         let mut answered = answered.into_iter().peekable();
-        let mut highest: Option<&Granted<'_>> = None;
+        let mut highest: Option<&TokenGrant<'_>> = None;
         for newer in asked {
             while let Some(older) = answered.next_if(|it| it.at < newer.asked) {
                 if highest.is_none_or(|it| it.token < older.token) {

@@ -10,12 +10,12 @@ use fastrand::Rng;
 use tokio::task::JoinSet;
 
 use super::{
-    notes::{Notes, Questions},
-    settings::{BEYOND_WAIT, STEPS, Settings},
+    referee_client::{HistoryWriter, RefereeClient},
+    settings::{BEYOND_WAIT, RELEASE_BOUND, WorkerSettings},
 };
 use crate::chaos::{
     controls::{self, Control, ControlHold, ControlLock},
-    history::{Answer, Call, End, Event, HoldNumber, NO_TOKEN, now},
+    history::{CallKind, CallResult, Event, HoldEnd, HoldNumber, NO_TOKEN, now},
 };
 
 /// Up to how long a task waits before it asks again for a lock that somebody else has.
@@ -26,21 +26,21 @@ const EXTENSIONS: u32 = 6;
 
 /// Works until the process is killed: nothing is asked of a control after the last fault.
 pub(super) async fn work(
-    settings: &Arc<Settings>,
+    settings: &Arc<WorkerSettings>,
     control: Control,
-    notes: Arc<Notes>,
+    history: Arc<HistoryWriter>,
 ) -> Result<()> {
     let lock = controls::open(control, &settings.url)?;
-    notes.note(Event::Started {
+    history.note(Event::Started {
         pid: std::process::id(),
     });
     let mut rng = Rng::with_seed(settings.seed);
     let mut tasks = JoinSet::new();
     for _ in 0..settings.tasks {
-        let task = Task {
+        let task = ControlTask {
             settings: Arc::clone(settings),
-            questions: Questions::connect(&settings.socket, settings.worker).await?,
-            notes: Arc::clone(&notes),
+            referee: RefereeClient::connect(&settings.socket, settings.worker).await?,
+            history: Arc::clone(&history),
             lock: Arc::clone(&lock),
             rng: rng.fork(),
         };
@@ -52,19 +52,19 @@ pub(super) async fn work(
     Ok(())
 }
 
-struct Task {
-    settings: Arc<Settings>,
-    questions: Questions,
-    notes: Arc<Notes>,
+struct ControlTask {
+    settings: Arc<WorkerSettings>,
+    referee: RefereeClient,
+    history: Arc<HistoryWriter>,
     lock: Arc<dyn ControlLock>,
     rng: Rng,
 }
 
-impl Task {
+impl ControlTask {
     async fn run(mut self) -> Result<()> {
         loop {
             self.take_one().await?;
-            self.rest().await;
+            self.pause().await;
         }
     }
 
@@ -76,8 +76,8 @@ impl Task {
         let Some(held) = self.acquire(&name, ttl).await else {
             return Ok(());
         };
-        let hold = self.notes.number();
-        self.notes.note(Event::Granted {
+        let hold = self.history.number();
+        self.history.note(Event::Granted {
             hold,
             name: name.clone(),
             token: NO_TOKEN,
@@ -92,16 +92,16 @@ impl Task {
         let wait = Duration::from_millis(self.rng.u64(..=2 * self.settings.ttl_ms.1));
         let until = SystemClock.now() + wait;
         let lock = Arc::clone(&self.lock);
-        let call = Arc::clone(&self.notes);
-        let call = call.call(Call::Acquire, wait + BEYOND_WAIT);
+        let call = Arc::clone(&self.history);
+        let call = call.call(CallKind::Acquire, wait + BEYOND_WAIT);
         loop {
             let left = until.since(SystemClock.now());
             let held = lock.attempt(name, ttl, left).await;
             if held.is_some() || SystemClock.now() >= until {
                 call.answered(if held.is_some() {
-                    Answer::Done
+                    CallResult::Done
                 } else {
-                    Answer::Refused
+                    CallResult::Refused
                 });
                 return held;
             }
@@ -118,45 +118,45 @@ impl Task {
         mut held: Box<dyn ControlHold>,
     ) -> Result<()> {
         let longest = self.settings.longest_ttl();
-        let for_ = match self.rng.u32(..20) {
+        let hold_time = match self.rng.u32(..20) {
             0..14 => longest / 30,
             14..17 => longest,
             // Also longer than the lease.
             _ => longest * 3,
         };
-        let until = SystemClock.now() + for_.mul_f32(self.rng.f32());
+        let until = SystemClock.now() + hold_time.mul_f32(self.rng.f32());
         while SystemClock.now() < until && self.use_registers(hold, name, &*held).await? {
             match self.rng.u32(..60) {
                 0 => {
                     let longest = Duration::min(longest * 2, Duration::from_secs(2));
-                    self.notes
+                    self.history
                         .block_this_thread(longest.mul_f32(self.rng.f32()));
                 }
                 1..=EXTENSIONS => {
                     let ttl = self.ttl();
-                    let call = self.notes.call(Call::Extend, STEPS);
+                    let call = self.history.call(CallKind::Extend, RELEASE_BOUND);
                     held.extend(ttl).await;
-                    call.answered(Answer::Done);
+                    call.answered(CallResult::Done);
                 }
                 _ => {}
             }
-            self.rest().await;
+            self.pause().await;
         }
         let believed = self.is_believed(hold, &*held);
         let at = now();
-        self.notes.note(Event::Ended {
+        self.history.note(Event::Ended {
             hold,
             at,
             deadline: at,
             how: if believed {
-                End::Released
+                HoldEnd::Released
             } else {
-                End::NotValid
+                HoldEnd::NotValid
             },
         });
-        let call = self.notes.call(Call::Release, STEPS);
+        let call = self.history.call(CallKind::Release, RELEASE_BOUND);
         held.release().await;
-        call.answered(Answer::Done);
+        call.answered(CallResult::Done);
         Ok(())
     }
 
@@ -170,15 +170,15 @@ impl Task {
         if !self.is_believed(hold, held) {
             return Ok(false);
         }
-        let seen = self.questions.read(name.to_owned(), NO_TOKEN).await?;
+        let seen = self.referee.read(name.to_owned(), NO_TOKEN).await?;
         if self.rng.u32(..4) == 0 {
-            self.rest().await;
+            self.pause().await;
         }
         if !self.is_believed(hold, held) {
             return Ok(false);
         }
         let name = name.to_owned();
-        self.questions.write(name, NO_TOKEN, seen).await?;
+        self.referee.write(name, NO_TOKEN, seen).await?;
         Ok(true)
     }
 
@@ -188,7 +188,7 @@ impl Task {
         let believed = held.is_believed();
         let to = now();
         if believed {
-            self.notes.note(Event::Valid {
+            self.history.note(Event::Valid {
                 hold,
                 from,
                 to,
@@ -203,7 +203,7 @@ impl Task {
         Duration::from_millis(self.rng.u64(least..=most))
     }
 
-    async fn rest(&mut self) {
+    async fn pause(&mut self) {
         let pause = Duration::from_micros(self.rng.u64(..8_000));
         SystemClock.sleep(pause).await;
     }

@@ -7,17 +7,17 @@ use distlock::{Clock as _, Ended, Guard, LockWatch, SystemClock};
 use tokio::{task::JoinHandle, time::timeout};
 
 use super::{
-    settings::{NOTICE, STEPS},
-    task::Task,
+    settings::{LATEST_NOTICE, RELEASE_BOUND},
+    task::WorkerTask,
 };
-use crate::chaos::history::{Answer, Call, End, Event, HoldNumber, micros, now};
+use crate::chaos::history::{CallKind, CallResult, Event, HoldEnd, HoldNumber, micros, now};
 
-impl Task {
+impl WorkerTask {
     /// Uses a lock for a while and gives it up, in one of many ways.
     pub(super) async fn hold(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
-        let mut told = self.wait_for_a_loss(hold, guard.watch());
+        let mut loss_watch = self.spawn_loss_watch(hold, guard.watch());
         let longest = self.settings.longest_ttl();
-        let for_ = match self.rng.u32(..20) {
+        let hold_time = match self.rng.u32(..20) {
             0..14 => longest / 30,
             14..17 => longest,
             // Also longer than a store needs to give the lock to somebody else,
@@ -25,36 +25,36 @@ impl Task {
             // and longer than a server needs to notice that it was replaced.
             _ => Duration::from_millis(self.settings.hold_ms),
         };
-        let until = SystemClock.now() + for_.mul_f32(self.rng.f32());
+        let until = SystemClock.now() + hold_time.mul_f32(self.rng.f32());
         let mut valid = self.is_valid(hold, &guard.watch());
         if self.rng.u32(..6) == 0 {
             // Nobody asks the guard now, so only a notice can tell a loss.
             let mut stop = self.stop.clone();
             valid = tokio::select! {
-                _ = &mut told => false,
+                _ = &mut loss_watch => false,
                 _ = stop.wait_for(|over| *over) => true,
-                () = SystemClock.sleep(for_) => true,
+                () = SystemClock.sleep(hold_time) => true,
             };
         }
-        while valid && SystemClock.now() < until && !self.is_over() {
+        while valid && SystemClock.now() < until && !self.is_stopped() {
             valid = self.use_registers(hold, &guard).await?;
             match self.rng.u32(..60) {
-                0 => self.block_the_runtime(),
+                0 => self.block_runtime(),
                 1 => {
                     let ttl = self.ttl();
-                    let call = self.notes.call(Call::Extend, STEPS);
+                    let call = self.history.call(CallKind::Extend, RELEASE_BOUND);
                     let extended = guard.extend(ttl).await;
                     call.result(&extended);
                 }
                 _ => {}
             }
-            self.rest().await;
+            self.pause().await;
         }
         if !valid || !self.is_valid(hold, &guard.watch()) {
-            self.ends(hold, &guard.watch(), End::NotValid);
-            // A loss that is not told by now is never told.
-            if !told.is_finished() {
-                let _ = timeout(NOTICE, told).await;
+            self.note_end(hold, &guard.watch(), HoldEnd::NotValid);
+            // A loss that is not loss_watch by now is never loss_watch.
+            if !loss_watch.is_finished() {
+                let _ = timeout(LATEST_NOTICE, loss_watch).await;
             }
             return Ok(());
         }
@@ -62,13 +62,13 @@ impl Task {
     }
 
     /// Writes to both registers once and gives the lock up.
-    pub(super) async fn hold_for_a_moment(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
+    pub(super) async fn hold_briefly(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
         if self.use_registers(hold, &guard).await? && self.is_valid(hold, &guard.watch()) {
             self.give_up(hold, guard).await
         } else {
-            self.ends(hold, &guard.watch(), End::NotValid);
-            let told = self.wait_for_a_loss(hold, guard.watch());
-            let _ = timeout(NOTICE, told).await;
+            self.note_end(hold, &guard.watch(), HoldEnd::NotValid);
+            let loss_watch = self.spawn_loss_watch(hold, guard.watch());
+            let _ = timeout(LATEST_NOTICE, loss_watch).await;
             Ok(())
         }
     }
@@ -77,12 +77,12 @@ impl Task {
         let tickets = self.locker.capabilities().tickets;
         match self.rng.u32(..12) {
             0 => {
-                self.ends(hold, &guard.watch(), End::Dropped);
+                self.note_end(hold, &guard.watch(), HoldEnd::Dropped);
                 drop(guard);
             }
             1 if tickets => {
-                self.ends(hold, &guard.watch(), End::Ticket);
-                let call = self.notes.call(Call::IntoTicket, STEPS);
+                self.note_end(hold, &guard.watch(), HoldEnd::Ticket);
+                let call = self.history.call(CallKind::IntoTicket, RELEASE_BOUND);
                 let ticket = guard.into_ticket().await;
                 call.result(&ticket);
                 if let Ok(ticket) = ticket {
@@ -91,19 +91,19 @@ impl Task {
                 }
             }
             2 if tickets => {
-                self.ends(hold, &guard.watch(), End::Ticket);
-                let call = self.notes.call(Call::IntoTicket, STEPS);
+                self.note_end(hold, &guard.watch(), HoldEnd::Ticket);
+                let call = self.history.call(CallKind::IntoTicket, RELEASE_BOUND);
                 let ticket = guard.into_ticket().await;
                 call.result(&ticket);
                 if let Ok(ticket) = ticket {
-                    self.release_late(&ticket).await;
+                    self.release_ticket_late(&ticket).await;
                 }
             }
             _ => {
-                self.ends(hold, &guard.watch(), End::Released);
-                let call = self.notes.call(Call::Release, STEPS);
+                self.note_end(hold, &guard.watch(), HoldEnd::Released);
+                let call = self.history.call(CallKind::Release, RELEASE_BOUND);
                 let _ = guard.release().await;
-                call.answered(Answer::Done);
+                call.answered(CallResult::Done);
             }
         }
         Ok(())
@@ -115,23 +115,23 @@ impl Task {
         if !self.is_valid(hold, &guard.watch()) {
             return Ok(false);
         }
-        let seen = self.questions.read(name.clone(), token).await?;
+        let seen = self.referee.read(name.clone(), token).await?;
         if self.rng.u32(..4) == 0 {
-            self.rest().await;
+            self.pause().await;
         }
         if !self.is_valid(hold, &guard.watch()) {
             return Ok(false);
         }
-        self.questions.write(name, token, seen).await?;
+        self.referee.write(name, token, seen).await?;
         Ok(true)
     }
 
     /// A task that only waits: it never asks whether the guard is valid.
-    fn wait_for_a_loss(&self, hold: HoldNumber, watch: LockWatch) -> JoinHandle<()> {
-        let notes = Arc::clone(&self.notes);
+    fn spawn_loss_watch(&self, hold: HoldNumber, watch: LockWatch) -> JoinHandle<()> {
+        let history = Arc::clone(&self.history);
         tokio::spawn(async move {
             if let Ended::Lost(reason) = watch.ended().await {
-                notes.note(Event::Told {
+                history.note(Event::LossNotified {
                     hold,
                     at: now(),
                     deadline: micros(watch.deadline()),
@@ -142,9 +142,9 @@ impl Task {
     }
 
     /// Keeps this thread of the runtime from everything else, as a long calculation would.
-    fn block_the_runtime(&mut self) {
+    fn block_runtime(&mut self) {
         let longest = Duration::min(self.settings.longest_ttl() * 2, Duration::from_secs(2));
         let time = longest.mul_f32(self.rng.f32());
-        self.notes.block_this_thread(time);
+        self.history.block_this_thread(time);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use distlock::{Clock as _, Locker, SystemClock};
 
-use super::settings::{AGAIN, BEYOND_WAIT};
+use super::settings::{BEYOND_WAIT, RETRY_PAUSE};
 
 /// Names and holders of the locks that are still held long after everybody has left: longer than
 /// the longest TTL of the run, and than the store's own, which recipes ask for.
@@ -22,6 +22,6 @@ pub(crate) async fn leftovers(locker: &Locker, longest_ttl: Duration) -> Vec<(St
         if left.is_empty() || SystemClock.now() >= until {
             return left;
         }
-        SystemClock.sleep(AGAIN).await;
+        SystemClock.sleep(RETRY_PAUSE).await;
     }
 }

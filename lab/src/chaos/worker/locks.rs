@@ -9,33 +9,33 @@ use anyhow::Result;
 use distlock::{Attempt, Clock as _, Locker, Renew, SystemClock, Ticket};
 
 use super::{
-    notes::Notes,
-    settings::{BEYOND_WAIT, LOOK, STEPS},
-    task::{Drawn, Task},
+    referee_client::HistoryWriter,
+    settings::{BEYOND_WAIT, READ_BOUND, RELEASE_BOUND},
+    task::{DrawnOptions, WorkerTask},
 };
-use crate::chaos::history::{Answer, Call, End, now};
+use crate::chaos::history::{CallKind, CallResult, HoldEnd, now};
 
-impl Task {
+impl WorkerTask {
     pub(super) async fn take_one(&mut self) -> Result<()> {
-        let (name, ttl, wait) = (self.name(), self.ttl(), self.while_() * 2);
+        let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait() * 2);
         let renew = if self.rng.bool() {
             Renew::Auto
         } else {
             Renew::Manual
         };
         let builder = self.locker.lock(&name).ttl(ttl).renew(renew);
-        let Drawn {
+        let DrawnOptions {
             builder,
             min_hold_us,
         } = self.with_options(builder);
         let asked = now();
         let guard = if self.rng.u32(..4) == 0 {
-            let call = self.notes.call(Call::TryAcquire, BEYOND_WAIT);
+            let call = self.history.call(CallKind::TryAcquire, BEYOND_WAIT);
             let attempt = builder.try_acquire().await;
             call.result(&attempt);
             attempt.ok().and_then(Attempt::acquired)
         } else {
-            let call = self.notes.call(Call::Acquire, wait + BEYOND_WAIT);
+            let call = self.history.call(CallKind::Acquire, wait + BEYOND_WAIT);
             let guard = builder.wait(wait).acquire().await;
             call.result(&guard);
             guard.ok()
@@ -43,30 +43,30 @@ impl Task {
         match guard {
             Some(guard) => {
                 let hold = self.granted(&guard, asked, None);
-                self.keeps(hold, asked, min_hold_us);
+                self.note_min_hold(hold, asked, min_hold_us);
                 self.hold(hold, guard).await
             }
             None => {
-                self.rest().await;
+                self.pause().await;
                 Ok(())
             }
         }
     }
 
     /// Takes a lock that is probably free, writes once, and gives it up.
-    pub(super) async fn take_for_a_moment(&mut self) -> Result<()> {
+    pub(super) async fn take_briefly(&mut self) -> Result<()> {
         let (name, ttl) = (self.name(), self.ttl());
         let asked = now();
-        let call = self.notes.call(Call::Acquire, ttl + BEYOND_WAIT);
+        let call = self.history.call(CallKind::Acquire, ttl + BEYOND_WAIT);
         let guard = self.locker.lock(&name).ttl(ttl).wait(ttl).acquire().await;
         call.result(&guard);
         match guard {
             Ok(guard) => {
                 let hold = self.granted(&guard, asked, None);
-                self.hold_for_a_moment(hold, guard).await
+                self.hold_briefly(hold, guard).await
             }
             Err(_) => {
-                self.rest().await;
+                self.pause().await;
                 Ok(())
             }
         }
@@ -74,14 +74,14 @@ impl Task {
 
     pub(super) async fn take_two(&mut self) -> Result<()> {
         let names = [self.name(), self.name()];
-        let (ttl, wait) = (self.ttl(), self.while_() * 2);
+        let (ttl, wait) = (self.ttl(), self.random_wait() * 2);
         let asked = now();
-        let call = self.notes.call(Call::AcquireAll, wait + BEYOND_WAIT);
+        let call = self.history.call(CallKind::AcquireAll, wait + BEYOND_WAIT);
         let taken = self.locker.lock_all(&names).ttl(ttl).wait(wait).acquire();
         let taken = taken.await;
         call.result(&taken);
         let Ok(set) = taken else {
-            self.rest().await;
+            self.pause().await;
             return Ok(());
         };
         let holds: Vec<_> = set
@@ -89,29 +89,29 @@ impl Task {
             .iter()
             .map(|guard| self.granted(guard, asked, None))
             .collect();
-        if self.hurries {
-            self.rest().await;
+        if self.is_brief {
+            self.pause().await;
         } else {
-            SystemClock.sleep(self.while_() / 4).await;
+            SystemClock.sleep(self.random_wait() / 4).await;
         }
         for (hold, guard) in holds.iter().zip(set.guards()) {
             self.is_valid(*hold, &guard.watch());
         }
         for (hold, guard) in holds.iter().zip(set.guards()) {
-            self.ends(*hold, &guard.watch(), End::Released);
+            self.note_end(*hold, &guard.watch(), HoldEnd::Released);
         }
         // All at once, so it takes as long as one.
-        let call = self.notes.call(Call::Release, STEPS);
+        let call = self.history.call(CallKind::Release, RELEASE_BOUND);
         set.release().await;
-        call.answered(Answer::Done);
+        call.answered(CallResult::Done);
         Ok(())
     }
 
     /// Drops the future of an `acquire` at some await.
-    pub(super) async fn give_up_in_the_middle(&mut self) {
-        let (name, ttl, wait) = (self.name(), self.ttl(), self.while_());
+    pub(super) async fn cancel_acquire(&mut self) {
+        let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait());
         let patience = Duration::from_micros(self.rng.u64(..20_000));
-        let call = self.notes.call(Call::Acquire, wait + BEYOND_WAIT);
+        let call = self.history.call(CallKind::Acquire, wait + BEYOND_WAIT);
         let acquiring = self.locker.lock(&name).ttl(ttl).wait(wait).acquire();
         tokio::select! {
             biased;
@@ -124,34 +124,34 @@ impl Task {
     pub(super) async fn look(&mut self) {
         if self.rng.bool() {
             let name = self.name();
-            let call = self.notes.call(Call::Inspect, LOOK);
+            let call = self.history.call(CallKind::Inspect, READ_BOUND);
             let seen = self.locker.inspect(&name).await;
             call.result(&seen);
         } else {
-            let call = self.notes.call(Call::List, LOOK);
+            let call = self.history.call(CallKind::List, READ_BOUND);
             let seen = self.locker.list("").await;
             call.result(&seen);
         }
-        self.rest().await;
+        self.pause().await;
     }
 
     /// Two take one ticket: one of them may have it.
     pub(super) async fn resume_twice(&mut self, ticket: Ticket, number: u64) -> Result<()> {
         let asked = now();
-        let both = async |locker: &Locker, notes: &Notes| {
-            let call = notes.call(Call::Resume, STEPS);
+        let both = async |locker: &Locker, history: &HistoryWriter| {
+            let call = history.call(CallKind::Resume, RELEASE_BOUND);
             let guard = locker.resume(&ticket).await;
             call.result(&guard);
             guard.ok()
         };
         let (first, second) = tokio::join!(
-            both(&self.locker, &self.notes),
-            both(&self.locker, &self.notes)
+            both(&self.locker, &self.history),
+            both(&self.locker, &self.history)
         );
         for guard in [first, second].into_iter().flatten() {
             let hold = self.granted(&guard, asked, Some(number));
-            if self.hurries {
-                Box::pin(self.hold_for_a_moment(hold, guard)).await?;
+            if self.is_brief {
+                Box::pin(self.hold_briefly(hold, guard)).await?;
             } else {
                 Box::pin(self.hold(hold, guard)).await?;
             }
@@ -160,13 +160,13 @@ impl Task {
     }
 
     /// Lets a ticket lie, also for longer than its lease, and releases it then.
-    pub(super) async fn release_late(&mut self, ticket: &Ticket) {
-        if self.hurries {
-            self.rest().await;
+    pub(super) async fn release_ticket_late(&mut self, ticket: &Ticket) {
+        if self.is_brief {
+            self.pause().await;
         } else {
-            SystemClock.sleep(self.while_() * 2).await;
+            SystemClock.sleep(self.random_wait() * 2).await;
         }
-        let call = self.notes.call(Call::Release, STEPS);
+        let call = self.history.call(CallKind::Release, RELEASE_BOUND);
         let released = self.locker.release_ticket(ticket).await;
         call.result(&released);
     }

@@ -5,16 +5,16 @@
 
 use std::{fs, sync::Arc, thread, time::Duration};
 
-use super::notes::Notes;
+use super::referee_client::HistoryWriter;
 use crate::chaos::history::{Event, Micros, now};
 
 const TICK: Duration = Duration::from_millis(20);
 /// A thread that wakes up this much later than it wanted to was kept from it.
 const LATE_US: Micros = 40_000;
 /// Ticks between two looks at memory and descriptors.
-const LOOK: u32 = 10;
+const READ_BOUND: u32 = 10;
 
-pub(super) fn start(notes: Arc<Notes>) -> std::io::Result<()> {
+pub(super) fn start(history: Arc<HistoryWriter>) -> std::io::Result<()> {
     let watching = move || {
         let tick_us = u64::try_from(TICK.as_micros()).unwrap_or_default();
         let mut ticks = 0_u32;
@@ -23,13 +23,13 @@ pub(super) fn start(notes: Arc<Notes>) -> std::io::Result<()> {
             thread::park_timeout(TICK);
             let to = now();
             if to > from + tick_us + LATE_US {
-                notes.note(Event::Stalled { from, to });
+                history.note(Event::Stalled { from, to });
             }
             ticks += 1;
-            if ticks.is_multiple_of(LOOK)
+            if ticks.is_multiple_of(READ_BOUND)
                 && let Some((resident_kib, descriptors)) = usage()
             {
-                notes.note(Event::Usage {
+                history.note(Event::Usage {
                     at: to,
                     resident_kib,
                     descriptors,

@@ -1,18 +1,18 @@
 //! A process that takes locks, uses them, and says all that it sees.
 
-mod closures;
 mod control;
 mod hold;
 mod leftovers;
-mod line;
+mod local_queue;
 mod locks;
 mod meter;
-mod notes;
 mod process;
 mod recipes;
 mod records;
+mod referee_client;
 mod run;
+mod scopes;
 mod settings;
 mod task;
 
-pub(crate) use self::{leftovers::leftovers, process::run, settings::Settings};
+pub(crate) use self::{leftovers::leftovers, process::run, settings::WorkerSettings};

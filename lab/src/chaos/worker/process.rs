@@ -11,17 +11,17 @@ use super::{
     control,
     leftovers::leftovers,
     meter,
-    notes::{Notes, Questions},
-    settings::{AGAIN, LOOK, Settings},
-    task::Task,
+    referee_client::{HistoryWriter, RefereeClient},
+    settings::{READ_BOUND, RETRY_PAUSE, WorkerSettings},
+    task::WorkerTask,
 };
 use crate::chaos::{
-    history::{Answer, Call, Event, now},
-    plants,
+    history::{CallKind, CallResult, Event, now},
+    planted_bugs,
 };
 
 /// Runs until the referee calls the workers together.
-pub(crate) fn run(settings: Settings) -> Result<()> {
+pub(crate) fn run(settings: WorkerSettings) -> Result<()> {
     tracing_subscriber::fmt()
         .with_max_level(tracing_subscriber::filter::LevelFilter::ERROR)
         .with_writer(std::io::stderr)
@@ -35,17 +35,17 @@ pub(crate) fn run(settings: Settings) -> Result<()> {
     runtime.block_on(work(Arc::new(settings)))
 }
 
-async fn work(settings: Arc<Settings>) -> Result<()> {
-    let notes = Arc::new(Notes::connect(&settings.socket, settings.worker)?);
-    meter::start(Arc::clone(&notes))?;
+async fn work(settings: Arc<WorkerSettings>) -> Result<()> {
+    let history = Arc::new(HistoryWriter::connect(&settings.socket, settings.worker)?);
+    meter::start(Arc::clone(&history))?;
     if let Some(control) = settings.control {
-        return control::work(&settings, control, notes).await;
+        return control::work(&settings, control, history).await;
     }
     let mut stores = Vec::new();
     for _ in 0..settings.clients {
-        stores.push(opened(&settings).await);
+        stores.push(open_store(&settings).await);
     }
-    notes.note(Event::Started {
+    history.note(Event::Started {
         pid: std::process::id(),
     });
     let (stop, stopped) = watch::channel(false);
@@ -53,24 +53,24 @@ async fn work(settings: Arc<Settings>) -> Result<()> {
     let mut rng = Rng::with_seed(settings.seed);
     for (number, store) in (0..settings.tasks).flat_map(|at| stores.iter().map(move |it| (at, it)))
     {
-        let questions = Questions::connect(&settings.socket, settings.worker).await?;
-        let task = Task {
+        let referee = RefereeClient::connect(&settings.socket, settings.worker).await?;
+        let task = WorkerTask {
             settings: Arc::clone(&settings),
-            notes: Arc::clone(&notes),
-            questions,
+            history: Arc::clone(&history),
+            referee,
             locker: store.locker(),
             store: store.clone(),
             records: store.records(),
             rng: rng.fork(),
             number,
-            hurries: number < settings.hurrying,
+            is_brief: number < settings.brief_tasks,
             stop: stopped.clone(),
         };
         tasks.spawn(task.run());
     }
-    let mut questions = Questions::connect(&settings.socket, settings.worker).await?;
+    let mut referee = RefereeClient::connect(&settings.socket, settings.worker).await?;
     tokio::select! {
-        called = questions.roll_call() => called?,
+        called = referee.wait_for_roll_call() => called?,
         // No task ends before: the first that does has failed.
         Some(ended) = tasks.join_next() => ended??,
     }
@@ -79,33 +79,33 @@ async fn work(settings: Arc<Settings>) -> Result<()> {
         ended??;
     }
     for store in &stores {
-        if settings.looks_at_the_end {
+        if settings.checks_leftovers {
             let locker = store.locker();
             for (name, holder) in leftovers(&locker, settings.longest_ttl()).await {
-                notes.note(Event::Left { name, holder });
+                history.note(Event::Left { name, holder });
             }
         }
     }
     for store in stores {
-        let closing = notes.call(Call::Close, LOOK);
+        let closing = history.call(CallKind::Close, READ_BOUND);
         store.close().await;
-        closing.answered(Answer::Done);
+        closing.answered(CallResult::Done);
     }
-    notes.note(Event::Finished { at: now() });
+    history.note(Event::Finished { at: now() });
     Ok(())
 }
 
 /// Opens the store, however long it takes: it may be broken at the moment.
-async fn opened(settings: &Settings) -> Store {
+async fn open_store(settings: &WorkerSettings) -> Store {
     loop {
         let url = settings.url.as_str();
-        let store = match settings.plant {
-            Some(plant) => plants::open(plant, url, settings.worker).await,
+        let store = match settings.bug {
+            Some(bug) => planted_bugs::open(bug, url, settings.worker).await,
             None => distlock::open(url).await.map_err(Into::into),
         };
         match store {
             Ok(store) => return store,
-            Err(_) => SystemClock.sleep(AGAIN).await,
+            Err(_) => SystemClock.sleep(RETRY_PAUSE).await,
         }
     }
 }

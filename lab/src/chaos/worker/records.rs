@@ -2,48 +2,48 @@
 
 use distlock::{Clock as _, Deleted, Entry, Error, Expect, RecordKey, SystemClock, Written};
 
-use super::task::Task;
-use crate::chaos::history::{Event, Micros, Outcome, RecordStep, Step, now};
+use super::task::WorkerTask;
+use crate::chaos::history::{Event, Micros, RecordOperation, RecordStep, WriteOutcome, now};
 
 /// Keys are used for so long, so many at a time: the order of few operations is soon found.
 const WINDOW: Micros = 500_000;
 const KEYS: u32 = 6;
 
-impl Task {
+impl WorkerTask {
     /// Reads a record and tries to change it.
-    pub(super) async fn use_a_record(&mut self) {
+    pub(super) async fn use_record(&mut self) {
         let key = format!("chaos-{}-{}", now() / WINDOW, self.rng.u32(..KEYS));
         let Ok(at) = RecordKey::new(&key) else { return };
         let from = now();
         let Ok(seen) = self.records.get(&at).await else {
-            return self.rest().await;
+            return self.pause().await;
         };
         let value = seen.as_ref().map(number);
-        let step = Step::Get {
+        let step = RecordOperation::Get {
             seen: seen.as_ref().map(|it| (number(it), it.version.get())),
         };
-        self.record(self.notes.number(), &key, from, Some(now()), step);
+        self.record(self.history.number(), &key, from, Some(now()), step);
         if self.rng.bool() {
-            self.rest().await;
+            self.pause().await;
         }
-        let (asked, from) = (self.notes.number(), now());
+        let (asked, from) = (self.history.number(), now());
         let step = match (seen, value) {
             (Some(entry), Some(expected)) if self.rng.u32(..4) == 0 => {
-                let step = |outcome| Step::Delete { expected, outcome };
-                self.record(asked, &key, from, None, step(Outcome::Unknown));
+                let step = |outcome| RecordOperation::Delete { expected, outcome };
+                self.record(asked, &key, from, None, step(WriteOutcome::Unknown));
                 let deleted = self.records.delete(&at, entry.version).await;
                 step(outcome(&deleted.map(|it| it == Deleted::Done)))
             }
             (seen, expected) => {
                 let value = self.rng.u64(..);
                 let expect = seen.map_or(Expect::Absent, |it| Expect::Version(it.version));
-                let step = |outcome, version| Step::Put {
+                let step = |outcome, version| RecordOperation::Put {
                     expected,
                     value,
                     outcome,
                     version,
                 };
-                self.record(asked, &key, from, None, step(Outcome::Unknown, None));
+                self.record(asked, &key, from, None, step(WriteOutcome::Unknown, None));
                 let written = self.records.put(&at, &value.to_le_bytes(), expect).await;
                 let version = match &written {
                     Ok(Written::Stored(version)) => Some(version.get()),
@@ -56,8 +56,15 @@ impl Task {
         SystemClock.sleep(std::time::Duration::from_millis(2)).await;
     }
 
-    fn record(&self, number: u64, key: &str, from: Micros, to: Option<Micros>, step: Step) {
-        self.notes.note(Event::Record(RecordStep {
+    fn record(
+        &self,
+        number: u64,
+        key: &str,
+        from: Micros,
+        to: Option<Micros>,
+        step: RecordOperation,
+    ) {
+        self.history.note(Event::Record(RecordStep {
             number,
             key: key.to_owned(),
             from,
@@ -67,12 +74,12 @@ impl Task {
     }
 }
 
-fn outcome(answer: &Result<bool, Error>) -> Outcome {
+fn outcome(answer: &Result<bool, Error>) -> WriteOutcome {
     match answer {
-        Ok(true) => Outcome::Done,
-        Ok(false) => Outcome::Conflict,
+        Ok(true) => WriteOutcome::Done,
+        Ok(false) => WriteOutcome::Conflict,
         // Also of an error that says that nothing happened: the search finds out whether it did.
-        Err(_) => Outcome::Unknown,
+        Err(_) => WriteOutcome::Unknown,
     }
 }
 

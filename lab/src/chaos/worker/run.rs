@@ -5,67 +5,67 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{settings::BEYOND_WAIT, task::Task};
+use super::{settings::BEYOND_WAIT, task::WorkerTask};
 use crate::chaos::{
-    history::{Call, Event, now},
+    history::{CallKind, Event, now},
     workload::Workload,
 };
 
 /// Long enough that a lock which was not released shows as one.
 const ROLL_CALL_TTL: Duration = Duration::from_secs(60);
 
-impl Task {
+impl WorkerTask {
     pub(super) async fn run(mut self) -> Result<()> {
         let workloads = self.workloads();
-        while !self.is_over() {
-            match (Workload::draw(&workloads, &mut self.rng), self.hurries) {
-                (Workload::Locks, false) => self.use_a_lock().await?,
-                (Workload::Locks, true) => self.use_a_free_lock().await?,
-                (Workload::Records, _) => self.use_a_record().await,
-                (Workload::Lines, _) => self.line_up().await?,
-                (Workload::Recipes, _) => self.use_a_recipe().await?,
+        while !self.is_stopped() {
+            match (Workload::draw(&workloads, &mut self.rng), self.is_brief) {
+                (Workload::Locks, false) => self.use_contended_lock().await?,
+                (Workload::Locks, true) => self.use_quiet_lock().await?,
+                (Workload::Records, _) => self.use_record().await,
+                (Workload::LocalQueues, _) => self.wait_in_local_queue().await?,
+                (Workload::Recipes, _) => self.use_recipe().await?,
             }
         }
-        self.answer_the_roll_call().await;
+        self.answer_roll_call().await;
         Ok(())
     }
 
     /// Those of the run; a task that hurries leaves the slow ones to others, if there are any.
     fn workloads(&self) -> Vec<Workload> {
         let all = &self.settings.workloads;
-        let quick = all.iter().filter(|it| self.hurries && it.is_quick());
+        let quick = all.iter().filter(|it| self.is_brief && it.is_quick());
         let quick: Vec<_> = quick.copied().collect();
         if quick.is_empty() { all.clone() } else { quick }
     }
 
-    async fn use_a_free_lock(&mut self) -> Result<()> {
+    async fn use_quiet_lock(&mut self) -> Result<()> {
         match self.rng.u32(..80) {
             0..2 => self.look().await,
-            2..10 => self.give_up_in_the_middle().await,
+            2..10 => self.cancel_acquire().await,
             10..16 => self.take_two().await?,
-            _ => self.take_for_a_moment().await?,
+            _ => self.take_briefly().await?,
         }
         Ok(())
     }
 
-    async fn use_a_lock(&mut self) -> Result<()> {
+    async fn use_contended_lock(&mut self) -> Result<()> {
         match self.rng.u32(..80) {
             0..3 => self.look().await,
-            3..11 => self.give_up_in_the_middle().await,
+            3..11 => self.cancel_acquire().await,
             11..16 => self.take_two().await?,
-            16..20 => self.run_under().await?,
-            20..24 => self.enter_twice().await?,
+            16..20 => self.run_closure().await?,
+            20..24 => self.acquire_reentrant().await?,
             _ => self.take_one().await?,
         }
         Ok(())
     }
 
     /// Everybody gets in once more, each lock, within the longest TTL and 5 s.
-    async fn answer_the_roll_call(&mut self) {
+    async fn answer_roll_call(&mut self) {
         let within = self.settings.longest_ttl() + BEYOND_WAIT;
         for name in self.settings.names.clone() {
             let lock = self.locker.lock(&name).ttl(ROLL_CALL_TTL).wait(within);
-            let call = self.notes.call(Call::Acquire, within + BEYOND_WAIT);
+            let call = self.history.call(CallKind::Acquire, within + BEYOND_WAIT);
             let guard = lock.acquire().await;
             call.result(&guard);
             let problem = match guard {
@@ -75,7 +75,7 @@ impl Task {
                 }
                 Err(error) => Some(error.to_string()),
             };
-            self.notes.note(Event::RollCall {
+            self.history.note(Event::RollCall {
                 at: now(),
                 task: self.number,
                 problem,

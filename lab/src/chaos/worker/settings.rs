@@ -7,24 +7,24 @@ use std::{env, path::PathBuf, time::Duration};
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::chaos::{controls::Control, plants::Plant, workload::Workload};
+use crate::chaos::{controls::Control, planted_bugs::StoreBug, workload::Workload};
 
 /// The variable that makes a process a worker.
 const SETTINGS: &str = "DISTLOCK_LAB_WORKER";
 /// How often a store that cannot be opened is tried again.
-pub(super) const AGAIN: Duration = Duration::from_millis(50);
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// The documented bound of a call that only looks, and of `close`.
-pub(super) const LOOK: Duration = Duration::from_secs(10);
+pub(super) const READ_BOUND: Duration = Duration::from_secs(10);
 /// The documented bound of a release and of an extension.
-pub(super) const STEPS: Duration = Duration::from_secs(20);
+pub(super) const RELEASE_BOUND: Duration = Duration::from_secs(20);
 /// Time that the library may add to the wait that was asked for.
 pub(super) const BEYOND_WAIT: Duration = Duration::from_secs(5);
 /// A loss that is not told by then is never told.
-pub(super) const NOTICE: Duration = Duration::from_secs(2);
+pub(super) const LATEST_NOTICE: Duration = Duration::from_secs(2);
 
 /// The settings of a worker.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Settings {
+pub(crate) struct WorkerSettings {
     pub(crate) worker: u32,
     pub(crate) socket: PathBuf,
     pub(crate) url: String,
@@ -40,18 +40,18 @@ pub(crate) struct Settings {
     /// tasks hurry.
     pub(crate) clients: u32,
     pub(crate) tasks: u32,
-    pub(crate) hurrying: u32,
+    pub(crate) brief_tasks: u32,
     /// One thread for everything, instead of two.
     pub(crate) single_threaded: bool,
     /// Whether it looks at the end what the store still holds: of a store that nobody else sees.
-    pub(crate) looks_at_the_end: bool,
+    pub(crate) checks_leftovers: bool,
     pub(crate) workloads: Vec<Workload>,
-    pub(crate) plant: Option<Plant>,
+    pub(crate) bug: Option<StoreBug>,
     /// The lock that is used instead of distlock.
     pub(crate) control: Option<Control>,
 }
 
-impl Settings {
+impl WorkerSettings {
     /// `None` = this process is no worker.
     pub(crate) fn from_environment() -> Result<Option<Self>> {
         match env::var(SETTINGS) {

@@ -7,35 +7,35 @@ use fastrand::Rng;
 use tokio::sync::watch;
 
 use super::{
-    notes::{Notes, Questions},
-    settings::Settings,
+    referee_client::{HistoryWriter, RefereeClient},
+    settings::WorkerSettings,
 };
-use crate::chaos::history::{End, Event, HoldNumber, Micros, micros, now};
+use crate::chaos::history::{Event, HoldEnd, HoldNumber, Micros, micros, now};
 
 /// See the module.
-pub(super) struct Task {
-    pub(super) settings: Arc<Settings>,
-    pub(super) notes: Arc<Notes>,
-    pub(super) questions: Questions,
+pub(super) struct WorkerTask {
+    pub(super) settings: Arc<WorkerSettings>,
+    pub(super) history: Arc<HistoryWriter>,
+    pub(super) referee: RefereeClient,
     pub(super) locker: Locker,
     pub(super) store: Store,
     pub(super) records: Arc<dyn Records>,
     pub(super) rng: Rng,
     pub(super) number: u32,
-    pub(super) hurries: bool,
+    pub(super) is_brief: bool,
     /// Turns true when the work is over.
     pub(super) stop: watch::Receiver<bool>,
 }
 
 /// How a lock is asked for, drawn anew each time.
-pub(super) struct Drawn {
+pub(super) struct DrawnOptions {
     pub(super) builder: LockBuilder,
     /// For how long it stays taken at least, also if it is released sooner.
     pub(super) min_hold_us: Micros,
 }
 
-impl Task {
-    pub(super) fn is_over(&self) -> bool {
+impl WorkerTask {
+    pub(super) fn is_stopped(&self) -> bool {
         *self.stop.borrow()
     }
 
@@ -46,7 +46,7 @@ impl Task {
 
     /// One of the few locks that all fight for, or of the many that are held for a moment.
     pub(super) fn name(&mut self) -> String {
-        let names = if self.hurries {
+        let names = if self.is_brief {
             &self.settings.quiet_names
         } else {
             &self.settings.names
@@ -55,12 +55,12 @@ impl Task {
     }
 
     /// Up to the longest TTL.
-    pub(super) fn while_(&mut self) -> Duration {
+    pub(super) fn random_wait(&mut self) -> Duration {
         Duration::from_millis(self.rng.u64(..=self.settings.ttl_ms.1))
     }
 
     /// Options that most callers never set, each of them now and then.
-    pub(super) fn with_options(&mut self, mut builder: LockBuilder) -> Drawn {
+    pub(super) fn with_options(&mut self, mut builder: LockBuilder) -> DrawnOptions {
         let mut min_hold_us = 0;
         if self.rng.u32(..8) == 0 {
             builder = builder.holder(format!("worker {}", self.settings.worker));
@@ -78,16 +78,16 @@ impl Task {
             min_hold_us = u64::try_from(time.as_micros()).unwrap_or_default();
             builder = builder.min_hold(time);
         }
-        Drawn {
+        DrawnOptions {
             builder,
             min_hold_us,
         }
     }
 
     /// Notes the minimum hold time of a lock, before the lock is used.
-    pub(super) fn keeps(&self, hold: HoldNumber, asked: Micros, min_hold_us: Micros) {
+    pub(super) fn note_min_hold(&self, hold: HoldNumber, asked: Micros, min_hold_us: Micros) {
         if min_hold_us > 0 {
-            self.notes.note(Event::Keeps {
+            self.history.note(Event::Keeps {
                 hold,
                 until: asked + min_hold_us,
             });
@@ -95,15 +95,15 @@ impl Task {
     }
 
     /// A moment in which others get their turn, also after a call that failed at once.
-    pub(super) async fn rest(&mut self) {
+    pub(super) async fn pause(&mut self) {
         SystemClock
             .sleep(Duration::from_micros(self.rng.u64(..8_000)))
             .await;
     }
 
     pub(super) fn granted(&self, guard: &Guard, asked: Micros, resumed: Option<u64>) -> u64 {
-        let hold = self.notes.number();
-        self.notes.note(Event::Granted {
+        let hold = self.history.number();
+        self.history.note(Event::Granted {
             hold,
             name: guard.name().to_string(),
             token: guard.token().get(),
@@ -120,7 +120,7 @@ impl Task {
         let valid = watch.is_valid();
         let to = now();
         if valid {
-            self.notes.note(Event::Valid {
+            self.history.note(Event::Valid {
                 hold,
                 from,
                 to,
@@ -130,8 +130,8 @@ impl Task {
         valid
     }
 
-    pub(super) fn ends(&self, hold: HoldNumber, watch: &LockWatch, how: End) {
-        self.notes.note(Event::Ended {
+    pub(super) fn note_end(&self, hold: HoldNumber, watch: &LockWatch, how: HoldEnd) {
+        self.history.note(Event::Ended {
             hold,
             at: now(),
             deadline: micros(watch.deadline()),

@@ -25,39 +25,39 @@ use distlock::batch::{Batcher, Limits};
 use fastrand::Rng;
 use tokio::{runtime::Builder, task::yield_now};
 
-use self::store::{Fate, Kind, Op, Seen, Store};
+use self::store::{BatchFate, BatchOperation, BatchStore, BatcherObservations, OperationKind};
 use super::{
-    plants::Plant,
-    result::Outcome,
-    tasks::Owner,
-    trace::{About, Line, Trace},
+    executor::Owner,
+    planted_bugs::EngineBug,
+    result::SeedResult,
+    trace::{About, Trace, TraceLine},
     world::locked,
 };
 
 /// So many turns of the runtime end everything that can go on by itself.
 const TURNS: usize = 200;
 
-struct Caller {
-    op: Op,
+struct BatchCaller {
+    op: BatchOperation,
     asking: Pin<Box<dyn Future<Output = distlock::Result<u64>> + Send>>,
-    woken: Arc<Woken>,
+    woken: Arc<WokenFlag>,
 }
 
-struct Woken(AtomicBool);
+struct WokenFlag(AtomicBool);
 
-impl Wake for Woken {
+impl Wake for WokenFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-struct Play {
+struct BatcherRun {
     random: Rng,
-    seen: Arc<Mutex<Seen>>,
-    batcher: Batcher<Store>,
-    callers: BTreeMap<u64, Caller>,
+    seen: Arc<Mutex<BatcherObservations>>,
+    batcher: Batcher<BatchStore>,
+    callers: BTreeMap<u64, BatchCaller>,
     /// Those that are never polled again, and never dropped.
-    asleep: Vec<Caller>,
+    asleep: Vec<BatchCaller>,
     received: BTreeSet<u64>,
     releases: BTreeSet<u64>,
     last: u64,
@@ -65,10 +65,10 @@ struct Play {
 }
 
 /// Plays one seed.
-pub(super) fn play(seed: u64, plant: Option<Plant>, all: bool) -> Result<Outcome> {
+pub(super) fn run_batcher(seed: u64, bug: Option<EngineBug>, all: bool) -> Result<SeedResult> {
     // A turn of the runtime is one poll of one task.
     let runtime = Builder::new_current_thread().event_interval(1).build()?;
-    let seen = Arc::<Mutex<Seen>>::default();
+    let seen = Arc::<Mutex<BatcherObservations>>::default();
     let steps = runtime.block_on(async {
         let mut random = Rng::with_seed(seed);
         let mut limits = Limits::default();
@@ -79,12 +79,12 @@ pub(super) fn play(seed: u64, plant: Option<Plant>, all: bool) -> Result<Outcome
         if random.bool() {
             limits.undivided = random.usize(1..=6);
         }
-        let store = Store {
+        let store = BatchStore {
             seen: Arc::clone(&seen),
             limits,
-            plant,
+            bug,
         };
-        let mut play = Play {
+        let mut play = BatcherRun {
             batcher: Batcher::new(store, limits),
             random,
             seen: Arc::clone(&seen),
@@ -93,7 +93,7 @@ pub(super) fn play(seed: u64, plant: Option<Plant>, all: bool) -> Result<Outcome
             received: BTreeSet::new(),
             releases: BTreeSet::new(),
             last: 0,
-            shares_keys: plant == Some(Plant::BatchSharesKeys),
+            shares_keys: bug == Some(EngineBug::BatchSharesKeys),
         };
         let steps = play.random.u64(50..=400);
         for _ in 0..steps {
@@ -105,7 +105,7 @@ pub(super) fn play(seed: u64, plant: Option<Plant>, all: bool) -> Result<Outcome
     let mut trace = Trace::new(all);
     let mut seen = locked(&seen);
     for (at, (what, number)) in (0..).zip(std::mem::take(&mut seen.lines)) {
-        trace.note(Line {
+        trace.note(TraceLine {
             at: Duration::from_micros(at),
             owner: Owner::Network,
             what,
@@ -115,12 +115,12 @@ pub(super) fn play(seed: u64, plant: Option<Plant>, all: bool) -> Result<Outcome
             },
         });
     }
-    let mut outcome = Outcome::of(seen.broken.take(), &trace);
+    let mut outcome = SeedResult::of(seen.broken.take(), &trace);
     outcome.steps = steps;
     Ok(outcome)
 }
 
-impl Play {
+impl BatcherRun {
     fn note(&self, what: &'static str, number: u64) {
         locked(&self.seen).lines.push((what, number));
     }
@@ -130,9 +130,9 @@ impl Play {
         match self.random.u32(0..10) {
             0..3 => self.ask(),
             3..6 => self.poll_one(),
-            6 if self.random.u32(0..8) == 0 => self.fall_asleep(),
-            6 => self.give_up_one(),
-            7 => self.land_one(true),
+            6 if self.random.u32(0..8) == 0 => self.stop_polling(),
+            6 => self.cancel_caller(),
+            7 => self.complete_batch(true),
             _ => yield_now().await,
         }
     }
@@ -145,9 +145,9 @@ impl Play {
         self.last += 1;
         let number = self.last;
         let kind = match self.random.u32(0..4) {
-            0 => Kind::Renew,
-            1 => Kind::Release,
-            _ => Kind::Acquire,
+            0 => OperationKind::Renew,
+            1 => OperationKind::Release,
+            _ => OperationKind::Acquire,
         };
         let key = format!("key-{}", self.random.u32(0..5));
         let shown = if self.shares_keys {
@@ -155,7 +155,7 @@ impl Play {
         } else {
             key.clone()
         };
-        let op = Op {
+        let op = BatchOperation {
             kind,
             key,
             shown,
@@ -163,10 +163,10 @@ impl Play {
             undo: false,
         };
         let (batcher, asked) = (self.batcher.clone(), op.clone());
-        let caller = Caller {
+        let caller = BatchCaller {
             op,
             asking: Box::pin(async move { batcher.submit(asked).await }),
-            woken: Arc::new(Woken(AtomicBool::new(true))),
+            woken: Arc::new(WokenFlag(AtomicBool::new(true))),
         };
         self.note("a caller comes", number);
         self.callers.insert(number, caller);
@@ -191,7 +191,7 @@ impl Play {
             let moment = seen.moment;
             seen.asked.entry(number).or_insert(moment);
         }
-        if caller.op.kind == Kind::Release {
+        if caller.op.kind == OperationKind::Release {
             self.releases.insert(number);
         }
         caller.woken.0.store(false, Ordering::Relaxed);
@@ -209,16 +209,16 @@ impl Play {
             Ok(answer) if answer == number => {
                 self.received.insert(number);
             }
-            Ok(answer) => seen.accuse(format!("caller {number} got the answer to {answer}")),
+            Ok(answer) => seen.record_breach(format!("caller {number} got the answer to {answer}")),
             Err(error) if seen.applied.contains(&number) || !seen.failed.contains(&number) => {
-                seen.accuse(format!("caller {number} was told of an error: {error}"));
+                seen.record_breach(format!("caller {number} was told of an error: {error}"));
             }
             Err(_) => {}
         }
     }
 
     /// A caller goes away.
-    fn give_up_one(&mut self) {
+    fn cancel_caller(&mut self) {
         let all: Vec<u64> = self.callers.keys().copied().collect();
         let Some(number) = self.random.choice(all) else {
             return;
@@ -233,7 +233,7 @@ impl Play {
     }
 
     /// A caller stops polling for ever: nobody may depend on it.
-    fn fall_asleep(&mut self) {
+    fn stop_polling(&mut self) {
         let all: Vec<u64> = self.callers.keys().copied().collect();
         let Some(number) = self.random.choice(all).filter(|_| self.asleep.len() < 2) else {
             return;
@@ -243,7 +243,7 @@ impl Play {
     }
 
     /// A batch comes back.
-    fn land_one(&mut self, fails: bool) {
+    fn complete_batch(&mut self, fails: bool) {
         let mut seen = locked(&self.seen);
         let all: Vec<u64> = seen.flights.keys().copied().collect();
         let Some(number) = self.random.choice(all) else {
@@ -256,10 +256,10 @@ impl Play {
         // An undo has to succeed, so that grants can be counted in the end.
         let fails = fails && !flight.ops.iter().any(|op| op.undo);
         let fate = match self.random.u32(0..8) {
-            0 if fails => Fate::Split,
-            1 if fails => Fate::Whole,
-            2 if fails => Fate::Skips(flight.ops.iter().map(|_| self.random.bool()).collect()),
-            _ => Fate::Done,
+            0 if fails => BatchFate::Split,
+            1 if fails => BatchFate::Whole,
+            2 if fails => BatchFate::Skips(flight.ops.iter().map(|_| self.random.bool()).collect()),
+            _ => BatchFate::Done,
         };
         let _ = flight.fate.send(fate);
     }
@@ -268,7 +268,7 @@ impl Play {
     async fn end(&mut self) {
         for _ in 0..TURNS {
             yield_now().await;
-            self.land_one(false);
+            self.complete_batch(false);
             let all: Vec<u64> = self.callers.keys().copied().collect();
             for number in all {
                 if self.callers[&number].is_woken() {
@@ -278,7 +278,7 @@ impl Play {
         }
         for number in self.callers.keys() {
             let detail = format!("caller {number} waits for ever");
-            locked(&self.seen).accuse(detail);
+            locked(&self.seen).record_breach(detail);
         }
         let mut closing = Box::pin(self.batcher.close());
         let waker = Waker::noop();
@@ -299,23 +299,23 @@ impl Play {
         self.received.extend(asleep);
         let mut seen = locked(&self.seen);
         if !closed || !seen.flights.is_empty() {
-            seen.accuse("it does not close".to_owned());
+            seen.record_breach("it does not close".to_owned());
         }
         let kept: Vec<u64> = seen.granted.difference(&self.received).copied().collect();
         if !kept.is_empty() {
-            seen.accuse(format!("{kept:?} were granted to nobody and not undone"));
+            seen.record_breach(format!("{kept:?} were granted to nobody and not undone"));
         }
         let unsent = self
             .releases
             .iter()
             .find(|number| !seen.applied.contains(number) && !seen.failed.contains(number));
         if let Some(number) = unsent {
-            seen.accuse(format!("release {number} was never sent"));
+            seen.record_breach(format!("release {number} was never sent"));
         }
     }
 }
 
-impl Caller {
+impl BatchCaller {
     fn is_woken(&self) -> bool {
         self.woken.0.load(Ordering::Relaxed)
     }

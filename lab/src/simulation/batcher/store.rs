@@ -12,21 +12,21 @@ use distlock::{
 use tokio::sync::oneshot;
 
 use crate::simulation::{
-    plants::Plant,
-    promise::{Broken, Promise},
+    planted_bugs::EngineBug,
+    promise::{Breach, SimulationPromise},
     world::locked,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Kind {
+pub(super) enum OperationKind {
     Renew,
     Release,
     Acquire,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Op {
-    pub(super) kind: Kind,
+pub(super) struct BatchOperation {
+    pub(super) kind: OperationKind,
     pub(super) key: String,
     /// The key as the batcher sees it.
     pub(super) shown: String,
@@ -36,7 +36,7 @@ pub(super) struct Op {
 
 /// The fate of a batch at the store.
 #[derive(Clone, Debug)]
-pub(super) enum Fate {
+pub(super) enum BatchFate {
     Done,
     /// Nothing happened to those of which this is true.
     Skips(Vec<bool>),
@@ -44,15 +44,15 @@ pub(super) enum Fate {
     Whole,
 }
 
-pub(super) struct Flight {
-    pub(super) ops: Vec<Op>,
-    pub(super) fate: oneshot::Sender<Fate>,
+pub(super) struct SentBatch {
+    pub(super) ops: Vec<BatchOperation>,
+    pub(super) fate: oneshot::Sender<BatchFate>,
 }
 
 /// The store's side, and everything that was seen.
 #[derive(Default)]
-pub(super) struct Seen {
-    pub(super) flights: BTreeMap<u64, Flight>,
+pub(super) struct BatcherObservations {
+    pub(super) flights: BTreeMap<u64, SentBatch>,
     pub(super) last: u64,
     /// When each operation was asked for, and given up.
     pub(super) asked: BTreeMap<u64, u64>,
@@ -63,17 +63,17 @@ pub(super) struct Seen {
     pub(super) granted: BTreeSet<u64>,
     pub(super) holder: BTreeMap<String, u64>,
     pub(super) moment: u64,
-    pub(super) broken: Option<Broken>,
+    pub(super) broken: Option<Breach>,
     pub(super) lines: Vec<(&'static str, u64)>,
 }
 
-impl Seen {
-    pub(super) fn accuse(&mut self, detail: String) {
-        let promise = Promise::Batches;
-        self.broken.get_or_insert(Broken { promise, detail });
+impl BatcherObservations {
+    pub(super) fn record_breach(&mut self, detail: String) {
+        let promise = SimulationPromise::Batches;
+        self.broken.get_or_insert(Breach { promise, detail });
     }
 
-    fn applies(&mut self, op: &Op) {
+    fn applies(&mut self, op: &BatchOperation) {
         self.lines.push(("applied", op.number));
         if op.undo {
             self.granted.remove(&op.number);
@@ -83,15 +83,15 @@ impl Seen {
             return;
         }
         if !self.applied.insert(op.number) {
-            self.accuse(format!("operation {} was sent twice", op.number));
+            self.record_breach(format!("operation {} was sent twice", op.number));
         }
-        if op.kind != Kind::Acquire {
+        if op.kind != OperationKind::Acquire {
             return;
         }
         let before = self.holder.insert(op.key.clone(), op.number);
         let given_up = before.and_then(|it| self.given_up.get(&it));
         if given_up.is_some() && given_up < self.asked.get(&op.number) {
-            self.accuse(format!(
+            self.record_breach(format!(
                 "operation {} went out before the grant of operation {before:?} was undone",
                 op.number
             ));
@@ -99,53 +99,57 @@ impl Seen {
         self.granted.insert(op.number);
     }
 
-    fn sends(&mut self, ops: &[Op], limits: Limits) {
+    fn sends(&mut self, ops: &[BatchOperation], limits: Limits) {
         let one_kind = ops.iter().all(|op| op.kind == ops[0].kind);
         let sorted = ops.is_sorted_by(|one, other| one.shown < other.shown);
         if ops.len() > limits.operations || !one_kind || !sorted {
-            self.accuse(format!("a batch that must not be: {ops:?}"));
+            self.record_breach(format!("a batch that must not be: {ops:?}"));
         }
         let mut out = self.flights.values().flat_map(|flight| &flight.ops);
         let shared = out.find(|it| ops.iter().any(|op| op.key == it.key));
         if let Some(shared) = shared.map(|it| it.key.clone()) {
-            self.accuse(format!("{shared} is in two batches"));
+            self.record_breach(format!("{shared} is in two batches"));
         }
         if self.flights.len() >= 2 * limits.in_flight {
-            self.accuse("too many batches are out".to_owned());
+            self.record_breach("too many batches are out".to_owned());
         }
     }
 }
 
-pub(super) struct Store {
-    pub(super) seen: Arc<Mutex<Seen>>,
+pub(super) struct BatchStore {
+    pub(super) seen: Arc<Mutex<BatcherObservations>>,
     pub(super) limits: Limits,
-    pub(super) plant: Option<Plant>,
+    pub(super) bug: Option<EngineBug>,
 }
 
-impl Store {
-    fn is(&self, plant: Plant) -> bool {
-        self.plant == Some(plant)
+impl BatchStore {
+    fn is(&self, bug: EngineBug) -> bool {
+        self.bug == Some(bug)
     }
 }
 
-impl Executor for Store {
-    type Kind = Kind;
-    type Op = Op;
+impl Executor for BatchStore {
+    type Kind = OperationKind;
+    type Op = BatchOperation;
     type Answer = u64;
 
-    fn kind(&self, op: &Op) -> Kind {
+    fn kind(&self, op: &BatchOperation) -> OperationKind {
         op.kind
     }
 
-    fn is_urgent(&self, kind: Kind) -> bool {
-        kind == Kind::Renew
+    fn is_urgent(&self, kind: OperationKind) -> bool {
+        kind == OperationKind::Renew
     }
 
-    fn key<'a>(&self, op: &'a Op) -> &'a str {
+    fn key<'a>(&self, op: &'a BatchOperation) -> &'a str {
         &op.shown
     }
 
-    async fn run(&self, _: Kind, ops: &[Op]) -> Result<Vec<Reply<u64>>, Failure> {
+    async fn run(
+        &self,
+        _: OperationKind,
+        ops: &[BatchOperation],
+    ) -> Result<Vec<Reply<u64>>, Failure> {
         let answered = {
             let mut seen = locked(&self.seen);
             seen.sends(ops, self.limits);
@@ -153,19 +157,19 @@ impl Executor for Store {
             let (number, ops) = (seen.last, ops.to_vec());
             seen.lines.push(("batch goes out", number));
             let (fate, answered) = oneshot::channel();
-            seen.flights.insert(number, Flight { ops, fate });
+            seen.flights.insert(number, SentBatch { ops, fate });
             answered
         };
-        let fate = answered.await.unwrap_or(Fate::Whole);
+        let fate = answered.await.unwrap_or(BatchFate::Whole);
         let mut seen = locked(&self.seen);
         let error = || Error::new(ErrorKind::Unavailable, "refused");
         let skips = match fate {
-            Fate::Done => vec![false; ops.len()],
-            Fate::Skips(skips) => skips,
-            Fate::Split | Fate::Whole => {
+            BatchFate::Done => vec![false; ops.len()],
+            BatchFate::Skips(skips) => skips,
+            BatchFate::Split | BatchFate::Whole => {
                 seen.failed.extend(ops.iter().map(|op| op.number));
                 return Err(match fate {
-                    Fate::Split => Failure::Split(error()),
+                    BatchFate::Split => Failure::Split(error()),
                     _ => Failure::Whole(error()),
                 });
             }
@@ -180,26 +184,26 @@ impl Executor for Store {
                 replies.push(Reply::Done(Ok(op.number)));
             }
         }
-        if self.is(Plant::BatchAnswersRotated) {
+        if self.is(EngineBug::BatchAnswersRotated) {
             replies.rotate_left(1);
         }
         let deserted = ops.iter().any(|op| seen.given_up.contains_key(&op.number));
-        if self.is(Plant::BatchForgetsANeighbour) && deserted {
+        if self.is(EngineBug::BatchForgetsANeighbour) && deserted {
             replies.pop();
         }
         Ok(replies)
     }
 
-    fn undo(&self, op: &Op, _: &u64) -> Option<Op> {
-        let wanted = op.kind == Kind::Acquire && !self.is(Plant::BatchUndoesNothing);
-        wanted.then(|| Op {
-            kind: Kind::Release,
+    fn undo(&self, op: &BatchOperation, _: &u64) -> Option<BatchOperation> {
+        let wanted = op.kind == OperationKind::Acquire && !self.is(EngineBug::BatchUndoesNothing);
+        wanted.then(|| BatchOperation {
+            kind: OperationKind::Release,
             undo: true,
             ..op.clone()
         })
     }
 
-    fn outlives_caller(&self, op: &Op) -> bool {
-        op.kind == Kind::Release
+    fn outlives_caller(&self, op: &BatchOperation) -> bool {
+        op.kind == OperationKind::Release
     }
 }

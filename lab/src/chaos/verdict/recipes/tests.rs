@@ -4,16 +4,16 @@ use super::*;
 
 const TTL: Micros = 1_000;
 
-fn judged(steps: &[(u32, RecipeStep)], faults: &[&Fault]) -> Vec<Promise> {
+fn judged(steps: &[(u32, RecipeStep)], faults: &[&InjectedFault]) -> Vec<Promise> {
     judged_with(steps, faults, &[])
 }
 
 fn judged_with(
     steps: &[(u32, RecipeStep)],
-    faults: &[&Fault],
+    faults: &[&InjectedFault],
     stalled: &[(u32, Micros, Micros)],
 ) -> Vec<Promise> {
-    let recipe = |(worker, step): &(u32, RecipeStep)| Entry {
+    let recipe = |(worker, step): &(u32, RecipeStep)| HistoryEntry {
         worker: *worker,
         event: Event::Recipe(step.clone()),
     };
@@ -21,7 +21,7 @@ fn judged_with(
     for (worker, from, to) in stalled {
         let (worker, from, to) = (*worker, *from, *to);
         let event = Event::Stalled { from, to };
-        history.push(Entry { worker, event });
+        history.push(HistoryEntry { worker, event });
     }
     let stalls = Stalls::of(&history);
     let limits = Limits {
@@ -69,7 +69,7 @@ fn two_leaders() {
 #[test]
 fn two_leaders_after_the_store_forgot() {
     let both = [led(1, 1, 0, 11), led(2, 2, 10, 20)].concat();
-    let forgot = |from, to| Fault {
+    let forgot = |from, to| InjectedFault {
         kind: "forget-all".into(),
         target: "redis".into(),
         from,
@@ -78,7 +78,7 @@ fn two_leaders_after_the_store_forgot() {
     };
     assert_eq!(judged(&both, &[&forgot(5, 6)]), []);
     assert_eq!(judged(&both, &[&forgot(11, 12)]), [Promise::OneLeader]);
-    let none = Fault {
+    let none = InjectedFault {
         excuse: None,
         ..forgot(5, 6)
     };
@@ -148,7 +148,7 @@ fn counts_that_are_lost() {
     // Side by side, in either order.
     assert_eq!(judged(&[count(2, 0, 10), count(1, 1, 9)], &[]), []);
     // Between the two the store forgot everything.
-    let forgot = Fault {
+    let forgot = InjectedFault {
         kind: "forget-all".into(),
         target: "redis".into(),
         from: 11,

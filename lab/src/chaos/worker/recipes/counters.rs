@@ -5,13 +5,13 @@ use distlock_recipes::unread::{Counter, LockedCounters, OptimisticCounters, Unre
 
 use crate::chaos::{
     history::{RecipeStep, now},
-    worker::task::Task,
+    worker::task::WorkerTask,
 };
 
 const USER: &str = "anna";
 const CONVERSATIONS: u32 = 3;
 
-impl Task {
+impl WorkerTask {
     /// Counts one message, with a lock or without one: both ways may be used beside each other.
     pub(super) async fn count(&mut self) -> Result<()> {
         let counters: Box<dyn UnreadCounters> = if self.rng.bool() {

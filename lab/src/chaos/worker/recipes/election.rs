@@ -6,15 +6,15 @@ use distlock_recipes::election::Election;
 
 use crate::chaos::{
     history::{Event, RecipeStep, now},
-    worker::{notes::Notes, task::Task},
+    worker::{referee_client::HistoryWriter, task::WorkerTask},
 };
 
 /// Candidates take turns, so there are few elections.
 const ELECTIONS: u32 = 2;
 
-impl Task {
+impl WorkerTask {
     /// Stands in an election for a while, and works while it leads.
-    pub(super) async fn stand_for_election(&mut self) -> Result<()> {
+    pub(super) async fn campaign(&mut self) -> Result<()> {
         let election = format!("chaos-{}", self.rng.u32(..ELECTIONS));
         let candidate = |worker: u32, task: u32| format!("{worker}-{task}");
         let me = candidate(self.settings.worker, self.number);
@@ -25,9 +25,9 @@ impl Task {
             0 => ttl * 2,
             _ => ttl / 10,
         };
-        let (notes, mut stop) = (&*self.notes, self.stop.clone());
+        let (history, mut stop) = (&*self.history, self.stop.clone());
         let works = async |term: u64| {
-            let _term = InOffice::begins(notes, &election, term);
+            let _term = LeaderWork::begins(history, &election, term);
             SystemClock.sleep(time).await;
         };
         let patience = self.settings.longest_ttl() * 3;
@@ -67,30 +67,30 @@ impl Task {
 }
 
 /// A leader's work. Dropping it says that it is over.
-struct InOffice<'a> {
-    notes: &'a Notes,
+struct LeaderWork<'a> {
+    history: &'a HistoryWriter,
     election: &'a str,
     term: u64,
 }
 
-impl<'a> InOffice<'a> {
-    fn begins(notes: &'a Notes, election: &'a str, term: u64) -> Self {
-        notes.note(Event::Recipe(RecipeStep::Leads {
+impl<'a> LeaderWork<'a> {
+    fn begins(history: &'a HistoryWriter, election: &'a str, term: u64) -> Self {
+        history.note(Event::Recipe(RecipeStep::Leads {
             election: election.to_owned(),
             term,
             at: now(),
         }));
         Self {
-            notes,
+            history,
             election,
             term,
         }
     }
 }
 
-impl Drop for InOffice<'_> {
+impl Drop for LeaderWork<'_> {
     fn drop(&mut self) {
-        self.notes.note(Event::Recipe(RecipeStep::LedUntil {
+        self.history.note(Event::Recipe(RecipeStep::LedUntil {
             election: self.election.to_owned(),
             term: self.term,
             at: now(),

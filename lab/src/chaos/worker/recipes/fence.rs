@@ -5,18 +5,18 @@ use distlock::{Clock as _, SystemClock};
 use distlock_recipes::RecordsFence;
 
 use crate::chaos::{
-    history::{Call, RecipeStep, now},
-    worker::{settings::BEYOND_WAIT, task::Task},
+    history::{CallKind, RecipeStep, now},
+    worker::{settings::BEYOND_WAIT, task::WorkerTask},
 };
 
 const RESOURCE: &str = "gate";
 
-impl Task {
+impl WorkerTask {
     /// Takes a lock, and shows its fence at the gate: also long after the lock is lost.
-    pub(super) async fn pass_a_gate(&mut self) -> Result<()> {
-        let (ttl, wait) = (self.ttl(), self.while_());
+    pub(super) async fn show_fence_at_gate(&mut self) -> Result<()> {
+        let (ttl, wait) = (self.ttl(), self.random_wait());
         let lock = self.locker.lock(RESOURCE).ttl(ttl).wait(wait);
-        let call = self.notes.call(Call::Acquire, wait + BEYOND_WAIT);
+        let call = self.history.call(CallKind::Acquire, wait + BEYOND_WAIT);
         let guard = lock.acquire().await;
         call.result(&guard);
         let Ok(guard) = guard else { return Ok(()) };
@@ -24,7 +24,7 @@ impl Task {
         let late = self.rng.u32(..3) == 0;
         if late {
             let _ = guard.release().await;
-            SystemClock.sleep(self.while_() / 4).await;
+            SystemClock.sleep(self.random_wait() / 4).await;
         } else {
             // It is released when it is dropped, behind the gate.
             let _behind = guard;

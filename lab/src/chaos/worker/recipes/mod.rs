@@ -11,24 +11,24 @@ mod periodic;
 
 use anyhow::Result;
 
-use super::task::Task;
+use super::task::WorkerTask;
 use crate::chaos::history::{Event, RecipeStep};
 
-impl Task {
+impl WorkerTask {
     /// Uses one recipe.
-    pub(super) async fn use_a_recipe(&mut self) -> Result<()> {
+    pub(super) async fn use_recipe(&mut self) -> Result<()> {
         match self.rng.u32(..12) {
-            0..3 => self.stand_for_election().await?,
-            3..6 => self.run_a_job().await?,
-            6..9 => self.make_an_effect().await?,
+            0..3 => self.campaign().await?,
+            3..6 => self.run_periodic_job().await?,
+            6..9 => self.run_effect_once().await?,
             9..11 => self.count().await?,
-            _ => self.pass_a_gate().await?,
+            _ => self.show_fence_at_gate().await?,
         }
-        self.rest().await;
+        self.pause().await;
         Ok(())
     }
 
     pub(super) fn recipe(&self, step: RecipeStep) {
-        self.notes.note(Event::Recipe(step));
+        self.history.note(Event::Recipe(step));
     }
 }

@@ -6,22 +6,22 @@ use distlock_recipes::idempotent::Idempotent;
 
 use crate::chaos::{
     history::{Micros, RecipeStep, now},
-    worker::{settings::BEYOND_WAIT, task::Task},
+    worker::{settings::BEYOND_WAIT, task::WorkerTask},
 };
 
 /// All ask for one key for so long.
 const WINDOW: Micros = 400_000;
 
-impl Task {
+impl WorkerTask {
     /// Asks for an effect that others ask for, too.
-    pub(super) async fn make_an_effect(&mut self) -> Result<()> {
+    pub(super) async fn run_effect_once(&mut self) -> Result<()> {
         let key = format!("payment-{}", now() / WINDOW);
-        let (ttl, wait) = (self.ttl(), self.while_());
+        let (ttl, wait) = (self.ttl(), self.random_wait());
         let (value, fails) = (self.rng.u64(..), self.rng.u32(..6) == 0);
         let lock = self.locker.lock(format!("once {key}")).ttl(ttl).wait(wait);
         let call = self
-            .notes
-            .call(crate::chaos::history::Call::Acquire, wait + BEYOND_WAIT);
+            .history
+            .call(crate::chaos::history::CallKind::Acquire, wait + BEYOND_WAIT);
         let guard = lock.acquire().await;
         call.result(&guard);
         let Ok(guard) = guard else { return Ok(()) };
@@ -42,10 +42,10 @@ impl Task {
         };
         let once = Idempotent::new(&self.store);
         if let Ok(once) = once.once(&key, guard.token(), effect).await {
-            let told = once.into_inner();
+            let notified = once.into_inner();
             self.recipe(RecipeStep::Told {
                 key,
-                value: told,
+                value: notified,
                 asked,
                 at: now(),
             });

@@ -8,7 +8,7 @@ use distlock_recipes::Periodic;
 
 use crate::chaos::{
     history::{RecipeStep, now},
-    worker::task::Task,
+    worker::task::WorkerTask,
 };
 
 /// Long beside the time that a start takes.
@@ -16,9 +16,9 @@ const PERIOD: Duration = Duration::from_millis(800);
 /// A host that dies keeps its job's lock for ten seconds, so there are many jobs.
 const JOBS: u32 = 8;
 
-impl Task {
+impl WorkerTask {
     /// Starts a job, if it is due.
-    pub(super) async fn run_a_job(&mut self) -> Result<()> {
+    pub(super) async fn run_periodic_job(&mut self) -> Result<()> {
         // Not every store's records tell how old they are.
         let Ok(periodic) = Periodic::new(&self.store) else {
             return Ok(());
@@ -26,7 +26,7 @@ impl Task {
         let job = format!("job {}", self.rng.u32(..JOBS));
         let fails = self.rng.u32(..6) == 0;
         let time = PERIOD.mul_f32(self.rng.f32() / 8.0);
-        let (run, asked) = (self.notes.number(), now());
+        let (run, asked) = (self.history.number(), now());
         let task = &*self;
         let work = async |_| {
             task.recipe(RecipeStep::JobRuns {

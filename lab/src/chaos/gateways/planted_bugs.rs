@@ -18,8 +18,8 @@ use distlock_checker::{Invariant, Invariant::*, Report};
 use distlock_conformance::RecordsLayer;
 use serde::{Deserialize, Serialize};
 
-use super::kinds::NodeBreak;
-use crate::chaos::plants::{self, Plant};
+use super::kinds::NodeFaultKind;
+use crate::chaos::planted_bugs::{self, StoreBug};
 
 /// One bug.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
@@ -52,10 +52,10 @@ impl NodeBug {
     }
 
     /// The faults under which it shows soon; none = any.
-    pub(super) const fn faults(self) -> &'static [NodeBreak] {
+    pub(super) const fn faults(self) -> &'static [NodeFaultKind] {
         match self {
             // No kick reaches a node that is cut off: only the end of its lease ends a session.
-            Self::LeaseNeverEnds => &[NodeBreak::Isolate],
+            Self::LeaseNeverEnds => &[NodeFaultKind::Isolate],
             _ => &[],
         }
     }
@@ -76,9 +76,9 @@ impl NodeBug {
     /// An honest store with this bug.
     pub(super) fn into_store(self, store: &Store, number: u32) -> Store {
         if self == Self::LeaseNeverEnds {
-            return plants::into_store(Plant::RenewalErrorIsSuccess, store, number);
+            return planted_bugs::into_store(StoreBug::RenewalErrorIsSuccess, store, number);
         }
-        let records = Careless {
+        let records = BuggyAccountRecords {
             inner: store.records(),
             bug: self,
             written: Arc::default(),
@@ -89,19 +89,19 @@ impl NodeBug {
 }
 
 /// What a node remembers of records.
-type Memory = Arc<Mutex<HashMap<RecordKey, Entry>>>;
+type RememberedRecords = Arc<Mutex<HashMap<RecordKey, Entry>>>;
 
 #[derive(Clone, Debug)]
-struct Careless {
+struct BuggyAccountRecords {
     inner: Arc<dyn Records>,
     bug: NodeBug,
     /// The last value that this node wrote, by key.
-    written: Memory,
+    written: RememberedRecords,
     /// Values that it has confirmed and not written yet, by key.
-    early: Memory,
+    early: RememberedRecords,
 }
 
-impl Careless {
+impl BuggyAccountRecords {
     /// Writes whatever is there.
     async fn force(&self, key: &RecordKey, value: &[u8]) -> Result<Written> {
         loop {
@@ -131,7 +131,7 @@ impl Careless {
 }
 
 #[async_trait]
-impl RecordsLayer for Careless {
+impl RecordsLayer for BuggyAccountRecords {
     fn below(&self) -> &Arc<dyn Records> {
         &self.inner
     }

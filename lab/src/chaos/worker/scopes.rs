@@ -5,18 +5,18 @@ use anyhow::Result;
 use distlock::{Clock as _, Guard, LockWatch, Scope, SystemClock};
 
 use super::{
-    notes::Notes,
-    settings::{BEYOND_WAIT, STEPS},
-    task::{Drawn, Task},
+    referee_client::HistoryWriter,
+    settings::{BEYOND_WAIT, RELEASE_BOUND},
+    task::{DrawnOptions, WorkerTask},
 };
-use crate::chaos::history::{Answer, Call, End, Event, HoldNumber, micros, now};
+use crate::chaos::history::{CallKind, CallResult, Event, HoldEnd, HoldNumber, micros, now};
 
-impl Task {
+impl WorkerTask {
     /// Runs a closure under a lock: it is dropped when the lock is lost.
-    pub(super) async fn run_under(&mut self) -> Result<()> {
-        let (name, ttl, wait) = (self.name(), self.ttl(), self.while_() * 2);
+    pub(super) async fn run_closure(&mut self) -> Result<()> {
+        let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait() * 2);
         let builder = self.locker.lock(&name).ttl(ttl).wait(wait);
-        let Drawn {
+        let DrawnOptions {
             builder,
             min_hold_us,
         } = self.with_options(builder);
@@ -26,11 +26,11 @@ impl Task {
             self.settings.longest_ttl() / 20
         };
         let until = now() + u64::try_from(time.as_micros()).unwrap_or_default();
-        let hold = self.notes.number();
-        let (asked, notes) = (now(), &*self.notes);
+        let hold = self.history.number();
+        let (asked, history) = (now(), &*self.history);
         let stop = self.stop.clone();
         let work = async |watch: LockWatch| {
-            notes.note(Event::Granted {
+            history.note(Event::Granted {
                 hold,
                 name: watch.name().to_string(),
                 token: watch.token().get(),
@@ -40,13 +40,13 @@ impl Task {
             });
             if min_hold_us > 0 {
                 let until = asked + min_hold_us;
-                notes.note(Event::Keeps { hold, until });
+                history.note(Event::Keeps { hold, until });
             }
-            let mut under = Under {
-                notes,
+            let mut under = WorkUnderLock {
+                history,
                 hold,
                 watch,
-                how: End::NotValid,
+                how: HoldEnd::NotValid,
             };
             under.is_valid();
             while now() < until && !*stop.borrow() {
@@ -57,32 +57,32 @@ impl Task {
                 }
             }
             // The release comes after this closure.
-            under.how = End::Released;
+            under.how = HoldEnd::Released;
         };
         // The closure may take as long as it likes, so no call is timed here.
         let ran = builder.run(work).await;
         drop(ran);
-        self.rest().await;
+        self.pause().await;
         Ok(())
     }
 
     /// Takes a lock twice within one scope, and gives it up in either order.
-    pub(super) async fn enter_twice(&mut self) -> Result<()> {
-        let (name, ttl, wait) = (self.name(), self.ttl(), self.while_() * 2);
+    pub(super) async fn acquire_reentrant(&mut self) -> Result<()> {
+        let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait() * 2);
         let scope = Scope::new();
         let asked = now();
-        let call = self.notes.call(Call::Acquire, wait + BEYOND_WAIT);
+        let call = self.history.call(CallKind::Acquire, wait + BEYOND_WAIT);
         let lock = self.locker.lock(&name).ttl(ttl).wait(wait);
         let outer = lock.clone().reentrant(&scope).acquire().await;
         call.result(&outer);
         let Ok(outer) = outer else {
-            self.rest().await;
+            self.pause().await;
             return Ok(());
         };
         let hold = self.granted(&outer, asked, None);
         self.is_valid(hold, &outer.watch());
         let asked = now();
-        let call = self.notes.call(Call::Acquire, wait + BEYOND_WAIT);
+        let call = self.history.call(CallKind::Acquire, wait + BEYOND_WAIT);
         let inner = match self.rng.u32(..3) {
             // A nested guard may ask for a longer lease, which extends the one there is.
             0 => lock.ttl(ttl * 2).reentrant(&scope).acquire().await,
@@ -91,52 +91,52 @@ impl Task {
         };
         call.result(&inner);
         let Ok(inner) = inner else {
-            return self.let_go(hold, outer).await;
+            return self.note_end_and_release(hold, outer).await;
         };
         if inner.token() != outer.token() {
             // The outer one was lost meanwhile, so this one is a hold of its own.
             let fresh = self.granted(&inner, asked, None);
             self.is_valid(hold, &outer.watch());
             self.is_valid(fresh, &inner.watch());
-            self.let_go(hold, outer).await?;
-            return self.let_go(fresh, inner).await;
+            self.note_end_and_release(hold, outer).await?;
+            return self.note_end_and_release(fresh, inner).await;
         }
         let (first, last) = match self.rng.bool() {
             true => (outer, inner),
             false => (inner, outer),
         };
-        let call = self.notes.call(Call::Release, STEPS);
+        let call = self.history.call(CallKind::Release, RELEASE_BOUND);
         let _ = first.release().await;
-        call.answered(Answer::Done);
+        call.answered(CallResult::Done);
         // Only the last release frees it.
-        self.rest().await;
+        self.pause().await;
         self.is_valid(hold, &last.watch());
-        self.let_go(hold, last).await
+        self.note_end_and_release(hold, last).await
     }
 
-    async fn let_go(&self, hold: HoldNumber, guard: Guard) -> Result<()> {
-        self.ends(hold, &guard.watch(), End::Released);
-        let call = self.notes.call(Call::Release, STEPS);
+    async fn note_end_and_release(&self, hold: HoldNumber, guard: Guard) -> Result<()> {
+        self.note_end(hold, &guard.watch(), HoldEnd::Released);
+        let call = self.history.call(CallKind::Release, RELEASE_BOUND);
         let _ = guard.release().await;
-        call.answered(Answer::Done);
+        call.answered(CallResult::Done);
         Ok(())
     }
 }
 
 /// Work under a lock. However it ends, also by being dropped, it says so.
-struct Under<'a> {
-    notes: &'a Notes,
+struct WorkUnderLock<'a> {
+    history: &'a HistoryWriter,
     hold: HoldNumber,
     watch: LockWatch,
-    how: End,
+    how: HoldEnd,
 }
 
-impl Under<'_> {
+impl WorkUnderLock<'_> {
     fn is_valid(&self) -> bool {
         let (from, valid, to) = (now(), self.watch.is_valid(), now());
         let (hold, deadline) = (self.hold, micros(self.watch.deadline()));
         if valid {
-            self.notes.note(Event::Valid {
+            self.history.note(Event::Valid {
                 hold,
                 from,
                 to,
@@ -147,22 +147,22 @@ impl Under<'_> {
     }
 }
 
-impl Drop for Under<'_> {
+impl Drop for WorkUnderLock<'_> {
     fn drop(&mut self) {
         let (hold, at, deadline) = (self.hold, now(), micros(self.watch.deadline()));
-        if self.how == End::NotValid {
+        if self.how == HoldEnd::NotValid {
             match self.watch.loss() {
                 // The closure was dropped: so a loss is told here.
-                Some(reason) => self.notes.note(Event::Told {
+                Some(reason) => self.history.note(Event::LossNotified {
                     hold,
                     at,
                     deadline,
                     reason: reason.to_string(),
                 }),
-                None => self.how = End::Dropped,
+                None => self.how = HoldEnd::Dropped,
             }
         }
-        self.notes.note(Event::Ended {
+        self.history.note(Event::Ended {
             hold,
             at,
             deadline,

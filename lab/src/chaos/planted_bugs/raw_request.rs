@@ -13,7 +13,7 @@ use tokio::{
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// The answer of a server, up to the end of the connection or until `is_enough`.
-pub(super) async fn asked(
+pub(super) async fn ask_server(
     server: SocketAddr,
     question: &str,
     is_enough: impl Fn(&str) -> bool,

@@ -7,20 +7,20 @@ use std::{
 
 use distlock::{Clock, Moment, Sleep};
 
-use super::kinds::Plant;
+use super::kinds::EngineBug;
 
 #[derive(Debug)]
-pub(super) struct PlantedClock {
+pub(super) struct BuggyClock {
     pub(super) begun: Moment,
     pub(super) inner: Arc<dyn Clock>,
-    pub(super) plant: Plant,
+    pub(super) bug: EngineBug,
 }
 
-impl Clock for PlantedClock {
+impl Clock for BuggyClock {
     fn now(&self) -> Moment {
         let now = self.inner.now();
-        match self.plant {
-            Plant::ClockRunsSlow => self.begun + now.since(self.begun) * 2 / 3,
+        match self.bug {
+            EngineBug::ClockRunsSlow => self.begun + now.since(self.begun) * 2 / 3,
             _ => now,
         }
     }
@@ -30,8 +30,8 @@ impl Clock for PlantedClock {
     }
 
     fn sleep(&self, time: Duration) -> Sleep {
-        let times = match self.plant {
-            Plant::TimersLate => 20,
+        let times = match self.bug {
+            EngineBug::TimersLate => 20,
             _ => 1,
         };
         self.inner.sleep(time.saturating_mul(times))

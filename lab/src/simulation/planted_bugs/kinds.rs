@@ -2,11 +2,11 @@
 
 use clap::ValueEnum;
 
-use crate::simulation::{promise::Promise, setting::Setting};
+use crate::simulation::{promise::SimulationPromise, setting::Setting};
 
 /// One bug.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(crate) enum Plant {
+pub(crate) enum EngineBug {
     /// A release does not wake those who wait.
     WakeUpLost,
     /// A renewal that arrives after the release takes the lock again.
@@ -51,24 +51,24 @@ pub(crate) enum Plant {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::simulation) enum Variant {
     Honest,
-    Planted(Plant),
+    Planted(EngineBug),
     /// As the one with this bug, without the bug.
-    Twin(Plant),
+    Twin(EngineBug),
 }
 
 impl Variant {
-    pub(in crate::simulation) const fn plant(self) -> Option<Plant> {
+    pub(in crate::simulation) const fn bug(self) -> Option<EngineBug> {
         match self {
-            Self::Planted(plant) => Some(plant),
+            Self::Planted(bug) => Some(bug),
             Self::Honest | Self::Twin(_) => None,
         }
     }
 }
 
-impl Plant {
+impl EngineBug {
     /// The promises of which one must be found broken.
-    pub(in crate::simulation) const fn breaks(self) -> &'static [Promise] {
-        use Promise::*;
+    pub(in crate::simulation) const fn breaks(self) -> &'static [SimulationPromise] {
+        use SimulationPromise::*;
         match self {
             Self::WakeUpLost => &[NobodyForgotten],
             Self::RenewalAfterRelease
@@ -106,10 +106,10 @@ impl Plant {
     /// A run in which it can show; the honest twin has the same.
     pub(in crate::simulation) fn shape(self, setting: &mut Setting) {
         match self {
-            Self::WakeUpLost | Self::LeavesStayInLine => setting.line = true,
+            Self::WakeUpLost | Self::LeavesStayInLine => setting.store_queue = true,
             Self::QueueForEachTask => {
                 setting.tasks = setting.tasks.max(2);
-                (setting.line, setting.hand_over) = (false, true);
+                (setting.store_queue, setting.hand_over) = (false, true);
             }
             Self::ValidFromReceipt => setting.chances.late = setting.chances.late.max(60),
             Self::RenewalErrorIsSuccess => setting.cuts = true,

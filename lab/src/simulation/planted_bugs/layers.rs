@@ -4,24 +4,24 @@ use std::sync::Arc;
 
 use distlock::{Clock, DistLock};
 
-use super::{clock::PlantedClock, kinds::Plant, lock::PlantedLock};
+use super::{clock::BuggyClock, connection::BuggyConnection, kinds::EngineBug};
 use crate::simulation::world::World;
 
 pub(in crate::simulation) fn around_lock(
-    bug: Plant,
+    bug: EngineBug,
     world: &Arc<World>,
     process: usize,
     inner: Arc<dyn DistLock>,
 ) -> Arc<dyn DistLock> {
-    Arc::new(PlantedLock::new(inner, bug, world, process))
+    Arc::new(BuggyConnection::new(inner, bug, world, process))
 }
 
-pub(in crate::simulation) fn around_clock(bug: Plant, inner: Arc<dyn Clock>) -> Arc<dyn Clock> {
+pub(in crate::simulation) fn around_clock(bug: EngineBug, inner: Arc<dyn Clock>) -> Arc<dyn Clock> {
     match bug {
-        Plant::ClockRunsSlow | Plant::TimersLate => Arc::new(PlantedClock {
+        EngineBug::ClockRunsSlow | EngineBug::TimersLate => Arc::new(BuggyClock {
             begun: inner.now(),
             inner,
-            plant: bug,
+            bug: bug,
         }),
         _ => inner,
     }

@@ -18,19 +18,19 @@ use distlock::{
 
 use tokio::time::timeout;
 
-use super::kinds::Plant;
+use super::kinds::StoreBug;
 
 /// An honest lock with one bug. Handles that are reopened share what the bug needs to know.
 #[derive(Debug)]
-pub(super) struct PlantedLock {
+pub(super) struct BuggyLock {
     inner: Arc<dyn DistLock>,
-    plant: Plant,
+    bug: StoreBug,
     worker: u32,
-    shared: Arc<Shared>,
+    state: Arc<BugState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct BugState {
     counted: AtomicU64,
     last: Mutex<Option<LastGrant>>,
     kept: Mutex<Vec<Vec<u8>>>,
@@ -54,31 +54,31 @@ struct LastGrant {
     valid_for: Duration,
 }
 
-impl PlantedLock {
-    pub(super) fn new(inner: Arc<dyn DistLock>, plant: Plant, worker: u32) -> Self {
+impl BuggyLock {
+    pub(super) fn new(inner: Arc<dyn DistLock>, bug: StoreBug, worker: u32) -> Self {
         Self {
             inner,
-            plant,
+            bug,
             worker,
-            shared: Arc::default(),
+            state: Arc::default(),
         }
     }
 
-    fn is(&self, plant: Plant) -> bool {
-        self.plant == plant
+    fn is(&self, bug: StoreBug) -> bool {
+        self.bug == bug
     }
 
     fn around(&self, inner: Arc<dyn DistLock>) -> Self {
         Self {
             inner,
-            plant: self.plant,
+            bug: self.bug,
             worker: self.worker,
-            shared: Arc::clone(&self.shared),
+            state: Arc::clone(&self.state),
         }
     }
 
     fn name(&self, name: &LockName) -> LockName {
-        if !self.is(Plant::KeysByProcess) {
+        if !self.is(StoreBug::KeysByProcess) {
             return name.clone();
         }
         LockName::new(format!("{name}-{}", self.worker % 2)).unwrap_or_else(|_| name.clone())
@@ -86,12 +86,12 @@ impl PlantedLock {
 
     fn lease(&self, lease: &Lease) -> Lease {
         let same_token = !matches!(
-            self.plant,
-            Plant::TokensStandStill
-                | Plant::TokensByProcess
-                | Plant::TokensBySkewedClocks
-                | Plant::TokensWrap
-                | Plant::HandOverKeepsToken
+            self.bug,
+            StoreBug::TokensStandStill
+                | StoreBug::TokensByProcess
+                | StoreBug::TokensBySkewedClocks
+                | StoreBug::TokensWrap
+                | StoreBug::HandOverKeepsToken
         );
         Lease::new(
             self.name(&lease.name),
@@ -101,7 +101,7 @@ impl PlantedLock {
     }
 
     fn ttl(&self, ttl: Ttl) -> Ttl {
-        if self.is(Plant::LeaseRoundedDown) {
+        if self.is(StoreBug::LeaseRoundedDown) {
             Ttl::new(ttl.duration() / 2).unwrap_or(ttl)
         } else {
             ttl
@@ -116,14 +116,14 @@ impl PlantedLock {
     }
 
     fn token(&self, token: FencingToken) -> FencingToken {
-        let made = match self.plant {
-            Plant::TokensStandStill => 1,
-            Plant::TokensByProcess => self.shared.counted.fetch_add(1, Ordering::SeqCst) + 1,
-            Plant::TokensBySkewedClocks => {
+        let made = match self.bug {
+            StoreBug::TokensStandStill => 1,
+            StoreBug::TokensByProcess => self.state.counted.fetch_add(1, Ordering::SeqCst) + 1,
+            StoreBug::TokensBySkewedClocks => {
                 let micros = u64::try_from(unix_time(&SystemClock).as_micros());
                 micros.unwrap_or_default() + u64::from(self.worker) * 5_000_000
             }
-            Plant::TokensWrap => token.get() % (1 << 20) + 1,
+            StoreBug::TokensWrap => token.get() % (1 << 20) + 1,
             _ => return token,
         };
         FencingToken::new(made).unwrap_or(token)
@@ -131,10 +131,10 @@ impl PlantedLock {
 
     /// The validity that is told, of a request that was sent at `sent`.
     fn valid_for(&self, valid_for: Duration, sent: Moment) -> Duration {
-        match self.plant {
-            Plant::ValidFromReceipt => valid_for + SystemClock.now().since(sent),
-            Plant::ValidTooLong | Plant::LeadersStay => valid_for * 3,
-            Plant::LeaseRoundedDown => valid_for * 2,
+        match self.bug {
+            StoreBug::ValidFromReceipt => valid_for + SystemClock.now().since(sent),
+            StoreBug::ValidTooLong | StoreBug::LeadersStay => valid_for * 3,
+            StoreBug::LeaseRoundedDown => valid_for * 2,
             _ => valid_for,
         }
     }
@@ -147,7 +147,7 @@ impl PlantedLock {
 
     /// A network on which some answers come late.
     async fn slow_network(&self, ttl: Ttl) {
-        if self.is(Plant::ValidFromReceipt) && fastrand::u32(..3) == 0 {
+        if self.is(StoreBug::ValidFromReceipt) && fastrand::u32(..3) == 0 {
             SystemClock.sleep(ttl.duration() * 2 / 3).await;
         }
     }
@@ -162,18 +162,18 @@ impl PlantedLock {
 
     /// Applies the bugs that come before the request.
     async fn before(&self, request: &AcquireRequest) -> Result<()> {
-        match self.plant {
-            Plant::ChecksThenSets if self.inner.inspect(&request.name).await?.held.is_none() => {
+        match self.bug {
+            StoreBug::ChecksThenSets if self.inner.inspect(&request.name).await?.held.is_none() => {
                 SystemClock.sleep(some_millis(5)).await;
                 self.evict(&request.name).await?;
             }
-            Plant::ReaperEatsLiveRows if fastrand::u32(..4) == 0 => {
+            StoreBug::ReaperEatsLiveRows if fastrand::u32(..4) == 0 => {
                 self.evict(&request.name).await?;
             }
-            Plant::MemoryLeaks => locked(&self.shared.kept).push(vec![1; 2 << 20]),
-            Plant::DescriptorsLeak => {
+            StoreBug::MemoryLeaks => locked(&self.state.kept).push(vec![1; 2 << 20]),
+            StoreBug::DescriptorsLeak => {
                 let open = || File::open("/dev/null").ok();
-                locked(&self.shared.files).extend([open(), open(), open()].into_iter().flatten());
+                locked(&self.state.files).extend([open(), open(), open()].into_iter().flatten());
             }
             _ => {}
         }
@@ -191,7 +191,7 @@ impl PlantedLock {
         let Attempt::Busy(holder) = answer else {
             let grant = answer.map(|grant| self.told(grant, sent));
             if let Attempt::Acquired(grant) = &grant {
-                *locked(&self.shared.last) = Some(LastGrant {
+                *locked(&self.state.last) = Some(LastGrant {
                     name: request.name.clone(),
                     owner: request.owner,
                     at: SystemClock.now(),
@@ -203,15 +203,15 @@ impl PlantedLock {
             return Ok(grant);
         };
         let left = holder.as_ref().and_then(|it| it.expires_in);
-        let taken = match (self.plant, left) {
-            (Plant::FailsOpen, _) if fastrand::u32(..20) == 0 => {
+        let taken = match (self.bug, left) {
+            (StoreBug::FailsOpen, _) if fastrand::u32(..20) == 0 => {
                 let token = holder.as_ref().and_then(|it| it.token);
                 let token = token.and_then(|it| FencingToken::new(it.get() + 1).ok());
                 let made_up = |token| Grant::new(token, Epoch::new(""), request.ttl.duration());
                 return Ok(token.map_or(Attempt::Busy(holder), |it| Attempt::Acquired(made_up(it))));
             }
-            (Plant::AnswersAreMixedUp, _) => {
-                let last = locked(&self.shared.last).clone();
+            (StoreBug::AnswersAreMixedUp, _) => {
+                let last = locked(&self.state.last).clone();
                 if let Some(last) = last
                     && last.name == request.name
                     && last.owner != request.owner
@@ -222,8 +222,8 @@ impl PlantedLock {
                 }
                 false
             }
-            (Plant::TakesOverEarly, Some(left)) => left < request.ttl.duration() / 2,
-            (Plant::DeletesTheExpired, Some(left)) if fastrand::bool() => {
+            (StoreBug::TakesOverEarly, Some(left)) => left < request.ttl.duration() / 2,
+            (StoreBug::DeletesTheExpired, Some(left)) if fastrand::bool() => {
                 SystemClock.sleep(left + some_millis(60)).await;
                 true
             }
@@ -255,7 +255,7 @@ fn locked<T>(it: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 #[async_trait]
-impl DistLock for PlantedLock {
+impl DistLock for BuggyLock {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }
@@ -274,7 +274,7 @@ impl DistLock for PlantedLock {
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         let request = self.request(request);
-        Ok(Box::new(PlantedContender {
+        Ok(Box::new(BuggyContender {
             inner: self.inner.contend(&request).await?,
             of: self.around(Arc::clone(&self.inner)),
             request,
@@ -284,10 +284,10 @@ impl DistLock for PlantedLock {
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
         let mut asked = *renewal;
         asked.ttl = self.ttl(renewal.ttl);
-        if self.is(Plant::TicketsReused) && matches!(renewal.ticket, TicketStep::Redeem(_)) {
+        if self.is(StoreBug::TicketsReused) && matches!(renewal.ticket, TicketStep::Redeem(_)) {
             asked.ticket = TicketStep::Keep;
         }
-        if let (Plant::MinimumIsIgnored, Some(token)) = (self.plant, lease.token)
+        if let (StoreBug::MinimumIsIgnored, Some(token)) = (self.bug, lease.token)
             && renewal.ttl.duration() < ANY_TTL
         {
             self.inner.release(&self.lease(lease)).await?;
@@ -296,8 +296,8 @@ impl DistLock for PlantedLock {
         let sent = SystemClock.now();
         let lease_there = self.lease(lease);
         let renewing = self.inner.renew(&lease_there, &asked);
-        let renewed = match (self.plant, lease.token) {
-            (Plant::RenewalErrorIsSuccess, Some(token)) => {
+        let renewed = match (self.bug, lease.token) {
+            (StoreBug::RenewalErrorIsSuccess, Some(token)) => {
                 match timeout(IMPATIENCE, renewing).await {
                     Ok(Ok(renewed)) => renewed,
                     Ok(Err(_)) | Err(_) => return Ok(taken_for_success(token, renewal)),
@@ -320,7 +320,7 @@ impl DistLock for PlantedLock {
                 loss,
             },
             Renewed::NotHeld(reason) => match lease.token {
-                Some(token) if self.is(Plant::RenewalAlwaysSucceeds) => {
+                Some(token) if self.is(StoreBug::RenewalAlwaysSucceeds) => {
                     taken_for_success(token, renewal)
                 }
                 _ => Renewed::NotHeld(reason),
@@ -333,10 +333,10 @@ impl DistLock for PlantedLock {
         let done = Ok(ReleaseOutcome::Released {
             others_waiting: None,
         });
-        match self.plant {
-            Plant::ReleaseDoesNothing => done,
-            Plant::ReleaseWithoutOwner if self.evict(&mine.name).await? => done,
-            Plant::ReleaseInTwoSteps => {
+        match self.bug {
+            StoreBug::ReleaseDoesNothing => done,
+            StoreBug::ReleaseWithoutOwner if self.evict(&mine.name).await? => done,
+            StoreBug::ReleaseInTwoSteps => {
                 let held = self.inner.inspect(&mine.name).await?.held;
                 if held.and_then(|it| it.token) == mine.token {
                     // Now and then something comes between the two steps.
@@ -354,7 +354,7 @@ impl DistLock for PlantedLock {
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
         let sent = SystemClock.now();
         let next = self.request(next);
-        if self.is(Plant::HandOverInTwoSteps) {
+        if self.is(StoreBug::HandOverInTwoSteps) {
             let held = self.inner.inspect(&next.name).await?.held;
             if held.and_then(|it| it.token) == lease.token {
                 SystemClock.sleep(some_millis(1_000)).await;
@@ -368,7 +368,7 @@ impl DistLock for PlantedLock {
         Ok(match answer {
             HandOver::Done(grant) => {
                 let mut grant = self.told(grant, sent);
-                if let (Plant::HandOverKeepsToken, Some(token)) = (self.plant, lease.token) {
+                if let (StoreBug::HandOverKeepsToken, Some(token)) = (self.bug, lease.token) {
                     grant.token = token;
                 }
                 HandOver::Done(grant)
@@ -403,14 +403,14 @@ impl DistLock for PlantedLock {
     }
 }
 
-struct PlantedContender {
+struct BuggyContender {
     inner: Box<dyn Contender>,
-    of: PlantedLock,
+    of: BuggyLock,
     request: AcquireRequest,
 }
 
 #[async_trait]
-impl Contender for PlantedContender {
+impl Contender for BuggyContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         let sent = SystemClock.now();
         self.of.before(&self.request).await?;

@@ -3,17 +3,17 @@
 //! Each is a layer around an honest store, around its clock, or in the referee's register, so the
 //! library itself has no switch for it.
 
-mod asked;
 mod clock;
 mod command;
 mod deposed;
 mod kinds;
 mod lock;
 mod open;
+mod raw_request;
 mod records;
 
 pub(in crate::chaos) use self::{
     command::run,
-    kinds::Plant,
+    kinds::StoreBug,
     open::{into_store, open},
 };

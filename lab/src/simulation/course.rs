@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    promise::Promise,
+    executor::Owner,
+    promise::SimulationPromise,
     setting::{LONGEST_TTL, REQUEST_TIMEOUT},
-    tasks::Owner,
     worker,
-    world::{Phase, World},
+    world::{SimulationPhase, World},
 };
 
 /// After the last fault, everybody gets every lock within this time: a request that is never
@@ -23,31 +23,31 @@ const CLOSING: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Plays one run to its end.
-pub(super) async fn direct(world: Arc<World>) {
-    storm(&world).await;
+pub(super) async fn run_course(world: Arc<World>) {
+    run_faults(&world).await;
     let healed = world.now();
-    world.phase.send_replace(Phase::RollCall);
+    world.phase.send_replace(SimulationPhase::RollCall);
     let tasks = tasks_alive(&world);
     let all_here = until(&world, RECOVERY, |world| world.counts().present == tasks).await;
     if !all_here {
-        return stuck(&world, "after the last fault");
+        return record_stuck(&world, "after the last fault");
     }
     let calm = healed + REQUEST_TIMEOUT + LONGEST_TTL + Duration::from_secs(1);
     world.time.sleep(calm.saturating_sub(world.now())).await;
     world.judge().calm(world.now());
     note(&world, "calm");
-    world.phase.send_replace(Phase::Calm);
+    world.phase.send_replace(SimulationPhase::Calm);
     let all_done = until(&world, PEACE, |world| world.counts().done == tasks).await;
     if !all_done {
-        return stuck(&world, "in peace");
+        return record_stuck(&world, "in peace");
     }
     world.time.sleep(BACKGROUND).await;
-    nothing_is_wanted(&world);
+    check_nothing_is_wanted(&world);
     close(&world).await;
 }
 
 fn note(world: &World, what: &'static str) {
-    world.note(Owner::Director, what, None, None, None);
+    world.note(Owner::Course, what, None, None, None);
 }
 
 fn tasks_alive(world: &World) -> usize {
@@ -69,14 +69,14 @@ async fn until(world: &World, at_most: Duration, holds: impl Fn(&World) -> bool)
     }
 }
 
-fn stuck(world: &World, when: &str) {
+fn record_stuck(world: &World, when: &str) {
     let mut judge = world.judge();
     let busy = judge.busy().join(", ");
-    judge.accuse(Promise::Recovery, format!("{when}: {busy}"));
+    judge.record_breach(SimulationPromise::Recovery, format!("{when}: {busy}"));
 }
 
-async fn storm(world: &Arc<World>) {
-    let end = world.now() + world.setting.storm;
+async fn run_faults(world: &Arc<World>) {
+    let end = world.now() + world.setting.fault_time;
     loop {
         let pause = world.draw(|random| random.u64(20..=800));
         let left = end.saturating_sub(world.now());
@@ -90,7 +90,7 @@ async fn storm(world: &Arc<World>) {
         fault(world);
     }
     note(world, "the last fault is over");
-    world.change_weather(|weather| *weather = Default::default());
+    world.change_outages(|outages| *outages = Default::default());
     let now = world.now();
     let mut judge = world.judge();
     judge.processes.iter_mut().for_each(|it| it.resume(now));
@@ -106,7 +106,7 @@ fn fault(world: &Arc<World>) {
         (setting.kills, kill),
         (setting.cuts, cut),
         (setting.outages, outage),
-        (setting.forced, force),
+        (setting.forced, force_release),
     ];
     let (wanted, break_it) = kinds[world.draw(|random| random.usize(0..kinds.len()))];
     if wanted {
@@ -115,7 +115,7 @@ fn fault(world: &Arc<World>) {
 }
 
 /// One of those who run.
-fn some_process(world: &World) -> Option<usize> {
+fn random_process(world: &World) -> Option<usize> {
     let running: Vec<usize> = {
         let judge = world.judge();
         let all = judge.processes.iter().enumerate();
@@ -125,26 +125,26 @@ fn some_process(world: &World) -> Option<usize> {
 }
 
 /// Later, unless the storm is over by then.
-fn later(world: &Arc<World>, most: u64, then: impl FnOnce(&Arc<World>) + Send + 'static) {
+fn end_later(world: &Arc<World>, most: u64, then: impl FnOnce(&Arc<World>) + Send + 'static) {
     let after = Duration::from_millis(world.draw(|random| random.u64(10..=most)));
     let world = Arc::clone(world);
     let spawner = world.spawner.clone();
-    spawner.spawn(Owner::Director, "fault ends", async move {
+    spawner.spawn(Owner::Course, "fault ends", async move {
         world.time.sleep(after).await;
-        if world.is_storm() {
+        if world.is_fault_phase() {
             then(&world);
         }
     });
 }
 
 fn pause(world: &Arc<World>) {
-    let Some(process) = some_process(world) else {
+    let Some(process) = random_process(world) else {
         return;
     };
     world.note(Owner::Process(process), "stands still", None, None, None);
     let now = world.now();
     world.judge().processes[process].pause(now);
-    later(world, 4_500, move |world| {
+    end_later(world, 4_500, move |world| {
         let now = world.now();
         world.judge().processes[process].resume(now);
         world.note(Owner::Process(process), "goes on", None, None, None);
@@ -160,7 +160,7 @@ fn kill(world: &Arc<World>) {
         .iter()
         .filter(|it| !it.alive)
         .count();
-    let Some(process) = some_process(world).filter(|_| dead < 2) else {
+    let Some(process) = random_process(world).filter(|_| dead < 2) else {
         return;
     };
     world.note(Owner::Process(process), "is killed", None, None, None);
@@ -168,49 +168,52 @@ fn kill(world: &Arc<World>) {
     if let Err(error) = worker::start(world) {
         world
             .judge()
-            .accuse(Promise::Recovery, format!("{error:#}"));
+            .record_breach(SimulationPromise::Recovery, format!("{error:#}"));
     }
 }
 
 fn cut(world: &Arc<World>) {
-    let Some(process) = some_process(world) else {
+    let Some(process) = random_process(world) else {
         return;
     };
     world.note(Owner::Process(process), "is cut off", None, None, None);
-    world.change_weather(|weather| weather.cut.push(process));
-    later(world, 3_000, move |world| {
-        world.change_weather(|weather| weather.cut.retain(|it| *it != process));
+    world.change_outages(|outages| outages.cut.push(process));
+    end_later(world, 3_000, move |world| {
+        world.change_outages(|outages| outages.cut.retain(|it| *it != process));
     });
 }
 
 fn outage(world: &Arc<World>) {
     note(world, "the store is away");
-    world.change_weather(|weather| weather.outage = true);
-    later(world, 3_000, |world| {
-        world.change_weather(|weather| weather.outage = false);
+    world.change_outages(|outages| outages.outage = true);
+    end_later(world, 3_000, |world| {
+        world.change_outages(|outages| outages.outage = false);
     });
 }
 
-fn force(world: &Arc<World>) {
+fn force_release(world: &Arc<World>) {
     let lock = world.draw(|random| random.usize(0..world.setting.locks));
-    world.force(lock);
+    world.force_release_lock(lock);
 }
 
 /// Nobody wants anything any more, here or at the store.
-fn nothing_is_wanted(world: &World) {
+fn check_nothing_is_wanted(world: &World) {
     let lockers = world.lockers().clone();
     let mut judge = world.judge();
     let now = world.now();
     for lock in 0..world.setting.locks {
         if let Some(row) = judge.row(lock, now) {
             let detail = format!("lock {lock} is held for call {}", row.call);
-            judge.accuse(Promise::NothingLeft, detail);
+            judge.record_breach(SimulationPromise::NothingLeft, detail);
         }
     }
     for (process, locker) in lockers.iter().enumerate() {
         let shown = format!("{locker:?}");
         if judge.processes[process].alive && !shown.contains("held_or_wanted: 0") {
-            judge.accuse(Promise::NothingLeft, format!("p{process}: {shown}"));
+            judge.record_breach(
+                SimulationPromise::NothingLeft,
+                format!("p{process}: {shown}"),
+            );
         }
     }
 }
@@ -224,7 +227,9 @@ async fn close(world: &Arc<World>) {
             let took = world.now() - begun;
             if took > CLOSING {
                 let detail = format!("closing took {took:?}");
-                world.judge().accuse(Promise::CallsEnd, detail);
+                world
+                    .judge()
+                    .record_breach(SimulationPromise::CallsEnd, detail);
             }
         }
     }

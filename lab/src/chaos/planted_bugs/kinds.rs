@@ -3,12 +3,12 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::chaos::{nemesis::Break, stores::Kind, verdict::Promise, workload::Workload};
+use crate::chaos::{nemesis::FaultKind, stores::StoreKind, verdict::Promise, workload::Workload};
 
 /// One bug.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Plant {
+pub(crate) enum StoreBug {
     /// A release frees the lock whoever holds it.
     ReleaseWithoutOwner,
     /// A release looks at the owner, and deletes a moment later.
@@ -93,7 +93,7 @@ pub(crate) enum Plant {
     MinimumIsIgnored,
 }
 
-impl Plant {
+impl StoreBug {
     /// The promises of which one must be found broken.
     pub(crate) const fn breaks(self) -> &'static [Promise] {
         use Promise::*;
@@ -142,15 +142,15 @@ impl Plant {
     }
 
     /// A store on which it shows: some need an answer that is lost, or a server that hangs.
-    pub(crate) const fn store(self) -> Kind {
+    pub(crate) const fn store(self) -> StoreKind {
         match self {
             Self::ReleaseWithoutOwner
             | Self::RenewalErrorIsSuccess
             | Self::LeadersStay
-            | Self::TimersRunLate => Kind::Redis,
-            Self::DeposedPrimary => Kind::RedisSentinel,
-            Self::DeposedLeader => Kind::Zookeeper,
-            _ => Kind::Sqlite,
+            | Self::TimersRunLate => StoreKind::Redis,
+            Self::DeposedPrimary => StoreKind::RedisSentinel,
+            Self::DeposedLeader => StoreKind::Zookeeper,
+            _ => StoreKind::Sqlite,
         }
     }
 
@@ -160,17 +160,17 @@ impl Plant {
     }
 
     /// The faults under which it shows soon; `None` = any.
-    pub(crate) const fn faults(self) -> Option<&'static [Break]> {
+    pub(crate) const fn faults(self) -> Option<&'static [FaultKind]> {
         match self {
-            Self::RenewalAlwaysSucceeds => Some(&[Break::ForceRelease]),
+            Self::RenewalAlwaysSucceeds => Some(&[FaultKind::ForceRelease]),
             // The errors have to come before the lease ends.
-            Self::RenewalErrorIsSuccess => Some(&[Break::CutLines]),
-            Self::LeadersStay => Some(&[Break::CutLines, Break::BlackHole]),
+            Self::RenewalErrorIsSuccess => Some(&[FaultKind::CutConnections]),
+            Self::LeadersStay => Some(&[FaultKind::CutConnections, FaultKind::BlackHole]),
             // It takes many locks that change hands.
             Self::ReleaseInTwoSteps | Self::HandOverInTwoSteps => Some(&[]),
             // Workers that come later are sent to the new primary.
-            Self::DeposedPrimary => Some(&[Break::DeposePrimary, Break::KillWorker]),
-            Self::DeposedLeader => Some(&[Break::DeposeLeader]),
+            Self::DeposedPrimary => Some(&[FaultKind::DeposePrimary, FaultKind::KillWorker]),
+            Self::DeposedLeader => Some(&[FaultKind::DeposeLeader]),
             _ => None,
         }
     }

@@ -22,12 +22,12 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Measures until it is dropped.
 #[derive(Debug)]
-pub(super) struct Meter {
+pub(super) struct DelayMeter {
     worst: Arc<Mutex<Micros>>,
     over: Arc<AtomicBool>,
 }
 
-impl Meter {
+impl DelayMeter {
     pub(super) fn start() -> Self {
         let meter = Self {
             worst: Arc::default(),
@@ -62,7 +62,7 @@ impl Meter {
     }
 }
 
-impl Drop for Meter {
+impl Drop for DelayMeter {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
     }

@@ -3,30 +3,30 @@
 
 use std::collections::BTreeMap;
 
-use crate::chaos::history::{End, Entry, Event, Fault, HoldNumber, Micros};
+use crate::chaos::history::{Event, HistoryEntry, HoldEnd, HoldNumber, InjectedFault, Micros};
 
 use super::promise::{Promise, Violation};
 
 /// Waiters that were overtaken by one who had joined the line behind them.
 ///
 /// A waiter that gave up, or whose call failed, was never served and holds up nobody.
-pub(super) fn order(history: &[Entry]) -> Vec<Violation> {
+pub(super) fn order(history: &[HistoryEntry]) -> Vec<Violation> {
     let mut last: BTreeMap<(u32, u64), u32> = BTreeMap::new();
     let mut found = Vec::new();
-    for Entry { worker, event } in history {
+    for HistoryEntry { worker, event } in history {
         let Event::Served {
-            line, place, at, ..
+            queue, place, at, ..
         } = event
         else {
             continue;
         };
-        let before = last.entry((*worker, *line)).or_insert(*place);
+        let before = last.entry((*worker, *queue)).or_insert(*place);
         if place < before {
             found.push(Violation {
                 promise: Promise::ServedInOrder,
                 at: *at,
                 detail: format!(
-                    "process {worker}: waiter {place} of line {line} was served after waiter \
+                    "process {worker}: waiter {place} of queue {queue} was served after waiter \
                      {before}, who had come later"
                 ),
                 excused_by: None,
@@ -38,7 +38,7 @@ pub(super) fn order(history: &[Entry]) -> Vec<Violation> {
 }
 
 /// What is known of one hold.
-struct Kept<'a> {
+struct KeptLock<'a> {
     name: &'a str,
     asked: Micros,
     /// The first question that was answered by yes.
@@ -51,14 +51,14 @@ struct Kept<'a> {
 /// Locks that somebody else had before their minimum time was over.
 ///
 /// Only a lease that lasted for so long is looked at: a lock that was lost keeps nobody out.
-pub(super) fn minimum(history: &[Entry], faults: &[&Fault]) -> Vec<Violation> {
-    let mut holds: BTreeMap<(u32, HoldNumber), Kept<'_>> = BTreeMap::new();
-    for Entry { worker, event } in history {
+pub(super) fn minimum(history: &[HistoryEntry], faults: &[&InjectedFault]) -> Vec<Violation> {
+    let mut holds: BTreeMap<(u32, HoldNumber), KeptLock<'_>> = BTreeMap::new();
+    for HistoryEntry { worker, event } in history {
         if let Event::Granted {
             hold, name, asked, ..
         } = event
         {
-            let granted = Kept {
+            let granted = KeptLock {
                 name,
                 asked: *asked,
                 valid: None,
@@ -82,13 +82,13 @@ pub(super) fn minimum(history: &[Entry], faults: &[&Fault]) -> Vec<Violation> {
             Event::Ended {
                 at,
                 deadline,
-                how: End::Released | End::Dropped,
+                how: HoldEnd::Released | HoldEnd::Dropped,
                 ..
             } => kept.released = Some((*at, *deadline)),
             _ => {}
         }
     }
-    let mut by_name: BTreeMap<&str, Vec<&Kept<'_>>> = BTreeMap::new();
+    let mut by_name: BTreeMap<&str, Vec<&KeptLock<'_>>> = BTreeMap::new();
     for hold in holds.values() {
         by_name.entry(hold.name).or_default().push(hold);
     }
@@ -127,15 +127,15 @@ pub(super) fn minimum(history: &[Entry], faults: &[&Fault]) -> Vec<Violation> {
 mod tests {
     use super::*;
 
-    fn served(line: u64, place: u32) -> Entry {
+    fn served(queue: u64, place: u32) -> HistoryEntry {
         let (token, at) = (1, 1);
         let event = Event::Served {
-            line,
+            queue,
             place,
             token,
             at,
         };
-        Entry { worker: 1, event }
+        HistoryEntry { worker: 1, event }
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
     }
 
     /// One lock that is kept until `until` and released at 10, and another one from `next` on.
-    fn kept(until: Micros, deadline: Micros, next: Micros) -> Vec<Entry> {
+    fn kept(until: Micros, deadline: Micros, next: Micros) -> Vec<HistoryEntry> {
         let granted = |hold, at| Event::Granted {
             hold,
             name: "lock".into(),
@@ -167,7 +167,7 @@ mod tests {
             hold: 1,
             at: 10,
             deadline,
-            how: End::Released,
+            how: HoldEnd::Released,
         };
         let events = [
             granted(1, 1),
@@ -177,7 +177,7 @@ mod tests {
             granted(2, next),
             valid(2, next),
         ];
-        let entry = |event| Entry { worker: 1, event };
+        let entry = |event| HistoryEntry { worker: 1, event };
         events.into_iter().map(entry).collect()
     }
 
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(minimum(&kept(50, 100, 49), &[]).len(), 1);
         // It was lost before.
         assert_eq!(minimum(&kept(50, 40, 45), &[]).len(), 0);
-        let fault = Fault {
+        let fault = InjectedFault {
             kind: "forget-all".into(),
             target: "redis".into(),
             from: 20,

@@ -6,40 +6,40 @@ use anyhow::Result;
 use distlock::{Clock as _, Fairness, SystemClock};
 
 use super::{
-    settings::{BEYOND_WAIT, STEPS},
-    task::Task,
+    settings::{BEYOND_WAIT, RELEASE_BOUND},
+    task::WorkerTask,
 };
-use crate::chaos::history::{Answer, Call, End, Event, now};
+use crate::chaos::history::{CallKind, CallResult, Event, HoldEnd, now};
 
 /// Waiters of one line at most.
 const LONGEST: u32 = 6;
 
-impl Task {
+impl WorkerTask {
     /// Lines up several waiters at once, and serves them all.
-    pub(super) async fn line_up(&mut self) -> Result<()> {
+    pub(super) async fn wait_in_local_queue(&mut self) -> Result<()> {
         let capabilities = self.locker.capabilities();
         if capabilities.fairness == Fairness::Fifo && !capabilities.hand_over {
             // The store keeps the line, and the first few of a process may change places.
             return self.take_one().await;
         }
-        let (name, ttl, wait) = (self.name(), self.ttl(), self.while_() * 4);
-        let line = self.notes.number();
+        let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait() * 4);
+        let queue = self.history.number();
         let pause = Duration::from_micros(self.rng.u64(..4_000));
         let waiters = self.rng.u32(2..=LONGEST);
         // Some give up while they wait: those behind them are not held up by it.
         let impatient = self.rng.u32(..LONGEST * 2);
-        let patience = self.while_();
+        let patience = self.random_wait();
         let task = &*self;
         let one = |place: u32| {
             let name = name.clone();
             async move {
                 let asked = now();
-                task.notes.note(Event::Queued {
-                    line,
+                task.history.note(Event::Queued {
+                    queue,
                     place,
                     at: asked,
                 });
-                let call = task.notes.call(Call::Acquire, wait + BEYOND_WAIT);
+                let call = task.history.call(CallKind::Acquire, wait + BEYOND_WAIT);
                 let acquiring = task.locker.lock(&name).ttl(ttl).wait(wait).acquire();
                 let guard = if place == impatient {
                     tokio::select! {
@@ -55,8 +55,8 @@ impl Task {
                 call.result(&guard);
                 let Ok(guard) = guard else { return };
                 let hold = task.granted(&guard, asked, None);
-                task.notes.note(Event::Served {
-                    line,
+                task.history.note(Event::Served {
+                    queue,
                     place,
                     token: guard.token().get(),
                     at: now(),
@@ -64,10 +64,10 @@ impl Task {
                 task.is_valid(hold, &guard.watch());
                 SystemClock.sleep(pause).await;
                 task.is_valid(hold, &guard.watch());
-                task.ends(hold, &guard.watch(), End::Released);
-                let call = task.notes.call(Call::Release, STEPS);
+                task.note_end(hold, &guard.watch(), HoldEnd::Released);
+                let call = task.history.call(CallKind::Release, RELEASE_BOUND);
                 let _ = guard.release().await;
-                call.answered(Answer::Done);
+                call.answered(CallResult::Done);
             }
         };
         all_in_order((0..waiters).map(one).collect()).await;

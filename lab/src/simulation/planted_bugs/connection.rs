@@ -14,28 +14,28 @@ use distlock::{
     Renewed, Result,
 };
 
-use super::kinds::Plant;
+use super::kinds::EngineBug;
 use crate::simulation::{
-    tasks::Owner,
+    executor::Owner,
     world::{World, locked},
 };
 
 /// A connection with one bug.
 #[derive(Clone)]
-pub(super) struct PlantedLock {
+pub(super) struct BuggyConnection {
     inner: Arc<dyn DistLock>,
-    plant: Plant,
+    bug: EngineBug,
     world: Arc<World>,
     process: usize,
     /// Whether it is the keeper's.
     background: bool,
     requests: Arc<Mutex<BTreeMap<OwnerId, AcquireRequest>>>,
-    last: Arc<Mutex<Option<Last>>>,
+    last: Arc<Mutex<Option<NewestGrant>>>,
 }
 
 /// The newest grant of a process.
 #[derive(Clone)]
-struct Last {
+struct NewestGrant {
     name: LockName,
     owner: OwnerId,
     at: Duration,
@@ -44,16 +44,16 @@ struct Last {
     valid_for: Duration,
 }
 
-impl PlantedLock {
+impl BuggyConnection {
     pub(super) fn new(
         inner: Arc<dyn DistLock>,
-        plant: Plant,
+        bug: EngineBug,
         world: &Arc<World>,
         process: usize,
     ) -> Self {
         Self {
             inner,
-            plant,
+            bug,
             world: Arc::clone(world),
             process,
             background: false,
@@ -62,12 +62,12 @@ impl PlantedLock {
         }
     }
 
-    fn is(&self, plant: Plant) -> bool {
-        self.plant == plant
+    fn is(&self, bug: EngineBug) -> bool {
+        self.bug == bug
     }
 
     fn valid_for(&self, valid_for: Duration, sent: Duration) -> Duration {
-        if self.is(Plant::ValidFromReceipt) {
+        if self.is(EngineBug::ValidFromReceipt) {
             valid_for + (self.world.now() - sent)
         } else {
             valid_for
@@ -85,13 +85,13 @@ impl PlantedLock {
         sent: Duration,
         attempt: Attempt<Grant>,
     ) -> Attempt<Grant> {
-        if !self.is(Plant::AnswersMixedUp) {
+        if !self.is(EngineBug::AnswersMixedUp) {
             return attempt.map(|grant| self.granted(grant, sent));
         }
         let mut last = locked(&self.last);
         match attempt {
             Attempt::Acquired(grant) => {
-                *last = Some(Last {
+                *last = Some(NewestGrant {
                     name: request.name.clone(),
                     owner: request.owner,
                     at: self.world.now(),
@@ -145,7 +145,7 @@ fn as_if_renewed(lease: &Lease, renewal: &Renewal) -> Option<Renewed> {
 }
 
 #[async_trait]
-impl DistLock for PlantedLock {
+impl DistLock for BuggyConnection {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }
@@ -167,7 +167,7 @@ impl DistLock for PlantedLock {
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         locked(&self.requests).insert(request.owner, request.clone());
-        Ok(Box::new(PlantedContender {
+        Ok(Box::new(BuggyConnectionContender {
             inner: self.inner.contend(request).await?,
             of: self.clone(),
             request: request.clone(),
@@ -177,10 +177,10 @@ impl DistLock for PlantedLock {
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
         let sent = self.world.now();
         let pretended = as_if_renewed(lease, renewal);
-        match (self.plant, pretended) {
-            (Plant::RenewalNotSent, Some(renewed)) => return Ok(renewed),
-            (Plant::RenewalsSkipped, _) => return std::future::pending().await,
-            (Plant::RenewalErrorIsSuccess, Some(renewed)) => {
+        match (self.bug, pretended) {
+            (EngineBug::RenewalNotSent, Some(renewed)) => return Ok(renewed),
+            (EngineBug::RenewalsSkipped, _) => return std::future::pending().await,
+            (EngineBug::RenewalErrorIsSuccess, Some(renewed)) => {
                 return Ok(self.inner.renew(lease, renewal).await.unwrap_or(renewed));
             }
             _ => {}
@@ -202,10 +202,10 @@ impl DistLock for PlantedLock {
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
-        match self.plant {
-            Plant::BackgroundReleaseLost if self.background => return Ok(done()),
-            Plant::CancelledKeepsItsGrant if lease.token.is_none() => return Ok(done()),
-            Plant::ReleaseWithoutOwner => {
+        match self.bug {
+            EngineBug::BackgroundReleaseLost if self.background => return Ok(done()),
+            EngineBug::CancelledKeepsItsGrant if lease.token.is_none() => return Ok(done()),
+            EngineBug::ReleaseWithoutOwner => {
                 let held = self.inner.inspect(&lease.name).await?.held;
                 if let Some(token) = held.and_then(|it| it.token) {
                     self.inner.force_release(&lease.name, token).await?;
@@ -216,7 +216,7 @@ impl DistLock for PlantedLock {
             _ => {}
         }
         let outcome = self.inner.release(lease).await?;
-        if self.is(Plant::RenewalAfterRelease) {
+        if self.is(EngineBug::RenewalAfterRelease) {
             self.renew_late(lease);
         }
         Ok(outcome)
@@ -257,14 +257,14 @@ impl DistLock for PlantedLock {
     }
 }
 
-struct PlantedContender {
+struct BuggyConnectionContender {
     inner: Box<dyn Contender>,
-    of: PlantedLock,
+    of: BuggyConnection,
     request: AcquireRequest,
 }
 
 #[async_trait]
-impl Contender for PlantedContender {
+impl Contender for BuggyConnectionContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         let sent = self.of.world.now();
         let attempt = self.inner.attempt().await?;
@@ -276,7 +276,7 @@ impl Contender for PlantedContender {
     }
 
     async fn wait(&mut self, at_most: Duration) {
-        if self.of.is(Plant::WakeUpLost) {
+        if self.of.is(EngineBug::WakeUpLost) {
             self.of.world.time.sleep(at_most).await;
         } else {
             self.inner.wait(at_most).await;
@@ -284,7 +284,7 @@ impl Contender for PlantedContender {
     }
 
     async fn leave(self: Box<Self>) -> Result<()> {
-        if self.of.is(Plant::LeavesStayInLine) {
+        if self.of.is(EngineBug::LeavesStayInLine) {
             std::mem::forget(self.inner);
             return Ok(());
         }
@@ -292,8 +292,8 @@ impl Contender for PlantedContender {
     }
 }
 
-impl fmt::Debug for PlantedLock {
+impl fmt::Debug for BuggyConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PlantedLock({:?})", self.plant)
+        write!(f, "BuggyConnection({:?})", self.bug)
     }
 }

@@ -18,22 +18,26 @@ use distlock::{
 };
 use tokio::time::timeout;
 
-use super::asked::asked;
+use super::raw_request::ask_server;
 
 /// An answer that is not there by then does not come.
 const IMPATIENCE: Duration = Duration::from_millis(300);
 
 /// The store of a client that asks the sentinels for the primary once, and again only when it has
 /// failed. It asks the server itself from then on, so no round of sentinels vouches for a lease.
-pub(super) async fn loyal(url: &str) -> Result<Store> {
-    let sentinels = Sentinels::of(url)?;
+pub(super) async fn with_stale_primary(url: &str) -> Result<Store> {
+    let sentinels = SentinelClient::of(url)?;
     let (at, store) = sentinels.open().await?;
-    Ok(around(&store, at, Belief::Primary(Arc::new(sentinels))))
+    Ok(around(
+        &store,
+        at,
+        BelievedLeader::Primary(Arc::new(sentinels)),
+    ))
 }
 
 /// The store of a client that keeps to one server, and believes in its session for as long as that
 /// server answers without knowing of another leader.
-pub(super) async fn trusting(url: &str, worker: u32) -> Result<Store> {
+pub(super) async fn with_trusted_server(url: &str, worker: u32) -> Result<Store> {
     let (before, rest) = url.split_once('@').context("a user")?;
     let (hosts, behind) = rest.split_once('/').context("a root")?;
     let hosts: Vec<_> = hosts.split(',').collect();
@@ -44,12 +48,12 @@ pub(super) async fn trusting(url: &str, worker: u32) -> Result<Store> {
     Ok(around(
         &store,
         at,
-        Belief::Leader(Arc::new(Server { at, epoch })),
+        BelievedLeader::Leader(Arc::new(EnsembleServer { at, epoch })),
     ))
 }
 
-fn around(store: &Store, at: SocketAddr, belief: Belief) -> Store {
-    let lock = Deposed {
+fn around(store: &Store, at: SocketAddr, belief: BelievedLeader) -> Store {
+    let lock = DeposedLock {
         capabilities: store.lock().capabilities().clone(),
         inner: Mutex::new((at, store.lock())),
         belief,
@@ -59,20 +63,20 @@ fn around(store: &Store, at: SocketAddr, belief: Belief) -> Store {
 
 /// See the module.
 #[derive(Debug)]
-struct Deposed {
+struct DeposedLock {
     capabilities: Capabilities,
     inner: Mutex<(SocketAddr, Arc<dyn DistLock>)>,
-    belief: Belief,
+    belief: BelievedLeader,
 }
 
 #[derive(Clone, Debug)]
-enum Belief {
-    Primary(Arc<Sentinels>),
-    Leader(Arc<Server>),
+enum BelievedLeader {
+    Primary(Arc<SentinelClient>),
+    Leader(Arc<EnsembleServer>),
 }
 
 #[derive(Debug)]
-struct Sentinels {
+struct SentinelClient {
     hosts: Vec<SocketAddr>,
     password: String,
     primary: String,
@@ -80,13 +84,13 @@ struct Sentinels {
 
 /// A server of ZooKeeper.
 #[derive(Debug)]
-struct Server {
+struct EnsembleServer {
     at: SocketAddr,
     /// Of the leader that it last served a grant for.
     epoch: AtomicU64,
 }
 
-impl Sentinels {
+impl SentinelClient {
     /// Reads `redis+sentinel://:PASSWORD@HOST,HOST/NAME?..`.
     fn of(url: &str) -> Result<Self> {
         let (_, rest) = url.split_once("://:").context("a password")?;
@@ -107,7 +111,7 @@ impl Sentinels {
         // `+OK`, `*2`, and twice a length and a text.
         let is_enough = |answer: &str| answer.matches("\r\n").count() >= 6;
         for host in &self.hosts {
-            let Ok(answer) = asked(*host, &question, is_enough).await else {
+            let Ok(answer) = ask_server(*host, &question, is_enough).await else {
                 continue;
             };
             let words: Vec<_> = answer.lines().collect();
@@ -125,10 +129,10 @@ impl Sentinels {
     }
 }
 
-impl Server {
+impl EnsembleServer {
     /// The epoch of the leader that it serves for; `None` = it does not serve.
     async fn epoch(&self) -> Option<u64> {
-        let answer = asked(self.at, "srvr", |_| false).await.ok()?;
+        let answer = ask_server(self.at, "srvr", |_| false).await.ok()?;
         let mut lines = answer.lines();
         let transaction = lines.find_map(|it| it.strip_prefix("Zxid: 0x"))?;
         let serves = answer.contains("Mode: leader") || answer.contains("Mode: follower");
@@ -137,7 +141,7 @@ impl Server {
     }
 }
 
-impl Belief {
+impl BelievedLeader {
     /// A grant about which nothing is heard any more.
     async fn told(&self, mut attempt: Attempt<Grant>) -> Attempt<Grant> {
         if let (Self::Leader(server), Attempt::Acquired(grant)) = (self, &mut attempt) {
@@ -148,7 +152,7 @@ impl Belief {
     }
 }
 
-impl Server {
+impl EnsembleServer {
     async fn remember(&self) {
         if let Some(epoch) = self.epoch().await {
             self.epoch.store(epoch, Ordering::SeqCst);
@@ -187,7 +191,7 @@ impl Server {
     }
 }
 
-impl Deposed {
+impl DeposedLock {
     fn inner(&self) -> Arc<dyn DistLock> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&inner.1)
@@ -195,7 +199,7 @@ impl Deposed {
 
     /// Returns the answer. After an error it asks the sentinels whether the primary was replaced.
     async fn seen<T>(&self, answer: distlock::Result<T>) -> distlock::Result<T> {
-        if let (Err(_), Belief::Primary(sentinels)) = (&answer, &self.belief)
+        if let (Err(_), BelievedLeader::Primary(sentinels)) = (&answer, &self.belief)
             && let Ok((at, store)) = sentinels.open().await
         {
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,7 +212,7 @@ impl Deposed {
 }
 
 #[async_trait]
-impl DistLock for Deposed {
+impl DistLock for DeposedLock {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
@@ -239,8 +243,8 @@ impl DistLock for Deposed {
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> distlock::Result<Renewed> {
         let inner = self.inner();
         match &self.belief {
-            Belief::Primary(_) => self.seen(inner.renew(lease, renewal).await).await,
-            Belief::Leader(server) => server.renew(&*inner, lease, renewal).await,
+            BelievedLeader::Primary(_) => self.seen(inner.renew(lease, renewal).await).await,
+            BelievedLeader::Leader(server) => server.renew(&*inner, lease, renewal).await,
         }
     }
 
@@ -286,7 +290,7 @@ impl DistLock for Deposed {
 
 struct DeposedContender {
     inner: Box<dyn Contender>,
-    belief: Belief,
+    belief: BelievedLeader,
 }
 
 #[async_trait]

@@ -19,23 +19,23 @@ pub(super) enum Owner {
     /// Requests and answers on their way.
     Network,
     /// The faults, and the course of the run.
-    Director,
+    Course,
 }
 
 type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Gives tasks to the executor.
 #[derive(Clone, Default)]
-pub(super) struct Spawner(Arc<Mutex<Queue>>);
+pub(super) struct Spawner(Arc<Mutex<ReadyQueue>>);
 
 #[derive(Default)]
-struct Queue {
+struct ReadyQueue {
     last: u64,
-    fresh: Vec<(u64, Task)>,
+    fresh: Vec<(u64, SpawnedTask)>,
     ready: BTreeSet<u64>,
 }
 
-struct Task {
+struct SpawnedTask {
     owner: Owner,
     what: &'static str,
     future: Boxed,
@@ -53,8 +53,8 @@ impl Spawner {
         let mut queue = self.queue();
         queue.last += 1;
         let id = queue.last;
-        let waker = Waker::from(Arc::new(Wakes(id, self.clone())));
-        let task = Task {
+        let waker = Waker::from(Arc::new(TaskWaker(id, self.clone())));
+        let task = SpawnedTask {
             owner,
             what,
             future,
@@ -64,15 +64,15 @@ impl Spawner {
         queue.ready.insert(id);
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, ReadyQueue> {
         // Nothing panics while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-struct Wakes(u64, Spawner);
+struct TaskWaker(u64, Spawner);
 
-impl Wake for Wakes {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -84,7 +84,7 @@ impl Wake for Wakes {
 
 /// One poll.
 #[derive(Clone, Copy, Debug, Hash)]
-pub(super) struct Step {
+pub(super) struct PolledStep {
     pub(super) task: u64,
     pub(super) owner: Owner,
     pub(super) what: &'static str,
@@ -95,7 +95,7 @@ pub(super) struct Step {
 #[derive(Default)]
 pub(super) struct Executor {
     spawner: Spawner,
-    tasks: BTreeMap<u64, Task>,
+    tasks: BTreeMap<u64, SpawnedTask>,
     candidates: Vec<u64>,
 }
 
@@ -105,7 +105,11 @@ impl Executor {
     }
 
     /// Polls one task that is ready and whose owner runs; `None` when there is none.
-    pub(super) fn step(&mut self, random: &mut Rng, runs: impl Fn(Owner) -> bool) -> Option<Step> {
+    pub(super) fn step(
+        &mut self,
+        random: &mut Rng,
+        runs: impl Fn(Owner) -> bool,
+    ) -> Option<PolledStep> {
         let id = self.pick(random, runs)?;
         let task = self.tasks.get_mut(&id)?;
         let mut context = Context::from_waker(&task.waker);
@@ -117,7 +121,7 @@ impl Executor {
         if ended {
             self.tasks.remove(&id);
         }
-        Some(Step {
+        Some(PolledStep {
             task: id,
             owner,
             what,

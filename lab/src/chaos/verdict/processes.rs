@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::chaos::history::{Entry, Event, Micros};
+use crate::chaos::history::{Event, HistoryEntry, Micros};
 
 use super::promise::{Promise, Violation};
 
@@ -11,9 +11,9 @@ use super::promise::{Promise, Violation};
 pub(super) struct Stalls(BTreeMap<u32, Vec<(Micros, Micros)>>);
 
 impl Stalls {
-    pub(super) fn of(history: &[Entry]) -> Self {
+    pub(super) fn of(history: &[HistoryEntry]) -> Self {
         let mut all: BTreeMap<u32, Vec<_>> = BTreeMap::new();
-        for Entry { worker, event } in history {
+        for HistoryEntry { worker, event } in history {
             if let Event::Stalled { from, to } = event {
                 all.entry(*worker).or_default().push((*from, *to));
             }
@@ -48,9 +48,9 @@ impl Stalls {
 }
 
 /// When each process was last seen alive.
-pub(super) fn last_words(history: &[Entry]) -> BTreeMap<u32, Micros> {
+pub(super) fn last_words(history: &[HistoryEntry]) -> BTreeMap<u32, Micros> {
     let mut all: BTreeMap<u32, Micros> = BTreeMap::new();
-    for Entry { worker, event } in history {
+    for HistoryEntry { worker, event } in history {
         let at = match event {
             Event::Usage { at, .. }
             | Event::Called { at, .. }
@@ -71,10 +71,10 @@ const GROWTH_DESCRIPTORS: u64 = 64;
 const LOOKS: usize = 9;
 
 /// Growth, crashes, and what was left after the last fault.
-pub(super) fn check(history: &[Entry]) -> Vec<Violation> {
+pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut looks: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
-    for Entry { worker, event } in history {
+    for HistoryEntry { worker, event } in history {
         let (promise, at, detail) = match event {
             Event::Usage {
                 resident_kib,

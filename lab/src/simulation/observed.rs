@@ -10,7 +10,7 @@ use distlock::{LockWatch, Renew};
 use super::time::MachineClock;
 
 /// One process.
-pub(super) struct Process {
+pub(super) struct SimulatedProcess {
     pub(super) clock: MachineClock,
     pub(super) alive: bool,
     pub(super) paused_since: Option<Duration>,
@@ -20,8 +20,8 @@ pub(super) struct Process {
 }
 
 #[derive(Default)]
-pub(super) struct Lock {
-    pub(super) row: Option<Row>,
+pub(super) struct ObservedLock {
+    pub(super) row: Option<StoredHolder>,
     pub(super) freed: Duration,
     pub(super) last_token: u64,
     pub(super) last_held: u64,
@@ -33,30 +33,30 @@ pub(super) struct Lock {
 
 /// The holder of a lock, as the store has it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
+pub(super) struct StoredHolder {
     pub(super) token: u64,
     pub(super) call: u64,
     pub(super) expires: Duration,
 }
 
-pub(super) struct Call {
+pub(super) struct ObservedCall {
     pub(super) process: usize,
     pub(super) lock: usize,
     pub(super) began: Duration,
     pub(super) ran: Duration,
     pub(super) wait: Option<Duration>,
     pub(super) queues: bool,
-    pub(super) state: State,
+    pub(super) state: CallState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum CallState {
     Asking,
     Held,
     Over(Duration),
 }
 
-pub(super) struct Held {
+pub(super) struct HeldGuard {
     pub(super) process: usize,
     pub(super) lock: usize,
     pub(super) token: u64,
@@ -70,7 +70,7 @@ pub(super) struct Held {
     pub(super) invalid: Option<Duration>,
 }
 
-impl Process {
+impl SimulatedProcess {
     pub(super) const fn new(clock: MachineClock) -> Self {
         Self {
             clock,
@@ -103,12 +103,12 @@ impl Process {
     }
 
     /// Whether it has run without a break since then, and for `time`.
-    pub(super) fn had(&self, time: Duration, since: Duration, now: Duration) -> bool {
+    pub(super) fn ran_without_break(&self, time: Duration, since: Duration, now: Duration) -> bool {
         self.runs() && now > since.max(self.resumed) + time
     }
 }
 
-impl Lock {
+impl ObservedLock {
     pub(super) fn free_since(&self, now: Duration) -> Option<Duration> {
         match self.row {
             None => Some(self.freed),
@@ -118,7 +118,7 @@ impl Lock {
     }
 }
 
-impl Held {
+impl HeldGuard {
     pub(super) fn is_valid(&self) -> bool {
         !self.watch.remaining().is_zero()
     }

@@ -4,14 +4,14 @@ use std::{collections::HashMap, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 
-use super::kinds::Plant;
+use super::kinds::StoreBug;
 use crate::{
     chaos::{
-        options::{Chaos, chosen},
-        output::{code, say},
-        run::{Plan, play},
+        options::{ChaosOptions, chosen},
+        output::{exit_code, print_line},
+        run::{RunPlan, run_plan},
     },
-    report::{self, Planted, PlantedBug},
+    report::{self, PlantedBugResult, PlantedBugs},
 };
 
 /// Seeds that are tried for one bug: whether it shows depends on what the processes do meanwhile.
@@ -20,12 +20,12 @@ const TRIES: u64 = 3;
 const TWIN_SECONDS: u64 = 5;
 
 /// Each bug, and beside it the honest store on the same seed.
-pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> {
+pub(in crate::chaos) async fn run(chaos: &ChaosOptions, seed: u64) -> Result<ExitCode> {
     let mut twins = Twins::default();
     let mut bugs = Vec::new();
-    for bug in chosen::<Plant>(&chaos.only) {
-        let bug = hunt(bug, chaos.seconds, seed, &mut twins).await?;
-        say(&format!(
+    for bug in chosen::<StoreBug>(&chaos.only) {
+        let bug = find_bug(bug, chaos.seconds, seed, &mut twins).await?;
+        print_line(&format!(
             "{}  {:<26} {:>6} operations  {}{}",
             if bug.found.is_some() {
                 "caught"
@@ -47,7 +47,7 @@ pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> 
     let mut operations: Vec<_> = caught.map(|it| it.effort).collect();
     operations.sort_unstable();
     let clean = bugs.iter().filter(|it| it.twin_is_clean).count();
-    say(&format!(
+    print_line(&format!(
         "{} of {} caught, median {} operations; the honest store is clean beside {clean}; \
          seed {seed}",
         operations.len(),
@@ -63,7 +63,7 @@ pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> 
             "distlock-lab chaos --planted --seconds {} --seed {seed}",
             chaos.seconds
         );
-        let planted = Planted {
+        let planted = PlantedBugs {
             command,
             unit: "operations".into(),
             bugs,
@@ -71,43 +71,48 @@ pub(in crate::chaos) async fn run(chaos: &Chaos, seed: u64) -> Result<ExitCode> 
         report::keep(folder, "planted/stores.json", &planted)?;
         report::render(folder)?;
     }
-    Ok(code(good))
+    Ok(exit_code(good))
 }
 
 /// Looks for one bug on several seeds, and judges the honest store on the seed where it was found.
-async fn hunt(bug: Plant, seconds: u64, first: u64, twins: &mut Twins) -> Result<PlantedBug> {
-    let mut hunted = PlantedBug::of(&bug, bug.store().key(), first);
-    let mut plan = Plan::of(bug.store(), seconds, first);
-    plan.plant = Some(bug);
+async fn find_bug(
+    bug: StoreBug,
+    seconds: u64,
+    first: u64,
+    twins: &mut Twins,
+) -> Result<PlantedBugResult> {
+    let mut outcome = PlantedBugResult::of(&bug, bug.store().key(), first);
+    let mut plan = RunPlan::of(bug.store(), seconds, first);
+    plan.bug = Some(bug);
     // Bugs show where many fight for few locks.
-    plan.hurrying = 0;
+    plan.brief_tasks = 0;
     plan.workloads = bug.workloads().to_vec();
     plan.ttl_ms = bug.ttl_ms();
     if let Some(faults) = bug.faults() {
         plan.faults = faults.to_vec();
     }
     for seed in first..first.saturating_add(TRIES) {
-        (hunted.seed, plan.seed) = (seed, seed);
-        let played = play(&plan).await;
-        let verdict = played
+        (outcome.seed, plan.seed) = (seed, seed);
+        let result = run_plan(&plan).await;
+        let verdict = result
             .with_context(|| format!("{} with seed {seed}", bug.key()))?
             .verdict;
-        hunted.effort += verdict.operations;
+        outcome.effort += verdict.operations;
         let found = verdict
             .broken()
             .find(|it| bug.breaks().contains(&it.promise));
         if let Some(found) = found {
-            hunted.found = Some(format!("{}: {}", found.promise, found.detail));
+            outcome.found = Some(format!("{}: {}", found.promise, found.detail));
             break;
         }
     }
-    plan.plant = None;
+    plan.bug = None;
     // A server that takes the place of another takes its time.
     if !bug.needs_a_group() {
         plan.seconds = TWIN_SECONDS.min(seconds);
     }
-    hunted.twin_is_clean = twins.is_clean(&plan).await?;
-    Ok(hunted)
+    outcome.twin_is_clean = twins.is_clean(&plan).await?;
+    Ok(outcome)
 }
 
 /// The honest stores that were judged. Many bugs have the same one.
@@ -115,14 +120,14 @@ async fn hunt(bug: Plant, seconds: u64, first: u64, twins: &mut Twins) -> Result
 struct Twins(HashMap<String, bool>);
 
 impl Twins {
-    async fn is_clean(&mut self, plan: &Plan) -> Result<bool> {
+    async fn is_clean(&mut self, plan: &RunPlan) -> Result<bool> {
         let key = format!("{} {:?}", plan.command(), plan.ttl_ms);
         if let Some(clean) = self.0.get(&key) {
             return Ok(*clean);
         }
-        let verdict = play(plan).await?.verdict;
+        let verdict = run_plan(plan).await?.verdict;
         for it in verdict.broken() {
-            say(&format!("  honest, BROKEN {}: {}", it.promise, it.detail))?;
+            print_line(&format!("  honest, BROKEN {}: {}", it.promise, it.detail))?;
         }
         let clean = verdict.broken().next().is_none();
         self.0.insert(key, clean);

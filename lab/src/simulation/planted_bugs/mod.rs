@@ -4,11 +4,11 @@
 //! uses the engine. The library itself has no switch for them.
 
 mod clock;
+mod connection;
 mod kinds;
 mod layers;
-mod lock;
 
 pub(super) use self::{
-    kinds::{Plant, Variant},
+    kinds::{EngineBug, Variant},
     layers::{around_clock, around_lock},
 };

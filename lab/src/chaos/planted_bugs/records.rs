@@ -13,25 +13,25 @@ use distlock::{
 };
 use distlock_conformance::RecordsLayer;
 
-use super::kinds::Plant;
+use super::kinds::StoreBug;
 
 /// For how long a cache answers.
 const FRESH: Duration = Duration::from_millis(30);
 
 #[derive(Clone, Debug)]
-pub(super) struct PlantedRecords {
+pub(super) struct BuggyRecords {
     inner: Arc<dyn Records>,
-    plant: Plant,
+    bug: StoreBug,
     cache: Cache,
 }
 
 type Cache = Arc<Mutex<HashMap<String, (Moment, Option<Entry>)>>>;
 
-impl PlantedRecords {
-    pub(super) fn around(inner: Arc<dyn Records>, plant: Plant) -> Arc<dyn Records> {
+impl BuggyRecords {
+    pub(super) fn around(inner: Arc<dyn Records>, bug: StoreBug) -> Arc<dyn Records> {
         let planted = Self {
             inner,
-            plant,
+            bug,
             cache: Cache::default(),
         };
         planted.into_records()
@@ -39,7 +39,7 @@ impl PlantedRecords {
 }
 
 #[async_trait]
-impl RecordsLayer for PlantedRecords {
+impl RecordsLayer for BuggyRecords {
     fn below(&self) -> &Arc<dyn Records> {
         &self.inner
     }
@@ -52,7 +52,7 @@ impl RecordsLayer for PlantedRecords {
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
-        if self.plant != Plant::ReadsAreStale {
+        if self.bug != StoreBug::ReadsAreStale {
             return self.inner.get(key).await;
         }
         let now = SystemClock.now();
@@ -68,19 +68,19 @@ impl RecordsLayer for PlantedRecords {
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
-        if self.plant.forgets(key) {
+        if self.bug.forgets(key) {
             return Ok(Written::Stored(Version::new(1)));
         }
-        if self.plant == Plant::WritesAreForgotten
+        if self.bug == StoreBug::WritesAreForgotten
             && fastrand::u32(..10) == 0
             && let Expect::Version(version) = expect
         {
             return Ok(Written::Stored(Version::new(version.get() + 1)));
         }
         let mut written = self.inner.put(key, value, expect).await?;
-        let careless = match self.plant {
-            Plant::WritesIgnoreVersions => true,
-            Plant::CountersAreOverwritten => key.as_str().starts_with("unread"),
+        let careless = match self.bug {
+            StoreBug::WritesIgnoreVersions => true,
+            StoreBug::CountersAreOverwritten => key.as_str().starts_with("unread"),
             _ => false,
         };
         while careless && written == Written::Conflict {
@@ -90,14 +90,14 @@ impl RecordsLayer for PlantedRecords {
             };
             written = self.inner.put(key, value, expect).await?;
         }
-        if self.plant == Plant::VersionsAreReused && matches!(written, Written::Stored(_)) {
+        if self.bug == StoreBug::VersionsAreReused && matches!(written, Written::Stored(_)) {
             return Ok(Written::Stored(Version::new(1)));
         }
         Ok(written)
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        if self.plant == Plant::DeletesDoNothing {
+        if self.bug == StoreBug::DeletesDoNothing {
             return Ok(Deleted::Done);
         }
         self.inner.delete(key, expect).await
@@ -108,7 +108,7 @@ impl RecordsLayer for PlantedRecords {
     }
 }
 
-impl Plant {
+impl StoreBug {
     /// Whether a write of this record is confirmed and never happens.
     fn forgets(self, key: &RecordKey) -> bool {
         let of = match self {
@@ -121,7 +121,7 @@ impl Plant {
     }
 }
 
-impl PlantedRecords {
+impl BuggyRecords {
     fn cached<T>(
         &self,
         with: impl FnOnce(&mut HashMap<String, (Moment, Option<Entry>)>) -> T,

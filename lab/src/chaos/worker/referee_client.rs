@@ -20,19 +20,19 @@ use tokio::{
 };
 
 use crate::chaos::{
-    history::{Answer, Call, Event, Fenced, Micros, micros, now},
-    referee::{Phase, Say, Seen},
+    history::{CallKind, CallResult, Event, FencedAnswer, Micros, micros, now},
+    referee::{RegisterVersions, RunPhase, WorkerMessage},
 };
 
 /// The process's own line to the referee, for notes. A note that was written is not lost when the
 /// process is killed right after.
 #[derive(Debug)]
-pub(super) struct Notes {
+pub(super) struct HistoryWriter {
     stream: Mutex<UnixStream>,
     numbers: AtomicU64,
 }
 
-impl Notes {
+impl HistoryWriter {
     pub(super) fn connect(socket: &Path, worker: u32) -> Result<Self> {
         let mut stream = UnixStream::connect(socket).context("the referee")?;
         stream.write_all(format!("{worker}\n").as_bytes())?;
@@ -48,7 +48,7 @@ impl Notes {
     }
 
     pub(super) fn note(&self, event: Event) {
-        let Ok(mut line) = serde_json::to_vec(&Say::Note(event)) else {
+        let Ok(mut line) = serde_json::to_vec(&WorkerMessage::Note(event)) else {
             return;
         };
         line.push(b'\n');
@@ -74,7 +74,7 @@ impl Notes {
     }
 
     /// A call is about to be made.
-    pub(super) fn call(&self, what: Call, bound: Duration) -> Called<'_> {
+    pub(super) fn call(&self, what: CallKind, bound: Duration) -> OpenCall<'_> {
         let call = self.number();
         self.note(Event::Called {
             call,
@@ -82,38 +82,38 @@ impl Notes {
             at: now(),
             bound_us: as_micros(bound),
         });
-        Called {
-            notes: self,
+        OpenCall {
+            history: self,
             call,
-            answer: Answer::Dropped,
+            answer: CallResult::Dropped,
         }
     }
 }
 
 /// A call that has not answered. Dropping it says that its future was dropped.
 #[derive(Debug)]
-pub(super) struct Called<'a> {
-    notes: &'a Notes,
+pub(super) struct OpenCall<'a> {
+    history: &'a HistoryWriter,
     call: u64,
-    answer: Answer,
+    answer: CallResult,
 }
 
-impl Called<'_> {
-    pub(super) fn answered(mut self, answer: Answer) {
+impl OpenCall<'_> {
+    pub(super) fn answered(mut self, answer: CallResult) {
         self.answer = answer;
     }
 
     pub(super) fn result<T, E>(self, result: &Result<T, E>) {
         self.answered(match result {
-            Ok(_) => Answer::Done,
-            Err(_) => Answer::Failed,
+            Ok(_) => CallResult::Done,
+            Err(_) => CallResult::Failed,
         });
     }
 }
 
-impl Drop for Called<'_> {
+impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
-        self.notes.note(Event::Answered {
+        self.history.note(Event::Answered {
             call: self.call,
             at: now(),
             answer: self.answer,
@@ -123,12 +123,12 @@ impl Drop for Called<'_> {
 
 /// A line of a task's own, for what the referee answers.
 #[derive(Debug)]
-pub(super) struct Questions {
+pub(super) struct RefereeClient {
     lines: Lines<BufReader<OwnedReadHalf>>,
     writer: OwnedWriteHalf,
 }
 
-impl Questions {
+impl RefereeClient {
     pub(super) async fn connect(socket: &Path, worker: u32) -> Result<Self> {
         let stream = tokio::net::UnixStream::connect(socket).await?;
         let (reader, mut writer) = stream.into_split();
@@ -139,24 +139,29 @@ impl Questions {
         })
     }
 
-    pub(super) async fn read(&mut self, name: String, token: u64) -> Result<Seen> {
-        self.ask(&Say::Read { name, token }).await
+    pub(super) async fn read(&mut self, name: String, token: u64) -> Result<RegisterVersions> {
+        self.ask(&WorkerMessage::Read { name, token }).await
     }
 
-    pub(super) async fn write(&mut self, name: String, token: u64, seen: Seen) -> Result<Fenced> {
-        self.ask(&Say::Write { name, token, seen }).await
+    pub(super) async fn write(
+        &mut self,
+        name: String,
+        token: u64,
+        seen: RegisterVersions,
+    ) -> Result<FencedAnswer> {
+        self.ask(&WorkerMessage::Write { name, token, seen }).await
     }
 
     /// Waits until the workers are called together.
-    pub(super) async fn roll_call(&mut self) -> Result<()> {
-        let mut phase: Phase = self.ask(&Say::Phases).await?;
-        while phase != Phase::RollCall {
+    pub(super) async fn wait_for_roll_call(&mut self) -> Result<()> {
+        let mut phase: RunPhase = self.ask(&WorkerMessage::Phases).await?;
+        while phase != RunPhase::RollCall {
             phase = self.answer().await?;
         }
         Ok(())
     }
 
-    async fn ask<T: DeserializeOwned>(&mut self, say: &Say) -> Result<T> {
+    async fn ask<T: DeserializeOwned>(&mut self, say: &WorkerMessage) -> Result<T> {
         let mut line = serde_json::to_vec(say)?;
         line.push(b'\n');
         self.writer.write_all(&line).await?;

@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio::task::block_in_place;
 
 use super::node::NodeSettings;
-use crate::chaos::stores::Stage;
+use crate::chaos::stores::RunningStore;
 
 /// A node that has not come up by then never does: it waits for its predecessor's lease, and the
 /// store may be away.
@@ -28,7 +28,7 @@ const GONE: Duration = Duration::from_secs(30);
 
 /// Where a node can be reached.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct NodeAddress {
     pub(super) name: String,
     pub(super) listen: SocketAddr,
     pub(super) admin: SocketAddr,
@@ -36,15 +36,15 @@ pub(super) struct Place {
 
 /// Where the nodes can be reached that have come up, as clients know it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Roster(Arc<Mutex<Vec<Place>>>);
+pub(super) struct NodeAddresses(Arc<Mutex<Vec<NodeAddress>>>);
 
-impl Roster {
-    pub(super) fn any(&self, rng: &mut Rng) -> Option<Place> {
+impl NodeAddresses {
+    pub(super) fn any(&self, rng: &mut Rng) -> Option<NodeAddress> {
         let all = self.all();
         (!all.is_empty()).then(|| all[rng.usize(..all.len())].clone())
     }
 
-    pub(super) fn all(&self) -> Vec<Place> {
+    pub(super) fn all(&self) -> Vec<NodeAddress> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.clone()
     }
@@ -54,16 +54,16 @@ impl Roster {
         all.retain(|it| it.name != name);
     }
 
-    fn add(&self, place: Place) {
-        self.forget(&place.name);
+    fn add(&self, address: NodeAddress) {
+        self.forget(&address.name);
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(place);
+        all.push(address);
     }
 }
 
 /// One node.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct NodeProcess {
     settings: NodeSettings,
     process: Option<Process>,
     is_up: bool,
@@ -73,7 +73,7 @@ pub(super) struct Node {
     pub(super) store: Vec<FaultProxy>,
 }
 
-impl Node {
+impl NodeProcess {
     pub(super) fn id(&self) -> Result<NodeId> {
         Ok(NodeId::new(&self.settings.node)?)
     }
@@ -91,9 +91,9 @@ impl Node {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Group {
-    pub(super) nodes: Vec<Node>,
-    pub(super) roster: Roster,
+pub(super) struct NodeGroup {
+    pub(super) nodes: Vec<NodeProcess>,
+    pub(super) addresses: NodeAddresses,
     program: PathBuf,
     /// The output of processes that have ended.
     past: Vec<String>,
@@ -101,12 +101,16 @@ pub(super) struct Group {
     pub(super) crashes: Vec<String>,
 }
 
-impl Group {
+impl NodeGroup {
     /// Starts so many nodes as `like` has it, and waits until they are up.
-    pub(super) async fn start(nodes: u32, like: &NodeSettings, stage: &Stage) -> Result<Self> {
+    pub(super) async fn start(
+        nodes: u32,
+        like: &NodeSettings,
+        running_store: &RunningStore,
+    ) -> Result<Self> {
         let mut group = Self {
             nodes: Vec::new(),
-            roster: Roster::default(),
+            addresses: NodeAddresses::default(),
             program: env::current_exe().context("this program")?,
             past: Vec::new(),
             crashes: Vec::new(),
@@ -115,18 +119,18 @@ impl Group {
             let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
             let peers = FaultProxy::start(address).await?;
             let mut store = Vec::new();
-            for server in stage.addresses() {
+            for server in running_store.addresses() {
                 store.push(FaultProxy::start(server).await?);
             }
             let settings = NodeSettings {
                 node: format!("n{number}"),
                 number,
-                url: stage.url_through(&store),
+                url: running_store.url_through(&store),
                 peer_listen: address.to_string(),
                 peer_advertise: peers.address().to_string(),
                 ..like.clone()
             };
-            group.nodes.push(Node {
+            group.nodes.push(NodeProcess {
                 settings,
                 process: None,
                 is_up: false,
@@ -135,14 +139,14 @@ impl Group {
             });
         }
         for at in 0..group.nodes.len() {
-            group.begin(at)?;
+            group.start_process(at)?;
         }
         group.wait_until_up().await?;
         Ok(group)
     }
 
     /// Starts the process of a node that has none. It is up later.
-    pub(super) fn begin(&mut self, at: usize) -> Result<()> {
+    pub(super) fn start_process(&mut self, at: usize) -> Result<()> {
         let (name, value) = self.nodes[at].settings.variable()?;
         let process = Process::spawn(Command::new(&self.program).env(name, value))?;
         self.nodes[at].process = Some(process);
@@ -152,7 +156,7 @@ impl Group {
     /// Ends the process of a node as a crash does. It is gone when this returns.
     pub(super) fn kill(&mut self, at: usize) -> Result<()> {
         let node = &mut self.nodes[at];
-        self.roster.forget(&node.settings.node);
+        self.addresses.forget(&node.settings.node);
         node.is_up = false;
         let mut process = node.process.take().context("a node")?;
         process.signal(Signal::KILL)?;
@@ -162,7 +166,7 @@ impl Group {
     }
 
     /// Adds nodes that have come up to the roster. Records a node that crashed, and restarts it.
-    pub(super) fn look_after(&mut self) -> Result<()> {
+    pub(super) fn replace_crashed(&mut self) -> Result<()> {
         for at in 0..self.nodes.len() {
             let node = &mut self.nodes[at];
             let Some(process) = &mut node.process else {
@@ -175,14 +179,14 @@ impl Group {
                 self.crashes
                     .push(format!("{}: {}", node.settings.node, words.join(" | ")));
                 self.kill(at)?;
-                self.begin(at)?;
+                self.start_process(at)?;
                 continue;
             }
             if !node.is_up
-                && let Some(place) = announced(&node.settings.node, &process.output())
+                && let Some(address) = announced(&node.settings.node, &process.output())
             {
                 node.is_up = true;
-                self.roster.add(place);
+                self.addresses.add(address);
             }
         }
         Ok(())
@@ -193,8 +197,8 @@ impl Group {
         let group = Mutex::new(self);
         eventually_async("the nodes are up", START, async || {
             let mut group = group.lock().unwrap_or_else(PoisonError::into_inner);
-            group.look_after().ok()?;
-            group.nodes.iter().all(Node::is_up).then_some(())
+            group.replace_crashed().ok()?;
+            group.nodes.iter().all(NodeProcess::is_up).then_some(())
         })
         .await
     }
@@ -208,13 +212,13 @@ impl Group {
 }
 
 /// Where a node says that it listens.
-fn announced(name: &str, output: &str) -> Option<Place> {
+fn announced(name: &str, output: &str) -> Option<NodeAddress> {
     let ready = output
         .lines()
         .find(|line| line.starts_with(r#"{"event":"ready""#))?;
     let ready: Value = serde_json::from_str(ready).ok()?;
     let address = |key: &str| ready[key].as_str()?.parse().ok();
-    Some(Place {
+    Some(NodeAddress {
         name: name.to_owned(),
         listen: address("listen")?,
         admin: address("admin_listen")?,

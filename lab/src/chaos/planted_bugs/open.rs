@@ -1,0 +1,36 @@
+//! Opens a store with a planted bug.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use distlock::{Clock, Store, SystemClock};
+
+use super::{
+    clock::{NoAlarms, SleepsTooLong, StandsStill},
+    deposed,
+    kinds::StoreBug,
+    lock::BuggyLock,
+    records::BuggyRecords,
+};
+
+/// Opens a store with this bug.
+pub(in crate::chaos) async fn open(bug: StoreBug, url: &str, worker: u32) -> Result<Store> {
+    match bug {
+        StoreBug::DeposedPrimary => deposed::with_stale_primary(url).await,
+        StoreBug::DeposedLeader => deposed::with_trusted_server(url, worker).await,
+        _ => Ok(into_store(bug, &distlock::open(url).await?, worker)),
+    }
+}
+
+/// An honest store with this bug.
+pub(in crate::chaos) fn into_store(bug: StoreBug, store: &Store, worker: u32) -> Store {
+    let clock: Arc<dyn Clock> = match bug {
+        StoreBug::LossIsNotTold => Arc::new(NoAlarms),
+        StoreBug::ClockStandsStill => Arc::new(StandsStill::start()),
+        StoreBug::TimersRunLate => Arc::new(SleepsTooLong),
+        _ => Arc::new(SystemClock),
+    };
+    let lock = Arc::new(BuggyLock::new(store.lock(), bug, worker));
+    let records = BuggyRecords::around(store.records(), bug);
+    Store::with_clock(lock, records, clock)
+}
