@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use distlock::{Forced, Locker};
-use distlock_harness::{Direction, Signal};
+use distlock_harness::{Direction, FaultProxy, Signal};
 use fastrand::Rng;
 use tokio::task::block_in_place;
 
@@ -272,24 +272,7 @@ impl Nemesis {
                 of_worker(&mut fault);
                 let delay = Duration::from_micros(lasts / 4);
                 for proxy in &worker_group.members[member].proxies {
-                    match kind {
-                        FaultKind::CutConnections => proxy.refuse(),
-                        FaultKind::ForsakeWorker => proxy.forsake_clients(),
-                        FaultKind::SlowConnections => proxy.delay(delay),
-                        FaultKind::StopRequests => proxy.stop(Direction::ToServer),
-                        FaultKind::StopReplies => proxy.stop(Direction::ToClient),
-                        FaultKind::BlackHole => proxy.black_hole(),
-                        FaultKind::Trickle => proxy.trickle(delay / TRICKLE),
-                        FaultKind::HalfClose if any.is_multiple_of(2) => {
-                            proxy.half_close(Direction::ToServer);
-                        }
-                        FaultKind::HalfClose => proxy.half_close(Direction::ToClient),
-                        FaultKind::DuplicateConnect => {
-                            proxy.connect_twice();
-                            proxy.reset();
-                        }
-                        _ => proxy.swallow_one_reply(),
-                    }
+                    break_connections(kind, proxy, delay, any);
                 }
                 Some(Remedy::RestoreConnections { member, worker })
             }
@@ -329,6 +312,28 @@ impl Nemesis {
             _ => return Ok(None),
         };
         Ok(Some((fault, remedy)))
+    }
+}
+
+/// Breaks the connections that pass one proxy. `any` chooses the direction of a half-close.
+fn break_connections(kind: FaultKind, proxy: &FaultProxy, delay: Duration, any: usize) {
+    match kind {
+        FaultKind::CutConnections => proxy.refuse(),
+        FaultKind::ForsakeWorker => proxy.forsake_clients(),
+        FaultKind::SlowConnections => proxy.delay(delay),
+        FaultKind::StopRequests => proxy.stop(Direction::ToServer),
+        FaultKind::StopReplies => proxy.stop(Direction::ToClient),
+        FaultKind::BlackHole => proxy.black_hole(),
+        FaultKind::Trickle => proxy.trickle(delay / TRICKLE),
+        FaultKind::HalfClose if any.is_multiple_of(2) => {
+            proxy.half_close(Direction::ToServer);
+        }
+        FaultKind::HalfClose => proxy.half_close(Direction::ToClient),
+        FaultKind::DuplicateConnect => {
+            proxy.connect_twice();
+            proxy.reset();
+        }
+        _ => proxy.swallow_one_reply(),
     }
 }
 
