@@ -28,7 +28,7 @@ pub(crate) struct Node {
 }
 
 /// The output of a node after it is ready: its transitions, with `--events`.
-pub(crate) type Lines = tokio::io::Lines<BufReader<ChildStdout>>;
+pub(crate) type NodeOutput = tokio::io::Lines<BufReader<ChildStdout>>;
 
 impl Node {
     /// Starts a node with further arguments of `gateway run`, and waits until it listens.
@@ -37,7 +37,7 @@ impl Node {
         backend: &str,
         key: &str,
         more: &[String],
-    ) -> Result<(Self, Lines)> {
+    ) -> Result<(Self, NodeOutput)> {
         let mut command = Command::new(std::env::current_exe().context("where this program is")?);
         for (variable, _) in std::env::vars_os() {
             // Settings of the user's own nodes do not apply to these.

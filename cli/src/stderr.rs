@@ -78,12 +78,12 @@ impl Write for Log {
 /// Lines that wait for the writer.
 #[derive(Debug, Default)]
 struct Lines {
-    state: Mutex<State>,
+    state: Mutex<Queue>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Queue {
     waiting: String,
     /// The number of lines that did not fit after those.
     left_out: usize,
@@ -164,12 +164,12 @@ impl Lines {
         state.stalled = waited.timed_out();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Queue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl Queue {
     fn has_more(&self) -> bool {
         !self.waiting.is_empty() || self.left_out > 0
     }

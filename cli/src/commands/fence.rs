@@ -36,7 +36,7 @@ pub(crate) struct Fence {
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
-    token: Token,
+    token: TokenOption,
     /// The resource
     #[arg(value_name = "NAME", required = true)]
     name: Option<OsString>,
@@ -46,13 +46,13 @@ pub(crate) struct Fence {
 }
 
 #[derive(Args, Debug)]
-struct Token {
+struct TokenOption {
     /// The fencing token [default: $DISTLOCK_TOKEN, which `distlock run` sets]
     #[arg(long, value_name = "TOKEN", value_parser = values::token)]
     token: Option<FencingToken>,
 }
 
-impl Token {
+impl TokenOption {
     fn get(&self) -> Outcome<FencingToken> {
         if let Some(token) = self.token {
             return Ok(token);
@@ -87,7 +87,7 @@ enum Only {
         #[arg(value_name = "NAME")]
         name: OsString,
         #[command(flatten)]
-        token: Token,
+        token: TokenOption,
         #[command(flatten)]
         place: Place,
     },

@@ -11,8 +11,8 @@ use clap::{Args, Subcommand};
 
 use self::{
     admin::{Ban, Drain, Kick, Lookup, Nodes},
-    node::Node,
-    token::Token,
+    node::RunNode,
+    token::MintToken,
 };
 use crate::{context::Context, exit::Outcome};
 
@@ -25,8 +25,8 @@ pub(crate) struct Gateway {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    Run(Box<Node>),
-    Token(Token),
+    Run(Box<RunNode>),
+    Token(MintToken),
     Lookup(Lookup),
     Kick(Kick),
     Ban(Ban),

@@ -7,7 +7,7 @@ use distlock_report::{Arm, LockerSubject, Workload, compare::Measure};
 use super::{
     patience::pause,
     rounds::{RoundResult, workload_turn},
-    run::Run,
+    run::ComparisonRun,
     wire::Wire,
 };
 use crate::{exit::Outcome, figures::count, limits};
@@ -15,7 +15,7 @@ use crate::{exit::Outcome, figures::count, limits};
 /// Callers in the process whose memory is measured.
 const CALLERS: u32 = 64;
 
-impl Run {
+impl ComparisonRun {
     /// Bytes per cycle, for servers that this run started: their clients connect through a counter.
     pub(super) async fn traffic(&mut self) -> Outcome<()> {
         self.progress.part("counting bytes");

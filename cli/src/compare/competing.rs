@@ -7,7 +7,7 @@ use distlock::Reach;
 use distlock_report::{Report, compare::Measure};
 use futures_util::future::try_join_all;
 
-use super::{rounds::RoundResult, run::Run};
+use super::{rounds::RoundResult, run::ComparisonRun};
 use crate::{exit::Outcome, figures::count};
 
 const PROCESSES: usize = 4;
@@ -16,7 +16,7 @@ const PROCESSES: usize = 4;
 /// moment before the others has no advantage.
 const HOLD: Duration = Duration::from_millis(10);
 
-impl Run {
+impl ComparisonRun {
     /// Processes of this very program that compete for one lock, in rounds.
     pub(super) async fn competing(&mut self) -> Outcome<()> {
         self.progress

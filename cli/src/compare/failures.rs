@@ -14,8 +14,8 @@ use distlock_report::compare::{Interval, Lane, Scenario, ScenarioKind};
 
 use super::{
     patience::{pause, within},
-    run::Run,
-    stores::{Candidate, Opener, Server},
+    run::ComparisonRun,
+    stores::{Opener, Server, StoreUnderTest},
 };
 use crate::exit::{Failure, Outcome, code};
 
@@ -29,7 +29,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const AWAY: Duration = Duration::from_secs(1);
 const STILL: Duration = Duration::from_secs(7);
 
-impl Run {
+impl ComparisonRun {
     /// Plays every scenario on every store that this run started, all stores at once: scenarios
     /// mostly wait.
     pub(super) async fn failures(&mut self) -> Outcome<()> {
@@ -62,7 +62,7 @@ impl Run {
     }
 }
 
-fn possible(kind: ScenarioKind, store: &Candidate) -> bool {
+fn possible(kind: ScenarioKind, store: &StoreUnderTest) -> bool {
     match (kind, &store.server) {
         // A process that is killed needs a store that outlives it.
         (ScenarioKind::HolderKilled, _) => store.reach() != distlock::Reach::Process,
@@ -80,8 +80,8 @@ const fn is_group(server: &Server) -> bool {
     )
 }
 
-async fn play(kind: ScenarioKind, store: &mut Candidate) -> Scenario {
-    let mut stage = Stage {
+async fn play(kind: ScenarioKind, store: &mut StoreUnderTest) -> Scenario {
+    let mut stage = ScenarioRun {
         start: SystemClock.now(),
         name: random_name(),
         scenario: Scenario {
@@ -114,14 +114,14 @@ async fn play(kind: ScenarioKind, store: &mut Candidate) -> Scenario {
 }
 
 /// One scenario while it is recorded.
-struct Stage {
+struct ScenarioRun {
     start: Moment,
     name: String,
     scenario: Scenario,
     holds: Vec<Hold>,
 }
 
-impl Stage {
+impl ScenarioRun {
     fn ms(&self, at: Duration) -> f64 {
         at.saturating_sub(self.start.since_boot()).as_secs_f64() * 1e3
     }
@@ -131,7 +131,7 @@ impl Stage {
     }
 
     /// A process holds the lock, is killed, and a waiting client gets the lock.
-    async fn holder_killed(&mut self, store: &Candidate) -> Outcome<()> {
+    async fn holder_killed(&mut self, store: &StoreUnderTest) -> Outcome<()> {
         let workers = store.workers()?;
         let mut worker = Worker::start(&workers).await.map_err(plain)?;
         let waiter = store.opener().client().await?;
@@ -155,7 +155,11 @@ impl Stage {
     }
 
     /// A client holds, another one waits, the server is broken and comes back.
-    async fn server_broken(&mut self, kind: ScenarioKind, store: &mut Candidate) -> Outcome<()> {
+    async fn server_broken(
+        &mut self,
+        kind: ScenarioKind,
+        store: &mut StoreUnderTest,
+    ) -> Outcome<()> {
         let opener = store.opener();
         let (holder, waiter) = (opener.client().await?, opener.client().await?);
         self.start = SystemClock.now();
@@ -200,7 +204,7 @@ impl Stage {
     }
 
     /// Another lock of the same server.
-    async fn neighbour(&self, store: &Candidate, locker: &Locker) -> Outcome<String> {
+    async fn neighbour(&self, store: &StoreUnderTest, locker: &Locker) -> Outcome<String> {
         let Some(Server::RedisCluster(cluster)) = &store.server else {
             return Ok(random_name());
         };
@@ -251,7 +255,7 @@ impl Stage {
     }
 }
 
-fn label(kind: ScenarioKind, store: &Candidate) -> &'static str {
+fn label(kind: ScenarioKind, store: &StoreUnderTest) -> &'static str {
     match (kind, &store.server) {
         (ScenarioKind::ServerPaused, _) => "server stands still",
         (ScenarioKind::LeaderLost, Some(Server::ZooKeeper(_))) => "leader killed",
@@ -281,7 +285,7 @@ fn primary_of(cluster: &RedisCluster, name: &str) -> Result<usize> {
 /// Breaks the server, and returns the moment when it was back.
 async fn break_server(
     kind: ScenarioKind,
-    store: &mut Candidate,
+    store: &mut StoreUnderTest,
     name: &str,
 ) -> Outcome<Option<Duration>> {
     let Some(mut server) = store.server.take() else {

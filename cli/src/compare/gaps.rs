@@ -2,14 +2,18 @@
 
 use distlock_report::compare::{Figure, Measure};
 
-use super::stores::Candidate;
+use super::stores::StoreUnderTest;
 
 /// Store, experiment, and the reason why there is no figure.
 pub(super) type Missing = (String, String, String);
 
 /// Gives the reason wherever other stores have a figure and a store has none, because it stopped
 /// answering or failed in that experiment.
-pub(super) fn fill_gaps(figures: &mut Vec<Figure>, stores: &[Candidate], failures: &[Missing]) {
+pub(super) fn fill_gaps(
+    figures: &mut Vec<Figure>,
+    stores: &[StoreUnderTest],
+    failures: &[Missing],
+) {
     let mut wanted: Vec<(String, Measure, usize)> = Vec::new();
     for figure in figures.iter() {
         match wanted.iter_mut().find(|(experiment, measure, _)| {

@@ -11,7 +11,7 @@ use tokio::{sync::Semaphore, task::JoinSet};
 use super::{
     patience::within,
     rounds::{RoundResult, workload_turn},
-    run::Run,
+    run::ComparisonRun,
 };
 use crate::exit::Outcome;
 
@@ -28,7 +28,7 @@ struct Filler {
     held: Vec<Lease>,
 }
 
-impl Run {
+impl ComparisonRun {
     /// One caller's cycles beside this number of idle locks, in rounds.
     pub(super) async fn idle(&mut self) -> Outcome<()> {
         let mut fillers: Vec<Option<Filler>> = self.stores.iter().map(|_| None).collect();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use distlock_report::{Quantiles, Spread, TakeoverReport, compare::Measure};
 
-use super::{rounds::RoundResult, run::Run};
+use super::{rounds::RoundResult, run::ComparisonRun};
 use crate::{
     exit::Outcome,
     figures::count,
@@ -15,7 +15,7 @@ use crate::{
 /// Time for starting nodes, for the first logins and for closing.
 const BESIDE: Duration = Duration::from_secs(30);
 
-impl Run {
+impl ComparisonRun {
     /// Takeovers one after the other, then as many as possible, in rounds.
     pub(super) async fn kick_out(&mut self) -> Outcome<()> {
         self.progress.part("measuring the kick-out flow");

@@ -16,8 +16,8 @@ use super::{
     patience::within,
     peers,
     plan::{Effort, Plan},
-    run::Run,
-    stores::{self, Candidate, Spawn, distinguish},
+    run::ComparisonRun,
+    stores::{self, Spawn, StoreUnderTest, distinguish},
 };
 use crate::{
     exit::{Failure, Outcome, code},
@@ -54,7 +54,7 @@ pub(crate) async fn measure(wanted: Wanted) -> Outcome<Comparison> {
         .map(|it| (it.key().to_owned(), it.facts.server.clone()))
         .collect();
     let kept = Kept::open(&wanted.out, &plan, about_stores)?;
-    let mut run = Run {
+    let mut run = ComparisonRun {
         kept,
         progress,
         figures: Vec::new(),
@@ -101,7 +101,7 @@ pub(crate) async fn measure(wanted: Wanted) -> Outcome<Comparison> {
 }
 
 /// All stores, the given ones first; servers start side by side.
-async fn gather(wanted: &Wanted, folder: &Path) -> Outcome<Vec<Candidate>> {
+async fn gather(wanted: &Wanted, folder: &Path) -> Outcome<Vec<StoreUnderTest>> {
     let mut all = Vec::new();
     for target in &wanted.targets {
         let setup = format!("given as {}", target.masked_url());

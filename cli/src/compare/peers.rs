@@ -7,8 +7,8 @@ use distlock_report::{Report, Workload, compare::PeerRun};
 
 use super::{
     patience::within,
-    run::Run,
-    stores::{Candidate, Server},
+    run::ComparisonRun,
+    stores::{Server, StoreUnderTest},
 };
 use crate::exit::{Failure, Outcome, code};
 
@@ -37,7 +37,7 @@ pub(super) fn program() -> Outcome<PathBuf> {
         })
 }
 
-impl Run {
+impl ComparisonRun {
     /// Measures raw drivers and other libraries, store by store.
     pub(super) async fn peers(&mut self, program: &std::path::Path) -> Outcome<()> {
         for candidate in self.stores.iter().filter(|store| store.alive()) {
@@ -91,7 +91,7 @@ struct Part {
     server: Option<String>,
 }
 
-fn part(store: &Candidate) -> Option<Part> {
+fn part(store: &StoreUnderTest) -> Option<Part> {
     let of = |name, server| Some(Part { name, server });
     match &store.server {
         Some(Server::Redis(it)) => of("redis", Some(it.url())),

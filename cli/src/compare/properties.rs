@@ -6,13 +6,13 @@ use distlock_conformance::{Case, CaseResult, Status, cases};
 use distlock_report::compare::{PROPERTIES, PropertyResult};
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use super::run::Run;
+use super::run::ComparisonRun;
 use crate::exit::Outcome;
 
 /// Cases of one store that run at a time; they mostly wait.
 const AT_A_TIME: usize = 4;
 
-impl Run {
+impl ComparisonRun {
     /// Runs the cases behind every property, store by store.
     pub(super) async fn properties(&mut self) -> Outcome<()> {
         for at in 0..self.stores.len() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use distlock_report::{Options, Report, compare::Measure};
 
-use super::{rounds::RoundResult, run::Run};
+use super::{rounds::RoundResult, run::ComparisonRun};
 use crate::{
     commands::bench::{cache, counters},
     exit::Outcome,
@@ -17,7 +17,7 @@ const CACHES: u32 = 2;
 /// Time for opening the ways.
 const BESIDE: Duration = Duration::from_secs(10);
 
-impl Run {
+impl ComparisonRun {
     /// Unread counters, in every way that each store knows.
     pub(super) async fn counters(&mut self) -> Outcome<()> {
         self.progress.part("measuring unread counters");

@@ -14,8 +14,8 @@ use super::{
     cpu::{Cpu, Reading},
     patience::within,
     plan::Experiment,
-    run::Run,
-    stores::{Candidate, answers},
+    run::ComparisonRun,
+    stores::{StoreUnderTest, answers},
 };
 use crate::{exit::Outcome, figures::count};
 
@@ -59,7 +59,7 @@ impl RoundResult {
 /// Time that a round may take beyond its own before the store counts as dead.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-impl Run {
+impl ComparisonRun {
     /// Runs all rounds of an experiment, one store at a time. Rounds that an earlier run kept are
     /// left out.
     pub(super) async fn interleave<F>(
@@ -67,7 +67,7 @@ impl Run {
         key: &str,
         rounds: u32,
         expected: Duration,
-        turn: impl Fn(&Candidate, u32) -> Option<F>,
+        turn: impl Fn(&StoreUnderTest, u32) -> Option<F>,
     ) -> Outcome<()>
     where
         F: Future<Output = RoundResult>,

@@ -2,13 +2,13 @@
 
 use distlock_report::compare::{Figure, PeerRun, Scenario, ScenarioKind};
 
-use super::{cpu::Loads, gaps::Missing, kept::Kept, plan::Plan, stores::Candidate};
+use super::{cpu::Loads, gaps::Missing, kept::Kept, plan::Plan, stores::StoreUnderTest};
 use crate::progress::Progress;
 
 /// A run in progress.
-pub(super) struct Run {
+pub(super) struct ComparisonRun {
     pub(super) plan: Plan,
-    pub(super) stores: Vec<Candidate>,
+    pub(super) stores: Vec<StoreUnderTest>,
     pub(super) kept: Kept,
     pub(super) progress: Progress,
     pub(super) figures: Vec<Figure>,
@@ -18,7 +18,7 @@ pub(super) struct Run {
     pub(super) loads: Loads,
 }
 
-impl Run {
+impl ComparisonRun {
     pub(super) fn steps(&self, experiments: usize) -> usize {
         // Besides the workloads, each of these has rounds of its own: wake-ups, competing
         // processes, the kick-out flow, counters, a cache and each number of idle locks.

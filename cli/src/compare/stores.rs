@@ -96,7 +96,7 @@ pub(super) enum Server {
 }
 
 /// One store of the comparison.
-pub(super) struct Candidate {
+pub(super) struct StoreUnderTest {
     pub(super) facts: StoreFacts,
     pub(super) target: Target,
     /// The client that stays open; each measurement opens another one.
@@ -106,7 +106,7 @@ pub(super) struct Candidate {
     pub(super) ours: bool,
 }
 
-impl Candidate {
+impl StoreUnderTest {
     pub(super) fn key(&self) -> &str {
         &self.facts.key
     }
@@ -170,7 +170,7 @@ impl Opener {
 }
 
 /// Starts one store.
-pub(super) async fn spawn(what: Spawn, folder: &Path) -> Result<Candidate> {
+pub(super) async fn spawn(what: Spawn, folder: &Path) -> Result<StoreUnderTest> {
     // Starting blocks this thread; other servers start meanwhile.
     let started = tokio::task::spawn_blocking(move || -> Result<Option<Server>> {
         Ok(match what {
@@ -216,7 +216,7 @@ pub(super) fn zookeeper_url(servers: &str) -> String {
 }
 
 /// Opens a store that was given by URL.
-pub(super) async fn open(target: Target, setup: String) -> Result<Candidate> {
+pub(super) async fn open(target: Target, setup: String) -> Result<StoreUnderTest> {
     let store = distlock::open(target.clone()).await?;
     let health = store.locker().health().await?;
     let capabilities = store.lock().capabilities().clone();
@@ -247,7 +247,7 @@ pub(super) async fn open(target: Target, setup: String) -> Result<Candidate> {
             .collect(),
         ..StoreFacts::default()
     };
-    Ok(Candidate {
+    Ok(StoreUnderTest {
         facts,
         target,
         store,
@@ -273,7 +273,7 @@ fn named(product: &str) -> &str {
 }
 
 /// Gives stores of one product different names: `redis`, `redis-2`.
-pub(super) fn distinguish(candidates: &mut [Candidate]) {
+pub(super) fn distinguish(candidates: &mut [StoreUnderTest]) {
     for at in 1..candidates.len() {
         let product = candidates[at].facts.product.clone();
         let before = candidates[..at]

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::{
     patience::{pause, within},
     rounds::RoundResult,
-    run::Run,
+    run::ComparisonRun,
     stores::Opener,
     wire::{Counter, Wire},
 };
@@ -25,7 +25,7 @@ const WAITERS: u32 = 64;
 /// Longer than any measurement here.
 const TTL: Duration = Duration::from_secs(60);
 
-impl Run {
+impl ComparisonRun {
     /// Wake-ups between two clients, in rounds.
     pub(super) async fn wake_ups(&mut self) -> Outcome<()> {
         self.progress.part("measuring wake-ups");

@@ -15,7 +15,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::stores::{Candidate, Server, zookeeper_url};
+use super::stores::{Server, StoreUnderTest, zookeeper_url};
 
 /// The address of a server that this run started.
 pub(super) struct Wire {
@@ -25,7 +25,7 @@ pub(super) struct Wire {
 
 impl Wire {
     /// The address of this store's server; `None` for a server that this run did not start.
-    pub(super) fn to(store: &Candidate) -> Option<Self> {
+    pub(super) fn to(store: &StoreUnderTest) -> Option<Self> {
         let to = |server, url| Some(Self { server, url });
         match store.server.as_ref()? {
             Server::Redis(it) => to(it.address(), it.url()),

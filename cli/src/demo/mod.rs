@@ -22,9 +22,9 @@ use uuid::Uuid;
 
 use crate::{
     output,
-    processes::{Lines, Node},
+    processes::{Node, NodeOutput},
 };
-use scenes::{CROWDED, SCENES, Stage};
+use scenes::{CROWDED, Play, SCENES};
 use timeline::Timeline;
 
 /// Plays all scenes and returns whether every invariant held. Dropping the future kills the nodes.
@@ -63,7 +63,7 @@ pub(crate) async fn play(backend: Option<Target>, json: bool) -> Result<bool> {
         node(&name1, &url, &key, &timeline),
         node(&name2, &url, &key, &timeline),
     )?;
-    let mut stage = Stage {
+    let mut stage = Play {
         timeline: Arc::clone(&timeline),
         records: store.records(),
         node1,
@@ -112,7 +112,7 @@ async fn node(name: &str, url: &str, key: &str, timeline: &Arc<Timeline>) -> Res
     Ok(node)
 }
 
-async fn relay(mut lines: Lines, timeline: Arc<Timeline>) {
+async fn relay(mut lines: NodeOutput, timeline: Arc<Timeline>) {
     while let Ok(Some(line)) = lines.next_line().await {
         match serde_json::from_str(&line) {
             Ok(event) => timeline.node(event),

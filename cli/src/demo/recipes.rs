@@ -53,7 +53,7 @@ const LEASE: &str = "1s";
 const SOON: Duration = Duration::from_secs(20);
 
 /// One scene.
-type Scene = for<'a> fn(&'a Stage) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+type Scene = for<'a> fn(&'a RecipesPlay) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
 const SCENES: [(&str, Scene); 3] = [
     (
@@ -69,7 +69,7 @@ const SCENES: [(&str, Scene); 3] = [
     }),
 ];
 
-struct Stage {
+struct RecipesPlay {
     timeline: Arc<Timeline>,
     store: Store,
     url: String,
@@ -83,7 +83,7 @@ pub(crate) async fn play(json: bool) -> Result<bool> {
         .tempdir()
         .context("make a temporary folder")?;
     let target = Target::sqlite(folder.path().join("demo.db"));
-    let stage = Stage {
+    let stage = RecipesPlay {
         timeline: Arc::new(Timeline::new(json)),
         store: distlock::open(&target).await?,
         url: target.reveal_url(),
@@ -105,7 +105,7 @@ pub(crate) async fn play(json: bool) -> Result<bool> {
     Ok(passed == SCENES.len())
 }
 
-impl Stage {
+impl RecipesPlay {
     fn say(&self, what: &str) {
         self.timeline.say(what);
     }

@@ -25,7 +25,7 @@ const SETTLED: Duration = Duration::from_secs(30);
 const AT_ONCE: Duration = Duration::from_secs(3);
 
 /// One scene.
-type Scene = for<'a> fn(&'a mut Stage) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+type Scene = for<'a> fn(&'a mut Play) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
 /// All scenes, in order; each begins with the state that the one before left.
 pub(super) const SCENES: [(&str, Scene); 6] = [
@@ -59,7 +59,7 @@ pub(super) const CROWDED: usize = 4;
 
 /// The devices and nodes that take part.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct Play {
     pub(super) timeline: Arc<Timeline>,
     pub(super) records: Arc<dyn Records>,
     pub(super) node1: Node,
@@ -73,7 +73,7 @@ pub(super) struct Stage {
     pub(super) highest: u64,
 }
 
-impl Stage {
+impl Play {
     async fn phone_logs_in(&mut self) -> Result<()> {
         let mut phone = self.log_in("phone", Which::One).await?;
         phone.is_served().await?;

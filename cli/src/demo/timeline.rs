@@ -17,12 +17,12 @@ use crate::output;
 pub(super) struct Timeline {
     start: Moment,
     json: bool,
-    state: Mutex<State>,
+    state: Mutex<Printed>,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Printed {
     scene: usize,
     /// In this scene single events would scroll everything else away; the JSON form has them all.
     crowd: bool,
@@ -221,7 +221,7 @@ impl Timeline {
         print(&line.to_string());
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Printed> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

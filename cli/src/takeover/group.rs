@@ -95,12 +95,12 @@ impl Ground {
 /// The nodes of one group.
 #[derive(Debug)]
 pub(super) struct Group {
-    nodes: Vec<Node>,
+    nodes: Vec<GroupNode>,
     counting: Vec<CountingStore>,
 }
 
 #[derive(Debug)]
-enum Node {
+enum GroupNode {
     Task {
         listen: SocketAddr,
         stop: oneshot::Sender<()>,
@@ -149,7 +149,7 @@ impl Group {
         ground: &Ground,
         name: &str,
         settings: &[(&str, &str)],
-    ) -> Result<Node> {
+    ) -> Result<GroupNode> {
         let inner = ground.client().await?;
         let counting = CountingStore::new(&inner);
         let store = counting.store();
@@ -179,7 +179,7 @@ impl Group {
             }))
             .await
         });
-        Ok(Node::Task {
+        Ok(GroupNode::Task {
             listen,
             stop,
             running,
@@ -192,14 +192,14 @@ impl Group {
         ground: &Ground,
         name: &str,
         settings: &[(&str, &str)],
-    ) -> Result<Node> {
+    ) -> Result<GroupNode> {
         let more: Vec<String> = settings
             .iter()
             .flat_map(|(key, value)| [format!("--{}", key.replace('_', "-")), (*value).to_owned()])
             .collect();
         let url = ground.target.reveal_url();
         let (node, _) = processes::Node::start(name, &url, &ground.key, &more).await?;
-        Ok(Node::Process {
+        Ok(GroupNode::Process {
             listen: node.listen.parse()?,
             node: Box::new(node),
         })
@@ -210,7 +210,7 @@ impl Group {
         self.nodes
             .iter()
             .map(|node| match node {
-                Node::Task { listen, .. } | Node::Process { listen, .. } => *listen,
+                GroupNode::Task { listen, .. } | GroupNode::Process { listen, .. } => *listen,
             })
             .collect()
     }
@@ -218,8 +218,8 @@ impl Group {
     /// The process of the first node, where nodes are processes.
     pub(super) fn process_id(&self) -> Option<u32> {
         match self.nodes.first()? {
-            Node::Task { .. } => None,
-            Node::Process { node, .. } => node.id(),
+            GroupNode::Task { .. } => None,
+            GroupNode::Process { node, .. } => node.id(),
         }
     }
 
@@ -232,7 +232,7 @@ impl Group {
     pub(super) async fn stop(self) {
         let stopping = self.nodes.into_iter().map(|node| async {
             match node {
-                Node::Task {
+                GroupNode::Task {
                     stop,
                     running,
                     store,
@@ -242,7 +242,7 @@ impl Group {
                     drop(running.await);
                     store.close().await;
                 }
-                Node::Process { node, .. } => node.stop().await,
+                GroupNode::Process { node, .. } => node.stop().await,
             }
         });
         futures_util::future::join_all(stopping).await;

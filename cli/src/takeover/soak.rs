@@ -80,7 +80,7 @@ pub(crate) struct SoakReport {
 
 /// The state that all accounts share.
 #[derive(Debug)]
-struct Scene {
+struct SoakState {
     nodes: Vec<SocketAddr>,
     records: Arc<dyn Records>,
     judge: Mutex<Judge>,
@@ -117,7 +117,7 @@ pub(crate) async fn soak(ground: &Ground, soak: &Soak) -> Result<SoakReport> {
     // Contests that take longer than the kick budget are counted separately.
     rules.reachable = false;
     rules.slack = SLACK;
-    let scene = Arc::new(Scene {
+    let scene = Arc::new(SoakState {
         nodes: group.addresses(),
         records: store.records(),
         judge: Mutex::new(Judge::new(rules)),
@@ -155,7 +155,7 @@ pub(crate) async fn soak(ground: &Ground, soak: &Soak) -> Result<SoakReport> {
     Ok(scene.report(ground, soak, accounts, seconds))
 }
 
-impl Scene {
+impl SoakState {
     /// Contests of one account, one after the other. Each one takes over from the winner of the one
     /// before.
     async fn account(self: Arc<Self>, uid: Uid, token: String) -> Result<()> {
@@ -372,7 +372,7 @@ impl Scene {
 }
 
 /// The running time of this process: a pause of the whole machine must not look like a late node.
-async fn keep_time(scene: Arc<Scene>) {
+async fn keep_time(scene: Arc<SoakState>) {
     let mut last = SystemClock.now();
     loop {
         SystemClock.sleep(TICK).await;
@@ -385,7 +385,7 @@ async fn keep_time(scene: Arc<Scene>) {
     }
 }
 
-async fn tell_progress(scene: Arc<Scene>, all: u64) {
+async fn tell_progress(scene: Arc<SoakState>, all: u64) {
     let mut told = 0;
     loop {
         let logins = scene.tally().logins;

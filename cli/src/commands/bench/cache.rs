@@ -28,11 +28,11 @@ const LOAD: Duration = Duration::from_millis(20);
 /// One way to get the value. A cycle is one read.
 struct Way {
     key: String,
-    reader: Reader,
+    reader: CacheReader,
     loads: Arc<AtomicU64>,
 }
 
-enum Reader {
+enum CacheReader {
     Guarded(CacheGuard),
     /// Cache-aside: each caller that finds nothing loads the value.
     Naive(Arc<dyn Cache>),
@@ -50,8 +50,8 @@ impl Subject for Way {
             Ok(Some(b"value".to_vec()))
         };
         match &self.reader {
-            Reader::Guarded(guard) => guard.get_or_rebuild(&self.key, load).await.map(drop),
-            Reader::Naive(cache) => {
+            CacheReader::Guarded(guard) => guard.get_or_rebuild(&self.key, load).await.map(drop),
+            CacheReader::Naive(cache) => {
                 let Seen { found, mark } = cache.get(&self.key).await?;
                 if found.is_none() {
                     let value = load().await?;
@@ -111,8 +111,8 @@ pub(crate) async fn side_by_side(
     settings.beta = 0.0;
     let guard = CacheGuard::new(store, cache(target, store)?, settings)?;
     let arms = [
-        ("guarded", Reader::Guarded(guard)),
-        ("naive", Reader::Naive(cache(target, store)?)),
+        ("guarded", CacheReader::Guarded(guard)),
+        ("naive", CacheReader::Naive(cache(target, store)?)),
     ];
     let arms = arms.map(|(arm, reader)| {
         let way = Way {

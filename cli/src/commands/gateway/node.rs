@@ -29,7 +29,7 @@ use crate::{
 /// has certificates read again.
 #[derive(Args, Debug)]
 #[command(after_help = RUN_EXAMPLES)]
-pub(super) struct Node {
+pub(super) struct RunNode {
     #[command(flatten)]
     settings: Flags,
     /// Print every transition (granted, kicked, closed, ..) as one JSON line on standard output
@@ -54,7 +54,7 @@ Examples:
       --peer-listen 127.0.0.1:0 --admin-listen 127.0.0.1:0
   distlock gateway run --config /etc/distlock.toml";
 
-impl Node {
+impl RunNode {
     pub(super) async fn execute(self: Box<Self>, context: &Context) -> Outcome {
         let mut settings = Settings::read(context)?;
         settings.replace(&self.settings)?;

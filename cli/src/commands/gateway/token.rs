@@ -21,7 +21,7 @@ use crate::{
 /// DISTLOCK_GATEWAY_TOKEN_KEY.
 #[derive(Args, Debug)]
 #[command(after_help = TOKEN_EXAMPLES)]
-pub(super) struct Token {
+pub(super) struct MintToken {
     /// The account
     #[arg(long, value_name = "UID")]
     uid: String,
@@ -45,7 +45,7 @@ Examples:
   distlock gateway token --uid alice
   distlock gateway token --uid alice --ttl 10m --json";
 
-impl Token {
+impl MintToken {
     pub(super) fn execute(self, context: &Context) -> Outcome {
         let settings = Settings::read(context)?;
         let key = settings.config.key().map_err(|it| settings.blame(it))?;
