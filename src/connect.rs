@@ -16,9 +16,10 @@ use crate::config::{Parts, Target, nearest};
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::InvalidConfig`] for a URL or option that is wrong, which is named; [`ErrorKind::Unsupported`] for a backend
-/// that this build does not have; [`ErrorKind::Unavailable`] when the store does not answer within the `connect_timeout`
-/// (an option, 5 s); and what else the backend reports. Passwords never appear in any of them.
+/// [`ErrorKind::InvalidConfig`] for a URL or option that is wrong, which is named;
+/// [`ErrorKind::Unsupported`] for a backend that this build does not have;
+/// [`ErrorKind::Unavailable`] when the store does not answer within the `connect_timeout` (an
+/// option, 5 s); and what else the backend reports. Passwords never appear in any of them.
 ///
 /// # Cancel safety
 /// Safe.
@@ -26,7 +27,8 @@ pub async fn open(target: impl Into<Target>) -> Result<Store> {
     open_target(target.into()).await
 }
 
-/// Opens a store and gives its [`Locker`], once everything is connected, the renewal thread included.
+/// Opens a store and gives its [`Locker`], once everything is connected, the renewal thread
+/// included.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> distlock::Result<()> {
@@ -45,13 +47,13 @@ pub async fn connect(target: impl Into<Target>) -> Result<Locker> {
     Ok(open_target(target.into()).await?.locker())
 }
 
-/// What [`migrate`] did.
+/// The result of [`migrate`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Migrated {
     /// The version of the tables now; `None` for a backend without tables.
     pub version: Option<i64>,
-    /// The steps that were taken now.
+    /// The steps that this call took.
     pub applied: Vec<&'static str>,
 }
 
@@ -72,7 +74,7 @@ pub async fn migrate(target: impl Into<Target>) -> Result<Migrated> {
 }
 
 impl Target {
-    /// A SQLite file, whatever signs its path holds.
+    /// A SQLite file; its path may hold any character.
     #[must_use]
     pub fn sqlite(path: impl AsRef<Path>) -> Self {
         use std::fmt::Write as _;
@@ -93,7 +95,8 @@ async fn open_target(target: Target) -> Result<Store> {
     let backend = Backend::of(&target, &parts.scheme)?;
     let (clock, limit) = (parts.clock.clone(), parts.connect_timeout);
     let connecting = async {
-        // The drivers' ways to connect are large; whoever opens a store need not carry them.
+        // Boxed, because the drivers' connecting futures are large and callers should not carry
+        // them.
         let store = Box::pin(backend.open(&target, parts)).await?;
         store.ready().await?;
         Ok(store)
@@ -118,7 +121,7 @@ enum Backend {
     ZooKeeper,
 }
 
-/// Scheme, and the feature that brings its backend.
+/// Schemes, and the feature that brings each one's backend.
 const FEATURES: [(&str, &str); 11] = [
     ("mariadb", "mysql"),
     ("memory", "memory"),
@@ -133,7 +136,7 @@ const FEATURES: [(&str, &str); 11] = [
     ("zookeeper", "zookeeper"),
 ];
 
-/// Schemes that have a meaning, and whose backend is not part of this version.
+/// Schemes that are reserved for backends of later versions.
 const NOT_YET: [(&str, &str); 2] = [("distlock", "distlock lock server"), ("etcd", "etcd")];
 
 impl Backend {
@@ -160,7 +163,8 @@ impl Backend {
             return Err(unsupported(
                 target,
                 format!(
-                    "the {backend} backend ({scheme}:) is not part of this version of distlock: it has {}",
+                    "the {backend} backend ({scheme}:) is not part of this version of distlock: \
+                    it has {}",
                     FEATURES.map(|(scheme, _)| format!("{scheme}:")).join(", ")
                 ),
             ));
@@ -217,7 +221,7 @@ impl Backend {
             Self::Postgres => postgres::migrate(target, parts).await,
             #[cfg(feature = "redis")]
             Self::Redis => {
-                // There are no tables; keys appear when they are needed.
+                // Redis has no tables; keys appear when they are needed.
                 let store = redis::open(target, parts).await?;
                 store.close().await;
                 Ok(Migrated::default())
@@ -226,7 +230,7 @@ impl Backend {
             Self::Sqlite => sqlite::migrate(target, parts).await,
             #[cfg(feature = "zookeeper")]
             Self::ZooKeeper => {
-                // There are no tables; connecting creates the nodes that are absent.
+                // ZooKeeper has no tables; connecting creates missing nodes.
                 let store = zookeeper::open(target, parts).await?;
                 store.close().await;
                 Ok(Migrated::default())
@@ -235,7 +239,7 @@ impl Backend {
     }
 }
 
-/// Whether it is a store of its own, once its name and options are checked.
+/// Checks name and options; returns whether the store is private.
 #[cfg(feature = "memory")]
 fn is_private_memory(target: &Target, parts: &mut Parts) -> Result<bool> {
     let mut options = std::mem::take(&mut parts.options);
@@ -274,7 +278,9 @@ fn memory(target: &Target, mut parts: Parts) -> Result<Store> {
         Memory::shared(&parts.body)
     } else {
         return Err(target.wrong(
-            "a store that the process shares goes by the machine's clock: `memory:?private=true` takes another".to_owned(),
+            "a store that the process shares goes by the machine's clock: `memory:?private=true` \
+            takes another"
+                .to_owned(),
         ));
     };
     Ok(Store::with_clock(
@@ -332,7 +338,7 @@ mod postgres {
     }
 }
 
-/// A database server, whatever its dialect.
+/// A database server of any dialect.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod server {
     use distlock_core::{ErrorKind, Result};
@@ -353,7 +359,8 @@ mod server {
             .collect();
         let parse = |pairs: &[_]| ServerConfig::from_url_parts(&parts.scheme, &parts.body, pairs);
         let mut config = parse(&pairs).map_err(|error| {
-            // The first option with which it goes wrong in the same way is to blame.
+            // Options are added one by one. The first one that fails with the same error is the
+            // wrong one.
             let same = |end: usize| {
                 parse(&pairs[..end]).err().map(|e| e.to_string()) == Some(error.to_string())
             };
@@ -363,7 +370,7 @@ mod server {
                 _ => target.wrong(error.message().to_owned()),
             }
         })?;
-        // The backend knows better what went wrong than a clock that ran out.
+        // The backend's own time-out comes first, because its error says more than ours.
         config.connect_timeout = super::shorter(parts.connect_timeout);
         Ok(config)
     }
@@ -378,7 +385,7 @@ mod redis {
 
     pub(super) async fn open(target: &Target, mut parts: Parts) -> Result<Store> {
         let mut config = config(target, &mut parts)?;
-        // The backend knows better what went wrong than a clock that ran out.
+        // The backend's own time-out comes first, because its error says more than ours.
         config.connect_timeout = super::shorter(parts.connect_timeout);
         let redis = Redis::open(config, parts.clock.clone()).await?;
         Ok(Store::with_clock(
@@ -398,7 +405,8 @@ mod redis {
             .collect();
         let parse = |pairs: &[_]| RedisConfig::from_url_parts(&parts.scheme, &parts.body, pairs);
         parse(&pairs).map_err(|error| {
-            // The first option with which it goes wrong in the same way is to blame.
+            // Options are added one by one. The first one that fails with the same error is the
+            // wrong one.
             let same = |end: usize| {
                 parse(&pairs[..end]).err().map(|e| e.to_string()) == Some(error.to_string())
             };
@@ -445,7 +453,7 @@ mod sqlite {
         let mut pairs = Vec::new();
         for option in given {
             pairs.push((option.key.clone(), option.value.clone()));
-            // With only one more than last time, an error is about this one.
+            // Each call has one option more than the last, so an error is about that option.
             SqliteConfig::from_url_parts("checked below", &pairs)
                 .map_err(|error| option.blame(&error))?;
         }
@@ -462,7 +470,7 @@ mod zookeeper {
 
     pub(super) async fn open(target: &Target, mut parts: Parts) -> Result<Store> {
         let mut config = config(target, &mut parts)?;
-        // What is left is for asking each server why there was no session.
+        // The rest of the time is for asking each server why there is no session.
         config.connect_timeout = parts.connect_timeout * 3 / 4;
         let zookeeper = ZooKeeper::open(config, parts.clock.clone()).await?;
         Ok(Store::with_clock(
@@ -482,7 +490,8 @@ mod zookeeper {
             .collect();
         let parse = |pairs: &[_]| ZooKeeperConfig::from_url_parts(&parts.body, pairs);
         parse(&pairs).map_err(|error| {
-            // The first option with which it goes wrong in the same way is to blame.
+            // Options are added one by one. The first one that fails with the same error is the
+            // wrong one.
             let same = |end: usize| {
                 parse(&pairs[..end]).err().map(|e| e.to_string()) == Some(error.to_string())
             };
@@ -494,7 +503,7 @@ mod zookeeper {
     }
 }
 
-/// What was done to tables that were as `from` says.
+/// The changes to tables whose versions were those of `from`.
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 fn migrated(from: &distlock_sql::TablesStatus) -> Migrated {
     let last = from.migrations.last();
@@ -536,13 +545,14 @@ fn unsupported(target: &Target, message: String) -> Error {
     Error::new(ErrorKind::Unsupported, target.located(message))
 }
 
-/// For a backend that gives up by itself and says more than the limit around it would. Not less than backends allow.
+/// A time-out for a backend that gives up by itself, with a better error than ours. It is at least
+/// the backends' lower limit.
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 fn shorter(limit: Duration) -> Duration {
     (limit * 9 / 10).max(*Target::CONNECT_TIMEOUTS.start())
 }
 
-/// Bounds the whole of connecting, whatever step of it hangs.
+/// Bounds the whole of connecting, whichever step of it hangs.
 async fn within<T>(
     clock: &dyn Clock,
     limit: Duration,
@@ -615,7 +625,7 @@ mod tests {
         let freed = first.locker().lock("freed").acquire().await.unwrap();
         let (freed_token, epoch) = (freed.token(), freed.epoch());
         assert!(freed.release().await.is_clean());
-        // As of a client that went without a word.
+        // The client vanishes without a release.
         std::mem::forget(guard);
         first.close().await;
         drop(first);
@@ -650,7 +660,7 @@ mod tests {
                 let advice =
                     "allow more time with `LockBuilder::wait`, look with `Locker::inspect`";
                 assert!(said.ends_with(&format!("; {advice}")), "{said}");
-                // The caller may not have the tool, and its options are no help in a program.
+                // The caller may not have the tool, and its options mean nothing in a program.
                 assert!(!said.contains("distlock inspect"), "{said}");
                 assert!(said.contains("held by"), "{said}");
             }
@@ -680,13 +690,13 @@ mod tests {
                 format!("distlock = {{ path = \"../distlock\", features = [\"{listed}\"] }}");
             assert!(said.contains(&format!("`{line}`")), "{said}");
             assert!(!said.contains("hunter2"), "{said}");
-            // The line that a test builds a project with.
+            // The features with which a test builds a project.
             if features == "sqlite" {
                 assert!(README.contains(&format!("\n{line}\n")), "{said}");
             }
         }
         assert!(not_built(&Target::new("etcd://h"), "etcd").is_none());
-        // What the stores ask for: TLS, and SASL.
+        // The tools that these stores need: for TLS, and for SASL.
         for (features, tool) in [
             ("mysql,tls", "tls"),
             ("postgres,tls", "tls"),
@@ -711,7 +721,7 @@ mod tests {
         for (target, says) in [
             (Target::new("memory:a/b"), "has letters"),
             (Target::new("memory://name"), "has letters"),
-            // What was meant for a server.
+            // A URL that was meant for a server.
             (Target::new("memory://u:hunter2@h"), "memory://u:***@h"),
             (Target::new("memory:name?private=true"), "takes no name"),
             (Target::new("memory:?private=yes"), "neither true nor false"),

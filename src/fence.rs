@@ -1,12 +1,13 @@
-//! Ready-made checks of fencing tokens, each in one step with the change that it protects: in a database transaction of the
-//! caller's, in a script on a Redis server, or in a multi-request to a ZooKeeper ensemble.
+//! Ready-made checks of fencing tokens. Each check happens in one step with the change that it
+//! protects: in a database transaction of the caller, in a script on a Redis server, or in a
+//! multi-request to a ZooKeeper ensemble.
 //!
-//! A file has [`FencedFile`](crate::FencedFile), and whatever can keep a text and replace it in one step with its data has
-//! [`FenceGuard::raised`](crate::FenceGuard::raised).
+//! A file has [`FencedFile`](crate::FencedFile). Any other resource that keeps a text and replaces
+//! it in one step with its data can use [`FenceGuard::raised`](crate::FenceGuard::raised).
 //!
 //! A helper takes a connection of the driver that this library itself uses, so a program depends on
-//! that version of it. The features of the driver that the helper needs come with this library's own
-//! feature; the lines below name them for programs that use the driver elsewhere as well.
+//! that version of it. The features of the driver that the helper needs come with this library's
+//! own feature; the lines below name them for programs that use the driver elsewhere as well.
 //!
 //! | helper | in `Cargo.toml` |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Parsers of this crate for the fuzz targets of the repository: no part of its interface.
+//! Parsers of this crate for the repository's fuzz targets. They are no part of its interface.
 
 use distlock_core::Result;
 
@@ -7,7 +7,7 @@ use crate::{Target, connect::check};
 /// Reads a URL and its options as [`open`](crate::open) does, and opens nothing.
 ///
 /// # Errors
-/// As [`open`](crate::open), as far as no server is asked.
+/// As [`open`](crate::open), as far as no server is needed to find them.
 pub fn target(target: &Target) -> Result<()> {
     check(target)
 }

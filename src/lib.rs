@@ -1,13 +1,18 @@
-//! One distributed lock, many stores: ask for a named lock, and let configuration alone decide who arbitrates.
+//! One distributed lock, many stores: a program asks for a named lock, and configuration alone
+//! selects the store that arbitrates.
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let locker = distlock::connect("memory:").await?; // or "sqlite:/var/lib/app/locks.db", from configuration
-//! let guard = locker.lock("order:42").acquire().await?; // renewed in the background until released
+//! // Or "sqlite:/var/lib/app/locks.db", from configuration.
+//! let locker = distlock::connect("memory:").await?;
+//! // Renewed in the background until it is released.
+//! let guard = locker.lock("order:42").acquire().await?;
 //!
-//! println!("token {}", guard.token()); // higher than every earlier holder's: show it to what the lock protects
+//! // Higher than the token of every earlier holder: pass it to the protected resource.
+//! println!("token {}", guard.token());
 //! tokio::select! {
-//!     reason = guard.lost() => eprintln!("lost: {reason}"), // told before anybody else can get it
+//!     // Resolves before anybody else can get the lock.
+//!     reason = guard.lost() => eprintln!("lost: {reason}"),
 //!     () = work() => {}
 //! }
 //! assert!(guard.release().await.is_clean());
@@ -17,15 +22,15 @@
 //!
 //! # Map
 //!
-//! | to | use |
+//! | task | use |
 //! |---|---|
 //! | open a store | [`open`] (a [`Store`]: locks and records) or [`connect`] (its [`Locker`]); both take a URL, a [`Target`] with options, or a [`config::Config`] |
 //! | take a lock | [`Locker::lock`], then [`acquire`](LockBuilder::acquire), [`try_acquire`](LockBuilder::try_acquire) or [`run`](LockBuilder::run) |
 //! | take several at once | [`Locker::lock_all`] |
 //! | hold it | [`Guard`]: [`token`](Guard::token), [`is_valid`](Guard::is_valid), [`lost`](Guard::lost), [`extend`](Guard::extend), [`release`](Guard::release) |
 //! | pass it to another process | [`Guard::into_ticket`], [`Locker::resume`] |
-//! | protect what the lock protects | [`FenceGuard`]: refuses whoever holds an older token; ready-made in a database transaction, on Redis and in ZooKeeper: [`fence`]; for a file: [`FencedFile`] |
-//! | look and intervene | [`Locker::inspect`], [`Locker::list`], [`Locker::force_release`], [`Locker::health`] |
+//! | protect the resource itself | [`FenceGuard`]: refuses a holder with an older token; ready-made in a database transaction, on Redis and in ZooKeeper: [`fence`]; for a file: [`FencedFile`] |
+//! | inspect and intervene | [`Locker::inspect`], [`Locker::list`], [`Locker::force_release`], [`Locker::health`] |
 //! | keep small values with versions | [`Records`], from [`Store::records`] |
 //! | bring your own store | implement [`DistLock`] and [`Records`], then [`Store::new`] |
 //!
@@ -40,30 +45,32 @@
 //! | `postgres://USER@HOST/DATABASE` | anybody who can connect | `postgres` (with TLS: `postgres`, `tls`) |
 //! | `zookeeper://HOST,HOST/ROOT` | anybody who can connect | `zookeeper` (with TLS: `tls`, with SASL: `sasl` as well) |
 //!
-//! Options are query parameters (`sqlite:locks.db?connect_timeout=2s`) or keys of the `[backend]` table in `distlock.toml`;
-//! an unknown one is an error that names it.
+//! Options are query parameters (`sqlite:locks.db?connect_timeout=2s`) or keys of the `[backend]`
+//! table in `distlock.toml`. An unknown option is an error that names it.
 //!
 //! # Guarantees
 //!
-//! The same on every backend, and each is a case of the conformance suite (`distlock conformance`):
+//! They are the same on every backend, and each is a case of the conformance suite
+//! (`distlock conformance`):
 //!
-//! - At no time do two guards of one name both say [`is_valid`](Guard::is_valid), except after a lock was force-released or
-//!   deleted by hand, the store's clock was stepped (that of a Redis, MySQL, MariaDB or Postgres server, forward by more than
-//!   a lease), or the store lost its history (a failover of replicated Redis). A guard counts its deadline from the moment its
-//!   request was *sent*, on a clock that includes suspend, and stops a margin before the store does.
-//! - A lost lock is told: short of those, [`Guard::lost`] resolves before the store can give the lock away, also while a
-//!   renewal hangs.
-//! - [Fencing tokens](FencingToken) of one name strictly rise, across releases, expiry and restarts; across a failover of
-//!   replicated Redis only if the servers' clocks agree.
-//! - A release or renewal by a former holder never touches the present one.
-//! - Every async method says what happens when its future is dropped.
-//! - A busy answer says who holds the lock.
+//! - At no time do two guards of one name both say [`is_valid`](Guard::is_valid), except after a
+//!   lock was force-released or deleted by hand, the store's clock was stepped (that of a Redis,
+//! MySQL, MariaDB or Postgres server, forward by more than a lease), or the store lost its history
+//! (a failover of replicated Redis). A guard counts its deadline from the moment its request was
+//! *sent*, on a clock that includes suspend, and stops a margin before the store does.
+//! - A loss is reported: short of those exceptions, [`Guard::lost`] resolves before the store can
+//!   give the lock away, also while a renewal hangs.
+//! - [Fencing tokens](FencingToken) of one name strictly rise, across releases, expiry and
+//!   restarts; across a failover of replicated Redis only if the servers' clocks agree.
+//! - A release or renewal by a former holder never affects the present one.
+//! - Every async method documents the effect of dropping its future.
+//! - The answer for a busy lock names the holder.
 //!
 //! # Features
 //!
-//! `memory` (default), `sqlite`, `redis`, `mysql`, `postgres`, `zookeeper`; `tls` for those that can speak it, and `sasl` for
-//! ZooKeeper. A URL whose backend is not compiled in is answered with the line of `Cargo.toml` that
-//! brings it.
+//! `memory` (default), `sqlite`, `redis`, `mysql`, `postgres`, `zookeeper`; `tls` for backends that
+//! support it, and `sasl` for ZooKeeper. The error for a URL whose backend is not compiled in
+//! contains the line of `Cargo.toml` that adds it.
 
 pub mod config;
 mod connect;

@@ -43,7 +43,10 @@ fn example(docs: &str) -> Option<String> {
 fn what_callers_meet_first_has_an_example_that_they_can_copy() {
     for (file, item) in [
         ("crates/core/src/client/builder.rs", "pub async fn run<"),
-        ("crates/core/src/client/builder.rs", "pub struct LockBuilder"),
+        (
+            "crates/core/src/client/builder.rs",
+            "pub struct LockBuilder",
+        ),
         ("crates/core/src/engine/clock.rs", "pub struct ManualClock"),
         ("crates/core/src/fence/file.rs", "pub struct FencedFile"),
         ("crates/core/src/fence/guard.rs", "pub struct FenceGuard"),

@@ -12,7 +12,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// panics, and then waits for ever for the others.
 ///
 /// # Errors
-///
 /// The system's error when it refuses one of them.
 pub(crate) fn can_start_threads(number: usize) -> io::Result<()> {
     let hold = Mutex::new(());

@@ -1,4 +1,4 @@
-//! `distlock.toml`: strict, and every mistake is told with file, line, column and key.
+//! `distlock.toml`: strict parsing, whose errors name file, line, column and key.
 
 use std::{
     fmt,
@@ -84,8 +84,8 @@ impl Config {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when it cannot be read, is no regular file, has more than 1 MiB, is not TOML, or holds an
-    /// unknown table or key.
+    /// [`ErrorKind::InvalidConfig`] when it cannot be read, is no regular file, has more than 1
+    /// MiB, is not TOML, or holds an unknown table or key.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let text = read_bounded(path).map_err(|error| {
@@ -96,7 +96,8 @@ impl Config {
         Self::parse(&text, path)
     }
 
-    /// Reads what `DISTLOCK_CONFIG` and `DISTLOCK_BACKEND` name; an unset or empty variable names nothing.
+    /// Reads what `DISTLOCK_CONFIG` and `DISTLOCK_BACKEND` name; an unset or empty variable names
+    /// nothing.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -197,13 +198,14 @@ impl Config {
         self.source.as_ref().map(|source| source.path.as_path())
     }
 
-    /// Whether the file holds a password, key or token, so that nobody else should be able to read it.
+    /// Whether the file holds a password, key or token, which nobody else should be able to read.
     #[must_use]
     pub fn has_secret(&self) -> bool {
         self.source.as_ref().is_some_and(|source| source.has_secret)
     }
 
-    /// Reads the `[gateway]` table into a type that refuses unknown fields; `None` when there is no such table.
+    /// Reads the `[gateway]` table into a type that refuses unknown fields; `None` when there is no
+    /// such table.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] with file, line, column and key.
@@ -220,7 +222,7 @@ impl Config {
             .map_err(|error| source.bad_value(&error))
     }
 
-    /// Where the `[gateway]` table gives this key its value; `None` when it does not.
+    /// The place where the `[gateway]` table sets this key; `None` when it does not.
     #[must_use]
     pub fn gateway_origin(&self, key: &str) -> Option<Origin> {
         let source = self.source.as_ref().filter(|source| source.has_gateway)?;
@@ -355,21 +357,19 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Whether a key of the gateway's holds what must not be shown. The address of a service may hold a
-/// key of it.
+/// Whether the value of a gateway's key is a secret. The URL of a service may contain its key.
 fn is_gateway_secret(key: &str, value: &str) -> bool {
     is_secret(key, value) || ["profile_url", "may_send_url"].contains(&key)
 }
 
-/// The text of a file that is one. Opening a pipe would wait for whoever writes into it, and a device
-/// may never end.
+/// Reads a regular file. Opening a pipe would wait for its writer, and a device may never end.
 fn read_bounded(path: &Path) -> io::Result<String> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
     let mut text = String::new();
     let file = std::fs::File::open(path)?;
-    // One more, to tell a file that is just as long as allowed from a longer one.
+    // One byte more, which tells a file of exactly the allowed length from a longer one.
     file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
     if text.len() as u64 > MAX_BYTES {
         let problem = format!("it has more than {MAX_BYTES} bytes");

@@ -1,4 +1,4 @@
-//! Where a backend URL and its options come from, and how their mistakes are told.
+//! Sources of a backend URL and its options, and the errors about them.
 //!
 //! | source | how |
 //! |---|---|
@@ -6,7 +6,8 @@
 //! | `distlock.toml` | [`Config::load`]; the file that `DISTLOCK_CONFIG` names with [`Config::from_env`] |
 //! | `DISTLOCK_BACKEND` | [`Config::from_env`]; replaces the file's `[backend]` table as a whole |
 //!
-//! A later source replaces an earlier one entirely: options belong to the store they were written for.
+//! A later source replaces an earlier one entirely: options belong to the store for which they were
+//! written.
 
 mod file;
 mod options;

@@ -1,4 +1,4 @@
-//! The options of one backend: named values, each of which knows where it was written.
+//! The options of one backend: named values, each with the place where it was written.
 
 use std::{fmt, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use distlock_core::{Error, ErrorKind, Result, excerpt};
 
 use super::{parse_duration, secret::is_secret, suggest::hint};
 
-/// Where an option or a URL was written.
+/// The place where an option or a URL was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
@@ -28,7 +28,8 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// A message with this place before it, where the place is not the program or the URL that its author is looking at.
+    /// Puts this place before a message, unless the place is the program or the URL that its author
+    /// is looking at.
     #[must_use]
     pub fn locate(&self, message: impl fmt::Display) -> String {
         match self {
@@ -57,7 +58,7 @@ pub struct Given {
     pub key: String,
     /// Its value.
     pub value: String,
-    /// Where it stands.
+    /// The place where it was written.
     pub origin: Origin,
 }
 
@@ -68,7 +69,8 @@ impl Given {
         Error::new(error.kind(), self.origin.locate(error))
     }
 
-    /// An [`ErrorKind::InvalidConfig`] that points at this option. The value is shown unless it is a secret.
+    /// An [`ErrorKind::InvalidConfig`] that points at this option. The value is shown unless it is
+    /// a secret.
     #[must_use]
     pub fn wrong(&self, problem: impl fmt::Display) -> Error {
         let shown = if is_secret(&self.key, &self.value) {
@@ -98,7 +100,8 @@ impl fmt::Debug for Given {
     }
 }
 
-/// All options of one backend, each taken out once; what is left over at the end is unknown.
+/// All options of one backend. A backend takes each of its options out once; an option that is left
+/// at the end is unknown.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     given: Vec<Given>,
@@ -109,7 +112,7 @@ impl Options {
     /// Adds an option.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when it is there already.
+    /// [`ErrorKind::InvalidConfig`] when the option is there already.
     pub fn add(&mut self, key: String, value: String, origin: Origin) -> Result<()> {
         if let Some(earlier) = self.given.iter().find(|given| given.key == key) {
             let places = if earlier.origin == origin {
@@ -136,7 +139,7 @@ impl Options {
     /// Takes a duration out.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when it is none, or outside of the range.
+    /// [`ErrorKind::InvalidConfig`] when the value is no duration, or outside the range.
     pub fn take_duration(
         &mut self,
         key: &'static str,
@@ -153,7 +156,7 @@ impl Options {
         Ok(Some(time))
     }
 
-    /// Takes everything that is left.
+    /// Takes all remaining options.
     pub fn take_all(&mut self, known: &[&'static str]) -> Vec<Given> {
         self.known.extend(known);
         let (taken, left) = std::mem::take(&mut self.given)
@@ -166,13 +169,14 @@ impl Options {
     /// Checks that every option was taken.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] that names the first one that was not, and the likely right one.
+    /// [`ErrorKind::InvalidConfig`] that names the first remaining option and the one that was
+    /// probably meant.
     pub fn finish(mut self, backend: &str) -> Result<()> {
         let Some(unknown) = self.given.first() else {
             return Ok(());
         };
         self.known.sort_unstable();
-        // Some belong to every backend, and to some backends besides.
+        // An option of every backend may also be listed by one of them.
         self.known.dedup();
         Err(Error::new(
             ErrorKind::InvalidConfig,

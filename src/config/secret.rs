@@ -1,8 +1,9 @@
-//! Keeping passwords out of everything that is printed.
+//! Removes passwords from everything that is printed.
 
-/// A backend URL fit to be shown: the user stays, the password and the values of secret query options become `***`.
+/// A backend URL without secrets: the user stays, the password and the values of secret query
+/// options become `***`.
 ///
-/// It works on anything, also on text that is not a URL, and rather hides too much than too little: a password may hold
+/// It accepts any text, URL or not, and hides too much rather than too little: a password may hold
 /// an unescaped `/`, `?` or `@`.
 #[must_use]
 pub fn mask(url: &str) -> String {
@@ -24,8 +25,8 @@ pub fn mask(url: &str) -> String {
     mask_options(&shown)
 }
 
-/// Hides the values of secret options wherever one can begin: behind a `?`, and behind a `&`. Where
-/// the query of a URL begins is not certain when it holds an `@`.
+/// Hides the values of secret options wherever an option can begin: after `?` and after `&`. With
+/// an `@` in it, a URL does not show for certain where its query begins.
 fn mask_options(url: &str) -> String {
     let mut is_first = true;
     let parts = url.split('&').map(|part| {
@@ -34,7 +35,7 @@ fn mask_options(url: &str) -> String {
             let (before, value) = (&part[..*at], &part[at + 1..]);
             let key = match before.rsplit_once('?') {
                 Some((_, key)) => key,
-                // What stands before the first `?` or `&` is no option.
+                // The text before the first `?` or `&` is no option.
                 None if first => return false,
                 None => before,
             };
@@ -48,17 +49,17 @@ fn mask_options(url: &str) -> String {
     parts.collect::<Vec<_>>().join("&")
 }
 
-/// A part of an option as it is read.
+/// A part of an option, with its escapes resolved.
 fn decoded(part: &str) -> String {
     let pairs = url::form_urlencoded::parse(part.as_bytes());
     pairs.map(|(part, _)| part.into_owned()).collect()
 }
 
-/// The options that name the file of a private key.
+/// Options that name the file of a private key.
 const KEY_FILES: [&str; 5] = ["key", "ssl-key", "sslkey", "tls_key", "peer_tls_key"];
 
-/// Whether an option holds something that must not be shown. The file of a key is no secret; a key
-/// that somebody gives instead of its file is one.
+/// Whether an option's value must not be shown. The path of a key file is no secret; the key
+/// itself, given by mistake instead of its path, is one.
 pub(super) fn is_secret(key: &str, value: &str) -> bool {
     let key = key.to_lowercase();
     let is_file = value.contains('/') || value.ends_with(".pem") || value.ends_with(".key");
@@ -70,8 +71,8 @@ pub(super) fn is_secret(key: &str, value: &str) -> bool {
         .any(|word| key.contains(word))
 }
 
-/// Whether this can be what stands before the path: hosts, each with a number for a port or without one. Otherwise it may be
-/// a password that holds a sign with a meaning in URLs, or has no `@` behind it.
+/// Whether this text can be the hosts of a URL, each with or without a port. Any other text may be
+/// a password that holds a character with a meaning in URLs, or that lacks its `@`.
 pub(super) fn names_hosts(authority: &str) -> bool {
     authority.split(',').all(|host| {
         let (host, port) = match host.strip_prefix('[') {
@@ -90,7 +91,7 @@ pub(super) fn names_hosts(authority: &str) -> bool {
     })
 }
 
-/// Hides all that follows where no user is given and what should be the hosts is something else.
+/// Hides the rest of a URL that names no user and has something else than hosts before its path.
 fn without_what_is_no_host(head: &str) -> Option<String> {
     let start = head.find("://")? + 3;
     let rest = &head[start..];
@@ -109,7 +110,7 @@ fn mask_userinfo(head: &str) -> String {
     let start = match (head.find("://"), head.find("//")) {
         (Some(at), _) => at + 3,
         (None, _) if is_path => return head.to_owned(),
-        // A colon was forgotten.
+        // The colon is missing.
         (None, Some(at)) => at + 2,
         (None, None) => 0,
     };
@@ -162,7 +163,7 @@ mod tests {
                 "redis+cluster://h1:1,[::1]:2,h3/x",
                 "redis+cluster://h1:1,[::1]:2,h3/x",
             ),
-            // Mistyped.
+            // A mistyped URL.
             ("redis//u:hunter2@h", "redis//u:***@h"),
             ("redis:/u:hunter2@h", "redis:***@h"),
             ("u:hunter2@h", "u:***@h"),

@@ -1,6 +1,6 @@
-//! "Did you mean".
+//! Suggestions for mistyped words.
 
-/// The known word that was most likely meant, if one is near enough.
+/// The known word that was probably meant, if one is near enough.
 #[must_use]
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let given = given.to_lowercase();
@@ -12,7 +12,7 @@ pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, word)| word)
 }
 
-/// What to add to a message about an unknown word: the likely one, or all that are known.
+/// The end of a message about an unknown word: the one that was probably meant, or all known ones.
 pub(super) fn hint(given: &str, known: &[&str]) -> String {
     if let Some(word) = nearest(given, known.iter().copied()) {
         format!("did you mean `{word}`?")

@@ -1,4 +1,4 @@
-//! Which store to open, and how.
+//! The store to open, with its options.
 
 use std::{fmt, ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -10,9 +10,10 @@ use super::{
     secret::{mask, names_hosts},
 };
 
-/// A backend URL with its options: what [`open`](crate::open) and [`connect`](crate::connect) take.
+/// A backend URL with its options, as [`open`](crate::open) and [`connect`](crate::connect) take
+/// it.
 ///
-/// A `&str` or a [`Config`] turns into one by itself. `Debug` hides secrets.
+/// A `&str` and a [`Config`] convert into a target. `Debug` hides secrets.
 #[derive(Clone)]
 pub struct Target {
     url: String,
@@ -22,12 +23,12 @@ pub struct Target {
     clock: Arc<dyn Clock>,
 }
 
-/// A target taken apart and checked as far as is possible without knowing the backend.
+/// The parts of a target, checked as far as possible without knowing the backend.
 #[derive(Debug)]
 #[allow(dead_code, reason = "without any backend nobody reads it")]
 pub(crate) struct Parts {
     pub(crate) scheme: String,
-    /// Between the scheme's colon and the query.
+    /// The text between the scheme's colon and the query.
     pub(crate) body: String,
     pub(crate) options: Options,
     pub(crate) connect_timeout: Duration,
@@ -35,10 +36,10 @@ pub(crate) struct Parts {
 }
 
 impl Target {
-    /// How long [`connect`](crate::connect) waits for the store unless told otherwise.
+    /// How long [`connect`](crate::connect) waits for the store by default.
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-    /// A store by its URL. Nothing is checked before it is opened.
+    /// A store by its URL. The URL is checked when the store is opened.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -49,7 +50,7 @@ impl Target {
         }
     }
 
-    /// Says where the URL was written, for messages.
+    /// Sets the place where the URL was written, for messages.
     #[must_use]
     pub fn from_origin(mut self, origin: Origin) -> Self {
         self.origin = origin;
@@ -72,31 +73,31 @@ impl Target {
         self
     }
 
-    /// The least and the most that `connect_timeout` may be.
+    /// The range of `connect_timeout`.
     pub(crate) const CONNECT_TIMEOUTS: RangeInclusive<Duration> =
         Duration::from_millis(100)..=Duration::from_secs(60);
 
-    /// How long to wait for the store, 100 ms to 60 s; the option `connect_timeout` says the same.
+    /// How long to wait for the store, 100 ms to 60 s; the same as the option `connect_timeout`.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
         self
     }
 
-    /// Replaces the machine's clock, to test your own handling of expiry.
+    /// Replaces the machine's clock, to test how a program handles expiry.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// The URL, fit to be shown.
+    /// The URL without secrets, for messages.
     #[must_use]
     pub fn masked_url(&self) -> String {
         mask(&self.url)
     }
 
-    /// The URL with all options and secrets, for handing it on to another process; never print it.
+    /// The URL with all options and secrets, to pass to another process. Never print it.
     #[must_use]
     pub fn reveal_url(&self) -> String {
         let mut url = self.url.clone();
@@ -112,7 +113,7 @@ impl Target {
         url
     }
 
-    /// The scheme in lower case, where the URL has one.
+    /// The scheme in lower case, if the URL has one.
     #[must_use]
     pub fn scheme(&self) -> Option<String> {
         let (scheme, _) = self.url.split_once(':')?;
@@ -122,7 +123,7 @@ impl Target {
         plain.then(|| scheme.to_ascii_lowercase())
     }
 
-    /// Where the URL was written.
+    /// The place where the URL was written.
     #[must_use]
     pub fn origin(&self) -> &Origin {
         &self.origin
@@ -175,16 +176,18 @@ impl Target {
         })
     }
 
-    /// Refuses what a password that is not escaped, or has no `@` behind it, would make of the URL: the rest of it would be
-    /// taken for a host, a port or an option and be shown as that.
+    /// Refuses a URL whose password is not escaped or lacks its `@`: the rest of the password would
+    /// be taken for a host, a port or an option, and be shown as that.
     fn check_address(&self, body: &str, query: &str) -> Result<()> {
-        const ESCAPES: &str = "in a user or a password, `/`, `?`, `#`, `@` and `%` are written %2F, %3F, %23, %40 and %25";
+        const ESCAPES: &str = "in a user or a password, `/`, `?`, `#`, `@` and `%` are written \
+        %2F, %3F, %23, %40 and %25";
         let Some(rest) = body.strip_prefix("//") else {
             return Ok(());
         };
         if query.contains('@') {
             return Err(self.wrong(format!(
-                "the URL has an `@` after its `?` (it is not shown, as it may hold a password): {ESCAPES}, and `@` in the \
+                "the URL has an `@` after its `?` (it is not shown, as it may hold a password): \
+                {ESCAPES}, and `@` in the \
                  value of an option is %40"
             )));
         }
@@ -193,17 +196,19 @@ impl Target {
             return Ok(());
         }
         Err(self.wrong(format!(
-            "what the URL has in place of a host is no host, host:port or [IPv6]:port (it is not shown, as it may hold a \
-             password): a user and a password end with `@`, as in redis://user:password@host:6379; {ESCAPES}"
+            "what the URL has in place of a host is no host, host:port or [IPv6]:port (it is not \
+            shown, as it may hold a \
+             password): a user and a password end with `@`, as in \
+             redis://user:password@host:6379; {ESCAPES}"
         )))
     }
 
-    /// An [`ErrorKind::InvalidConfig`] that points at where the URL was written.
+    /// An [`ErrorKind::InvalidConfig`] with the place where the URL was written.
     pub(crate) fn wrong(&self, problem: String) -> Error {
         Error::new(ErrorKind::InvalidConfig, self.located(problem))
     }
 
-    /// A message that points at where the URL was written.
+    /// A message with the place where the URL was written.
     pub(crate) fn located(&self, message: String) -> String {
         self.origin.locate(message)
     }
@@ -255,7 +260,7 @@ impl From<Config> for Target {
     }
 }
 
-/// Resolves `%41`; what is no such escape stands for itself. `None` when the result is not UTF-8.
+/// Resolves `%41`; text that is no such escape stays. `None` when the result is not UTF-8.
 #[cfg(any(test, feature = "sqlite"))]
 pub(crate) fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
