@@ -21,7 +21,7 @@
 //! | values, parsed once at the edge | `types` |
 //! | what callers hold: locker, builders, guards, scope, ticket, store | `client` |
 //! | time, the local queue, taking, renewing, letting go, clean-up | `engine` |
-//! | what several backends share | `backend_kit`: [`batch`], [`line`], [`threads`], [`panics`], passwords, TLS files |
+//! | what several backends share | `backend_kit`: [`batch`], [`queue_entry`], [`threads`], [`panics`], passwords, TLS files |
 //! | a lock over versioned records | `kv` |
 //! | the checking half of fencing | `fence` |
 //!
@@ -48,12 +48,12 @@ mod types;
 #[cfg(feature = "tls")]
 pub use backend_kit::tls_files::TlsFile;
 pub use backend_kit::{
-    batch, line,
+    batch,
     not_built::not_compiled_in,
     open_flag::OpenFlag,
     panics,
     password::{PasswordRule, TLS_DISABLE, is_loopback},
-    threads,
+    queue_entry as line, threads,
 };
 pub use client::{
     builder::{LockAllBuilder, LockBuilder},
@@ -71,10 +71,10 @@ pub use contract::{
     records::{Deleted, Entry, Expect, MAX_VALUE_BYTES, Records, Version, Written, check_value},
 };
 #[doc(hidden)]
-pub use engine::refusal::BUSY_ADVICE;
+pub use engine::acquire_errors::BUSY_ADVICE;
 pub use engine::{
     clock::{Clock, ManualClock, Moment, Sleep, SystemClock, unix_time},
-    hold::Renew,
+    lease_state::Renew,
     release::Released,
 };
 pub use fence::{Fence, FenceError, FenceGuard, FenceRefusal, FenceState, FencedFile};

@@ -14,7 +14,7 @@ use crate::{
         scope::Scope,
     },
     contract::Attempt,
-    engine::{acquire, hold::Renew, parts::LockerParts},
+    engine::{acquire, lease_state::Renew, parts::LockerParts},
     types::{error::Result, name::LockName},
 };
 

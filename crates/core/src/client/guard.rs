@@ -8,11 +8,11 @@ use crate::{
     contract::LossReason,
     engine::{
         clock::Moment,
-        hold::Hold,
         keeper::renew_for_caller,
+        lease_state::Hold,
         lifecycle::closed_error,
+        local_queue::Seat,
         parts::LockerParts,
-        queue::Seat,
         release::{self, LetGo, Released, let_go},
         ticket_steps,
     },

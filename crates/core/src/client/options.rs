@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     client::{guard::Guard, scope::Scope},
     contract::AcquireRequest,
-    engine::{acquire, bounded::End, claim::Wanted, hold::Renew, parts::LockerParts},
+    engine::{acquire, bounded::End, claim::Wanted, lease_state::Renew, parts::LockerParts},
     types::{
         duration::written,
         error::{Error, ErrorKind, Result},

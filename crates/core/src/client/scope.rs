@@ -10,7 +10,7 @@ use std::{
 use crate::{
     client::guard::Guard,
     contract::Attempt,
-    engine::{acquire, bounded::bounded, claim::Wanted, hold::Hold, parts::LockerParts},
+    engine::{acquire, bounded::bounded, claim::Wanted, lease_state::Hold, parts::LockerParts},
     types::{
         error::{ErrorKind, Result},
         name::LockName,

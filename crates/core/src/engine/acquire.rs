@@ -5,13 +5,13 @@ use std::sync::Arc;
 use crate::{
     contract::{Attempt, HolderInfo},
     engine::{
+        acquire_errors::{away, timeout},
         claim::{Claim, Waiting, Wanted, Won, in_time},
         clock::Moment,
-        hold::Hold,
+        lease_state::Hold,
         lifecycle::closed_error,
+        local_queue::{Entered, Handed, Seat, Turn},
         parts::LockerParts,
-        queue::{Entered, Handed, Seat, Turn},
-        refusal::{away, timeout},
     },
     types::error::{Error, ErrorKind, Result},
 };

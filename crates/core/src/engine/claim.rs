@@ -10,16 +10,16 @@ use std::{
 use crate::{
     contract::{AcquireRequest, Attempt, Contender, Grant, Lease},
     engine::{
+        acquire_errors::away,
         bounded::{End, bounded},
         clean_up::{Abandoned, InFlight, Landed, clean_up, leave},
         clock::Moment,
-        hold::{Hold, Renew},
+        lease_state::{Hold, Renew},
         lifecycle::closed_error,
-        lineup::LinedUp,
+        local_queue::Seat,
         outage::{Outage, QUICK_RETRIES},
         parts::LockerParts,
-        queue::Seat,
-        refusal::away,
+        store_queue::LinedUp,
     },
     types::{
         error::{Error, ErrorKind, Result},

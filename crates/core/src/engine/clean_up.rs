@@ -7,9 +7,9 @@ use crate::{
     engine::{
         bounded::bounded,
         clock::{Clock, Moment},
-        lineup::LinedUp,
         log,
         parts::LockerParts,
+        store_queue::LinedUp,
     },
     types::{error::Result, name::LockName},
 };

@@ -1,24 +1,24 @@
 //! The client engine: time, waiting, renewal, release and clean-up.
 
 pub(crate) mod acquire;
+pub(crate) mod acquire_errors;
 pub(crate) mod bounded;
 pub(crate) mod claim;
 pub(crate) mod clean_up;
 pub(crate) mod clock;
-pub(crate) mod crowded;
+pub(crate) mod contended;
 pub(crate) mod deadline;
 pub(crate) mod hash;
-pub(crate) mod hold;
 pub(crate) mod keeper;
+pub(crate) mod lease_state;
 pub(crate) mod lifecycle;
-pub(crate) mod lineup;
+pub(crate) mod local_queue;
 pub(crate) mod log;
 pub(crate) mod meters;
 pub(crate) mod outage;
 pub(crate) mod parts;
-pub(crate) mod queue;
-pub(crate) mod refusal;
 pub(crate) mod release;
 pub(crate) mod settings;
+pub(crate) mod store_queue;
 pub(crate) mod ticket_steps;
 pub(crate) mod timing;

@@ -11,11 +11,11 @@ use crate::{
         bounded::bounded,
         clean_up::release_until_expiry,
         clock::{Clock, Moment},
-        hold::Hold,
+        lease_state::Hold,
+        local_queue::{Handed, Next, Seat},
         log,
         outage::{QUICK_RETRIES, pause_after},
         parts::LockerParts,
-        queue::{Handed, Next, Seat},
         timing::Timing,
     },
     types::{

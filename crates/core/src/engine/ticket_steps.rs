@@ -14,7 +14,7 @@ use crate::{
     },
     engine::{
         bounded::bounded,
-        hold::{Hold, Renew},
+        lease_state::{Hold, Renew},
         parts::LockerParts,
         timing::Timing,
     },

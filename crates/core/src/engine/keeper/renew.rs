@@ -12,7 +12,7 @@ use crate::{
     contract::{DistLock, Renewal},
     engine::{
         bounded::bounded,
-        hold::{Hold, NewHistory},
+        lease_state::{Hold, NewHistory},
     },
     types::{
         error::{Error, ErrorKind, Result},

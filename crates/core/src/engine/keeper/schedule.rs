@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::engine::{
     clock::{Clock, Moment},
-    hold::Hold,
+    lease_state::Hold,
 };
 
 /// The keeper looks at the clock at least this often while it has anything to keep. Its timer

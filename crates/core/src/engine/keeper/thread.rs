@@ -20,7 +20,7 @@ use crate::{
     engine::{
         bounded::closed,
         clock::Clock,
-        hold::{Due, Hold},
+        lease_state::{Due, Hold},
         log,
     },
     types::error::{Error, ErrorKind, Result},

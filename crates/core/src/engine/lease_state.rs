@@ -16,9 +16,9 @@ use crate::{
     engine::{
         clock::{Clock, Moment},
         deadline::Deadline,
+        local_queue::{LocalHolder, Seat},
         log,
         meters::Meters,
-        queue::{LocalHolder, Seat},
     },
     fence::Fence,
     types::{

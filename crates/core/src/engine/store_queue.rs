@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{engine::queue::Seat, types::name::LockName};
+use crate::{engine::local_queue::Seat, types::name::LockName};
 
 /// How many wait at the store before the next one has to wait in the process.
 const AHEAD: u32 = 2;
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use crate::{
         contract::AcquireRequest,
-        engine::queue::{Entered, Place, Queues, Turn},
+        engine::local_queue::{Entered, Place, Queues, Turn},
         types::{
             ident::{HolderLabel, OwnerId},
             ttl::Ttl,
