@@ -169,7 +169,7 @@ impl LockBuilder {
             return scope.try_enter(&parts, wanted, options.min_hold).await;
         }
         let attempt = acquire::try_acquire(&parts, wanted).await?;
-        Ok(attempt.map(|hold| Guard::new(&parts, hold, options.min_hold)))
+        Ok(attempt.map(|lease_state| Guard::new(&parts, lease_state, options.min_hold)))
     }
 
     /// Takes the lock, runs `work` under it, and releases it. When the lock is lost, the future of

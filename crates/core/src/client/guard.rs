@@ -9,11 +9,11 @@ use crate::{
     engine::{
         clock::Moment,
         keeper::renew_for_caller,
-        lease_state::Hold,
+        lease_state::LeaseState,
         lifecycle::closed_error,
-        local_queue::Seat,
+        local_queue::LocalTurn,
         parts::LockerParts,
-        release::{self, LetGo, Released, let_go},
+        release::{self, LeaseToRelease, Released, release_or_hand_over},
         ticket_steps,
     },
     fence::Fence,
@@ -56,7 +56,7 @@ const JOIN: Duration = Duration::from_secs(5);
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     parts: Arc<LockerParts>,
-    hold: Arc<Hold>,
+    lease_state: Arc<LeaseState>,
     /// Whether this guard still counts.
     live: bool,
 }
@@ -72,61 +72,65 @@ pub enum Ended {
 }
 
 impl Guard {
-    pub(crate) fn new(parts: &Arc<LockerParts>, hold: Arc<Hold>, min_hold: Duration) -> Self {
-        hold.hold_at_least(min_hold);
+    pub(crate) fn new(
+        parts: &Arc<LockerParts>,
+        lease_state: Arc<LeaseState>,
+        min_hold: Duration,
+    ) -> Self {
+        lease_state.hold_at_least(min_hold);
         Self {
             parts: Arc::clone(parts),
-            hold,
+            lease_state,
             live: true,
         }
     }
 
     /// From now on, it is not free any sooner than this after it was taken.
     pub(crate) fn hold_at_least(&self, time: Duration) {
-        self.hold.hold_at_least(time);
+        self.lease_state.hold_at_least(time);
     }
 
     /// The lock's name.
     #[must_use]
     pub fn name(&self) -> &LockName {
-        self.hold.name()
+        self.lease_state.name()
     }
 
     /// Higher than that of every earlier holder: show it to whatever the lock protects.
     #[must_use]
     pub fn token(&self) -> FencingToken {
-        self.hold.token()
+        self.lease_state.token()
     }
 
     /// The store's history that the token belongs to.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
-        self.hold.epoch()
+        self.lease_state.epoch()
     }
 
     /// Token, owner and epoch together, as a [`FenceGuard`](crate::FenceGuard) checks them.
     #[must_use]
     pub fn fence(&self) -> Fence {
-        self.hold.fence()
+        self.lease_state.fence()
     }
 
     /// The lease's present duration, as it was granted: less than the TTL that was asked for where
     /// the store grants no more (see [`Capabilities::max_lease`](crate::Capabilities::max_lease)).
     #[must_use]
     pub fn ttl(&self) -> Ttl {
-        self.hold.ttl()
+        self.lease_state.ttl()
     }
 
     /// Time until the local deadline; zero once it is lost. Local, no I/O.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.hold.remaining()
+        self.lease_state.remaining()
     }
 
     /// Whether it is held for sure. Local, no I/O, and sticky: once `false`, always `false`.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.hold.is_valid()
+        self.lease_state.is_valid()
     }
 
     /// [`Guard::is_valid`] as a result, for `?`.
@@ -134,7 +138,7 @@ impl Guard {
     /// # Errors
     /// [`ErrorKind::Lost`] with the reason, [`ErrorKind::NotHeld`] once it has ended otherwise.
     pub fn check(&self) -> Result<()> {
-        self.hold.check_held()
+        self.lease_state.check_held()
     }
 
     /// Resolves when the lock is lost, at the latest 250 ms of running time after its deadline. Never resolves for a lock
@@ -143,7 +147,7 @@ impl Guard {
     /// # Cancel safety
     /// Safe; any number of tasks may wait.
     pub async fn lost(&self) -> LossReason {
-        match self.hold.ended().await {
+        match self.lease_state.ended().await {
             Some(reason) => reason,
             // Another guard of the same scope turned it into a ticket: ended, and no loss.
             None => std::future::pending().await,
@@ -154,7 +158,7 @@ impl Guard {
     #[must_use]
     pub fn watch(&self) -> LockWatch {
         LockWatch {
-            hold: Arc::clone(&self.hold),
+            lease_state: Arc::clone(&self.lease_state),
         }
     }
 
@@ -178,8 +182,8 @@ impl Guard {
         self.check()?;
         // On the keeper's thread: everything that changes one lease travels on one connection, in one order.
         let (answer, answered) = tokio::sync::oneshot::channel();
-        let (shared, hold) = (self.parts.keeper.shared(), Arc::clone(&self.hold));
-        let renewal = renew_for_caller(shared, hold, ttl, answer);
+        let (shared, lease_state) = (self.parts.keeper.shared(), Arc::clone(&self.lease_state));
+        let renewal = renew_for_caller(shared, lease_state, ttl, answer);
         self.parts.keeper.spawn_awaited(renewal);
         tokio::select! {
             biased;
@@ -194,10 +198,10 @@ impl Guard {
     /// [`ErrorKind::Lost`] when it is not held any more.
     pub fn reenter(&self) -> Result<Self> {
         self.check()?;
-        if self.hold.join() {
+        if self.lease_state.add_guard() {
             Ok(Self::new(
                 &self.parts,
-                Arc::clone(&self.hold),
+                Arc::clone(&self.lease_state),
                 Duration::ZERO,
             ))
         } else {
@@ -212,23 +216,23 @@ impl Guard {
     /// Safe: when the future is dropped, the release goes on in the background.
     pub async fn release(mut self) -> Released {
         self.live = false;
-        if !self.hold.part() {
+        if !self.lease_state.remove_guard() {
             return self
-                .hold
+                .lease_state
                 .loss_now()
                 .map_or(Released::Clean, Released::AlreadyLost);
         }
-        let mut leaving = self.departure();
+        let mut leaving = self.last_guard_release();
         leaving.join_renewal().await;
-        let Some(seat) = leaving.finish() else {
+        let Some(turn) = leaving.finish() else {
             return self
-                .hold
+                .lease_state
                 .loss_now()
                 .map_or(Released::Clean, Released::AlreadyLost);
         };
-        let what = LetGo::of(&self.hold, seat, leaving.keep_for());
+        let what = LeaseToRelease::of(&self.lease_state, turn, leaving.keep_for());
         let span = debug_span!("distlock.release", lock = ?self.name(), backend = self.parts.backend_name());
-        let released = let_go(&self.parts, &self.parts.backend, what)
+        let released = release_or_hand_over(&self.parts, &self.parts.backend, what)
             .instrument(span)
             .await;
         leaving.stage = Stage::Gone;
@@ -245,7 +249,7 @@ impl Guard {
     /// # Cancel safety
     /// When the future is dropped, the lock is released in the background.
     pub async fn into_ticket(self) -> Result<Ticket> {
-        if !self.hold.leave_alone() {
+        if !self.lease_state.leave_alone() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 "nested guards still share this lock",
@@ -253,11 +257,11 @@ impl Guard {
             .about(self.name()));
         }
         let mut guard = self;
-        // From here on the departure sees to its end, and it alone.
+        // From here on the last_guard_release sees to its end, and it alone.
         guard.live = false;
-        let mut leaving = guard.departure();
+        let mut leaving = guard.last_guard_release();
         leaving.join_renewal().await;
-        let ticket = ticket_steps::issue(&guard.parts, &guard.hold).await;
+        let ticket = ticket_steps::issue(&guard.parts, &guard.lease_state).await;
         if ticket.is_ok() {
             drop(leaving.finish());
             leaving.stage = Stage::Gone;
@@ -266,13 +270,13 @@ impl Guard {
     }
 
     pub(crate) fn lost_error(&self, reason: LossReason) -> Error {
-        self.hold.lost_error(reason)
+        self.lease_state.lost_error(reason)
     }
 
-    fn departure(&self) -> Departure<'_> {
-        Departure {
+    fn last_guard_release(&self) -> LastGuardRelease<'_> {
+        LastGuardRelease {
             parts: &self.parts,
-            hold: &self.hold,
+            lease_state: &self.lease_state,
             stage: Stage::Held,
         }
     }
@@ -290,16 +294,16 @@ impl fmt::Debug for Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if std::mem::take(&mut self.live) && self.hold.part() {
-            drop(self.departure());
+        if std::mem::take(&mut self.live) && self.lease_state.remove_guard() {
+            drop(self.last_guard_release());
         }
     }
 }
 
 /// The last guard on its way out. Whatever step it is dropped at, the rest happens in the background.
-struct Departure<'a> {
+struct LastGuardRelease<'a> {
     parts: &'a Arc<LockerParts>,
-    hold: &'a Arc<Hold>,
+    lease_state: &'a Arc<LeaseState>,
     stage: Stage,
 }
 
@@ -313,46 +317,46 @@ enum Stage {
     Gone,
 }
 
-impl Departure<'_> {
+impl LastGuardRelease<'_> {
     /// No renewal may be on its way while the lock is released.
     async fn join_renewal(&self) {
-        self.hold.leave();
-        if let Ok(in_turn) = self.hold.io.try_lock() {
+        self.lease_state.leave();
+        if let Ok(in_turn) = self.lease_state.io.try_lock() {
             drop(in_turn);
             return;
         }
         tokio::select! {
             biased;
-            _ = self.hold.io.lock() => {}
-            _ = self.hold.ended() => {}
+            _ = self.lease_state.io.lock() => {}
+            _ = self.lease_state.ended() => {}
             () = self.parts.timing.clock().sleep(JOIN) => {}
         }
     }
 
     /// Ends the hold. `None` when it had been lost.
-    fn finish(&mut self) -> Option<Option<Seat>> {
-        let finished = self.hold.finish();
+    fn finish(&mut self) -> Option<Option<LocalTurn>> {
+        let finished = self.lease_state.finish();
         // A renewal that has just ended files no hold that is over.
-        self.parts.keeper.forget(self.hold);
+        self.parts.keeper.forget(self.lease_state);
         match finished {
-            Ok(seat) => {
+            Ok(turn) => {
                 self.stage = Stage::Leaving;
-                Some(seat)
+                Some(turn)
             }
             Err(_) => {
                 self.stage = Stage::Gone;
-                release::forgotten(self.parts, self.hold);
+                release::release_longer_lease(self.parts, self.lease_state);
                 None
             }
         }
     }
 
     fn keep_for(&self) -> Option<Ttl> {
-        let min_hold = self.hold.min_hold();
+        let min_hold = self.lease_state.min_hold();
         if min_hold.is_zero() {
             return None;
         }
-        let held = self.parts.timing.now().since(self.hold.acquired());
+        let held = self.parts.timing.now().since(self.lease_state.acquired());
         let left = min_hold.checked_sub(held).filter(|left| !left.is_zero())?;
         // Whole milliseconds, and never less than asked for.
         let left = left + Duration::from_nanos(999_999);
@@ -361,27 +365,27 @@ impl Departure<'_> {
     }
 }
 
-impl Drop for Departure<'_> {
+impl Drop for LastGuardRelease<'_> {
     fn drop(&mut self) {
-        let seat = match self.stage {
+        let turn = match self.stage {
             Stage::Gone => return,
             Stage::Leaving => None,
             Stage::Held => match self.finish() {
-                Some(seat) => seat,
+                Some(turn) => turn,
                 None => return,
             },
         };
-        let again = self.stage == Stage::Leaving && seat.is_none();
-        let mut what = LetGo::of(self.hold, seat, self.keep_for());
+        let again = self.stage == Stage::Leaving && turn.is_none();
+        let mut what = LeaseToRelease::of(self.lease_state, turn, self.keep_for());
         what.again = again;
-        release::in_background(self.parts, what);
+        release::release_in_background(self.parts, what);
     }
 }
 
 /// Watches a lock without holding it: cheap to clone, free of lifetimes, for a task that must stop when the lock ends.
 #[derive(Clone)]
 pub struct LockWatch {
-    hold: Arc<Hold>,
+    lease_state: Arc<LeaseState>,
 }
 
 impl LockWatch {
@@ -392,44 +396,44 @@ impl LockWatch {
     /// The lock's name.
     #[must_use]
     pub fn name(&self) -> &LockName {
-        self.hold.name()
+        self.lease_state.name()
     }
 
     /// The lock's token.
     #[must_use]
     pub fn token(&self) -> FencingToken {
-        self.hold.token()
+        self.lease_state.token()
     }
 
     /// Token, owner and epoch together.
     #[must_use]
     pub fn fence(&self) -> Fence {
-        self.hold.fence()
+        self.lease_state.fence()
     }
 
     /// As [`Guard::is_valid`].
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.hold.is_valid()
+        self.lease_state.is_valid()
     }
 
     /// As [`Guard::remaining`].
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.hold.remaining()
+        self.lease_state.remaining()
     }
 
     /// Why the lock was lost; `None` while it is held, and once it is released. Local, no I/O.
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
-        self.hold.loss_now()
+        self.lease_state.loss_now()
     }
 
     /// When the lease ends by this process's clock unless it is renewed. Of a lock that was lost,
     /// when it would have ended: who takes it for lost sooner has learned that from the store.
     #[must_use]
     pub fn deadline(&self) -> Moment {
-        self.hold.deadline()
+        self.lease_state.deadline()
     }
 
     /// As [`Guard::check`].
@@ -437,7 +441,7 @@ impl LockWatch {
     /// # Errors
     /// [`ErrorKind::Lost`] with the reason, [`ErrorKind::NotHeld`] once it is released.
     pub fn check(&self) -> Result<()> {
-        self.hold.check_held()
+        self.lease_state.check_held()
     }
 
     /// Resolves when the lock has ended, one way or the other.
@@ -445,14 +449,17 @@ impl LockWatch {
     /// # Cancel safety
     /// Safe; any number of tasks may wait.
     pub async fn ended(&self) -> Ended {
-        self.hold.ended().await.map_or(Ended::Released, Ended::Lost)
+        self.lease_state
+            .ended()
+            .await
+            .map_or(Ended::Released, Ended::Lost)
     }
 }
 
 impl fmt::Debug for LockWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockWatch")
-            .field("hold", &self.hold)
+            .field("lease_state", &self.lease_state)
             .finish()
     }
 }

@@ -9,8 +9,8 @@ use crate::{
     },
     contract::LossReason,
     engine::{
-        bounded::{End, bounded},
-        claim::Wanted,
+        bounded::{CallEnd, bounded},
+        claim::WantedLock,
         clock::Clock,
         parts::LockerParts,
         release::Released,
@@ -92,7 +92,7 @@ impl GuardSet {
     }
 
     /// Gives back what was taken for nothing, in the background once the time is over.
-    async fn give_back(self, clock: &dyn Clock, end: End) {
+    async fn give_back(self, clock: &dyn Clock, end: CallEnd) {
         let release = async { Ok(self.release().await) };
         let _ = bounded(clock, end.left(clock.now()), release).await;
     }
@@ -113,7 +113,7 @@ pub(crate) async fn acquire(
     names.dedup();
     let clock = &**parts.timing.clock();
     let until = options.wait.map(|wait| clock.now() + wait);
-    let end = End::after(options.wait, clock);
+    let end = CallEnd::after(options.wait, clock);
     let all: Vec<_> = names
         .into_iter()
         .map(|name| options.wanted(parts, name))
@@ -152,7 +152,7 @@ pub(crate) async fn acquire(
 }
 
 /// The wait is long over, although no lock was found busy.
-fn too_slow(wanted: &Wanted, set: &GuardSet) -> Error {
+fn too_slow(wanted: &WantedLock, set: &GuardSet) -> Error {
     Error::new(
         ErrorKind::Timeout,
         format!(

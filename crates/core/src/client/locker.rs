@@ -16,12 +16,12 @@ use crate::{
     },
     contract::{DistLock, Forced, Health, LockInfo, capabilities::Capabilities},
     engine::{
-        bounded::{LANDING, STOPPING, at_most, bounded, closed},
+        bounded::{LANDING, STOPPING, at_most, bounded, close_bounded},
         clock::{Clock, SystemClock},
         keeper::Spawn,
         local_queue::OnAbandoned,
         parts::LockerParts,
-        release::{self, LetGo},
+        release::{self, LeaseToRelease},
         settings::Settings,
         ticket_steps,
     },
@@ -243,7 +243,7 @@ impl Locker {
         let left = until.since(clock.now()).max(Duration::from_secs(1));
         at_most(clock, left, self.parts.keeper.no_job_left()).await;
         at_most(clock, STOPPING, self.parts.keeper.stop()).await;
-        closed(clock, self.parts.backend.close()).await;
+        close_bounded(clock, self.parts.backend.close()).await;
     }
 
     /// Makes a guard of a ticket again. A ticket can be resumed once.
@@ -256,8 +256,8 @@ impl Locker {
     /// # Cancel safety
     /// When the future is dropped the ticket may be used up; its lease then ends by itself.
     pub async fn resume(&self, ticket: &Ticket) -> Result<Guard> {
-        let hold = ticket_steps::resume(&self.parts, ticket).await?;
-        let guard = Guard::new(&self.parts, hold, Duration::ZERO);
+        let lease_state = ticket_steps::resume(&self.parts, ticket).await?;
+        let guard = Guard::new(&self.parts, lease_state, Duration::ZERO);
         guard.check()?;
         Ok(guard)
     }
@@ -365,10 +365,13 @@ impl LockerBuilder {
             keeper_on,
         } = self;
         let on_abandoned = |parts: Weak<LockerParts>| -> OnAbandoned {
-            Arc::new(move |seat, request| {
+            Arc::new(move |turn, request| {
                 // The caller that dropped the lock still has the parts, so this succeeds.
                 if let Some(parts) = parts.upgrade() {
-                    release::in_background(&parts, LetGo::unclaimed(&parts, seat, &request));
+                    release::release_in_background(
+                        &parts,
+                        LeaseToRelease::unclaimed(&parts, turn, &request),
+                    );
                 }
             })
         };

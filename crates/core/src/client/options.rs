@@ -8,7 +8,9 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     client::{guard::Guard, scope::Scope},
     contract::AcquireRequest,
-    engine::{acquire, bounded::End, claim::Wanted, lease_state::Renew, parts::LockerParts},
+    engine::{
+        acquire, bounded::CallEnd, claim::WantedLock, lease_state::Renew, parts::LockerParts,
+    },
     types::{
         duration::written,
         error::{Error, ErrorKind, Result},
@@ -53,18 +55,18 @@ impl Default for LockOptions {
 pub(crate) async fn take(
     parts: &Arc<LockerParts>,
     options: &LockOptions,
-    wanted: Wanted,
+    wanted: WantedLock,
 ) -> Result<Guard> {
     if let Some(scope) = &options.scope {
         return scope.enter(parts, wanted, options.min_hold).await;
     }
-    let hold = acquire::acquire(parts, wanted).await?;
-    Ok(Guard::new(parts, hold, options.min_hold))
+    let lease_state = acquire::acquire(parts, wanted).await?;
+    Ok(Guard::new(parts, lease_state, options.min_hold))
 }
 
 impl LockOptions {
     /// Checks everything before any I/O.
-    pub(crate) fn wanted(&self, parts: &LockerParts, name: LockName) -> Result<Wanted> {
+    pub(crate) fn wanted(&self, parts: &LockerParts, name: LockName) -> Result<WantedLock> {
         let capabilities = parts.backend.capabilities();
         let ttl = parts
             .settings
@@ -81,10 +83,10 @@ impl LockOptions {
         };
         let mut request = AcquireRequest::new(name, OwnerId::new(), ttl, holder);
         request.meta = self.meta.as_ref().map(Meta::new).transpose()?;
-        Ok(Wanted {
+        Ok(WantedLock {
             request,
             wait: self.wait,
-            end: End::after(self.wait, &**parts.timing.clock()),
+            end: CallEnd::after(self.wait, &**parts.timing.clock()),
             renew: self.renew,
             gives_up: self.gives_up,
         })

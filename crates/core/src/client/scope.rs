@@ -10,7 +10,9 @@ use std::{
 use crate::{
     client::guard::Guard,
     contract::Attempt,
-    engine::{acquire, bounded::bounded, claim::Wanted, lease_state::Hold, parts::LockerParts},
+    engine::{
+        acquire, bounded::bounded, claim::WantedLock, lease_state::LeaseState, parts::LockerParts,
+    },
     types::{
         error::{ErrorKind, Result},
         name::LockName,
@@ -39,12 +41,12 @@ use crate::{
 /// ```
 #[derive(Clone, Default)]
 pub struct Scope {
-    entries: Arc<Mutex<HashMap<(usize, LockName), Slot>>>,
+    entries: Arc<Mutex<HashMap<(usize, LockName), ScopeEntry>>>,
 }
 
 /// What the scope holds under one name. The mutex is held while it is being taken, so that two tasks of one scope do not
 /// compete with each other.
-type Slot = Arc<tokio::sync::Mutex<Weak<Hold>>>;
+type ScopeEntry = Arc<tokio::sync::Mutex<Weak<LeaseState>>>;
 
 impl Scope {
     /// A scope of its own.
@@ -56,7 +58,7 @@ impl Scope {
     pub(crate) async fn enter(
         &self,
         parts: &Arc<LockerParts>,
-        mut wanted: Wanted,
+        mut wanted: WantedLock,
         min_hold: Duration,
     ) -> Result<Guard> {
         let slot = self.slot(parts, &wanted.request.name);
@@ -70,25 +72,25 @@ impl Scope {
                 () = parts.timing.sleep_until(until) => {
                     // All of the wait is used up; one attempt gives the answer that says who holds it.
                     wanted.wait = Some(Duration::ZERO);
-                    return acquire::acquire(parts, wanted).await.map(|hold| Guard::new(parts, hold, min_hold));
+                    return acquire::acquire(parts, wanted).await.map(|lease_state| Guard::new(parts, lease_state, min_hold));
                 }
             },
         };
-        if let Some(hold) = joined(&held) {
+        if let Some(lease_state) = joined(&held) {
             // Others of this scope need not wait until the store has extended it.
             drop(held);
-            return nested(parts, hold, &wanted, min_hold).await;
+            return nested(parts, lease_state, &wanted, min_hold).await;
         }
         wanted.wait = until.map(|until| until.since(parts.timing.now()));
-        let hold = acquire::acquire(parts, wanted).await?;
-        *held = Arc::downgrade(&hold);
-        Ok(Guard::new(parts, hold, min_hold))
+        let lease_state = acquire::acquire(parts, wanted).await?;
+        *held = Arc::downgrade(&lease_state);
+        Ok(Guard::new(parts, lease_state, min_hold))
     }
 
     pub(crate) async fn try_enter(
         &self,
         parts: &Arc<LockerParts>,
-        wanted: Wanted,
+        wanted: WantedLock,
         min_hold: Duration,
     ) -> Result<Attempt<Guard>> {
         let slot = self.slot(parts, &wanted.request.name);
@@ -97,20 +99,20 @@ impl Scope {
                 parts.queues.believed_holder(&wanted.request.name),
             ));
         };
-        if let Some(hold) = joined(&held) {
+        if let Some(lease_state) = joined(&held) {
             drop(held);
-            return nested(parts, hold, &wanted, min_hold)
+            return nested(parts, lease_state, &wanted, min_hold)
                 .await
                 .map(Attempt::Acquired);
         }
         let attempt = acquire::try_acquire(parts, wanted).await?;
-        Ok(attempt.map(|hold| {
-            *held = Arc::downgrade(&hold);
-            Guard::new(parts, hold, min_hold)
+        Ok(attempt.map(|lease_state| {
+            *held = Arc::downgrade(&lease_state);
+            Guard::new(parts, lease_state, min_hold)
         }))
     }
 
-    fn slot(&self, parts: &Arc<LockerParts>, name: &LockName) -> Slot {
+    fn slot(&self, parts: &Arc<LockerParts>, name: &LockName) -> ScopeEntry {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= 64 {
             entries.retain(|_, slot| {
@@ -124,20 +126,20 @@ impl Scope {
     }
 }
 
-fn joined(held: &Weak<Hold>) -> Option<Arc<Hold>> {
-    held.upgrade().filter(|hold| hold.join())
+fn joined(held: &Weak<LeaseState>) -> Option<Arc<LeaseState>> {
+    held.upgrade().filter(|lease_state| lease_state.add_guard())
 }
 
 /// A nested guard never shortens the lease; a longer one extends it.
 async fn nested(
     parts: &Arc<LockerParts>,
-    hold: Arc<Hold>,
-    wanted: &Wanted,
+    lease_state: Arc<LeaseState>,
+    wanted: &WantedLock,
     min_hold: Duration,
 ) -> Result<Guard> {
-    let longer = wanted.request.ttl > hold.ttl();
+    let longer = wanted.request.ttl > lease_state.ttl();
     let (clock, limit) = (parts.timing.clock(), wanted.end.left(parts.timing.now()));
-    let guard = Guard::new(parts, hold, min_hold);
+    let guard = Guard::new(parts, lease_state, min_hold);
     if longer {
         let extension = guard.extend(wanted.request.ttl.duration());
         match bounded(&**clock, limit, extension).await {

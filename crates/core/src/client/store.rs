@@ -9,7 +9,7 @@ use crate::{
     client::locker::Locker,
     contract::{DistLock, records::Records},
     engine::{
-        bounded::closed,
+        bounded::close_bounded,
         clock::{Clock, SystemClock},
     },
     types::error::Result,
@@ -18,11 +18,11 @@ use crate::{
 /// Both contracts of one store. Cheap to clone; clones share one [`Locker`].
 #[derive(Clone)]
 pub struct Store {
-    parts: Arc<Parts>,
+    parts: Arc<StoreParts>,
 }
 
-struct Parts {
-    lock: Arc<dyn DistLock>,
+struct StoreParts {
+    backend: Arc<dyn DistLock>,
     records: Arc<dyn Records>,
     clock: Arc<dyn Clock>,
     locker: OnceLock<Locker>,
@@ -30,19 +30,19 @@ struct Parts {
 
 impl Store {
     /// From any backend: anybody's own can take part.
-    pub fn new(lock: Arc<dyn DistLock>, records: Arc<dyn Records>) -> Self {
-        Self::with_clock(lock, records, Arc::new(SystemClock))
+    pub fn new(backend: Arc<dyn DistLock>, records: Arc<dyn Records>) -> Self {
+        Self::with_clock(backend, records, Arc::new(SystemClock))
     }
 
     /// With another clock than the machine's.
     pub fn with_clock(
-        lock: Arc<dyn DistLock>,
+        backend: Arc<dyn DistLock>,
         records: Arc<dyn Records>,
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self {
-            parts: Arc::new(Parts {
-                lock,
+            parts: Arc::new(StoreParts {
+                backend,
                 records,
                 clock,
                 locker: OnceLock::new(),
@@ -57,7 +57,7 @@ impl Store {
         parts
             .locker
             .get_or_init(|| {
-                Locker::builder(Arc::clone(&parts.lock))
+                Locker::builder(Arc::clone(&parts.backend))
                     .clock(Arc::clone(&parts.clock))
                     .build()
             })
@@ -70,10 +70,17 @@ impl Store {
         Arc::clone(&self.parts.records)
     }
 
-    /// The backend itself, for those who measure or test it.
+    /// The backend itself, for measurements and tests.
+    #[must_use]
+    pub fn backend(&self) -> Arc<dyn DistLock> {
+        Arc::clone(&self.parts.backend)
+    }
+
+    /// The earlier name of [`Store::backend`].
+    #[doc(hidden)]
     #[must_use]
     pub fn lock(&self) -> Arc<dyn DistLock> {
-        Arc::clone(&self.parts.lock)
+        self.backend()
     }
 
     /// The clock it was opened with.
@@ -101,16 +108,16 @@ impl Store {
     pub async fn close(&self) {
         match self.parts.locker.get() {
             Some(locker) => locker.close().await,
-            None => closed(&*self.parts.clock, self.parts.lock.close()).await,
+            None => close_bounded(&*self.parts.clock, self.parts.backend.close()).await,
         }
-        closed(&*self.parts.clock, self.parts.records.close()).await;
+        close_bounded(&*self.parts.clock, self.parts.records.close()).await;
     }
 }
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store")
-            .field("lock", &self.parts.lock)
+            .field("backend", &self.parts.backend)
             .finish_non_exhaustive()
     }
 }

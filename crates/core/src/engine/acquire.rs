@@ -5,35 +5,38 @@ use std::sync::Arc;
 use crate::{
     contract::{Attempt, HolderInfo},
     engine::{
-        acquire_errors::{away, timeout},
-        claim::{Claim, Waiting, Wanted, Won, in_time},
+        acquire_errors::{not_free_in_time, store_away},
+        claim::{Claim, Waiting, WantedLock, WonLock, in_time},
         clock::Moment,
-        lease_state::Hold,
+        lease_state::LeaseState,
         lifecycle::closed_error,
-        local_queue::{Entered, Handed, Seat, Turn},
+        local_queue::{Entered, HandedOver, LocalTurn, NextStep},
         parts::LockerParts,
     },
     types::error::{Error, ErrorKind, Result},
 };
 
 /// Takes the lock, waiting for it as long as wanted.
-pub(crate) async fn acquire(parts: &Arc<LockerParts>, wanted: Wanted) -> Result<Arc<Hold>> {
+pub(crate) async fn acquire(
+    parts: &Arc<LockerParts>,
+    wanted: WantedLock,
+) -> Result<Arc<LeaseState>> {
     let _asking = parts.lifecycle.count_acquire();
     let started = parts.timing.now();
     let until = wanted.wait.map(|wait| started + wait);
     let result = wait_for(parts, &wanted, until).await;
     let meters = &parts.meters;
     match &result {
-        Ok((hold, granted)) => {
+        Ok((lease_state, granted)) => {
             meters.acquired.increment(1);
             let took = granted.since(started);
             meters.acquire_seconds.record(took.as_secs_f64());
-            tracing::debug!(lock = ?hold.name(), token = %hold.token(), "acquired");
+            tracing::debug!(lock = ?lease_state.name(), token = %lease_state.token(), "acquired");
         }
         Err(error) if error.kind() == ErrorKind::Timeout => meters.timed_out.increment(1),
         Err(_) => meters.failed.increment(1),
     }
-    result.map(|(hold, _)| hold).map_err(|error| {
+    result.map(|(lease_state, _)| lease_state).map_err(|error| {
         error
             .on(parts.backend_name())
             .during("acquire")
@@ -44,12 +47,12 @@ pub(crate) async fn acquire(parts: &Arc<LockerParts>, wanted: Wanted) -> Result<
 /// One attempt, never waiting.
 pub(crate) async fn try_acquire(
     parts: &Arc<LockerParts>,
-    wanted: Wanted,
-) -> Result<Attempt<Arc<Hold>>> {
+    wanted: WantedLock,
+) -> Result<Attempt<Arc<LeaseState>>> {
     let _asking = parts.lifecycle.count_acquire();
     parts.lifecycle.check_open()?;
-    let seat = match parts.queues.try_enter(&wanted.request.name) {
-        Ok(seat) => Some(seat),
+    let turn = match parts.queues.try_enter(&wanted.request.name) {
+        Ok(turn) => Some(turn),
         Err(Some(holder)) => {
             parts.meters.busy.increment(1);
             return Ok(Attempt::Busy(Some(holder)));
@@ -58,12 +61,14 @@ pub(crate) async fn try_acquire(
         Err(None) => None,
     };
     let name = wanted.request.name.clone();
-    let claim = Claim::new(parts, &wanted, seat, false);
+    let claim = Claim::new(parts, &wanted, turn, false);
     let result = claim.contend(Waiting::Never, false).await;
     match result {
         Ok(Attempt::Acquired(won)) => {
             parts.meters.acquired.increment(1);
-            Ok(Attempt::Acquired(won.hold(parts, wanted.renew).0))
+            Ok(Attempt::Acquired(
+                won.into_lease_state(parts, wanted.renew).0,
+            ))
         }
         Ok(Attempt::Busy(holder)) => {
             parts.meters.busy.increment(1);
@@ -82,13 +87,13 @@ pub(crate) async fn try_acquire(
 /// The lock, and since when it was known to be held.
 async fn wait_for(
     parts: &Arc<LockerParts>,
-    wanted: &Wanted,
+    wanted: &WantedLock,
     until: Option<Moment>,
-) -> Result<(Arc<Hold>, Moment)> {
+) -> Result<(Arc<LeaseState>, Moment)> {
     parts.lifecycle.check_open()?;
     let turn = match parts.queues.enter(&wanted.request) {
-        Entered::First(seat) => Turn::Ask {
-            seat,
+        Entered::First(turn) => NextStep::Ask {
+            turn,
             step_aside: false,
         },
         Entered::Behind(place) => {
@@ -97,9 +102,9 @@ async fn wait_for(
                 biased;
                 turn = place => turn,
                 () = parts.timing.sleep_until(until) => {
-                    let away_now = parts.queues.is_away(&wanted.request.name);
+                    let away_now = parts.queues.outage(&wanted.request.name);
                     if let (Some(error), Some(wait)) = (away_now, wanted.wait) {
-                        return Err(away(wait, error));
+                        return Err(store_away(wait, error));
                     }
                     let holder = parts.queues.believed_holder(&wanted.request.name);
                     return Err(timed_out(parts, wanted, holder.as_ref()));
@@ -108,42 +113,42 @@ async fn wait_for(
             }
         }
     };
-    let (seat, step_aside, tainted) = match turn {
-        Turn::Ask { seat, step_aside } => (seat, step_aside, false),
-        Turn::Handed(handed) => match picked_up(parts, handed) {
-            Ok(won) => return Ok(won.hold(parts, wanted.renew)),
+    let (turn, step_aside, has_unanswered) = match turn {
+        NextStep::Ask { turn, step_aside } => (turn, step_aside, false),
+        NextStep::TakeOver(handed) => match picked_up(parts, handed) {
+            Ok(won) => return Ok(won.into_lease_state(parts, wanted.renew)),
             // Nobody knows whether it happened, or it lay too long before this task ran; ask for it as usual.
-            Err(seat) => (seat, false, true),
+            Err(turn) => (turn, false, true),
         },
     };
-    let claim = Claim::new(parts, wanted, Some(seat), tainted);
+    let claim = Claim::new(parts, wanted, Some(turn), has_unanswered);
     match claim.contend(Waiting::Until(until), step_aside).await? {
-        Attempt::Acquired(won) => Ok(won.hold(parts, wanted.renew)),
+        Attempt::Acquired(won) => Ok(won.into_lease_state(parts, wanted.renew)),
         Attempt::Busy(holder) => Err(timed_out(parts, wanted, holder.as_ref())),
     }
 }
 
 /// The error of a wait that ended without the lock.
-fn timed_out(parts: &LockerParts, wanted: &Wanted, holder: Option<&HolderInfo>) -> Error {
-    timeout(parts.timing.clock().wall(), wanted.wait, holder)
+fn timed_out(parts: &LockerParts, wanted: &WantedLock, holder: Option<&HolderInfo>) -> Error {
+    not_free_in_time(parts.timing.clock().wall(), wanted.wait, holder)
 }
 
-fn picked_up(parts: &Arc<LockerParts>, mut handed: Handed) -> Result<Won, Seat> {
-    let Some((seat, grant, request)) = handed.claim.take() else {
+fn picked_up(parts: &Arc<LockerParts>, mut handed: HandedOver) -> Result<WonLock, LocalTurn> {
+    let Some((turn, grant, request)) = handed.unclaimed.take() else {
         unreachable!("a hand-over is picked up once");
     };
     let Some((grant, sent)) = grant else {
-        return Err(seat);
+        return Err(turn);
     };
     match in_time(parts.timing.now(), &grant, sent) {
-        Some(granted) => Ok(Won {
+        Some(granted) => Ok(WonLock {
             request,
-            seat: Some(seat),
+            turn: Some(turn),
             grant,
             sent,
             granted,
-            tainted: false,
+            has_unanswered: false,
         }),
-        None => Err(seat),
+        None => Err(turn),
     }
 }

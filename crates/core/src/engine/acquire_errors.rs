@@ -17,7 +17,7 @@ pub const BUSY_ADVICE: &str =
     "; allow more time with `LockBuilder::wait`, look with `Locker::inspect`";
 
 /// The error for a wait that is over, with the holder that was seen last.
-pub(crate) fn timeout(
+pub(crate) fn not_free_in_time(
     now: SystemTime,
     wait: Option<Duration>,
     holder: Option<&HolderInfo>,
@@ -35,7 +35,7 @@ pub(crate) fn timeout(
 }
 
 /// The error for a wait that ended while the store was unreachable.
-pub(crate) fn away(wait: Duration, error: Error) -> Error {
+pub(crate) fn store_away(wait: Duration, error: Error) -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!("the store was away when the wait of {wait:?} ended"),

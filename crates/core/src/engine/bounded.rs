@@ -28,9 +28,9 @@ const CONNECTIONS: Duration = Duration::from_millis(900);
 
 /// When the caller gets an answer, whatever the store does. `None` = not known beforehand.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct End(Option<Moment>);
+pub(crate) struct CallEnd(Option<Moment>);
 
-impl End {
+impl CallEnd {
     pub(crate) fn after(wait: Option<Duration>, clock: &dyn Clock) -> Self {
         Self(wait.map(|wait| clock.now() + wait + BEYOND))
     }
@@ -58,7 +58,7 @@ pub(crate) async fn bounded<T>(
 
 /// Waits for connections to close, in good order where the store answers. Where it does not, the
 /// connections are dropped with their owner.
-pub(crate) async fn closed(clock: &dyn Clock, closing: impl Future<Output = ()>) {
+pub(crate) async fn close_bounded(clock: &dyn Clock, closing: impl Future<Output = ()>) {
     if at_most(clock, CONNECTIONS, closing).await.is_none() {
         tracing::debug!("connections did not close within {CONNECTIONS:?}");
     }

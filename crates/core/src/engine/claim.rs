@@ -10,16 +10,16 @@ use std::{
 use crate::{
     contract::{AcquireRequest, Attempt, Contender, Grant, Lease},
     engine::{
-        acquire_errors::away,
-        bounded::{End, bounded},
-        clean_up::{Abandoned, InFlight, Landed, clean_up, leave},
+        acquire_errors::store_away,
+        bounded::{CallEnd, bounded},
+        clean_up::{Abandoned, InFlight, InFlightAnswer, clean_up, leave},
         clock::Moment,
-        lease_state::{Hold, Renew},
+        lease_state::{LeaseState, Renew},
         lifecycle::closed_error,
-        local_queue::Seat,
+        local_queue::LocalTurn,
         outage::{Outage, QUICK_RETRIES},
         parts::LockerParts,
-        store_queue::LinedUp,
+        store_queue::StorePlace,
     },
     types::{
         error::{Error, ErrorKind, Result},
@@ -33,51 +33,55 @@ const STEP_ASIDE: Duration = Duration::from_millis(50);
 
 /// How one lock is wanted.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedLock {
     pub(crate) request: AcquireRequest,
     /// `None` = for ever.
     pub(crate) wait: Option<Duration>,
-    pub(crate) end: End,
+    pub(crate) end: CallEnd,
     pub(crate) renew: Renew,
     /// Tells the caller of a store that is away after a few tries, instead of waiting it through.
     pub(crate) gives_up: bool,
 }
 
 /// A lock that was won, and not yet a hold.
-pub(crate) struct Won {
+pub(crate) struct WonLock {
     pub(crate) request: AcquireRequest,
-    pub(crate) seat: Option<Seat>,
+    pub(crate) turn: Option<LocalTurn>,
     pub(crate) grant: Grant,
     pub(crate) sent: Moment,
     pub(crate) granted: Moment,
     /// Whether an earlier request of the same owner was never answered: should it arrive late, it sets the lease to its own
     /// length, which may be shorter by then.
-    pub(crate) tainted: bool,
+    pub(crate) has_unanswered: bool,
 }
 
-impl Won {
-    pub(crate) fn hold(self, parts: &Arc<LockerParts>, renew: Renew) -> (Arc<Hold>, Moment) {
-        let seat = if parts.queues_at_the_store() {
+impl WonLock {
+    pub(crate) fn into_lease_state(
+        self,
+        parts: &Arc<LockerParts>,
+        renew: Renew,
+    ) -> (Arc<LeaseState>, Moment) {
+        let turn = if parts.queues_at_the_store() {
             // The next task of this process lines up at the store while this one still holds.
-            drop(self.seat);
+            drop(self.turn);
             None
         } else {
-            self.seat
+            self.turn
         };
-        let hold = Hold::new(
+        let lease_state = LeaseState::new(
             &self.request,
             &self.grant,
             self.sent,
             renew,
-            seat,
+            turn,
             parts.timing.clock(),
             &parts.meters,
         );
-        if self.tainted {
-            hold.may_be_cut_to(self.request.ttl);
+        if self.has_unanswered {
+            lease_state.may_be_cut_to(self.request.ttl);
         }
-        parts.adopt(&hold, &self.grant.loss);
-        (hold, self.granted)
+        parts.adopt(&lease_state, &self.grant.loss);
+        (lease_state, self.granted)
     }
 }
 
@@ -98,11 +102,11 @@ pub(crate) struct Claim {
     parts: Arc<LockerParts>,
     request: AcquireRequest,
     wait: Option<Duration>,
-    end: End,
+    end: CallEnd,
     gives_up: bool,
-    seat: Option<Seat>,
-    /// Instead of the seat, once it waits at a store that queues.
-    lined_up: Option<LinedUp>,
+    turn: Option<LocalTurn>,
+    /// Instead of the turn, once it waits at a store that queues.
+    store_place: Option<StorePlace>,
     contender: Option<Box<dyn Contender>>,
     /// The operation on its way, and when it was sent. Owned, so that it can finish elsewhere when
     /// this claim is dropped.
@@ -116,9 +120,9 @@ pub(crate) struct Claim {
 impl Claim {
     pub(crate) fn new(
         parts: &Arc<LockerParts>,
-        wanted: &Wanted,
-        seat: Option<Seat>,
-        tainted: bool,
+        wanted: &WantedLock,
+        turn: Option<LocalTurn>,
+        has_unanswered: bool,
     ) -> Self {
         Self {
             parts: Arc::clone(parts),
@@ -126,11 +130,11 @@ impl Claim {
             wait: wanted.wait,
             end: wanted.end,
             gives_up: wanted.gives_up,
-            seat,
-            lined_up: None,
+            turn,
+            store_place: None,
             contender: None,
             in_flight: None,
-            unanswered: u32::from(tainted),
+            unanswered: u32::from(has_unanswered),
             waited: false,
         }
     }
@@ -140,7 +144,7 @@ impl Claim {
         mut self,
         waiting: Waiting,
         step_aside: bool,
-    ) -> Result<Attempt<Won>> {
+    ) -> Result<Attempt<WonLock>> {
         let waits = matches!(waiting, Waiting::Until(_));
         let until = match waiting {
             Waiting::Never => Some(self.parts.timing.now()),
@@ -169,7 +173,7 @@ impl Claim {
             let asked = if self.in_flight.is_some() {
                 // Its answer is still to come: asking beside it could be granted twice.
                 let now = self.parts.timing.now();
-                self.land(now, false).await
+                self.await_answer(now, false).await
             } else if join {
                 self.join().await
             } else {
@@ -194,17 +198,18 @@ impl Claim {
                         return Ok(Attempt::Acquired(self.won(grant, sent, granted)));
                     }
                     let given_back = self.give_back().await;
-                    let error = self.too_late(given_back.as_ref().err());
+                    let error = self.late_grant_error(given_back.as_ref().err());
                     let once_more = outage.failures() == 0 && given_back.is_ok();
-                    self.bear(error, &mut outage, until, once_more).await?;
+                    self.pause_after_failure(error, &mut outage, until, once_more)
+                        .await?;
                 }
                 Ok((_, Some(Attempt::Busy(holder)))) => {
                     outage.over(&self.request.name);
-                    if let Some(seat) = &self.seat {
-                        seat.seen(holder.as_ref());
-                    } else if self.lined_up.is_some() {
+                    if let Some(turn) = &self.turn {
+                        turn.note_holder(holder.as_ref());
+                    } else if self.store_place.is_some() {
                         let name = &self.request.name;
-                        self.parts.queues.seen(name, holder.as_ref());
+                        self.parts.queues.note_holder(name, holder.as_ref());
                     }
                     let left = time_left(&self.parts);
                     if left.is_zero() {
@@ -228,7 +233,8 @@ impl Claim {
                     self.unanswered += u32::from(unknown);
                     // The next try finds out whether this one was granted.
                     let once_more = outage.failures() == 0 && unknown;
-                    self.bear(error, &mut outage, until, once_more).await?;
+                    self.pause_after_failure(error, &mut outage, until, once_more)
+                        .await?;
                 }
             }
             self.parts.lifecycle.check_open()?;
@@ -238,7 +244,7 @@ impl Claim {
     /// Pauses after a try that failed, before the next one. Fails with what the caller is told when
     /// there is to be none: the failure cannot mend, the wait is over (`once_more` grants one more
     /// try then), or the caller does not wait for a store that is away.
-    async fn bear(
+    async fn pause_after_failure(
         &mut self,
         error: Error,
         outage: &mut Outage,
@@ -260,7 +266,7 @@ impl Claim {
         if beyond.is_zero() || (left.is_zero() && !once_more) {
             return Err(self.away_at_the_end(error));
         }
-        self.parts.queues.away(&self.request.name, &error);
+        self.parts.queues.note_outage(&self.request.name, &error);
         if hangs {
             return Ok(());
         }
@@ -286,7 +292,7 @@ impl Claim {
             (Some(wait), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown)
                 if !wait.is_zero() && !self.gives_up =>
             {
-                away(wait, error)
+                store_away(wait, error)
             }
             _ => error,
         }
@@ -295,7 +301,7 @@ impl Claim {
     /// A grant came too late to be used, and was given back, or may still be there. A release that
     /// may arrive later would take the lock from the same owner's next grant, so what follows it
     /// asks as another owner.
-    fn too_late(&mut self, unconfirmed: Option<&Error>) -> Error {
+    fn late_grant_error(&mut self, unconfirmed: Option<&Error>) -> Error {
         let ttl = self.request.ttl;
         let late = format!("the store took longer to grant than the lease of {ttl} lasts");
         let Some(error) = unconfirmed else {
@@ -312,7 +318,7 @@ impl Claim {
         let operation: InFlight = if let Some(mut contender) = self.contender.take() {
             Box::pin(async move {
                 let answer = contender.attempt().await.map(Some);
-                Landed {
+                InFlightAnswer {
                     contender: Some(contender),
                     answer,
                 }
@@ -321,14 +327,14 @@ impl Claim {
             let (parts, request) = (Arc::clone(&self.parts), self.request.clone());
             Box::pin(async move {
                 let answer = parts.backend.try_acquire(&request).await.map(Some);
-                Landed {
+                InFlightAnswer {
                     contender: None,
                     answer,
                 }
             })
         };
         let now = self.send(operation);
-        self.land(now, false).await
+        self.await_answer(now, false).await
     }
 
     /// Joins the queue or arms the wake-up.
@@ -336,19 +342,19 @@ impl Claim {
         let (parts, request) = (Arc::clone(&self.parts), self.request.clone());
         let operation: InFlight = Box::pin(async move {
             match parts.backend.contend(&request).await {
-                Ok(contender) => Landed {
+                Ok(contender) => InFlightAnswer {
                     contender: Some(contender),
                     answer: Ok(None),
                 },
-                Err(error) => Landed {
+                Err(error) => InFlightAnswer {
                     contender: None,
                     answer: Err(error),
                 },
             }
         });
-        let lines_up = self.parts.queues_at_the_store();
+        let joins_store_queue = self.parts.queues_at_the_store();
         let now = self.send(operation);
-        self.land(now, lines_up).await
+        self.await_answer(now, joins_store_queue).await
     }
 
     /// Whether asking may succeed: nobody is known to be ahead in the store's line.
@@ -364,13 +370,13 @@ impl Claim {
         now
     }
 
-    /// Waits, from `now` on, for the operation on its way. Where it `lines_up`, the next task of
+    /// Waits, from `now` on, for the operation on its way. Where it `joins_store_queue`, the next task of
     /// this process may line up behind as soon as this one was sent, which the first look at it
     /// does on an open connection: the store takes both in together.
-    async fn land(
+    async fn await_answer(
         &mut self,
         now: Moment,
-        lines_up: bool,
+        joins_store_queue: bool,
     ) -> Result<(Moment, Option<Attempt<Grant>>)> {
         let clock = Arc::clone(self.parts.timing.clock());
         let sent = self.in_flight.as_ref().map_or(now, |(_, sent)| *sent);
@@ -381,34 +387,34 @@ impl Claim {
             .duration()
             .clamp(Duration::from_secs(1), Duration::from_secs(5))
             .min(self.end.left(now));
-        let landed = bounded(&*clock, limit, async {
-            let landed = poll_fn(|context| {
-                let landed = self.look(context);
-                if lines_up && let Some(seat) = self.seat.take() {
+        let answered = bounded(&*clock, limit, async {
+            let answered = poll_fn(|context| {
+                let answered = self.poll_in_flight(context);
+                if joins_store_queue && let Some(turn) = self.turn.take() {
                     let name = &self.request.name;
-                    self.lined_up = Some(self.parts.line_ups.join(name, seat));
+                    self.store_place = Some(self.parts.store_queues.join(name, turn));
                 }
-                landed
+                answered
             });
-            Ok(landed.await)
+            Ok(answered.await)
         })
         .await?;
-        self.contender = landed.contender;
-        landed.answer.map(|answer| (sent, answer))
+        self.contender = answered.contender;
+        answered.answer.map(|answer| (sent, answer))
     }
 
     /// One look at what is on its way. It is taken out meanwhile: if it panics it is gone, and nobody knows what became of it.
-    fn look(&mut self, context: &mut Context<'_>) -> Poll<Landed> {
+    fn poll_in_flight(&mut self, context: &mut Context<'_>) -> Poll<InFlightAnswer> {
         let Some((mut operation, sent)) = self.in_flight.take() else {
             return Poll::Pending;
         };
         self.unanswered += 1;
-        let landed = operation.as_mut().poll(context);
+        let answered = operation.as_mut().poll(context);
         self.unanswered -= 1;
-        if landed.is_pending() {
+        if answered.is_pending() {
             self.in_flight = Some((operation, sent));
         }
-        landed
+        answered
     }
 
     async fn wait(&mut self, at_most: Duration) -> Result<()> {
@@ -429,13 +435,13 @@ impl Claim {
         };
         let operation: InFlight = Box::pin(async move {
             let answer = contender.leave().await.map(|()| None);
-            Landed {
+            InFlightAnswer {
                 contender: None,
                 answer,
             }
         });
         let now = self.send(operation);
-        if let Err(error) = self.land(now, false).await {
+        if let Err(error) = self.await_answer(now, false).await {
             tracing::debug!(%error, lock = ?self.request.name, "leaving the queue failed");
             self.unanswered += 1;
         }
@@ -453,7 +459,7 @@ impl Claim {
         Ok(())
     }
 
-    fn won(mut self, grant: Grant, sent: Moment, granted: Moment) -> Won {
+    fn won(mut self, grant: Grant, sent: Moment, granted: Moment) -> WonLock {
         // Nothing is left to undo. In a store's queue the contender's place has become the lock; a
         // place in a line is given up, which nobody waits for but those who close.
         if let Some(contender) = self.contender.take()
@@ -467,15 +473,15 @@ impl Claim {
             self.parts.keeper.spawn_awaited(leaving);
         }
         if self.waited {
-            self.parts.crowded.note(&self.request.name);
+            self.parts.contended.note(&self.request.name);
         }
-        Won {
+        WonLock {
             request: self.request.clone(),
-            seat: self.seat.take(),
+            turn: self.turn.take(),
             grant,
             sent,
             granted,
-            tainted: std::mem::take(&mut self.unanswered) > 0,
+            has_unanswered: std::mem::take(&mut self.unanswered) > 0,
         }
     }
 
@@ -488,7 +494,7 @@ impl Claim {
             request: self.request.clone(),
             in_flight: self.in_flight.take().map(|(operation, _)| operation),
             contender: self.contender.take(),
-            lined_up: self.lined_up.take(),
+            store_place: self.store_place.take(),
             unanswered: std::mem::take(&mut self.unanswered),
         };
         self.parts.meters.abandoned.increment(1);

@@ -9,7 +9,7 @@ use crate::{
         clock::{Clock, Moment},
         log,
         parts::LockerParts,
-        store_queue::LinedUp,
+        store_queue::StorePlace,
     },
     types::{error::Result, name::LockName},
 };
@@ -29,15 +29,15 @@ pub(crate) struct Abandoned {
     /// Its place among those of this process at a store that queues. The next task takes it when
     /// the store has no place of this one any more: else callers that give up faster than the store
     /// forgets them would fill its queue.
-    pub(crate) lined_up: Option<LinedUp>,
+    pub(crate) store_place: Option<StorePlace>,
     /// How many earlier attempts may have been granted without an answer, or may still be.
     pub(crate) unanswered: u32,
 }
 
-pub(crate) type InFlight = Pin<Box<dyn Future<Output = Landed> + Send>>;
+pub(crate) type InFlight = Pin<Box<dyn Future<Output = InFlightAnswer> + Send>>;
 
 /// What came of an attempt that was on its way.
-pub(crate) struct Landed {
+pub(crate) struct InFlightAnswer {
     pub(crate) contender: Option<Box<dyn Contender>>,
     pub(crate) answer: Result<Option<Attempt<Grant>>>,
 }
@@ -48,18 +48,18 @@ pub(crate) async fn clean_up(parts: Arc<LockerParts>, abandoned: Abandoned) {
         request,
         in_flight,
         mut contender,
-        lined_up,
+        store_place,
         mut unanswered,
     } = abandoned;
     let clock = Arc::clone(parts.timing.clock());
     let until = clock.now() + request.ttl.duration();
     let lease = Lease::new(request.name.clone(), request.owner, None);
     if let Some(in_flight) = in_flight {
-        let landed = bounded(&*clock, STEP, async { Ok(in_flight.await) }).await;
-        match landed {
-            Ok(landed) => {
-                contender = landed.contender.or(contender);
-                match landed.answer {
+        let answered = bounded(&*clock, STEP, async { Ok(in_flight.await) }).await;
+        match answered {
+            Ok(answered) => {
+                contender = answered.contender.or(contender);
+                match answered.answer {
                     Ok(Some(Attempt::Acquired(_))) => {
                         // The same connection, so it cannot arrive before what it undoes.
                         let released = bounded(&*clock, STEP, parts.backend.release(&lease));
@@ -76,7 +76,7 @@ pub(crate) async fn clean_up(parts: Arc<LockerParts>, abandoned: Abandoned) {
     if let Some(contender) = contender {
         unanswered += u32::from(leave(&*clock, contender, &request.name).await.is_err());
     }
-    drop(lined_up);
+    drop(store_place);
     if unanswered > 0 {
         release_repeatedly(parts, &lease, until, unanswered).await;
     }

@@ -20,14 +20,14 @@ use crate::types::name::LockName;
 const MOST: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(crate) struct Crowded {
+pub(crate) struct ContendedNames {
     names: Mutex<HashMap<LockName, u32>>,
     /// Whether there are any. Most programs never meet another one, and asking for the map each
     /// time is a hundredth of what a lock in memory costs.
     any: AtomicBool,
 }
 
-impl Crowded {
+impl ContendedNames {
     pub(crate) fn note(&self, name: &LockName) {
         let mut names = self.names();
         if names.len() >= MOST {

@@ -16,7 +16,7 @@ use crate::{
     engine::{
         clock::{Clock, Moment},
         deadline::Deadline,
-        local_queue::{LocalHolder, Seat},
+        local_queue::{LocalHolder, LocalTurn},
         log,
         meters::Meters,
     },
@@ -41,7 +41,7 @@ pub enum Renew {
 }
 
 /// One held lock.
-pub(crate) struct Hold {
+pub(crate) struct LeaseState {
     id: u64,
     name: LockName,
     owner: OwnerId,
@@ -73,9 +73,9 @@ struct State {
     /// Guards that share this hold.
     depth: u32,
     /// The process's place at this name, given up on loss so that local waiters are not stuck behind a lost guard.
-    seat: Option<Seat>,
-    /// Where the keeper has filed it.
-    pub(crate) filed: Option<Moment>,
+    turn: Option<LocalTurn>,
+    /// Where the keeper has scheduled it.
+    pub(crate) scheduled: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,13 +117,13 @@ impl State {
     }
 }
 
-impl Hold {
+impl LeaseState {
     pub(crate) fn new(
         request: &AcquireRequest,
         grant: &Grant,
         sent: Moment,
         renew: Renew,
-        seat: Option<Seat>,
+        turn: Option<LocalTurn>,
         clock: &Arc<dyn Clock>,
         meters: &Arc<Meters>,
     ) -> Arc<Self> {
@@ -132,7 +132,7 @@ impl Hold {
         let ttl = Ttl::new(grant.valid_for).map_or(request.ttl, |granted| granted.min(request.ttl));
         let from = grant.counted_from(sent);
         meters.held.increment(1.0);
-        let hold = Arc::new(Self {
+        let lease_state = Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name: request.name.clone(),
             owner: request.owner,
@@ -153,18 +153,18 @@ impl Hold {
                 leaving: false,
                 min_hold: Duration::ZERO,
                 depth: 1,
-                seat: None,
-                filed: None,
+                turn: None,
+                scheduled: None,
             }),
             changed: Notify::new(),
             io: tokio::sync::Mutex::new(()),
         });
-        if let Some(seat) = seat {
-            let holder: Weak<dyn LocalHolder> = Arc::<Self>::downgrade(&hold);
-            seat.occupied_by(holder);
-            hold.state().seat = Some(seat);
+        if let Some(turn) = turn {
+            let holder: Weak<dyn LocalHolder> = Arc::<Self>::downgrade(&lease_state);
+            turn.held_by(holder);
+            lease_state.state().turn = Some(turn);
         }
-        hold
+        lease_state
     }
 
     /// A request of its owner that was never answered may still arrive, and set the lease to this.
@@ -226,8 +226,8 @@ impl Hold {
         Lease::new(self.name.clone(), self.owner, Some(self.token()))
     }
 
-    /// What a release needs to know: the lease, the local deadline, and when the store has forgotten it at the latest.
-    pub(crate) fn terms(&self) -> (Lease, Moment, Moment) {
+    /// What a release needs to know: the lease, the local deadline, and when the store has release_longer_lease it at the latest.
+    pub(crate) fn release_terms(&self) -> (Lease, Moment, Moment) {
         let state = self.state();
         let lease = Lease::new(self.name.clone(), self.owner, Some(state.token));
         (lease, state.deadline.at(), state.deadline.latest())
@@ -278,7 +278,7 @@ impl Hold {
         if let Phase::Lost(reason) = state.phase {
             return Err(reason);
         }
-        match self.outlived(&state) {
+        match self.expired_now(&state) {
             Some(reason) => {
                 self.end(state, Phase::Lost(reason));
                 self.log_loss(reason);
@@ -289,7 +289,7 @@ impl Hold {
     }
 
     /// What a lock is lost to whose deadline has passed.
-    fn outlived(&self, state: &State) -> Option<LossReason> {
+    fn expired_now(&self, state: &State) -> Option<LossReason> {
         let over = state.phase == Phase::Held && self.clock.now() >= state.deadline.at();
         over.then_some(if state.failing {
             LossReason::Unreachable
@@ -305,7 +305,7 @@ impl Hold {
         }
     }
 
-    /// As [`Hold::check`]; having been released is an error as well.
+    /// As [`LeaseState::check`]; having been released is an error as well.
     pub(crate) fn check_held(&self) -> Result<()> {
         self.check()?;
         if self.is_valid() {
@@ -339,12 +339,12 @@ impl Hold {
         held
     }
 
-    /// The last guard is done with it. Gives back the seat, unless it was lost before.
-    pub(crate) fn finish(&self) -> Result<Option<Seat>, LossReason> {
+    /// The last guard is done with it. Gives back the turn, unless it was lost before.
+    pub(crate) fn finish(&self) -> Result<Option<LocalTurn>, LossReason> {
         let mut state = self.state_now()?;
-        let seat = state.seat.take();
+        let turn = state.turn.take();
         self.end(state, Phase::Released);
-        Ok(seat)
+        Ok(turn)
     }
 
     /// Ends it and tells everybody. A loss is logged by the caller, after that: whoever takes the log may be slow.
@@ -354,15 +354,15 @@ impl Hold {
         }
         state.phase = phase;
         state.renew_at = None;
-        let seat = state.seat.take();
+        let turn = state.turn.take();
         drop(state);
         self.meters.held.decrement(1.0);
         if let Phase::Lost(reason) = phase {
             self.meters.lost(reason);
         }
         self.changed.notify_waiters();
-        // Outside of our own mutex: giving up the seat takes the queue's.
-        drop(seat);
+        // Outside of our own mutex: giving up the turn takes the queue's.
+        drop(turn);
     }
 
     /// The last part of telling it, once nobody waits to be told.
@@ -372,7 +372,7 @@ impl Hold {
     }
 
     /// Another guard on the same hold. `false` when it has ended, or is about to.
-    pub(crate) fn join(&self) -> bool {
+    pub(crate) fn add_guard(&self) -> bool {
         match self.state_now() {
             Ok(mut state) if state.phase == Phase::Held && state.depth > 0 && !state.leaving => {
                 state.depth += 1;
@@ -383,7 +383,7 @@ impl Hold {
     }
 
     /// One guard less. `true` = it was the last.
-    pub(crate) fn part(&self) -> bool {
+    pub(crate) fn remove_guard(&self) -> bool {
         let mut state = self.state();
         state.depth = state.depth.saturating_sub(1);
         state.depth == 0
@@ -394,7 +394,7 @@ impl Hold {
         self.state().leave();
     }
 
-    /// As [`Hold::leave`], unless other guards share it.
+    /// As [`LeaseState::leave`], unless other guards share it.
     pub(crate) fn leave_alone(&self) -> bool {
         let mut state = self.state();
         if state.depth > 1 {
@@ -421,7 +421,7 @@ impl Hold {
         if state.phase != Phase::Held {
             return Due::Ended;
         }
-        if let Some(reason) = self.outlived(&state) {
+        if let Some(reason) = self.expired_now(&state) {
             self.end(state, Phase::Lost(reason));
             return Due::Lost(reason);
         }
@@ -436,21 +436,21 @@ impl Hold {
         }
     }
 
-    /// Files it for when the keeper must look at it next: that moment, and the one it was filed for before. `None` once it
+    /// Files it for when the keeper must look at it next: that moment, and the one it was scheduled for before. `None` once it
     /// has ended.
-    pub(crate) fn file_next(&self) -> Option<(Moment, Option<Moment>)> {
+    pub(crate) fn schedule_next(&self) -> Option<(Moment, Option<Moment>)> {
         let mut state = self.state();
         if state.phase != Phase::Held {
             return None;
         }
         let deadline = state.deadline.at();
         let at = state.renew_at.map_or(deadline, |at| at.min(deadline));
-        Some((at, state.filed.replace(at)))
+        Some((at, state.scheduled.replace(at)))
     }
 
-    /// Takes it out of where it was filed.
-    pub(crate) fn unfile(&self) -> Option<Moment> {
-        self.state().filed.take()
+    /// Takes it out of where it was scheduled.
+    pub(crate) fn unschedule(&self) -> Option<Moment> {
+        self.state().scheduled.take()
     }
 
     /// A renewal or extension is about to be sent. `Err` when there is nothing left to renew.
@@ -467,7 +467,7 @@ impl Hold {
     }
 
     /// The answer to what was sent at `sent`; `None` = it did not come in time. What is said here goes to
-    /// [`Hold::log_renewal`] once nobody waits for it any more.
+    /// [`LeaseState::log_renewal`] once nobody waits for it any more.
     pub(crate) fn answered(
         &self,
         sent: Moment,
@@ -559,16 +559,16 @@ impl Hold {
     }
 }
 
-impl LocalHolder for Hold {
+impl LocalHolder for LeaseState {
     fn held_info(&self) -> Option<HolderInfo> {
         self.is_valid().then(|| self.info())
     }
 }
 
-impl fmt::Debug for Hold {
+impl fmt::Debug for LeaseState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state();
-        f.debug_struct("Hold")
+        f.debug_struct("LeaseState")
             .field("name", &self.name)
             .field("token", &state.token)
             .field("phase", &state.phase)

@@ -17,14 +17,14 @@ use crate::{
     },
     engine::{
         clock::Clock,
-        contended::Crowded,
+        contended::ContendedNames,
         keeper::{Keeper, Spawn},
-        lease_state::Hold,
+        lease_state::LeaseState,
         lifecycle::Lifecycle,
-        local_queue::{OnAbandoned, Queues},
+        local_queue::{LocalQueues, OnAbandoned},
         meters::Meters,
         settings::Settings,
-        store_queue::LineUps,
+        store_queue::StoreQueues,
         timing::Timing,
     },
     types::name::LockName,
@@ -36,9 +36,9 @@ use crate::{
 /// no locker is left, and then its jobs do.
 pub(crate) struct LockerParts {
     pub(crate) backend: Arc<dyn DistLock>,
-    pub(crate) queues: Arc<Queues>,
-    pub(crate) line_ups: Arc<LineUps>,
-    pub(crate) crowded: Crowded,
+    pub(crate) queues: Arc<LocalQueues>,
+    pub(crate) store_queues: Arc<StoreQueues>,
+    pub(crate) contended: ContendedNames,
     pub(crate) keeper: Keeper,
     pub(crate) timing: Timing,
     pub(crate) meters: Arc<Meters>,
@@ -63,9 +63,9 @@ impl LockerParts {
         let keeper = Keeper::start(Arc::clone(&backend), Arc::clone(&clock), keeper_on);
         Arc::new_cyclic(|parts: &Weak<Self>| Self {
             backend,
-            queues: Queues::new(),
-            line_ups: Arc::default(),
-            crowded: Crowded::default(),
+            queues: LocalQueues::new(),
+            store_queues: Arc::default(),
+            contended: ContendedNames::default(),
             keeper,
             timing: Timing::new(clock, seed),
             meters,
@@ -93,18 +93,18 @@ impl LockerParts {
             Wakeup::Push => 1,
             Wakeup::Poll => self.settings.hand_over_limit().max(1),
         };
-        self.crowded.is_due(name, limit)
+        self.contended.is_due(name, limit)
     }
 
     /// Has the keeper renew a fresh lease, and ends it here when the store reports its loss.
-    pub(crate) fn adopt(&self, hold: &Arc<Hold>, loss: &LossFeed) {
-        self.keeper.keep(hold);
-        let (hold, log) = (Arc::downgrade(hold), self.keeper.loss_log());
+    pub(crate) fn adopt(&self, lease_state: &Arc<LeaseState>, loss: &LossFeed) {
+        self.keeper.keep(lease_state);
+        let (lease_state, log) = (Arc::downgrade(lease_state), self.keeper.loss_log());
         loss.on_loss(move |reason| {
-            if let Some(hold) = hold.upgrade()
-                && hold.lose(reason)
+            if let Some(lease_state) = lease_state.upgrade()
+                && lease_state.lose(reason)
             {
-                log(hold, reason);
+                log(lease_state, reason);
             }
         });
     }

@@ -11,8 +11,8 @@ use crate::{
         bounded::bounded,
         clean_up::release_until_expiry,
         clock::{Clock, Moment},
-        lease_state::Hold,
-        local_queue::{Handed, Next, Seat},
+        lease_state::LeaseState,
+        local_queue::{HandedOver, LocalTurn, NextWaiter},
         log,
         outage::{QUICK_RETRIES, pause_after},
         parts::LockerParts,
@@ -49,12 +49,12 @@ impl Released {
 }
 
 /// Something to let go of.
-pub(crate) struct LetGo {
+pub(crate) struct LeaseToRelease {
     pub(crate) lease: Lease,
-    pub(crate) seat: Option<Seat>,
+    pub(crate) turn: Option<LocalTurn>,
     /// The lock's local deadline: what is gone before it was taken from us; what is gone after it just ended.
     pub(crate) deadline: Moment,
-    /// When the store has forgotten it at the latest.
+    /// When the store has release_longer_lease it at the latest.
     pub(crate) expires: Moment,
     /// Whether an earlier release of it may have happened.
     pub(crate) again: bool,
@@ -62,12 +62,16 @@ pub(crate) struct LetGo {
     pub(crate) keep_for: Option<Ttl>,
 }
 
-impl LetGo {
-    pub(crate) fn of(hold: &Hold, seat: Option<Seat>, keep_for: Option<Ttl>) -> Self {
-        let (lease, deadline, expires) = hold.terms();
+impl LeaseToRelease {
+    pub(crate) fn of(
+        lease_state: &LeaseState,
+        turn: Option<LocalTurn>,
+        keep_for: Option<Ttl>,
+    ) -> Self {
+        let (lease, deadline, expires) = lease_state.release_terms();
         Self {
             lease,
-            seat,
+            turn,
             deadline,
             expires,
             again: false,
@@ -76,12 +80,16 @@ impl LetGo {
     }
 
     /// A lock that was handed over to a task that had gone.
-    pub(crate) fn unclaimed(parts: &LockerParts, seat: Seat, request: &AcquireRequest) -> Self {
+    pub(crate) fn unclaimed(
+        parts: &LockerParts,
+        turn: LocalTurn,
+        request: &AcquireRequest,
+    ) -> Self {
         let expires = parts.timing.now() + request.ttl.duration();
         let lease = Lease::new(request.name.clone(), request.owner, None);
         Self {
             lease,
-            seat: Some(seat),
+            turn: Some(turn),
             deadline: expires,
             expires,
             again: true,
@@ -92,15 +100,15 @@ impl LetGo {
 
 /// Lets go through `via`.
 ///
-/// Cancel safety: when dropped, the seat moves on to the next task; the store may or may not have been asked.
-pub(crate) async fn let_go(
+/// Cancel safety: when dropped, the turn moves on to the next task; the store may or may not have been asked.
+pub(crate) async fn release_or_hand_over(
     parts: &Arc<LockerParts>,
     via: &Arc<dyn DistLock>,
-    what: LetGo,
+    what: LeaseToRelease,
 ) -> Released {
-    let LetGo {
+    let LeaseToRelease {
         lease,
-        mut seat,
+        mut turn,
         deadline,
         expires,
         mut again,
@@ -108,7 +116,7 @@ pub(crate) async fn let_go(
     } = what;
     let clock = &**parts.timing.clock();
     if let Some(ttl) = keep_for {
-        return shorten(clock, &**via, &lease, ttl).await;
+        return cut_to_min_hold(clock, &**via, &lease, ttl).await;
     }
     let limit = if via.capabilities().hand_over {
         parts.settings.hand_over_limit()
@@ -116,11 +124,11 @@ pub(crate) async fn let_go(
         0
     };
     let mut step = None;
-    if let Some(taken) = seat.take() {
-        match taken.next(limit) {
-            None => seat = Some(taken),
+    if let Some(taken) = turn.take() {
+        match taken.next_waiter(limit) {
+            None => turn = Some(taken),
             Some(next) => {
-                let handing = Handing {
+                let handing = HandOverInFlight {
                     parts,
                     handing: Some((taken, next)),
                 };
@@ -132,7 +140,7 @@ pub(crate) async fn let_go(
                         return Released::Clean;
                     }
                     Ok(HandOver::NotHeld(reason)) => {
-                        return gone(parts, again, deadline, reason);
+                        return not_held_outcome(parts, again, deadline, reason);
                     }
                     Ok(HandOver::Unsupported) => step = Some(handing),
                     Err(error) => {
@@ -150,18 +158,18 @@ pub(crate) async fn let_go(
         Ok(ReleaseOutcome::Released { others_waiting }) => {
             parts.meters.released.increment(1);
             if others_waiting == Some(true) {
-                parts.crowded.note(&lease.name);
+                parts.contended.note(&lease.name);
             }
-            if let Some(seat) = seat {
+            if let Some(turn) = turn {
                 // Where local tasks still wait, it was the limit that ended the run: step aside if others are there.
-                seat.pass(limit > 0 && others_waiting != Some(false));
+                turn.pass_on(limit > 0 && others_waiting != Some(false));
             }
             Released::Clean
         }
         // After an unanswered hand-over the next task may own it already.
         Ok(ReleaseOutcome::NotHeld) => {
-            let reason = why_gone(clock, &**via, &lease).await;
-            gone(parts, again || step.is_some(), deadline, reason)
+            let reason = find_loss_reason(clock, &**via, &lease).await;
+            not_held_outcome(parts, again || step.is_some(), deadline, reason)
         }
         Err(error) => {
             parts.meters.release_unconfirmed.increment(1);
@@ -216,14 +224,14 @@ async fn hand_over(
 ) -> Result<HandOver> {
     let (via, lease, next) = (Arc::clone(via), lease.clone(), next.clone());
     let mut operation = Box::pin(async move { via.hand_over(&lease, &next).await });
-    let mut landed = false;
+    let mut answered = false;
     let answer = bounded(&**parts.timing.clock(), LIMIT, async {
         let answer = operation.as_mut().await;
-        landed = true;
+        answered = true;
         answer
     })
     .await;
-    if !landed {
+    if !answered {
         parts.keeper.spawn_detached(async move {
             let _ = operation.await;
         });
@@ -234,20 +242,20 @@ async fn hand_over(
 /// A lock that was lost because nothing was heard of the store: a longer lease may have been granted all the same, which
 /// nobody would renew or free. It is given back for as long as that may last. One that lasts no longer than usual ends by
 /// itself soon enough.
-pub(crate) fn forgotten(parts: &Arc<LockerParts>, hold: &Hold) {
-    let (lease, deadline, expires) = hold.terms();
+pub(crate) fn release_longer_lease(parts: &Arc<LockerParts>, lease_state: &LeaseState) {
+    let (lease, deadline, expires) = lease_state.release_terms();
     let unheard = matches!(
-        hold.loss_now(),
+        lease_state.loss_now(),
         Some(LossReason::Unreachable | LossReason::Expired)
     );
-    if unheard && expires > deadline + hold.ttl().duration() {
+    if unheard && expires > deadline + lease_state.ttl().duration() {
         let release = release_until_expiry(Arc::clone(parts), lease, expires);
         parts.keeper.spawn_awaited(release);
     }
 }
 
 /// Why a lock was not ours any more when it was to be released.
-async fn why_gone(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease) -> LossReason {
+async fn find_loss_reason(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease) -> LossReason {
     let capabilities = via.capabilities();
     // A renewal never revives a lock, and is answered with the reason.
     if capabilities.tells_force_release
@@ -263,7 +271,12 @@ async fn why_gone(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease) -> LossR
     }
 }
 
-fn gone(parts: &LockerParts, again: bool, deadline: Moment, reason: LossReason) -> Released {
+fn not_held_outcome(
+    parts: &LockerParts,
+    again: bool,
+    deadline: Moment,
+    reason: LossReason,
+) -> Released {
     if parts.timing.now() >= deadline {
         parts.meters.lost(LossReason::Expired);
         Released::AlreadyLost(LossReason::Expired)
@@ -276,7 +289,12 @@ fn gone(parts: &LockerParts, again: bool, deadline: Moment, reason: LossReason) 
 }
 
 /// A minimum hold: instead of freeing the lock now, its lease is cut to what is left of the minimum.
-async fn shorten(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease, ttl: Ttl) -> Released {
+async fn cut_to_min_hold(
+    clock: &dyn Clock,
+    via: &dyn DistLock,
+    lease: &Lease,
+    ttl: Ttl,
+) -> Released {
     match bounded(clock, LIMIT, via.renew(lease, &Renewal::plain(ttl))).await {
         Ok(Renewed::Extended { .. }) => Released::Clean,
         Ok(Renewed::NotHeld(reason)) => Released::AlreadyLost(reason),
@@ -285,13 +303,13 @@ async fn shorten(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease, ttl: Ttl)
     }
 }
 
-/// A hand-over on its way. However it ends, the next task is not forgotten.
-struct Handing<'a> {
+/// A hand-over on its way. However it ends, the next task is not release_longer_lease.
+struct HandOverInFlight<'a> {
     parts: &'a Arc<LockerParts>,
-    handing: Option<(Seat, Next)>,
+    handing: Option<(LocalTurn, NextWaiter)>,
 }
 
-impl Handing<'_> {
+impl HandOverInFlight<'_> {
     fn request(&self) -> &AcquireRequest {
         match &self.handing {
             Some((_, next)) => next.request(),
@@ -301,26 +319,26 @@ impl Handing<'_> {
 
     fn give(mut self, grant: Grant, sent: Moment) {
         // What is passed on while nobody else waits is no run at others' expense.
-        if let Some((seat, _)) = &self.handing
+        if let Some((turn, _)) = &self.handing
             && grant.others_waiting != Some(false)
         {
-            seat.handed_over();
+            turn.count_hand_over();
         }
         self.pass(Some((grant, sent)));
     }
 
     fn pass(&mut self, grant: Option<(Grant, Moment)>) {
-        if let Some((seat, next)) = self.handing.take() {
+        if let Some((turn, next)) = self.handing.take() {
             let request = next.request().clone();
-            next.give(Handed {
-                claim: Some((seat, grant, request)),
+            next.give(HandedOver {
+                unclaimed: Some((turn, grant, request)),
                 on_abandoned: Arc::clone(&self.parts.on_abandoned),
             });
         }
     }
 }
 
-impl Drop for Handing<'_> {
+impl Drop for HandOverInFlight<'_> {
     fn drop(&mut self) {
         // It may have happened all the same, so this one must look before anybody else does.
         self.pass(None);
@@ -328,22 +346,22 @@ impl Drop for Handing<'_> {
 }
 
 /// Lets go in the background, through the keeper's own connection.
-pub(crate) fn in_background(parts: &Arc<LockerParts>, what: LetGo) {
+pub(crate) fn release_in_background(parts: &Arc<LockerParts>, what: LeaseToRelease) {
     parts.meters.released_in_background.increment(1);
     tracing::debug!(lock = ?what.lease.name, "releasing in the background");
     let job_inner = Arc::clone(parts);
     parts.keeper.spawn_awaited(async move {
         let parts = job_inner;
         let shared = parts.keeper.shared();
-        let too_late = what.expires.since(parts.timing.now());
+        let time_left = what.expires.since(parts.timing.now());
         let handle = tokio::select! {
             biased;
             handle = shared.connection.handle() => handle,
-            () = parts.timing.clock().sleep(too_late) => return,
+            () = parts.timing.clock().sleep(time_left) => return,
             // A store that cannot be reached does not hold up closing for a whole lease.
             () = parts.lifecycle.closed_for(&**parts.timing.clock(), LIMIT) => return,
         };
-        if let Released::Unconfirmed(_) = let_go(&parts, &handle, what).await {
+        if let Released::Unconfirmed(_) = release_or_hand_over(&parts, &handle, what).await {
             // Logged where it failed, and being retried until expiry.
         }
     });

@@ -11,73 +11,73 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{engine::local_queue::Seat, types::name::LockName};
+use crate::{engine::local_queue::LocalTurn, types::name::LockName};
 
 /// How many wait at the store before the next one has to wait in the process.
 const AHEAD: u32 = 2;
 
 /// Who is lined up at the store, by name.
 #[derive(Default)]
-pub(crate) struct LineUps(Mutex<HashMap<LockName, AtStore>>);
+pub(crate) struct StoreQueues(Mutex<HashMap<LockName, OwnContenders>>);
 
 #[derive(Default)]
-struct AtStore {
+struct OwnContenders {
     waiting: u32,
-    /// The process's seat, while enough wait at the store.
-    parked: Option<Seat>,
+    /// The process's turn, while enough wait at the store.
+    parked_turn: Option<LocalTurn>,
 }
 
-impl LineUps {
+impl StoreQueues {
     /// A task has its place at the store: the next one may take its own, now or as soon as one of those there has gone.
-    pub(crate) fn join(self: &Arc<Self>, name: &LockName, seat: Seat) -> LinedUp {
+    pub(crate) fn join(self: &Arc<Self>, name: &LockName, turn: LocalTurn) -> StorePlace {
         let mut names = self.names();
-        let at_store = names.entry(name.clone()).or_default();
-        at_store.waiting += 1;
-        let passed_on = if at_store.waiting > AHEAD {
-            at_store.parked.replace(seat)
+        let contenders = names.entry(name.clone()).or_default();
+        contenders.waiting += 1;
+        let passed_on = if contenders.waiting > AHEAD {
+            contenders.parked_turn.replace(turn)
         } else {
-            Some(seat)
+            Some(turn)
         };
         drop(names);
         // Outside of the mutex: it takes the queue's.
         drop(passed_on);
-        LinedUp {
+        StorePlace {
             all: Arc::clone(self),
             name: name.clone(),
         }
     }
 
-    fn names(&self) -> MutexGuard<'_, HashMap<LockName, AtStore>> {
+    fn names(&self) -> MutexGuard<'_, HashMap<LockName, OwnContenders>> {
         // Nothing panics while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One task's place at the store, as long as it waits. Dropping it lets the next one line up.
-pub(crate) struct LinedUp {
-    all: Arc<LineUps>,
+pub(crate) struct StorePlace {
+    all: Arc<StoreQueues>,
     name: LockName,
 }
 
-impl Drop for LinedUp {
+impl Drop for StorePlace {
     fn drop(&mut self) {
         let mut names = self.all.names();
-        let Some(at_store) = names.get_mut(&self.name) else {
+        let Some(contenders) = names.get_mut(&self.name) else {
             return;
         };
-        at_store.waiting -= 1;
-        let seat = at_store.parked.take();
-        if at_store.waiting == 0 {
+        contenders.waiting -= 1;
+        let turn = contenders.parked_turn.take();
+        if contenders.waiting == 0 {
             names.remove(&self.name);
         }
         drop(names);
-        drop(seat);
+        drop(turn);
     }
 }
 
-impl fmt::Debug for LinedUp {
+impl fmt::Debug for StorePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LinedUp({:?})", self.name)
+        write!(f, "StorePlace({:?})", self.name)
     }
 }
 
@@ -88,14 +88,14 @@ mod tests {
     use super::*;
     use crate::{
         contract::AcquireRequest,
-        engine::local_queue::{Entered, Place, Queues, Turn},
+        engine::local_queue::{Entered, LocalPlace, LocalQueues, NextStep},
         types::{
             ident::{HolderLabel, OwnerId},
             ttl::Ttl,
         },
     };
 
-    fn enter(queues: &Arc<Queues>) -> Result<Seat, Place> {
+    fn enter(queues: &Arc<LocalQueues>) -> Result<LocalTurn, LocalPlace> {
         let request = AcquireRequest::new(
             LockName::new("a").unwrap(),
             OwnerId::new(),
@@ -103,27 +103,27 @@ mod tests {
             HolderLabel::new("test").unwrap(),
         );
         match queues.enter(&request) {
-            Entered::First(seat) => Ok(seat),
+            Entered::First(turn) => Ok(turn),
             Entered::Behind(place) => Err(place),
         }
     }
 
-    async fn turn(place: Place) -> Seat {
+    async fn turn(place: LocalPlace) -> LocalTurn {
         match place.await {
-            Turn::Ask { seat, .. } => seat,
+            NextStep::Ask { turn, .. } => turn,
             _ => panic!("nothing was handed over"),
         }
     }
 
     #[tokio::test]
     async fn a_few_line_up_and_the_next_when_one_has_gone() {
-        let (queues, all) = (Queues::new(), Arc::<LineUps>::default());
+        let (queues, all) = (LocalQueues::new(), Arc::<StoreQueues>::default());
         let name = LockName::new("a").unwrap();
         let first = enter(&queues).unwrap_or_else(|_| panic!("nobody is there"));
         let mut places: Vec<_> = (0..4).map(|_| enter(&queues).err().unwrap()).collect();
-        let mut lined_up = vec![all.join(&name, first)];
+        let mut store_place = vec![all.join(&name, first)];
         for _ in 0..AHEAD {
-            lined_up.push(all.join(&name, turn(places.remove(0)).await));
+            store_place.push(all.join(&name, turn(places.remove(0)).await));
         }
         let mut next = places.remove(0);
         tokio::select! {
@@ -131,12 +131,12 @@ mod tests {
             _ = &mut next => panic!("enough are there"),
             () = std::future::ready(()) => {}
         }
-        lined_up.remove(0);
-        lined_up.push(all.join(&name, turn(next).await));
+        store_place.remove(0);
+        store_place.push(all.join(&name, turn(next).await));
         // Those who leave out of order count as well; in the end nothing is kept.
-        lined_up.pop();
-        lined_up.push(all.join(&name, turn(places.remove(0)).await));
-        drop(lined_up);
+        store_place.pop();
+        store_place.push(all.join(&name, turn(places.remove(0)).await));
+        drop(store_place);
         assert!(all.names().is_empty());
         assert_eq!(queues.len(), 0);
     }

@@ -14,7 +14,7 @@ use crate::{
     },
     engine::{
         bounded::bounded,
-        lease_state::{Hold, Renew},
+        lease_state::{LeaseState, Renew},
         parts::LockerParts,
         timing::Timing,
     },
@@ -32,41 +32,44 @@ const LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Writes a nonce beside a held lock. The hold itself is ended by the caller.
-pub(crate) async fn issue(parts: &Arc<LockerParts>, hold: &Arc<Hold>) -> Result<Ticket> {
+pub(crate) async fn issue(
+    parts: &Arc<LockerParts>,
+    lease_state: &Arc<LeaseState>,
+) -> Result<Ticket> {
     supported(parts.backend.capabilities())?;
     let nonce = Uuid::new_v4();
-    let in_turn = hold.io.lock().await;
-    let ttl = hold.sure_ttl();
-    let sent = hold
+    let in_turn = lease_state.io.lock().await;
+    let ttl = lease_state.sure_ttl();
+    let sent = lease_state
         .sending(ttl)
-        .map_err(|reason| hold.lost_error(reason))?;
+        .map_err(|reason| lease_state.lost_error(reason))?;
     let renewal = Renewal {
         ttl,
         ticket: TicketStep::Issue(nonce),
     };
-    let lease = hold.lease();
+    let lease = lease_state.lease();
     let answer = bounded(
         &**parts.timing.clock(),
         LIMIT,
         parts.backend.renew(&lease, &renewal),
     )
     .await;
-    let answered = hold.answered(sent, ttl, Some(answer));
+    let answered = lease_state.answered(sent, ttl, Some(answer));
     drop(in_turn);
-    hold.log_renewal(&answered);
+    lease_state.log_renewal(&answered);
     answered?;
     Ok(Ticket {
-        name: hold.name().clone(),
-        owner: hold.owner(),
-        token: hold.token(),
+        name: lease_state.name().clone(),
+        owner: lease_state.owner(),
+        token: lease_state.token(),
         ttl,
-        cut_to: hold.cut_to(),
+        cut_to: lease_state.cut_to(),
         nonce,
     })
 }
 
 /// Takes a lease over with its ticket.
-pub(crate) async fn resume(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<Arc<Hold>> {
+pub(crate) async fn resume(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<Arc<LeaseState>> {
     let _asking = parts.lifecycle.count_acquire();
     parts.lifecycle.check_open()?;
     let sent = parts.timing.now();
@@ -88,7 +91,7 @@ pub(crate) async fn resume(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<
         ticket.ttl,
         parts.settings.default_holder(),
     );
-    let hold = Hold::new(
+    let lease_state = LeaseState::new(
         &request,
         &grant,
         sent,
@@ -98,10 +101,10 @@ pub(crate) async fn resume(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<
         &parts.meters,
     );
     if let Some(ttl) = ticket.cut_to {
-        hold.may_be_cut_to(ttl);
+        lease_state.may_be_cut_to(ttl);
     }
-    parts.adopt(&hold, &grant.loss);
-    Ok(hold)
+    parts.adopt(&lease_state, &grant.loss);
+    Ok(lease_state)
 }
 
 /// Renews the lease behind a ticket. The nonce is taken and put back, so that a ticket that was resumed elsewhere cannot

@@ -13,15 +13,15 @@ use crate::types::error::ErrorKind;
 use crate::types::error::Result;
 
 use super::{
-    drive::{Follower, Leader},
+    drive::{CallerDriven, QueuedOperation},
     executor::{Executor, Limits},
     queue::{Pending, Queue},
-    shared::{Shared, State, closed},
+    shared::{BatcherShared, BatcherState, closed},
 };
 
 /// Gathers operations into batches.
 #[derive(Debug)]
-pub struct Batcher<E: Executor>(pub(super) Arc<Shared<E>>);
+pub struct Batcher<E: Executor>(pub(super) Arc<BatcherShared<E>>);
 
 impl<E: Executor> Clone for Batcher<E> {
     fn clone(&self) -> Self {
@@ -33,16 +33,16 @@ impl<E: Executor> Batcher<E> {
     /// A batcher whose follow-up batches run on the present runtime.
     #[must_use]
     pub fn new(executor: E, limits: Limits) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(BatcherShared {
             executor,
             in_flight: limits.in_flight.max(1),
             undivided: limits.undivided,
             in_steps: limits.in_steps,
             home: Handle::try_current().ok(),
-            state: Mutex::new(State {
+            state: Mutex::new(BatcherState {
                 queue: Queue::new(limits),
                 running: 0,
-                leaders: Vec::new(),
+                caller_driven: Vec::new(),
                 closed: false,
             }),
             quiet: Notify::new(),
@@ -68,8 +68,8 @@ impl<E: Executor> Batcher<E> {
     pub async fn submit(&self, op: E::Op) -> Result<E::Answer> {
         let admitted = self.admit(op);
         match admitted {
-            Admitted::Lead(leader) => leader.await,
-            Admitted::Follow(follower) => follower.await,
+            Admitted::Now(operation) => operation.await,
+            Admitted::Queued(operation) => operation.await,
             Admitted::Refused => Err(closed()),
         }
     }
@@ -80,12 +80,14 @@ impl<E: Executor> Batcher<E> {
     /// # Cancel safety
     /// Safe: what was refused stays refused.
     pub async fn close(&self) {
-        let (refused, leaders) = {
+        let (refused, caller_driven) = {
             let mut state = self.0.state();
             state.closed = true;
-            (state.queue.drain(), mem::take(&mut state.leaders))
+            (state.queue.drain(), mem::take(&mut state.caller_driven))
         };
-        leaders.iter().for_each(|led| led.take_over(&self.0));
+        caller_driven
+            .iter()
+            .for_each(|operation| operation.take_over(&self.0));
         for pending in refused {
             // Nobody to tell: nothing was sent, so there is nothing to undo either.
             let _ = pending.answer(Err(closed()));
@@ -113,20 +115,20 @@ impl<E: Executor> Batcher<E> {
             && let Some(claimed) = state.queue.claim_one(&shared.executor, &op)
         {
             state.running += 1;
-            let leader = Leader::new(shared, op, claimed);
-            state.leaders.push(Arc::clone(leader.led()));
-            return Admitted::Lead(leader);
+            let operation = CallerDriven::new(shared, op, claimed);
+            state.caller_driven.push(Arc::clone(operation.operation()));
+            return Admitted::Now(operation);
         }
-        let leaders = shared.in_the_way(&mut state, &op);
+        let caller_driven = shared.operations_to_take_over(&mut state, &op);
         let (pending, reply) = Pending::with_reply(op);
         state.queue.push(&shared.executor, pending);
-        shared.see_to_the_queue(state, &leaders);
-        Admitted::Follow(Follower::new(shared, reply))
+        shared.start_queue(state, &caller_driven);
+        Admitted::Queued(QueuedOperation::new(shared, reply))
     }
 }
 
 enum Admitted<'a, E: Executor> {
-    Lead(Leader<E>),
-    Follow(Follower<'a, E>),
+    Now(CallerDriven<E>),
+    Queued(QueuedOperation<'a, E>),
     Refused,
 }

@@ -15,33 +15,33 @@ use crate::types::error::{Error, ErrorKind, Result};
 use super::{
     executor::{Executor, Failure, Reply},
     handout::{Outcome, hand_out, reply_of},
-    queue::{Answered, Batch, Claimed},
-    shared::Shared,
+    queue::{Answered, Batch, ClaimedKeys},
+    shared::BatcherShared,
 };
 
 /// The right to have one batch in flight. Whoever owns it keeps the queue moving, or gives it back.
-pub(super) struct Slot<E: Executor> {
-    shared: Arc<Shared<E>>,
+pub(super) struct FlightPermit<E: Executor> {
+    shared: Arc<BatcherShared<E>>,
     /// By the batch in flight.
-    claimed: Claimed,
+    claimed: ClaimedKeys,
     /// By the batch that came back, where another one is in flight already.
-    unanswered: Claimed,
+    unanswered: ClaimedKeys,
     /// How often the task that owned it was destroyed before its end.
-    fallen: u8,
+    tasks_lost: u8,
     given_back: bool,
 }
 
-impl<E: Executor> Slot<E> {
-    pub(super) fn new(shared: &Arc<Shared<E>>) -> Self {
-        Self::with(shared, Claimed::default(), 0)
+impl<E: Executor> FlightPermit<E> {
+    pub(super) fn new(shared: &Arc<BatcherShared<E>>) -> Self {
+        Self::with(shared, ClaimedKeys::default(), 0)
     }
 
-    fn with(shared: &Arc<Shared<E>>, claimed: Claimed, fallen: u8) -> Self {
+    fn with(shared: &Arc<BatcherShared<E>>, claimed: ClaimedKeys, tasks_lost: u8) -> Self {
         Self {
             shared: Arc::clone(shared),
             claimed,
-            unanswered: Claimed::default(),
-            fallen,
+            unanswered: ClaimedKeys::default(),
+            tasks_lost,
             given_back: false,
         }
     }
@@ -50,7 +50,7 @@ impl<E: Executor> Slot<E> {
     pub(super) fn spawn(self) {
         let shared = Arc::clone(&self.shared);
         // Where the task that had it was destroyed, its runtime may be gone: the present one is the next best.
-        let home = shared.home.clone().filter(|_| self.fallen == 0);
+        let home = shared.home.clone().filter(|_| self.tasks_lost == 0);
         let handle = home.or_else(|| Handle::try_current().ok());
         match handle {
             Some(handle) => drop(handle.spawn(self.work())),
@@ -60,10 +60,12 @@ impl<E: Executor> Slot<E> {
 
     /// Ends the turn of an operation that was driven by its caller: the caller gets its answer at once, and a task goes on
     /// with what was queued meanwhile.
-    fn pass_on(mut self, led: &Arc<Led<E>>) {
+    fn give_back_or_spawn(mut self, operation: &Arc<CallerOperation<E>>) {
         let claimed = mem::take(&mut self.claimed);
         let mut state = self.shared.state();
-        state.leaders.retain(|other| !Arc::ptr_eq(other, led));
+        state
+            .caller_driven
+            .retain(|other| !Arc::ptr_eq(other, operation));
         state.queue.unclaim(&claimed);
         if state.queue.is_empty() {
             self.given_back = true;
@@ -82,12 +84,12 @@ impl<E: Executor> Slot<E> {
         let mut back: Option<(Batch<E>, Outcome<E>)> = None;
         loop {
             let next = match &back {
-                Some((batch, outcome)) => self.ahead(batch, outcome),
+                Some((batch, outcome)) => self.take_ahead(batch, outcome),
                 None => {
                     // Those who were just answered come back with their next operation: one turn of the scheduler lets
                     // them join this batch instead of the one after it.
                     tokio::task::yield_now().await;
-                    self.next()
+                    self.take_next()
                 }
             };
             let Some(mut batch) = next else {
@@ -106,7 +108,7 @@ impl<E: Executor> Slot<E> {
                     // One look sends it; the answers are handed out while the store is at it.
                     first = poll_fn(|context| Poll::Ready(flight.as_mut().poll(context))).await;
                     hand_out(&shared, batch, outcome).await;
-                    self.answered();
+                    self.free_answered_keys();
                     if shared.in_steps {
                         // Those who were answered run first: whoever waits for each step has a thread woken for each.
                         tokio::task::yield_now().await;
@@ -117,19 +119,19 @@ impl<E: Executor> Slot<E> {
                     Poll::Pending => flight.await,
                 }
             };
-            self.fallen = 0;
+            self.tasks_lost = 0;
             back = Some((batch, outcome));
         }
     }
 
     /// The batch that goes out before the answers of the one that came back are handed out, where the executor wants that
     /// and nothing speaks against it: enough wait already, and nothing that came back must be undone or sent singly first.
-    fn ahead(&mut self, back: &Batch<E>, outcome: &Outcome<E>) -> Option<Batch<E>> {
+    fn take_ahead(&mut self, back: &Batch<E>, outcome: &Outcome<E>) -> Option<Batch<E>> {
         let Ok(replies) = outcome else { return None };
         let mut state = self.shared.state();
-        if !state.queue.goes_ahead(back.ops.len())
+        if !state.queue.sends_ahead(back.ops.len())
             || back.alone
-            || back.is_deserted()
+            || back.lost_a_caller()
             || replies.iter().any(|reply| matches!(reply, Reply::Alone))
         {
             return None;
@@ -141,20 +143,20 @@ impl<E: Executor> Slot<E> {
 
     /// The answers of the batch that came back have been handed out: its keys are free for whoever asks, and what waited for
     /// them meanwhile gets a slot, if one is free.
-    fn answered(&mut self) {
+    fn free_answered_keys(&mut self) {
         let unanswered = mem::take(&mut self.unanswered);
         let mut state = self.shared.state();
         state.queue.unclaim(&unanswered);
         if !state.queue.is_empty() {
-            self.shared.see_to_the_queue(state, &[]);
+            self.shared.start_queue(state, &[]);
         }
     }
 
     /// The next batch; gives the slot back in the same step when there is none.
-    fn next(&mut self) -> Option<Batch<E>> {
+    fn take_next(&mut self) -> Option<Batch<E>> {
         let mut state = self.shared.state();
         // One for a crowd that has gone. What is left must not depend on callers that drive their own.
-        let (running, alone) = (state.running, state.leaders.len() + 1);
+        let (running, alone) = (state.running, state.caller_driven.len() + 1);
         let crowd = state.queue.len() >= self.shared.undivided;
         let batch = if running > self.shared.in_flight && running > alone && !crowd {
             None
@@ -181,7 +183,7 @@ impl<E: Executor> Slot<E> {
     }
 }
 
-impl<E: Executor> Drop for Slot<E> {
+impl<E: Executor> Drop for FlightPermit<E> {
     fn drop(&mut self) {
         if self.given_back {
             return;
@@ -190,8 +192,8 @@ impl<E: Executor> Drop for Slot<E> {
         // flight learns it from the closed channel; the queue goes on elsewhere, or is told that it will not.
         self.unclaim();
         self.given_back = true;
-        if self.fallen == 0 {
-            Self::with(&self.shared, Claimed::default(), 1).spawn();
+        if self.tasks_lost == 0 {
+            Self::with(&self.shared, ClaimedKeys::default(), 1).spawn();
             return;
         }
         let stranded = {
@@ -213,7 +215,7 @@ type Flight<E> = Pin<
     Box<
         dyn Future<
                 Output = (
-                    Slot<E>,
+                    FlightPermit<E>,
                     <E as Executor>::Op,
                     Result<<E as Executor>::Answer>,
                 ),
@@ -223,78 +225,81 @@ type Flight<E> = Pin<
 
 /// An operation that goes out at once, driven by its caller. When the caller goes away, a task drives it to its end; also
 /// when others depend on it, because a caller may stop polling for as long as it likes.
-pub(super) struct Leader<E: Executor> {
-    shared: Arc<Shared<E>>,
-    led: Arc<Led<E>>,
+pub(super) struct CallerDriven<E: Executor> {
+    shared: Arc<BatcherShared<E>>,
+    operation: Arc<CallerOperation<E>>,
     /// What a task has taken over is heard from it.
     reply: Option<oneshot::Receiver<Answered<E>>>,
     over: bool,
 }
 
 /// Where an operation is that its caller drives, or did.
-pub(super) struct Led<E: Executor> {
+pub(super) struct CallerOperation<E: Executor> {
     /// The key that it keeps others from touching.
-    key: Claimed,
+    key: ClaimedKeys,
     // A std mutex: held to look and to swap only.
-    driven: Mutex<Driven<E>>,
+    driven: Mutex<Driver<E>>,
 }
 
-enum Driven<E: Executor> {
+enum Driver<E: Executor> {
     /// By its caller, who is told through this that a task has it.
-    ByCaller(Flight<E>, Option<Waker>),
+    Caller(Flight<E>, Option<Waker>),
     /// By its caller, at this moment; whether a task is to have it afterwards.
-    Now { wanted: bool },
+    CallerPolling { task_wanted: bool },
     /// By a task, and the caller does not know yet.
-    ByTask(oneshot::Receiver<Answered<E>>),
+    Task(oneshot::Receiver<Answered<E>>),
 }
 
-impl<E: Executor> Led<E> {
+impl<E: Executor> CallerOperation<E> {
     /// Whether an operation of this key has to wait for it.
-    pub(super) fn is_in_the_way_of(&self, key: u64) -> bool {
+    pub(super) fn has_key(&self, key: u64) -> bool {
         self.key.contains(key)
     }
 
     /// Others depend on it: a task drives it from now on.
-    pub(super) fn take_over(&self, shared: &Arc<Shared<E>>) {
+    pub(super) fn take_over(&self, shared: &Arc<BatcherShared<E>>) {
         let mut driven = self.driven();
-        match mem::replace(&mut *driven, Driven::Now { wanted: true }) {
-            Driven::ByCaller(flight, waker) => {
+        match mem::replace(&mut *driven, Driver::CallerPolling { task_wanted: true }) {
+            Driver::Caller(flight, waker) => {
                 let (reply, answered) = oneshot::channel();
-                *driven = Driven::ByTask(answered);
+                *driven = Driver::Task(answered);
                 drop(driven);
-                finish(shared, flight, reply);
+                spawn_rest(shared, flight, reply);
                 // It has to listen to the task instead.
                 waker.into_iter().for_each(Waker::wake);
             }
-            Driven::Now { .. } => {}
-            by_task @ Driven::ByTask(_) => *driven = by_task,
+            Driver::CallerPolling { .. } => {}
+            by_task @ Driver::Task(_) => *driven = by_task,
         }
     }
 
     /// What there is to be driven by its caller, which has it for itself now.
-    fn take(&self) -> Driven<E> {
-        mem::replace(&mut *self.driven(), Driven::Now { wanted: false })
+    fn take(&self) -> Driver<E> {
+        mem::replace(
+            &mut *self.driven(),
+            Driver::CallerPolling { task_wanted: false },
+        )
     }
 
-    fn driven(&self) -> MutexGuard<'_, Driven<E>> {
+    fn driven(&self) -> MutexGuard<'_, Driver<E>> {
         // Nothing panics while it is held.
         self.driven.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Lets a task drive an operation to its end, and then the queue.
-fn finish<E: Executor>(
-    shared: &Arc<Shared<E>>,
+fn spawn_rest<E: Executor>(
+    shared: &Arc<BatcherShared<E>>,
     flight: Flight<E>,
     reply: oneshot::Sender<Answered<E>>,
 ) {
     let rest = async move {
-        let (mut slot, op, answer) = flight.await;
+        let (mut permit, op, answer) = flight.await;
         if let Err((op, Ok(answer))) = reply.send((op, answer)) {
-            slot.shared.undo(&op, &answer);
+            permit.shared.undo(&op, &answer);
         }
-        slot.unclaim();
-        slot.work().await;
+        permit.unclaim();
+        permit.work().await;
     };
     let home = shared.home.clone();
     if let Some(handle) = home.or_else(|| Handle::try_current().ok()) {
@@ -302,12 +307,12 @@ fn finish<E: Executor>(
     }
 }
 
-impl<E: Executor> Leader<E> {
-    pub(super) fn new(shared: &Arc<Shared<E>>, op: E::Op, claimed: Claimed) -> Self {
+impl<E: Executor> CallerDriven<E> {
+    pub(super) fn new(shared: &Arc<BatcherShared<E>>, op: E::Op, claimed: ClaimedKeys) -> Self {
         let key = claimed.clone();
-        let slot = Slot::with(shared, claimed, 0);
+        let permit = FlightPermit::with(shared, claimed, 0);
         let flight = async move {
-            let executor = &slot.shared.executor;
+            let executor = &permit.shared.executor;
             let outcome = executor
                 .run(executor.kind(&op), std::slice::from_ref(&op))
                 .await;
@@ -315,53 +320,53 @@ impl<E: Executor> Leader<E> {
                 Ok(replies) => reply_of(replies.into_iter().next()),
                 Err(Failure::Split(error) | Failure::Whole(error)) => Err(error),
             };
-            (slot, op, answer)
+            (permit, op, answer)
         };
         Self {
             shared: Arc::clone(shared),
-            led: Arc::new(Led {
+            operation: Arc::new(CallerOperation {
                 key,
-                driven: Mutex::new(Driven::ByCaller(Box::pin(flight), None)),
+                driven: Mutex::new(Driver::Caller(Box::pin(flight), None)),
             }),
             reply: None,
             over: false,
         }
     }
 
-    pub(super) const fn led(&self) -> &Arc<Led<E>> {
-        &self.led
+    pub(super) const fn operation(&self) -> &Arc<CallerOperation<E>> {
+        &self.operation
     }
 }
 
-impl<E: Executor> Future for Leader<E> {
+impl<E: Executor> Future for CallerDriven<E> {
     type Output = Result<E::Answer>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if self.reply.is_none() {
             // Taken out while it is polled, so that a panic drops it instead of leaving it to be polled again.
-            match self.led.take() {
-                Driven::ByCaller(mut flight, waker) => match flight.as_mut().poll(context) {
-                    Poll::Ready((slot, _, answer)) => {
+            match self.operation.take() {
+                Driver::Caller(mut flight, waker) => match flight.as_mut().poll(context) {
+                    Poll::Ready((permit, _, answer)) => {
                         self.over = true;
-                        slot.pass_on(&self.led);
+                        permit.give_back_or_spawn(&self.operation);
                         return Poll::Ready(answer);
                     }
                     Poll::Pending => {
-                        let mut driven = self.led.driven();
-                        if matches!(*driven, Driven::Now { wanted: false }) {
+                        let mut driven = self.operation.driven();
+                        if matches!(*driven, Driver::CallerPolling { task_wanted: false }) {
                             let waker = waker.filter(|it| it.will_wake(context.waker()));
                             let waker = waker.unwrap_or_else(|| context.waker().clone());
-                            *driven = Driven::ByCaller(flight, Some(waker));
+                            *driven = Driver::Caller(flight, Some(waker));
                             return Poll::Pending;
                         }
                         drop(driven);
                         let (reply, answered) = oneshot::channel();
-                        finish(&self.shared, flight, reply);
+                        spawn_rest(&self.shared, flight, reply);
                         self.reply = Some(answered);
                     }
                 },
-                Driven::ByTask(answered) => self.reply = Some(answered),
-                Driven::Now { .. } => return Poll::Pending,
+                Driver::Task(answered) => self.reply = Some(answered),
+                Driver::CallerPolling { .. } => return Poll::Pending,
             }
         }
         let answer = poll_reply::<E>(&mut self.reply, context);
@@ -370,36 +375,41 @@ impl<E: Executor> Future for Leader<E> {
     }
 }
 
-impl<E: Executor> Drop for Leader<E> {
+impl<E: Executor> Drop for CallerDriven<E> {
     fn drop(&mut self) {
         if self.over {
             return;
         }
         let shared = &self.shared;
         let mut state = shared.state();
-        state.leaders.retain(|it| !Arc::ptr_eq(it, &self.led));
+        state
+            .caller_driven
+            .retain(|it| !Arc::ptr_eq(it, &self.operation));
         drop(state);
-        let reply = match self.led.take() {
+        let reply = match self.operation.take() {
             // Nobody listens: what it brings is undone.
-            Driven::ByCaller(flight, _) => return finish(shared, flight, oneshot::channel().0),
-            Driven::ByTask(answered) => Some(answered),
-            Driven::Now { .. } => self.reply.take(),
+            Driver::Caller(flight, _) => return spawn_rest(shared, flight, oneshot::channel().0),
+            Driver::Task(answered) => Some(answered),
+            Driver::CallerPolling { .. } => self.reply.take(),
         };
         if let Some(reply) = reply {
-            turn_away(shared, reply);
+            undo_unreceived(shared, reply);
         }
     }
 }
 
 /// An operation that waits for its batch.
-pub(super) struct Follower<'a, E: Executor> {
+pub(super) struct QueuedOperation<'a, E: Executor> {
     // Borrowed: a count that all callers share is what they would get in each other's way with.
-    shared: &'a Arc<Shared<E>>,
+    shared: &'a Arc<BatcherShared<E>>,
     reply: Option<oneshot::Receiver<Answered<E>>>,
 }
 
-impl<'a, E: Executor> Follower<'a, E> {
-    pub(super) fn new(shared: &'a Arc<Shared<E>>, reply: oneshot::Receiver<Answered<E>>) -> Self {
+impl<'a, E: Executor> QueuedOperation<'a, E> {
+    pub(super) fn new(
+        shared: &'a Arc<BatcherShared<E>>,
+        reply: oneshot::Receiver<Answered<E>>,
+    ) -> Self {
         Self {
             shared,
             reply: Some(reply),
@@ -407,7 +417,7 @@ impl<'a, E: Executor> Follower<'a, E> {
     }
 }
 
-impl<E: Executor> Future for Follower<'_, E> {
+impl<E: Executor> Future for QueuedOperation<'_, E> {
     type Output = Result<E::Answer>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -415,10 +425,10 @@ impl<E: Executor> Future for Follower<'_, E> {
     }
 }
 
-impl<E: Executor> Drop for Follower<'_, E> {
+impl<E: Executor> Drop for QueuedOperation<'_, E> {
     fn drop(&mut self) {
         if let Some(reply) = self.reply.take() {
-            turn_away(self.shared, reply);
+            undo_unreceived(self.shared, reply);
         }
     }
 }
@@ -444,7 +454,10 @@ fn poll_reply<E: Executor>(
 }
 
 /// The caller goes away: whoever has the answer, now or later, undoes it.
-fn turn_away<E: Executor>(shared: &Arc<Shared<E>>, mut reply: oneshot::Receiver<Answered<E>>) {
+fn undo_unreceived<E: Executor>(
+    shared: &Arc<BatcherShared<E>>,
+    mut reply: oneshot::Receiver<Answered<E>>,
+) {
     reply.close();
     // The answer may have come between the last poll and now.
     if let Ok((op, Ok(answer))) = reply.try_recv() {

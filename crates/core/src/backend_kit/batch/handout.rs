@@ -35,7 +35,7 @@ pub(super) trait BatchOwner<E: Executor>: Clone + Send + Sync + 'static {
 }
 
 /// From how many answers on they are handed out between two turns of the scheduler.
-const CROWD: usize = 8;
+const WOKEN_TOGETHER: usize = 8;
 
 /// Hands out the answers of a batch that came back.
 ///
@@ -50,7 +50,7 @@ pub(super) async fn hand_out<E: Executor>(
     batch: Batch<E>,
     outcome: Outcome<E>,
 ) {
-    if batch.ops.len() < CROWD {
+    if batch.ops.len() < WOKEN_TOGETHER {
         return distribute(owner, batch, outcome);
     }
     let mut back = Some((batch, outcome));
@@ -60,13 +60,13 @@ pub(super) async fn hand_out<E: Executor>(
         if finishing.take().is_some() {
             return Poll::Ready(());
         }
-        let crowd = Arc::new(Crowd {
+        let together = Arc::new(WokenTogether {
             owner: owner.clone(),
             back: Mutex::new(back.take()),
-            slot: context.waker().clone(),
+            waiting_task: context.waker().clone(),
         });
-        let waker = Waker::from(Arc::clone(&crowd));
-        finishing = Some(Finishing(crowd));
+        let waker = Waker::from(Arc::clone(&together));
+        finishing = Some(FinishOnDrop(together));
         // All that is wanted of it is that it has our waker woken where it would be its own task's. Without a scheduler it
         // does so at once.
         let turn = pin!(tokio::task::yield_now());
@@ -77,15 +77,15 @@ pub(super) async fn hand_out<E: Executor>(
 }
 
 /// A batch that came back, to be handed out when this is woken.
-struct Crowd<E: Executor, O: BatchOwner<E>> {
+struct WokenTogether<E: Executor, O: BatchOwner<E>> {
     owner: O,
     // A std mutex: held while they are handed out, which waits for nobody.
     back: Mutex<Option<(Batch<E>, Outcome<E>)>>,
     /// Whoever waits until that is done.
-    slot: Waker,
+    waiting_task: Waker,
 }
 
-impl<E: Executor, O: BatchOwner<E>> Crowd<E, O> {
+impl<E: Executor, O: BatchOwner<E>> WokenTogether<E, O> {
     fn finish(&self) {
         // To the end: whoever else comes here, woken by chance, takes it for done and gives the keys of the batch away.
         let mut back = self.back.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,17 +95,17 @@ impl<E: Executor, O: BatchOwner<E>> Crowd<E, O> {
     }
 }
 
-impl<E: Executor, O: BatchOwner<E>> Wake for Crowd<E, O> {
+impl<E: Executor, O: BatchOwner<E>> Wake for WokenTogether<E, O> {
     fn wake(self: Arc<Self>) {
         self.finish();
-        self.slot.wake_by_ref();
+        self.waiting_task.wake_by_ref();
     }
 }
 
 /// Sees to it that nobody is forgotten where the task that hands out is destroyed before it is woken.
-struct Finishing<E: Executor, O: BatchOwner<E>>(Arc<Crowd<E, O>>);
+struct FinishOnDrop<E: Executor, O: BatchOwner<E>>(Arc<WokenTogether<E, O>>);
 
-impl<E: Executor, O: BatchOwner<E>> Drop for Finishing<E, O> {
+impl<E: Executor, O: BatchOwner<E>> Drop for FinishOnDrop<E, O> {
     fn drop(&mut self) {
         self.0.finish();
     }

@@ -72,14 +72,14 @@ pub(super) struct Batch<E: Executor> {
     pub(super) kind: E::Kind,
     pub(super) ops: Vec<E::Op>,
     replies: Vec<Option<oneshot::Sender<Answered<E>>>>,
-    pub(super) claimed: Claimed,
+    pub(super) claimed: ClaimedKeys,
     /// Sent singly after a failure.
     pub(super) alone: bool,
 }
 
 impl<E: Executor> Batch<E> {
     /// Whether somebody's caller went away meanwhile.
-    pub(super) fn is_deserted(&self) -> bool {
+    pub(super) fn lost_a_caller(&self) -> bool {
         let gone = |reply: &Option<oneshot::Sender<_>>| {
             reply.as_ref().is_none_or(oneshot::Sender::is_closed)
         };
@@ -98,9 +98,9 @@ impl<E: Executor> Batch<E> {
 /// The keys a batch in flight keeps others from touching, as their hashes: two keys that share one are taken for the same,
 /// which only makes one of them wait.
 #[derive(Clone, Default)]
-pub(super) struct Claimed(Vec<u64>);
+pub(super) struct ClaimedKeys(Vec<u64>);
 
-impl Claimed {
+impl ClaimedKeys {
     pub(super) fn contains(&self, key: u64) -> bool {
         self.0.contains(&key)
     }
@@ -175,7 +175,7 @@ impl<E: Executor> Queue<E> {
     }
 
     /// Whether enough waits for the next batch to go out before the answers of one of so many operations are handed out.
-    pub(super) fn goes_ahead(&self, back: usize) -> bool {
+    pub(super) fn sends_ahead(&self, back: usize) -> bool {
         self.limits.ahead && self.len() * 2 >= back
     }
 
@@ -197,9 +197,9 @@ impl<E: Executor> Queue<E> {
     }
 
     /// Claims the key of one operation, unless it is in flight.
-    pub(super) fn claim_one(&mut self, executor: &E, op: &E::Op) -> Option<Claimed> {
+    pub(super) fn claim_one(&mut self, executor: &E, op: &E::Op) -> Option<ClaimedKeys> {
         let key = self.key(executor, op);
-        self.busy.insert(key).then(|| Claimed(vec![key]))
+        self.busy.insert(key).then(|| ClaimedKeys(vec![key]))
     }
 
     /// The key of an operation, as it is claimed.
@@ -208,7 +208,7 @@ impl<E: Executor> Queue<E> {
     }
 
     /// Gives back the keys of a batch that came back.
-    pub(super) fn unclaim(&mut self, claimed: &Claimed) {
+    pub(super) fn unclaim(&mut self, claimed: &ClaimedKeys) {
         for key in &claimed.0 {
             self.busy.remove(key);
         }
@@ -217,7 +217,7 @@ impl<E: Executor> Queue<E> {
     /// The next batch before one that came `back` is answered: it may have keys of that one, because whoever asked for them
     /// did so before. The others stay claimed until the answers have been handed out: one that nobody takes is undone, and
     /// whoever asks from now on may be its heir.
-    pub(super) fn take_ahead(&mut self, executor: &E, back: &mut Claimed) -> Option<Batch<E>> {
+    pub(super) fn take_ahead(&mut self, executor: &E, back: &mut ClaimedKeys) -> Option<Batch<E>> {
         self.unclaim(back);
         let next = self.take(executor);
         back.0.retain(|key| self.busy.insert(*key));
@@ -312,7 +312,7 @@ impl<E: Executor> Queue<E> {
             kind,
             ops,
             replies,
-            claimed: Claimed(keys),
+            claimed: ClaimedKeys(keys),
             alone,
         })
     }

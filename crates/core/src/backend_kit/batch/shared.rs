@@ -15,14 +15,14 @@ use crate::{
 };
 
 use super::{
-    drive::{Led, Slot},
+    drive::{CallerOperation, FlightPermit},
     executor::Executor,
     handout::BatchOwner,
     queue::{Pending, Queue},
 };
 
 /// What all handles of a batcher share.
-pub(super) struct Shared<E: Executor> {
+pub(super) struct BatcherShared<E: Executor> {
     pub(super) executor: E,
     pub(super) in_flight: usize,
     pub(super) undivided: usize,
@@ -30,21 +30,21 @@ pub(super) struct Shared<E: Executor> {
     /// Where follow-up batches run.
     pub(super) home: Option<Handle>,
     // A std mutex: it is held for queue operations only, never across an await.
-    pub(super) state: Mutex<State<E>>,
+    pub(super) state: Mutex<BatcherState<E>>,
     pub(super) quiet: Notify,
 }
 
-pub(super) struct State<E: Executor> {
+pub(super) struct BatcherState<E: Executor> {
     pub(super) queue: Queue<E>,
     /// Slots in use: batches in flight and tasks about to send one.
     pub(super) running: usize,
     /// Those in flight that their callers drive.
-    pub(super) leaders: Vec<Arc<Led<E>>>,
+    pub(super) caller_driven: Vec<Arc<CallerOperation<E>>>,
     pub(super) closed: bool,
 }
 
-impl<E: Executor> Shared<E> {
-    pub(super) fn state(&self) -> MutexGuard<'_, State<E>> {
+impl<E: Executor> BatcherShared<E> {
+    pub(super) fn state(&self) -> MutexGuard<'_, BatcherState<E>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -58,43 +58,52 @@ impl<E: Executor> Shared<E> {
             tracing::debug!(name, "the caller went away: its answer is taken back");
         });
         let mut state = self.state();
-        let leaders = self.in_the_way(&mut state, &undo);
+        let caller_driven = self.operations_to_take_over(&mut state, &undo);
         state.queue.push_undo(Pending::without_reply(undo));
-        self.see_to_the_queue(state, &leaders);
+        self.start_queue(state, &caller_driven);
     }
 
     /// Those whose callers an operation that is about to be queued must not depend on: whoever has its key, and one more
     /// where no slot is a task's. That one then works the queue off.
-    pub(super) fn in_the_way(&self, state: &mut State<E>, op: &E::Op) -> Vec<Arc<Led<E>>> {
-        if state.leaders.is_empty() {
+    pub(super) fn operations_to_take_over(
+        &self,
+        state: &mut BatcherState<E>,
+        op: &E::Op,
+    ) -> Vec<Arc<CallerOperation<E>>> {
+        if state.caller_driven.is_empty() {
             return Vec::new();
         }
         let key = state.queue.key(&self.executor, op);
-        let no_tasks = state.running == self.in_flight && state.running == state.leaders.len();
+        let no_tasks =
+            state.running == self.in_flight && state.running == state.caller_driven.len();
         let mut oldest = no_tasks;
-        let taken = |led: &mut Arc<Led<E>>| mem::take(&mut oldest) || led.is_in_the_way_of(key);
-        state.leaders.extract_if(.., taken).collect()
+        let taken = |operation: &mut Arc<CallerOperation<E>>| {
+            mem::take(&mut oldest) || operation.has_key(key)
+        };
+        state.caller_driven.extract_if(.., taken).collect()
     }
 
     /// Something waits in the queue: it gets a slot, if one is free.
-    pub(super) fn see_to_the_queue(
+    pub(super) fn start_queue(
         self: &Arc<Self>,
-        mut state: MutexGuard<'_, State<E>>,
-        leaders: &[Arc<Led<E>>],
+        mut state: MutexGuard<'_, BatcherState<E>>,
+        caller_driven: &[Arc<CallerOperation<E>>],
     ) {
         let crowd = state.running < 2 * self.in_flight && state.queue.len() >= self.undivided;
-        let slot = (state.running < self.in_flight || crowd).then(|| {
+        let permit = (state.running < self.in_flight || crowd).then(|| {
             state.running += 1;
-            Slot::new(self)
+            FlightPermit::new(self)
         });
         // On a runtime that is shut down, spawning drops the task at once, and that takes the lock again.
         drop(state);
-        slot.into_iter().for_each(Slot::spawn);
-        leaders.iter().for_each(|led| led.take_over(self));
+        permit.into_iter().for_each(FlightPermit::spawn);
+        caller_driven
+            .iter()
+            .for_each(|operation| operation.take_over(self));
     }
 }
 
-impl<E: Executor> BatchOwner<E> for Arc<Shared<E>> {
+impl<E: Executor> BatchOwner<E> for Arc<BatcherShared<E>> {
     fn send_singly(&self, operations: impl Iterator<Item = Pending<E>>) {
         let mut state = self.state();
         for pending in operations {
@@ -107,11 +116,11 @@ impl<E: Executor> BatchOwner<E> for Arc<Shared<E>> {
     }
 
     fn undo(&self, op: &E::Op, answer: &E::Answer) {
-        Shared::undo(self, op, answer);
+        BatcherShared::undo(self, op, answer);
     }
 }
 
-impl<E: Executor> Debug for Shared<E> {
+impl<E: Executor> Debug for BatcherShared<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.state();
         f.debug_struct("Batcher")

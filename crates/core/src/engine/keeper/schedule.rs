@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::engine::{
     clock::{Clock, Moment},
-    lease_state::Hold,
+    lease_state::LeaseState,
 };
 
 /// The keeper looks at the clock at least this often while it has anything to keep. Its timer
@@ -33,7 +33,7 @@ pub(super) struct Schedule {
 
 #[derive(Default)]
 struct Events {
-    by_time: BTreeMap<(Moment, u64), Arc<Hold>>,
+    by_time: BTreeMap<(Moment, u64), Arc<LeaseState>>,
     /// When the keeper looks by itself; `None` = not before it is woken.
     next_look: Option<Moment>,
 }
@@ -48,17 +48,19 @@ impl Schedule {
     }
 
     /// Puts a lease where its next event is. A lease that has ended is left out.
-    pub(super) fn put(&self, hold: &Arc<Hold>) {
+    pub(super) fn put(&self, lease_state: &Arc<LeaseState>) {
         // Locked before the lease is asked for its next event: two calls for one lease would
         // otherwise each insert an entry, and the older one would never be removed.
         let mut events = self.events();
-        let Some((at, before)) = hold.file_next() else {
+        let Some((at, before)) = lease_state.schedule_next() else {
             return;
         };
         if let Some(before) = before {
-            events.by_time.remove(&(before, hold.id()));
+            events.by_time.remove(&(before, lease_state.id()));
         }
-        events.by_time.insert((at, hold.id()), Arc::clone(hold));
+        events
+            .by_time
+            .insert((at, lease_state.id()), Arc::clone(lease_state));
         let must_wake = events.next_look.is_none_or(|look| at < look);
         if must_wake {
             // Until the keeper has looked, no other caller needs to wake it.
@@ -69,9 +71,9 @@ impl Schedule {
     }
 
     /// Removes a lease that has ended.
-    pub(super) fn remove(&self, hold: &Hold) {
-        if let Some(at) = hold.unfile() {
-            self.events().by_time.remove(&(at, hold.id()));
+    pub(super) fn remove(&self, lease_state: &LeaseState) {
+        if let Some(at) = lease_state.unschedule() {
+            self.events().by_time.remove(&(at, lease_state.id()));
         }
     }
 
@@ -81,7 +83,7 @@ impl Schedule {
     }
 
     /// Removes and returns every lease that is due.
-    pub(super) fn take_due(&self) -> Vec<Arc<Hold>> {
+    pub(super) fn take_due(&self) -> Vec<Arc<LeaseState>> {
         let now = self.clock.now();
         let mut events = self.events();
         let mut due = Vec::new();
@@ -89,17 +91,17 @@ impl Schedule {
             if first.key().0 > now {
                 break;
             }
-            let hold = first.remove();
-            hold.unfile();
-            due.push(hold);
+            let lease_state = first.remove();
+            lease_state.unschedule();
+            due.push(lease_state);
         }
         due
     }
 
     /// Ends the renewals of all leases. Their deadlines stay.
     pub(super) fn stop_renewing(&self) {
-        for hold in self.events().by_time.values() {
-            hold.stop_renewing();
+        for lease_state in self.events().by_time.values() {
+            lease_state.stop_renewing();
         }
     }
 

@@ -18,9 +18,9 @@ use crate::{
     backend_kit::threads,
     contract::{DistLock, LossReason},
     engine::{
-        bounded::closed,
+        bounded::close_bounded,
         clock::Clock,
-        lease_state::{Due, Hold},
+        lease_state::{Due, LeaseState},
         log,
     },
     types::error::{Error, ErrorKind, Result},
@@ -91,13 +91,13 @@ impl Keeper {
     }
 
     /// Keeps a lease until it ends.
-    pub(crate) fn keep(&self, hold: &Arc<Hold>) {
-        self.shared.schedule.put(hold);
+    pub(crate) fn keep(&self, lease_state: &Arc<LeaseState>) {
+        self.shared.schedule.put(lease_state);
     }
 
     /// Forgets a lease that has ended.
-    pub(crate) fn forget(&self, hold: &Hold) {
-        self.shared.schedule.remove(hold);
+    pub(crate) fn forget(&self, lease_state: &LeaseState) {
+        self.shared.schedule.remove(lease_state);
     }
 
     /// Runs a job on the keeper thread. [`Keeper::no_job_left`] waits for its end.
@@ -119,17 +119,17 @@ impl Keeper {
 
     /// Logs a loss on the keeper thread: the sender of a loss may have other holders to notify, and
     /// a slow log must not delay them.
-    pub(crate) fn loss_log(&self) -> impl Fn(Arc<Hold>, LossReason) + Send + use<> {
+    pub(crate) fn loss_log(&self) -> impl Fn(Arc<LeaseState>, LossReason) + Send + use<> {
         // Weak: a listener at the store must not keep the thread alive.
         let orders = self.orders.downgrade();
-        move |hold, reason| {
-            let job_hold = Arc::clone(&hold);
-            let log = Order::Run(Box::pin(async move { job_hold.log_loss(reason) }));
+        move |lease_state, reason| {
+            let job_state = Arc::clone(&lease_state);
+            let log = Order::Run(Box::pin(async move { job_state.log_loss(reason) }));
             if orders
                 .upgrade()
                 .is_none_or(|orders| orders.send(log).is_err())
             {
-                hold.log_loss(reason);
+                lease_state.log_loss(reason);
             }
         }
     }
@@ -184,13 +184,13 @@ async fn keep_leases(
     let mut idle = 0;
     let mut stopped = None;
     loop {
-        serve_due(shared, |hold| {
+        serve_due(shared, |lease_state| {
             jobs.spawn(renew::renew_in_background(
                 Arc::clone(shared),
-                Arc::clone(&hold),
+                Arc::clone(&lease_state),
             ));
             // The deadline is watched also while the renewal hangs.
-            shared.schedule.put(&hold);
+            shared.schedule.put(&lease_state);
         });
         let pause = shared.schedule.pause(&mut idle);
         let sleep = async {
@@ -243,7 +243,7 @@ async fn wind_down(shared: &Arc<KeeperShared>, mut jobs: Jobs) {
     }
     jobs.shutdown().await;
     if let Some(handle) = shared.connection.opened() {
-        closed(&*shared.clock, handle.close()).await;
+        close_bounded(&*shared.clock, handle.close()).await;
     }
 }
 
@@ -257,17 +257,17 @@ async fn watch_deadlines(shared: &Arc<KeeperShared>) {
 
 /// Serves every lease that is due. A loss is logged after all losses were reported, because a slow
 /// log would delay the later ones.
-fn serve_due(shared: &KeeperShared, mut renew: impl FnMut(Arc<Hold>)) {
+fn serve_due(shared: &KeeperShared, mut renew: impl FnMut(Arc<LeaseState>)) {
     let mut lost = Vec::new();
-    for hold in shared.schedule.take_due() {
-        match hold.due() {
+    for lease_state in shared.schedule.take_due() {
+        match lease_state.due() {
             Due::Ended => {}
-            Due::At(_) => shared.schedule.put(&hold),
-            Due::Renew { .. } => renew(hold),
-            Due::Lost(reason) => lost.push((hold, reason)),
+            Due::At(_) => shared.schedule.put(&lease_state),
+            Due::Renew { .. } => renew(lease_state),
+            Due::Lost(reason) => lost.push((lease_state, reason)),
         }
     }
-    for (hold, reason) in lost {
-        hold.log_loss(reason);
+    for (lease_state, reason) in lost {
+        lease_state.log_loss(reason);
     }
 }

@@ -163,7 +163,7 @@ async fn callers_come_and_go_on_several_threads() {
         batcher.close().await;
         assert_eq!(*batcher.executor().granted.lock().unwrap(), received);
         let state = batcher.0.state();
-        assert!(state.queue.is_empty() && state.running == 0 && state.leaders.is_empty());
+        assert!(state.queue.is_empty() && state.running == 0 && state.caller_driven.is_empty());
     }
 }
 
