@@ -10,10 +10,10 @@ use crate::{
     contract::LossReason,
     engine::{
         bounded::{CallEnd, bounded},
-        claim::WantedLock,
         clock::Clock,
         parts::LockerParts,
         release::Released,
+        wanted::WantedLock,
     },
     types::{
         error::{Error, ErrorKind, Result},

@@ -9,7 +9,7 @@ use crate::{
     client::{guard::Guard, scope::Scope},
     contract::AcquireRequest,
     engine::{
-        acquire, bounded::CallEnd, claim::WantedLock, lease_state::Renew, parts::LockerParts,
+        acquire, bounded::CallEnd, lease_state::Renew, parts::LockerParts, wanted::WantedLock,
     },
     types::{
         duration::written,

@@ -11,7 +11,7 @@ use crate::{
     client::guard::Guard,
     contract::Attempt,
     engine::{
-        acquire, bounded::bounded, claim::WantedLock, lease_state::LeaseState, parts::LockerParts,
+        acquire, bounded::bounded, lease_state::LeaseState, parts::LockerParts, wanted::WantedLock,
     },
     types::{
         error::{ErrorKind, Result},

@@ -6,12 +6,13 @@ use crate::{
     contract::{Attempt, HolderInfo},
     engine::{
         acquire_errors::{not_free_in_time, store_away},
-        claim::{Claim, Waiting, WantedLock, WonLock, in_time},
+        claim::{Claim, Waiting},
         clock::Moment,
         lease_state::LeaseState,
         lifecycle::closed_error,
         local_queue::{Entered, HandedOver, LocalTurn, NextStep},
         parts::LockerParts,
+        wanted::{WantedLock, WonLock, in_time},
     },
     types::error::{Error, ErrorKind, Result},
 };

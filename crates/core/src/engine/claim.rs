@@ -1,4 +1,9 @@
-//! One task's claim to a lock at the store: asks, waits, and asks again.
+//! A claim: one task's running acquire at the store. It asks, waits, and asks again.
+//!
+//! This module owns every request that one acquire sends. Invariant: a request that may have been
+//! granted is either answered, or counted as unanswered until it is undone. A claim that is dropped
+//! at any await leaves nothing behind: the keeper undoes what is in flight. A claim never has two
+//! attempts in flight, because both could be granted.
 
 use std::{
     future::poll_fn,
@@ -8,96 +13,36 @@ use std::{
 };
 
 use crate::{
-    contract::{AcquireRequest, Attempt, Contender, Grant, Lease},
+    contract::{AcquireRequest, Attempt, Contender, Grant, HolderInfo, Lease},
     engine::{
         acquire_errors::store_away,
         bounded::{CallEnd, bounded},
         clean_up::{Abandoned, InFlight, InFlightAnswer, clean_up, leave},
         clock::Moment,
-        lease_state::{LeaseState, Renew},
         lifecycle::closed_error,
         local_queue::LocalTurn,
         outage::{Outage, QUICK_RETRIES},
         parts::LockerParts,
         store_queue::StorePlace,
+        wanted::{WantedLock, WonLock, in_time},
     },
     types::{
         error::{Error, ErrorKind, Result},
         ident::OwnerId,
-        ttl::margin,
     },
 };
 
-/// How long a process that has had its run of hand-overs lets the others go first, at most.
+/// After a run of hand-overs, a process lets the others go first for this time at most.
 const STEP_ASIDE: Duration = Duration::from_millis(50);
 
-/// How one lock is wanted.
-#[derive(Clone, Debug)]
-pub(crate) struct WantedLock {
-    pub(crate) request: AcquireRequest,
-    /// `None` = for ever.
-    pub(crate) wait: Option<Duration>,
-    pub(crate) end: CallEnd,
-    pub(crate) renew: Renew,
-    /// Tells the caller of a store that is away after a few tries, instead of waiting it through.
-    pub(crate) gives_up: bool,
-}
-
-/// A lock that was won, and not yet a hold.
-pub(crate) struct WonLock {
-    pub(crate) request: AcquireRequest,
-    pub(crate) turn: Option<LocalTurn>,
-    pub(crate) grant: Grant,
-    pub(crate) sent: Moment,
-    pub(crate) granted: Moment,
-    /// Whether an earlier request of the same owner was never answered: should it arrive late, it sets the lease to its own
-    /// length, which may be shorter by then.
-    pub(crate) has_unanswered: bool,
-}
-
-impl WonLock {
-    pub(crate) fn into_lease_state(
-        self,
-        parts: &Arc<LockerParts>,
-        renew: Renew,
-    ) -> (Arc<LeaseState>, Moment) {
-        let turn = if parts.queues_at_the_store() {
-            // The next task of this process lines up at the store while this one still holds.
-            drop(self.turn);
-            None
-        } else {
-            self.turn
-        };
-        let lease_state = LeaseState::new(
-            &self.request,
-            &self.grant,
-            self.sent,
-            renew,
-            turn,
-            parts.timing.clock(),
-            &parts.meters,
-        );
-        if self.has_unanswered {
-            lease_state.may_be_cut_to(self.request.ttl);
-        }
-        parts.adopt(&lease_state, &self.grant.loss);
-        (lease_state, self.granted)
-    }
-}
-
-/// `now`, unless the grant's deadline is over by then.
-pub(crate) fn in_time(now: Moment, grant: &Grant, sent: Moment) -> Option<Moment> {
-    let from = grant.counted_from(sent);
-    (now < from + (grant.valid_for - margin(grant.valid_for))).then_some(now)
-}
-
+/// How long a claim waits.
 pub(crate) enum Waiting {
     Never,
-    /// `None` = for ever.
+    /// `None` = without end.
     Until(Option<Moment>),
 }
 
-/// One task's try at the store. Whatever it has started is undone when it is dropped.
+/// One task's acquire at the store. Its drop has every request undone that it has started.
 pub(crate) struct Claim {
     parts: Arc<LockerParts>,
     request: AcquireRequest,
@@ -105,15 +50,15 @@ pub(crate) struct Claim {
     end: CallEnd,
     gives_up: bool,
     turn: Option<LocalTurn>,
-    /// Instead of the turn, once it waits at a store that queues.
+    /// Instead of the turn, once this task has joined the store queue.
     store_place: Option<StorePlace>,
     contender: Option<Box<dyn Contender>>,
-    /// The operation on its way, and when it was sent. Owned, so that it can finish elsewhere when
-    /// this claim is dropped.
+    /// The operation in flight, and when it was sent. It owns what it needs, so that the keeper can
+    /// finish it when this claim is dropped.
     in_flight: Option<(InFlight, Moment)>,
-    /// How many attempts may have been granted without an answer, or may still be.
+    /// Attempts without an answer: each may have been granted, or may still be.
     unanswered: u32,
-    /// Whether it had to wait although it had joined those who wait.
+    /// Whether this task waited although it had joined the store queue.
     waited: bool,
 }
 
@@ -139,7 +84,7 @@ impl Claim {
         }
     }
 
-    /// Asks, waits, asks again. `Busy` when it may not wait (any longer).
+    /// Asks, waits, and asks again. Answers `Busy` when the wait is over.
     pub(crate) async fn contend(
         mut self,
         waiting: Waiting,
@@ -153,7 +98,7 @@ impl Claim {
         let time_left = |parts: &LockerParts| {
             until.map_or(Duration::MAX, |until| until.since(parts.timing.now()))
         };
-        // On a store that queues, asking once and then joining the queue would only lose a place.
+        // Where the store keeps a queue, one attempt before joining it would only lose a place.
         let queues = self.parts.queues_at_the_store();
         let mut join = waits
             && (queues || step_aside || self.parts.lets_others_go_first(&self.request.name))
@@ -170,18 +115,10 @@ impl Claim {
                     continue;
                 }
             }
-            let asked = if self.in_flight.is_some() {
-                // Its answer is still to come: asking beside it could be granted twice.
-                let now = self.parts.timing.now();
-                self.await_answer(now, false).await
-            } else if join {
-                self.join().await
-            } else {
-                self.ask().await
-            };
-            match asked {
+            match self.next_answer(join).await {
                 Ok((_, None)) => {
-                    // In the queue, or armed: from here on no release is missed, so now ask.
+                    // The store knows this contender now. Every release from here on wakes it, so
+                    // the next attempt misses none.
                     join = false;
                     if std::mem::take(&mut aside) {
                         self.wait(STEP_ASIDE).await?;
@@ -197,20 +134,11 @@ impl Claim {
                         outage.over(&self.request.name);
                         return Ok(Attempt::Acquired(self.won(grant, sent, granted)));
                     }
-                    let given_back = self.give_back().await;
-                    let error = self.late_grant_error(given_back.as_ref().err());
-                    let once_more = outage.failures() == 0 && given_back.is_ok();
-                    self.pause_after_failure(error, &mut outage, until, once_more)
-                        .await?;
+                    self.refuse_late_grant(&mut outage, until).await?;
                 }
                 Ok((_, Some(Attempt::Busy(holder)))) => {
                     outage.over(&self.request.name);
-                    if let Some(turn) = &self.turn {
-                        turn.note_holder(holder.as_ref());
-                    } else if self.store_place.is_some() {
-                        let name = &self.request.name;
-                        self.parts.queues.note_holder(name, holder.as_ref());
-                    }
+                    self.note_holder(holder.as_ref());
                     let left = time_left(&self.parts);
                     if left.is_zero() {
                         self.leave().await;
@@ -221,29 +149,69 @@ impl Claim {
                         continue;
                     }
                     self.waited = true;
-                    let expiry = holder
-                        .and_then(|holder| holder.expires_in)
-                        .unwrap_or(Duration::MAX);
-                    self.wait(left.min(expiry.saturating_add(Duration::from_millis(1))))
-                        .await?;
+                    self.wait(left.min(time_to_expiry(holder.as_ref()))).await?;
                 }
-                Err(error) => {
-                    let unknown = !error.did_not_happen() && self.in_flight.is_none();
-                    // One that is still on its way is counted when it is let go of.
-                    self.unanswered += u32::from(unknown);
-                    // The next try finds out whether this one was granted.
-                    let once_more = outage.failures() == 0 && unknown;
-                    self.pause_after_failure(error, &mut outage, until, once_more)
-                        .await?;
-                }
+                Err(error) => self.count_failure(error, &mut outage, until).await?,
             }
             self.parts.lifecycle.check_open()?;
         }
     }
 
-    /// Pauses after a try that failed, before the next one. Fails with what the caller is told when
-    /// there is to be none: the failure cannot mend, the wait is over (`once_more` grants one more
-    /// try then), or the caller does not wait for a store that is away.
+    /// The answer to the operation in flight, or to a new one: joining the store queue, or an
+    /// attempt.
+    async fn next_answer(&mut self, join: bool) -> Result<(Moment, Option<Attempt<Grant>>)> {
+        if self.in_flight.is_some() {
+            // A second attempt beside the one in flight could be granted as well.
+            let now = self.parts.timing.now();
+            self.await_answer(now, false).await
+        } else if join {
+            self.join().await
+        } else {
+            self.ask().await
+        }
+    }
+
+    /// Notes the holder for the other waiters of this process.
+    fn note_holder(&self, holder: Option<&HolderInfo>) {
+        if let Some(turn) = &self.turn {
+            turn.note_holder(holder);
+        } else if self.store_place.is_some() {
+            self.parts.queues.note_holder(&self.request.name, holder);
+        }
+    }
+
+    /// Gives back a grant that came after its deadline, and pauses.
+    async fn refuse_late_grant(
+        &mut self,
+        outage: &mut Outage,
+        until: Option<Moment>,
+    ) -> Result<()> {
+        let given_back = self.give_back().await;
+        let error = self.late_grant_error(given_back.as_ref().err());
+        let once_more = outage.failures() == 0 && given_back.is_ok();
+        self.pause_after_failure(error, outage, until, once_more)
+            .await
+    }
+
+    /// Counts an attempt whose answer is lost, and pauses.
+    async fn count_failure(
+        &mut self,
+        error: Error,
+        outage: &mut Outage,
+        until: Option<Moment>,
+    ) -> Result<()> {
+        // An operation that is still in flight is counted when the claim gives it up.
+        let unknown = !error.did_not_happen() && self.in_flight.is_none();
+        self.unanswered += u32::from(unknown);
+        // The next attempt finds out whether this one was granted.
+        let once_more = outage.failures() == 0 && unknown;
+        self.pause_after_failure(error, outage, until, once_more)
+            .await
+    }
+
+    /// Pauses after an attempt that failed. Returns the caller's error when there is no next
+    /// attempt: the failure is permanent, the wait is over (`once_more` allows one more attempt
+    /// then), or the caller does not wait for a store that is away.
     async fn pause_after_failure(
         &mut self,
         error: Error,
@@ -271,7 +239,7 @@ impl Claim {
             return Ok(());
         }
         let pause = self.parts.timing.jitter(outage.pause()).min(beyond);
-        // The last try is made when the wait ends, and not before.
+        // The last attempt is made when the wait ends, and not before.
         let pause = if left.is_zero() {
             pause
         } else {
@@ -285,8 +253,8 @@ impl Claim {
         }
     }
 
-    /// What a caller is told whose wait ended while the store was away. Nothing of it is left in
-    /// doubt for the caller: what may still be granted is given back.
+    /// The error of a wait that ended while the store was away. Its kind says that the caller does
+    /// not hold the lock: a grant that still arrives is given back.
     fn away_at_the_end(&self, error: Error) -> Error {
         match (self.wait, error.kind()) {
             (Some(wait), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown)
@@ -298,9 +266,9 @@ impl Claim {
         }
     }
 
-    /// A grant came too late to be used, and was given back, or may still be there. A release that
-    /// may arrive later would take the lock from the same owner's next grant, so what follows it
-    /// asks as another owner.
+    /// The error of a grant that came after its deadline. Where the store did not confirm its
+    /// release, that release may still arrive and would end the same owner's next grant. So the
+    /// next attempt uses another owner.
     fn late_grant_error(&mut self, unconfirmed: Option<&Error>) -> Error {
         let ttl = self.request.ttl;
         let late = format!("the store took longer to grant than the lease of {ttl} lasts");
@@ -313,7 +281,7 @@ impl Claim {
         Error::new(ErrorKind::Unavailable, late).caused_by(error.clone())
     }
 
-    /// One attempt at the store; as itself, also when it has asked before.
+    /// One attempt at the store, as the same owner as before.
     async fn ask(&mut self) -> Result<(Moment, Option<Attempt<Grant>>)> {
         let operation: InFlight = if let Some(mut contender) = self.contender.take() {
             Box::pin(async move {
@@ -337,7 +305,7 @@ impl Claim {
         self.await_answer(now, false).await
     }
 
-    /// Joins the queue or arms the wake-up.
+    /// Joins the store queue, or subscribes to the store's notifications.
     async fn join(&mut self) -> Result<(Moment, Option<Attempt<Grant>>)> {
         let (parts, request) = (Arc::clone(&self.parts), self.request.clone());
         let operation: InFlight = Box::pin(async move {
@@ -357,22 +325,22 @@ impl Claim {
         self.await_answer(now, joins_store_queue).await
     }
 
-    /// Whether asking may succeed: nobody is known to be ahead in the store's line.
+    /// Whether an attempt may succeed: no contender is known to be ahead in the store queue.
     fn is_first(&self) -> bool {
         let contender = self.contender.as_ref();
         contender.is_none_or(|contender| contender.is_first())
     }
 
-    /// Puts an operation on its way. When that was.
+    /// Puts an operation in flight, and returns when that was.
     fn send(&mut self, operation: InFlight) -> Moment {
         let now = self.parts.timing.now();
         self.in_flight = Some((operation, now));
         now
     }
 
-    /// Waits, from `now` on, for the operation on its way. Where it `joins_store_queue`, the next task of
-    /// this process may line up behind as soon as this one was sent, which the first look at it
-    /// does on an open connection: the store takes both in together.
+    /// Waits, from `now` on, for the operation in flight. With `joins_store_queue`, the next task of
+    /// this process may join behind this one as soon as this request was sent. On an open
+    /// connection the first poll sends it, so the store takes both in together.
     async fn await_answer(
         &mut self,
         now: Moment,
@@ -380,7 +348,7 @@ impl Claim {
     ) -> Result<(Moment, Option<Attempt<Grant>>)> {
         let clock = Arc::clone(self.parts.timing.clock());
         let sent = self.in_flight.as_ref().map_or(now, |(_, sent)| *sent);
-        // After its own TTL a grant is worthless; a store that takes longer than 5 s does not serve.
+        // After its TTL a grant is of no use, and a store that needs more than 5 s counts as away.
         let limit = self
             .request
             .ttl
@@ -403,7 +371,8 @@ impl Claim {
         answered.answer.map(|answer| (sent, answer))
     }
 
-    /// One look at what is on its way. It is taken out meanwhile: if it panics it is gone, and nobody knows what became of it.
+    /// Polls the operation in flight once. It is taken out while it is polled: if it panics it is
+    /// gone, and stays counted as unanswered.
     fn poll_in_flight(&mut self, context: &mut Context<'_>) -> Poll<InFlightAnswer> {
         let Some((mut operation, sent)) = self.in_flight.take() else {
             return Poll::Pending;
@@ -417,6 +386,8 @@ impl Claim {
         answered
     }
 
+    /// Waits for a notification or the next poll, at most until the wait is over or the locker is
+    /// closed.
     async fn wait(&mut self, at_most: Duration) -> Result<()> {
         let Some(contender) = &mut self.contender else {
             return Ok(());
@@ -429,6 +400,7 @@ impl Claim {
         }
     }
 
+    /// Gives up the place in the store queue.
     async fn leave(&mut self) {
         let Some(contender) = self.contender.take() else {
             return;
@@ -447,9 +419,9 @@ impl Claim {
         }
     }
 
-    /// A grant that came too late to be used.
+    /// Releases a grant that is not used.
     async fn give_back(&mut self) -> Result<()> {
-        // Attempts before it that were never answered may still arrive.
+        // Counted before the release is sent: without its answer, the lock may still be ours.
         self.unanswered += 1;
         let lease = Lease::new(self.request.name.clone(), self.request.owner, None);
         let clock = &**self.parts.timing.clock();
@@ -459,9 +431,10 @@ impl Claim {
         Ok(())
     }
 
+    /// Ends the claim with a lock: nothing of it is left to undo.
     fn won(mut self, grant: Grant, sent: Moment, granted: Moment) -> WonLock {
-        // Nothing is left to undo. In a store's queue the contender's place has become the lock; a
-        // place in a line is given up, which nobody waits for but those who close.
+        // Where the store grants by its queue, the contender's place has become the lock. A queue
+        // entry is given up in the background, and only a close waits for that.
         if let Some(contender) = self.contender.take()
             && !self.parts.queues_at_the_store()
         {
@@ -485,7 +458,7 @@ impl Claim {
         }
     }
 
-    /// Has everything undone that this claim has started.
+    /// Has the keeper undo every request that this claim has started.
     fn abandon(&mut self) {
         if self.in_flight.is_none() && self.contender.is_none() && self.unanswered == 0 {
             return;
@@ -508,4 +481,13 @@ impl Drop for Claim {
     fn drop(&mut self) {
         self.abandon();
     }
+}
+
+/// How long the holder's lease still lasts, and a little more: an attempt right at the expiry could
+/// come too early.
+fn time_to_expiry(holder: Option<&HolderInfo>) -> Duration {
+    let expiry = holder.and_then(|holder| holder.expires_in);
+    expiry
+        .unwrap_or(Duration::MAX)
+        .saturating_add(Duration::from_millis(1))
 }

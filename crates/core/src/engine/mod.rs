@@ -22,3 +22,4 @@ pub(crate) mod settings;
 pub(crate) mod store_queue;
 pub(crate) mod ticket_steps;
 pub(crate) mod timing;
+pub(crate) mod wanted;
