@@ -375,9 +375,9 @@ impl Drop for LastGuardRelease<'_> {
                 None => return,
             },
         };
-        let again = self.stage == Stage::Leaving && turn.is_none();
+        let maybe_released = self.stage == Stage::Leaving && turn.is_none();
         let mut what = LeaseToRelease::of(self.lease_state, turn, self.keep_for());
-        what.again = again;
+        what.maybe_released = maybe_released;
         release::release_in_background(self.parts, what);
     }
 }

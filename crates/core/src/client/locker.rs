@@ -370,7 +370,7 @@ impl LockerBuilder {
                 if let Some(parts) = parts.upgrade() {
                     release::release_in_background(
                         &parts,
-                        LeaseToRelease::unclaimed(&parts, turn, &request),
+                        LeaseToRelease::not_picked_up(&parts.timing, turn, &request),
                     );
                 }
             })

@@ -1,4 +1,10 @@
-//! Letting go of a lock: handing it to the next task of this process, or releasing it in the store.
+//! The end of a lease that is held: a hand-over to the next task of this process, or a release at
+//! the store.
+//!
+//! This module owns the order of these steps. Invariant: a waiter that was taken out of the local
+//! queue always gets its turn, whatever comes of the hand-over. A release that was not confirmed is
+//! repeated in the background until the lease ends. The module never renews a lease, except to cut
+//! it to a minimum hold.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,16 +33,17 @@ use crate::{
 /// How long a release waits for the store before it goes on in the background.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What came of a release.
+/// The result of a release.
 #[derive(Debug)]
 #[non_exhaustive]
 #[must_use = "a lock that was already lost did not protect the last moments of the work"]
 pub enum Released {
-    /// It was ours until now, and is free or handed on.
+    /// The lock was ours until now, and is free or handed over.
     Clean,
-    /// It had been lost before, for this reason.
+    /// The lock had been lost before, for this reason.
     AlreadyLost(LossReason),
-    /// The store did not confirm it. It is retried in the background until the lease ends.
+    /// The store did not confirm the release. It is repeated in the background until the lease
+    /// ends.
     Unconfirmed(Error),
 }
 
@@ -48,17 +55,18 @@ impl Released {
     }
 }
 
-/// Something to let go of.
+/// A lease that is to be released.
 pub(crate) struct LeaseToRelease {
     pub(crate) lease: Lease,
     pub(crate) turn: Option<LocalTurn>,
-    /// The lock's local deadline: what is gone before it was taken from us; what is gone after it just ended.
+    /// The lock's local deadline. A lock that is gone before it was lost; after it, the lease has
+    /// just ended.
     pub(crate) deadline: Moment,
-    /// When the store has release_longer_lease it at the latest.
+    /// When the store has ended the lease at the latest.
     pub(crate) expires: Moment,
-    /// Whether an earlier release of it may have happened.
-    pub(crate) again: bool,
-    /// What is left of a minimum hold.
+    /// Whether an earlier release of this lease may have happened.
+    pub(crate) maybe_released: bool,
+    /// The rest of a minimum hold.
     pub(crate) keep_for: Option<Ttl>,
 }
 
@@ -74,102 +82,133 @@ impl LeaseToRelease {
             turn,
             deadline,
             expires,
-            again: false,
+            maybe_released: false,
             keep_for,
         }
     }
 
     /// A lock that was handed over to a task that had gone.
-    pub(crate) fn unclaimed(
-        parts: &LockerParts,
+    pub(crate) fn not_picked_up(
+        timing: &Timing,
         turn: LocalTurn,
         request: &AcquireRequest,
     ) -> Self {
-        let expires = parts.timing.now() + request.ttl.duration();
+        let expires = timing.now() + request.ttl.duration();
         let lease = Lease::new(request.name.clone(), request.owner, None);
         Self {
             lease,
             turn: Some(turn),
             deadline: expires,
             expires,
-            again: true,
+            maybe_released: true,
             keep_for: None,
         }
     }
 }
 
-/// Lets go through `via`.
+/// Hands the lock over to the next waiter of this process, or releases it, through `via`.
 ///
-/// Cancel safety: when dropped, the turn moves on to the next task; the store may or may not have been asked.
+/// # Cancel safety
+/// When the future is dropped, the local turn passes to the next task. The store may or may not
+/// have been asked.
 pub(crate) async fn release_or_hand_over(
     parts: &Arc<LockerParts>,
     via: &Arc<dyn DistLock>,
-    what: LeaseToRelease,
+    mut what: LeaseToRelease,
 ) -> Released {
-    let LeaseToRelease {
-        lease,
-        mut turn,
-        deadline,
-        expires,
-        mut again,
-        keep_for,
-    } = what;
-    let clock = &**parts.timing.clock();
-    if let Some(ttl) = keep_for {
-        return cut_to_min_hold(clock, &**via, &lease, ttl).await;
+    if let Some(ttl) = what.keep_for {
+        return cut_to_min_hold(&**parts.timing.clock(), &**via, &what.lease, ttl).await;
     }
     let limit = if via.capabilities().hand_over {
         parts.settings.hand_over_limit()
     } else {
         0
     };
-    let mut step = None;
-    if let Some(taken) = turn.take() {
-        match taken.next_waiter(limit) {
-            None => turn = Some(taken),
-            Some(next) => {
-                let handing = HandOverInFlight {
-                    parts,
-                    handing: Some((taken, next)),
-                };
-                let sent = clock.now();
-                match hand_over(parts, via, &lease, handing.request()).await {
-                    Ok(HandOver::Done(grant)) => {
-                        handing.give(grant, sent);
-                        parts.meters.handed_over.increment(1);
-                        return Released::Clean;
-                    }
-                    Ok(HandOver::NotHeld(reason)) => {
-                        return not_held_outcome(parts, again, deadline, reason);
-                    }
-                    Ok(HandOver::Unsupported) => step = Some(handing),
-                    Err(error) => {
-                        let name = lease.name.clone();
-                        log::debug(move || {
-                            tracing::debug!(%error, lock = ?name, "hand-over failed, releasing instead");
-                        });
-                        step = Some(handing);
-                    }
-                }
-            }
+    // Kept until the release has an answer: its drop lets the waiter ask, and not before.
+    let mut failed_hand_over = None;
+    if let Some(turn) = what.turn.take() {
+        match turn.next_waiter(limit) {
+            None => what.turn = Some(turn),
+            Some(next) => match hand_over(parts, via, &what, turn, next).await {
+                Ok(released) => return released,
+                Err(hand_over) => failed_hand_over = Some(hand_over),
+            },
         }
     }
-    match release(&parts.timing, &**via, &lease, &mut again).await {
+    release_at_store(parts, via, what, limit, failed_hand_over.is_some()).await
+}
+
+/// Hands the lock over to a waiter. `Err` when the lock must be released instead; the waiter's turn
+/// is in the value.
+async fn hand_over<'a>(
+    parts: &'a Arc<LockerParts>,
+    via: &Arc<dyn DistLock>,
+    what: &LeaseToRelease,
+    turn: LocalTurn,
+    next: NextWaiter,
+) -> Result<Released, HandOverInFlight<'a>> {
+    let hand_over = HandOverInFlight {
+        parts,
+        waiter: Some((turn, next)),
+    };
+    let sent = parts.timing.now();
+    match ask_for_hand_over(parts, via, &what.lease, hand_over.request()).await {
+        Ok(HandOver::Done(grant)) => {
+            hand_over.give(grant, sent);
+            parts.meters.handed_over.increment(1);
+            Ok(Released::Clean)
+        }
+        Ok(HandOver::NotHeld(reason)) => Ok(not_held_outcome(
+            parts,
+            what.maybe_released,
+            what.deadline,
+            reason,
+        )),
+        Ok(HandOver::Unsupported) => Err(hand_over),
+        Err(error) => {
+            let name = what.lease.name.clone();
+            log::debug(move || {
+                tracing::debug!(%error, lock = ?name, "hand-over failed, releasing instead");
+            });
+            Err(hand_over)
+        }
+    }
+}
+
+/// Releases the lock at the store, and lets the next task of this process ask.
+async fn release_at_store(
+    parts: &Arc<LockerParts>,
+    via: &Arc<dyn DistLock>,
+    what: LeaseToRelease,
+    hand_over_limit: u32,
+    hand_over_failed: bool,
+) -> Released {
+    let LeaseToRelease {
+        lease,
+        turn,
+        deadline,
+        expires,
+        mut maybe_released,
+        keep_for: _,
+    } = what;
+    match release(&parts.timing, &**via, &lease, &mut maybe_released).await {
         Ok(ReleaseOutcome::Released { others_waiting }) => {
             parts.meters.released.increment(1);
             if others_waiting == Some(true) {
                 parts.contended.note(&lease.name);
             }
             if let Some(turn) = turn {
-                // Where local tasks still wait, it was the limit that ended the run: step aside if others are there.
-                turn.pass_on(limit > 0 && others_waiting != Some(false));
+                // Where tasks of this process still wait, the limit ended the run of hand-overs.
+                // The next task then lets other processes go first, if there are any.
+                turn.pass_on(hand_over_limit > 0 && others_waiting != Some(false));
             }
             Released::Clean
         }
-        // After an unanswered hand-over the next task may own it already.
         Ok(ReleaseOutcome::NotHeld) => {
-            let reason = find_loss_reason(clock, &**via, &lease).await;
-            not_held_outcome(parts, again || step.is_some(), deadline, reason)
+            let reason = find_loss_reason(&**parts.timing.clock(), &**via, &lease).await;
+            // After an unanswered hand-over, the next task may own the lock already.
+            let maybe_released = maybe_released || hand_over_failed;
+            not_held_outcome(parts, maybe_released, deadline, reason)
         }
         Err(error) => {
             parts.meters.release_unconfirmed.increment(1);
@@ -188,12 +227,12 @@ pub(crate) async fn release_or_hand_over(
 }
 
 /// Releases, and asks again for a moment where the store refuses or the answer is lost, as an
-/// acquire does. Sets `again` where an earlier request may have freed the lock.
+/// acquire does. Sets `maybe_released` where an earlier request may have freed the lock.
 async fn release(
     timing: &Timing,
     via: &dyn DistLock,
     lease: &Lease,
-    again: &mut bool,
+    maybe_released: &mut bool,
 ) -> Result<ReleaseOutcome> {
     let clock = &**timing.clock();
     bounded(clock, LIMIT, async {
@@ -207,16 +246,17 @@ async fn release(
             if !error.is_retryable() || failures > QUICK_RETRIES {
                 return Err(error);
             }
-            *again |= !error.did_not_happen();
+            *maybe_released |= !error.did_not_happen();
             clock.sleep(timing.jitter(pause_after(failures))).await;
         }
     })
     .await
 }
 
-/// A hand-over that takes too long is heard out in the background: a backend takes back what was granted to a caller who
-/// went away, and by then the next task may have found out by itself that the lock is its own.
-async fn hand_over(
+/// Asks the store for a hand-over. After the limit, a job on the keeper thread waits for its
+/// answer. Without that job, the backend would see a caller that went away and take the grant back,
+/// while the next task may have found out by itself that the lock is its own.
+async fn ask_for_hand_over(
     parts: &LockerParts,
     via: &Arc<dyn DistLock>,
     lease: &Lease,
@@ -239,25 +279,25 @@ async fn hand_over(
     answer
 }
 
-/// A lock that was lost because nothing was heard of the store: a longer lease may have been granted all the same, which
-/// nobody would renew or free. It is given back for as long as that may last. One that lasts no longer than usual ends by
-/// itself soon enough.
+/// Releases a lock that was lost while the store gave no answer, if the store may have granted a
+/// longer lease: nobody would renew or free that one. A lease of the usual length ends soon enough
+/// by itself.
 pub(crate) fn release_longer_lease(parts: &Arc<LockerParts>, lease_state: &LeaseState) {
     let (lease, deadline, expires) = lease_state.release_terms();
-    let unheard = matches!(
+    let unanswered = matches!(
         lease_state.loss_now(),
         Some(LossReason::Unreachable | LossReason::Expired)
     );
-    if unheard && expires > deadline + lease_state.ttl().duration() {
+    if unanswered && expires > deadline + lease_state.ttl().duration() {
         let release = release_until_expiry(Arc::clone(parts), lease, expires);
         parts.keeper.spawn_awaited(release);
     }
 }
 
-/// Why a lock was not ours any more when it was to be released.
+/// Asks the store why a lock was not ours any more at its release.
 async fn find_loss_reason(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease) -> LossReason {
     let capabilities = via.capabilities();
-    // A renewal never revives a lock, and is answered with the reason.
+    // A renewal never brings a lost lock back, and its answer has the reason.
     if capabilities.tells_force_release
         && let Ok(ttl) = Ttl::new(capabilities.min_ttl)
         && let Ok(Renewed::NotHeld(reason)) =
@@ -271,16 +311,17 @@ async fn find_loss_reason(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease) 
     }
 }
 
+/// The result of a release that found the lock gone.
 fn not_held_outcome(
     parts: &LockerParts,
-    again: bool,
+    maybe_released: bool,
     deadline: Moment,
     reason: LossReason,
 ) -> Released {
     if parts.timing.now() >= deadline {
         parts.meters.lost(LossReason::Expired);
         Released::AlreadyLost(LossReason::Expired)
-    } else if again {
+    } else if maybe_released {
         Released::Clean
     } else {
         parts.meters.lost(reason);
@@ -288,7 +329,7 @@ fn not_held_outcome(
     }
 }
 
-/// A minimum hold: instead of freeing the lock now, its lease is cut to what is left of the minimum.
+/// Cuts the lease to the rest of a minimum hold, instead of releasing it now.
 async fn cut_to_min_hold(
     clock: &dyn Clock,
     via: &dyn DistLock,
@@ -298,37 +339,37 @@ async fn cut_to_min_hold(
     match bounded(clock, LIMIT, via.renew(lease, &Renewal::plain(ttl))).await {
         Ok(Renewed::Extended { .. }) => Released::Clean,
         Ok(Renewed::NotHeld(reason)) => Released::AlreadyLost(reason),
-        // The present lease ends by itself; asking again could only make the hold longer.
+        // The present lease ends by itself. A second request could only make it longer.
         Err(error) => Released::Unconfirmed(error.about(&lease.name).during("release")),
     }
 }
 
-/// A hand-over on its way. However it ends, the next task is not release_longer_lease.
+/// A hand-over in flight. Its drop gives the waiter its turn, so that no waiter is forgotten.
 struct HandOverInFlight<'a> {
     parts: &'a Arc<LockerParts>,
-    handing: Option<(LocalTurn, NextWaiter)>,
+    waiter: Option<(LocalTurn, NextWaiter)>,
 }
 
 impl HandOverInFlight<'_> {
     fn request(&self) -> &AcquireRequest {
-        match &self.handing {
+        match &self.waiter {
             Some((_, next)) => next.request(),
-            None => unreachable!("`handing` is only taken by `give` and `drop`, which consume it"),
+            None => unreachable!("`waiter` is only taken by `give` and `drop`, which consume it"),
         }
     }
 
     fn give(mut self, grant: Grant, sent: Moment) {
-        // What is passed on while nobody else waits is no run at others' expense.
-        if let Some((turn, _)) = &self.handing
+        // A hand-over while no other process waits does not count against the limit.
+        if let Some((turn, _)) = &self.waiter
             && grant.others_waiting != Some(false)
         {
             turn.count_hand_over();
         }
-        self.pass(Some((grant, sent)));
+        self.send_to_waiter(Some((grant, sent)));
     }
 
-    fn pass(&mut self, grant: Option<(Grant, Moment)>) {
-        if let Some((turn, next)) = self.handing.take() {
+    fn send_to_waiter(&mut self, grant: Option<(Grant, Moment)>) {
+        if let Some((turn, next)) = self.waiter.take() {
             let request = next.request().clone();
             next.give(HandedOver {
                 unclaimed: Some((turn, grant, request)),
@@ -340,29 +381,30 @@ impl HandOverInFlight<'_> {
 
 impl Drop for HandOverInFlight<'_> {
     fn drop(&mut self) {
-        // It may have happened all the same, so this one must look before anybody else does.
-        self.pass(None);
+        // The hand-over may have happened all the same, so this waiter asks before any other.
+        self.send_to_waiter(None);
     }
 }
 
-/// Lets go in the background, through the keeper's own connection.
+/// Releases in the background, through the keeper's own connection.
 pub(crate) fn release_in_background(parts: &Arc<LockerParts>, what: LeaseToRelease) {
     parts.meters.released_in_background.increment(1);
     tracing::debug!(lock = ?what.lease.name, "releasing in the background");
-    let job_inner = Arc::clone(parts);
+    let job_parts = Arc::clone(parts);
     parts.keeper.spawn_awaited(async move {
-        let parts = job_inner;
+        let parts = job_parts;
         let shared = parts.keeper.shared();
-        let time_left = what.expires.since(parts.timing.now());
+        let clock = parts.timing.clock();
+        let time_left = what.expires.since(clock.now());
         let handle = tokio::select! {
             biased;
             handle = shared.connection.handle() => handle,
-            () = parts.timing.clock().sleep(time_left) => return,
-            // A store that cannot be reached does not hold up closing for a whole lease.
-            () = parts.lifecycle.closed_for(&**parts.timing.clock(), LIMIT) => return,
+            () = clock.sleep(time_left) => return,
+            // A store that cannot be reached must not delay a close for a whole lease.
+            () = parts.lifecycle.closed_for(&**clock, LIMIT) => return,
         };
         if let Released::Unconfirmed(_) = release_or_hand_over(&parts, &handle, what).await {
-            // Logged where it failed, and being retried until expiry.
+            // Logged where it failed, and repeated until the lease ends.
         }
     });
 }
