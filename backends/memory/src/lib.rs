@@ -34,80 +34,22 @@
 //! as long as the wall clock agrees); waiting callers are served in the order in which they joined, except that one who does
 //! not come within half a second of being called is passed over; a release wakes one waiter, of that name.
 
-mod line;
 mod lock;
+mod memory;
+mod now;
 mod records;
 mod row;
+mod shard;
+mod shared_table;
+mod store_queue;
 mod table;
 mod wait;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
-
-use distlock_core::{Clock, DistLock, Epoch, Records, SystemClock};
-use uuid::Uuid;
-
-pub use line::Place;
 pub use lock::MemoryLock;
+pub use memory::Memory;
+pub use now::Now;
 pub use records::MemoryRecords;
-pub use table::{Armed, Now, Table};
-
-const BACKEND: &str = "memory";
-
-/// One lock table and the records beside it. Clones share them.
-#[derive(Clone, Debug)]
-pub struct Memory {
-    lock: Arc<MemoryLock>,
-    records: Arc<MemoryRecords>,
-}
-
-impl Memory {
-    /// Empty, on this clock.
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let epoch = Epoch::new(format!("{BACKEND}-{}", Uuid::new_v4()));
-        Self {
-            lock: Arc::new(MemoryLock::new(Arc::clone(&clock), epoch)),
-            records: Arc::new(MemoryRecords::new(clock)),
-        }
-    }
-
-    /// The store of this name that the whole process shares, on the machine's clock. The first call
-    /// makes it.
-    ///
-    /// It is kept until the process ends, also when nobody has a handle: otherwise a lock would
-    /// become free, and its fencing tokens could start again, because its holder's client was
-    /// closed. So each name costs memory for as long as the process lives: names belong into the
-    /// configuration and are not made from requests.
-    #[must_use]
-    pub fn shared(name: &str) -> Self {
-        static STORES: Mutex<BTreeMap<String, Memory>> = Mutex::new(BTreeMap::new());
-        let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(store) = stores.get(name) {
-            return store.clone();
-        }
-        let store = Self::default();
-        stores.insert(name.to_owned(), store.clone());
-        store
-    }
-
-    /// A new handle on the lock table.
-    #[must_use]
-    pub fn lock(&self) -> Arc<dyn DistLock> {
-        Arc::new(self.lock.another())
-    }
-
-    /// A new handle on the records.
-    #[must_use]
-    pub fn records(&self) -> Arc<dyn Records> {
-        Arc::new(self.records.another())
-    }
-}
-
-impl Default for Memory {
-    /// Empty, on the machine's clock.
-    fn default() -> Self {
-        Self::new(Arc::new(SystemClock))
-    }
-}
+pub use store_queue::QueueEntry;
+#[doc(hidden)]
+pub use store_queue::QueueEntry as Place;
+pub use table::{Armed, Table};

@@ -10,31 +10,23 @@ use distlock_core::{
 };
 
 use crate::{
-    line::Place,
-    table::{Now, Table},
+    now::Now,
+    shared_table::{BACKEND, SharedTable},
+    table::Table,
     wait::MemoryContender,
 };
 
 /// One handle on a lock table, which all handles share.
 #[derive(Debug)]
 pub struct MemoryLock {
-    shared: Arc<Shared>,
+    shared: Arc<SharedTable>,
     open: OpenFlag,
-}
-
-/// What all handles on one table share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) table: Table,
-    pub(crate) clock: Arc<dyn Clock>,
-    capabilities: Capabilities,
-    epoch: Epoch,
 }
 
 impl MemoryLock {
     /// An empty table, whose history has this name.
     pub(crate) fn new(clock: Arc<dyn Clock>, epoch: Epoch) -> Self {
-        let mut capabilities = Capabilities::new(crate::BACKEND);
+        let mut capabilities = Capabilities::new(BACKEND);
         capabilities.fairness = Fairness::Fifo;
         capabilities.wakeup = Wakeup::Push;
         // The table itself holds 1 ms; below this a guard has no time to do anything.
@@ -44,7 +36,7 @@ impl MemoryLock {
         capabilities.reach = Reach::Process;
         capabilities.tells_force_release = true;
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedTable {
                 table: Table::new(),
                 clock,
                 capabilities,
@@ -55,33 +47,16 @@ impl MemoryLock {
     }
 
     /// Another handle on the same table, which is open also when this one was closed.
-    pub(crate) fn another(&self) -> Self {
+    pub(crate) fn new_handle(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
             open: OpenFlag::default(),
         }
     }
 
-    fn open(&self) -> Result<&Arc<Shared>> {
-        self.open.check(crate::BACKEND)?;
+    fn open(&self) -> Result<&Arc<SharedTable>> {
+        self.open.check(BACKEND)?;
         Ok(&self.shared)
-    }
-}
-
-impl Shared {
-    pub(crate) fn attempt(
-        &self,
-        request: &AcquireRequest,
-        place: Option<Place>,
-    ) -> Result<Attempt<Grant>> {
-        let attempt = self
-            .table
-            .try_acquire(Now::of(&*self.clock), request, place)?;
-        Ok(attempt.map(|token| self.grant(token, request)))
-    }
-
-    fn grant(&self, token: FencingToken, request: &AcquireRequest) -> Grant {
-        Grant::new(token, self.epoch.clone(), request.ttl.duration())
     }
 }
 
@@ -93,7 +68,7 @@ impl DistLock for MemoryLock {
 
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
         self.open()?;
-        Ok(Arc::new(self.another()))
+        Ok(Arc::new(self.new_handle()))
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
@@ -165,7 +140,7 @@ impl DistLock for MemoryLock {
     }
 
     async fn health(&self) -> Result<Health> {
-        let mut health = Health::new(crate::BACKEND);
+        let mut health = Health::new(BACKEND);
         health.epoch = Some(self.open()?.epoch.clone());
         health.found(
             "reach",

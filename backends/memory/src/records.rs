@@ -12,6 +12,8 @@ use distlock_core::{
     Version, Written, check_value, micros, unix_time,
 };
 
+use crate::shared_table::BACKEND;
+
 /// One handle on records in memory, which all handles share.
 ///
 /// One counter, `max(last + 1, wall clock in microseconds)`, gives all versions, so they rise for every key also when it was
@@ -20,12 +22,12 @@ use distlock_core::{
 pub struct MemoryRecords {
     clock: Arc<dyn Clock>,
     // Nothing waits while it is held. One map for all keys, because a scan wants their order.
-    store: Arc<RwLock<Store>>,
+    store: Arc<RwLock<RecordMap>>,
     open: OpenFlag,
 }
 
 #[derive(Debug, Default)]
-struct Store {
+struct RecordMap {
     records: BTreeMap<Arc<str>, Record>,
     last_version: u64,
 }
@@ -48,7 +50,7 @@ impl MemoryRecords {
     }
 
     /// Another handle on the same records, which is open also when this one was closed.
-    pub(crate) fn another(&self) -> Self {
+    pub(crate) fn new_handle(&self) -> Self {
         Self {
             clock: Arc::clone(&self.clock),
             store: Arc::clone(&self.store),
@@ -56,18 +58,18 @@ impl MemoryRecords {
         }
     }
 
-    fn read(&self) -> Result<RwLockReadGuard<'_, Store>> {
-        self.open.check(crate::BACKEND)?;
+    fn read(&self) -> Result<RwLockReadGuard<'_, RecordMap>> {
+        self.open.check(BACKEND)?;
         Ok(self.store.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write(&self) -> Result<RwLockWriteGuard<'_, Store>> {
-        self.open.check(crate::BACKEND)?;
+    fn write(&self) -> Result<RwLockWriteGuard<'_, RecordMap>> {
+        self.open.check(BACKEND)?;
         Ok(self.store.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Store {
+impl RecordMap {
     fn version(&self, key: &RecordKey) -> Option<Version> {
         self.records.get(key.as_str()).map(|record| record.version)
     }
@@ -92,7 +94,7 @@ impl Record {
 #[async_trait]
 impl Records for MemoryRecords {
     fn backend(&self) -> &'static str {
-        crate::BACKEND
+        BACKEND
     }
 
     fn tells_ages(&self) -> bool {
@@ -100,8 +102,8 @@ impl Records for MemoryRecords {
     }
 
     async fn reopen(&self) -> Result<Arc<dyn Records>> {
-        self.open.check(crate::BACKEND)?;
-        Ok(Arc::new(self.another()))
+        self.open.check(BACKEND)?;
+        Ok(Arc::new(self.new_handle()))
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
@@ -136,8 +138,8 @@ impl Records for MemoryRecords {
             written: self.clock.now(),
         };
         let written = Written::Stored(record.version);
-        if let Some(place) = store.records.get_mut(key.as_str()) {
-            *place = record;
+        if let Some(stored) = store.records.get_mut(key.as_str()) {
+            *stored = record;
         } else {
             store.records.insert(key.as_str().into(), record);
         }

@@ -8,7 +8,7 @@ use distlock_core::{
 };
 use uuid::Uuid;
 
-use crate::table::Now;
+use crate::now::Now;
 
 #[derive(Debug)]
 pub(crate) struct Row {
@@ -63,7 +63,7 @@ impl Row {
         self.owner == owner
     }
 
-    pub(crate) fn rearm(&mut self, now: Moment, ttl: Ttl) {
+    pub(crate) fn restart_lease(&mut self, now: Moment, ttl: Ttl) {
         self.expires = nanos(now + ttl.duration());
     }
 
@@ -94,7 +94,7 @@ impl Row {
             }
             TicketStep::Keep => {}
         }
-        self.rearm(now, renewal.ttl);
+        self.restart_lease(now, renewal.ttl);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! calls has one outcome.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque, hash_map},
+    collections::{BTreeMap, hash_map},
     hash::BuildHasher as _,
     sync::{Mutex, MutexGuard, PoisonError},
     task::Waker,
@@ -10,44 +10,20 @@ use std::{
 };
 
 use distlock_core::{
-    AcquireRequest, Attempt, Clock, Error, ErrorKind, FencingToken, Forced, HolderInfo, Lease,
-    LockInfo, LockName, LossReason, Moment, OwnerId, ReleaseOutcome, Renewal, Result, micros,
-    unix_time,
+    AcquireRequest, Attempt, Error, ErrorKind, FencingToken, Forced, HolderInfo, Lease, LockInfo,
+    LockName, LossReason, Moment, OwnerId, ReleaseOutcome, Renewal, Result,
 };
 use foldhash::fast::RandomState;
 
 use crate::{
-    line::{Later, Line, Place},
+    now::Now,
     row::Row,
+    shard::Shard,
+    store_queue::{DeferredWakes, QueueEntry, StoreQueue},
 };
 
 /// A power of two, so that threads that want different names seldom meet.
 const SHARDS: usize = 64;
-
-/// How many force-releases a shard remembers.
-const FORCED_AT_MOST: usize = 64;
-
-/// A shard with fewer rows is not worth sweeping or shrinking.
-const SMALL: usize = 256;
-
-/// The time of one call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
-    /// Leases are counted on this clock.
-    pub boot: Moment,
-    /// Wall clock, microseconds since 1970: the floor of new tokens, and what people see.
-    pub wall_micros: u64,
-}
-
-impl Now {
-    /// Reads both clocks.
-    pub fn of(clock: &dyn Clock) -> Self {
-        Self {
-            boot: clock.now(),
-            wall_micros: micros(unix_time(clock)),
-        }
-    }
-}
 
 /// Who holds what, and who waits for it.
 ///
@@ -63,20 +39,6 @@ impl Now {
 pub struct Table {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
-}
-
-#[derive(Debug)]
-struct Shard {
-    rows: HashMap<LockName, Row, RandomState>,
-    lines: HashMap<LockName, Line, RandomState>,
-    /// An emptied line, for the next one who needs one.
-    spare: Line,
-    last_token: u64,
-    last_place: u64,
-    sweep_at: usize,
-    /// Tokens of the leases that were ended by force last, so that their holders learn why. They
-    /// are unique within a shard.
-    forced: VecDeque<FencingToken>,
 }
 
 /// Whether to ask for a lock or to go on waiting; see [`Table::arm`].
@@ -99,19 +61,10 @@ impl Table {
     #[must_use]
     pub fn new() -> Self {
         let hasher = RandomState::default();
-        let shard = || {
-            Mutex::new(Shard {
-                rows: HashMap::with_hasher(hasher.clone()),
-                lines: HashMap::with_hasher(hasher.clone()),
-                spare: Line::default(),
-                last_token: 0,
-                last_place: 0,
-                sweep_at: SMALL,
-                forced: VecDeque::new(),
-            })
-        };
         Self {
-            shards: (0..SHARDS).map(|_| shard()).collect(),
+            shards: (0..SHARDS)
+                .map(|_| Mutex::new(Shard::new(hasher.clone())))
+                .collect(),
             hasher,
         }
     }
@@ -127,9 +80,9 @@ impl Table {
         &self,
         now: Now,
         request: &AcquireRequest,
-        place: Option<Place>,
+        entry: Option<QueueEntry>,
     ) -> Result<Attempt<FencingToken>> {
-        let mut later = Later::default();
+        let mut deferred = DeferredWakes::default();
         let mut shard = self.shard(&request.name);
         let shard = &mut *shard;
         if shard.rows.len() >= shard.sweep_at {
@@ -140,33 +93,33 @@ impl Table {
                 let row = row.get_mut();
                 if !row.is_of(request.owner) {
                     let info = row.info(now.boot);
-                    if let Some(place) = place {
-                        shard.with_line(&request.name, |line| line.present(place));
+                    if let Some(entry) = entry {
+                        shard.with_queue(&request.name, |queue| queue.mark_present(entry));
                     }
                     return Ok(Attempt::Busy(Some(info)));
                 }
-                row.rearm(now.boot, request.ttl);
+                row.restart_lease(now.boot, request.ttl);
                 row.token()
             }
-            entry => {
-                if let Some(line) = shard.lines.get_mut(&request.name) {
-                    if let Some(place) = place {
-                        line.present(place);
+            free => {
+                if let Some(queue) = shard.queues.get_mut(&request.name) {
+                    if let Some(entry) = entry {
+                        queue.mark_present(entry);
                     }
-                    let turn = line.turn(now.boot, place, &mut later);
-                    if turn.is_some() && turn != place {
+                    let turn = queue.call_next(now.boot, entry, &mut deferred);
+                    if turn.is_some() && turn != entry {
                         return Ok(Attempt::Busy(None));
                     }
-                    line.taken();
+                    queue.end_call();
                 }
                 let token = FencingToken::hybrid(shard.last_token, now.wall_micros)?;
                 shard.last_token = token.get();
-                entry.insert_entry(Row::new(now, token, request));
+                free.insert_entry(Row::new(now, token, request));
                 token
             }
         };
-        if let Some(place) = place {
-            shard.with_line(&request.name, |line| line.leave(place, &mut later));
+        if let Some(entry) = entry {
+            shard.with_queue(&request.name, |queue| queue.leave(entry, &mut deferred));
         }
         Ok(Attempt::Acquired(token))
     }
@@ -184,7 +137,7 @@ impl Table {
         let mut shard = self.shard(&lease.name);
         let shard = &mut *shard;
         let Some(row) = shard.rows.get_mut(&lease.name) else {
-            return Err(shard.why_gone(lease));
+            return Err(shard.loss_of_missing_row(lease));
         };
         row.check(now, lease)?;
         row.renew(now, renewal)?;
@@ -193,13 +146,13 @@ impl Table {
 
     /// Frees a lock that this lease holds, and calls the first who waits for it.
     pub fn release(&self, now: Moment, lease: &Lease) -> ReleaseOutcome {
-        let mut later = Later::default();
+        let mut deferred = DeferredWakes::default();
         let mut shard = self.shard(&lease.name);
         match shard.rows.get(&lease.name) {
             Some(row) if row.check(now, lease).is_ok() => {}
             _ => return ReleaseOutcome::NotHeld,
         }
-        let anybody = shard.free(&lease.name, now, &mut later);
+        let anybody = shard.free_and_call_next(&lease.name, now, &mut deferred);
         ReleaseOutcome::Released {
             others_waiting: Some(anybody),
         }
@@ -225,11 +178,11 @@ impl Table {
                 ),
             ));
         }
-        let mut later = Later::default();
+        let mut deferred = DeferredWakes::default();
         let mut shard = self.shard(&lease.name);
         let shard = &mut *shard;
         let Some(row) = shard.rows.get_mut(&lease.name) else {
-            return Ok(Err(shard.why_gone(lease)));
+            return Ok(Err(shard.loss_of_missing_row(lease)));
         };
         if let Err(reason) = row.check(now.boot, lease) {
             return Ok(Err(reason));
@@ -237,27 +190,23 @@ impl Table {
         let token = FencingToken::hybrid(shard.last_token, now.wall_micros)?;
         shard.last_token = token.get();
         *row = Row::new(now, token, next);
-        if let Some(line) = shard.lines.get_mut(&lease.name) {
-            line.given_to(next.owner, &mut later);
+        if let Some(queue) = shard.queues.get_mut(&lease.name) {
+            queue.wake_owner(next.owner, &mut deferred);
         }
         Ok(Ok(token))
     }
 
     /// Frees a lock whoever holds it, if its token is the expected one.
     pub fn force_release(&self, now: Moment, name: &LockName, expected: FencingToken) -> Forced {
-        let mut later = Later::default();
+        let mut deferred = DeferredWakes::default();
         let mut shard = self.shard(name);
         match shard.rows.get(name) {
             Some(row) if row.is_live(now) && row.token() == expected => {}
             Some(row) if row.is_live(now) => return Forced::OtherToken(row.token()),
             _ => return Forced::NotHeld,
         }
-        shard.free(name, now, &mut later);
-        // Bounded: few locks are forced, and a holder asks at its next renewal.
-        if shard.forced.len() == FORCED_AT_MOST {
-            shard.forced.pop_front();
-        }
-        shard.forced.push_back(expected);
+        shard.free_and_call_next(name, now, &mut deferred);
+        shard.remember_forced(expected);
         Forced::Released
     }
 
@@ -319,55 +268,55 @@ impl Table {
     }
 
     /// Joins the line of those who wait for a lock.
-    pub fn join(&self, name: &LockName, owner: OwnerId) -> Place {
+    pub fn join(&self, name: &LockName, owner: OwnerId) -> QueueEntry {
         let mut shard = self.shard(name);
         let shard = &mut *shard;
-        shard.last_place += 1;
-        let place = Place::new(shard.last_place);
+        shard.last_entry += 1;
+        let entry = QueueEntry::new(shard.last_entry);
         shard
-            .lines
+            .queues
             .entry(name.clone())
             .or_insert_with(|| std::mem::take(&mut shard.spare))
-            .join(place, owner);
-        place
+            .join(entry, owner);
+        entry
     }
 
     /// Gives up a place in line. If the lock was being kept for it, the next one is called. Idempotent.
-    pub fn leave(&self, now: Moment, name: &LockName, place: Place) {
-        self.departs(now, name, Line::leave, place);
+    pub fn leave(&self, now: Moment, name: &LockName, entry: QueueEntry) {
+        self.leave_queue(now, name, StoreQueue::leave, entry);
     }
 
     /// A caller that waited here is gone without a word: it is passed over until it comes back, and a wake-up that it has
     /// not taken is kept for it.
-    pub fn step_out(&self, now: Moment, name: &LockName, place: Place) {
-        self.departs(now, name, Line::step_out, place);
+    pub fn interrupt_wait(&self, now: Moment, name: &LockName, entry: QueueEntry) {
+        self.leave_queue(now, name, StoreQueue::interrupt, entry);
     }
 
     /// Starts or goes on waiting at a place: whether to ask now, and if not, until when nothing will change by itself.
-    pub fn arm(&self, now: Moment, name: &LockName, place: Place) -> Armed {
-        let mut later = Later::default();
+    pub fn arm(&self, now: Moment, name: &LockName, entry: QueueEntry) -> Armed {
+        let mut deferred = DeferredWakes::default();
         let mut shard = self.shard(name);
         let held_for = shard
             .rows
             .get(name)
             .filter(|row| row.is_live(now))
             .map(|row| row.remaining(now));
-        let Some(line) = shard.lines.get_mut(name) else {
+        let Some(queue) = shard.queues.get_mut(name) else {
             return Armed::Ask;
         };
-        let woken = line.is_woken(place);
+        let woken = queue.start_wait(entry);
         match held_for {
             _ if woken => {
-                line.present(place);
+                queue.mark_present(entry);
                 Armed::Ask
             }
             Some(left) => Armed::Sleep(left),
             None => {
-                let turn = line.turn(now, Some(place), &mut later);
-                match line.kept_for(now) {
-                    Some(left) if turn != Some(place) => Armed::Sleep(left),
+                let turn = queue.call_next(now, Some(entry), &mut deferred);
+                match queue.reserved_for(now) {
+                    Some(left) if turn != Some(entry) => Armed::Sleep(left),
                     _ => {
-                        line.present(place);
+                        queue.mark_present(entry);
                         Armed::Ask
                     }
                 }
@@ -376,29 +325,29 @@ impl Table {
     }
 
     /// Takes a wake-up, or leaves word whom to wake. `true` = woken.
-    pub fn listen(&self, name: &LockName, place: Place, waker: &Waker) -> bool {
-        let mut later = Later::default();
+    pub fn listen(&self, name: &LockName, entry: QueueEntry, waker: &Waker) -> bool {
+        let mut deferred = DeferredWakes::default();
         let mut shard = self.shard(name);
-        match shard.lines.get_mut(name) {
-            Some(line) => line.listen(place, waker, &mut later),
+        match shard.queues.get_mut(name) {
+            Some(queue) => queue.register_waker(entry, waker, &mut deferred),
             None => true,
         }
     }
 
-    fn departs(
+    fn leave_queue(
         &self,
         now: Moment,
         name: &LockName,
-        how: impl FnOnce(&mut Line, Place, &mut Later) -> bool,
-        place: Place,
+        how: impl FnOnce(&mut StoreQueue, QueueEntry, &mut DeferredWakes) -> bool,
+        entry: QueueEntry,
     ) {
         // Two, because the one who goes leaves a waker behind while the next one is woken.
-        let (mut gone, mut next) = (Later::default(), Later::default());
+        let (mut gone, mut next) = (DeferredWakes::default(), DeferredWakes::default());
         let mut shard = self.shard(name);
         let free = !shard.rows.get(name).is_some_and(|row| row.is_live(now));
-        shard.with_line(name, |line| {
-            if how(line, place, &mut gone) && free {
-                line.turn(now, None, &mut next);
+        shard.with_queue(name, |queue| {
+            if how(queue, entry, &mut gone) && free {
+                queue.call_next(now, None, &mut next);
             }
         });
     }
@@ -407,56 +356,6 @@ impl Table {
         // Bits that the maps inside do not use: they take the lowest and the highest.
         let at = usize::try_from(self.hasher.hash_one(name) >> 32).unwrap_or(0) % SHARDS;
         lock(&self.shards[at])
-    }
-}
-
-impl Shard {
-    /// Removes a row and calls the first who waits for it. Whether anybody waits.
-    fn free(&mut self, name: &LockName, now: Moment, later: &mut Later) -> bool {
-        self.rows.remove(name);
-        self.shrink();
-        !self.lines.is_empty()
-            && self
-                .lines
-                .get_mut(name)
-                .is_some_and(|line| line.turn(now, None, later).is_some())
-    }
-
-    /// Why a lease is lost of whose lock nothing is left.
-    fn why_gone(&self, lease: &Lease) -> LossReason {
-        match lease.token {
-            Some(token) if self.forced.contains(&token) => LossReason::ForceReleased,
-            _ => LossReason::Removed,
-        }
-    }
-
-    /// Does something with a line that may be there, and puts it away when it is empty then.
-    fn with_line<T>(&mut self, name: &LockName, f: impl FnOnce(&mut Line) -> T) -> Option<T> {
-        let line = self.lines.get_mut(name)?;
-        let value = f(line);
-        if line.is_empty() {
-            self.spare = self.lines.remove(name).unwrap_or_default().emptied();
-        }
-        Some(value)
-    }
-
-    fn waiters(&self, name: &LockName) -> u32 {
-        let waiters = self.lines.get(name).map_or(0, Line::len);
-        u32::try_from(waiters).unwrap_or(u32::MAX)
-    }
-
-    fn sweep(&mut self, now: Moment) {
-        self.rows.retain(|_, row| row.is_live(now));
-        self.sweep_at = (self.rows.len() * 2).max(SMALL);
-        self.shrink();
-    }
-
-    /// Gives memory back after a crowd has left. What is kept is room to grow, so this is rare.
-    fn shrink(&mut self) {
-        let rows = self.rows.len().max(SMALL);
-        if rows < self.rows.capacity() / 8 {
-            self.rows.shrink_to(rows * 2);
-        }
     }
 }
 

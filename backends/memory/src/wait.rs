@@ -6,33 +6,34 @@ use async_trait::async_trait;
 use distlock_core::{AcquireRequest, Attempt, Contender, Grant, OpenFlag, Result};
 
 use crate::{
-    line::Place,
-    lock::Shared,
-    table::{Armed, Now},
+    now::Now,
+    shared_table::{BACKEND, SharedTable},
+    store_queue::QueueEntry,
+    table::Armed,
 };
 
 /// A waiter looks again at least so often, whatever it was told. Looking costs a hash look-up, and it makes up for one who
 /// was called and is stuck.
-const PATROL: Duration = Duration::from_secs(1);
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// One caller's place in the line of a lock.
 #[derive(Debug)]
 pub(crate) struct MemoryContender {
-    shared: Arc<Shared>,
+    shared: Arc<SharedTable>,
     open: OpenFlag,
     request: AcquireRequest,
     /// `None` once it has become the lock.
-    place: Option<Place>,
+    entry: Option<QueueEntry>,
 }
 
 impl MemoryContender {
-    pub(crate) fn new(shared: Arc<Shared>, open: OpenFlag, request: AcquireRequest) -> Self {
-        let place = shared.table.join(&request.name, request.owner);
+    pub(crate) fn new(shared: Arc<SharedTable>, open: OpenFlag, request: AcquireRequest) -> Self {
+        let entry = shared.table.join(&request.name, request.owner);
         Self {
             shared,
             open,
             request,
-            place: Some(place),
+            entry: Some(entry),
         }
     }
 }
@@ -40,10 +41,10 @@ impl MemoryContender {
 #[async_trait]
 impl Contender for MemoryContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
-        self.open.check(crate::BACKEND)?;
-        let attempt = self.shared.attempt(&self.request, self.place)?;
+        self.open.check(BACKEND)?;
+        let attempt = self.shared.attempt(&self.request, self.entry)?;
         if matches!(attempt, Attempt::Acquired(_)) {
-            self.place = None;
+            self.entry = None;
         }
         Ok(attempt)
     }
@@ -55,14 +56,14 @@ impl Contender for MemoryContender {
     async fn wait(&mut self, at_most: Duration) {
         let shared = &*self.shared;
         let name = &self.request.name;
-        let place = *self
-            .place
+        let entry = *self
+            .entry
             .get_or_insert_with(|| shared.table.join(name, self.request.owner));
         let until = shared.clock.now() + at_most;
-        let mut absence = Absence {
+        let mut in_progress = WaitInProgress {
             contender: self,
-            place,
-            noticed: true,
+            entry,
+            unfinished: true,
         };
         loop {
             let now = shared.clock.now();
@@ -70,11 +71,11 @@ impl Contender for MemoryContender {
             if left.is_zero() {
                 break;
             }
-            let Armed::Sleep(pause) = shared.table.arm(now, name, place) else {
+            let Armed::Sleep(pause) = shared.table.arm(now, name, entry) else {
                 break;
             };
             let woken = poll_fn(|context| {
-                if shared.table.listen(name, place, context.waker()) {
+                if shared.table.listen(name, entry, context.waker()) {
                     Poll::Ready(())
                 } else {
                     Poll::Pending
@@ -83,10 +84,10 @@ impl Contender for MemoryContender {
             tokio::select! {
                 biased;
                 () = woken => break,
-                () = shared.clock.sleep(pause.min(left).min(PATROL)) => {}
+                () = shared.clock.sleep(pause.min(left).min(LONGEST_SLEEP)) => {}
             }
         }
-        absence.noticed = false;
+        in_progress.unfinished = false;
     }
 
     async fn leave(self: Box<Self>) -> Result<()> {
@@ -97,28 +98,28 @@ impl Contender for MemoryContender {
 
 impl Drop for MemoryContender {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
+        if let Some(entry) = self.entry {
             let now = Now::of(&*self.shared.clock).boot;
-            self.shared.table.leave(now, &self.request.name, place);
+            self.shared.table.leave(now, &self.request.name, entry);
         }
     }
 }
 
 /// Notices that a wait was dropped before it ended, so that nobody waits for one who does not wait any more.
-struct Absence<'a> {
+struct WaitInProgress<'a> {
     contender: &'a MemoryContender,
-    place: Place,
-    noticed: bool,
+    entry: QueueEntry,
+    unfinished: bool,
 }
 
-impl Drop for Absence<'_> {
+impl Drop for WaitInProgress<'_> {
     fn drop(&mut self) {
-        if self.noticed {
+        if self.unfinished {
             let MemoryContender {
                 shared, request, ..
             } = self.contender;
             let now = shared.clock.now();
-            shared.table.step_out(now, &request.name, self.place);
+            shared.table.interrupt_wait(now, &request.name, self.entry);
         }
     }
 }

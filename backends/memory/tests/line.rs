@@ -13,7 +13,7 @@ use distlock_core::{
     AcquireRequest, Attempt, FencingToken, HolderLabel, Lease, LockName, Moment, OwnerId,
     ReleaseOutcome, Ttl,
 };
-use distlock_memory::{Armed, Now, Place, Table};
+use distlock_memory::{Armed, Now, QueueEntry, Table};
 use proptest::prelude::*;
 
 const TTL: u64 = 10_000;
@@ -30,7 +30,7 @@ impl Wake for Bell {
 /// One who wants the lock, driven by hand.
 struct Waiter {
     request: AcquireRequest,
-    place: Option<Place>,
+    place: Option<QueueEntry>,
     /// Sits in `wait`.
     waiting: bool,
     /// When its own timer ends the sleep.
@@ -140,7 +140,7 @@ impl Scene {
 
     fn walk_away(&self, waiter: &mut Waiter) {
         self.table
-            .step_out(self.now, &self.name, waiter.place.unwrap());
+            .interrupt_wait(self.now, &self.name, waiter.place.unwrap());
         waiter.waiting = false;
     }
 

@@ -10,9 +10,9 @@ pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
 /// A place in a line. Numbers rise in the order of joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place(u64);
+pub struct QueueEntry(u64);
 
-impl Place {
+impl QueueEntry {
     pub(crate) const fn new(number: u64) -> Self {
         Self(number)
     }
@@ -22,12 +22,12 @@ impl Place {
 ///
 /// Declare it before taking the mutex, so that it is dropped after it.
 #[derive(Debug, Default)]
-pub(crate) struct Later {
+pub(crate) struct DeferredWakes {
     wake: Option<Waker>,
     forget: Option<Waker>,
 }
 
-impl Drop for Later {
+impl Drop for DeferredWakes {
     fn drop(&mut self) {
         if let Some(waker) = self.wake.take() {
             waker.wake();
@@ -38,15 +38,15 @@ impl Drop for Later {
 
 /// Everybody who waits for one lock, in the order of joining.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct StoreQueue {
     waiters: VecDeque<Waiter>,
     /// Whose turn it is, and since when the lock is kept for it. Only while the lock is free.
-    called: Option<(Place, Moment)>,
+    called: Option<(QueueEntry, Moment)>,
 }
 
 #[derive(Debug)]
 struct Waiter {
-    place: Place,
+    entry: QueueEntry,
     owner: OwnerId,
     /// Stopped waiting without leaving (its future was dropped), or did not come when called: passed over for now.
     away: bool,
@@ -55,10 +55,10 @@ struct Waiter {
     waker: Option<Waker>,
 }
 
-impl Line {
-    pub(crate) fn join(&mut self, place: Place, owner: OwnerId) {
+impl StoreQueue {
+    pub(crate) fn join(&mut self, entry: QueueEntry, owner: OwnerId) {
         self.waiters.push_back(Waiter {
-            place,
+            entry,
             owner,
             away: false,
             woken: false,
@@ -67,12 +67,12 @@ impl Line {
     }
 
     /// Gives up a place. Whether the lock was being kept for it.
-    pub(crate) fn leave(&mut self, place: Place, later: &mut Later) -> bool {
-        if let Some(waiter) = self.position(place).and_then(|at| self.waiters.remove(at)) {
-            later.forget = waiter.waker;
+    pub(crate) fn leave(&mut self, entry: QueueEntry, deferred: &mut DeferredWakes) -> bool {
+        if let Some(waiter) = self.position(entry).and_then(|at| self.waiters.remove(at)) {
+            deferred.forget = waiter.waker;
         }
         self.called
-            .take_if(|(called, _)| *called == place)
+            .take_if(|(called, _)| *called == entry)
             .is_some()
     }
 
@@ -81,7 +81,7 @@ impl Line {
     }
 
     /// This line for another lock, with its memory, unless that is large.
-    pub(crate) fn emptied(mut self) -> Self {
+    pub(crate) fn cleared(mut self) -> Self {
         self.called = None;
         if self.waiters.capacity() > 16 {
             self.waiters = VecDeque::new();
@@ -95,8 +95,8 @@ impl Line {
     }
 
     /// This one is here and looks at the lock itself, so whatever it was woken for is settled.
-    pub(crate) fn present(&mut self, place: Place) {
-        if let Some(waiter) = self.waiter(place) {
+    pub(crate) fn mark_present(&mut self, entry: QueueEntry) {
+        if let Some(waiter) = self.waiter(entry) {
             waiter.away = false;
             waiter.woken = false;
         }
@@ -104,63 +104,68 @@ impl Line {
 
     /// The lock is free: whose turn is it? `None` = nobody's, anyone may take it. Calls that one unless it was called before.
     /// Whoever was called too long ago is passed over, except `here`, who looks at the lock right now.
-    pub(crate) fn turn(
+    pub(crate) fn call_next(
         &mut self,
         now: Moment,
-        here: Option<Place>,
-        later: &mut Later,
-    ) -> Option<Place> {
-        if let Some((place, _)) = self
+        asking: Option<QueueEntry>,
+        deferred: &mut DeferredWakes,
+    ) -> Option<QueueEntry> {
+        if let Some((entry, _)) = self
             .called
-            .take_if(|(called, since)| Some(*called) != here && now.since(*since) >= GRACE)
-            && let Some(waiter) = self.waiter(place)
+            .take_if(|(called, since)| Some(*called) != asking && now.since(*since) >= GRACE)
+            && let Some(waiter) = self.waiter(entry)
         {
             waiter.away = true;
         }
         let first = self.waiters.iter_mut().find(|waiter| !waiter.away)?;
         // Another one may have been called while the first was away.
-        if self.called.is_none_or(|(called, _)| called != first.place) {
-            self.called = Some((first.place, now));
+        if self.called.is_none_or(|(called, _)| called != first.entry) {
+            self.called = Some((first.entry, now));
             first.woken = true;
-            later.wake = first.waker.take();
+            deferred.wake = first.waker.take();
         }
-        Some(first.place)
+        Some(first.entry)
     }
 
     /// How long the lock is still kept for the one who was called.
-    pub(crate) fn kept_for(&self, now: Moment) -> Option<Duration> {
+    pub(crate) fn reserved_for(&self, now: Moment) -> Option<Duration> {
         self.called.map(|(_, since)| (since + GRACE).since(now))
     }
 
     /// The lock is not free any more.
-    pub(crate) fn taken(&mut self) {
+    pub(crate) fn end_call(&mut self) {
         self.called = None;
     }
 
     /// The lock was given to this owner: if it waits here, it is to be woken.
-    pub(crate) fn given_to(&mut self, owner: OwnerId, later: &mut Later) {
+    pub(crate) fn wake_owner(&mut self, owner: OwnerId, deferred: &mut DeferredWakes) {
         let mut waiters = self.waiters.iter_mut();
         if let Some(waiter) = waiters.find(|waiter| waiter.owner == owner) {
             waiter.woken = true;
-            later.wake = waiter.waker.take();
+            deferred.wake = waiter.waker.take();
         }
     }
 
     /// Starts or goes on waiting. Whether a wake-up lies there.
-    pub(crate) fn is_woken(&mut self, place: Place) -> bool {
-        self.waiter(place).is_some_and(|waiter| {
+    pub(crate) fn start_wait(&mut self, entry: QueueEntry) -> bool {
+        self.waiter(entry).is_some_and(|waiter| {
             waiter.away = false;
             waiter.woken
         })
     }
 
     /// Takes a wake-up, or leaves word whom to wake. `true` = woken.
-    pub(crate) fn listen(&mut self, place: Place, waker: &Waker, later: &mut Later) -> bool {
-        let Some(waiter) = self.waiter(place) else {
+    pub(crate) fn register_waker(
+        &mut self,
+        entry: QueueEntry,
+        waker: &Waker,
+        deferred: &mut DeferredWakes,
+    ) -> bool {
+        let Some(waiter) = self.waiter(entry) else {
             return true;
         };
         if std::mem::take(&mut waiter.woken) {
-            later.forget = waiter.waker.take();
+            deferred.forget = waiter.waker.take();
             return true;
         }
         if !waiter
@@ -168,30 +173,30 @@ impl Line {
             .as_ref()
             .is_some_and(|known| known.will_wake(waker))
         {
-            later.forget = waiter.waker.replace(waker.clone());
+            deferred.forget = waiter.waker.replace(waker.clone());
         }
         false
     }
 
     /// Stopped waiting without saying why. A wake-up that lies there is kept. Whether the lock was being kept for it.
-    pub(crate) fn step_out(&mut self, place: Place, later: &mut Later) -> bool {
-        if let Some(waiter) = self.waiter(place) {
+    pub(crate) fn interrupt(&mut self, entry: QueueEntry, deferred: &mut DeferredWakes) -> bool {
+        if let Some(waiter) = self.waiter(entry) {
             waiter.away = true;
-            later.forget = waiter.waker.take();
+            deferred.forget = waiter.waker.take();
         }
         self.called
-            .take_if(|(called, _)| *called == place)
+            .take_if(|(called, _)| *called == entry)
             .is_some()
     }
 
-    fn waiter(&mut self, place: Place) -> Option<&mut Waiter> {
-        let at = self.position(place)?;
+    fn waiter(&mut self, entry: QueueEntry) -> Option<&mut Waiter> {
+        let at = self.position(entry)?;
         self.waiters.get_mut(at)
     }
 
-    fn position(&self, place: Place) -> Option<usize> {
+    fn position(&self, entry: QueueEntry) -> Option<usize> {
         self.waiters
-            .binary_search_by_key(&place, |waiter| waiter.place)
+            .binary_search_by_key(&entry, |waiter| waiter.entry)
             .ok()
     }
 }

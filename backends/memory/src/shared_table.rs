@@ -1,0 +1,38 @@
+//! The part of a store that all handles on its lock table share.
+
+use std::sync::Arc;
+
+use distlock_core::{
+    AcquireRequest, Attempt, Capabilities, Clock, Epoch, FencingToken, Grant, Result,
+};
+
+use crate::{now::Now, store_queue::QueueEntry, table::Table};
+
+/// The backend's short name.
+pub(crate) const BACKEND: &str = "memory";
+
+/// What all handles on one table share.
+#[derive(Debug)]
+pub(crate) struct SharedTable {
+    pub(crate) table: Table,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) epoch: Epoch,
+}
+
+impl SharedTable {
+    pub(crate) fn attempt(
+        &self,
+        request: &AcquireRequest,
+        entry: Option<QueueEntry>,
+    ) -> Result<Attempt<Grant>> {
+        let attempt = self
+            .table
+            .try_acquire(Now::of(&*self.clock), request, entry)?;
+        Ok(attempt.map(|token| self.grant(token, request)))
+    }
+
+    pub(crate) fn grant(&self, token: FencingToken, request: &AcquireRequest) -> Grant {
+        Grant::new(token, self.epoch.clone(), request.ttl.duration())
+    }
+}
