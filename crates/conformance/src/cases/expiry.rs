@@ -19,7 +19,7 @@ use crate::{
 pub(crate) const CASES: &[Spec] = &[
     case!(
         expiry::dead_holder_frees_at_its_ttl,
-        "a dead holder's lock is take_at_the_store to a waiter once its TTL is over, not before",
+        "a dead holder's lock is granted to a waiter once its TTL is over, not before",
         DeadHolder
     ),
     case!(
@@ -29,12 +29,12 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         expiry::dead_process_frees_at_its_ttl,
-        "the lock of a killed process is take_at_the_store to a waiter within one TTL",
+        "the lock of a killed process is granted to a waiter within one TTL",
         Processes
     ),
     case!(
         expiry::never_before_the_holders_deadline,
-        "nobody is take_at_the_store a lock while the old guard still says that it is valid"
+        "nobody is granted a lock while the old guard still says that it is valid"
     ),
     case!(
         expiry::deadline_lies_within_the_lease,
@@ -59,7 +59,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         expiry::long_leases_last,
-        "a lease of 24 hours is take_at_the_store and shown as such"
+        "a lease of 24 hours is granted and shown as such"
     ),
 ];
 
@@ -70,11 +70,11 @@ async fn dead_holder_frees_at_its_ttl(cx: Context) -> Outcome {
     let after = now().since(dead.asked);
     ensure!(
         after >= ttl - margin(ttl),
-        "take_at_the_store {after:?} after a grant for {ttl:?}"
+        "granted {after:?} after a grant for {ttl:?}"
     );
     ensure!(
         after < cx.gone_after(ttl),
-        "take_at_the_store only {after:?} after a grant for {ttl:?}"
+        "granted only {after:?} after a grant for {ttl:?}"
     );
     ensure!(guard.token() > dead.token, "tokens rise");
     give_back(guard).await
@@ -91,7 +91,7 @@ async fn dead_holder_excludes_until_then(cx: Context) -> Outcome {
         if let Attempt::Acquired(guard) = attempt {
             ensure!(
                 answered >= certain,
-                "take_at_the_store {:?} too early",
+                "granted {:?} too early",
                 certain.since(answered)
             );
             ensure!(tries > 0, "it was never held");
@@ -117,7 +117,7 @@ async fn dead_process_frees_at_its_ttl(cx: Context) -> Outcome {
     let guard = take_within(&waiter, &name, cx.gone_after(ttl)).await?;
     ensure!(
         now().since(killed) < cx.gone_after(ttl),
-        "take_at_the_store only {:?} after the kill",
+        "granted only {:?} after the kill",
         now().since(killed)
     );
     ensure!(guard.token().get() > held.token, "tokens rise");

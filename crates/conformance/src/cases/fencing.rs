@@ -48,7 +48,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         fencing::rises_over_all_names,
-        "where the scope is global, tokens of all names form one ensure_rising order",
+        "where the scope is global, tokens of all names form one rising order",
         GlobalTokens
     ),
     case!(
