@@ -105,7 +105,7 @@ mod tests {
     async fn is_caught_holds_only_while_the_guarded_code_runs() {
         assert!(!is_caught());
         assert!(caught(is_caught).unwrap());
-        assert!(caught(|| panic!("as a driver function")).is_err());
+        assert!(caught(|| panic!("as a driver does")).is_err());
         assert!(!is_caught());
         let sleeps = async {
             assert!(is_caught());
@@ -117,7 +117,7 @@ mod tests {
         assert!(sleeps.as_mut().poll(&mut context).is_pending());
         assert!(!is_caught(), "others run on this thread meanwhile");
         assert!(sleeps.await.unwrap());
-        let panics = async { panic!("as a driver function") };
+        let panics = async { panic!("as a driver does") };
         assert!(catching(panics).await.is_err());
         assert!(!is_caught());
     }

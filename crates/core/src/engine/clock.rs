@@ -1,6 +1,6 @@
 //! The time source of leases.
 //!
-//! This module owns the trait [`Clock`], the machine's clock, a locked clock for tests, and the
+//! This module owns the trait [`Clock`], the machine's clock, a manual clock for tests, and the
 //! sleeps of both. Invariant: the clock of decisions never goes back and also counts the time in
 //! suspend. Other modules must not read the operating system's clocks or call tokio's timers;
 //! clippy's `disallowed_methods` refuses it. So a test controls all time by injecting a clock.
