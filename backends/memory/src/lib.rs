@@ -1,7 +1,7 @@
 //! Locks and records in the memory of one process, behind the distlock contract.
 //!
-//! For tests, for tools that need exclusion between the tasks of one process only, and as the table inside a lock server. It
-//! needs no set-up and loses everything when the process ends.
+//! It serves tests, tools that need exclusion between the tasks of one process only, and a lock
+//! server that hosts the table. It needs no set-up. It loses everything when the process ends.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -18,21 +18,27 @@
 //! # Ok::<(), distlock_core::Error>(())
 //! # });
 //! # fn tokio_test(f: impl Future<Output = Result<(), distlock_core::Error>>) {
-//! #     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(f).unwrap();
+//! #     let mut runtime = tokio::runtime::Builder::new_current_thread();
+//! #     runtime.enable_all().build().unwrap().block_on(f).unwrap();
 //! # }
 //! ```
 //!
-//! [`Memory::new`] is a store of its own. [`Memory::shared`] is the one of that name that all of
-//! the process share.
+//! [`Memory::new`] is a store of its own. [`Memory::shared`] is one store for the whole process,
+//! found by its name.
 //!
-//! - `table`: the lock table, a synchronous state machine with the time passed in. Public, so that a server can host it.
-//! - `line`: who waits for a lock, in order. `row`: one held lock.
-//! - `lock`, `wait`: the asynchronous shell around the table.
+//! - `memory`: the store that callers open.
+//! - `table`: the lock table, a synchronous state machine with the time passed in. It is public, so
+//!   that a server can host it.
+//! - `shard`, `row`, `store_queue`: the parts of the table: one shard, one held lock, and the
+//!   contenders of one lock in order.
+//! - `lock`, `wait`, `shared_table`: the asynchronous shell around the table.
 //! - `records`: the versioned key-value store.
+//! - `now`: the time of one call.
 //!
-//! Guarantees: leases are counted on the boot-time clock; tokens rise per name while the process lives (and across restarts
-//! as long as the wall clock agrees); waiting callers are served in the order in which they joined, except that one who does
-//! not come within half a second of being called is passed over; a release wakes one waiter, of that name.
+//! Guarantees: leases are counted on the boot-time clock. Tokens rise for each name while the
+//! process lives, and across restarts as long as the wall clock is right. Contenders are served in
+//! the order in which they joined, except that a contender that does not come within half a second
+//! of its turn is skipped. A release wakes one contender of that name.
 
 mod lock;
 mod memory;

@@ -1,4 +1,7 @@
-//! The table behind the lock contract.
+//! The lock contract on top of the table.
+//!
+//! This module owns one handle: it reads the clock, refuses operations after a close, and converts
+//! the table's answers. It must never keep state of its own about a lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +19,7 @@ use crate::{
     wait::MemoryContender,
 };
 
-/// One handle on a lock table, which all handles share.
+/// One handle on a lock table. All handles share the table.
 #[derive(Debug)]
 pub struct MemoryLock {
     shared: Arc<SharedTable>,
@@ -24,12 +27,12 @@ pub struct MemoryLock {
 }
 
 impl MemoryLock {
-    /// An empty table, whose history has this name.
+    /// A handle on an empty table with this epoch.
     pub(crate) fn new(clock: Arc<dyn Clock>, epoch: Epoch) -> Self {
         let mut capabilities = Capabilities::new(BACKEND);
         capabilities.fairness = Fairness::Fifo;
         capabilities.wakeup = Wakeup::Push;
-        // The table itself holds 1 ms; below this a guard has no time to do anything.
+        // The table itself accepts 1 ms. Below 10 ms a guard has no time for any work.
         capabilities.min_ttl = Duration::from_millis(10);
         capabilities.survives_restart = false;
         capabilities.expiry_clock = ExpiryClock::Host;
@@ -46,7 +49,8 @@ impl MemoryLock {
         }
     }
 
-    /// Another handle on the same table, which is open also when this one was closed.
+    /// Opens another handle on the same table. The new handle is open also when this one was
+    /// closed.
     pub(crate) fn new_handle(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
@@ -151,7 +155,7 @@ impl DistLock for MemoryLock {
     }
 
     async fn close(&self) {
-        // The table stays for the other handles.
+        // The other handles still use the table.
         self.open.close();
     }
 }

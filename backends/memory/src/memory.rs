@@ -1,4 +1,7 @@
 //! A store in memory: one lock table and the records beside it.
+//!
+//! Invariant: all handles of one [`Memory`], and all stores of one shared name, see the same locks
+//! and records.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +21,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Empty, on this clock.
+    /// An empty store on this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let epoch = Epoch::new(format!("{BACKEND}-{}", Uuid::new_v4()));
         Self {
@@ -27,13 +30,13 @@ impl Memory {
         }
     }
 
-    /// The store of this name that the whole process shares, on the machine's clock. The first call
-    /// makes it.
+    /// The store of this name, which the whole process shares. It uses the machine's clock. The
+    /// first call creates it.
     ///
-    /// It is kept until the process ends, also when nobody has a handle: otherwise a lock would
-    /// become free, and its fencing tokens could start again, because its holder's client was
-    /// closed. So each name costs memory for as long as the process lives: names belong into the
-    /// configuration and are not made from requests.
+    /// The store is kept until the process ends, also when no handle is left. Otherwise a lock
+    /// would become free, and its fencing tokens could start again, just because its holder closed
+    /// the client. So each name costs memory as long as the process lives: take names from the
+    /// configuration, and do not make them from requests.
     #[must_use]
     pub fn shared(name: &str) -> Self {
         static STORES: Mutex<BTreeMap<String, Memory>> = Mutex::new(BTreeMap::new());
@@ -46,13 +49,13 @@ impl Memory {
         store
     }
 
-    /// A new handle on the lock table.
+    /// Opens a new handle on the lock table.
     #[must_use]
     pub fn lock(&self) -> Arc<dyn DistLock> {
         Arc::new(self.lock.new_handle())
     }
 
-    /// A new handle on the records.
+    /// Opens a new handle on the records.
     #[must_use]
     pub fn records(&self) -> Arc<dyn Records> {
         Arc::new(self.records.new_handle())
@@ -60,7 +63,7 @@ impl Memory {
 }
 
 impl Default for Memory {
-    /// Empty, on the machine's clock.
+    /// An empty store on the machine's clock.
     fn default() -> Self {
         Self::new(Arc::new(SystemClock))
     }

@@ -5,9 +5,10 @@ use distlock_core::{Clock, Moment, micros, unix_time};
 /// The time of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// Leases are counted on this clock.
+    /// The boot-time clock, on which leases are counted.
     pub boot: Moment,
-    /// Wall clock, microseconds since 1970: the floor of new tokens, and what people see.
+    /// The wall clock in microseconds since 1970: the lower bound of new tokens, and the time that
+    /// people see.
     pub wall_micros: u64,
 }
 

@@ -1,4 +1,7 @@
 //! The versioned key-value store beside the lock table.
+//!
+//! Invariant: the versions of a key strictly rise, also after a delete, because one counter serves
+//! all keys.
 
 use std::{
     collections::BTreeMap,
@@ -14,14 +17,15 @@ use distlock_core::{
 
 use crate::shared_table::BACKEND;
 
-/// One handle on records in memory, which all handles share.
+/// One handle on records in memory. All handles share the records.
 ///
-/// One counter, `max(last + 1, wall clock in microseconds)`, gives all versions, so they rise for every key also when it was
-/// deleted in between, and nothing need be remembered of a deleted key.
+/// One counter, `max(last + 1, wall clock in microseconds)`, gives all versions. So they rise for
+/// every key also after a delete, and nothing is remembered of a deleted key.
 #[derive(Debug)]
 pub struct MemoryRecords {
     clock: Arc<dyn Clock>,
-    // Nothing waits while it is held. One map for all keys, because a scan wants their order.
+    // No code waits while it holds this lock. One map has all keys, because a scan needs their
+    // order.
     store: Arc<RwLock<RecordMap>>,
     open: OpenFlag,
 }
@@ -40,7 +44,7 @@ struct Record {
 }
 
 impl MemoryRecords {
-    /// No records.
+    /// An empty set of records.
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
@@ -49,7 +53,8 @@ impl MemoryRecords {
         }
     }
 
-    /// Another handle on the same records, which is open also when this one was closed.
+    /// Opens another handle on the same records. The new handle is open also when this one was
+    /// closed.
     pub(crate) fn new_handle(&self) -> Self {
         Self {
             clock: Arc::clone(&self.clock),
@@ -177,7 +182,7 @@ impl Records for MemoryRecords {
     }
 
     async fn close(&self) {
-        // The records stay for the other handles.
+        // The other handles still use the records.
         self.open.close();
     }
 }

@@ -1,4 +1,6 @@
-//! One held lock in the table, kept small: a million of them stay in memory.
+//! One held lock in the table.
+//!
+//! Invariant: a row is small, because a million of them stay in memory. It must never read a clock.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,19 +16,19 @@ use crate::now::Now;
 pub(crate) struct Row {
     owner: OwnerId,
     token: FencingToken,
-    /// Nanoseconds since boot: half the size of a [`Moment`].
+    /// Nanoseconds since boot. They take half the size of a [`Moment`].
     expires: u64,
     /// Microseconds since 1970, for display.
     granted: u64,
     holder: HolderLabel,
-    /// What few locks have.
+    /// The parts that few locks have.
     extra: Option<Box<Extra>>,
 }
 
 #[derive(Debug, Default)]
 struct Extra {
     meta: Option<Meta>,
-    /// The nonce of the ticket that is out.
+    /// The nonce of the ticket that can be redeemed.
     ticket: Option<Uuid>,
 }
 
@@ -67,26 +69,28 @@ impl Row {
         self.expires = nanos(now + ttl.duration());
     }
 
-    /// Whether this lease is the one that holds the lock now, and why not.
+    /// Checks whether this lease holds the lock now. The error is the reason of the loss.
     pub(crate) fn check(&self, now: Moment, lease: &Lease) -> Result<(), LossReason> {
         if self.owner != lease.owner {
             Err(LossReason::TakenOver)
         } else if !self.is_live(now) || lease.token.is_some_and(|token| token != self.token) {
-            // Another token under the same owner: that lease had lapsed before its owner was granted the lock again.
+            // With another token under the same owner, the lease expired before its owner was
+            // granted the lock again.
             Err(LossReason::Expired)
         } else {
             Ok(())
         }
     }
 
-    /// Renews, and takes the ticket's step.
+    /// Renews the lease and changes the ticket in the same step.
     pub(crate) fn renew(&mut self, now: Moment, renewal: &Renewal) -> Result<(), LossReason> {
         match renewal.ticket {
             TicketStep::Issue(nonce) => {
                 self.extra.get_or_insert_default().ticket = Some(nonce);
             }
             TicketStep::Redeem(nonce) => {
-                // Used before, or replaced by a later one: whoever has that one has the lock.
+                // The ticket was redeemed before, or a later ticket replaced it: its bearer has the
+                // lock.
                 self.extra
                     .as_mut()
                     .and_then(|extra| extra.ticket.take_if(|ticket| *ticket == nonce))
@@ -113,6 +117,6 @@ impl Row {
 }
 
 fn nanos(moment: Moment) -> u64 {
-    // 584 years after boot.
+    // The number overflows 584 years after boot.
     u64::try_from(moment.since_boot().as_nanos()).unwrap_or(u64::MAX)
 }

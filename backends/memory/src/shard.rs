@@ -1,4 +1,7 @@
-//! One shard of the lock table.
+//! One shard of the lock table: its rows, store queues and counters.
+//!
+//! Invariant: tokens and queue entries of a shard rise strictly, also for names that were released
+//! and forgotten, because one counter serves all names of the shard.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,23 +13,23 @@ use crate::{
     store_queue::{DeferredWakes, StoreQueue},
 };
 
-/// How many force-releases a shard remembers.
+/// Number of forced releases that a shard remembers.
 const FORCED_AT_MOST: usize = 64;
 
-/// A shard with fewer rows is not worth sweeping or shrinking.
+/// A shard with fewer rows is neither swept nor shrunk.
 const SMALL: usize = 256;
 
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) rows: HashMap<LockName, Row, RandomState>,
     pub(crate) queues: HashMap<LockName, StoreQueue, RandomState>,
-    /// An emptied line, for the next one who needs one.
+    /// An empty queue, reused for the next lock that gets contenders.
     pub(crate) spare: StoreQueue,
     pub(crate) last_token: u64,
     pub(crate) last_entry: u64,
     pub(crate) sweep_at: usize,
-    /// Tokens of the leases that were ended by force last, so that their holders learn why. They
-    /// are unique within a shard.
+    /// The tokens of the latest force-released leases, so that their holders learn the reason.
+    /// Tokens are unique within a shard.
     pub(crate) forced: VecDeque<FencingToken>,
 }
 
@@ -46,14 +49,15 @@ impl Shard {
 
     /// Remembers the token of a force-released lease, so that its holder learns the reason.
     pub(crate) fn remember_forced(&mut self, token: FencingToken) {
-        // Bounded: few locks are forced, and a holder asks at its next renewal.
+        // The list is bounded: few locks are force-released, and a holder asks at its next renewal.
         if self.forced.len() == FORCED_AT_MOST {
             self.forced.pop_front();
         }
         self.forced.push_back(token);
     }
 
-    /// Removes a row and calls the first who waits for it. Whether anybody waits.
+    /// Removes a row and gives the turn to the first contender. Returns whether any contender
+    /// waits.
     pub(crate) fn free_and_call_next(
         &mut self,
         name: &LockName,
@@ -69,7 +73,7 @@ impl Shard {
                 .is_some_and(|queue| queue.call_next(now, None, deferred).is_some())
     }
 
-    /// Why a lease is lost of whose lock nothing is left.
+    /// The reason of the loss of a lease without a row.
     pub(crate) fn loss_of_missing_row(&self, lease: &Lease) -> LossReason {
         match lease.token {
             Some(token) if self.forced.contains(&token) => LossReason::ForceReleased,
@@ -77,7 +81,8 @@ impl Shard {
         }
     }
 
-    /// Does something with a line that may be there, and puts it away when it is empty then.
+    /// Runs `f` on the queue of a name, if there is one, and recycles the queue when it is empty
+    /// afterwards.
     pub(crate) fn with_queue<T>(
         &mut self,
         name: &LockName,
@@ -102,7 +107,8 @@ impl Shard {
         self.shrink();
     }
 
-    /// Gives memory back after a crowd has left. What is kept is room to grow, so this is rare.
+    /// Returns memory to the allocator after many rows were removed. It leaves room to grow, so it
+    /// happens rarely.
     pub(crate) fn shrink(&mut self) {
         let rows = self.rows.len().max(SMALL);
         if rows < self.rows.capacity() / 8 {

@@ -11,7 +11,7 @@ use crate::{now::Now, store_queue::QueueEntry, table::Table};
 /// The backend's short name.
 pub(crate) const BACKEND: &str = "memory";
 
-/// What all handles on one table share.
+/// The table, the clock and the facts that all handles share.
 #[derive(Debug)]
 pub(crate) struct SharedTable {
     pub(crate) table: Table,

@@ -1,14 +1,20 @@
-//! The line of those who wait for one lock: whose turn it is, who was told, and who went away without a word.
+//! The store queue of one lock: the contenders in the order in which they joined.
+//!
+//! This module owns the turn: the contender for which a free lock is reserved, and the contenders
+//! that are absent for now. Invariant: while a present contender waits and the lock is free,
+//! exactly one contender has the turn, and it has been woken. This module must never run a waker
+//! under the shard's mutex: a waker may run foreign code that calls the table again and would
+//! deadlock.
 
 use std::{collections::VecDeque, task::Waker, time::Duration};
 
 use distlock_core::{Moment, OwnerId};
 
-/// How long a free lock is kept for the one whose turn it is. Whoever does not come in that time (its task is blocked) is
-/// passed over until it shows up again.
+/// The time for which a free lock is reserved for the contender that has the turn. A contender that
+/// does not come in that time (its task is blocked) is skipped until it appears again.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
-/// A place in a line. Numbers rise in the order of joining.
+/// An entry in a store queue. The numbers rise in the order of joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueueEntry(u64);
 
@@ -18,13 +24,14 @@ impl QueueEntry {
     }
 }
 
-/// What is done to wakers once the shard's mutex is free again: they may run anybody's code, and that code may call us.
+/// Wakers that are called or dropped after the shard's mutex is free again. They may run foreign
+/// code, and that code may call the table.
 ///
-/// Declare it before taking the mutex, so that it is dropped after it.
+/// Declare the value before locking the mutex, so that it is dropped after the lock's guard.
 #[derive(Debug, Default)]
 pub(crate) struct DeferredWakes {
     wake: Option<Waker>,
-    forget: Option<Waker>,
+    drop_only: Option<Waker>,
 }
 
 impl Drop for DeferredWakes {
@@ -32,25 +39,27 @@ impl Drop for DeferredWakes {
         if let Some(waker) = self.wake.take() {
             waker.wake();
         }
-        drop(self.forget.take());
+        drop(self.drop_only.take());
     }
 }
 
-/// Everybody who waits for one lock, in the order of joining.
+/// All contenders of one lock, in the order of joining.
 #[derive(Debug, Default)]
 pub(crate) struct StoreQueue {
     waiters: VecDeque<Waiter>,
-    /// Whose turn it is, and since when the lock is kept for it. Only while the lock is free.
-    called: Option<(QueueEntry, Moment)>,
+    /// The contender that has the turn, and the moment since when the lock is reserved for it. Set
+    /// only while the lock is free.
+    turn: Option<(QueueEntry, Moment)>,
 }
 
 #[derive(Debug)]
 struct Waiter {
     entry: QueueEntry,
     owner: OwnerId,
-    /// Stopped waiting without leaving (its future was dropped), or did not come when called: passed over for now.
+    /// Whether the contender is skipped for now: its wait was dropped without leaving, or it did
+    /// not come when it had the turn.
     away: bool,
-    /// A wake-up that it has not taken notice of yet.
+    /// Whether a wake-up waits that the contender has not received yet.
     woken: bool,
     waker: Option<Waker>,
 }
@@ -66,35 +75,33 @@ impl StoreQueue {
         });
     }
 
-    /// Gives up a place. Whether the lock was being kept for it.
+    /// Removes an entry. Returns whether the lock was reserved for it.
     pub(crate) fn leave(&mut self, entry: QueueEntry, deferred: &mut DeferredWakes) -> bool {
         if let Some(waiter) = self.position(entry).and_then(|at| self.waiters.remove(at)) {
-            deferred.forget = waiter.waker;
+            deferred.drop_only = waiter.waker;
         }
-        self.called
-            .take_if(|(called, _)| *called == entry)
-            .is_some()
+        self.turn.take_if(|(turn, _)| *turn == entry).is_some()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
 
-    /// This line for another lock, with its memory, unless that is large.
+    /// An empty queue for another lock. It keeps the allocation unless that is large.
     pub(crate) fn cleared(mut self) -> Self {
-        self.called = None;
+        self.turn = None;
         if self.waiters.capacity() > 16 {
             self.waiters = VecDeque::new();
         }
         self
     }
 
-    /// How many wait.
+    /// The number of contenders that are not away.
     pub(crate) fn len(&self) -> usize {
         self.waiters.iter().filter(|waiter| !waiter.away).count()
     }
 
-    /// This one is here and looks at the lock itself, so whatever it was woken for is settled.
+    /// Records that this contender looks at the lock itself, so its pending wake-up is used up.
     pub(crate) fn mark_present(&mut self, entry: QueueEntry) {
         if let Some(waiter) = self.waiter(entry) {
             waiter.away = false;
@@ -102,8 +109,10 @@ impl StoreQueue {
         }
     }
 
-    /// The lock is free: whose turn is it? `None` = nobody's, anyone may take it. Calls that one unless it was called before.
-    /// Whoever was called too long ago is passed over, except `here`, who looks at the lock right now.
+    /// Gives the turn to the first present contender of a free lock, wakes it, and returns it;
+    /// `None`: no contender is present, so any caller may take the lock. A contender that has the
+    /// turn already is not woken again. A contender whose turn has lasted too long is skipped,
+    /// except `asking`, which looks at the lock right now.
     pub(crate) fn call_next(
         &mut self,
         now: Moment,
@@ -111,33 +120,33 @@ impl StoreQueue {
         deferred: &mut DeferredWakes,
     ) -> Option<QueueEntry> {
         if let Some((entry, _)) = self
-            .called
-            .take_if(|(called, since)| Some(*called) != asking && now.since(*since) >= GRACE)
+            .turn
+            .take_if(|(turn, since)| Some(*turn) != asking && now.since(*since) >= GRACE)
             && let Some(waiter) = self.waiter(entry)
         {
             waiter.away = true;
         }
         let first = self.waiters.iter_mut().find(|waiter| !waiter.away)?;
-        // Another one may have been called while the first was away.
-        if self.called.is_none_or(|(called, _)| called != first.entry) {
-            self.called = Some((first.entry, now));
+        // Another contender may have got the turn while the first one was away.
+        if self.turn.is_none_or(|(turn, _)| turn != first.entry) {
+            self.turn = Some((first.entry, now));
             first.woken = true;
             deferred.wake = first.waker.take();
         }
         Some(first.entry)
     }
 
-    /// How long the lock is still kept for the one who was called.
+    /// The rest of the time for which the lock is reserved.
     pub(crate) fn reserved_for(&self, now: Moment) -> Option<Duration> {
-        self.called.map(|(_, since)| (since + GRACE).since(now))
+        self.turn.map(|(_, since)| (since + GRACE).since(now))
     }
 
-    /// The lock is not free any more.
+    /// Ends the turn, because the lock is no longer free.
     pub(crate) fn end_call(&mut self) {
-        self.called = None;
+        self.turn = None;
     }
 
-    /// The lock was given to this owner: if it waits here, it is to be woken.
+    /// Wakes the contender of this owner after a hand-over, if it waits here.
     pub(crate) fn wake_owner(&mut self, owner: OwnerId, deferred: &mut DeferredWakes) {
         let mut waiters = self.waiters.iter_mut();
         if let Some(waiter) = waiters.find(|waiter| waiter.owner == owner) {
@@ -146,7 +155,7 @@ impl StoreQueue {
         }
     }
 
-    /// Starts or goes on waiting. Whether a wake-up lies there.
+    /// Marks a contender as waiting. Returns whether a wake-up is pending for it.
     pub(crate) fn start_wait(&mut self, entry: QueueEntry) -> bool {
         self.waiter(entry).is_some_and(|waiter| {
             waiter.away = false;
@@ -154,7 +163,8 @@ impl StoreQueue {
         })
     }
 
-    /// Takes a wake-up, or leaves word whom to wake. `true` = woken.
+    /// Takes a pending wake-up, or stores the waker for the next one. `true`: a wake-up was
+    /// pending, or the entry is gone.
     pub(crate) fn register_waker(
         &mut self,
         entry: QueueEntry,
@@ -165,7 +175,7 @@ impl StoreQueue {
             return true;
         };
         if std::mem::take(&mut waiter.woken) {
-            deferred.forget = waiter.waker.take();
+            deferred.drop_only = waiter.waker.take();
             return true;
         }
         if !waiter
@@ -173,20 +183,19 @@ impl StoreQueue {
             .as_ref()
             .is_some_and(|known| known.will_wake(waker))
         {
-            deferred.forget = waiter.waker.replace(waker.clone());
+            deferred.drop_only = waiter.waker.replace(waker.clone());
         }
         false
     }
 
-    /// Stopped waiting without saying why. A wake-up that lies there is kept. Whether the lock was being kept for it.
+    /// Marks a contender as away after its wait was dropped. A pending wake-up is kept for it.
+    /// Returns whether the lock was reserved for it.
     pub(crate) fn interrupt(&mut self, entry: QueueEntry, deferred: &mut DeferredWakes) -> bool {
         if let Some(waiter) = self.waiter(entry) {
             waiter.away = true;
-            deferred.forget = waiter.waker.take();
+            deferred.drop_only = waiter.waker.take();
         }
-        self.called
-            .take_if(|(called, _)| *called == entry)
-            .is_some()
+        self.turn.take_if(|(turn, _)| *turn == entry).is_some()
     }
 
     fn waiter(&mut self, entry: QueueEntry) -> Option<&mut Waiter> {

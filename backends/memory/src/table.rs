@@ -1,5 +1,8 @@
-//! The lock table: a synchronous state machine. The time comes in with each call and nothing here waits, so a history of
-//! calls has one outcome.
+//! The lock table, a synchronous state machine.
+//!
+//! This module owns all locks of a store in memory. Invariant: the time comes in with each call and
+//! no method waits, so one sequence of calls has one outcome. A method must never lock two shards
+//! at once, and must never run a waker under a shard's mutex.
 
 use std::{
     collections::{BTreeMap, hash_map},
@@ -22,31 +25,33 @@ use crate::{
     store_queue::{DeferredWakes, QueueEntry, StoreQueue},
 };
 
-/// A power of two, so that threads that want different names seldom meet.
+/// Number of shards: a power of two, large enough that threads with different names seldom meet.
 const SHARDS: usize = 64;
 
-/// Who holds what, and who waits for it.
+/// All locks of a store, with their holders and contenders.
 ///
-/// Names are spread over shards; each has its own mutex, which is held for one operation on one name (or one shard of a
-/// listing). A released row is gone at once. An expired row counts as free; its memory is reclaimed by a sweep of its shard,
-/// due whenever the shard has doubled since the last one, so a grant pays for it in constant time on average.
+/// Names are spread over shards. Each shard has its own mutex, which is held for one operation on
+/// one name (or for one shard of a listing). A release removes the row at once. An expired row
+/// counts as free. A sweep of the shard removes its memory; the sweep is due whenever the shard has
+/// doubled since the last one, so a grant pays for it in constant time on average.
 ///
-/// Tokens come from a counter per shard and the wall clock, `max(last + 1, microseconds)`. They keep rising although nothing
-/// is remembered of a name that was released.
+/// Tokens come from a counter of the shard and the wall clock: `max(last + 1, microseconds)`. They
+/// keep rising although the table forgets a released name.
 ///
-/// Those who wait stand in line (see [`Table::join`]). While somebody waits, a free lock is kept for the first of them.
+/// Contenders wait in a store queue (see [`Table::join`]). While one waits, a free lock is reserved
+/// for the first of them.
 #[derive(Debug)]
 pub struct Table {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
 }
 
-/// Whether to ask for a lock or to go on waiting; see [`Table::arm`].
+/// The next step of a wait; see [`Table::arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
-    /// Ask now.
+    /// Make an attempt now.
     Ask,
-    /// Nothing will change for so long, unless a wake-up comes.
+    /// Sleep: nothing changes for this long, unless a wake-up comes.
     Sleep(Duration),
 }
 
@@ -69,10 +74,11 @@ impl Table {
         }
     }
 
-    /// One attempt. It takes a free or expired lock, and re-arms one that its owner holds, whose token stays. With a place
-    /// in line, success gives the place up.
+    /// Makes one attempt. It takes a free or expired lock. A lock that its owner holds keeps its
+    /// token and gets a new lease. An attempt with a queue entry removes the entry when it
+    /// succeeds.
     ///
-    /// `Busy(None)` = the lock is free and kept for somebody who waited longer.
+    /// `Busy(None)`: the lock is free, and it is reserved for a contender that has waited longer.
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`] when the tokens are used up.
@@ -124,10 +130,10 @@ impl Table {
         Ok(Attempt::Acquired(token))
     }
 
-    /// Renews a lease that holds its lock and has not expired. The token that stands beside the lock, or why not.
+    /// Renews a lease that holds its lock and has not expired. Returns the token of the lock.
     ///
     /// # Errors
-    /// What became of the lock.
+    /// The reason of the loss.
     pub fn renew(
         &self,
         now: Moment,
@@ -144,7 +150,7 @@ impl Table {
         Ok(row.token())
     }
 
-    /// Frees a lock that this lease holds, and calls the first who waits for it.
+    /// Frees a lock that this lease holds, and gives the turn to its first contender.
     pub fn release(&self, now: Moment, lease: &Lease) -> ReleaseOutcome {
         let mut deferred = DeferredWakes::default();
         let mut shard = self.shard(&lease.name);
@@ -158,11 +164,12 @@ impl Table {
         }
     }
 
-    /// Gives a lock that this lease holds to the next owner, with a higher token. The inner error is what became of the lock.
+    /// Passes a lock that this lease holds to the next owner, with a higher token. The inner error
+    /// is the reason of the loss.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when the two are not about one name; [`ErrorKind::LimitExceeded`] when the tokens are
-    /// used up.
+    /// [`ErrorKind::InvalidArgument`] when the lease and the request have different names.
+    /// [`ErrorKind::LimitExceeded`] when the tokens are used up.
     pub fn hand_over(
         &self,
         now: Now,
@@ -196,7 +203,7 @@ impl Table {
         Ok(Ok(token))
     }
 
-    /// Frees a lock whoever holds it, if its token is the expected one.
+    /// Frees a lock of any holder, if its token is the expected one.
     pub fn force_release(&self, now: Moment, name: &LockName, expected: FencingToken) -> Forced {
         let mut deferred = DeferredWakes::default();
         let mut shard = self.shard(name);
@@ -210,7 +217,7 @@ impl Table {
         Forced::Released
     }
 
-    /// Who holds a lock, and how many wait for it.
+    /// Reads the holder of a lock and the number of its contenders.
     pub fn inspect(&self, now: Moment, name: &LockName) -> LockInfo {
         let shard = self.shard(name);
         let mut info = match shard.rows.get(name) {
@@ -226,7 +233,8 @@ impl Table {
         info
     }
 
-    /// Held locks by prefix, in byte order of their names. Looks at every row: it is for people and repair tools.
+    /// Lists held locks by prefix, in byte order of their names. It visits every row: it is for
+    /// people and repair tools.
     pub fn list(
         &self,
         now: Moment,
@@ -262,12 +270,12 @@ impl Table {
             .collect()
     }
 
-    /// How many rows are in memory, expired ones that no sweep has met included.
+    /// The number of rows in memory. Expired rows that no sweep has removed are included.
     pub fn rows(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).rows.len()).sum()
     }
 
-    /// Joins the line of those who wait for a lock.
+    /// Joins the store queue of a lock.
     pub fn join(&self, name: &LockName, owner: OwnerId) -> QueueEntry {
         let mut shard = self.shard(name);
         let shard = &mut *shard;
@@ -281,18 +289,20 @@ impl Table {
         entry
     }
 
-    /// Gives up a place in line. If the lock was being kept for it, the next one is called. Idempotent.
+    /// Removes a queue entry. If the lock was reserved for it, the next contender gets the turn.
+    /// The call is idempotent.
     pub fn leave(&self, now: Moment, name: &LockName, entry: QueueEntry) {
         self.leave_queue(now, name, StoreQueue::leave, entry);
     }
 
-    /// A caller that waited here is gone without a word: it is passed over until it comes back, and a wake-up that it has
-    /// not taken is kept for it.
+    /// Records that the wait of a contender was dropped. The contender is skipped until it comes
+    /// back, and a pending wake-up is kept for it.
     pub fn interrupt_wait(&self, now: Moment, name: &LockName, entry: QueueEntry) {
         self.leave_queue(now, name, StoreQueue::interrupt, entry);
     }
 
-    /// Starts or goes on waiting at a place: whether to ask now, and if not, until when nothing will change by itself.
+    /// Starts or continues the wait of a contender: it is to ask now, or it may sleep while nothing
+    /// changes by itself.
     pub fn arm(&self, now: Moment, name: &LockName, entry: QueueEntry) -> Armed {
         let mut deferred = DeferredWakes::default();
         let mut shard = self.shard(name);
@@ -324,7 +334,8 @@ impl Table {
         }
     }
 
-    /// Takes a wake-up, or leaves word whom to wake. `true` = woken.
+    /// Takes a pending wake-up, or stores the waker for the next one. `true`: the contender was
+    /// woken.
     pub fn listen(&self, name: &LockName, entry: QueueEntry, waker: &Waker) -> bool {
         let mut deferred = DeferredWakes::default();
         let mut shard = self.shard(name);
@@ -338,28 +349,31 @@ impl Table {
         &self,
         now: Moment,
         name: &LockName,
-        how: impl FnOnce(&mut StoreQueue, QueueEntry, &mut DeferredWakes) -> bool,
+        depart: impl FnOnce(&mut StoreQueue, QueueEntry, &mut DeferredWakes) -> bool,
         entry: QueueEntry,
     ) {
-        // Two, because the one who goes leaves a waker behind while the next one is woken.
+        // There are two values, because the departing contender leaves a waker to drop while the
+        // next one is woken.
         let (mut gone, mut next) = (DeferredWakes::default(), DeferredWakes::default());
         let mut shard = self.shard(name);
         let free = !shard.rows.get(name).is_some_and(|row| row.is_live(now));
         shard.with_queue(name, |queue| {
-            if how(queue, entry, &mut gone) && free {
+            if depart(queue, entry, &mut gone) && free {
                 queue.call_next(now, None, &mut next);
             }
         });
     }
 
     fn shard(&self, name: &LockName) -> MutexGuard<'_, Shard> {
-        // Bits that the maps inside do not use: they take the lowest and the highest.
+        // The shard comes from bits that the maps inside do not use: they take the lowest and the
+        // highest.
         let at = usize::try_from(self.hasher.hash_one(name) >> 32).unwrap_or(0) % SHARDS;
         lock(&self.shards[at])
     }
 }
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    // Every change of a shard is complete before anything in it can panic.
+    // Every change of a shard is complete before the code can panic, so a poisoned mutex protects
+    // valid data.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

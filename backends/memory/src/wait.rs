@@ -1,4 +1,8 @@
-//! Waiting for a lock of the table: a place in line, a wake-up, and the holder's lease as a timer.
+//! Waiting for a lock of the table: a queue entry, a wake-up, and the end of the holder's lease as
+//! a timer.
+//!
+//! Invariant: a contender whose wait was dropped is marked as away, so no other contender waits for
+//! it. A wake-up that it had not received is kept.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
@@ -12,17 +16,17 @@ use crate::{
     table::Armed,
 };
 
-/// A waiter looks again at least so often, whatever it was told. Looking costs a hash look-up, and it makes up for one who
-/// was called and is stuck.
+/// The longest sleep of a contender between two looks at the table, also without a wake-up. A look
+/// costs one hash look-up. It makes up for a contender that has the turn and is stuck.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// One caller's place in the line of a lock.
+/// One contender, with its entry in the store queue.
 #[derive(Debug)]
 pub(crate) struct MemoryContender {
     shared: Arc<SharedTable>,
     open: OpenFlag,
     request: AcquireRequest,
-    /// `None` once it has become the lock.
+    /// `None` after the contender got the lock.
     entry: Option<QueueEntry>,
 }
 
@@ -91,7 +95,7 @@ impl Contender for MemoryContender {
     }
 
     async fn leave(self: Box<Self>) -> Result<()> {
-        // Dropping it does.
+        // The drop removes the queue entry.
         Ok(())
     }
 }
@@ -105,7 +109,7 @@ impl Drop for MemoryContender {
     }
 }
 
-/// Notices that a wait was dropped before it ended, so that nobody waits for one who does not wait any more.
+/// Notices when a wait is dropped before it ended, so that no contender waits for this one.
 struct WaitInProgress<'a> {
     contender: &'a MemoryContender,
     entry: QueueEntry,
