@@ -1,5 +1,5 @@
-//! Random histories against a plain model: one map, no shards, nothing shared, nothing forgotten early. The lock table, the
-//! backend around it, and a lock over the records all have to do what the model does.
+//! Random histories against a plain model: one map without shards, sharing or sweeps. The lock
+//! table, the backend around it, and a lock over the records must all match the model.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -40,7 +40,7 @@ enum Step {
     },
     Force {
         name: usize,
-        /// 0 = the right token.
+        /// With 0 the token is the right one.
         off_by: u64,
     },
     Inspect(usize),
@@ -49,16 +49,17 @@ enum Step {
         after: Option<usize>,
         limit: u32,
     },
-    /// Moves the boot-time clock by the first and the wall clock by the second, which may go back.
+    /// Moves the boot-time clock by the first number and the wall clock by the second, which may be
+    /// negative.
     Time(u64, i64),
 }
 
-/// Which lease somebody believes to have: by owner, with the token of any of its grants, or without.
+/// The lease that a caller claims: its owner, with the token of any of its grants or without one.
 #[derive(Clone, Debug)]
 struct Pick {
     name: usize,
     owner: u128,
-    /// Index from the latest of all tokens of that name; `None` = the token is not known.
+    /// Index from the latest of all tokens of that name; `None`: the token is not known.
     token: Option<usize>,
 }
 
@@ -81,9 +82,9 @@ struct Held {
 #[derive(Default)]
 struct Model {
     rows: HashMap<usize, Held>,
-    /// Every token of a name with its owner, in the order of grants.
+    /// Every token of a name, in the order of grants.
     granted: BTreeMap<usize, Vec<FencingToken>>,
-    /// Names and tokens whose leases were ended by force, where that is told.
+    /// Names and tokens of force-released leases, where the store tells a forced release.
     forced: Vec<(usize, FencingToken)>,
     now: Duration,
 }
@@ -93,7 +94,7 @@ impl Model {
         self.rows.get(&name).filter(|held| self.now < held.expires)
     }
 
-    /// What a lease is told.
+    /// The expected answer to an operation of a lease.
     fn check(
         &self,
         name: usize,
@@ -175,20 +176,27 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0u128..2).prop_map(Ticket::Redeem),
     ];
     let step = prop_oneof![
-        6 => (named(), 0..OWNERS, ttl()).prop_map(|(name, owner, ttl)| Step::Acquire { name, owner, ttl }),
-        4 => (pick(), ttl(), ticket).prop_map(|(lease, ttl, ticket)| Step::Renew { lease, ttl, ticket }),
+        6 => (named(), 0..OWNERS, ttl())
+            .prop_map(|(name, owner, ttl)| Step::Acquire { name, owner, ttl }),
+        4 => (pick(), ttl(), ticket)
+            .prop_map(|(lease, ttl, ticket)| Step::Renew { lease, ttl, ticket }),
         4 => pick().prop_map(Step::Release),
-        2 => (pick(), 0..OWNERS, ttl()).prop_map(|(lease, next, ttl)| Step::HandOver { lease, next, ttl }),
+        2 => (pick(), 0..OWNERS, ttl())
+            .prop_map(|(lease, next, ttl)| Step::HandOver { lease, next, ttl }),
         1 => (named(), 0u64..2).prop_map(|(name, off_by)| Step::Force { name, off_by }),
         1 => named().prop_map(Step::Inspect),
-        1 => (prop::sample::select(vec!["", "a", "a/", "b", "c"]), prop::option::of(named()), 0u32..5)
+        1 => (
+            prop::sample::select(vec!["", "a", "a/", "b", "c"]),
+            prop::option::of(named()),
+            0u32..5,
+        )
             .prop_map(|(prefix, after, limit)| Step::List { prefix, after, limit }),
         5 => (0u64..30, -20_000i64..40_000).prop_map(|(boot, wall)| Step::Time(boot, wall)),
     ];
     prop::collection::vec(step, 1..120)
 }
 
-/// What is tested: every call is over at once, and time stands still in between.
+/// The code under test. Every call ends at once, and the clock stands still between calls.
 trait Subject {
     fn advance(&mut self, boot: Duration, wall_micros: i64);
     fn acquire(&self, request: &AcquireRequest) -> Attempt<FencingToken>;
@@ -201,12 +209,12 @@ trait Subject {
     fn list(&self, prefix: &str, after: Option<&LockName>, limit: u32) -> Vec<LockInfo>;
 }
 
-struct Bare {
+struct BareTable {
     table: Table,
     now: Now,
 }
 
-impl Bare {
+impl BareTable {
     fn new() -> Self {
         Self {
             table: Table::new(),
@@ -218,7 +226,7 @@ impl Bare {
     }
 }
 
-impl Subject for Bare {
+impl Subject for BareTable {
     fn advance(&mut self, boot: Duration, wall_micros: i64) {
         self.now.boot = self.now.boot + boot;
         self.now.wall_micros = self.now.wall_micros.saturating_add_signed(wall_micros);
@@ -270,14 +278,14 @@ impl Subject for Bare {
     }
 }
 
-/// A backend, through two handles in turn.
-struct Behind {
+/// A backend, used through two handles in turn.
+struct BackendUnderTest {
     handles: [Arc<dyn DistLock>; 2],
     turn: std::cell::Cell<usize>,
     clock: ManualClock,
 }
 
-impl Behind {
+impl BackendUnderTest {
     fn new(make: impl FnOnce(ManualClock) -> Arc<dyn DistLock>) -> Self {
         let clock = ManualClock::new();
         let first = make(clock.clone());
@@ -296,7 +304,7 @@ impl Behind {
     }
 }
 
-impl Subject for Behind {
+impl Subject for BackendUnderTest {
     fn advance(&mut self, boot: Duration, _wall_micros: i64) {
         self.clock.advance(boot);
     }
@@ -355,26 +363,26 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn the_table_does_what_the_model_does(steps in steps()) {
-        play(&mut Bare::new(), steps)?;
+    fn the_table_matches_the_model(steps in steps()) {
+        run_history(&mut BareTable::new(), steps)?;
     }
 
     #[test]
-    fn the_backend_does_what_the_model_does(steps in steps()) {
-        play(&mut Behind::new(|clock| Memory::new(Arc::new(clock)).lock()), steps)?;
+    fn the_backend_matches_the_model(steps in steps()) {
+        run_history(&mut BackendUnderTest::new(|clock| Memory::new(Arc::new(clock)).lock()), steps)?;
     }
 
     #[test]
-    fn a_lock_over_records_does_what_the_model_does(steps in steps()) {
+    fn a_lock_over_records_matches_the_model(steps in steps()) {
         let make = |clock: ManualClock| -> Arc<dyn DistLock> {
             let records = Memory::new(Arc::new(clock.clone())).records();
             Arc::new(KvLock::new(records).unwrap().with_clock(Arc::new(clock)))
         };
-        play(&mut Behind::new(make), steps)?;
+        run_history(&mut BackendUnderTest::new(make), steps)?;
     }
 }
 
-fn play(subject: &mut dyn Subject, steps: Vec<Step>) -> Result<(), TestCaseError> {
+fn run_history(subject: &mut dyn Subject, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let mut model = Model {
         now: Duration::from_secs(100),
         ..Model::default()
@@ -519,9 +527,9 @@ fn play(subject: &mut dyn Subject, steps: Vec<Step>) -> Result<(), TestCaseError
     Ok(())
 }
 
-/// Expired rows do not pile up, and a sweep never takes a live one.
+/// Expired rows do not accumulate, and a sweep never removes a held one.
 #[test]
-fn sweeping_keeps_the_living() {
+fn a_sweep_keeps_held_locks() {
     let table = Table::new();
     let at = |seconds| Now {
         boot: Moment::from_boot(Duration::from_secs(seconds)),
@@ -549,7 +557,8 @@ fn sweeping_keeps_the_living() {
     }
     let listed = table.list(at(39).boot, "", None, u32::MAX);
     assert_eq!(listed.len(), 100, "all that is still held");
-    // One round and as many dead rows, and the least a shard keeps: not twenty rounds.
+    // The bound is one round of rows and as many expired ones, plus the rows that each shard keeps:
+    // far less than twenty rounds.
     let rows = table.rows();
     assert!(rows < 2 * 20_100 + 64 * 256, "{rows} rows are kept");
 }

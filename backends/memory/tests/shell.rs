@@ -30,7 +30,7 @@ async fn won(contender: &mut dyn Contender) -> bool {
     matches!(contender.attempt().await.unwrap(), Attempt::Acquired(_))
 }
 
-/// Waits until the code under test sleeps so many times.
+/// Waits until the code under test has this many sleeps.
 async fn asleep(clock: &ManualClock, sleepers: usize) {
     while clock.sleepers() != sleepers {
         tokio::task::yield_now().await;
@@ -73,7 +73,7 @@ async fn a_release_ends_one_wait() {
         first.wait(LONG).await;
         first
     });
-    // Let it sit down; whichever comes first, the release must reach it.
+    // The yield lets the contender start its wait; in either order the release must reach it.
     tokio::task::yield_now().await;
     lock.release(&held).await.unwrap();
     let mut first = first_waits.await.unwrap();
@@ -99,14 +99,14 @@ async fn a_cancelled_wait_passes_the_wake_up_on() {
     assert!((&mut second_waits).now_or_never().is_none());
     drop(waits);
     second_waits.await;
-    // The wake-up of the first is kept for it all the same, and it is still ahead.
+    // The wake-up of the first contender is kept, and the first is still ahead.
     assert!(first.wait(LONG).now_or_never().is_some());
     assert!(won(&mut *first).await);
     assert!(!won(&mut *second).await);
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_contender_that_is_gone() {
+async fn a_gone_contender_blocks_nobody() {
     let lock = Memory::default().lock();
     let held = take(&*lock, &request("a")).await;
     let gone = lock.contend(&request("a")).await.unwrap();
@@ -150,7 +150,8 @@ async fn waits_end_at_the_lease_or_at_most() {
     assert!(won(&mut *task.await.unwrap()).await);
 }
 
-/// Many lockers, many names, no pauses: a counter behind each lock loses no update, and everybody comes to an end.
+/// Many lockers, many names and no pauses: a counter behind each lock loses no update, and every
+/// task ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn lockers_exclude_each_other() {
     let memory = Memory::default();
@@ -310,7 +311,7 @@ async fn large_values_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_all_who_write_one_version_one_succeeds() {
+async fn one_of_many_writers_of_one_version_succeeds() {
     let records = Memory::new(Arc::new(SystemClock) as Arc<dyn Clock>).records();
     put(&*records, "n", b"0", Expect::Absent).await.unwrap();
     let add = |records: Arc<dyn Records>| async move {

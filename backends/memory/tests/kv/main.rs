@@ -1,6 +1,6 @@
-//! A lock over versioned records, on the memory backend's records.
+//! A lock over versioned records, on the records of the memory backend.
 
+mod fixture;
+mod inspect_and_wait;
 mod lost_answers;
 mod ownership;
-mod people;
-mod scene;

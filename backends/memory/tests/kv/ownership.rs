@@ -1,4 +1,4 @@
-//! Who holds it, and what a record must be to say so.
+//! A lock over records: its owner, and the records that can hold a lock.
 
 use std::{
     sync::{Arc, Mutex, atomic::AtomicUsize},
@@ -12,84 +12,84 @@ use distlock_core::{
 use distlock_memory::Memory;
 use futures_util::future::join_all;
 
-use crate::scene::{Far, RELEASED, TTL, key, lease, name, request, scene, ttl};
+use crate::fixture::{FaultyRecords, RELEASED, TTL, fixture, key, lease, name, request, ttl};
 
 #[tokio::test]
-async fn the_version_is_the_token_and_stays_it() {
-    let scene = scene().await;
+async fn the_version_of_the_grant_stays_the_token() {
+    let fixture = fixture().await;
     let first = request("a");
-    let grant = scene.grant(&first).await;
+    let grant = fixture.grant(&first).await;
     assert_eq!(
         grant.token.get(),
-        scene.raw("lock/a").await.unwrap().version.get()
+        fixture.raw("lock/a").await.unwrap().version.get()
     );
     assert_eq!(grant.valid_for, TTL);
-    scene.clock.advance(TTL / 2);
+    fixture.clock.advance(TTL / 2);
     let lease = lease(&first, &grant);
-    let renewed = scene
+    let renewed = fixture
         .lock
         .renew(&lease, &Renewal::plain(ttl()))
         .await
         .unwrap();
     assert!(matches!(renewed, Renewed::Extended { token, .. } if token == grant.token));
-    assert!(scene.raw("lock/a").await.unwrap().version.get() > grant.token.get());
-    scene.clock.advance(TTL / 2 + Duration::from_millis(1));
-    assert!(scene.is_busy("a").await, "renewed");
+    assert!(fixture.raw("lock/a").await.unwrap().version.get() > grant.token.get());
+    fixture.clock.advance(TTL / 2 + Duration::from_millis(1));
+    assert!(fixture.is_busy("a").await, "renewed");
     assert_eq!(
-        scene.grant(&first).await.token,
+        fixture.grant(&first).await.token,
         grant.token,
         "the same owner asks again"
     );
-    assert_eq!(scene.lock.release(&lease).await.unwrap(), RELEASED);
+    assert_eq!(fixture.lock.release(&lease).await.unwrap(), RELEASED);
     assert_eq!(
-        scene.lock.release(&lease).await.unwrap(),
+        fixture.lock.release(&lease).await.unwrap(),
         ReleaseOutcome::NotHeld
     );
-    assert_eq!(scene.raw("lock/a").await, None, "nothing is left");
-    assert!(scene.grant(&request("a")).await.token > grant.token);
+    assert_eq!(fixture.raw("lock/a").await, None, "nothing is left");
+    assert!(fixture.grant(&request("a")).await.token > grant.token);
 }
 
 #[tokio::test]
 async fn an_expired_lock_is_taken_exactly_once() {
-    let scene = scene().await;
+    let fixture = fixture().await;
     let first = request("a");
-    let grant = scene.grant(&first).await;
-    scene.clock.advance(TTL - Duration::from_nanos(1));
-    assert!(scene.is_busy("a").await);
-    scene.clock.advance(Duration::from_nanos(1));
-    let free = scene.lock.inspect(&name("a")).await.unwrap();
+    let grant = fixture.grant(&first).await;
+    fixture.clock.advance(TTL - Duration::from_nanos(1));
+    assert!(fixture.is_busy("a").await);
+    fixture.clock.advance(Duration::from_nanos(1));
+    let free = fixture.lock.inspect(&name("a")).await.unwrap();
     assert_eq!((free.held, free.last_token), (None, Some(grant.token)));
     let lease = lease(&first, &grant);
-    let renewed = scene
+    let renewed = fixture
         .lock
         .renew(&lease, &Renewal::plain(ttl()))
         .await
         .unwrap();
     assert!(matches!(renewed, Renewed::NotHeld(LossReason::Expired)));
     let takers: Vec<_> = (0..8).map(|_| request("a")).collect();
-    let attempts = join_all(takers.iter().map(|taker| scene.lock.try_acquire(taker))).await;
+    let attempts = join_all(takers.iter().map(|taker| fixture.lock.try_acquire(taker))).await;
     let winners: Vec<_> = attempts
         .into_iter()
         .filter_map(|attempt| attempt.unwrap().acquired())
         .collect();
     assert_eq!(winners.len(), 1);
     assert!(winners[0].token > grant.token);
-    let renewed = scene
+    let renewed = fixture
         .lock
         .renew(&lease, &Renewal::plain(ttl()))
         .await
         .unwrap();
     assert!(matches!(renewed, Renewed::NotHeld(LossReason::TakenOver)));
     assert_eq!(
-        scene.lock.release(&lease).await.unwrap(),
+        fixture.lock.release(&lease).await.unwrap(),
         ReleaseOutcome::NotHeld
     );
-    assert!(scene.is_busy("a").await);
+    assert!(fixture.is_busy("a").await);
 }
 
-/// Real threads race for one name, over and over.
+/// Real threads race for one name, many times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_all_who_find_it_free_one_gets_it() {
+async fn one_of_many_threads_gets_a_free_lock() {
     let records = Memory::default().records();
     let lock: Arc<dyn DistLock> = Arc::new(KvLock::new(records).unwrap());
     let mut last = 0;
@@ -118,13 +118,13 @@ async fn of_all_who_find_it_free_one_gets_it() {
 }
 
 #[tokio::test]
-async fn a_busy_answer_says_who() {
-    let scene = scene().await;
+async fn a_busy_answer_names_the_holder() {
+    let fixture = fixture().await;
     let mut first = request("a");
     first.meta = Some(Meta::new("job 7").unwrap());
-    let grant = scene.grant(&first).await;
-    scene.clock.advance(Duration::from_secs(1));
-    let attempt = scene.lock.try_acquire(&request("a")).await.unwrap();
+    let grant = fixture.grant(&first).await;
+    fixture.clock.advance(Duration::from_secs(1));
+    let attempt = fixture.lock.try_acquire(&request("a")).await.unwrap();
     let Attempt::Busy(Some(holder)) = attempt else {
         panic!("it is held")
     };
@@ -133,18 +133,18 @@ async fn a_busy_answer_says_who() {
     assert_eq!(holder.token, Some(grant.token));
     assert_eq!(holder.expires_in, Some(Duration::from_secs(4)));
     assert!(holder.acquired_at.is_some());
-    let info = scene.lock.inspect(&name("a")).await.unwrap();
+    let info = fixture.lock.inspect(&name("a")).await.unwrap();
     assert_eq!(info.held, Some(holder));
     assert_eq!(info.epoch, Some(grant.epoch));
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_never_free() {
-    let scene = scene().await;
+async fn an_unreadable_record_never_counts_as_free() {
+    let fixture = fixture().await;
     let first = request("a");
-    let grant = scene.grant(&first).await;
+    let grant = fixture.grant(&first).await;
     let lease = lease(&first, &grant);
-    let good = scene.raw("lock/a").await.unwrap();
+    let good = fixture.raw("lock/a").await.unwrap();
     let text = String::from_utf8(good.value).unwrap();
     let mut version = good.version;
     for bad in [
@@ -160,14 +160,14 @@ async fn what_cannot_be_read_is_never_free() {
         assert_ne!(bad, text);
         let expect = Expect::Version(version);
         let key = key("lock/a");
-        let written = scene.records.put(&key, bad.as_bytes(), expect).await;
+        let written = fixture.records.put(&key, bad.as_bytes(), expect).await;
         let Written::Stored(stored) = written.unwrap() else {
             panic!("nobody else writes")
         };
         version = stored;
-        // Long after any lease.
-        scene.clock.advance(TTL * 1000);
-        let lock = &scene.lock;
+        // The clock is long after the end of every lease.
+        fixture.clock.advance(TTL * 1000);
+        let lock = &fixture.lock;
         let next = request("a");
         let errors = [
             lock.try_acquire(&next).await.map(drop),
@@ -185,16 +185,16 @@ async fn what_cannot_be_read_is_never_free() {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "operation {at}: {error}");
             assert_eq!(error.name(), Some(&name("a")), "operation {at}: {error}");
         }
-        let now = scene.raw("lock/a").await.unwrap();
+        let now = fixture.raw("lock/a").await.unwrap();
         assert_eq!((now.version, now.value), (version, bad.into_bytes()));
     }
 }
 
 #[tokio::test]
 async fn a_store_that_does_not_tell_ages_is_refused() {
-    let records = Arc::new(Far {
+    let records = Arc::new(FaultyRecords {
         inner: Memory::default().records(),
-        fates: Mutex::default(),
+        faults: Mutex::default(),
         reads: AtomicUsize::new(0),
         ages: false,
     });
@@ -205,13 +205,13 @@ async fn a_store_that_does_not_tell_ages_is_refused() {
 }
 
 #[tokio::test]
-async fn a_version_that_can_be_no_token_holds_nothing() {
-    let scene = scene().await;
+async fn a_version_beyond_the_token_limit_holds_nothing() {
+    let fixture = fixture().await;
     // Microseconds reach 2^53 in the year 2255.
-    scene
+    fixture
         .clock
         .advance(Duration::from_secs(300 * 365 * 24 * 3600));
-    let error = scene.lock.try_acquire(&request("a")).await.unwrap_err();
+    let error = fixture.lock.try_acquire(&request("a")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
-    assert_eq!(scene.raw("lock/a").await, None);
+    assert_eq!(fixture.raw("lock/a").await, None);
 }

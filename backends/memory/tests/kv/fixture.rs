@@ -1,4 +1,4 @@
-//! A lock, its records, and a network between them that loses what it is told to lose.
+//! The fixture: a lock over records, with a network between them that loses chosen writes.
 
 use std::{
     collections::VecDeque,
@@ -22,58 +22,58 @@ pub(crate) const RELEASED: ReleaseOutcome = ReleaseOutcome::Released {
     others_waiting: None,
 };
 
-/// What happens to a write that is not simply done.
+/// The fault of one write.
 #[derive(Clone, Copy)]
-pub(crate) enum Fate {
-    /// It happens, and the answer is lost.
+pub(crate) enum Fault {
+    /// The write happens, and its answer is lost.
     Unanswered,
-    /// It is lost on the way, and nobody knows.
+    /// The write is lost on the way, and its outcome stays unknown.
     Lost,
-    /// It is refused by a server that cannot serve now.
+    /// A server that cannot serve now refuses the write.
     Refused,
 }
 
-/// Records with a network in between.
+/// Records behind a network that loses or refuses writes.
 #[derive(Debug)]
-pub(crate) struct Far {
+pub(crate) struct FaultyRecords {
     pub(crate) inner: Arc<dyn Records>,
-    pub(crate) fates: Mutex<VecDeque<Option<Fate>>>,
+    pub(crate) faults: Mutex<VecDeque<Option<Fault>>>,
     pub(crate) reads: AtomicUsize,
     pub(crate) ages: bool,
 }
 
-impl std::fmt::Debug for Fate {
+impl std::fmt::Debug for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Fate")
     }
 }
 
-impl Far {
-    /// The fates of the next writes.
-    pub(crate) fn next(&self, fates: impl IntoIterator<Item = Fate>) {
-        self.fates
+impl FaultyRecords {
+    /// Sets the faults of the next writes.
+    pub(crate) fn next(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.faults
             .lock()
             .unwrap()
-            .extend(fates.into_iter().map(Some));
+            .extend(faults.into_iter().map(Some));
     }
 
-    pub(crate) async fn pass<T>(&self, write: impl Future<Output = Result<T>>) -> Result<T> {
-        let fate = self.fates.lock().unwrap().pop_front().flatten();
+    pub(crate) async fn with_fault<T>(&self, write: impl Future<Output = Result<T>>) -> Result<T> {
+        let fault = self.faults.lock().unwrap().pop_front().flatten();
         let unknown = || Error::new(ErrorKind::OutcomeUnknown, "no answer");
-        match fate {
+        match fault {
             None => write.await,
-            Some(Fate::Unanswered) => {
+            Some(Fault::Unanswered) => {
                 write.await?;
                 Err(unknown())
             }
-            Some(Fate::Lost) => Err(unknown()),
-            Some(Fate::Refused) => Err(Error::new(ErrorKind::Unavailable, "not now")),
+            Some(Fault::Lost) => Err(unknown()),
+            Some(Fault::Refused) => Err(Error::new(ErrorKind::Unavailable, "not now")),
         }
     }
 }
 
 #[async_trait]
-impl Records for Far {
+impl Records for FaultyRecords {
     fn backend(&self) -> &'static str {
         "far"
     }
@@ -96,11 +96,11 @@ impl Records for Far {
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
-        self.pass(self.inner.put(key, value, expect)).await
+        self.with_fault(self.inner.put(key, value, expect)).await
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        self.pass(self.inner.delete(key, expect)).await
+        self.with_fault(self.inner.delete(key, expect)).await
     }
 
     async fn scan(
@@ -117,17 +117,17 @@ impl Records for Far {
     }
 }
 
-pub(crate) struct Scene {
+pub(crate) struct Fixture {
     pub(crate) clock: ManualClock,
-    pub(crate) records: Arc<Far>,
+    pub(crate) records: Arc<FaultyRecords>,
     pub(crate) lock: KvLock,
 }
 
-pub(crate) async fn scene() -> Scene {
+pub(crate) async fn fixture() -> Fixture {
     let clock = ManualClock::new();
-    let records = Arc::new(Far {
+    let records = Arc::new(FaultyRecords {
         inner: Memory::new(Arc::new(clock.clone())).records(),
-        fates: Mutex::default(),
+        faults: Mutex::default(),
         reads: AtomicUsize::new(0),
         ages: true,
     });
@@ -135,7 +135,7 @@ pub(crate) async fn scene() -> Scene {
     let lock = lock.with_clock(Arc::new(clock.clone())).with_seed(7);
     // The first operation names the history, which is a write of its own.
     lock.inspect(&name("x")).await.unwrap();
-    Scene {
+    Fixture {
         clock,
         records,
         lock,
@@ -163,7 +163,7 @@ pub(crate) fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
     Lease::new(request.name.clone(), request.owner, Some(grant.token))
 }
 
-impl Scene {
+impl Fixture {
     pub(crate) async fn grant(&self, request: &AcquireRequest) -> Grant {
         let attempt = self.lock.try_acquire(request).await.unwrap();
         attempt.acquired().expect("it is free")

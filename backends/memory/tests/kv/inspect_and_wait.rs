@@ -1,40 +1,40 @@
-//! Looking at locks, intervening, and waiting for one.
+//! A lock over records: inspecting, force-releasing and waiting.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
 use distlock_core::{Attempt, DistLock, FencingToken, Forced, KvLock, LockName, Reach, Verdict};
 use distlock_memory::Memory;
 
-use crate::scene::{RELEASED, TTL, lease, name, request, scene};
+use crate::fixture::{RELEASED, TTL, fixture, lease, name, request};
 
 #[tokio::test]
 async fn intervention_needs_the_right_token() {
-    let scene = scene().await;
+    let fixture = fixture().await;
     let a = name("a");
-    let grant = scene.grant(&request("a")).await;
+    let grant = fixture.grant(&request("a")).await;
     let other = FencingToken::new(grant.token.get() + 1).unwrap();
-    let force = async |token| scene.lock.force_release(&a, token).await.unwrap();
+    let force = async |token| fixture.lock.force_release(&a, token).await.unwrap();
     assert_eq!(force(other).await, Forced::OtherToken(grant.token));
     assert_eq!(force(grant.token).await, Forced::Released);
     assert_eq!(force(grant.token).await, Forced::NotHeld);
-    scene.grant(&request("a")).await;
-    scene.clock.advance(TTL);
+    fixture.grant(&request("a")).await;
+    fixture.clock.advance(TTL);
     assert_eq!(force(grant.token).await, Forced::NotHeld);
 }
 
 #[tokio::test]
-async fn lists_pages_of_what_is_held() {
-    let scene = scene().await;
+async fn lists_page_through_held_locks() {
+    let fixture = fixture().await;
     for n in 0..300 {
-        scene.grant(&request(&format!("old/{n:03}"))).await;
+        fixture.grant(&request(&format!("old/{n:03}"))).await;
     }
-    scene.clock.advance(TTL);
+    fixture.clock.advance(TTL);
     let tricky = ["/", "a b", "old/150x", "old/ü", "~%{}"];
     for text in tricky {
-        scene.grant(&request(text)).await;
+        fixture.grant(&request(text)).await;
     }
     let list = async |prefix, after: Option<LockName>, limit| {
-        let infos = scene
+        let infos = fixture
             .lock
             .list(prefix, after.as_ref(), limit)
             .await
@@ -47,16 +47,24 @@ async fn lists_pages_of_what_is_held() {
     assert_eq!(list("old/", Some(name("old/150x")), 100).await, ["old/ü"]);
     assert!(list("", None, 0).await.is_empty());
     assert_eq!(
-        scene.lock.reap(Duration::from_secs(1), 1000).await.unwrap(),
+        fixture
+            .lock
+            .reap(Duration::from_secs(1), 1000)
+            .await
+            .unwrap(),
         0
     );
-    scene.clock.advance(Duration::from_secs(2));
+    fixture.clock.advance(Duration::from_secs(2));
     assert_eq!(
-        scene.lock.reap(Duration::from_secs(1), 10).await.unwrap(),
+        fixture.lock.reap(Duration::from_secs(1), 10).await.unwrap(),
         10
     );
     assert_eq!(
-        scene.lock.reap(Duration::from_secs(1), 1000).await.unwrap(),
+        fixture
+            .lock
+            .reap(Duration::from_secs(1), 1000)
+            .await
+            .unwrap(),
         290
     );
     assert_eq!(list("", None, 100).await, tricky);
@@ -64,10 +72,10 @@ async fn lists_pages_of_what_is_held() {
 
 #[tokio::test]
 async fn handles_share_a_history() {
-    let scene = scene().await;
-    let other = scene.lock.reopen().await.unwrap();
+    let fixture = fixture().await;
+    let other = fixture.lock.reopen().await.unwrap();
     let first = request("a");
-    let grant = scene.grant(&first).await;
+    let grant = fixture.grant(&first).await;
     assert_eq!(
         other.release(&lease(&first, &grant)).await.unwrap(),
         RELEASED
@@ -81,8 +89,8 @@ async fn handles_share_a_history() {
             .all(|found| found.verdict == Verdict::Pass)
     );
     other.close().await;
-    // The records that were passed in stay open: `Far` panics otherwise.
-    scene.lock.close().await;
+    // The records that were passed in stay open: `FaultyRecords` panics otherwise.
+    fixture.lock.close().await;
     let elsewhere = KvLock::new(Memory::default().records()).unwrap();
     assert_ne!(elsewhere.health().await.unwrap().epoch, health.epoch);
     let capabilities = elsewhere.capabilities();
@@ -94,12 +102,12 @@ async fn handles_share_a_history() {
 }
 
 #[tokio::test]
-async fn a_waiter_asks_now_and_then_and_when_the_lease_ends() {
-    let scene = scene().await;
-    let grant = scene.grant(&request("a")).await;
-    let mut contender = scene.lock.contend(&request("a")).await.unwrap();
-    let start = scene.records.reads.load(Ordering::SeqCst);
-    let clock = scene.clock.clone();
+async fn a_waiter_polls_and_asks_when_the_lease_ends() {
+    let fixture = fixture().await;
+    let grant = fixture.grant(&request("a")).await;
+    let mut contender = fixture.lock.contend(&request("a")).await.unwrap();
+    let start = fixture.records.reads.load(Ordering::SeqCst);
+    let clock = fixture.clock.clone();
     let waiter = tokio::spawn(async move {
         loop {
             match contender.attempt().await.unwrap() {
@@ -108,7 +116,8 @@ async fn a_waiter_asks_now_and_then_and_when_the_lease_ends() {
             }
         }
     });
-    // Exactly at the end of the lease it has the lock: it never oversleeps that.
+    // The waiter has the lock exactly at the end of the lease, because no pause is longer than the
+    // lease.
     for _ in 0..TTL.as_millis() {
         while clock.sleepers() == 0 && !waiter.is_finished() {
             tokio::task::yield_now().await;
@@ -120,7 +129,7 @@ async fn a_waiter_asks_now_and_then_and_when_the_lease_ends() {
         }
     }
     assert!(waiter.await.unwrap().token > grant.token);
-    let reads = scene.records.reads.load(Ordering::SeqCst) - start;
+    let reads = fixture.records.reads.load(Ordering::SeqCst) - start;
     assert!(
         reads <= 20,
         "{reads} reads in {TTL:?} in which nothing moved"
@@ -128,12 +137,12 @@ async fn a_waiter_asks_now_and_then_and_when_the_lease_ends() {
 }
 
 #[tokio::test]
-async fn a_wait_in_small_portions_gets_there_too() {
-    let scene = scene().await;
-    scene.grant(&request("a")).await;
-    let mut contender = scene.lock.contend(&request("a")).await.unwrap();
+async fn several_short_waits_reach_the_poll() {
+    let fixture = fixture().await;
+    fixture.grant(&request("a")).await;
+    let mut contender = fixture.lock.contend(&request("a")).await.unwrap();
     contender.attempt().await.unwrap();
-    let clock = scene.clock.clone();
+    let clock = fixture.clock.clone();
     let mut waited = Duration::ZERO;
     loop {
         let portion = Duration::from_millis(10);

@@ -1,0 +1,465 @@
+//! The store queue: contenders are served in order, none is forgotten, and none is waited for after
+//! it left.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Wake, Waker},
+    time::Duration,
+};
+
+use distlock_core::{
+    AcquireRequest, Attempt, FencingToken, HolderLabel, Lease, LockName, Moment, OwnerId,
+    ReleaseOutcome, Ttl,
+};
+use distlock_memory::{Armed, Now, QueueEntry, Table};
+use proptest::prelude::*;
+
+const TTL: u64 = 10_000;
+
+#[derive(Default)]
+struct CountingWaker(AtomicUsize);
+
+impl Wake for CountingWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A contender, driven by hand.
+struct Waiter {
+    request: AcquireRequest,
+    entry: Option<QueueEntry>,
+    /// Whether it is inside `wait`.
+    waiting: bool,
+    /// The moment at which its own timer ends the sleep.
+    timer: Moment,
+    waker: Arc<CountingWaker>,
+    wakes_seen: usize,
+}
+
+impl Waiter {
+    /// Whether it has a queue entry and is not inside `wait`.
+    fn is_idle(&self) -> bool {
+        self.entry.is_some() && !self.waiting
+    }
+}
+
+struct Fixture {
+    table: Table,
+    now: Moment,
+    name: LockName,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self {
+            table: Table::new(),
+            now: Moment::from_boot(Duration::from_secs(100)),
+            name: LockName::new("l").unwrap(),
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            boot: self.now,
+            wall_micros: 1,
+        }
+    }
+
+    fn request(&self) -> AcquireRequest {
+        AcquireRequest::new(
+            self.name.clone(),
+            OwnerId::new(),
+            Ttl::from_millis(TTL).unwrap(),
+            HolderLabel::new("x").unwrap(),
+        )
+    }
+
+    fn waiter(&self) -> Waiter {
+        let request = self.request();
+        let entry = self.table.join(&self.name, request.owner);
+        Waiter {
+            request,
+            entry: Some(entry),
+            waiting: false,
+            timer: self.now,
+            waker: Arc::default(),
+            wakes_seen: 0,
+        }
+    }
+
+    fn hold(&self) -> Lease {
+        let request = self.request();
+        self.take(&request).expect("the lock is free")
+    }
+
+    fn take(&self, request: &AcquireRequest) -> Option<Lease> {
+        let token = self.table.try_acquire(self.now(), request, None).unwrap();
+        token.acquired().map(|token| lease(request, token))
+    }
+
+    /// Makes an attempt; a success removes the queue entry.
+    fn attempt(&self, waiter: &mut Waiter) -> Option<Lease> {
+        match self
+            .table
+            .try_acquire(self.now(), &waiter.request, waiter.entry)
+            .unwrap()
+        {
+            Attempt::Acquired(token) => {
+                waiter.entry = None;
+                Some(lease(&waiter.request, token))
+            }
+            Attempt::Busy(_) => None,
+        }
+    }
+
+    /// Enters `wait`, as the shell does. `false`: the contender is to ask at once.
+    fn start_waiting(&self, waiter: &mut Waiter) -> bool {
+        let entry = waiter.entry.unwrap();
+        waiter.waiting = false;
+        let Armed::Sleep(pause) = self.table.arm(self.now, &self.name, entry) else {
+            return false;
+        };
+        waiter.timer = self.now + pause;
+        waiter.waiting = !self.listen(waiter);
+        waiter.waiting
+    }
+
+    fn listen(&self, waiter: &mut Waiter) -> bool {
+        waiter.wakes_seen = waiter.waker.0.load(Ordering::SeqCst);
+        let entry = waiter.entry.unwrap();
+        let waker = Waker::from(Arc::clone(&waiter.waker));
+        self.table.listen(&self.name, entry, &waker)
+    }
+
+    /// Whether `wait` would end now. An executor polls a task only after a waker or a timer fired.
+    fn wait_ends(&self, waiter: &mut Waiter) -> bool {
+        assert!(waiter.waiting);
+        let touched = waiter.waker.0.load(Ordering::SeqCst) > waiter.wakes_seen;
+        if touched && self.listen(waiter) {
+            waiter.waiting = false;
+        } else if self.now >= waiter.timer {
+            self.start_waiting(waiter);
+        }
+        !waiter.waiting
+    }
+
+    fn interrupt_wait(&self, waiter: &mut Waiter) {
+        self.table
+            .interrupt_wait(self.now, &self.name, waiter.entry.unwrap());
+        waiter.waiting = false;
+    }
+
+    fn leave(&self, waiter: &mut Waiter) {
+        if let Some(entry) = waiter.entry.take() {
+            self.table.leave(self.now, &self.name, entry);
+        }
+        waiter.waiting = false;
+    }
+}
+
+fn lease(request: &AcquireRequest, token: FencingToken) -> Lease {
+    Lease::new(request.name.clone(), request.owner, Some(token))
+}
+
+fn freed(outcome: ReleaseOutcome) -> bool {
+    match outcome {
+        ReleaseOutcome::Released { others_waiting } => others_waiting.unwrap(),
+        ReleaseOutcome::NotHeld => panic!("not held"),
+    }
+}
+
+#[test]
+fn a_release_wakes_one_contender_which_is_next() {
+    let fixture = Fixture::new();
+    let held = fixture.hold();
+    let (mut first, mut second) = (fixture.waiter(), fixture.waiter());
+    assert!(fixture.start_waiting(&mut first) && fixture.start_waiting(&mut second));
+    assert_eq!(
+        fixture.table.inspect(fixture.now, &fixture.name).waiters,
+        Some(2)
+    );
+    assert!(freed(fixture.table.release(fixture.now, &held)));
+    assert!(fixture.wait_ends(&mut first) && !fixture.wait_ends(&mut second));
+    // Neither a new caller nor the second contender gets in between.
+    assert!(fixture.take(&fixture.request()).is_none());
+    assert!(fixture.attempt(&mut second).is_none());
+    let held = fixture.attempt(&mut first).unwrap();
+    assert!(fixture.start_waiting(&mut second));
+    assert!(freed(fixture.table.release(fixture.now, &held)));
+    assert!(fixture.wait_ends(&mut second));
+    let held = fixture.attempt(&mut second).unwrap();
+    assert!(!freed(fixture.table.release(fixture.now, &held)));
+    assert!(fixture.take(&fixture.request()).is_some());
+}
+
+#[test]
+fn only_waiters_of_that_name_are_woken() {
+    let fixture = Fixture::new();
+    let held = fixture.hold();
+
+    let elsewhere = LockName::new("m").unwrap();
+    let entry = fixture.table.join(&elsewhere, OwnerId::new());
+    let waker = Arc::new(CountingWaker::default());
+    assert!(
+        !fixture
+            .table
+            .listen(&elsewhere, entry, &Waker::from(Arc::clone(&waker)))
+    );
+    assert!(!freed(fixture.table.release(fixture.now, &held)));
+    assert_eq!(waker.0.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_departing_contender_passes_its_wake_up_on() {
+    let fixture = Fixture::new();
+    let held = fixture.hold();
+    let mut waiters: Vec<_> = (0..3).map(|_| fixture.waiter()).collect();
+    for waiter in &mut waiters {
+        assert!(fixture.start_waiting(waiter));
+    }
+    fixture.table.release(fixture.now, &held);
+    // One contender leaves after it was woken, and the wait of another is dropped.
+    fixture.leave(&mut waiters[0]);
+    assert!(fixture.wait_ends(&mut waiters[1]));
+    waiters[1].waiting = true;
+    fixture.interrupt_wait(&mut waiters[1]);
+    assert!(fixture.wait_ends(&mut waiters[2]));
+    let held = fixture.attempt(&mut waiters[2]).unwrap();
+    // The contender with the dropped wait has kept its queue entry.
+    assert!(!freed(fixture.table.release(fixture.now, &held)));
+    assert!(fixture.attempt(&mut waiters[1]).is_some());
+}
+
+#[test]
+fn an_unreceived_wake_up_is_kept() {
+    let fixture = Fixture::new();
+    let held = fixture.hold();
+    let mut waiter = fixture.waiter();
+    fixture.table.release(fixture.now, &held);
+    assert!(!fixture.start_waiting(&mut waiter), "asks at once");
+    let held = fixture.attempt(&mut waiter).unwrap();
+    let mut waiter = fixture.waiter();
+    assert!(fixture.start_waiting(&mut waiter));
+    fixture.table.release(fixture.now, &held);
+    fixture.interrupt_wait(&mut waiter);
+    assert!(fixture.take(&fixture.request()).is_some(), "nobody waits");
+    assert!(!fixture.start_waiting(&mut waiter), "it was woken before");
+    assert!(fixture.attempt(&mut waiter).is_none());
+    assert!(fixture.start_waiting(&mut waiter));
+}
+
+#[test]
+fn a_contender_that_misses_its_turn_is_skipped() {
+    let mut fixture = Fixture::new();
+    let held = fixture.hold();
+    let (mut stuck, mut next) = (fixture.waiter(), fixture.waiter());
+    assert!(fixture.start_waiting(&mut stuck) && fixture.start_waiting(&mut next));
+    fixture.table.release(fixture.now, &held);
+    assert!(fixture.attempt(&mut next).is_none());
+    // Its own timer is now the end of the reservation.
+    assert!(fixture.start_waiting(&mut next));
+    fixture.now = next.timer;
+    assert!(fixture.wait_ends(&mut next));
+    let held = fixture.attempt(&mut next).unwrap();
+    // When it is back, it is the first contender.
+    let mut late = fixture.waiter();
+    assert!(fixture.attempt(&mut stuck).is_none());
+    assert!(fixture.start_waiting(&mut stuck) && fixture.start_waiting(&mut late));
+    fixture.table.release(fixture.now, &held);
+    assert!(fixture.wait_ends(&mut stuck) && !fixture.wait_ends(&mut late));
+}
+
+#[test]
+fn an_expired_lock_goes_to_the_first_contender() {
+    let mut fixture = Fixture::new();
+    fixture.hold();
+    let (mut first, mut second) = (fixture.waiter(), fixture.waiter());
+    assert!(fixture.start_waiting(&mut first) && fixture.start_waiting(&mut second));
+    fixture.now = first.timer;
+    // Both timers end. The second contender looks first and only gives the turn to the first.
+    assert!(!fixture.wait_ends(&mut second));
+    assert!(fixture.wait_ends(&mut first));
+    assert!(fixture.attempt(&mut first).is_some());
+}
+
+#[test]
+fn a_hand_over_wakes_the_new_owner() {
+    let fixture = Fixture::new();
+    let held = fixture.hold();
+    let (mut first, mut second) = (fixture.waiter(), fixture.waiter());
+    assert!(fixture.start_waiting(&mut first) && fixture.start_waiting(&mut second));
+    let token = fixture
+        .table
+        .hand_over(fixture.now(), &held, &second.request)
+        .unwrap()
+        .unwrap();
+    assert!(fixture.wait_ends(&mut second) && !fixture.wait_ends(&mut first));
+    assert_eq!(fixture.attempt(&mut second).unwrap().token, Some(token));
+    assert_eq!(
+        fixture.table.inspect(fixture.now, &fixture.name).waiters,
+        Some(1)
+    );
+}
+
+#[test]
+fn a_forced_release_wakes_a_contender() {
+    let fixture = Fixture::new();
+    let held = fixture.hold();
+    let mut waiter = fixture.waiter();
+    assert!(fixture.start_waiting(&mut waiter));
+    fixture
+        .table
+        .force_release(fixture.now, &fixture.name, held.token.unwrap());
+    assert!(fixture.wait_ends(&mut waiter));
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Join,
+    Attempt(usize),
+    StartWaiting(usize),
+    InterruptWait(usize),
+    Leave(usize),
+    NewCaller,
+    Release,
+    Time(u64),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let index = || 0usize..8;
+    let act = prop_oneof![
+        3 => Just(Act::Join),
+        4 => index().prop_map(Act::Attempt),
+        4 => index().prop_map(Act::StartWaiting),
+        2 => index().prop_map(Act::InterruptWait),
+        1 => index().prop_map(Act::Leave),
+        1 => Just(Act::NewCaller),
+        3 => Just(Act::Release),
+        1 => (0u64..TTL + 10).prop_map(Act::Time),
+    ];
+    prop::collection::vec(act, 1..80)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1024))]
+
+    /// After any history: when the lock is freed and all waiting contenders behave like real ones,
+    /// each gets its turn in the order of joining. No time passes, except for contenders that
+    /// missed their turn.
+    #[test]
+    fn every_contender_is_served_in_order(acts in acts()) {
+        let mut fixture = Fixture::new();
+        let mut waiters: Vec<Waiter> = Vec::new();
+        let mut held: Option<(Lease, Moment)> = None;
+        let live = |fixture: &Fixture, held: &Option<(Lease, Moment)>| {
+            held.as_ref().is_some_and(|(_, until)| fixture.now < *until)
+        };
+        for act in acts {
+            match act {
+                Act::Join => {
+                    if waiters.len() < 8 {
+                        waiters.push(fixture.waiter());
+                    }
+                }
+                Act::Attempt(index) => {
+                    if let Some(waiter) = waiters.get_mut(index).filter(|w| w.is_idle())
+                        && let Some(lease) = fixture.attempt(waiter)
+                    {
+                        prop_assert!(!live(&fixture, &held), "exclusion");
+                        held = Some((lease, fixture.now + Duration::from_millis(TTL)));
+                    }
+                }
+                Act::StartWaiting(index) => {
+                    if let Some(waiter) = waiters.get_mut(index).filter(|w| w.is_idle()) {
+                        fixture.start_waiting(waiter);
+                    }
+                }
+                Act::InterruptWait(index) => {
+                    if let Some(waiter) = waiters.get_mut(index).filter(|w| w.waiting) {
+                        fixture.interrupt_wait(waiter);
+                    }
+                }
+                Act::Leave(index) => {
+                    if let Some(waiter) = waiters.get_mut(index) {
+                        fixture.leave(waiter);
+                    }
+                }
+                Act::NewCaller => {
+                    if let Some(lease) = fixture.take(&fixture.request()) {
+                        prop_assert!(!live(&fixture, &held), "exclusion");
+                        held = Some((lease, fixture.now + Duration::from_millis(TTL)));
+                    }
+                }
+                Act::Release => {
+                    if let Some((lease, _)) = held.take() {
+                        fixture.table.release(fixture.now, &lease);
+                    }
+                }
+                Act::Time(by) => fixture.now = fixture.now + Duration::from_millis(by),
+            }
+        }
+
+        // Contenders that neither wait nor left do nothing from here on. Each of these stuck
+        // contenders costs one reservation time at most.
+        let stuck = waiters.iter().filter(|w| w.is_idle()).count();
+        let start = fixture.now;
+        if let Some((lease, _)) = held.take() {
+            fixture.table.release(fixture.now, &lease);
+        }
+        let mut order = Vec::new();
+        let mut rounds = 0;
+        while waiters.iter().any(|w| w.waiting) {
+            let mut quiet = true;
+            rounds += 1;
+            prop_assert!(rounds < 10_000, "nobody gets anywhere");
+            for waiter in &mut waiters {
+                if !waiter.waiting || !fixture.wait_ends(waiter) {
+                    continue;
+                }
+                quiet = false;
+                match fixture.attempt(waiter) {
+                    Some(lease) => {
+                        order.push(lease.owner);
+                        fixture.table.release(fixture.now, &lease);
+                    }
+                    None => {
+                        fixture.start_waiting(waiter);
+                    }
+                }
+            }
+            if quiet {
+                let timers = waiters.iter().filter(|w| w.waiting).map(|w| w.timer);
+                let next = timers.min().unwrap();
+                // The shell looks at the table at least once per second, also when its timer is far
+                // away.
+                fixture.now = next.min(fixture.now + Duration::from_secs(1));
+                for waiter in waiters.iter_mut().filter(|w| w.waiting) {
+                    waiter.timer = waiter.timer.min(fixture.now);
+                }
+            }
+        }
+        let waited = fixture.now.since(start);
+        prop_assert!(
+            waited <= Duration::from_millis(1500) * u32::try_from(stuck).unwrap(),
+            "{stuck} stuck ones delayed the others by {waited:?}"
+        );
+        // The list has the order of joining.
+        let expected: Vec<_> = waiters
+            .iter()
+            .map(|w| w.request.owner)
+            .filter(|owner| order.contains(owner))
+            .collect();
+        if stuck == 0 {
+            prop_assert_eq!(order, expected);
+        }
+        for waiter in &mut waiters {
+            fixture.leave(waiter);
+        }
+        prop_assert_eq!(fixture.table.inspect(fixture.now, &fixture.name).waiters, Some(0));
+        prop_assert!(fixture.take(&fixture.request()).is_some());
+    }
+}
