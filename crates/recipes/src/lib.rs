@@ -18,7 +18,7 @@ mod fence;
 pub mod idempotent;
 mod periodic;
 #[cfg(feature = "redis")]
-mod redis;
+mod redis_connections;
 pub mod unread;
 
 pub use fence::RecordsFence;

@@ -7,7 +7,7 @@ use distlock_core::{Error, ErrorKind, FencingToken, Result};
 use redis::{Script, ScriptInvocation, Value};
 
 use super::cache::{Cache, Found, Loaded, Mark, Seen};
-use crate::redis::{BACKEND, Connections, Sent};
+use crate::redis_connections::{BACKEND, Connections, Sent};
 
 /// KEYS: the value's hash. The server's clock, in microseconds, and the hash's fields.
 const NOW: &str = "

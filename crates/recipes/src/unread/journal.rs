@@ -18,7 +18,10 @@ use distlock_core::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
 
-use super::{Change, Counter, TRIES, Tries, Unread, restless, unknown};
+use super::{
+    counter::{Change, Counter, Unread, unknown},
+    retries::{TRIES, Tries, restless},
+};
 
 /// Format of the records; a reader refuses another one.
 const FORMAT: u8 = 1;

@@ -7,9 +7,10 @@ use distlock_core::{Error, ErrorKind, Result, SystemClock};
 use redis::{Pipeline, Script, Value, aio::MultiplexedConnection};
 
 use super::{
-    Change, Counter, MOST, TRIES, Tries, Unread, UnreadCounters, restless, too_many, unknown,
+    counter::{Change, Counter, MOST, Unread, UnreadCounters, too_many, unknown},
+    retries::{TRIES, Tries, restless},
 };
-use crate::redis::{BACKEND, Connections, Sent};
+use crate::redis_connections::{BACKEND, Connections, Sent};
 
 /// KEYS: the conversation's counter, the user's total. ARGV: the amount, or `clear`; the most that
 /// a total may be. Answers `done` with both counters after it, `unknown`, `many` with the total, or

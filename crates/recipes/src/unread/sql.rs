@@ -12,7 +12,8 @@ use sqlx::{
 };
 
 use super::{
-    Change, Counter, MOST, TRIES, Tries, Unread, UnreadCounters, restless, too_many, unknown,
+    counter::{Change, Counter, MOST, Unread, UnreadCounters, too_many, unknown},
+    retries::{TRIES, Tries, restless},
 };
 
 /// Most connections.

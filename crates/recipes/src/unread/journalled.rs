@@ -5,7 +5,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use distlock_core::{Locker, Result, Store};
 
-use super::{Change, Counter, Unread, UnreadCounters, journal::Journal};
+use super::{
+    counter::{Change, Counter, Unread, UnreadCounters},
+    journal::Journal,
+};
 
 /// Each change under the user's lock. Where many change one user's counters, they wait in line
 /// instead of trying again.
