@@ -53,7 +53,7 @@
 //! `policy` decides who may stay, `profiles` asks the embedder who may come, `idle` asks who was silent, `admission` bounds storms, `ban` and `drain` keep logins out.
 //! `flow` is the handle and its parts; `login` (with `grant` under the lock and `confirm` after it), `logout`, `route`, `kick` and `admin` are what it does; `pull` and `sweep` run by
 //! themselves. `record`, `ident`, `offline` and `resume` are values; `directory` reads and writes them; `node` is this
-//! node's lease and `nodes` the others'; `registry`, `live`, `handout` and `session` are the sessions of this node; `gate` lets
+//! node's lease and `nodes` the others'; `registry`, `live`, `message_in_queue` and `session` are the sessions of this node; `gate` lets
 //! one login per account compete; `peers` is how nodes reach each other; `event` says what happened.
 //!
 //! # Metrics
@@ -107,4 +107,4 @@ pub use peer::{
     api::{NoPeers, Peers},
     route::{Delivery, Location, Receipt},
 };
-pub use session::{delivery::Outgoing, handle::Session, live::Phase, logout::LoggedOut};
+pub use session::{handle::Session, live::Phase, logout::LoggedOut, message::Outgoing};

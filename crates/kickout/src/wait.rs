@@ -23,7 +23,7 @@ pub(crate) async fn within<F: Future>(
 /// Tries a step again while the store cannot do it for the moment and `may_wait` says that it is worth it.
 ///
 /// For steps that change nothing when they are done twice.
-pub(crate) async fn patiently<T, F: Future<Output = Result<T>>>(
+pub(crate) async fn retry_while<T, F: Future<Output = Result<T>>>(
     clock: &dyn Clock,
     may_wait: impl Fn() -> bool,
     mut step: impl FnMut() -> F,

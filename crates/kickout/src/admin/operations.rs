@@ -6,8 +6,8 @@ use distlock_core::{Clock, Error, ErrorKind, Result};
 use uuid::Uuid;
 
 use crate::{
-    admin::view::{Ending, Kicked, Target},
-    directory::store::{Directory, Put, Seen},
+    admin::view::{EndingReason, Kicked, Target},
+    directory::store::{Directory, PutOutcome, VersionedRecord},
     events::Events,
     model::{
         event::Transition,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 pub(crate) const PAGE: u32 = 256;
-const ROUNDS: u32 = 8;
+const MAX_ATTEMPTS: u32 = 8;
 
 #[derive(Debug)]
 pub(crate) struct Admin {
@@ -76,10 +76,10 @@ impl Admin {
         &self,
         uid: &Uid,
         wanted: impl Fn(&SlotEntry) -> bool + Send + Sync,
-        ending: Ending<'_>,
+        ending: EndingReason<'_>,
     ) -> Result<Vec<Kicked>> {
-        for _ in 0..ROUNDS {
-            let Seen {
+        for _ in 0..MAX_ATTEMPTS {
+            let VersionedRecord {
                 version,
                 mut record,
                 ..
@@ -116,7 +116,7 @@ impl Admin {
             let landed = |now: &UserRecord| {
                 let gone = revoked.iter().all(|it| now.slot_of(&it.key).is_none());
                 let marked = ending.ban.is_none_or(|ban| now.ban.as_ref() == Some(ban));
-                (gone && marked).then_some(Put::Stored)
+                (gone && marked).then_some(PutOutcome::Stored)
             };
             let until = self.clock.now() + self.settings.timers.kick_budget;
             let may_wait = || self.clock.now() < until;
@@ -124,7 +124,7 @@ impl Admin {
                 .directory
                 .put(uid, version, &record, landed, may_wait)
                 .await?;
-            if put == Put::Conflict {
+            if put == PutOutcome::Conflict {
                 continue;
             }
             for revocation in &revoked {
@@ -142,7 +142,7 @@ impl Admin {
                 tracing::warn!(?uid, %error, "the directory is told later that sessions are gone");
             }
             if settled.is_err() || gone.len() < revoked.len() {
-                self.kicks.go_on_telling(uid);
+                self.kicks.keep_kicking(uid);
             }
             return Ok(revoked
                 .into_iter()
@@ -159,7 +159,7 @@ impl Admin {
         }
         Err(Error::new(
             ErrorKind::Unavailable,
-            format!("record of account {uid:?} changed {ROUNDS} times in between"),
+            format!("record of account {uid:?} changed {MAX_ATTEMPTS} times in between"),
         ))
     }
 }

@@ -52,7 +52,7 @@ pub struct Pending {
 
 /// Why sessions are ended by hand.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ending<'a> {
+pub(crate) struct EndingReason<'a> {
     pub(crate) code: Code,
     pub(crate) text: Option<&'a str>,
     /// The ban that the record is marked with in the same write.

@@ -34,7 +34,7 @@ impl Bans {
 
     /// A login that went in on top of an ended ban tidies up after it.
     pub(crate) async fn ended(&self, uid: &Uid, ban: &Ban) {
-        if let Err(error) = self.directory.drop_ban(uid, Some(ban.id)).await {
+        if let Err(error) = self.directory.remove_ban(uid, Some(ban.id)).await {
             // Without its mark it means nothing.
             tracing::debug!(?uid, %error, "an ended ban was not removed");
         }

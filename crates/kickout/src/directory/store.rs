@@ -24,9 +24,9 @@ use crate::model::{
 
 /// Accounts that are changed at a time: one that is held up costs the others little. Where none of so many can be changed the
 /// rest is not tried: the store is away, not one of its records.
-pub(crate) const AT_ONCE: usize = 16;
+pub(crate) const CONCURRENT_CHANGES: usize = 16;
 /// How often a change is tried on a record that others keep changing.
-const ROUNDS: u32 = 16;
+const MAX_ATTEMPTS: u32 = 16;
 /// Between two looks at a write whose reply was lost: longer each time, up to the longest.
 const LOOKUP_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_LOOKUP_PAUSE: Duration = Duration::from_millis(250);
@@ -41,7 +41,7 @@ pub(crate) struct Directory {
 
 /// A record as it was read. `version` is `None` when there was none.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct VersionedRecord {
     pub(crate) version: Option<Version>,
     pub(crate) record: UserRecord,
     /// Time since it was written, where the store can tell.
@@ -50,7 +50,7 @@ pub(crate) struct Seen {
 
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Put {
+pub(crate) enum PutOutcome {
     Stored,
     /// Somebody else wrote since the record was read.
     Conflict,
@@ -78,14 +78,14 @@ impl Directory {
         Self { records, clock }
     }
 
-    pub(crate) async fn read(&self, uid: &Uid) -> Result<Seen> {
+    pub(crate) async fn read(&self, uid: &Uid) -> Result<VersionedRecord> {
         let entry = self.records.get(&uid.record()?).await?;
-        seen(uid, entry)
+        parse_account(uid, entry)
     }
 
     /// An account's record, and the roster beside it: was the store emptied before it was read, then
     /// the roster is another one.
-    pub(crate) async fn read_with_roster(&self, uid: &Uid) -> Result<(Seen, Roster)> {
+    pub(crate) async fn read_with_roster(&self, uid: &Uid) -> Result<(VersionedRecord, Roster)> {
         let roster = RecordKey::new(ROSTER)?;
         let keys = [uid.record()?, roster];
         let [account, listed] = self
@@ -95,17 +95,17 @@ impl Directory {
             .try_into()
             .map_err(|_| Error::new(ErrorKind::Internal, "two records were asked for"))?;
         let (_, roster) = read_roster(&keys[1], listed)?;
-        Ok((seen(uid, account)?, roster))
+        Ok((parse_account(uid, account)?, roster))
     }
 
     /// Reads several records; each has its own answer, because one unreadable record must not hide the others.
-    pub(crate) async fn read_many(&self, uids: &[Uid]) -> Result<Vec<Result<Seen>>> {
+    pub(crate) async fn read_many(&self, uids: &[Uid]) -> Result<Vec<Result<VersionedRecord>>> {
         let keys = uids.iter().map(Uid::record).collect::<Result<Vec<_>>>()?;
         let entries = self.records.get_many(&keys).await?;
         Ok(uids
             .iter()
             .zip(entries)
-            .map(|(uid, entry)| seen(uid, entry))
+            .map(|(uid, entry)| parse_account(uid, entry))
             .collect())
     }
 
@@ -114,7 +114,7 @@ impl Directory {
         &self,
         after: Option<&RecordKey>,
         limit: u32,
-    ) -> Result<Vec<(RecordKey, Option<Uid>, Result<Seen>)>> {
+    ) -> Result<Vec<(RecordKey, Option<Uid>, Result<VersionedRecord>)>> {
         let page = self.records.scan("sess/", after, limit).await?;
         Ok(page
             .into_iter()
@@ -122,8 +122,8 @@ impl Directory {
                 let uid = key.as_str().strip_prefix("sess/").map(Uid::new);
                 match uid {
                     Some(Ok(uid)) => {
-                        let seen = seen(&uid, Some(entry));
-                        (key, Some(uid), seen)
+                        let parse_account = parse_account(&uid, Some(entry));
+                        (key, Some(uid), parse_account)
                     }
                     _ => {
                         let error = Error::new(
@@ -147,8 +147,8 @@ impl Directory {
         mut change: impl FnMut(&mut UserRecord) -> bool,
     ) -> Result<(bool, UserRecord)> {
         let mut unknown = None;
-        for _ in 0..ROUNDS {
-            let Seen {
+        for _ in 0..MAX_ATTEMPTS {
+            let VersionedRecord {
                 version,
                 mut record,
                 ..
@@ -166,7 +166,7 @@ impl Directory {
         Err(unknown.unwrap_or_else(|| {
             Error::new(
                 ErrorKind::Unavailable,
-                format!("record of account {uid:?} changed {ROUNDS} times in between"),
+                format!("record of account {uid:?} changed {MAX_ATTEMPTS} times in between"),
             )
         }))
     }
@@ -178,14 +178,14 @@ impl Directory {
         uid: &Uid,
         version: Option<Version>,
         record: &UserRecord,
-        landed: impl Fn(&UserRecord) -> Option<Put> + Send,
+        landed: impl Fn(&UserRecord) -> Option<PutOutcome> + Send,
         may_wait: impl Fn() -> bool,
-    ) -> Result<Put> {
+    ) -> Result<PutOutcome> {
         let mut unknown = match self.write(uid, version, record).await {
-            Ok(Written::Stored(_)) => return Ok(Put::Stored),
+            Ok(Written::Stored(_)) => return Ok(PutOutcome::Stored),
             Ok(Written::Conflict) => {
                 conflict();
-                return Ok(Put::Conflict);
+                return Ok(PutOutcome::Conflict);
             }
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => error,
             Err(error) => return Err(error),
@@ -208,12 +208,12 @@ impl Directory {
                 return Ok(put);
             }
             if now.version != version {
-                return Ok(Put::Conflict);
+                return Ok(PutOutcome::Conflict);
             }
             // Nothing was written yet, but the first request may still arrive. Writing the same again settles it: only one
             // of the two can find the version it expects, and both say the same.
             match self.write(uid, version, record).await {
-                Ok(Written::Stored(_)) => return Ok(Put::Stored),
+                Ok(Written::Stored(_)) => return Ok(PutOutcome::Stored),
                 Ok(Written::Conflict) => {}
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = error,
                 Err(error) if error.is_retryable() => {}
@@ -237,7 +237,7 @@ impl Directory {
 
     /// Writes an account's ban, whatever was there.
     pub(crate) async fn put_ban(&self, uid: &Uid, ban: &Ban) -> Result<()> {
-        self.put_whatever_is_there(&ban_key(uid)?, ban).await
+        self.put_unconditionally(&ban_key(uid)?, ban).await
     }
 
     /// An account's ban and how long it has been there, where the store can tell.
@@ -246,19 +246,19 @@ impl Directory {
         let Some(entry) = self.records.get(&key).await? else {
             return Ok(None);
         };
-        Ok(Some((parsed(&key, &entry)?, entry.age)))
+        Ok(Some((parse(&key, &entry)?, entry.age)))
     }
 
     /// Removes an account's ban, or only this one. Answers whether it was there.
-    pub(crate) async fn drop_ban(&self, uid: &Uid, only: Option<Uuid>) -> Result<bool> {
+    pub(crate) async fn remove_ban(&self, uid: &Uid, only: Option<Uuid>) -> Result<bool> {
         let key = ban_key(uid)?;
         let mut unknown = false;
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ATTEMPTS {
             let Some(entry) = self.records.get(&key).await? else {
                 return Ok(unknown);
             };
             if let Some(only) = only
-                && parsed::<Ban>(&key, &entry)?.id != only
+                && parse::<Ban>(&key, &entry)?.id != only
             {
                 return Ok(false);
             }
@@ -269,16 +269,16 @@ impl Directory {
                 Err(error) => return Err(error),
             }
         }
-        Err(restless(&key))
+        Err(too_many_conflicts(&key))
     }
 
     /// Says to other nodes that this one drains, or that it does not any more.
     pub(crate) async fn mark_drain(&self, node: &NodeId, mark: Option<&DrainMark>) -> Result<()> {
         let key = drain_key(node)?;
         if let Some(mark) = mark {
-            return self.put_whatever_is_there(&key, mark).await;
+            return self.put_unconditionally(&key, mark).await;
         }
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ATTEMPTS {
             let Some(entry) = self.records.get(&key).await? else {
                 return Ok(());
             };
@@ -287,14 +287,14 @@ impl Directory {
                 _ => {}
             }
         }
-        Err(restless(&key))
+        Err(too_many_conflicts(&key))
     }
 
     /// Removes the mark of an incarnation that is over.
-    pub(crate) async fn drop_drain_mark(&self, node: &NodeId, boot: Boot) -> Result<()> {
+    pub(crate) async fn remove_drain_mark(&self, node: &NodeId, boot: Boot) -> Result<()> {
         let key = drain_key(node)?;
         if let Some(entry) = self.records.get(&key).await?
-            && parsed::<DrainMark>(&key, &entry)?.boot == boot
+            && parse::<DrainMark>(&key, &entry)?.boot == boot
         {
             self.records.delete(&key, entry.version).await?;
         }
@@ -310,16 +310,16 @@ impl Directory {
         let found = self.records.get_many(&keys).await?;
         let marks = nodes.iter().zip(keys.iter().zip(found));
         let read = |(node, (key, entry)): (&NodeId, (&RecordKey, Option<Entry>))| {
-            Some((node.clone(), parsed(key, &entry?).ok()?))
+            Some((node.clone(), parse(key, &entry?).ok()?))
         };
         Ok(marks.filter_map(read).collect())
     }
 
-    async fn put_whatever_is_there(&self, key: &RecordKey, value: &impl Serialize) -> Result<()> {
+    async fn put_unconditionally(&self, key: &RecordKey, value: &impl Serialize) -> Result<()> {
         let value = serde_json::to_vec(value).map_err(|error| {
             Error::new(ErrorKind::Internal, "record cannot be written").caused_by(error)
         })?;
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ATTEMPTS {
             let there = self.records.get(key).await?;
             let expect = there.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
             match self.records.put(key, &value, expect).await {
@@ -330,7 +330,7 @@ impl Directory {
                 Err(error) => return Err(error),
             }
         }
-        Err(restless(key))
+        Err(too_many_conflicts(key))
     }
 
     /// A page of the notes that nodes of the version before leave for each other:
@@ -356,7 +356,7 @@ impl Directory {
     }
 
     /// Removes a note unless it was written again since it was read.
-    pub(crate) async fn drop_old_note(&self, note: &OldNote) -> Result<Deleted> {
+    pub(crate) async fn remove_old_note(&self, note: &OldNote) -> Result<Deleted> {
         self.records.delete(&note.key, note.version).await
     }
 
@@ -383,7 +383,7 @@ impl Directory {
         mut change: impl FnMut(&mut Roster) -> bool,
     ) -> Result<Roster> {
         let key = RecordKey::new(ROSTER)?;
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ATTEMPTS {
             let (version, mut roster) = read_roster(&key, self.records.get(&key).await?)?;
             if !change(&mut roster) {
                 return Ok(roster);
@@ -408,7 +408,7 @@ impl Directory {
                 Err(error) => return Err(error),
             }
         }
-        Err(restless(&key))
+        Err(too_many_conflicts(&key))
     }
 }
 
@@ -416,20 +416,20 @@ fn read_roster(key: &RecordKey, entry: Option<Entry>) -> Result<(Option<Version>
     Ok(match entry {
         None => (None, Roster::default()),
         Some(entry) => {
-            let roster: Roster = parsed(key, &entry)?;
+            let roster: Roster = parse(key, &entry)?;
             (Some(entry.version), roster.known()?)
         }
     })
 }
 
-fn seen(uid: &Uid, entry: Option<Entry>) -> Result<Seen> {
+fn parse_account(uid: &Uid, entry: Option<Entry>) -> Result<VersionedRecord> {
     Ok(match entry {
-        None => Seen {
+        None => VersionedRecord {
             version: None,
             record: UserRecord::default(),
             age: None,
         },
-        Some(entry) => Seen {
+        Some(entry) => VersionedRecord {
             version: Some(entry.version),
             record: UserRecord::parse(uid, &entry.value)?,
             age: entry.age,
@@ -441,7 +441,7 @@ fn ban_key(uid: &Uid) -> Result<RecordKey> {
     RecordKey::new(format!("ban/{uid}"))
 }
 
-fn parsed<T: DeserializeOwned>(key: &RecordKey, entry: &Entry) -> Result<T> {
+fn parse<T: DeserializeOwned>(key: &RecordKey, entry: &Entry) -> Result<T> {
     serde_json::from_slice(&entry.value).map_err(|error| {
         Error::new(
             ErrorKind::Corrupt,
@@ -450,11 +450,11 @@ fn parsed<T: DeserializeOwned>(key: &RecordKey, entry: &Entry) -> Result<T> {
     })
 }
 
-fn restless(key: &RecordKey) -> Error {
+fn too_many_conflicts(key: &RecordKey) -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!(
-            "record {:?} changed {ROUNDS} times in between",
+            "record {:?} changed {MAX_ATTEMPTS} times in between",
             key.as_str()
         ),
     )

@@ -6,12 +6,12 @@ use futures_util::future::join_all;
 use crate::{
     admin::{
         operations::PAGE,
-        view::{Ending, Found, Kicked, NodeView, Pending, Target, UserView},
+        view::{EndingReason, Found, Kicked, NodeView, Pending, Target, UserView},
     },
-    directory::store::{AT_ONCE, Seen},
+    directory::store::{CONCURRENT_CHANGES, VersionedRecord},
     flow::handle::KickOut,
     model::{ident::Uid, notice::Code, record::SlotEntry},
-    node::liveness::Standing,
+    node::liveness::Liveness,
 };
 
 impl KickOut {
@@ -23,7 +23,7 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn knows(&self, uid: &Uid) -> Result<bool> {
-        Ok(self.inner.directory.read(uid).await?.version.is_some())
+        Ok(self.parts.directory.read(uid).await?.version.is_some())
     }
 
     /// An account's record and how its nodes stand.
@@ -34,21 +34,21 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn view(&self, uid: &Uid) -> Result<UserView> {
-        let Seen {
+        let VersionedRecord {
             version,
             mut record,
             ..
-        } = self.inner.directory.read(uid).await?;
-        if record.ban.is_some() && self.inner.bans.standing(uid).await?.is_none() {
+        } = self.parts.directory.read(uid).await?;
+        if record.ban.is_some() && self.parts.bans.standing(uid).await?.is_none() {
             // Its mark stays until somebody tidies up.
             record.ban = None;
         }
         let mut nodes = Vec::new();
         for (node, boot) in record.incarnations() {
-            let standing = self.inner.liveness.of(&node, boot).await;
+            let standing = self.parts.liveness.of(&node, boot).await;
             let (state, addr) = match standing {
-                Ok(Standing::Up(up)) => ("up", Some(up.addr)),
-                Ok(Standing::Dead) => ("dead", None),
+                Ok(Liveness::Up(up)) => ("up", Some(up.addr)),
+                Ok(Liveness::Dead) => ("dead", None),
                 Err(_) => ("unknown", None),
             };
             nodes.push(NodeView {
@@ -77,23 +77,29 @@ impl KickOut {
     /// # Cancel safety
     /// Dropping it leaves the rest undone; what was revoked reaches its node all the same.
     pub async fn kick(&self, target: &Target, reason: Option<&str>) -> Result<Vec<Kicked>> {
-        let ending = Ending {
+        let ending = EndingReason {
             code: Code::AdminKick,
             text: reason,
             ban: None,
         };
         let wanted = |entry: &SlotEntry| target.means(entry);
         if let Target::Uid(uid) = target {
-            return self.inner.admin.end_sessions(uid, wanted, ending).await;
+            return self.parts.admin.end_sessions(uid, wanted, ending).await;
         }
         let mut kicked = Vec::new();
         let (mut changed_any, mut is_away, mut first) = (false, false, None);
-        for some in self.inner.admin.accounts_of(target).await?.chunks(AT_ONCE) {
+        for some in self
+            .parts
+            .admin
+            .accounts_of(target)
+            .await?
+            .chunks(CONCURRENT_CHANGES)
+        {
             let ended = match &first {
                 Some(error) if is_away => vec![Err(Error::clone(error)); some.len()],
                 _ => {
                     let uids = some.iter().map(|(uid, _)| uid);
-                    join_all(uids.map(|uid| self.inner.admin.end_sessions(uid, wanted, ending)))
+                    join_all(uids.map(|uid| self.parts.admin.end_sessions(uid, wanted, ending)))
                         .await
                 }
             };
@@ -126,7 +132,7 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn find(&self, target: &Target) -> Result<Vec<Found>> {
-        let accounts = self.inner.admin.accounts_of(target).await?;
+        let accounts = self.parts.admin.accounts_of(target).await?;
         let found = |(uid, entries): (Uid, Vec<SlotEntry>)| {
             entries.into_iter().map(move |entry| Found {
                 uid: uid.clone(),
@@ -149,11 +155,11 @@ impl KickOut {
         after: Option<&Uid>,
         most: usize,
     ) -> Result<(Vec<Found>, Option<Uid>)> {
-        let inner = &self.inner;
+        let parts = &self.parts;
         let mut online = Vec::new();
         let mut at = after.map(Uid::record).transpose()?;
         loop {
-            let page = inner.directory.page(at.as_ref(), PAGE).await?;
+            let page = parts.directory.page(at.as_ref(), PAGE).await?;
             let is_last = page.len() < PAGE as usize;
             for (key, uid, seen) in page {
                 at = Some(key);
@@ -162,7 +168,7 @@ impl KickOut {
                 };
                 for entry in seen.record.slots.into_values() {
                     let key = &entry.key;
-                    if inner.liveness.of(&key.node, key.boot).await? != Standing::Dead {
+                    if parts.liveness.of(&key.node, key.boot).await? != Liveness::Dead {
                         let uid = uid.clone();
                         online.push(Found { uid, entry });
                     }
@@ -186,7 +192,7 @@ impl KickOut {
     /// Safe.
     pub async fn revocations(&self, most: usize) -> Result<Vec<Pending>> {
         let mut pending = Vec::new();
-        self.inner
+        self.parts
             .admin
             .each_record(|uid, record| {
                 let room = most.saturating_sub(pending.len());

@@ -13,19 +13,19 @@ use crate::{
     admin::operations::Admin,
     directory::{bans::Bans, store::Directory},
     events::Events,
-    flow::handle::Inner,
+    flow::handle::Parts,
     login::{
         admission::{Admission, Admissions},
         context::LoginParts,
-        gate::Gates,
         profiles::Profiles,
+        queue::LoginQueues,
     },
     model::{ident::NodeId, settings::Settings},
     node::{
-        drain::Drain, history::History, keeper::LeaseKeeper, liveness::Nodes, roster::RosterKeeper,
-        this_node::ThisNode,
+        drain::Drain, history::History, lease_keeper::LeaseKeeper, liveness::LivenessCache,
+        roster::RosterKeeper, this_node::ThisNode,
     },
-    peer::{api::Peers, caller::Caller, kick::Kicks, route::Router},
+    peer::{api::Peers, client::PeerClient, kick::Kicks, route::Router},
     session::{
         end::SessionEnder,
         logout::{Logouts, Retries},
@@ -35,7 +35,7 @@ use crate::{
     },
     tasks::Tasks,
     upkeep::{
-        reconcile::{compare::Comparer, owed::Writer, rounds::Reconciler},
+        reconcile::{compare::Comparer, rounds::Reconciler, writes::Writer},
         sweep::Sweeper,
     },
 };
@@ -58,8 +58,8 @@ pub(super) struct Base {
     locker: Locker,
     directory: Arc<Directory>,
     history: Arc<History>,
-    liveness: Arc<Nodes>,
-    peers: Arc<Caller>,
+    liveness: Arc<LivenessCache>,
+    peers: Arc<PeerClient>,
     registry: Arc<Registry>,
     events: Arc<Events>,
     tasks: Arc<Tasks>,
@@ -97,7 +97,7 @@ impl Base {
             locker.clone(),
             Arc::clone(&directory),
         ));
-        let liveness = Arc::new(Nodes::new(
+        let liveness = Arc::new(LivenessCache::new(
             Arc::clone(&this),
             Arc::clone(&history),
             locker.clone(),
@@ -111,7 +111,7 @@ impl Base {
             directory,
             history,
             liveness,
-            peers: Arc::new(Caller::new(setup.peers, Arc::clone(&clock))),
+            peers: Arc::new(PeerClient::new(setup.peers, Arc::clone(&clock))),
             clock,
             registry: Arc::new(Registry::default()),
             events,
@@ -153,7 +153,7 @@ impl SessionParts {
             removals: Arc::clone(&removals),
             events: Arc::clone(&base.events),
             tasks: Arc::clone(&base.tasks),
-            telling: Mutex::default(),
+            retrying: Mutex::default(),
         });
         let logouts = Arc::new(Logouts {
             this: Arc::clone(&base.this),
@@ -319,7 +319,7 @@ fn logins(
         drain: Arc::clone(drain),
         events: Arc::clone(&base.events),
         tasks: Arc::clone(&base.tasks),
-        gates: Gates::default(),
+        queues: LoginQueues::default(),
         admissions: Admissions::new(admission, Arc::clone(&base.clock)),
         profiles,
     }
@@ -330,12 +330,12 @@ pub(super) fn assemble(
     base: &Base,
     admission: Admission,
     profiles: Option<Arc<dyn Profiles>>,
-) -> (Inner, Sweeper) {
+) -> (Parts, Sweeper) {
     let sessions = SessionParts::new(base);
     let node = NodeParts::new(base, &sessions);
     let pending = Arc::new(AtomicUsize::new(0));
     let sweeper = sweeper(base, &sessions, &node, &pending);
-    let inner = Inner {
+    let parts = Parts {
         this: Arc::clone(&base.this),
         settings: Arc::clone(&base.settings),
         clock: Arc::clone(&base.clock),
@@ -358,5 +358,5 @@ pub(super) fn assemble(
         tasks: Arc::clone(&base.tasks),
         pending,
     };
-    (inner, sweeper)
+    (parts, sweeper)
 }

@@ -6,7 +6,7 @@ use distlock_core::{Error, ErrorKind, Result};
 use uuid::Uuid;
 
 use crate::{
-    admin::view::{Ending, Kicked},
+    admin::view::{EndingReason, Kicked},
     flow::handle::KickOut,
     model::{ban::Ban, event::Transition, ident::Uid, notice::Code},
     wait::wall_millis,
@@ -31,7 +31,7 @@ impl KickOut {
         ttl: Option<Duration>,
         reason: Option<&str>,
     ) -> Result<(Ban, Vec<Kicked>)> {
-        let inner = &self.inner;
+        let parts = &self.parts;
         if let Some(ttl) = ttl
             && (ttl.is_zero() || ttl > MAX_TTL)
         {
@@ -45,17 +45,17 @@ impl KickOut {
             id: Uuid::new_v4(),
             reason: reason.map(str::to_owned),
             ttl_ms: ttl.map(millis),
-            until_ms: ttl.map(|ttl| wall_millis(&*inner.clock).saturating_add(millis(ttl))),
+            until_ms: ttl.map(|ttl| wall_millis(&*parts.clock).saturating_add(millis(ttl))),
         };
         // First how long, then that: a login that finds the mark finds its end.
-        inner.directory.put_ban(uid, &ban).await?;
-        let ending = Ending {
+        parts.directory.put_ban(uid, &ban).await?;
+        let ending = EndingReason {
             code: Code::Banned,
             text: reason,
             ban: Some(&ban),
         };
-        let kicked = inner.admin.end_sessions(uid, |_| true, ending).await?;
-        inner.events.emit(Transition::Banned, |event| {
+        let kicked = parts.admin.end_sessions(uid, |_| true, ending).await?;
+        parts.events.emit(Transition::Banned, |event| {
             event.uid = Some(uid.clone());
             event.result.clone_from(&ban.reason);
         });
@@ -70,14 +70,14 @@ impl KickOut {
     /// # Cancel safety
     /// Dropping it leaves the outcome unknown; repeating it is safe.
     pub async fn unban(&self, uid: &Uid) -> Result<bool> {
-        let inner = &self.inner;
-        let there = inner.directory.drop_ban(uid, None).await?;
-        let (marked, _) = inner
+        let parts = &self.parts;
+        let there = parts.directory.remove_ban(uid, None).await?;
+        let (marked, _) = parts
             .directory
             .update(uid, |record| record.ban.take().is_some())
             .await?;
         if there || marked {
-            inner.events.emit(Transition::Unbanned, |event| {
+            parts.events.emit(Transition::Unbanned, |event| {
                 event.uid = Some(uid.clone());
             });
         }

@@ -144,12 +144,12 @@ impl Builder {
                 timers: self.timers,
             },
         });
-        let (inner, sweeper) = assemble(&base, self.admission, self.profiles);
-        let lease = inner.keeper.join().await.map_err(|error| {
+        let (parts, sweeper) = assemble(&base, self.admission, self.profiles);
+        let lease = parts.keeper.start_incarnation().await.map_err(|error| {
             if error.kind() == ErrorKind::Timeout {
                 Error::new(
                     ErrorKind::Timeout,
-                    format!("a node named {} is already running", inner.this.id),
+                    format!("a node named {} is already running", parts.this.id),
                 )
                 .caused_by(error)
             } else {
@@ -157,13 +157,13 @@ impl Builder {
             }
         })?;
         meters::show();
-        let inner = Arc::new(inner);
-        let stop = Arc::new(inner.tasks.stop.clone().drop_guard());
-        let tasks = &inner.tasks;
-        tasks.spawn(Arc::clone(&inner.keeper).keep_lease(lease));
-        tasks.spawn(Arc::clone(&inner.reconciler).run());
+        let parts = Arc::new(parts);
+        let stop = Arc::new(parts.tasks.stop.clone().drop_guard());
+        let tasks = &parts.tasks;
+        tasks.spawn(Arc::clone(&parts.keeper).keep_lease(lease));
+        tasks.spawn(Arc::clone(&parts.reconciler).run());
         tasks.spawn(sweeper.run());
-        tasks.spawn(Arc::clone(&inner.logouts).retry_logouts());
-        Ok(KickOut { inner, _stop: stop })
+        tasks.spawn(Arc::clone(&parts.logouts).retry_logouts());
+        Ok(KickOut { parts, _stop: stop })
     }
 }

@@ -25,7 +25,7 @@ use crate::{
         settings::Settings,
     },
     node::{
-        drain::Drain, keeper::LeaseKeeper, liveness::Nodes, roster::RosterKeeper,
+        drain::Drain, lease_keeper::LeaseKeeper, liveness::LivenessCache, roster::RosterKeeper,
         this_node::ThisNode,
     },
     peer::route::Router,
@@ -42,19 +42,19 @@ use crate::{
 /// [`shutdown`](Self::shutdown) is the orderly way: it waits for them.
 #[derive(Clone, Debug)]
 pub struct KickOut {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) parts: Arc<Parts>,
     pub(super) _stop: Arc<DropGuard>,
 }
 
 /// The parts of one flow.
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct Parts {
     pub(crate) this: Arc<ThisNode>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) locker: Locker,
     pub(crate) directory: Arc<Directory>,
-    pub(crate) liveness: Arc<Nodes>,
+    pub(crate) liveness: Arc<LivenessCache>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) bans: Arc<Bans>,
     pub(crate) ender: Arc<SessionEnder>,
@@ -77,19 +77,19 @@ impl KickOut {
     /// This node.
     #[must_use]
     pub fn node(&self) -> &NodeId {
-        &self.inner.this.id
+        &self.parts.this.id
     }
 
     /// The present incarnation of this node; `None` while it has no valid lease and serves nobody.
     #[must_use]
     pub fn boot(&self) -> Option<Boot> {
-        self.inner.this.now().map(|own| own.boot)
+        self.parts.this.now().map(|own| own.boot)
     }
 
     /// Time until this node must stop serving unless its lease is renewed.
     #[must_use]
     pub fn lease_remaining(&self) -> Duration {
-        self.inner
+        self.parts
             .this
             .now()
             .map_or(Duration::ZERO, |own| own.lease.remaining())
@@ -98,20 +98,20 @@ impl KickOut {
     /// Sessions of this node that have not ended.
     #[must_use]
     pub fn sessions(&self) -> usize {
-        self.inner.registry.len()
+        self.parts.registry.len()
     }
 
     /// Accounts whose login is under way on this node.
     #[must_use]
     pub fn logins_under_way(&self) -> usize {
-        self.inner.logins.gates.len()
+        self.parts.logins.queues.len()
     }
 
     /// Sessions that must go and are not known to be gone, on all nodes, as this node's sweeper
     /// counted them when it last looked at everything.
     #[must_use]
     pub fn revocations_pending(&self) -> usize {
-        self.inner.pending.load(Ordering::Relaxed)
+        self.parts.pending.load(Ordering::Relaxed)
     }
 
     /// The locks of the accounts whose login is under way on this node, so many at most.
@@ -122,17 +122,17 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn locks_under_way(&self, most: usize) -> Result<Vec<LockInfo>> {
-        let uids = self.inner.logins.gates.some(most);
+        let uids = self.parts.logins.queues.accounts(most);
         let looking = uids
             .iter()
-            .map(async |uid| self.inner.locker.inspect(uid.lock()?).await);
+            .map(async |uid| self.parts.locker.inspect(uid.lock()?).await);
         join_all(looking).await.into_iter().collect()
     }
 
     /// The transitions: for the first caller those since the start, for later ones those from now on.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Event> {
-        self.inner.events.subscribe()
+        self.parts.events.subscribe()
     }
 
     /// Takes no further login, tells every session to go elsewhere, gives the clients the grace to leave, and gives the
@@ -141,28 +141,28 @@ impl KickOut {
     /// # Cancel safety
     /// Safe: calling it again goes on where it stopped.
     pub async fn shutdown(&self) {
-        let inner = &self.inner;
-        inner.drain.refuse_logins();
-        let until = inner.clock.now() + inner.settings.timers.grace + Duration::from_millis(250);
+        let parts = &self.parts;
+        parts.drain.refuse_logins();
+        let until = parts.clock.now() + parts.settings.timers.grace + Duration::from_millis(250);
         loop {
             // Again and again: a login that was under way may have been let in since.
-            for live in inner.registry.all() {
+            for live in parts.registry.all() {
                 if live.phase() <= Phase::Active {
-                    inner
+                    parts
                         .ender
                         .end(&live, Offline::new(Code::Draining), true, |_| {});
                 }
             }
-            if inner.registry.len() == 0 || inner.clock.now() >= until {
+            if parts.registry.len() == 0 || parts.clock.now() >= until {
                 break;
             }
-            inner.clock.sleep(Duration::from_millis(20)).await;
+            parts.clock.sleep(Duration::from_millis(20)).await;
         }
-        inner.logouts.retire_all().await;
-        inner.tasks.finish().await;
+        parts.logouts.retire_all().await;
+        parts.tasks.finish().await;
         // What a logout still owes is found by whoever notices that this incarnation is dead.
-        if !inner.logouts.retries.any() {
-            inner.keeper.leave_roster().await;
+        if !parts.logouts.retries.any() {
+            parts.keeper.leave_roster().await;
         }
     }
 }

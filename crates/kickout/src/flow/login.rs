@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     flow::handle::KickOut,
-    login::{context::Run, outcome::LoginOutcome},
+    login::{context::LoginRun, outcome::LoginOutcome},
     model::login::Login,
 };
 
@@ -26,14 +26,14 @@ impl KickOut {
         let gone = CancellationToken::new();
         let _tell = gone.clone().drop_guard();
         let (answer, outcome) = oneshot::channel();
-        let run = Run {
-            parts: Arc::clone(&self.inner.logins),
-            started: self.inner.clock.now(),
+        let run = LoginRun {
+            parts: Arc::clone(&self.parts.logins),
+            started: self.parts.clock.now(),
             login,
             gone,
         };
-        self.inner.tasks.spawn(async move {
-            let outcome = Box::pin(run.go()).await;
+        self.parts.tasks.spawn(async move {
+            let outcome = Box::pin(run.run_to_end()).await;
             // Nobody there any more: dropping an admitted session logs it out.
             drop(answer.send(outcome));
         });

@@ -18,7 +18,7 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn route(&self, uid: &Uid) -> Result<Option<Location>> {
-        let current = self.inner.router.locate(uid).await?;
+        let current = self.parts.router.locate(uid).await?;
         Ok(current.into_iter().next().map(|(_, location)| location))
     }
 
@@ -31,7 +31,7 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn addressed(&self, uid: &Uid, message: &Message) -> Result<Vec<Location>> {
-        let current = self.inner.router.addressed(uid, message).await?;
+        let current = self.parts.router.addressed(uid, message).await?;
         Ok(current.into_iter().map(|(_, location)| location).collect())
     }
 
@@ -44,13 +44,13 @@ impl KickOut {
     /// # Cancel safety
     /// Dropping it leaves the outcome unknown.
     pub async fn deliver(&self, uid: &Uid, message: Message) -> Result<Vec<Receipt>> {
-        self.inner.router.deliver(uid, message).await
+        self.parts.router.deliver(uid, message).await
     }
 
     /// Puts on record that a message was kept until its account logs in, or the device that it is
     /// for.
     pub fn stored(&self, uid: &Uid, message: &Message) {
-        self.inner.events.emit(Transition::Stored, |event| {
+        self.parts.events.emit(Transition::Stored, |event| {
             event.uid = Some(uid.clone());
             event.device.clone_from(&message.to_device);
             event.message = Some(message.id.clone());

@@ -18,7 +18,7 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn drain(&self, rate: u32) -> Result<()> {
-        self.inner.drain.begin(rate).await
+        self.parts.drain.begin(rate).await
     }
 
     /// Takes logins again. Sessions that were told to go are not called back.
@@ -29,13 +29,13 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn undrain(&self) -> Result<()> {
-        self.inner.drain.end().await
+        self.parts.drain.end().await
     }
 
     /// Whether this node takes logins.
     #[must_use]
     pub fn state(&self) -> NodeState {
-        self.inner.drain.state()
+        self.parts.drain.state()
     }
 
     /// The nodes that hold their lease, by name.
@@ -46,6 +46,6 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn nodes(&self) -> Result<Vec<NodeInfo>> {
-        self.inner.roster.nodes_there().await
+        self.parts.roster.live_nodes().await
     }
 }

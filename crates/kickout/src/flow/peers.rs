@@ -17,7 +17,7 @@ impl KickOut {
     /// [`PeerError::NotSent`] when the kick is for another node, or for an incarnation newer than this one: then it came to
     /// the wrong process, and what it names may be alive elsewhere.
     pub fn handle_kick(&self, request: &KickRequest) -> Result<KickResult, PeerError> {
-        self.inner.revoker.receive(request)
+        self.parts.revoker.receive(request)
     }
 
     /// A delivery from another node: accepted only for the session that is active here, exactly, and within the node's lease.
@@ -26,13 +26,13 @@ impl KickOut {
     /// # Cancel safety
     /// Dropping it leaves the outcome unknown.
     pub async fn handle_deliver(&self, request: DeliverRequest) -> DeliverResult {
-        self.inner.router.deliver_here(request).await
+        self.parts.router.deliver_here(request).await
     }
 
     /// For how long the account's sessions on this node have sent nothing: the answer to [`Peers::idle`](crate::Peers::idle).
     #[must_use]
     pub fn handle_idle(&self, uid: &Uid) -> Vec<(SessionKey, Duration)> {
-        let inner = &self.inner;
-        inner.registry.idle_times(uid, inner.clock.now())
+        let parts = &self.parts;
+        parts.registry.idle_times(uid, parts.clock.now())
     }
 }

@@ -71,7 +71,7 @@ pub(crate) struct Admissions {
 
 /// A login that is being worked on.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<AtomicUsize>);
+pub(crate) struct AdmissionPermit(Arc<AtomicUsize>);
 
 /// A login that must come back later.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,9 +89,9 @@ impl Admissions {
         }
     }
 
-    pub(crate) fn enter(&self, uid: &Uid) -> Result<Place, Throttled> {
+    pub(crate) fn enter(&self, uid: &Uid) -> Result<AdmissionPermit, Throttled> {
         let before = self.under_way.fetch_add(1, Ordering::AcqRel);
-        let place = Place(Arc::clone(&self.under_way));
+        let place = AdmissionPermit(Arc::clone(&self.under_way));
         if self.most > 0 && before >= self.most {
             return Err(Throttled {
                 scope: "node",
@@ -107,7 +107,7 @@ impl Admissions {
     }
 }
 
-impl Drop for Place {
+impl Drop for AdmissionPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -5,22 +5,22 @@ use distlock_core::{Error, ErrorKind, Guard, Moment, Released, Result};
 use crate::{
     login::{
         admission::Throttled,
-        context::{RUNS, Run},
-        gate::{Claim, Refused},
-        grant::Step,
+        context::{LoginRun, MAX_RUNS},
+        grant::GrantStep,
         outcome::{LoginOutcome, denied, overtaken},
         profiles::Allowed,
+        queue::{LoginClaim, QueueRefusal},
     },
     meters,
     model::{
         event::Transition, intent::Intent, notice::Code, resume::ResumeToken, settings::Order,
     },
-    wait::{patiently, within},
+    wait::{retry_while, within},
 };
 
-impl Run {
+impl LoginRun {
     /// Runs the login and records its outcome.
-    pub(crate) async fn go(self) -> Result<LoginOutcome> {
+    pub(crate) async fn run_to_end(self) -> Result<LoginOutcome> {
         let outcome = self.attempt().await;
         let result = match &outcome {
             Ok(LoginOutcome::Admitted(_)) => "admitted",
@@ -89,29 +89,29 @@ impl Run {
         let entering = within(
             &*parts.clock,
             parts.settings.timers.lock_wait,
-            parts.gates.enter(uid, &claim),
+            parts.queues.enqueue(uid, &claim),
         );
-        let mut pass = tokio::select! {
+        let mut turn = tokio::select! {
             biased;
             () = self.gone.cancelled() => return Ok(self.busy()),
-            pass = entering => match pass {
-                None | Some(Err(Refused::Crowded)) => return Ok(self.busy()),
-                Some(Err(Refused::Overtaken(by))) => return Ok(overtaken(Some(by), None)),
-                Some(Ok(pass)) => pass,
+            turn = entering => match turn {
+                None | Some(Err(QueueRefusal::Crowded)) => return Ok(self.busy()),
+                Some(Err(QueueRefusal::Overtaken(by))) => return Ok(overtaken(Some(by), None)),
+                Some(Ok(turn)) => turn,
             },
         };
         let until = competing + parts.settings.timers.lock_wait;
         let may_wait = || parts.clock.now() < until && !self.gone.is_cancelled();
-        let idle = patiently(&*parts.clock, may_wait, || {
+        let idle = retry_while(&*parts.clock, may_wait, || {
             self.idle_rivals(resume.as_ref())
         });
         let idle = idle.await?;
-        for _ in 0..RUNS {
+        for _ in 0..MAX_RUNS {
             let guard = tokio::select! {
                 biased;
                 () = self.gone.cancelled() => return Ok(self.busy()),
-                by = pass.replaced() => return Ok(overtaken(Some(by), None)),
-                guard = self.lock(competing) => match guard {
+                by = turn.replaced() => return Ok(overtaken(Some(by), None)),
+                guard = self.acquire_account_lock(competing) => match guard {
                     Ok(guard) => guard,
                     Err(error) if error.kind() == ErrorKind::Timeout => return Ok(self.busy()),
                     Err(error) => return Err(error),
@@ -119,7 +119,7 @@ impl Run {
             };
             let locked = parts.clock.now();
             let step = self
-                .under_lock(&own, &guard, &pass, resume.as_ref(), &idle)
+                .under_lock(&own, &guard, &turn, resume.as_ref(), &idle)
                 .await;
             let released = async {
                 if let Released::AlreadyLost(reason) = guard.release().await {
@@ -130,19 +130,19 @@ impl Run {
                     .record(parts.clock.now().since(locked).as_secs_f64());
             };
             match step {
-                Ok(Step::Granted(granted)) if parts.settings.order == Order::TellUnderLock => {
-                    let outcome = Box::pin(self.confirm(*granted, pass)).await;
+                Ok(GrantStep::Granted(granted)) if parts.settings.order == Order::TellUnderLock => {
+                    let outcome = Box::pin(self.confirm(*granted, turn)).await;
                     released.await;
                     return outcome;
                 }
-                Ok(Step::Granted(granted)) => {
+                Ok(GrantStep::Granted(granted)) => {
                     // The next login of this account may start while this one tells the older sessions.
                     let ((), outcome) =
-                        tokio::join!(released, Box::pin(self.confirm(*granted, pass)));
+                        tokio::join!(released, Box::pin(self.confirm(*granted, turn)));
                     return outcome;
                 }
-                Ok(Step::Again) => released.await,
-                Ok(Step::Answer(outcome)) => {
+                Ok(GrantStep::Again) => released.await,
+                Ok(GrantStep::Answer(outcome)) => {
                     released.await;
                     return Ok(outcome);
                 }
@@ -155,9 +155,9 @@ impl Run {
         Ok(self.busy())
     }
 
-    fn claim(&self, resume: Option<&ResumeToken>) -> Claim {
+    fn claim(&self, resume: Option<&ResumeToken>) -> LoginClaim {
         let policy = &self.parts.settings.policy;
-        Claim {
+        LoginClaim {
             slot: policy.slot_of(&self.login.class, &self.login.device),
             device: self.login.device.clone(),
             last_wins: policy.last_wins(self.login.intent),
@@ -176,7 +176,7 @@ impl Run {
         }
     }
 
-    async fn lock(&self, competing: Moment) -> Result<Guard> {
+    async fn acquire_account_lock(&self, competing: Moment) -> Result<Guard> {
         let parts = &self.parts;
         let started = parts.clock.now();
         let left = parts

@@ -6,10 +6,10 @@ use distlock_core::Result;
 
 use crate::{
     login::{
-        context::Run,
-        gate::Pass,
+        context::LoginRun,
         grant::Granted,
         outcome::{LoginOutcome, denied, overtaken},
+        queue::LoginTurn,
     },
     model::{
         event::Transition,
@@ -20,19 +20,19 @@ use crate::{
     },
     session::{
         handle::Session,
-        live::{Live, Phase},
+        live::{LiveSession, Phase},
     },
-    wait::{jitter, patiently},
+    wait::{jitter, retry_while},
 };
 
-impl Run {
+impl LoginRun {
     /// After the lock: tells the older sessions, makes sure that this login is still the newest, and lets the client in.
-    pub(crate) async fn confirm(&self, granted: Granted, pass: Pass) -> Result<LoginOutcome> {
+    pub(crate) async fn confirm(&self, granted: Granted, turn: LoginTurn) -> Result<LoginOutcome> {
         let parts = &self.parts;
         let uid = &self.login.uid;
         let Granted {
             live,
-            handouts,
+            messages,
             r#gen,
             decided,
             removed,
@@ -43,17 +43,17 @@ impl Run {
             Arc::clone(&parts.logouts),
             Arc::clone(&parts.ender),
             Arc::clone(&live),
-            handouts,
+            messages,
         );
         // The next login on this node may compete; it will find this one in the directory.
-        drop(pass);
+        drop(turn);
 
         let (here, elsewhere): (Vec<_>, Vec<_>) = pending
             .into_iter()
             .partition(|it| parts.this.is_here(&it.key));
         for victim in &here {
             if parts.revoker.apply(uid, victim) {
-                self.took_over("local");
+                self.record_takeover("local");
             }
         }
         let here: Vec<_> = here.into_iter().map(|it| it.key).collect();
@@ -69,7 +69,7 @@ impl Run {
                 )
                 .await;
             if removed.iter().any(|it| gone.contains(&it.key)) {
-                self.took_over("remote");
+                self.record_takeover("remote");
             }
         }
         let settled = self.settle(&live, &gone).await;
@@ -78,13 +78,13 @@ impl Run {
             pending.any(|it| !here.contains(&it.key))
         };
         if !settled.as_ref().is_ok_and(|record| !pending(record)) {
-            parts.kicks.go_on_telling(uid);
+            parts.kicks.keep_kicking(uid);
         }
         let mut record = settled?;
         record.settle(|key| here.contains(key));
-        self.settle_here(here);
+        self.settle_in_background(here);
         if parts.settings.confirm == Confirm::Strict {
-            let Some(now) = self.wait_for_all(&live, record).await? else {
+            let Some(now) = self.wait_until_all_gone(&live, record).await? else {
                 return Ok(self.busy());
             };
             record = now;
@@ -119,10 +119,10 @@ impl Run {
 
     /// What the directory says now, and takes these sessions out of it. The login was granted: it is not given up because the
     /// store is away for a moment, when older sessions may have been told to go already. With the node's lease it is void.
-    async fn settle(&self, live: &Live, gone: &[SessionKey]) -> Result<UserRecord> {
+    async fn settle(&self, live: &LiveSession, gone: &[SessionKey]) -> Result<UserRecord> {
         let (parts, uid) = (&self.parts, &self.login.uid);
         let may_wait = || live.incarnation.lease.is_valid() && !self.gone.is_cancelled();
-        let settled = patiently(&*parts.clock, may_wait, || async move {
+        let settled = retry_while(&*parts.clock, may_wait, || async move {
             if gone.is_empty() {
                 Ok(parts.directory.read(uid).await?.record)
             } else {
@@ -133,7 +133,7 @@ impl Run {
     }
 
     /// No client waits until the directory says, too, that sessions of this node are gone.
-    fn settle_here(&self, gone: Vec<SessionKey>) {
+    fn settle_in_background(&self, gone: Vec<SessionKey>) {
         if gone.is_empty() {
             return;
         }
@@ -141,16 +141,16 @@ impl Run {
         self.parts.tasks.spawn(async move {
             if let Err(error) = parts.removals.settle(&uid, &gone).await {
                 tracing::warn!(?uid, %error, "the directory is told later that sessions are gone");
-                parts.kicks.go_on_telling(&uid);
+                parts.kicks.keep_kicking(&uid);
             }
         });
     }
 
     /// Strict confirmation: until nothing is pending. A node that can neither be reached nor renew its lease is dead after one
     /// lease, so this ends soon after that at the latest; `None` = it did not, and the login is given up.
-    async fn wait_for_all(
+    async fn wait_until_all_gone(
         &self,
-        live: &Live,
+        live: &LiveSession,
         mut record: UserRecord,
     ) -> Result<Option<UserRecord>> {
         let parts = &self.parts;
@@ -180,7 +180,7 @@ impl Run {
         Ok(Some(record))
     }
 
-    fn took_over(&self, path: &'static str) {
+    fn record_takeover(&self, path: &'static str) {
         let time = self.parts.clock.now().since(self.started);
         metrics::histogram!("distlock_takeover_seconds", "path" => path).record(time.as_secs_f64());
     }

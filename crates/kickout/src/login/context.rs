@@ -8,10 +8,10 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     directory::{bans::Bans, store::Directory},
     events::Events,
-    login::{admission::Admissions, gate::Gates, outcome::LoginOutcome, profiles::Profiles},
+    login::{admission::Admissions, outcome::LoginOutcome, profiles::Profiles, queue::LoginQueues},
     model::{login::Login, policy::Newcomer, resume::ResumeToken, settings::Settings},
-    node::{drain::Drain, history::History, liveness::Nodes, this_node::ThisNode},
-    peer::{caller::Caller, kick::Kicks},
+    node::{drain::Drain, history::History, liveness::LivenessCache, this_node::ThisNode},
+    peer::{client::PeerClient, kick::Kicks},
     session::{
         end::SessionEnder, logout::Logouts, registry::Registry, removal::Removals, revoke::Revoker,
     },
@@ -28,8 +28,8 @@ pub(crate) struct LoginParts {
     pub(crate) locker: Locker,
     pub(crate) directory: Arc<Directory>,
     pub(crate) history: Arc<History>,
-    pub(crate) liveness: Arc<Nodes>,
-    pub(crate) peers: Arc<Caller>,
+    pub(crate) liveness: Arc<LivenessCache>,
+    pub(crate) peers: Arc<PeerClient>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) bans: Arc<Bans>,
     pub(crate) revoker: Arc<Revoker>,
@@ -40,16 +40,16 @@ pub(crate) struct LoginParts {
     pub(crate) drain: Arc<Drain>,
     pub(crate) events: Arc<Events>,
     pub(crate) tasks: Arc<Tasks>,
-    pub(crate) gates: Gates,
+    pub(crate) queues: LoginQueues,
     pub(crate) admissions: Admissions,
     pub(crate) profiles: Option<Arc<dyn Profiles>>,
 }
 
 /// How often a login runs again after a lost lock or a lost write.
-pub(crate) const RUNS: u32 = 2;
+pub(crate) const MAX_RUNS: u32 = 2;
 
 /// One login on its way.
-pub(crate) struct Run {
+pub(crate) struct LoginRun {
     pub(crate) parts: Arc<LoginParts>,
     pub(crate) login: Login,
     pub(crate) started: Moment,
@@ -57,7 +57,7 @@ pub(crate) struct Run {
     pub(crate) gone: CancellationToken,
 }
 
-impl Run {
+impl LoginRun {
     pub(crate) fn busy(&self) -> LoginOutcome {
         // Spread over a second: those who were turned away together do not come back together.
         LoginOutcome::Busy {

@@ -6,11 +6,11 @@ use distlock_core::{Guard, Moment, Result};
 use tokio::sync::mpsc;
 
 use crate::{
-    directory::store::{Put, Seen},
+    directory::store::{PutOutcome, VersionedRecord},
     login::{
-        context::{RUNS, Run},
-        gate::Pass,
+        context::{LoginRun, MAX_RUNS},
         outcome::{LoginOutcome, denied, overtaken},
+        queue::LoginTurn,
     },
     model::{
         ban::Ban,
@@ -18,24 +18,24 @@ use crate::{
         ident::{Generation, NodeId, SessionId, SessionKey},
         login::{Denied, Login},
         notice::Code,
-        policy::Idle,
+        policy::IdleTimes,
         record::{MAX_REVOCATIONS, Revocation, SlotEntry, UserRecord},
         resume::ResumeToken,
     },
     node::lease::Incarnation,
     session::{
-        delivery::Handout,
-        live::{Live, Phase},
+        live::{LiveSession, Phase},
+        message::QueuedMessage,
         removal::Grant,
     },
-    wait::{jitter, patiently, wall_millis},
+    wait::{jitter, retry_while, wall_millis},
 };
 
 /// Over how long those come back who were turned away together.
 const SPREAD: Duration = Duration::from_secs(1);
 
 /// What one run under the lock came to.
-pub(crate) enum Step {
+pub(crate) enum GrantStep {
     Granted(Box<Granted>),
     /// The lock or the write was lost.
     Again,
@@ -43,8 +43,8 @@ pub(crate) enum Step {
 }
 
 pub(crate) struct Granted {
-    pub(crate) live: Arc<Live>,
-    pub(crate) handouts: mpsc::Receiver<Handout>,
+    pub(crate) live: Arc<LiveSession>,
+    pub(crate) messages: mpsc::Receiver<QueuedMessage>,
     pub(crate) r#gen: Generation,
     /// When the write was confirmed.
     pub(crate) decided: Moment,
@@ -54,62 +54,62 @@ pub(crate) struct Granted {
     pub(crate) pending: Vec<Revocation>,
 }
 
-impl Run {
+impl LoginRun {
     /// The critical section: reads the record, decides, writes it. No call to another node.
     pub(crate) async fn under_lock(
         &self,
         own: &Incarnation,
         guard: &Guard,
-        pass: &Pass,
+        turn: &LoginTurn,
         resume: Option<&ResumeToken>,
-        idle: &Idle,
-    ) -> Result<Step> {
+        idle: &IdleTimes,
+    ) -> Result<GrantStep> {
         let clock = &*self.parts.clock;
         let until = clock.now() + self.parts.settings.timers.lock_wait;
-        for _ in 0..RUNS {
+        for _ in 0..MAX_RUNS {
             // Unless the write was sent and its outcome is not known, nothing has happened.
-            let step = patiently(
+            let step = retry_while(
                 clock,
                 || guard.is_valid() && clock.now() < until && !self.gone.is_cancelled(),
                 || async move {
-                    match self.read_and_write(own, guard, pass, resume, idle).await {
+                    match self.read_and_write(own, guard, turn, resume, idle).await {
                         Err(error) if !error.did_not_happen() => Ok(Err(error)),
                         step => step.map(Ok),
                     }
                 },
             );
             let step = step.await??;
-            if !matches!(step, Step::Again) || !guard.is_valid() {
+            if !matches!(step, GrantStep::Again) || !guard.is_valid() {
                 return Ok(step);
             }
         }
-        Ok(Step::Again)
+        Ok(GrantStep::Again)
     }
 
     async fn read_and_write(
         &self,
         own: &Incarnation,
         guard: &Guard,
-        pass: &Pass,
+        turn: &LoginTurn,
         resume: Option<&ResumeToken>,
-        idle: &Idle,
-    ) -> Result<Step> {
+        idle: &IdleTimes,
+    ) -> Result<GrantStep> {
         let Login {
             uid, device, class, ..
         } = &self.login;
         let parts = &self.parts;
         let (seen, roster) = parts.directory.read_with_roster(uid).await?;
-        let Seen {
+        let VersionedRecord {
             version,
             mut record,
             ..
         } = seen;
         // Other nodes may have written their sessions again before this one noticed.
-        parts.history.met(&guard.epoch());
-        parts.history.met_roster(roster.id);
-        if let Some(left) = parts.history.silent_for() {
+        parts.history.observe_epoch(&guard.epoch());
+        parts.history.observe_roster(roster.id);
+        if let Some(left) = parts.history.grants_suspended_for() {
             let retry_after = left + jitter(SPREAD);
-            return Ok(Step::Answer(LoginOutcome::Busy { retry_after }));
+            return Ok(GrantStep::Answer(LoginOutcome::Busy { retry_after }));
         }
         // A store that has forgotten some of its records has forgotten sessions, too; those of this
         // node are known.
@@ -121,7 +121,7 @@ impl Run {
         let mut ended_ban = None;
         if let Some(mark) = record.ban.take() {
             if let Some(ban) = parts.bans.standing(uid).await? {
-                return Ok(Step::Answer(banned(&ban)));
+                return Ok(GrantStep::Answer(banned(&ban)));
             }
             ended_ban = Some(mark);
         }
@@ -137,17 +137,17 @@ impl Run {
         {
             let by = record.slots.values().max_by_key(|entry| entry.r#gen);
             let by = by.map(|entry| entry.device.clone());
-            return Ok(Step::Answer(denied(Code::Superseded, by)));
+            return Ok(GrantStep::Answer(denied(Code::Superseded, by)));
         }
         record.sweep(is_dead);
         if record.revocations.len() >= MAX_REVOCATIONS {
-            return Ok(Step::Answer(self.busy()));
+            return Ok(GrantStep::Answer(self.busy()));
         }
 
         let newcomer = self.newcomer(resume);
         let decision = match parts.settings.policy.decide(&record, &newcomer, idle) {
             Ok(decision) => decision,
-            Err(full) => return Ok(Step::Answer(denied(Code::Denied, full.by))),
+            Err(full) => return Ok(GrantStep::Answer(denied(Code::Denied, full.by))),
         };
         let key = SessionKey {
             node: parts.this.id.clone(),
@@ -171,30 +171,31 @@ impl Run {
             &decision.victims,
         );
         if self.gone.is_cancelled() {
-            return Ok(Step::Answer(self.busy()));
+            return Ok(GrantStep::Answer(self.busy()));
         }
         if !guard.is_valid() {
-            self.write_given_up(guard, "the account's lock was lost");
-            return Ok(Step::Again);
+            self.record_write_given_up(guard, "the account's lock was lost");
+            return Ok(GrantStep::Again);
         }
         if !own.lease.is_valid() {
-            return Ok(Step::Answer(denied(Code::NodeFenced, None)));
+            return Ok(GrantStep::Answer(denied(Code::NodeFenced, None)));
         }
-        if let Err(by) = pass.commit() {
-            return Ok(Step::Answer(overtaken(Some(by), None)));
+        if let Err(by) = turn.commit() {
+            return Ok(GrantStep::Answer(overtaken(Some(by), None)));
         }
         let acks = self.login.acks;
-        let (live, handouts) = Live::new(uid.clone(), decision.slot, entry, acks, own.clone());
+        let (live, messages) =
+            LiveSession::new(uid.clone(), decision.slot, entry, acks, own.clone());
         let live = Arc::new(live);
-        live.hear(parts.clock.now());
-        live.listing(r#gen);
+        live.touch(parts.clock.now());
+        live.mark_listed(r#gen);
         // Before the write, so that a kick that follows it at once finds the session.
         parts.registry.insert(Arc::clone(&live));
         let landed = |now: &UserRecord| {
             if now.slot_of(&key).is_some() {
-                Some(Put::Stored)
+                Some(PutOutcome::Stored)
             } else if now.revocations.iter().any(|it| it.key == key) {
-                Some(Put::Overtaken)
+                Some(PutOutcome::Overtaken)
             } else {
                 None
             }
@@ -206,7 +207,7 @@ impl Run {
             .put(uid, version, &record, landed, may_wait)
             .await;
         match put {
-            Ok(Put::Stored) => {
+            Ok(PutOutcome::Stored) => {
                 if let Some(ban) = ended_ban {
                     parts.bans.ended(uid, &ban).await;
                 }
@@ -219,23 +220,23 @@ impl Run {
                         .events
                         .emit(Transition::Revoked, |event| event.revocation(uid, victim));
                 }
-                Ok(Step::Granted(Box::new(Granted {
+                Ok(GrantStep::Granted(Box::new(Granted {
                     live,
-                    handouts,
+                    messages,
                     r#gen,
                     decided: parts.clock.now(),
                     removed,
                     pending: record.revocations,
                 })))
             }
-            Ok(Put::Conflict) => {
+            Ok(PutOutcome::Conflict) => {
                 parts.logouts.discard(&live);
-                self.write_given_up(guard, "the record had changed");
-                Ok(Step::Again)
+                self.record_write_given_up(guard, "the record had changed");
+                Ok(GrantStep::Again)
             }
-            Ok(Put::Overtaken) => {
+            Ok(PutOutcome::Overtaken) => {
                 parts.logouts.discard(&live);
-                Ok(Step::Answer(overtaken(None, None)))
+                Ok(GrantStep::Answer(overtaken(None, None)))
             }
             Err(error) => {
                 if error.did_not_happen() {
@@ -250,8 +251,8 @@ impl Run {
     }
 }
 
-impl Run {
-    fn write_given_up(&self, guard: &Guard, why: &str) {
+impl LoginRun {
+    fn record_write_given_up(&self, guard: &Guard, why: &str) {
         let events = &self.parts.events;
         events.emit(Transition::WriteGivenUp, |event| {
             event.uid = Some(self.login.uid.clone());

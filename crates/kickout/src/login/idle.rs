@@ -7,20 +7,20 @@ use distlock_core::Result;
 use futures_util::future::join_all;
 
 use crate::{
-    login::context::Run,
+    login::context::LoginRun,
     model::{
-        policy::{Idle, OnExceed},
+        policy::{IdleTimes, OnExceed},
         resume::ResumeToken,
     },
-    node::liveness::Standing,
+    node::liveness::Liveness,
     wait::within,
 };
 
-impl Run {
+impl LoginRun {
     /// The idle times of the sessions that this login competes with, where the policy asks for them and there is no room.
-    pub(crate) async fn idle_rivals(&self, resume: Option<&ResumeToken>) -> Result<Idle> {
+    pub(crate) async fn idle_rivals(&self, resume: Option<&ResumeToken>) -> Result<IdleTimes> {
         let parts = &self.parts;
-        let mut idle = Idle::new();
+        let mut idle = IdleTimes::new();
         if parts.settings.policy.on_exceed != OnExceed::EvictIdle {
             return Ok(idle);
         }
@@ -46,7 +46,7 @@ impl Run {
             let deadline = parts.settings.timers.peer_deadline;
             let standing = parts.liveness.of(&node, boot);
             match within(&*parts.clock, deadline, standing).await {
-                Some(Ok(Standing::Up(to))) => {
+                Some(Ok(Liveness::Up(to))) => {
                     let answer = parts.peers.idle(&to, uid, deadline).await;
                     answer.unwrap_or_default()
                 }

@@ -71,7 +71,7 @@ pub(crate) struct Decision {
 
 /// The policy allows no further session; one of those in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Full {
+pub(crate) struct PolicyFull {
     pub(crate) by: Option<Device>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Newcomer<'a> {
 }
 
 /// For how long sessions have sent nothing, as far as their nodes could say.
-pub(crate) type Idle = HashMap<SessionKey, Duration>;
+pub(crate) type IdleTimes = HashMap<SessionKey, Duration>;
 
 impl Policy {
     /// One session per account; the last login wins.
@@ -172,8 +172,8 @@ impl Policy {
         &self,
         record: &UserRecord,
         newcomer: &Newcomer<'_>,
-        idle: &Idle,
-    ) -> Result<Decision, Full> {
+        idle: &IdleTimes,
+    ) -> Result<Decision, PolicyFull> {
         let mut victims: Vec<_> = record
             .slots
             .iter()
@@ -183,7 +183,7 @@ impl Policy {
         let mut rivals = self.rivals(record, newcomer);
         rivals.sort_by_key(|(_, entry)| entry.r#gen);
         let excess = self.excess(rivals.len());
-        let full = |entry: Option<&SlotEntry>| Full {
+        let full = |entry: Option<&SlotEntry>| PolicyFull {
             by: entry.map(|entry| entry.device.clone()),
         };
         if excess > 0 {
@@ -347,7 +347,7 @@ mod tests {
         name: &str,
         class: &str,
         intent: Intent,
-    ) -> Result<Vec<(String, Code)>, Full> {
+    ) -> Result<Vec<(String, Code)>, PolicyFull> {
         let (device, class) = (device(name), Class::new(class).unwrap());
         let newcomer = Newcomer {
             class: &class,
@@ -355,7 +355,7 @@ mod tests {
             intent,
             resumes: None,
         };
-        let decision = policy.decide(record, &newcomer, &Idle::new())?;
+        let decision = policy.decide(record, &newcomer, &IdleTimes::new())?;
         let gone = decision
             .victims
             .iter()

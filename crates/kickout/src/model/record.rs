@@ -20,7 +20,7 @@ pub(crate) const MAX_REVOCATIONS: usize = 64;
 
 /// Most slots of which the past is remembered. Clients name their class, so without a bound an account's record could be made
 /// to grow until no store takes it any more.
-const MAX_PAST: usize = 128;
+const MAX_PAST_SLOTS: usize = 128;
 
 /// What the store holds for one account. It survives logout, because the generation must.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -248,7 +248,7 @@ impl UserRecord {
     /// Forgets the past of the free slots that were used the longest ago, so that the record stays small. Whoever had a session
     /// there has to log in anew.
     fn forget_some(&mut self) {
-        while self.past.len() > MAX_PAST {
+        while self.past.len() > MAX_PAST_SLOTS {
             let free = self
                 .past
                 .iter()

@@ -51,7 +51,7 @@ impl Roster {
     }
 
     /// Whether it was there.
-    pub(crate) fn strike(&mut self, node: &NodeId, boot: Boot) -> bool {
+    pub(crate) fn remove(&mut self, node: &NodeId, boot: Boot) -> bool {
         let Some(boots) = self.nodes.get_mut(node) else {
             return false;
         };

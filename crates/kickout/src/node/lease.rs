@@ -69,12 +69,12 @@ impl Lease {
     }
 
     /// It was taken again: it goes on by this lock.
-    pub(crate) fn goes_on(&self, lock: LockWatch) {
+    pub(crate) fn replace_lock(&self, lock: LockWatch) {
         *self.lock() = Some(lock);
     }
 
     /// Its node was put on this roster.
-    pub(crate) fn enlisted(&self, roster: Option<Uuid>) {
+    pub(crate) fn set_roster(&self, roster: Option<Uuid>) {
         *self.roster.lock().unwrap_or_else(PoisonError::into_inner) = roster;
     }
 

@@ -27,7 +27,7 @@ const FORGOTTEN: Duration = Duration::from_secs(60);
 
 /// How an incarnation stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Liveness {
     /// Its lease is held.
     Up(NodeAddress),
     /// Its lease has ended.
@@ -35,24 +35,24 @@ pub(crate) enum Standing {
 }
 
 #[derive(Debug)]
-pub(crate) struct Nodes {
+pub(crate) struct LivenessCache {
     this: Arc<ThisNode>,
     history: Arc<History>,
     locker: Locker,
     clock: Arc<dyn Clock>,
     fresh: Duration,
-    known: Mutex<HashMap<NodeId, Known>>,
+    answers: Mutex<HashMap<NodeId, LastAnswer>>,
 }
 
 #[derive(Clone, Debug)]
-struct Known {
+struct LastAnswer {
     asked: Moment,
     /// Every incarnation up to this one was dead.
     dead: Boot,
     up: Option<NodeAddress>,
 }
 
-impl Nodes {
+impl LivenessCache {
     pub(crate) fn new(
         this: Arc<ThisNode>,
         history: Arc<History>,
@@ -66,23 +66,23 @@ impl Nodes {
             locker,
             clock,
             fresh: FRESH.min(node_lease / 20),
-            known: Mutex::default(),
+            answers: Mutex::default(),
         }
     }
 
     /// How the incarnation stands that a record names. The record must have been read before. Errors mean "not known".
-    pub(crate) async fn of(&self, node: &NodeId, boot: Boot) -> Result<Standing> {
+    pub(crate) async fn of(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
         if *node == self.this.id
             && let Some(own) = self.this.now()
             && boot <= own.boot
         {
             return Ok(if boot == own.boot {
-                Standing::Up(self.this.address(boot))
+                Liveness::Up(self.this.address(boot))
             } else {
-                Standing::Dead
+                Liveness::Dead
             });
         }
-        self.of_other(node, boot).await
+        self.of_peer(node, boot).await
     }
 
     /// The dead ones among these incarnations. What cannot be asked, or does not answer within
@@ -94,19 +94,19 @@ impl Nodes {
     ) -> BTreeSet<(NodeId, Boot)> {
         let asking = incarnations.into_iter().map(async |(node, boot)| {
             let standing = within(&*self.clock, limit, self.of(&node, boot)).await;
-            matches!(standing, Some(Ok(Standing::Dead))).then_some((node, boot))
+            matches!(standing, Some(Ok(Liveness::Dead))).then_some((node, boot))
         });
         join_all(asking).await.into_iter().flatten().collect()
     }
 
-    async fn of_other(&self, node: &NodeId, boot: Boot) -> Result<Standing> {
-        if let Some(standing) = self.remembered(node, boot) {
+    async fn of_peer(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
+        if let Some(standing) = self.fresh_answer(node, boot) {
             return Ok(standing);
         }
         self.ask(node, boot).await
     }
 
-    async fn ask(&self, node: &NodeId, boot: Boot) -> Result<Standing> {
+    async fn ask(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
         let asked = self.clock.now();
         let info = self.locker.inspect(node.lock()?).await?;
         let up = match info.held.as_ref().map(read_lease) {
@@ -126,7 +126,7 @@ impl Nodes {
                 ));
             }
         };
-        if up.is_none() && self.history.forgotten_for().await?.is_some() {
+        if up.is_none() && self.history.check_for_data_loss().await?.is_some() {
             return Err(Error::new(
                 ErrorKind::Unavailable,
                 format!(
@@ -134,41 +134,41 @@ impl Nodes {
                 ),
             ));
         }
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if !known.contains_key(node) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !answers.contains_key(node) {
             // Where nodes come under ever new names, those of long ago must not be kept. Asking once more finds them dead.
-            known.retain(|_, known| asked.since(known.asked) < FORGOTTEN);
+            answers.retain(|_, answers| asked.since(answers.asked) < FORGOTTEN);
         }
         let dead = match &up {
             Some(up) => Boot::new(up.boot.get().saturating_sub(1)),
             // A session of this incarnation was in the directory, so its lease had been held before we asked.
             None => boot,
         };
-        let now = Known { asked, dead, up };
-        let standing = now.standing(boot).unwrap_or(Standing::Dead);
-        known.insert(node.clone(), now);
+        let now = LastAnswer { asked, dead, up };
+        let standing = now.standing(boot).unwrap_or(Liveness::Dead);
+        answers.insert(node.clone(), now);
         Ok(standing)
     }
 
     /// Forgets what is known of a node, so that the next question goes to the store.
-    pub(crate) fn doubt(&self, node: &NodeId) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.remove(node);
+    pub(crate) fn forget(&self, node: &NodeId) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.remove(node);
     }
 
-    fn remembered(&self, node: &NodeId, boot: Boot) -> Option<Standing> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = known.get(node)?;
-        let fresh = self.clock.now().since(known.asked) < self.fresh;
-        known.standing(boot).filter(|_| fresh)
+    fn fresh_answer(&self, node: &NodeId, boot: Boot) -> Option<Liveness> {
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = answers.get(node)?;
+        let fresh = self.clock.now().since(answers.asked) < self.fresh;
+        answers.standing(boot).filter(|_| fresh)
     }
 }
 
-impl Known {
-    fn standing(&self, boot: Boot) -> Option<Standing> {
+impl LastAnswer {
+    fn standing(&self, boot: Boot) -> Option<Liveness> {
         match &self.up {
-            Some(up) if up.boot == boot => Some(Standing::Up(up.clone())),
-            _ => (boot <= self.dead).then_some(Standing::Dead),
+            Some(up) if up.boot == boot => Some(Liveness::Up(up.clone())),
+            _ => (boot <= self.dead).then_some(Liveness::Dead),
         }
     }
 }
@@ -195,7 +195,7 @@ mod tests {
             locker.clone(),
             Arc::new(directory),
         );
-        let nodes = Nodes::new(
+        let nodes = LivenessCache::new(
             fenced,
             Arc::new(history),
             locker,
@@ -206,11 +206,11 @@ mod tests {
             let pod = NodeId::new(format!("pod-{pod}")).unwrap();
             for _ in 0..2 {
                 let standing = nodes.of(&pod, Boot::new(1)).await.unwrap();
-                assert_eq!(standing, Standing::Dead);
+                assert_eq!(standing, Liveness::Dead);
             }
             clock.advance(FORGOTTEN / 2);
         }
-        let known = nodes.known.lock().unwrap().len();
-        assert!(known <= 3, "{known}");
+        let answers = nodes.answers.lock().unwrap().len();
+        assert!(answers <= 3, "{answers}");
     }
 }

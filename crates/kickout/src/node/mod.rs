@@ -2,8 +2,8 @@
 
 pub(crate) mod drain;
 pub(crate) mod history;
-pub(crate) mod keeper;
 pub(crate) mod lease;
+pub(crate) mod lease_keeper;
 pub(crate) mod liveness;
 pub(crate) mod roster;
 pub(crate) mod this_node;

@@ -15,7 +15,7 @@ use crate::{
         node::{NodeInfo, NodeState, read_lease},
         settings::Settings,
     },
-    node::{history::History, liveness::Nodes, this_node::ThisNode},
+    node::{history::History, liveness::LivenessCache, this_node::ThisNode},
 };
 
 /// Takes a node off the roster that is gone for good, and left nothing behind: a node that shuts down does it itself.
@@ -38,13 +38,13 @@ pub(crate) struct RosterKeeper {
     pub(crate) locker: Locker,
     pub(crate) directory: Arc<Directory>,
     pub(crate) history: Arc<History>,
-    pub(crate) liveness: Arc<Nodes>,
+    pub(crate) liveness: Arc<LivenessCache>,
 }
 
 impl RosterKeeper {
     /// Puts the nodes that hold a lease on the roster: this one, and with it those of the version
     /// before, which do not do it themselves.
-    pub(crate) async fn enlist(&self) -> Result<()> {
+    pub(crate) async fn register_nodes(&self) -> Result<()> {
         let mut there = Vec::new();
         for lock in self.locker.list("node/").await? {
             let name = lock.name.as_str().strip_prefix("node/").map(NodeId::new);
@@ -53,7 +53,7 @@ impl RosterKeeper {
             };
             if let (Some(Ok(node)), Some(boot)) = (name, boot) {
                 if let Some(policy) = meta.and_then(|meta| meta.policy) {
-                    self.compare_policy(&node, &policy);
+                    self.warn_of_other_policy(&node, &policy);
                 }
                 there.push((node, boot));
             }
@@ -63,11 +63,11 @@ impl RosterKeeper {
             added.fold(false, |any, added| any | added)
         });
         let roster = enlisting.await?.id;
-        self.history.met_roster(roster);
+        self.history.observe_roster(roster);
         if let Some(own) = self.this.now()
             && there.contains(&(self.this.id.clone(), own.boot))
         {
-            own.lease.enlisted(roster);
+            own.lease.set_roster(roster);
         }
         Ok(())
     }
@@ -84,7 +84,7 @@ impl RosterKeeper {
         if let Some(own) = self.this.now().map(|own| own.boot)
             && !there.contains(&(self.this.id.clone(), own))
         {
-            self.enlist().await?;
+            self.register_nodes().await?;
         }
         Ok(self
             .liveness
@@ -93,7 +93,7 @@ impl RosterKeeper {
     }
 
     /// The nodes that hold their lease, by name.
-    pub(crate) async fn nodes_there(&self) -> Result<Vec<NodeInfo>> {
+    pub(crate) async fn live_nodes(&self) -> Result<Vec<NodeInfo>> {
         let names = self.directory.roster().await?.names();
         let marks = self.directory.drain_marks(&names).await?;
         let looking = names.into_iter().map(async |node| {
@@ -130,7 +130,7 @@ impl RosterKeeper {
 
     /// Names a node whose policy is another one: the two would decide differently about the same
     /// account.
-    fn compare_policy(&self, other: &NodeId, policy: &str) {
+    fn warn_of_other_policy(&self, other: &NodeId, policy: &str) {
         let own = self.settings.policy.to_string();
         if policy != own {
             tracing::error!(
@@ -141,12 +141,12 @@ impl RosterKeeper {
     }
 
     /// Takes incarnations off the roster: nothing of them is left.
-    pub(crate) async fn strike(&self, dead: &BTreeSet<(NodeId, Boot)>) -> Result<()> {
+    pub(crate) async fn remove(&self, dead: &BTreeSet<(NodeId, Boot)>) -> Result<()> {
         if dead.is_empty() {
             return Ok(());
         }
         let striking = self.directory.update_roster(|roster| {
-            let struck = dead.iter().map(|(node, boot)| roster.strike(node, *boot));
+            let struck = dead.iter().map(|(node, boot)| roster.remove(node, *boot));
             struck.fold(false, |any, struck| any | struck)
         });
         striking.await.map(drop)

@@ -46,7 +46,7 @@ impl ThisNode {
         Boot::new(self.newest.load(Ordering::Acquire))
     }
 
-    pub(crate) fn become_one(&self, own: Incarnation) {
+    pub(crate) fn set_present(&self, own: Incarnation) {
         self.newest.store(own.boot.get(), Ordering::Release);
         self.present.send_replace(Some(own));
     }

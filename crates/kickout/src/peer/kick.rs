@@ -20,10 +20,10 @@ use crate::{
         settings::Settings,
     },
     node::{
-        liveness::{Nodes, Standing},
+        liveness::{Liveness, LivenessCache},
         this_node::ThisNode,
     },
-    peer::caller::Caller,
+    peer::client::PeerClient,
     session::{removal::Removals, revoke::Revoker},
     tasks::Tasks,
     wait::{jitter, within},
@@ -39,14 +39,14 @@ pub(crate) struct Kicks {
     pub(crate) settings: Arc<Settings>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) directory: Arc<Directory>,
-    pub(crate) liveness: Arc<Nodes>,
-    pub(crate) peers: Arc<Caller>,
+    pub(crate) liveness: Arc<LivenessCache>,
+    pub(crate) peers: Arc<PeerClient>,
     pub(crate) revoker: Arc<Revoker>,
     pub(crate) removals: Arc<Removals>,
     pub(crate) events: Arc<Events>,
     pub(crate) tasks: Arc<Tasks>,
     /// Accounts of which an older session could not be told yet.
-    pub(crate) telling: Mutex<HashSet<Uid>>,
+    pub(crate) retrying: Mutex<HashSet<Uid>>,
 }
 
 impl Kicks {
@@ -62,7 +62,7 @@ impl Kicks {
         let until = self.clock.now() + budget;
         let kicks = revocations.iter().map(|revocation| async move {
             let decided = decided.filter(|(by, _)| revocation.by_gen == Some(*by));
-            self.kick_there(uid, revocation, until, decided.map(|(_, at)| at))
+            self.kick_remote(uid, revocation, until, decided.map(|(_, at)| at))
                 .await
                 .then(|| revocation.key.clone())
         });
@@ -71,8 +71,8 @@ impl Kicks {
 
     /// Goes on telling the sessions of an account that could not be told, until they are gone or
     /// their nodes' leases are over.
-    pub(crate) fn go_on_telling(self: &Arc<Self>, uid: &Uid) {
-        if !self.telling().insert(uid.clone()) {
+    pub(crate) fn keep_kicking(self: &Arc<Self>, uid: &Uid) {
+        if !self.retrying().insert(uid.clone()) {
             return;
         }
         let (kicks, uid) = (Arc::clone(self), uid.clone());
@@ -85,18 +85,18 @@ impl Kicks {
                     () = kicks.tasks.stop.cancelled() => break,
                     () = kicks.clock.sleep(tick / 2 + jitter(tick / 2)) => {}
                 }
-                match kicks.tell_again(&uid).await {
+                match kicks.kick_pending(&uid).await {
                     Ok(true) => break,
                     Ok(false) => {}
                     Err(error) => tracing::debug!(?uid, %error, "older sessions are told later"),
                 }
             }
-            kicks.telling().remove(&uid);
+            kicks.retrying().remove(&uid);
         });
     }
 
     /// Whether every older session is known to be gone now.
-    async fn tell_again(&self, uid: &Uid) -> Result<bool> {
+    async fn kick_pending(&self, uid: &Uid) -> Result<bool> {
         let mut record = self.directory.read(uid).await?.record;
         if !record.revocations.is_empty() {
             let budget = self.settings.timers.peer_deadline;
@@ -108,7 +108,7 @@ impl Kicks {
         Ok(record.revocations.is_empty())
     }
 
-    async fn kick_there(
+    async fn kick_remote(
         &self,
         uid: &Uid,
         revocation: &Revocation,
@@ -148,14 +148,14 @@ impl Kicks {
         let left = || until.since(self.clock.now());
         let standing = self.liveness.of(node, *boot);
         let to = match within(&*self.clock, left(), standing).await {
-            Some(Ok(Standing::Dead)) => return Some(true),
-            Some(Ok(Standing::Up(to))) => to,
+            Some(Ok(Liveness::Dead)) => return Some(true),
+            Some(Ok(Liveness::Up(to))) => to,
             Some(Err(_)) | None => return Some(false),
         };
         let deadline = self.settings.timers.peer_deadline;
-        let turn = self.peers.turn(node, left(), deadline).await;
-        let is_turn = turn.is_ok();
-        let answer = match turn {
+        let kick_turn = self.peers.kick_turn(node, left(), deadline).await;
+        let is_turn = kick_turn.is_ok();
+        let answer = match kick_turn {
             Ok(()) => {
                 let mut request = KickRequest::of(uid, revocation, &self.this.id);
                 request.after = decided.map(|at| self.clock.now().since(at));
@@ -172,12 +172,12 @@ impl Kicks {
             });
         });
         if answer.is_err() {
-            self.liveness.doubt(node);
+            self.liveness.forget(node);
         }
         is_turn.then_some(answer.is_ok())
     }
 
-    fn telling(&self) -> MutexGuard<'_, HashSet<Uid>> {
-        self.telling.lock().unwrap_or_else(PoisonError::into_inner)
+    fn retrying(&self) -> MutexGuard<'_, HashSet<Uid>> {
+        self.retrying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -19,11 +19,11 @@ use crate::{
         settings::{RouteMode, Settings},
     },
     node::{
-        liveness::{Nodes, Standing},
+        liveness::{Liveness, LivenessCache},
         this_node::ThisNode,
     },
-    peer::caller::Caller,
-    session::{delivery::Handout, live::Phase, registry::Registry},
+    peer::client::PeerClient,
+    session::{live::Phase, message::QueuedMessage, registry::Registry},
 };
 
 /// How often a message is sent on after it met a session that was not current any more.
@@ -114,8 +114,8 @@ pub(crate) struct Router {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) locker: Locker,
     pub(crate) directory: Arc<Directory>,
-    pub(crate) liveness: Arc<Nodes>,
-    pub(crate) peers: Arc<Caller>,
+    pub(crate) liveness: Arc<LivenessCache>,
+    pub(crate) peers: Arc<PeerClient>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) events: Arc<Events>,
 }
@@ -157,8 +157,8 @@ impl Router {
         let mut current = Vec::new();
         for (slot, entry) in record.slots {
             match self.liveness.of(&entry.key.node, entry.key.boot).await? {
-                Standing::Dead => {}
-                Standing::Up(NodeAddress { addr, .. }) => {
+                Liveness::Dead => {}
+                Liveness::Up(NodeAddress { addr, .. }) => {
                     let location = Location {
                         key: entry.key,
                         r#gen: entry.r#gen,
@@ -230,11 +230,11 @@ impl Router {
             if current.is_empty() {
                 break;
             }
-            let telling = current.into_iter().map(async |(slot, location)| {
+            let retrying = current.into_iter().map(async |(slot, location)| {
                 let delivery = self.deliver_to(uid, &location, message).await;
                 (slot, Receipt { location, delivery })
             });
-            for (slot, receipt) in join_all(telling).await {
+            for (slot, receipt) in join_all(retrying).await {
                 if receipt.delivery == Delivery::Missed {
                     missed.push((slot, receipt.location));
                 } else {
@@ -276,7 +276,7 @@ impl Router {
             Ok(DeliverResult::Written) => Delivery::Written,
             Ok(DeliverResult::Unacknowledged) => Delivery::Unacknowledged,
             Ok(DeliverResult::NotCurrent) | Err(PeerError::NotSent(_)) => {
-                self.liveness.doubt(&location.key.node);
+                self.liveness.forget(&location.key.node);
                 Delivery::Missed
             }
             Ok(DeliverResult::Full) => Delivery::Failed("the receiver's queue is full".into()),
@@ -284,7 +284,7 @@ impl Router {
                 Delivery::Failed("the receiver's connection did not take it in time".into())
             }
             Err(PeerError::Unknown(why)) => {
-                self.liveness.doubt(&location.key.node);
+                self.liveness.forget(&location.key.node);
                 Delivery::Failed(why)
             }
         }
@@ -298,8 +298,8 @@ impl Router {
         let Some(live) = live else {
             return not_current();
         };
-        let (handout, pickup) = Handout::new(request.message);
-        match live.queue(handout) {
+        let (message_in_queue, pickup) = QueuedMessage::new(request.message);
+        match live.enqueue(message_in_queue) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) if live.acks => return DeliverResult::Unacknowledged,
             Err(TrySendError::Full(_)) => return DeliverResult::Full,

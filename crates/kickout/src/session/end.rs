@@ -8,7 +8,7 @@ use crate::{
         event::{Event, Transition},
         notice::{Offline, Retry},
     },
-    session::live::Live,
+    session::live::LiveSession,
     wait::jitter,
 };
 
@@ -25,7 +25,7 @@ impl SessionEnder {
     /// Tells a session to go. `listed` says whether the directory may still name it. Answers whether it had not been told.
     pub(crate) fn end(
         &self,
-        live: &Live,
+        live: &LiveSession,
         notice: Offline,
         listed: bool,
         fill: impl FnOnce(&mut Event),

@@ -12,10 +12,10 @@ use crate::{
         resume::ResumeToken,
     },
     session::{
-        delivery::{Handout, Outgoing},
         end::SessionEnder,
-        live::{Live, Phase},
+        live::{LiveSession, Phase},
         logout::{LoggedOut, Logouts},
+        message::{Outgoing, QueuedMessage},
     },
 };
 
@@ -28,8 +28,8 @@ use crate::{
 pub struct Session {
     logouts: Arc<Logouts>,
     ender: Arc<SessionEnder>,
-    live: Arc<Live>,
-    handouts: Mutex<mpsc::Receiver<Handout>>,
+    live: Arc<LiveSession>,
+    messages: Mutex<mpsc::Receiver<QueuedMessage>>,
     pub(crate) old_confirmed: bool,
 }
 
@@ -37,14 +37,14 @@ impl Session {
     pub(crate) fn new(
         logouts: Arc<Logouts>,
         ender: Arc<SessionEnder>,
-        live: Arc<Live>,
-        handouts: mpsc::Receiver<Handout>,
+        live: Arc<LiveSession>,
+        messages: mpsc::Receiver<QueuedMessage>,
     ) -> Self {
         Self {
             logouts,
             ender,
             live,
-            handouts: Mutex::new(handouts),
+            messages: Mutex::new(messages),
             old_confirmed: false,
         }
     }
@@ -116,7 +116,7 @@ impl Session {
     /// # Errors
     /// The notice its client gets, or got.
     pub fn check(&self) -> Result<(), Offline> {
-        self.live.hear(self.logouts.clock.now());
+        self.live.touch(self.logouts.clock.now());
         self.live.check()
     }
 
@@ -147,12 +147,12 @@ impl Session {
     /// # Cancel safety
     /// Safe: no message is taken by a call that is dropped.
     pub async fn next_message(&self) -> Outgoing {
-        let mut handouts = self.handouts.lock().await;
+        let mut messages = self.messages.lock().await;
         loop {
-            let Some(handout) = handouts.recv().await else {
+            let Some(message_in_queue) = messages.recv().await else {
                 return std::future::pending().await;
             };
-            let Some(message) = handout.take() else {
+            let Some(message) = message_in_queue.take() else {
                 continue;
             };
             if self.live.check().is_ok() {

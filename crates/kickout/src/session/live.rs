@@ -20,7 +20,7 @@ use crate::{
         record::{Slot, SlotEntry, UserRecord},
     },
     node::lease::Incarnation,
-    session::delivery::Handout,
+    session::message::QueuedMessage,
 };
 
 /// Messages that may wait for one session.
@@ -43,7 +43,7 @@ pub enum Phase {
 }
 
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct LiveSession {
     pub(crate) uid: Uid,
     pub(crate) key: SessionKey,
     pub(crate) slot: Slot,
@@ -55,14 +55,14 @@ pub(crate) struct Live {
     pub(crate) acks: bool,
     pub(crate) incarnation: Incarnation,
     /// When its client last sent something, in microseconds since boot.
-    heard: AtomicU64,
-    state: Mutex<State>,
+    last_heard: AtomicU64,
+    state: Mutex<LiveState>,
     notice: watch::Sender<Option<Offline>>,
-    queue: mpsc::Sender<Handout>,
+    queue: mpsc::Sender<QueuedMessage>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LiveState {
     phase: Phase,
     r#gen: Generation,
     /// Whether the directory may still name this session, so that closing it must look.
@@ -71,7 +71,7 @@ struct State {
     admitted: bool,
 }
 
-impl Live {
+impl LiveSession {
     /// The session that a slot names, and its queue.
     pub(crate) fn new(
         uid: Uid,
@@ -79,8 +79,8 @@ impl Live {
         entry: SlotEntry,
         acks: bool,
         incarnation: Incarnation,
-    ) -> (Self, mpsc::Receiver<Handout>) {
-        let (queue, handouts) = mpsc::channel(QUEUE);
+    ) -> (Self, mpsc::Receiver<QueuedMessage>) {
+        let (queue, messages) = mpsc::channel(QUEUE);
         let live = Self {
             uid,
             key: entry.key,
@@ -90,8 +90,8 @@ impl Live {
             since: entry.since,
             acks,
             incarnation,
-            heard: AtomicU64::new(0),
-            state: Mutex::new(State {
+            last_heard: AtomicU64::new(0),
+            state: Mutex::new(LiveState {
                 phase: Phase::Pending,
                 r#gen: Generation::default(),
                 listed: false,
@@ -100,7 +100,7 @@ impl Live {
             notice: watch::Sender::new(None),
             queue,
         };
-        (live, handouts)
+        (live, messages)
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -112,7 +112,7 @@ impl Live {
     }
 
     /// The granting write is about to be sent.
-    pub(crate) fn listing(&self, r#gen: Generation) {
+    pub(crate) fn mark_listed(&self, r#gen: Generation) {
         let mut state = self.state();
         state.r#gen = r#gen;
         state.listed = true;
@@ -145,19 +145,19 @@ impl Live {
     }
 
     /// Its client sent something.
-    pub(crate) fn hear(&self, now: Moment) {
-        self.heard
+    pub(crate) fn touch(&self, now: Moment) {
+        self.last_heard
             .store(micros(now.since_boot()), Ordering::Relaxed);
     }
 
     /// For how long its client has sent nothing.
     pub(crate) fn idle(&self, now: Moment) -> Duration {
-        let heard = Duration::from_micros(self.heard.load(Ordering::Relaxed));
-        now.since_boot().saturating_sub(heard)
+        let last_heard = Duration::from_micros(self.last_heard.load(Ordering::Relaxed));
+        now.since_boot().saturating_sub(last_heard)
     }
 
     /// What its client is told, where its account's record says that the session is over.
-    pub(crate) fn is_over_in(&self, record: &UserRecord) -> Option<Offline> {
+    pub(crate) fn end_notice_in(&self, record: &UserRecord) -> Option<Offline> {
         if let Some(revocation) = record.revocations.iter().find(|it| it.key == self.key) {
             return Some(revocation.notice());
         }
@@ -170,7 +170,7 @@ impl Live {
 
     /// Whether its account's record neither names it nor says that it is over.
     pub(crate) fn is_missing_in(&self, record: &UserRecord) -> bool {
-        record.slot_of(&self.key).is_none() && self.is_over_in(record).is_none()
+        record.slot_of(&self.key).is_none() && self.end_notice_in(record).is_none()
     }
 
     /// As its account's record names it.
@@ -236,8 +236,11 @@ impl Live {
     }
 
     /// Queues a message. `Err` gives it back with whether the queue was full.
-    pub(crate) fn queue(&self, handout: Handout) -> Result<(), mpsc::error::TrySendError<Handout>> {
-        self.queue.try_send(handout)
+    pub(crate) fn enqueue(
+        &self,
+        message_in_queue: QueuedMessage,
+    ) -> Result<(), mpsc::error::TrySendError<QueuedMessage>> {
+        self.queue.try_send(message_in_queue)
     }
 
     /// The notice that was given, or the one that fits a lease that ended a moment ago.
@@ -246,7 +249,7 @@ impl Live {
         notice.unwrap_or_else(|| Offline::new(Code::NodeFenced))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LiveState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

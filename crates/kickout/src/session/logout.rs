@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::{
-    directory::store::AT_ONCE,
+    directory::store::CONCURRENT_CHANGES,
     events::Events,
     model::{
         event::Transition,
@@ -24,7 +24,7 @@ use crate::{
     },
     node::this_node::ThisNode,
     session::{
-        live::Live,
+        live::LiveSession,
         registry::Registry,
         removal::{Grant, Removals},
     },
@@ -56,15 +56,15 @@ pub enum LoggedOut {
 /// Deletes that the store did not confirm.
 #[derive(Debug, Default)]
 pub(crate) struct Retries {
-    waiting: Mutex<VecDeque<Waiting>>,
+    waiting: Mutex<VecDeque<PendingDelete>>,
     added: Notify,
     overflowed: AtomicBool,
 }
 
-type Waiting = (Uid, SessionKey, Grant);
+type PendingDelete = (Uid, SessionKey, Grant);
 
 impl Retries {
-    fn push(&self, delete: Waiting) {
+    fn push(&self, delete: PendingDelete) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() < MAX_WAITING {
             waiting.push_back(delete);
@@ -75,7 +75,7 @@ impl Retries {
         self.added.notify_one();
     }
 
-    fn pop(&self) -> Option<Waiting> {
+    fn pop(&self) -> Option<PendingDelete> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.pop_front()
     }
@@ -107,12 +107,12 @@ pub(crate) struct Logouts {
 
 impl Logouts {
     /// Ends a session for good. The first call does the work; others find it done.
-    pub(crate) async fn retire(&self, live: &Live) -> LoggedOut {
+    pub(crate) async fn retire(&self, live: &LiveSession) -> LoggedOut {
         self.retire_granted(live, Grant::Known).await
     }
 
     /// As [`retire`](Self::retire), for a session of which it may not be known whether it was granted.
-    pub(crate) async fn retire_granted(&self, live: &Live, grant: Grant) -> LoggedOut {
+    pub(crate) async fn retire_granted(&self, live: &LiveSession, grant: Grant) -> LoggedOut {
         let Some(listed) = live.close() else {
             return LoggedOut::AlreadyGone;
         };
@@ -129,7 +129,7 @@ impl Logouts {
     /// Ends all sessions, when this node ends.
     pub(crate) async fn retire_all(&self) {
         let mut is_away = false;
-        for some in self.registry.all().chunks(AT_ONCE) {
+        for some in self.registry.all().chunks(CONCURRENT_CHANGES) {
             if is_away {
                 // What the directory still says of them is void with the node's lease.
                 for live in some.iter().filter(|live| live.close().is_some()) {
@@ -143,7 +143,7 @@ impl Logouts {
         }
     }
 
-    fn retired(&self, live: &Live, outcome: LoggedOut) {
+    fn retired(&self, live: &LiveSession, outcome: LoggedOut) {
         live.closed();
         self.events.emit(Transition::Closed, |event| {
             live.describe(event);
@@ -152,13 +152,13 @@ impl Logouts {
     }
 
     /// Forgets a session that certainly never reached the directory.
-    pub(crate) fn discard(&self, live: &Live) {
+    pub(crate) fn discard(&self, live: &LiveSession) {
         live.close();
         self.registry.remove(live);
         live.closed();
     }
 
-    async fn delete_with_lock(&self, live: &Live, grant: Grant) -> LoggedOut {
+    async fn delete_with_lock(&self, live: &LiveSession, grant: Grant) -> LoggedOut {
         let guard = match live.uid.lock() {
             Ok(name) => self
                 .locker

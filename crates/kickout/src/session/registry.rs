@@ -11,7 +11,7 @@ use distlock_core::Moment;
 
 use crate::{
     model::ident::{Generation, SessionId, SessionKey, Uid},
-    session::live::{Live, Phase},
+    session::live::{LiveSession, Phase},
 };
 
 #[derive(Debug, Default)]
@@ -19,12 +19,12 @@ pub(crate) struct Registry(Mutex<Maps>);
 
 #[derive(Debug, Default)]
 struct Maps {
-    by_session: BTreeMap<SessionId, Arc<Live>>,
-    by_uid: HashMap<Uid, Vec<Arc<Live>>>,
+    by_session: BTreeMap<SessionId, Arc<LiveSession>>,
+    by_uid: HashMap<Uid, Vec<Arc<LiveSession>>>,
 }
 
 impl Registry {
-    pub(crate) fn insert(&self, live: Arc<Live>) {
+    pub(crate) fn insert(&self, live: Arc<LiveSession>) {
         let mut maps = self.maps();
         maps.by_uid
             .entry(live.uid.clone())
@@ -34,7 +34,7 @@ impl Registry {
     }
 
     /// Removes exactly this session; another one of the same account stays.
-    pub(crate) fn remove(&self, live: &Live) {
+    pub(crate) fn remove(&self, live: &LiveSession) {
         let mut maps = self.maps();
         maps.by_session.remove(&live.key.session);
         if let Some(of_uid) = maps.by_uid.get_mut(&live.uid) {
@@ -46,7 +46,7 @@ impl Registry {
     }
 
     /// The session of exactly this identity and account.
-    pub(crate) fn get(&self, uid: &Uid, key: &SessionKey) -> Option<Arc<Live>> {
+    pub(crate) fn get(&self, uid: &Uid, key: &SessionKey) -> Option<Arc<LiveSession>> {
         self.maps()
             .by_session
             .get(&key.session)
@@ -54,7 +54,7 @@ impl Registry {
             .cloned()
     }
 
-    pub(crate) fn of(&self, uid: &Uid) -> Vec<Arc<Live>> {
+    pub(crate) fn of(&self, uid: &Uid) -> Vec<Arc<LiveSession>> {
         self.maps().by_uid.get(uid).cloned().unwrap_or_default()
     }
 
@@ -77,12 +77,12 @@ impl Registry {
             .collect()
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Live>> {
+    pub(crate) fn all(&self) -> Vec<Arc<LiveSession>> {
         self.maps().by_session.values().cloned().collect()
     }
 
     /// The next sessions after `after`, in a fixed order.
-    pub(crate) fn page(&self, after: Option<SessionId>, limit: usize) -> Vec<Arc<Live>> {
+    pub(crate) fn page(&self, after: Option<SessionId>, limit: usize) -> Vec<Arc<LiveSession>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.maps()
             .by_session

@@ -42,7 +42,7 @@ impl Revoker {
         let result = if request.key.boot < own {
             KickResult::BootMismatch
         } else {
-            self.kick_here(request)
+            self.kick_local(request)
         };
         if matches!(result, KickResult::AlreadyGone | KickResult::BootMismatch) {
             // That a newer session was left alone is counted where it is decided, also for what the node finds out by itself.
@@ -80,10 +80,10 @@ impl Revoker {
     /// Ends a session of this node that was revoked. Answers whether it was there.
     pub(crate) fn apply(&self, uid: &Uid, revocation: &Revocation) -> bool {
         let request = KickRequest::of(uid, revocation, &self.this.id);
-        self.kick_here(&request) == KickResult::Kicked
+        self.kick_local(&request) == KickResult::Kicked
     }
 
-    fn kick_here(&self, request: &KickRequest) -> KickResult {
+    fn kick_local(&self, request: &KickRequest) -> KickResult {
         let refused = || match self.registry.newer(&request.uid, request.gen_max) {
             Some(newer) => {
                 self.refuse_kick(request);

@@ -19,7 +19,7 @@ use futures_util::future::join_all;
 use crate::{
     directory::{
         bans::Bans,
-        store::{AT_ONCE, Directory, OldNote},
+        store::{CONCURRENT_CHANGES, Directory, OldNote},
     },
     events::Events,
     model::{
@@ -31,7 +31,7 @@ use crate::{
     },
     node::{
         lease::Incarnation,
-        liveness::{Nodes, Standing},
+        liveness::{Liveness, LivenessCache},
         roster::RosterKeeper,
         this_node::ThisNode,
     },
@@ -41,27 +41,27 @@ use crate::{
 };
 
 /// Records looked at per second in a pass that has a reason.
-const PACE: u64 = 500;
+const RECORDS_PER_SECOND: u64 = 500;
 const PAGE: u32 = 250;
 /// Node leases between two pages where there is no reason for a pass.
-const UNHURRIED: u32 = 5;
+const LEASES_PER_IDLE_PAGE: u32 = 5;
 
 /// How fast the present pass is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Haste {
+enum Pace {
     /// A page at a time, with long pauses: for bans that have ended, and whatever nobody thought
     /// of.
     #[default]
     None,
-    /// At [`PACE`].
+    /// At [`RECORDS_PER_SECOND`].
     Some,
     /// In one go: more logouts failed than could wait.
     Most,
 }
 
 #[derive(Debug, Default)]
-struct Progress {
-    haste: Haste,
+struct SweepProgress {
+    haste: Pace,
     record: Option<RecordKey>,
     pending: usize,
     /// A record could not be swept in this pass.
@@ -76,9 +76,9 @@ struct Progress {
     ended: HashSet<(Uid, SessionKey)>,
 }
 
-impl Progress {
+impl SweepProgress {
     /// Begins a pass.
-    fn begin(&mut self, haste: Haste) {
+    fn begin(&mut self, haste: Pace) {
         self.haste = self.haste.max(haste);
         self.record = None;
         self.pending = 0;
@@ -93,7 +93,7 @@ pub(crate) struct Sweeper {
     pub(crate) settings: Arc<Settings>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) directory: Arc<Directory>,
-    pub(crate) liveness: Arc<Nodes>,
+    pub(crate) liveness: Arc<LivenessCache>,
     pub(crate) roster: Arc<RosterKeeper>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) bans: Arc<Bans>,
@@ -107,7 +107,7 @@ pub(crate) struct Sweeper {
 
 impl Sweeper {
     pub(crate) async fn run(self) {
-        let mut progress = Progress::default();
+        let mut progress = SweepProgress::default();
         // Nodes that were started together do not sweep together.
         let mut pause = jitter(self.settings.timers.sweep);
         loop {
@@ -124,7 +124,7 @@ impl Sweeper {
                 biased;
                 // A pass over a large directory does not keep a node from stopping; what is cut off here is done by others.
                 () = self.tasks.stop.cancelled() => return,
-                swept = self.sweep_some(&own, &mut progress) => swept,
+                swept = self.sweep_pages(&own, &mut progress) => swept,
             };
             if let Err(error) = swept {
                 tracing::warn!(node = %self.this.id, %error, "sweeping goes on later");
@@ -133,13 +133,13 @@ impl Sweeper {
     }
 
     /// What fails for one record is tried again, the others have their turn all the same. Answers the first failure.
-    async fn sweep_some(&self, own: &Incarnation, progress: &mut Progress) -> Result<()> {
-        let mut outcome = self.look_for_reasons(own, progress).await;
+    async fn sweep_pages(&self, own: &Incarnation, progress: &mut SweepProgress) -> Result<()> {
+        let mut outcome = self.begin_pass_if_needed(own, progress).await;
         let ended: Vec<_> = std::mem::take(&mut progress.ended).into_iter().collect();
-        for some in ended.chunks(AT_ONCE) {
+        for some in ended.chunks(CONCURRENT_CHANGES) {
             let all = join_all(some.iter().map(|(uid, key)| self.sweep_ended(uid, key))).await;
             for ((uid, key), swept) in some.iter().zip(all) {
-                let swept = later_or_never(uid.as_str(), swept);
+                let swept = unless_permanent(uid.as_str(), swept);
                 if swept.is_err() {
                     progress.ended.insert((uid.clone(), key.clone()));
                 }
@@ -148,16 +148,17 @@ impl Sweeper {
         }
         let millis = u64::try_from(self.settings.timers.sweep.as_millis()).unwrap_or(u64::MAX);
         let most = match progress.haste {
-            Haste::None => {
+            Pace::None => {
                 let now = self.clock.now();
                 if progress.next_page.is_some_and(|next| now < next) {
                     return outcome;
                 }
-                progress.next_page = Some(now + self.settings.timers.node_lease * UNHURRIED);
+                progress.next_page =
+                    Some(now + self.settings.timers.node_lease * LEASES_PER_IDLE_PAGE);
                 u64::from(PAGE)
             }
-            Haste::Some => (millis.saturating_mul(PACE) / 1000).max(u64::from(PAGE)),
-            Haste::Most => u64::MAX,
+            Pace::Some => (millis.saturating_mul(RECORDS_PER_SECOND) / 1000).max(u64::from(PAGE)),
+            Pace::Most => u64::MAX,
         };
         let mut looked_at = 0;
         while looked_at < most {
@@ -173,7 +174,7 @@ impl Sweeper {
                 match (uid, seen) {
                     (Some(uid), Ok(seen)) => {
                         progress.pending += seen.record.revocations.len();
-                        let ended = self.ended_in(&uid, &seen.record);
+                        let ended = self.ended_sessions_in(&uid, &seen.record);
                         progress.ended.extend(ended.map(|key| (uid.clone(), key)));
                         records.push((uid, seen.record));
                     }
@@ -183,65 +184,69 @@ impl Sweeper {
                     (None, Ok(_)) => {}
                 }
             }
-            for some in records.chunks(AT_ONCE) {
+            for some in records.chunks(CONCURRENT_CHANGES) {
                 let all = some.iter().map(|(uid, it)| self.sweep_record(uid, it));
                 for ((uid, _), swept) in some.iter().zip(join_all(all).await) {
-                    let swept = later_or_never(uid.as_str(), swept);
+                    let swept = unless_permanent(uid.as_str(), swept);
                     progress.missed |= swept.is_err();
                     outcome = outcome.and(swept);
                 }
             }
             if is_last {
-                return outcome.and(self.pass_is_over(progress).await);
+                return outcome.and(self.end_pass(progress).await);
             }
         }
         outcome
     }
 
     /// Whether there is a reason for a pass that this one does not know of.
-    async fn look_for_reasons(&self, own: &Incarnation, progress: &mut Progress) -> Result<()> {
+    async fn begin_pass_if_needed(
+        &self,
+        own: &Incarnation,
+        progress: &mut SweepProgress,
+    ) -> Result<()> {
         if self.logouts.retries.take_overflow() {
-            progress.begin(Haste::Most);
+            progress.begin(Pace::Most);
         }
         // When this node has started, and after a failover, which may have brought back sessions
         // that had ended.
         let epoch = own.lease.epoch();
         if progress.epoch != epoch {
             progress.epoch = epoch;
-            progress.begin(Haste::Some);
+            progress.begin(Pace::Some);
         }
         let dead = self.roster.dead().await?;
         if !dead.is_subset(&progress.dead) {
             progress.dead = dead;
-            progress.begin(Haste::Some);
+            progress.begin(Pace::Some);
         }
         Ok(())
     }
 
     /// Everything was looked at.
-    async fn pass_is_over(&self, progress: &mut Progress) -> Result<()> {
+    async fn end_pass(&self, progress: &mut SweepProgress) -> Result<()> {
         self.pending.store(progress.pending, Ordering::Relaxed);
         metrics::gauge!("distlock_revocations_pending").set(count(progress.pending));
-        let hurried = std::mem::take(&mut progress.haste) > Haste::None;
+        let hurried = std::mem::take(&mut progress.haste) > Pace::None;
         let mut outcome = Ok(());
         if hurried {
             let names = progress.dead.iter().map(|(node, _)| node.clone()).collect();
-            outcome = later_or_never("drain/", self.sweep_drain_marks(&names).await);
+            outcome = unless_permanent("drain/", self.sweep_drain_marks(&names).await);
             outcome = outcome.and(self.sweep_old_notes().await);
         }
         if progress.missed || outcome.is_err() {
-            progress.begin(Haste::Some);
+            progress.begin(Pace::Some);
             return outcome;
         }
-        progress.begin(Haste::None);
+        progress.begin(Pace::None);
         let dead = std::mem::take(&mut progress.dead);
-        later_or_never("nodes", self.roster.strike(&dead).await)
+        unless_permanent("nodes", self.roster.remove(&dead).await)
     }
 
     async fn sweep_drain_marks(&self, names: &BTreeSet<NodeId>) -> Result<()> {
         for (node, mark) in self.directory.drain_marks(names).await? {
-            if self.liveness.of(&node, mark.boot).await? == Standing::Dead {
-                self.directory.drop_drain_mark(&node, mark.boot).await?;
+            if self.liveness.of(&node, mark.boot).await? == Liveness::Dead {
+                self.directory.remove_drain_mark(&node, mark.boot).await?;
             }
         }
         Ok(())
@@ -257,24 +262,24 @@ impl Sweeper {
                 return outcome;
             };
             after = Some(last.key().clone());
-            for some in notes.chunks(AT_ONCE) {
+            for some in notes.chunks(CONCURRENT_CHANGES) {
                 let all = join_all(some.iter().map(|note| self.sweep_old_note(note))).await;
                 for (note, swept) in some.iter().zip(all) {
-                    outcome = outcome.and(later_or_never(note.key().as_str(), swept));
+                    outcome = outcome.and(unless_permanent(note.key().as_str(), swept));
                 }
             }
         }
     }
 
     async fn sweep_old_note(&self, note: &OldNote) -> Result<()> {
-        if self.liveness.of(&note.node, note.boot).await? == Standing::Dead {
-            self.directory.drop_old_note(note).await?;
+        if self.liveness.of(&note.node, note.boot).await? == Liveness::Dead {
+            self.directory.remove_old_note(note).await?;
         }
         Ok(())
     }
 
     /// What a record says of this incarnation without its session being here.
-    pub(crate) fn ended_in<'a>(
+    pub(crate) fn ended_sessions_in<'a>(
         &'a self,
         uid: &'a Uid,
         record: &'a UserRecord,
@@ -299,7 +304,10 @@ impl Sweeper {
     /// goes on, so nothing else would void what the record says.
     async fn sweep_ended(&self, uid: &Uid, key: &SessionKey) -> Result<()> {
         let record = self.directory.read(uid).await?.record;
-        if !self.ended_in(uid, &record).any(|ended| ended == *key) {
+        if !self
+            .ended_sessions_in(uid, &record)
+            .any(|ended| ended == *key)
+        {
             return Ok(());
         }
         if record.slot_of(key).is_some() {
@@ -366,7 +374,7 @@ impl Sweeper {
 }
 
 /// What the store could not do now is tried again. What is wrong with a record itself is only reported.
-fn later_or_never(key: &str, swept: Result<()>) -> Result<()> {
+fn unless_permanent(key: &str, swept: Result<()>) -> Result<()> {
     match swept {
         Err(error) if !error.is_retryable() => {
             tracing::error!(?key, %error, "a record cannot be swept");

@@ -8,7 +8,7 @@ use distlock_core::Result;
 use crate::{
     directory::{
         bans::Bans,
-        store::{Directory, Seen},
+        store::{Directory, VersionedRecord},
     },
     model::{
         ident::SessionId,
@@ -16,26 +16,26 @@ use crate::{
     },
     session::{
         end::SessionEnder,
-        live::{Live, Phase},
+        live::{LiveSession, Phase},
         registry::Registry,
         revoke::Revoker,
     },
-    upkeep::reconcile::owed::{Owed, later},
+    upkeep::reconcile::writes::{PendingWrite, log_failed_account},
 };
 
 /// Sessions compared with the directory per round at least; after the store was away, all of them.
-pub(super) const COMPARED: usize = 1024;
+pub(super) const MIN_COMPARED: usize = 1024;
 /// Rounds within which every session has its turn: as many as there are in a node lease.
-pub(super) const PASS: usize = 3;
+pub(super) const ROUNDS_PER_PASS: usize = 3;
 const COMPARE_PAGE: usize = 128;
 
 /// What the rounds remember.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub(crate) struct RoundState {
     /// Where the comparison goes on.
     pub(crate) cursor: Option<SessionId>,
     /// What this round found to write, and what those before could not.
-    pub(crate) owed: Vec<Owed>,
+    pub(crate) writes: Vec<PendingWrite>,
     /// The last round failed, or the store has forgotten something: all sessions are compared.
     pub(crate) store_was_away: bool,
 }
@@ -51,20 +51,20 @@ pub(crate) struct Comparer {
 
 impl Comparer {
     /// Compares active sessions with the directory: what it names elsewhere is superseded, what it forgot is written again.
-    pub(super) async fn compare_sessions(&self, memory: &mut Memory) -> Result<()> {
+    pub(super) async fn compare_sessions(&self, state: &mut RoundState) -> Result<()> {
         let here = self.registry.len();
-        let mut left = if memory.store_was_away {
-            memory.cursor = None;
-            here.max(COMPARED)
+        let mut left = if state.store_was_away {
+            state.cursor = None;
+            here.max(MIN_COMPARED)
         } else {
-            here.div_ceil(PASS).max(COMPARED)
+            here.div_ceil(ROUNDS_PER_PASS).max(MIN_COMPARED)
         };
         // The pass before may have ended with the last session of its last page.
-        let mut may_begin_anew = memory.cursor.is_some();
+        let mut may_begin_anew = state.cursor.is_some();
         let mut read = Ok(());
         while left > 0 {
-            let page = self.registry.page(memory.cursor, COMPARE_PAGE.min(left));
-            memory.cursor = page.last().map(|live| live.key.session);
+            let page = self.registry.page(state.cursor, COMPARE_PAGE.min(left));
+            state.cursor = page.last().map(|live| live.key.session);
             if page.is_empty() {
                 if std::mem::take(&mut may_begin_anew) {
                     continue;
@@ -85,8 +85,8 @@ impl Comparer {
             for (live, seen) in active.iter().zip(records) {
                 match seen {
                     Ok(seen) => {
-                        if let Err(error) = self.compare(live, &seen, &mut memory.owed).await {
-                            read = read.and(later(&live.uid, error));
+                        if let Err(error) = self.compare(live, &seen, &mut state.writes).await {
+                            read = read.and(log_failed_account(&live.uid, error));
                         }
                     }
                     Err(error) => {
@@ -99,7 +99,12 @@ impl Comparer {
         read
     }
 
-    async fn compare(&self, live: &Arc<Live>, seen: &Seen, owed: &mut Vec<Owed>) -> Result<()> {
+    async fn compare(
+        &self,
+        live: &Arc<LiveSession>,
+        seen: &VersionedRecord,
+        writes: &mut Vec<PendingWrite>,
+    ) -> Result<()> {
         let record = &seen.record;
         if record.slot_of(&live.key).is_some() || live.phase() != Phase::Active {
             return Ok(());
@@ -111,7 +116,10 @@ impl Comparer {
                 metrics::histogram!("distlock_takeover_seconds", "path" => "pull")
                     .record(age.as_secs_f64());
             }
-            owed.push(Owed::Settle(live.uid.clone(), vec![live.key.clone()]));
+            writes.push(PendingWrite::Settle(
+                live.uid.clone(),
+                vec![live.key.clone()],
+            ));
             return Ok(());
         }
         if !record.is_over(&live.slot, live.generation()) {
@@ -121,7 +129,7 @@ impl Comparer {
             };
             let Some(ban) = ban else {
                 let ended = record.ban.as_ref().map(|mark| mark.id);
-                owed.push(Owed::Register(Arc::clone(live), ended));
+                writes.push(PendingWrite::Register(Arc::clone(live), ended));
                 return Ok(());
             };
             // Whoever set it could not see this session.
@@ -129,7 +137,7 @@ impl Comparer {
             self.ender.end(live, notice, false, |_| {});
             return Ok(());
         }
-        if let Some(notice) = live.is_over_in(record) {
+        if let Some(notice) = live.end_notice_in(record) {
             self.ender.end(live, notice, false, |event| {
                 event.result = Some("the directory names another session".into());
             });
@@ -137,7 +145,7 @@ impl Comparer {
         Ok(())
     }
 
-    fn count_duplicates(&self, live: &Live) {
+    fn count_duplicates(&self, live: &LiveSession) {
         let active = self
             .registry
             .of(&live.uid)

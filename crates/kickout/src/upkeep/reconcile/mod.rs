@@ -2,7 +2,7 @@
 //! reached it heals by itself.
 
 pub(crate) mod compare;
-pub(crate) mod owed;
 pub(crate) mod rounds;
 #[cfg(test)]
 mod tests;
+pub(crate) mod writes;

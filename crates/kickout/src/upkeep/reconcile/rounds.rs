@@ -9,8 +9,8 @@ use crate::{
     node::{history::History, lease::Incarnation, this_node::ThisNode},
     tasks::Tasks,
     upkeep::reconcile::{
-        compare::{Comparer, Memory},
-        owed::Writer,
+        compare::{Comparer, RoundState},
+        writes::Writer,
     },
 };
 
@@ -29,12 +29,12 @@ pub(crate) struct Reconciler {
 impl Reconciler {
     /// Rounds at the pace of lease renewals.
     pub(crate) async fn run(self: Arc<Self>) {
-        let mut memory = Memory::default();
+        let mut state = RoundState::default();
         loop {
             tokio::select! {
                 biased;
                 () = self.tasks.stop.cancelled() => return,
-                () = self.history.has_forgotten() => {}
+                () = self.history.store_has_forgotten() => {}
                 () = self.clock.sleep(self.settings.timers.tick()) => {}
             }
             let Some(own) = self.this.now() else {
@@ -45,26 +45,26 @@ impl Reconciler {
             let round = tokio::select! {
                 biased;
                 () = self.tasks.stop.cancelled() => return,
-                round = self.round(&own, &mut memory) => round,
+                round = self.round(&own, &mut state) => round,
             };
             if let Err(error) = &round {
                 tracing::warn!(node = %self.this.id, %error, "a look at the directory failed");
             }
-            memory.store_was_away = round.is_err();
+            state.store_was_away = round.is_err();
         }
     }
 
     /// Whatever fails for one account is tried again in a later round and keeps no other account from its turn in this one. A
     /// write that fails is no failure of the round, because somebody may keep its row locked; a read that fails is the store's.
-    pub(super) async fn round(&self, own: &Incarnation, memory: &mut Memory) -> Result<()> {
+    pub(super) async fn round(&self, own: &Incarnation, state: &mut RoundState) -> Result<()> {
         // A failover may be over before any request has failed.
         if let Some(epoch) = own.lease.epoch() {
-            self.history.met(&epoch);
+            self.history.observe_epoch(&epoch);
         }
-        memory.store_was_away |= self.history.silent_for().is_some();
-        let compared = self.comparer.compare_sessions(memory).await;
+        state.store_was_away |= self.history.grants_suspended_for().is_some();
+        let compared = self.comparer.compare_sessions(state).await;
         let written;
-        (memory.owed, written) = self.writer.write_owed(mem::take(&mut memory.owed)).await;
+        (state.writes, written) = self.writer.write_all(mem::take(&mut state.writes)).await;
         compared.and(written)
     }
 }

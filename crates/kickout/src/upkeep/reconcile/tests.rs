@@ -16,10 +16,10 @@ use distlock_core::{
 use distlock_memory::Memory as MemoryStore;
 use uuid::Uuid;
 
-use super::compare::{COMPARED, Memory, PASS};
+use super::compare::{MIN_COMPARED, ROUNDS_PER_PASS, RoundState};
 
 use crate::{
-    directory::store::AT_ONCE,
+    directory::store::CONCURRENT_CHANGES,
     flow::handle::KickOut,
     login::outcome::LoginOutcome,
     model::{
@@ -95,7 +95,7 @@ struct LockedState {
 enum Writes {
     #[default]
     Done,
-    Refused,
+    QueueRefusal,
     HeldUp,
     /// This much time goes by with each.
     Slow(Duration, Arc<ManualClock>),
@@ -129,7 +129,7 @@ impl Locked {
                 clock.advance(time);
                 return Ok(());
             }
-            Writes::Done | Writes::Refused => {}
+            Writes::Done | Writes::QueueRefusal => {}
         }
         Err(Error::new(ErrorKind::Unavailable, "the row is locked"))
     }
@@ -167,19 +167,11 @@ async fn an_account_that_cannot_be_written_does_not_pass_for_a_store_that_is_awa
     let store = Store::new(memory.lock(), records.clone().into_records());
     let (kick, sessions) = busy_node_on(store, 1).await;
     forget(&*records.records, &sessions).await;
-    records.writes_are(Writes::Refused);
-    let (own, mut rounds) = (kick.inner.this.now().unwrap(), Memory::default());
-    kick.inner
-        .reconciler
-        .round(&own, &mut rounds)
-        .await
-        .unwrap();
+    records.writes_are(Writes::QueueRefusal);
+    let (own, mut state) = (kick.parts.this.now().unwrap(), RoundState::default());
+    kick.parts.reconciler.round(&own, &mut state).await.unwrap();
     records.writes_are(Writes::Done);
-    kick.inner
-        .reconciler
-        .round(&own, &mut rounds)
-        .await
-        .unwrap();
+    kick.parts.reconciler.round(&own, &mut state).await.unwrap();
     assert_named(&kick, &sessions).await;
 }
 
@@ -190,10 +182,10 @@ async fn an_account_that_cannot_be_read_passes_for_a_store_that_is_away() {
     let records = Locked::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
     let (kick, sessions) = busy_node_on(store, 1).await;
-    let (inner, session) = (&kick.inner, &sessions[0]);
-    let own = inner.this.now().unwrap();
+    let (parts, session) = (&kick.parts, &sessions[0]);
+    let own = parts.this.now().unwrap();
     // Whether the ban still holds is in a record of its own.
-    let banned = inner.directory.update(session.uid(), |record| {
+    let banned = parts.directory.update(session.uid(), |record| {
         record.ban = Some(Ban {
             id: Uuid::nil(),
             reason: None,
@@ -204,7 +196,10 @@ async fn an_account_that_cannot_be_read_passes_for_a_store_that_is_away() {
     });
     banned.await.unwrap();
     records.state.unreadable.store(true, Ordering::Relaxed);
-    let round = inner.reconciler.round(&own, &mut Memory::default()).await;
+    let round = parts
+        .reconciler
+        .round(&own, &mut RoundState::default())
+        .await;
     assert_eq!(round.unwrap_err().kind(), ErrorKind::Unavailable);
     assert!(session.check().is_ok());
 }
@@ -214,19 +209,15 @@ async fn a_store_that_takes_no_write_is_not_tried_for_every_session() {
     let memory = MemoryStore::default();
     let records = Locked::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
-    let (kick, sessions) = busy_node_on(store, AT_ONCE * 3).await;
+    let (kick, sessions) = busy_node_on(store, CONCURRENT_CHANGES * 3).await;
     forget(&*records.records, &sessions).await;
-    records.writes_are(Writes::Refused);
-    let (own, mut rounds) = (kick.inner.this.now().unwrap(), Memory::default());
-    let failed = kick.inner.reconciler.round(&own, &mut rounds).await;
+    records.writes_are(Writes::QueueRefusal);
+    let (own, mut state) = (kick.parts.this.now().unwrap(), RoundState::default());
+    let failed = kick.parts.reconciler.round(&own, &mut state).await;
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(records.tried(), AT_ONCE);
+    assert_eq!(records.tried(), CONCURRENT_CHANGES);
     records.writes_are(Writes::Done);
-    kick.inner
-        .reconciler
-        .round(&own, &mut rounds)
-        .await
-        .unwrap();
+    kick.parts.reconciler.round(&own, &mut state).await.unwrap();
     assert_named(&kick, &sessions).await;
 }
 
@@ -237,24 +228,20 @@ async fn a_store_that_is_slow_to_write_holds_up_no_round_for_long() {
     let records = Locked::new(&memory);
     let store = Store::with_clock(memory.lock(), records.clone().into_records(), clock.clone());
     let kick = node_on(store, "n1").await;
-    let sessions = admit_many(&kick, AT_ONCE * 3).await;
+    let sessions = admit_many(&kick, CONCURRENT_CHANGES * 3).await;
     forget(&*records.records, &sessions).await;
-    let times = u32::try_from(AT_ONCE).unwrap();
+    let times = u32::try_from(CONCURRENT_CHANGES).unwrap();
     records.writes_are(Writes::Slow(
-        kick.inner.settings.timers.tick() / times,
+        kick.parts.settings.timers.tick() / times,
         clock,
     ));
-    let (own, mut rounds) = (kick.inner.this.now().unwrap(), Memory::default());
-    let failed = kick.inner.reconciler.round(&own, &mut rounds).await;
+    let (own, mut state) = (kick.parts.this.now().unwrap(), RoundState::default());
+    let failed = kick.parts.reconciler.round(&own, &mut state).await;
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(records.tried(), AT_ONCE);
+    assert_eq!(records.tried(), CONCURRENT_CHANGES);
     records.writes_are(Writes::Done);
-    rounds.store_was_away = true;
-    kick.inner
-        .reconciler
-        .round(&own, &mut rounds)
-        .await
-        .unwrap();
+    state.store_was_away = true;
+    kick.parts.reconciler.round(&own, &mut state).await.unwrap();
     assert_named(&kick, &sessions).await;
 }
 
@@ -263,27 +250,27 @@ async fn writes_that_are_held_up_keep_no_session_from_being_told() {
     let memory = MemoryStore::default();
     let records = Locked::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
-    let (kick, mut sessions) = busy_node_on(store, AT_ONCE * 2).await;
+    let (kick, mut sessions) = busy_node_on(store, CONCURRENT_CHANGES * 2).await;
     // The last one to be looked at loses its place; the others are to be written again.
     sessions.sort_by_key(|session| session.key().session);
     let superseded = sessions.pop().unwrap();
     forget(&*records.records, &sessions).await;
     let elsewhere = node_on(Store::new(memory.lock(), memory.records()), "n2").await;
     let _newer = admit(&elsewhere, superseded.uid().clone()).await;
-    let (inner, mut rounds) = (&kick.inner, Memory::default());
-    let own = inner.this.now().unwrap();
+    let (parts, mut state) = (&kick.parts, RoundState::default());
+    let own = parts.this.now().unwrap();
     records.writes_are(Writes::HeldUp);
     let told = async {
         superseded.superseded().await;
         // Nor do they wait for each other.
-        while records.tried() < AT_ONCE {
+        while records.tried() < CONCURRENT_CHANGES {
             tokio::task::yield_now().await;
         }
     };
     let told = tokio::time::timeout(Duration::from_secs(20), told);
     tokio::select! {
         told = told => told.expect("a write keeps it from being told"),
-        _ = inner.reconciler.round(&own, &mut rounds) => unreachable!("nothing can be written"),
+        _ = parts.reconciler.round(&own, &mut state) => unreachable!("nothing can be written"),
     }
 }
 
@@ -297,23 +284,23 @@ async fn forget(records: &dyn Records, sessions: &[Session]) {
 
 async fn assert_named(kick: &KickOut, sessions: &[Session]) {
     for session in sessions {
-        let seen = kick.inner.directory.read(session.uid()).await.unwrap();
+        let seen = kick.parts.directory.read(session.uid()).await.unwrap();
         assert!(seen.record.slot_of(session.key()).is_some());
     }
 }
 
-async fn compare(kick: &KickOut, rounds: &mut Memory) {
-    let inner = &kick.inner;
-    inner
+async fn compare(kick: &KickOut, state: &mut RoundState) {
+    let parts = &kick.parts;
+    parts
         .reconciler
         .comparer
-        .compare_sessions(rounds)
+        .compare_sessions(state)
         .await
         .unwrap();
-    let (left, written) = inner
+    let (left, written) = parts
         .reconciler
         .writer
-        .write_owed(mem::take(&mut rounds.owed))
+        .write_all(mem::take(&mut state.writes))
         .await;
     assert!(left.is_empty());
     written.unwrap();
@@ -321,27 +308,23 @@ async fn compare(kick: &KickOut, rounds: &mut Memory) {
 
 #[tokio::test]
 async fn after_the_store_was_away_every_session_is_compared() {
-    let (kick, sessions, records) = busy_node(COMPARED + 476).await;
-    let mut rounds = Memory::default();
-    compare(&kick, &mut rounds).await;
+    let (kick, sessions, records) = busy_node(MIN_COMPARED + 476).await;
+    let mut state = RoundState::default();
+    compare(&kick, &mut state).await;
     forget(&*records, &sessions).await;
-    rounds.store_was_away = true;
-    compare(&kick, &mut rounds).await;
+    state.store_was_away = true;
+    compare(&kick, &mut state).await;
     assert_named(&kick, &sessions).await;
 }
 
 #[tokio::test]
 async fn after_a_failover_that_nobody_noticed_every_session_is_compared() {
-    let (kick, sessions, records) = busy_node(COMPARED + 476).await;
-    let mut rounds = Memory::default();
-    let own = kick.inner.this.now().unwrap();
+    let (kick, sessions, records) = busy_node(MIN_COMPARED + 476).await;
+    let mut state = RoundState::default();
+    let own = kick.parts.this.now().unwrap();
     for _ in 0..2 {
-        kick.inner
-            .reconciler
-            .round(&own, &mut rounds)
-            .await
-            .unwrap();
-        rounds.store_was_away = false;
+        kick.parts.reconciler.round(&own, &mut state).await.unwrap();
+        state.store_was_away = false;
     }
     forget(&*records, &sessions).await;
     // A lease in another history.
@@ -350,11 +333,11 @@ async fn after_a_failover_that_nobody_noticed_every_session_is_compared() {
     let lease = locker.lock("node/n1").acquire().await.unwrap();
     let after = Incarnation {
         boot: own.boot,
-        lease: Lease::new(kick.inner.clock.clone(), lease.watch()),
+        lease: Lease::new(kick.parts.clock.clone(), lease.watch()),
     };
-    kick.inner
+    kick.parts
         .reconciler
-        .round(&after, &mut rounds)
+        .round(&after, &mut state)
         .await
         .unwrap();
     assert_named(&kick, &sessions).await;
@@ -362,15 +345,15 @@ async fn after_a_failover_that_nobody_noticed_every_session_is_compared() {
 
 #[tokio::test]
 async fn every_session_has_its_turn_within_a_lease() {
-    for (sessions, within) in [(COMPARED, 1), (COMPARED * 3 + 100, PASS)] {
+    for (sessions, within) in [(MIN_COMPARED, 1), (MIN_COMPARED * 3 + 100, ROUNDS_PER_PASS)] {
         let (kick, sessions, records) = busy_node(sessions).await;
-        let mut rounds = Memory::default();
+        let mut state = RoundState::default();
         for _ in 0..within {
-            compare(&kick, &mut rounds).await;
+            compare(&kick, &mut state).await;
         }
         forget(&*records, &sessions).await;
         for _ in 0..within {
-            compare(&kick, &mut rounds).await;
+            compare(&kick, &mut state).await;
         }
         assert_named(&kick, &sessions).await;
     }

@@ -20,15 +20,15 @@ const WITHDRAWN: u8 = 2;
 
 /// A message in the queue. Until the session takes it, its sender may withdraw it.
 #[derive(Debug)]
-pub(crate) struct Handout {
+pub(crate) struct QueuedMessage {
     message: Message,
     state: Arc<AtomicU8>,
     done: oneshot::Sender<DeliverResult>,
 }
 
-/// The sender's side of a [`Handout`].
+/// The sender's side of a [`QueuedMessage`].
 #[derive(Debug)]
-pub(crate) struct Pickup {
+pub(crate) struct DeliveryWatch {
     state: Arc<AtomicU8>,
     done: oneshot::Receiver<DeliverResult>,
 }
@@ -44,11 +44,11 @@ pub struct Outgoing {
     done: oneshot::Sender<DeliverResult>,
 }
 
-impl Handout {
-    pub(crate) fn new(message: Message) -> (Self, Pickup) {
+impl QueuedMessage {
+    pub(crate) fn new(message: Message) -> (Self, DeliveryWatch) {
         let state = Arc::new(AtomicU8::new(WAITING));
         let (done, outcome) = oneshot::channel();
-        let pickup = Pickup {
+        let pickup = DeliveryWatch {
             state: Arc::clone(&state),
             done: outcome,
         };
@@ -71,7 +71,7 @@ impl Handout {
     }
 }
 
-impl Pickup {
+impl DeliveryWatch {
     /// Waits until the message was written, the session ends, or the time is over.
     pub(crate) async fn outcome(
         mut self,

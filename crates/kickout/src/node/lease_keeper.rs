@@ -29,21 +29,21 @@ use crate::{
     },
     session::{end::SessionEnder, registry::Registry},
     tasks::Tasks,
-    wait::{jitter, patiently, within},
+    wait::{jitter, retry_while, within},
 };
 
 /// Pause between attempts to come back after a loss.
 const REJOIN_PAUSE: Duration = Duration::from_millis(500);
 
 /// Records that are read at a time.
-const LOOKED_UP: usize = 256;
+const PAGE: usize = 256;
 
 /// How long a start waits for a predecessor's lease in silence.
-const SILENCE: Duration = Duration::from_secs(1);
+const WARN_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a store may take to notice that a session is over, beyond the session's own time: it looks once per tick, which
 /// ZooKeeper's own configuration has at two seconds.
-const TICK: Duration = Duration::from_secs(2);
+const SESSION_CHECK_PERIOD: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(crate) struct LeaseKeeper {
@@ -63,15 +63,15 @@ pub(crate) struct LeaseKeeper {
 
 impl LeaseKeeper {
     /// Takes the node's lease, as a new incarnation.
-    pub(crate) async fn join(&self) -> Result<Guard> {
+    pub(crate) async fn start_incarnation(&self) -> Result<Guard> {
         let guard = self.take_lease(None).await?;
         let boot = Boot::new(guard.token().get());
         self.events.set_boot(boot);
-        self.this.become_one(Incarnation {
+        self.this.set_present(Incarnation {
             boot,
             lease: Lease::new(Arc::clone(&self.clock), guard.watch()),
         });
-        self.enlist_now().await;
+        self.register_or_warn().await;
         self.events.emit(Transition::NodeUp, |event| {
             event.token = Some(boot.get());
         });
@@ -106,8 +106,8 @@ impl LeaseKeeper {
             .holder(self.this.id.as_str())
             .meta(meta)
             .acquire();
-        let say_why = async {
-            self.clock.sleep(SILENCE).await;
+        let warn = async {
+            self.clock.sleep(WARN_AFTER).await;
             tracing::warn!(
                 node = %self.this.id,
                 at_most = ?longest,
@@ -118,14 +118,14 @@ impl LeaseKeeper {
         };
         let guard = tokio::select! {
             taken = taking => taken?,
-            never = say_why => never,
+            never = warn => never,
         };
-        self.history.met(&guard.epoch());
+        self.history.observe_epoch(&guard.epoch());
         Ok(guard)
     }
 
-    async fn enlist_now(&self) {
-        if let Err(error) = self.roster.enlist().await {
+    async fn register_or_warn(&self) {
+        if let Err(error) = self.roster.register_nodes().await {
             tracing::warn!(node = %self.this.id, %error, "the node is put on the roster later");
         }
     }
@@ -133,7 +133,7 @@ impl LeaseKeeper {
     /// Takes a lease again that the store has forgotten, together with the directory: no node lets
     /// anybody in until all of it is written again, so the sessions go on. `None` where it was lost
     /// otherwise, or where there is not the time to write them before others go on.
-    async fn take_again(&self, reason: LossReason) -> Option<Guard> {
+    async fn retake_lease(&self, reason: LossReason) -> Option<Guard> {
         let own = self.this.now().filter(|_| is_missing(reason))?;
         let limit = own
             .lease
@@ -141,16 +141,18 @@ impl LeaseKeeper {
             .saturating_sub(self.settings.timers.tick());
         let taking = async {
             let may_wait = || own.lease.is_valid();
-            let forgot = patiently(&*self.clock, may_wait, || self.has_forgotten(&own.lease));
+            let forgot = retry_while(&*self.clock, may_wait, || {
+                self.store_has_forgotten(&own.lease)
+            });
             if !forgot.await? {
                 return Result::<_>::Ok(None);
             }
             self.history
-                .forgotten("the store has forgotten this node's lease");
+                .store_lost_data("the store has forgotten this node's lease");
             let guard = self.take_lease(Some(own.boot)).await?;
-            own.lease.goes_on(guard.watch());
+            own.lease.replace_lock(guard.watch());
             // Now others see the lease, so the sessions can be written.
-            self.history.write_again();
+            self.history.request_reconcile();
             Ok(Some(guard))
         };
         let guard = match within(&*self.clock, limit, taking).await? {
@@ -161,7 +163,7 @@ impl LeaseKeeper {
             }
         };
         let listing = async {
-            self.enlist_now().await;
+            self.register_or_warn().await;
             self.drain.publish_again().await;
         };
         within(&*self.clock, self.settings.timers.peer_deadline, listing).await;
@@ -170,8 +172,8 @@ impl LeaseKeeper {
 
     /// Whether a lease is missing because the store has forgotten it, with other things, and was
     /// not deleted alone: then the store is of another history, or has another roster.
-    async fn has_forgotten(&self, lease: &Lease) -> Result<bool> {
-        let now = self.history.own_lease().await?;
+    async fn store_has_forgotten(&self, lease: &Lease) -> Result<bool> {
+        let now = self.history.inspect_own_lease().await?;
         if now.epoch.is_some() && now.epoch != lease.epoch() {
             return Ok(true);
         }
@@ -193,7 +195,7 @@ impl LeaseKeeper {
             let again = tokio::select! {
                 biased;
                 () = self.tasks.stop.cancelled() => break,
-                again = self.take_again(reason) => again,
+                again = self.retake_lease(reason) => again,
             };
             if let Some(again) = again {
                 guard = again;
@@ -205,7 +207,7 @@ impl LeaseKeeper {
                 tokio::select! {
                     biased;
                     () = self.tasks.stop.cancelled() => return,
-                    joined = self.join() => match joined {
+                    joined = self.start_incarnation() => match joined {
                         Ok(guard) => {
                             self.drain.publish_again().await;
                             break guard;
@@ -235,10 +237,10 @@ impl LeaseKeeper {
         let own = self.this.newest();
         let left = async {
             if self.drain.is_on() {
-                self.directory.drop_drain_mark(&self.this.id, own).await?;
+                self.directory.remove_drain_mark(&self.this.id, own).await?;
             }
             self.roster
-                .strike(&BTreeSet::from([(self.this.id.clone(), own)]))
+                .remove(&BTreeSet::from([(self.this.id.clone(), own)]))
                 .await
         };
         if let Err(error) = left.await {
@@ -256,7 +258,7 @@ impl LeaseKeeper {
             event.result = Some(reason.to_owned());
         });
         let mut over = HashMap::new();
-        let looking = self.look_who_is_over(&mut over);
+        let looking = self.find_ended_sessions(&mut over);
         within(&*self.clock, self.settings.timers.peer_deadline, looking).await;
         for live in self.registry.all() {
             let notice = over
@@ -268,14 +270,14 @@ impl LeaseKeeper {
 
     /// Whose account has gone elsewhere while this node stood still: those clients are not invited to come back. Often the
     /// store is away when a node loses its lease, so it is asked once, and for a short time.
-    async fn look_who_is_over(&self, over: &mut HashMap<SessionId, Offline>) {
-        for some in self.registry.all().chunks(LOOKED_UP) {
+    async fn find_ended_sessions(&self, over: &mut HashMap<SessionId, Offline>) {
+        for some in self.registry.all().chunks(PAGE) {
             let uids: Vec<_> = some.iter().map(|live| live.uid.clone()).collect();
             let Ok(records) = self.directory.read_many(&uids).await else {
                 return;
             };
             for (live, seen) in some.iter().zip(records) {
-                let notice = seen.ok().and_then(|seen| live.is_over_in(&seen.record));
+                let notice = seen.ok().and_then(|seen| live.end_notice_in(&seen.record));
                 over.extend(notice.map(|notice| (live.key.session, notice)));
             }
         }
@@ -286,7 +288,7 @@ impl LeaseKeeper {
 /// session's time counts as well.
 fn longest_after_death(store: &Capabilities, lease: Duration) -> Duration {
     match store.session_timeout {
-        Some(session) => lease.max(session + TICK),
+        Some(session) => lease.max(session + SESSION_CHECK_PERIOD),
         None => lease,
     }
 }

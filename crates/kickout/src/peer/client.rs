@@ -20,33 +20,33 @@ use crate::{
 };
 
 /// Calls of one kind under way to one node at a time.
-const CONCURRENCY: usize = 64;
+const MAX_CALLS: usize = 64;
 /// Failures in a row after which a node is left alone for a while.
-const FAILURES: u32 = 5;
+const BREAK_AFTER: u32 = 5;
 const BREAK: Duration = Duration::from_secs(1);
 /// How often a kick tries a node that is left alone: an older session must not live on because others could not be told.
 const PROBE: Duration = Duration::from_millis(100);
 /// Time after which nothing is remembered of a node that was not asked.
-const FORGOTTEN: Duration = Duration::from_secs(60);
+const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Deadlines, bounded concurrency and a circuit breaker around [`Peers`].
 #[derive(Debug)]
-pub(crate) struct Caller {
+pub(crate) struct PeerClient {
     peers: Arc<dyn Peers>,
     clock: Arc<dyn Clock>,
-    lines: Mutex<HashMap<NodeId, Arc<Line>>>,
+    links: Mutex<HashMap<NodeId, Arc<PeerLink>>>,
 }
 
 #[derive(Debug)]
-struct Line {
+struct PeerLink {
     /// For what a login waits for. Places of their own, because messages wait for clients that read slowly.
     kicks: Semaphore,
     deliveries: Semaphore,
-    health: Mutex<LineHealth>,
+    health: Mutex<PeerHealth>,
 }
 
 #[derive(Debug)]
-struct LineHealth {
+struct PeerHealth {
     asked: Moment,
     failures: u32,
     open_until: Option<Moment>,
@@ -54,12 +54,12 @@ struct LineHealth {
     probe_at: Moment,
 }
 
-impl Caller {
+impl PeerClient {
     pub(crate) fn new(peers: Arc<dyn Peers>, clock: Arc<dyn Clock>) -> Self {
         Self {
             peers,
             clock,
-            lines: Mutex::default(),
+            links: Mutex::default(),
         }
     }
 
@@ -69,25 +69,25 @@ impl Caller {
     ///
     /// # Errors
     /// [`PeerError::NotSent`] when it is not this kick's turn by then.
-    pub(crate) async fn turn(
+    pub(crate) async fn kick_turn(
         &self,
         node: &NodeId,
         limit: Duration,
         deadline: Duration,
     ) -> Result<(), PeerError> {
-        let line = self.line(node);
+        let link = self.link(node);
         // Whoever waits looks again after PROBE at the latest.
         let limit = limit.saturating_sub(deadline).min(deadline + PROBE);
-        let turn = async {
-            while let Err(wait) = line.turn(self.clock.now()) {
+        let kick_turn = async {
+            while let Err(wait) = link.kick_turn(self.clock.now()) {
                 self.clock.sleep(wait).await;
             }
         };
-        let turn = within(&*self.clock, limit, turn).await;
-        turn.ok_or_else(|| left_alone(node))
+        let kick_turn = within(&*self.clock, limit, kick_turn).await;
+        kick_turn.ok_or_else(|| circuit_open(node))
     }
 
-    /// Sends a kick whose [`turn`](Self::turn) it is.
+    /// Sends a kick whose [`kick_turn`](Self::kick_turn) it is.
     pub(crate) async fn kick(
         &self,
         to: &NodeAddress,
@@ -95,8 +95,8 @@ impl Caller {
         deadline: Duration,
     ) -> Result<KickResult, PeerError> {
         let call = self.peers.kick(to, request);
-        let line = self.line(&to.node);
-        self.call(to, &line, &line.kicks, deadline, call).await
+        let link = self.link(&to.node);
+        self.call(to, &link, &link.kicks, deadline, call).await
     }
 
     pub(crate) async fn deliver(
@@ -106,8 +106,8 @@ impl Caller {
         deadline: Duration,
     ) -> Result<DeliverResult, PeerError> {
         let call = self.peers.deliver(to, request);
-        let line = self.line_in_use(&to.node)?;
-        self.call(to, &line, &line.deliveries, deadline, call).await
+        let link = self.link_in_use(&to.node)?;
+        self.call(to, &link, &link.deliveries, deadline, call).await
     }
 
     pub(crate) async fn idle(
@@ -117,14 +117,14 @@ impl Caller {
         deadline: Duration,
     ) -> Result<Vec<(SessionKey, Duration)>, PeerError> {
         let call = self.peers.idle(to, uid);
-        let line = self.line_in_use(&to.node)?;
-        self.call(to, &line, &line.kicks, deadline, call).await
+        let link = self.link_in_use(&to.node)?;
+        self.call(to, &link, &link.kicks, deadline, call).await
     }
 
     async fn call<T>(
         &self,
         to: &NodeAddress,
-        line: &Line,
+        link: &PeerLink,
         places: &Semaphore,
         deadline: Duration,
         call: impl Future<Output = Result<T, PeerError>>,
@@ -141,30 +141,30 @@ impl Caller {
             .await
             .unwrap_or_else(|| Err(PeerError::Unknown(format!("no answer within {deadline:?}"))));
         drop(place);
-        line.note(answer.is_ok(), self.clock.now());
+        link.record_outcome(answer.is_ok(), self.clock.now());
         answer
     }
 
-    fn line_in_use(&self, node: &NodeId) -> Result<Arc<Line>, PeerError> {
-        let line = self.line(node);
-        if line.is_open(self.clock.now()) {
-            return Err(left_alone(node));
+    fn link_in_use(&self, node: &NodeId) -> Result<Arc<PeerLink>, PeerError> {
+        let link = self.link(node);
+        if link.is_open(self.clock.now()) {
+            return Err(circuit_open(node));
         }
-        Ok(line)
+        Ok(link)
     }
 
-    fn line(&self, node: &NodeId) -> Arc<Line> {
+    fn link(&self, node: &NodeId) -> Arc<PeerLink> {
         let now = self.clock.now();
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if !lines.contains_key(node) {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if !links.contains_key(node) {
             // Where nodes come under ever new names, those of long ago must not be kept.
-            lines.retain(|_, line| Arc::strong_count(line) > 1 || !line.is_idle(now));
+            links.retain(|_, link| Arc::strong_count(link) > 1 || !link.is_idle(now));
         }
-        let line = lines.entry(node.clone()).or_insert_with(|| {
-            Arc::new(Line {
-                kicks: Semaphore::new(CONCURRENCY),
-                deliveries: Semaphore::new(CONCURRENCY),
-                health: Mutex::new(LineHealth {
+        let link = links.entry(node.clone()).or_insert_with(|| {
+            Arc::new(PeerLink {
+                kicks: Semaphore::new(MAX_CALLS),
+                deliveries: Semaphore::new(MAX_CALLS),
+                health: Mutex::new(PeerHealth {
                     asked: now,
                     failures: 0,
                     open_until: None,
@@ -172,22 +172,22 @@ impl Caller {
                 }),
             })
         });
-        line.health().asked = now;
-        Arc::clone(line)
+        link.health().asked = now;
+        Arc::clone(link)
     }
 }
 
-fn left_alone(node: &NodeId) -> PeerError {
+fn circuit_open(node: &NodeId) -> PeerError {
     PeerError::NotSent(format!("node {node} did not answer lately"))
 }
 
-impl Line {
-    fn health(&self) -> MutexGuard<'_, LineHealth> {
+impl PeerLink {
+    fn health(&self) -> MutexGuard<'_, PeerHealth> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_idle(&self, now: Moment) -> bool {
-        now.since(self.health().asked) > FORGOTTEN
+        now.since(self.health().asked) > FORGET_AFTER
     }
 
     fn is_open(&self, now: Moment) -> bool {
@@ -196,7 +196,7 @@ impl Line {
     }
 
     /// Whether it is a kick's turn, or how long it has to wait.
-    fn turn(&self, now: Moment) -> Result<(), Duration> {
+    fn kick_turn(&self, now: Moment) -> Result<(), Duration> {
         let mut health = self.health();
         if health.open_until.is_none_or(|until| now >= until) {
             return Ok(());
@@ -209,14 +209,14 @@ impl Line {
         Err(wait)
     }
 
-    fn note(&self, answered: bool, now: Moment) {
+    fn record_outcome(&self, answered: bool, now: Moment) {
         let mut health = self.health();
         if answered {
             health.failures = 0;
             health.open_until = None;
         } else {
             health.failures += 1;
-            if health.failures >= FAILURES {
+            if health.failures >= BREAK_AFTER {
                 // One failure after the break opens it again.
                 health.open_until = Some(now + BREAK);
             }
@@ -312,7 +312,7 @@ mod tests {
     async fn a_node_that_does_not_answer_is_left_alone_for_a_while() {
         let clock = ManualClock::new();
         let deaf = Arc::new(Deaf::default());
-        let caller = Caller::new(deaf.clone(), Arc::new(clock.clone()));
+        let caller = PeerClient::new(deaf.clone(), Arc::new(clock.clone()));
         let to = node("n1");
         let second = Duration::from_secs(1);
         let ask = async || {
@@ -323,16 +323,16 @@ mod tests {
             let unanswered = caller.kick(&to, kick(&to), second).await;
             assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
         };
-        for _ in 0..FAILURES {
+        for _ in 0..BREAK_AFTER {
             kick().await;
         }
-        let left_alone = ask().await;
-        assert!(matches!(left_alone, PeerError::NotSent(_)));
+        let circuit_open = ask().await;
+        assert!(matches!(circuit_open, PeerError::NotSent(_)));
         clock.advance(BREAK);
         // Its answer to everything.
-        assert_ne!(ask().await, left_alone);
+        assert_ne!(ask().await, circuit_open);
         kick().await;
-        assert_eq!(ask().await, left_alone, "one failure is enough now");
+        assert_eq!(ask().await, circuit_open, "one failure is enough now");
     }
 
     /// So that the session it names is told as soon as its node is back.
@@ -340,24 +340,24 @@ mod tests {
     async fn of_a_node_that_is_left_alone_one_kick_after_the_other_finds_out_whether_it_is_back() {
         let clock = ManualClock::new();
         let deaf = Arc::new(Deaf::default());
-        let caller = Caller::new(deaf.clone(), Arc::new(clock.clone()));
+        let caller = PeerClient::new(deaf.clone(), Arc::new(clock.clone()));
         let to = node("n1");
         let second = Duration::from_secs(1);
-        let turn = || caller.turn(&to.node, second, second).now_or_never();
-        for _ in 0..FAILURES {
-            assert_eq!(turn(), Some(Ok(())));
+        let kick_turn = || caller.kick_turn(&to.node, second, second).now_or_never();
+        for _ in 0..BREAK_AFTER {
+            assert_eq!(kick_turn(), Some(Ok(())));
             let unanswered = caller.kick(&to, kick(&to), second).await;
             assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
         }
-        assert_eq!(turn(), Some(Ok(())));
-        assert_eq!(turn(), None, "one is trying");
+        assert_eq!(kick_turn(), Some(Ok(())));
+        assert_eq!(kick_turn(), None, "one is trying");
         clock.advance(PROBE);
-        assert_eq!(turn(), Some(Ok(())));
+        assert_eq!(kick_turn(), Some(Ok(())));
         // It answers: everybody may.
         deaf.answers.store(true, Ordering::Relaxed);
         assert!(caller.kick(&to, kick(&to), second).await.is_ok());
         for _ in 0..3 {
-            assert_eq!(turn(), Some(Ok(())));
+            assert_eq!(kick_turn(), Some(Ok(())));
         }
     }
 
@@ -367,26 +367,26 @@ mod tests {
         for answers in [true, false] {
             let clock = ManualClock::new();
             let deaf = Arc::new(Deaf::default());
-            let caller = Caller::new(deaf.clone(), Arc::new(clock.clone()));
+            let caller = PeerClient::new(deaf.clone(), Arc::new(clock.clone()));
             let to = node("n1");
             let deadline = Duration::from_millis(300);
-            for _ in 0..FAILURES {
+            for _ in 0..BREAK_AFTER {
                 let unanswered = caller.kick(&to, kick(&to), deadline).await;
                 assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
             }
-            let turn = || caller.turn(&to.node, Duration::from_secs(1), deadline);
-            assert_eq!(turn().now_or_never(), Some(Ok(())));
+            let kick_turn = || caller.kick_turn(&to.node, Duration::from_secs(1), deadline);
+            assert_eq!(kick_turn().now_or_never(), Some(Ok(())));
             // A turn that would come too late for a call is none: it would count against the node.
-            let mut too_late = Box::pin(caller.turn(&to.node, deadline, deadline));
+            let mut too_late = Box::pin(caller.kick_turn(&to.node, deadline, deadline));
             assert_eq!(too_late.as_mut().now_or_never(), None);
             clock.advance(Duration::ZERO);
             let too_late = too_late.now_or_never();
             assert!(matches!(too_late, Some(Err(PeerError::NotSent(_)))));
-            let mut waiting: Vec<_> = (0..10).map(|_| Box::pin(turn())).collect();
+            let mut waiting: Vec<_> = (0..10).map(|_| Box::pin(kick_turn())).collect();
             let mut results = Vec::new();
             let mut look = || {
-                waiting.retain_mut(|turn| {
-                    let result = turn.now_or_never();
+                waiting.retain_mut(|kick_turn| {
+                    let result = kick_turn.now_or_never();
                     let waits = result.is_none();
                     results.extend(result);
                     waits
@@ -417,22 +417,22 @@ mod tests {
     #[tokio::test]
     async fn nodes_that_are_asked_no_more_are_forgotten() {
         let clock = ManualClock::new();
-        let caller = Caller::new(Arc::new(Deaf::default()), Arc::new(clock.clone()));
+        let caller = PeerClient::new(Arc::new(Deaf::default()), Arc::new(clock.clone()));
         let second = Duration::from_secs(1);
         for pod in 0..100 {
             let to = node(&format!("pod-{pod}"));
             let unanswered = caller.kick(&to, kick(&to), second).await;
             assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
-            clock.advance(FORGOTTEN / 2);
+            clock.advance(FORGET_AFTER / 2);
         }
-        let known = caller.lines.lock().unwrap().len();
+        let known = caller.links.lock().unwrap().len();
         assert!(known <= 3, "{known}");
     }
 
     #[tokio::test]
     async fn a_kick_does_not_wait_behind_messages_to_clients_that_read_nothing() {
         let deaf = Arc::new(Deaf::default());
-        let caller = Caller::new(deaf.clone(), Arc::new(ManualClock::new()));
+        let caller = PeerClient::new(deaf.clone(), Arc::new(ManualClock::new()));
         let to = node("n1");
         let long = Duration::from_secs(30);
         let deliver = || {
@@ -441,9 +441,9 @@ mod tests {
             let request = DeliverRequest::new(uid, session(&to), message, long);
             caller.deliver(&to, request, long)
         };
-        let deliveries = join_all((0..CONCURRENCY * 2).map(|_| deliver()));
+        let deliveries = join_all((0..MAX_CALLS * 2).map(|_| deliver()));
         let kicked = async {
-            let full = u32::try_from(CONCURRENCY).unwrap();
+            let full = u32::try_from(MAX_CALLS).unwrap();
             drop(deaf.deliveries.acquire_many(full).await.unwrap());
             caller.kick(&to, kick(&to), long).await
         };

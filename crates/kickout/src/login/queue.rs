@@ -19,11 +19,11 @@ const MAX_WAITING: usize = 64;
 
 /// The gates of a node, by account. An account without a login under way has no entry.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Gates(Arc<Mutex<HashMap<Uid, Gate>>>);
+pub(crate) struct LoginQueues(Arc<Mutex<HashMap<Uid, AccountQueue>>>);
 
 /// What a login is after.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct LoginClaim {
     pub(crate) slot: Slot,
     pub(crate) device: Device,
     /// Whether only the newest login for the slot can survive.
@@ -34,7 +34,7 @@ pub(crate) struct Claim {
 
 /// Why a login may not compete.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum QueueRefusal {
     /// A newer login of this device took its place.
     Overtaken(Device),
     /// Too many wait.
@@ -42,28 +42,28 @@ pub(crate) enum Refused {
 }
 
 #[derive(Debug)]
-struct Gate {
-    claim: Claim,
+struct AccountQueue {
+    claim: LoginClaim,
     /// Tells the login inside that a newer one came; `None` once it may no longer be replaced.
-    inside: Option<watch::Sender<Option<Device>>>,
-    waiting: VecDeque<Waiting>,
+    replace_current: Option<watch::Sender<Option<Device>>>,
+    waiting: VecDeque<QueuedLogin>,
 }
 
 #[derive(Debug)]
-struct Waiting {
-    claim: Claim,
-    enter: oneshot::Sender<Result<Pass, Refused>>,
+struct QueuedLogin {
+    claim: LoginClaim,
+    admit: oneshot::Sender<Result<LoginTurn, QueueRefusal>>,
 }
 
 /// The right to compete. Dropping it lets the next one in.
 #[derive(Debug)]
-pub(crate) struct Pass {
-    gates: Gates,
+pub(crate) struct LoginTurn {
+    queues: LoginQueues,
     uid: Uid,
     replaced: watch::Receiver<Option<Device>>,
 }
 
-impl Claim {
+impl LoginClaim {
     /// Whether this newer claim makes an older one void.
     fn overtakes(&self, older: &Self) -> bool {
         if self.resumes.is_some() {
@@ -74,61 +74,65 @@ impl Claim {
     }
 }
 
-impl Gates {
+impl LoginQueues {
     /// Waits until this login may compete. Logins that a newer one cannot make void take their turn.
     ///
     /// Cancel safety: safe; the place is given up.
-    pub(crate) async fn enter(&self, uid: &Uid, claim: &Claim) -> Result<Pass, Refused> {
+    pub(crate) async fn enqueue(
+        &self,
+        uid: &Uid,
+        claim: &LoginClaim,
+    ) -> Result<LoginTurn, QueueRefusal> {
         let waiting = {
-            let mut gates = self.lock();
-            let Some(gate) = gates.get_mut(uid) else {
-                let (pass, inside) = self.pass(uid);
-                gates.insert(
+            let mut queues = self.lock();
+            let Some(queue) = queues.get_mut(uid) else {
+                let (new_turn, replace_current) = self.new_turn(uid);
+                queues.insert(
                     uid.clone(),
-                    Gate {
+                    AccountQueue {
                         claim: claim.clone(),
-                        inside: Some(inside),
+                        replace_current: Some(replace_current),
                         waiting: VecDeque::new(),
                     },
                 );
-                return Ok(pass);
+                return Ok(new_turn);
             };
-            if let Some(inside) = &gate.inside
-                && claim.overtakes(&gate.claim)
+            if let Some(replace_current) = &queue.replace_current
+                && claim.overtakes(&queue.claim)
             {
-                inside.send_replace(Some(claim.device.clone()));
+                replace_current.send_replace(Some(claim.device.clone()));
             }
             let mut overtaken = Vec::new();
-            for waiting in std::mem::take(&mut gate.waiting) {
-                if waiting.enter.is_closed() {
+            for waiting in std::mem::take(&mut queue.waiting) {
+                if waiting.admit.is_closed() {
                     // It was cancelled.
                 } else if claim.overtakes(&waiting.claim) {
                     overtaken.push(waiting);
                 } else {
-                    gate.waiting.push_back(waiting);
+                    queue.waiting.push_back(waiting);
                 }
             }
             for older in overtaken {
                 let _ = older
-                    .enter
-                    .send(Err(Refused::Overtaken(claim.device.clone())));
+                    .admit
+                    .send(Err(QueueRefusal::Overtaken(claim.device.clone())));
             }
-            if gate.waiting.len() >= MAX_WAITING {
-                return Err(Refused::Crowded);
+            if queue.waiting.len() >= MAX_WAITING {
+                return Err(QueueRefusal::Crowded);
             }
-            let (enter, waiting) = oneshot::channel();
-            gate.waiting.push_back(Waiting {
+            let (admit, waiting) = oneshot::channel();
+            queue.waiting.push_back(QueuedLogin {
                 claim: claim.clone(),
-                enter,
+                admit,
             });
             waiting
         };
         // The sender is dropped only after it was used.
-        waiting.await.unwrap_or(Err(Refused::Crowded))
+        waiting.await.unwrap_or(Err(QueueRefusal::Crowded))
     }
 
     /// Accounts that have a login under way, so many at most.
-    pub(crate) fn some(&self, most: usize) -> Vec<Uid> {
+    pub(crate) fn accounts(&self, most: usize) -> Vec<Uid> {
         self.lock().keys().take(most).cloned().collect()
     }
 
@@ -137,48 +141,48 @@ impl Gates {
         self.lock().len()
     }
 
-    fn pass(&self, uid: &Uid) -> (Pass, watch::Sender<Option<Device>>) {
-        let (inside, replaced) = watch::channel(None);
-        let pass = Pass {
-            gates: self.clone(),
+    fn new_turn(&self, uid: &Uid) -> (LoginTurn, watch::Sender<Option<Device>>) {
+        let (replace_current, replaced) = watch::channel(None);
+        let new_turn = LoginTurn {
+            queues: self.clone(),
             uid: uid.clone(),
             replaced,
         };
-        (pass, inside)
+        (new_turn, replace_current)
     }
 
     /// Lets the waiting login in, or forgets the account.
-    fn leave(&self, uid: &Uid) {
+    fn admit_next(&self, uid: &Uid) {
         loop {
             let refused = {
-                let mut gates = self.lock();
-                let Some(gate) = gates.get_mut(uid) else {
+                let mut queues = self.lock();
+                let Some(queue) = queues.get_mut(uid) else {
                     return;
                 };
-                let Some(next) = gate.waiting.pop_front() else {
-                    gates.remove(uid);
+                let Some(next) = queue.waiting.pop_front() else {
+                    queues.remove(uid);
                     return;
                 };
-                let (pass, inside) = self.pass(uid);
-                gate.claim = next.claim;
-                gate.inside = Some(inside);
-                next.enter.send(Ok(pass)).err()
+                let (new_turn, replace_current) = self.new_turn(uid);
+                queue.claim = next.claim;
+                queue.replace_current = Some(replace_current);
+                next.admit.send(Ok(new_turn)).err()
             };
             match refused {
                 None => return,
                 // That login was cancelled. Its pass must not call back into this function: the next round does its work.
-                Some(Ok(pass)) => pass.forget(),
+                Some(Ok(new_turn)) => new_turn.disarm(),
                 Some(Err(_)) => {}
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Uid, Gate>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Uid, AccountQueue>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pass {
+impl LoginTurn {
     /// Waits until a newer login takes this one's place, and says of which device.
     ///
     /// Cancel safety: safe.
@@ -193,26 +197,26 @@ impl Pass {
 
     /// From here on nobody replaces this login, unless somebody already has.
     pub(crate) fn commit(&self) -> Result<(), Device> {
-        let mut gates = self.gates.lock();
+        let mut queues = self.queues.lock();
         if let Some(device) = self.replaced.borrow().clone() {
             return Err(device);
         }
-        if let Some(gate) = gates.get_mut(&self.uid) {
-            gate.inside = None;
+        if let Some(queue) = queues.get_mut(&self.uid) {
+            queue.replace_current = None;
         }
         Ok(())
     }
 
-    fn forget(self) {
+    fn disarm(self) {
         // Dropping would let the next one in; an empty name has no gate.
         let mut this = self;
-        this.gates = Gates::default();
+        this.queues = LoginQueues::default();
     }
 }
 
-impl Drop for Pass {
+impl Drop for LoginTurn {
     fn drop(&mut self) {
-        self.gates.leave(&self.uid);
+        self.queues.admit_next(&self.uid);
     }
 }
 
@@ -221,8 +225,8 @@ mod tests {
     use super::*;
     use crate::model::ident::{Generation, SessionId};
 
-    fn claim(device: &str, slot: &str, last_wins: bool) -> Claim {
-        Claim {
+    fn claim(device: &str, slot: &str, last_wins: bool) -> LoginClaim {
+        LoginClaim {
             slot: Slot::new(slot),
             device: Device::new(device).unwrap(),
             last_wins,
@@ -230,16 +234,16 @@ mod tests {
         }
     }
 
-    fn resuming(claim: &Claim, session: SessionId) -> Claim {
+    fn resuming(claim: &LoginClaim, session: SessionId) -> LoginClaim {
         let uid = Uid::new("u").unwrap();
         let token = ResumeToken::new(uid, Slot::main(), session, Generation::new(7));
-        Claim {
+        LoginClaim {
             resumes: Some(token),
             ..claim.clone()
         }
     }
 
-    fn names() -> (Uid, Claim, Claim, Claim) {
+    fn names() -> (Uid, LoginClaim, LoginClaim, LoginClaim) {
         let claim = |name| claim(name, "main", true);
         (Uid::new("u").unwrap(), claim("a"), claim("b"), claim("c"))
     }
@@ -247,63 +251,63 @@ mod tests {
     #[tokio::test]
     async fn the_newest_waiting_login_enters_and_the_others_are_told() {
         let (uid, a, b, c) = names();
-        let gates = Gates::default();
-        let mut first = gates.enter(&uid, &a).await.unwrap();
+        let queues = LoginQueues::default();
+        let mut first = queues.enqueue(&uid, &a).await.unwrap();
         let second = tokio::spawn({
-            let (gates, uid, b) = (gates.clone(), uid.clone(), b.clone());
-            async move { gates.enter(&uid, &b).await }
+            let (queues, uid, b) = (queues.clone(), uid.clone(), b.clone());
+            async move { queues.enqueue(&uid, &b).await }
         });
         assert_eq!(first.replaced().await, b.device);
         let third = tokio::spawn({
-            let (gates, uid, c) = (gates.clone(), uid.clone(), c.clone());
-            async move { gates.enter(&uid, &c).await }
+            let (queues, uid, c) = (queues.clone(), uid.clone(), c.clone());
+            async move { queues.enqueue(&uid, &c).await }
         });
         assert_eq!(
             second.await.unwrap().unwrap_err(),
-            Refused::Overtaken(c.device)
+            QueueRefusal::Overtaken(c.device)
         );
         assert!(first.commit().is_err());
         drop(first);
         drop(third.await.unwrap().unwrap());
-        assert_eq!(gates.len(), 0);
+        assert_eq!(queues.len(), 0);
     }
 
     #[tokio::test]
     async fn a_committed_login_is_not_replaced() {
         let (uid, a, b, _) = names();
-        let gates = Gates::default();
-        let mut first = gates.enter(&uid, &a).await.unwrap();
+        let queues = LoginQueues::default();
+        let mut first = queues.enqueue(&uid, &a).await.unwrap();
         first.commit().unwrap();
-        let mut second = Box::pin(gates.enter(&uid, &b));
+        let mut second = Box::pin(queues.enqueue(&uid, &b));
         assert!(futures_poll(&mut second).is_none());
         let mut replaced = Box::pin(first.replaced());
         assert!(futures_poll(&mut replaced).is_none());
         drop(replaced);
         drop(first);
         drop(second.await.unwrap());
-        assert_eq!(gates.len(), 0);
+        assert_eq!(queues.len(), 0);
     }
 
     #[tokio::test]
     async fn a_cancelled_waiter_leaves_nothing_behind() {
         let (uid, a, b, _) = names();
-        let gates = Gates::default();
-        let first = gates.enter(&uid, &a).await.unwrap();
-        let mut second = Box::pin(gates.enter(&uid, &b));
+        let queues = LoginQueues::default();
+        let first = queues.enqueue(&uid, &a).await.unwrap();
+        let mut second = Box::pin(queues.enqueue(&uid, &b));
         assert!(futures_poll(&mut second).is_none());
         drop(second);
         drop(first);
-        assert_eq!(gates.len(), 0);
+        assert_eq!(queues.len(), 0);
         // And the gate still works.
-        drop(gates.enter(&uid, &a).await.unwrap());
+        drop(queues.enqueue(&uid, &a).await.unwrap());
     }
 
     #[tokio::test]
     async fn logins_that_can_all_survive_take_turns_and_are_bounded() {
-        let gates = Gates::default();
+        let queues = LoginQueues::default();
         let uid = Uid::new("u").unwrap();
-        let first = gates
-            .enter(&uid, &claim("first", "main", false))
+        let first = queues
+            .enqueue(&uid, &claim("first", "main", false))
             .await
             .unwrap();
         let claims: Vec<_> = (0..MAX_WAITING)
@@ -311,21 +315,21 @@ mod tests {
             .collect();
         let mut waiting: Vec<_> = claims
             .iter()
-            .map(|claim| Box::pin(gates.enter(&uid, claim)))
+            .map(|claim| Box::pin(queues.enqueue(&uid, claim)))
             .collect();
         for waiting in &mut waiting {
             assert!(futures_poll(waiting).is_none());
         }
-        let crowded = gates.enter(&uid, &claim("late", "main", false)).await;
-        assert_eq!(crowded.unwrap_err(), Refused::Crowded);
+        let crowded = queues.enqueue(&uid, &claim("late", "main", false)).await;
+        assert_eq!(crowded.unwrap_err(), QueueRefusal::Crowded);
         // One that went away makes room; the same device again replaces its older login.
         drop(waiting.pop());
         let same = claim("3", "main", false);
-        let mut again = Box::pin(gates.enter(&uid, &same));
+        let mut again = Box::pin(queues.enqueue(&uid, &same));
         assert!(futures_poll(&mut again).is_none());
         assert!(matches!(
             futures_poll(&mut waiting[3]),
-            Some(Err(Refused::Overtaken(_)))
+            Some(Err(QueueRefusal::Overtaken(_)))
         ));
         drop(first);
         for (number, waiting) in waiting.into_iter().enumerate() {
@@ -334,19 +338,19 @@ mod tests {
             }
         }
         drop(again.await.unwrap());
-        assert_eq!(gates.len(), 0);
+        assert_eq!(queues.len(), 0);
     }
 
     #[tokio::test]
     async fn the_newest_login_of_another_slot_replaces_nobody() {
-        let gates = Gates::default();
+        let queues = LoginQueues::default();
         let uid = Uid::new("u").unwrap();
-        let first = gates
-            .enter(&uid, &claim("phone", "phone", true))
+        let first = queues
+            .enqueue(&uid, &claim("phone", "phone", true))
             .await
             .unwrap();
         let pc = claim("pc", "pc", true);
-        let mut second = Box::pin(gates.enter(&uid, &pc));
+        let mut second = Box::pin(queues.enqueue(&uid, &pc));
         assert!(futures_poll(&mut second).is_none());
         first.commit().unwrap();
         drop(first);
@@ -356,16 +360,16 @@ mod tests {
     #[tokio::test]
     async fn a_resume_replaces_nobody_but_its_own_older_attempt() {
         let (uid, a, b, _) = names();
-        let gates = Gates::default();
-        let first = gates.enter(&uid, &a).await.unwrap();
+        let queues = LoginQueues::default();
+        let first = queues.enqueue(&uid, &a).await.unwrap();
         let patient = claim("b", "main", false);
-        let mut login = Box::pin(gates.enter(&uid, &patient));
+        let mut login = Box::pin(queues.enqueue(&uid, &patient));
         assert!(futures_poll(&mut login).is_none());
         // Of the device inside, of the one that waits, and of one more.
         let resumes = [&a, &b, &a].map(|of| resuming(of, SessionId::random()));
         let mut waiting: Vec<_> = resumes
             .iter()
-            .map(|claim| Box::pin(gates.enter(&uid, claim)))
+            .map(|claim| Box::pin(queues.enqueue(&uid, claim)))
             .collect();
         for waiting in &mut waiting {
             assert!(futures_poll(waiting).is_none());
@@ -379,19 +383,19 @@ mod tests {
         }
         // Its client came again: the older attempt would take the session away from the one that is there.
         let resume = resuming(&a, SessionId::random());
-        let mut inside = gates.enter(&uid, &resume).await.unwrap();
-        let mut second = Box::pin(gates.enter(&uid, &resume));
+        let mut replace_current = queues.enqueue(&uid, &resume).await.unwrap();
+        let mut second = Box::pin(queues.enqueue(&uid, &resume));
         assert!(futures_poll(&mut second).is_none());
-        assert_eq!(inside.replaced().await, a.device);
-        let mut third = Box::pin(gates.enter(&uid, &resume));
+        assert_eq!(replace_current.replaced().await, a.device);
+        let mut third = Box::pin(queues.enqueue(&uid, &resume));
         assert!(futures_poll(&mut third).is_none());
         assert!(matches!(
             futures_poll(&mut second),
-            Some(Err(Refused::Overtaken(_)))
+            Some(Err(QueueRefusal::Overtaken(_)))
         ));
-        drop(inside);
+        drop(replace_current);
         drop(third.await.unwrap());
-        assert_eq!(gates.len(), 0);
+        assert_eq!(queues.len(), 0);
     }
 
     fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::{
-    directory::store::{AT_ONCE, Directory},
+    directory::store::{CONCURRENT_CHANGES, Directory},
     events::Events,
     model::{
         event::Transition,
@@ -17,22 +17,22 @@ use crate::{
     },
     node::history::History,
     session::{
-        live::{Live, Phase},
+        live::{LiveSession, Phase},
         removal::Removals,
     },
 };
 
 /// A write. Whoever does not get through is found again in a later round.
 #[derive(Debug)]
-pub(crate) enum Owed {
+pub(crate) enum PendingWrite {
     /// Sessions that were told are taken out of their account's record.
     Settle(Uid, Vec<SessionKey>),
     /// A session that the store forgot is written again. With it, the ban of the record that is known to have ended, if there
     /// is one.
-    Register(Arc<Live>, Option<Uuid>),
+    Register(Arc<LiveSession>, Option<Uuid>),
 }
 
-impl Owed {
+impl PendingWrite {
     fn uid(&self) -> &Uid {
         match self {
             Self::Settle(uid, _) => uid,
@@ -59,41 +59,52 @@ impl Writer {
     /// # Errors
     /// That of the store when none of many could be written: then it takes no write, and the rest is not tried. An error as well
     /// when there was no time for the rest.
-    pub(super) async fn write_owed(&self, mut owed: Vec<Owed>) -> (Vec<Owed>, Result<()>) {
-        let registers = owed.iter().any(|it| matches!(it, Owed::Register(..)));
+    pub(super) async fn write_all(
+        &self,
+        mut writes: Vec<PendingWrite>,
+    ) -> (Vec<PendingWrite>, Result<()>) {
+        let registers = writes
+            .iter()
+            .any(|it| matches!(it, PendingWrite::Register(..)));
         if registers && !self.others_see_the_lease().await {
-            owed.retain(|it| matches!(it, Owed::Settle(..)));
+            writes.retain(|it| matches!(it, PendingWrite::Settle(..)));
         }
         // Rows that somebody keeps locked are not the first ones every time.
-        fastrand::shuffle(&mut owed);
+        fastrand::shuffle(&mut writes);
         let mut left = Vec::new();
-        let outcome = self.write_some(&mut owed, &mut left).await;
-        left.append(&mut owed);
+        let outcome = self.write_in_batches(&mut writes, &mut left).await;
+        left.append(&mut writes);
         // Of a session that was told nothing is left to be compared.
-        left.retain(|it| matches!(it, Owed::Settle(..)));
+        left.retain(|it| matches!(it, PendingWrite::Settle(..)));
         (left, outcome)
     }
 
     /// Whoever reads of a session whose node has no lease takes the node for dead.
     async fn others_see_the_lease(&self) -> bool {
-        let lease = self.history.own_lease().await;
+        let lease = self.history.inspect_own_lease().await;
         lease.is_ok_and(|lease| lease.held.is_some())
     }
 
-    async fn write_some(&self, owed: &mut Vec<Owed>, left: &mut Vec<Owed>) -> Result<()> {
+    async fn write_in_batches(
+        &self,
+        writes: &mut Vec<PendingWrite>,
+        left: &mut Vec<PendingWrite>,
+    ) -> Result<()> {
         let until = self.clock.now() + self.settings.timers.tick();
-        while !owed.is_empty() {
+        while !writes.is_empty() {
             if self.clock.now() >= until {
                 let says = "writing takes so long that the rest waits for the next round";
                 return Err(Error::new(ErrorKind::Unavailable, says));
             }
-            let some: Vec<_> = owed.drain(..owed.len().min(AT_ONCE)).collect();
-            let writing = some.iter().map(async |owed| {
-                let written = self.write(owed).await;
-                written.or_else(|error| later(owed.uid(), error))
+            let some: Vec<_> = writes
+                .drain(..writes.len().min(CONCURRENT_CHANGES))
+                .collect();
+            let writing = some.iter().map(async |writes| {
+                let written = self.write(writes).await;
+                written.or_else(|error| log_failed_account(writes.uid(), error))
             });
             let written = join_all(writing).await;
-            let none = written.len() == AT_ONCE && written.iter().all(Result::is_err);
+            let none = written.len() == CONCURRENT_CHANGES && written.iter().all(Result::is_err);
             let first = written.iter().find_map(|it| it.as_ref().err().cloned());
             let missed = some.into_iter().zip(written);
             left.extend(missed.filter_map(|(it, written)| written.is_err().then_some(it)));
@@ -104,18 +115,18 @@ impl Writer {
         Ok(())
     }
 
-    async fn write(&self, owed: &Owed) -> Result<()> {
-        match owed {
-            Owed::Settle(uid, gone) => {
+    async fn write(&self, writes: &PendingWrite) -> Result<()> {
+        match writes {
+            PendingWrite::Settle(uid, gone) => {
                 self.removals.settle(uid, gone).await?;
             }
-            Owed::Register(live, ended) => self.register_again(live, *ended).await?,
+            PendingWrite::Register(live, ended) => self.register_again(live, *ended).await?,
         }
         Ok(())
     }
 
     /// The store lost its memory of this session (a failover to a replica that lagged behind).
-    async fn register_again(&self, live: &Arc<Live>, ended: Option<Uuid>) -> Result<()> {
+    async fn register_again(&self, live: &Arc<LiveSession>, ended: Option<Uuid>) -> Result<()> {
         let (registered, _) = self
             .directory
             .update(&live.uid, |record| {
@@ -145,7 +156,7 @@ impl Writer {
 
 /// What the store could not do now for one account is tried again, and the others have their turn all the same. Answers the
 /// error unless it is the account's own.
-pub(crate) fn later(uid: &Uid, error: Error) -> Result<()> {
+pub(crate) fn log_failed_account(uid: &Uid, error: Error) -> Result<()> {
     tracing::warn!(?uid, %error, "an account's sessions are looked after later");
     if error.is_retryable() {
         Err(error)
