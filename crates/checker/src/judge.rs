@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use distlock_kickout::{Generation, SessionId, Uid, UserRecord};
 
 use crate::{
-    history::{Seen, What},
+    evidence::history::{Seen, What},
     report::{Invariant, Report, Rules, micros},
 };
 

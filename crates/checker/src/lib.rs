@@ -42,51 +42,14 @@
 //! All times come from one machine's boot-time clock. A node that was paused may write down late what it did before the pause,
 //! so a pause is left out of every span of time.
 
-mod allowances;
-mod confirmed;
-mod ends;
-mod generations;
-mod history;
+mod check;
+mod checks;
+mod evidence;
 mod judge;
-mod messages;
-mod nodes;
-mod ownership;
-mod removals;
 mod report;
-mod sessions;
-mod stale;
+mod scene;
 
-pub use history::{DeviceOutcome, Fact, History, Seen, What};
+pub use check::check;
+pub use evidence::history::{DeviceOutcome, Fact, History, Seen, What};
 pub use judge::Judge;
 pub use report::{Invariant, Report, Rules, Violation};
-
-/// Checks a history against every invariant.
-#[must_use]
-pub fn check(history: &History, rules: &Rules) -> Report {
-    let mut report = Report::default();
-    let sessions = sessions::Sessions::of(history);
-    let mut scene = Scene {
-        history,
-        sessions: &sessions,
-        rules,
-        report: &mut report,
-    };
-    history::complete(&mut scene);
-    ownership::check(&mut scene);
-    generations::check(&mut scene);
-    stale::check(&mut scene);
-    removals::check(&mut scene);
-    confirmed::check(&mut scene);
-    ends::check(&mut scene);
-    nodes::check(&mut scene);
-    messages::check(&mut scene);
-    report
-}
-
-/// What every check looks at.
-struct Scene<'a> {
-    history: &'a History,
-    sessions: &'a sessions::Sessions<'a>,
-    rules: &'a Rules,
-    report: &'a mut Report,
-}

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use distlock_kickout::{Boot, Code, Device, Event, Generation, NodeId, SessionId, Uid, UserRecord};
+use distlock_kickout::{Code, Device, Event, Generation, NodeId, SessionId, Uid, UserRecord};
 use serde::{Deserialize, Serialize};
-
-use crate::{Scene, report::Invariant};
 
 /// Everything that is known of one run. Times are microseconds since the machine booted.
 #[derive(Clone, Debug, Default)]
@@ -331,26 +329,5 @@ impl Fact {
             | Self::Trouble { to_us, .. } => *to_us,
             Self::Cut { .. } | Self::Lingering { .. } | Self::Bystander { .. } => 0,
         }
-    }
-}
-
-/// A check of an incomplete history proves nothing: the events of each process are numbered.
-pub(crate) fn complete(scene: &mut Scene<'_>) {
-    let mut last: BTreeMap<&NodeId, (u64, Boot)> = BTreeMap::new();
-    for event in &scene.history.nodes {
-        let before = last.insert(&event.node, (event.seq, event.boot));
-        let follows = match before {
-            // A process that starts counts from the beginning.
-            Some((seq, boot)) => event.seq == seq + 1 || (event.seq == 1 && event.boot > boot),
-            None => true,
-        };
-        scene.report.expect(Invariant::Complete, follows, || {
-            format!(
-                "node {}: event {} after event {}",
-                event.node,
-                event.seq,
-                before.map_or(0, |(seq, _)| seq)
-            )
-        });
     }
 }

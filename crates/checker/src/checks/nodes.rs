@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use distlock_kickout::{Boot, Code, NodeId, Uid};
 
 use crate::{
-    Scene,
-    history::{Fact, What},
+    evidence::history::{Fact, What},
     report::{Invariant::*, micros},
+    scene::Scene,
 };
 
 pub(crate) fn check(scene: &mut Scene<'_>) {

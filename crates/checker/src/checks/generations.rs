@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use distlock_kickout::{NodeId, Transition, Uid};
 
 use crate::{
-    Scene,
-    history::What,
-    report::{Invariant, Invariant::*, micros},
-    sessions::Life,
+    evidence::{history::What, sessions::Life},
+    report::{Invariant::*, micros},
+    scene::Scene,
 };
 
 pub(crate) fn check(scene: &mut Scene<'_>) {
@@ -137,10 +136,9 @@ fn boots_rise(scene: &mut Scene<'_>) {
     for event in events {
         let boot = event.boot.get();
         let (before, over) = last.get(&event.node).copied().unwrap_or_default();
-        let what: Invariant = I4;
         match event.event {
             Transition::NodeUp => {
-                scene.report.expect(what, boot > before, || {
+                scene.report.expect(I4, boot > before, || {
                     format!("node {} came up as {boot} after {before}", event.node)
                 });
                 last.insert(&event.node, (boot, false));
@@ -149,7 +147,7 @@ fn boots_rise(scene: &mut Scene<'_>) {
                 last.insert(&event.node, (boot, true));
             }
             Transition::Admitted if before == boot => {
-                scene.report.expect(what, !over, || {
+                scene.report.expect(I4, !over, || {
                     format!(
                         "node {} let somebody in as {boot}, which was over",
                         event.node

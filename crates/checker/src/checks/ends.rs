@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use distlock_kickout::{Event, Transition};
 
 use crate::{
-    Scene,
-    history::{Fact, What},
+    evidence::history::{Fact, What},
     report::{Invariant::*, micros},
+    scene::Scene,
 };
 
 #[derive(Default)]

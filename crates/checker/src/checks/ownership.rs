@@ -3,10 +3,9 @@
 use distlock_kickout::Uid;
 
 use crate::{
-    Scene,
-    history::Fact,
+    evidence::{history::Fact, sessions::Life},
     report::{Invariant::*, micros},
-    sessions::Life,
+    scene::Scene,
 };
 
 pub(crate) fn check(scene: &mut Scene<'_>) {

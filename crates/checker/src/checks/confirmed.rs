@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use distlock_kickout::{Generation, Transition};
 
 use crate::{
-    Scene,
-    history::{Fact, What},
+    evidence::history::{Fact, What},
     report::{Invariant::*, micros},
+    scene::Scene,
 };
 
 /// At most the way of a call: a delivery is given up after three times the deadline of one call.
@@ -135,7 +135,8 @@ fn mute(scene: &mut Scene<'_>) {
             scene.report.require(I8, !late || excused, || {
                 format!(
                     "a message was delivered to {} {} us after it was superseded",
-                    life.map(crate::sessions::Life::name).unwrap_or_default(),
+                    life.map(crate::evidence::sessions::Life::name)
+                        .unwrap_or_default(),
                     event.boot_us - superseded.at
                 )
             });

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use distlock_kickout::{SessionId, Transition};
 use uuid::Uuid;
 
-use crate::{Scene, report::Invariant::*};
+use crate::{report::Invariant::*, scene::Scene};
 
 pub(crate) fn check(scene: &mut Scene<'_>) {
     erases(scene);

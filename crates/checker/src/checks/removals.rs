@@ -6,9 +6,9 @@ use distlock_kickout::{Generation, SessionId, Transition};
 use uuid::Uuid;
 
 use crate::{
-    Scene,
+    evidence::sessions::{Life, Superseded},
     report::{Invariant::*, micros},
-    sessions::{Life, Superseded},
+    scene::Scene,
 };
 
 pub(crate) fn check(scene: &mut Scene<'_>) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use distlock_kickout::{Boot, Code, Device, Event, Generation, NodeId, SessionId, Transition, Uid};
 use uuid::Uuid;
 
-use crate::history::{History, What};
+use crate::evidence::history::{History, What};
 
 /// One session.
 #[derive(Debug)]

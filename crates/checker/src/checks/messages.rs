@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use distlock_kickout::{Device, NodeId, Transition, Uid};
 
 use crate::{
-    Scene,
-    history::{DeviceOutcome, Seen, What},
+    evidence::history::{DeviceOutcome, Seen, What},
     report::Invariant::*,
+    scene::Scene,
 };
 
 #[derive(Default)]

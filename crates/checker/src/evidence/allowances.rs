@@ -4,7 +4,7 @@
 use distlock_kickout::NodeId;
 
 use crate::{
-    history::{Fact, History},
+    evidence::history::{Fact, History},
     report::{Rules, micros},
 };
 

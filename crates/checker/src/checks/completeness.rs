@@ -1,0 +1,28 @@
+//! Whether the history is complete.
+
+use std::collections::BTreeMap;
+
+use distlock_kickout::{Boot, NodeId};
+
+use crate::{report::Invariant, scene::Scene};
+
+/// A check of an incomplete history proves nothing: the events of each process are numbered.
+pub(crate) fn check(scene: &mut Scene<'_>) {
+    let mut last: BTreeMap<&NodeId, (u64, Boot)> = BTreeMap::new();
+    for event in &scene.history.nodes {
+        let before = last.insert(&event.node, (event.seq, event.boot));
+        let follows = match before {
+            // A process that starts counts from the beginning.
+            Some((seq, boot)) => event.seq == seq + 1 || (event.seq == 1 && event.boot > boot),
+            None => true,
+        };
+        scene.report.expect(Invariant::Complete, follows, || {
+            format!(
+                "node {}: event {} after event {}",
+                event.node,
+                event.seq,
+                before.map_or(0, |(seq, _)| seq)
+            )
+        });
+    }
+}

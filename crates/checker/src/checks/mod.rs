@@ -1,0 +1,11 @@
+//! The checks, by the invariants that they cover.
+
+pub(crate) mod completeness;
+pub(crate) mod confirmed;
+pub(crate) mod ends;
+pub(crate) mod generations;
+pub(crate) mod messages;
+pub(crate) mod nodes;
+pub(crate) mod ownership;
+pub(crate) mod removals;
+pub(crate) mod stale;

@@ -1,0 +1,14 @@
+//! The evidence of one check, and the report that the check fills.
+
+use crate::{
+    evidence::{history::History, sessions::Sessions},
+    report::{Report, Rules},
+};
+
+/// What every check looks at.
+pub(crate) struct Scene<'a> {
+    pub(crate) history: &'a History,
+    pub(crate) sessions: &'a Sessions<'a>,
+    pub(crate) rules: &'a Rules,
+    pub(crate) report: &'a mut Report,
+}
