@@ -7,7 +7,10 @@ use uuid::Uuid;
 
 use crate::{
     admin::view::{EndingReason, Kicked, Target},
-    directory::store::{Directory, PutOutcome, VersionedRecord},
+    directory::{
+        access::Directory,
+        accounts::{PutOutcome, VersionedRecord},
+    },
     events::Events,
     model::{
         event::Transition,

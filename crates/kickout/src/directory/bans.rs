@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use distlock_core::{Clock, Result};
 
 use crate::{
-    directory::store::Directory,
+    directory::access::Directory,
     events::Events,
     model::{ban::Ban, event::Transition, ident::Uid},
     wait::wall_millis,

@@ -8,7 +8,7 @@ use crate::{
         operations::PAGE,
         view::{EndingReason, Found, Kicked, NodeView, Pending, Target, UserView},
     },
-    directory::store::{CONCURRENT_CHANGES, VersionedRecord},
+    directory::accounts::{CONCURRENT_CHANGES, VersionedRecord},
     flow::handle::KickOut,
     model::{ident::Uid, notice::Code, record::SlotEntry},
     node::liveness::Liveness,

@@ -11,7 +11,7 @@ use distlock_core::{Clock, Locker, Store};
 
 use crate::{
     admin::operations::Admin,
-    directory::{bans::Bans, store::Directory},
+    directory::{access::Directory, bans::Bans},
     events::Events,
     flow::handle::Parts,
     login::{

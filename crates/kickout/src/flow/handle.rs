@@ -15,7 +15,7 @@ use tokio_util::sync::DropGuard;
 
 use crate::{
     admin::operations::Admin,
-    directory::{bans::Bans, store::Directory},
+    directory::{access::Directory, bans::Bans},
     events::Events,
     login::context::LoginParts,
     model::{

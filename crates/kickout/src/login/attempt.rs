@@ -6,7 +6,7 @@ use crate::{
     login::{
         admission::Throttled,
         context::{LoginRun, MAX_RUNS},
-        grant::GrantStep,
+        grant::{GrantStep, UnderLock},
         outcome::{LoginOutcome, denied, overtaken},
         profiles::Allowed,
         queue::{LoginClaim, QueueRefusal},
@@ -60,8 +60,8 @@ impl LoginRun {
         let uid = &self.login.uid;
         let parts = &self.parts;
         let resume = self.resume()?;
-        let _place = match parts.admissions.enter(uid) {
-            Ok(place) => place,
+        let _permit = match parts.admissions.enter(uid) {
+            Ok(permit) => permit,
             Err(Throttled { scope, retry_after }) => {
                 meters::throttled(scope);
                 return Ok(LoginOutcome::Busy { retry_after });
@@ -80,7 +80,14 @@ impl LoginRun {
                 return Ok(LoginOutcome::Denied(denied));
             }
         }
-        // However long that took: from here on others wait for this login.
+        self.compete(resume).await
+    }
+
+    /// Waits for this login's turn on this node and for the account's lock, and logs in.
+    async fn compete(&self, resume: Option<ResumeToken>) -> Result<LoginOutcome> {
+        let uid = &self.login.uid;
+        let parts = &self.parts;
+        // The wait is counted from here, because from here on other logins wait for this one.
         let competing = parts.clock.now();
         let Some(own) = parts.this.now() else {
             return Ok(denied(Code::NodeFenced, None));
@@ -118,9 +125,14 @@ impl LoginRun {
                 },
             };
             let locked = parts.clock.now();
-            let step = self
-                .under_lock(&own, &guard, &turn, resume.as_ref(), &idle)
-                .await;
+            let under = UnderLock {
+                own: &own,
+                guard: &guard,
+                turn: &turn,
+                resume: resume.as_ref(),
+                idle: &idle,
+            };
+            let step = self.under_lock(under).await;
             let released = async {
                 if let Released::AlreadyLost(reason) = guard.release().await {
                     metrics::counter!("distlock_lock_lost_total").increment(1);

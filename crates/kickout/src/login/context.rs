@@ -6,7 +6,7 @@ use distlock_core::{Clock, Locker, Moment};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    directory::{bans::Bans, store::Directory},
+    directory::{access::Directory, bans::Bans},
     events::Events,
     login::{admission::Admissions, outcome::LoginOutcome, profiles::Profiles, queue::LoginQueues},
     model::{login::Login, policy::Newcomer, resume::ResumeToken, settings::Settings},

@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use distlock_core::{Guard, Moment, Result};
+use distlock_core::{Guard, Moment, Result, Version};
 use tokio::sync::mpsc;
 
 use crate::{
-    directory::store::{PutOutcome, VersionedRecord},
+    directory::accounts::{PutOutcome, VersionedRecord},
     login::{
         context::{LoginRun, MAX_RUNS},
         outcome::{LoginOutcome, denied, overtaken},
@@ -19,7 +19,7 @@ use crate::{
         login::{Denied, Login},
         notice::Code,
         policy::IdleTimes,
-        record::{MAX_REVOCATIONS, Revocation, SlotEntry, UserRecord},
+        record::{MAX_REVOCATIONS, Revocation, Slot, SlotEntry, UserRecord},
         resume::ResumeToken,
     },
     node::lease::Incarnation,
@@ -54,25 +54,42 @@ pub(crate) struct Granted {
     pub(crate) pending: Vec<Revocation>,
 }
 
+/// The values that one run under the account's lock uses.
+#[derive(Clone, Copy)]
+pub(crate) struct UnderLock<'a> {
+    pub(crate) own: &'a Incarnation,
+    pub(crate) guard: &'a Guard,
+    pub(crate) turn: &'a LoginTurn,
+    pub(crate) resume: Option<&'a ResumeToken>,
+    pub(crate) idle: &'a IdleTimes,
+}
+
+/// A grant that is decided and not written.
+struct Decided {
+    version: Option<Version>,
+    record: UserRecord,
+    /// The mark of a ban that has ended, which the write removes.
+    ended_ban: Option<Ban>,
+    slot: Slot,
+    entry: SlotEntry,
+    r#gen: Generation,
+    removed: Vec<Revocation>,
+}
+
 impl LoginRun {
-    /// The critical section: reads the record, decides, writes it. No call to another node.
-    pub(crate) async fn under_lock(
-        &self,
-        own: &Incarnation,
-        guard: &Guard,
-        turn: &LoginTurn,
-        resume: Option<&ResumeToken>,
-        idle: &IdleTimes,
-    ) -> Result<GrantStep> {
+    /// The critical section: reads the record, decides, writes it. Makes no call to another node.
+    pub(crate) async fn under_lock(&self, under: UnderLock<'_>) -> Result<GrantStep> {
         let clock = &*self.parts.clock;
+        let guard = under.guard;
         let until = clock.now() + self.parts.settings.timers.lock_wait;
         for _ in 0..MAX_RUNS {
-            // Unless the write was sent and its outcome is not known, nothing has happened.
+            // An error means that nothing has happened, unless the write was sent and its outcome is
+            // unknown. Such an error is passed through as a value, because a retry would write twice.
             let step = retry_while(
                 clock,
                 || guard.is_valid() && clock.now() < until && !self.gone.is_cancelled(),
                 || async move {
-                    match self.read_and_write(own, guard, turn, resume, idle).await {
+                    match self.read_and_write(under).await {
                         Err(error) if !error.did_not_happen() => Ok(Err(error)),
                         step => step.map(Ok),
                     }
@@ -86,33 +103,58 @@ impl LoginRun {
         Ok(GrantStep::Again)
     }
 
-    async fn read_and_write(
+    async fn read_and_write(&self, under: UnderLock<'_>) -> Result<GrantStep> {
+        let decided = match self.decide(under).await? {
+            Ok(decided) => decided,
+            Err(outcome) => return Ok(GrantStep::Answer(outcome)),
+        };
+        if self.gone.is_cancelled() {
+            return Ok(GrantStep::Answer(self.busy()));
+        }
+        if !under.guard.is_valid() {
+            self.record_write_given_up(under.guard, "the account's lock was lost");
+            return Ok(GrantStep::Again);
+        }
+        if !under.own.lease.is_valid() {
+            return Ok(GrantStep::Answer(denied(Code::NodeFenced, None)));
+        }
+        if let Err(by) = under.turn.commit() {
+            return Ok(GrantStep::Answer(overtaken(Some(by), None)));
+        }
+        self.write(under, decided).await
+    }
+
+    /// Reads the record and decides, or answers the login.
+    async fn decide(
         &self,
-        own: &Incarnation,
-        guard: &Guard,
-        turn: &LoginTurn,
-        resume: Option<&ResumeToken>,
-        idle: &IdleTimes,
-    ) -> Result<GrantStep> {
+        under: UnderLock<'_>,
+    ) -> Result<std::result::Result<Decided, LoginOutcome>> {
         let Login {
             uid, device, class, ..
         } = &self.login;
         let parts = &self.parts;
+        let UnderLock {
+            own,
+            guard,
+            resume,
+            idle,
+            ..
+        } = under;
         let (seen, roster) = parts.directory.read_with_roster(uid).await?;
         let VersionedRecord {
             version,
             mut record,
             ..
         } = seen;
-        // Other nodes may have written their sessions again before this one noticed.
+        // Other nodes may have written their sessions again before this node noticed the data loss.
         parts.history.observe_epoch(&guard.epoch());
         parts.history.observe_roster(roster.id);
         if let Some(left) = parts.history.grants_suspended_for() {
             let retry_after = left + jitter(SPREAD);
-            return Ok(GrantStep::Answer(LoginOutcome::Busy { retry_after }));
+            return Ok(Err(LoginOutcome::Busy { retry_after }));
         }
-        // A store that has forgotten some of its records has forgotten sessions, too; those of this
-        // node are known.
+        // A store that has lost records has lost sessions, too. This node knows its own sessions, so
+        // the decision counts them.
         for live in parts.registry.of(uid) {
             if live.phase() == Phase::Active && live.is_missing_in(&record) {
                 record.restore(&live.slot, live.entry());
@@ -121,11 +163,11 @@ impl LoginRun {
         let mut ended_ban = None;
         if let Some(mark) = record.ban.take() {
             if let Some(ban) = parts.bans.standing(uid).await? {
-                return Ok(GrantStep::Answer(banned(&ban)));
+                return Ok(Err(banned(&ban)));
             }
             ended_ban = Some(mark);
         }
-        // The account's lock is held: a lease that is hard to ask about must not hold it much longer.
+        // The account's lock is held here, so a slow inspection of a lease must not delay for long.
         let limit = parts.settings.timers.peer_deadline;
         let dead = parts
             .liveness
@@ -137,25 +179,24 @@ impl LoginRun {
         {
             let by = record.slots.values().max_by_key(|entry| entry.r#gen);
             let by = by.map(|entry| entry.device.clone());
-            return Ok(GrantStep::Answer(denied(Code::Superseded, by)));
+            return Ok(Err(denied(Code::Superseded, by)));
         }
         record.sweep(is_dead);
         if record.revocations.len() >= MAX_REVOCATIONS {
-            return Ok(GrantStep::Answer(self.busy()));
+            return Ok(Err(self.busy()));
         }
 
         let newcomer = self.newcomer(resume);
         let decision = match parts.settings.policy.decide(&record, &newcomer, idle) {
             Ok(decision) => decision,
-            Err(full) => return Ok(GrantStep::Answer(denied(Code::Denied, full.by))),
-        };
-        let key = SessionKey {
-            node: parts.this.id.clone(),
-            boot: own.boot,
-            session: SessionId::random(),
+            Err(full) => return Ok(Err(denied(Code::Denied, full.by))),
         };
         let entry = SlotEntry {
-            key: key.clone(),
+            key: SessionKey {
+                node: parts.this.id.clone(),
+                boot: own.boot,
+                session: SessionId::random(),
+            },
             r#gen: Generation::default(),
             device: device.clone(),
             class: class.clone(),
@@ -170,26 +211,37 @@ impl LoginRun {
             },
             &decision.victims,
         );
-        if self.gone.is_cancelled() {
-            return Ok(GrantStep::Answer(self.busy()));
-        }
-        if !guard.is_valid() {
-            self.record_write_given_up(guard, "the account's lock was lost");
-            return Ok(GrantStep::Again);
-        }
-        if !own.lease.is_valid() {
-            return Ok(GrantStep::Answer(denied(Code::NodeFenced, None)));
-        }
-        if let Err(by) = turn.commit() {
-            return Ok(GrantStep::Answer(overtaken(Some(by), None)));
-        }
+        Ok(Ok(Decided {
+            version,
+            record,
+            ended_ban,
+            slot: decision.slot,
+            entry,
+            r#gen,
+            removed,
+        }))
+    }
+
+    /// Writes the decision on top of the version that was read.
+    async fn write(&self, under: UnderLock<'_>, decided: Decided) -> Result<GrantStep> {
+        let (parts, uid, guard) = (&self.parts, &self.login.uid, under.guard);
+        let Decided {
+            version,
+            record,
+            ended_ban,
+            slot,
+            entry,
+            r#gen,
+            removed,
+        } = decided;
+        let key = entry.key.clone();
         let acks = self.login.acks;
-        let (live, messages) =
-            LiveSession::new(uid.clone(), decision.slot, entry, acks, own.clone());
+        let (live, messages) = LiveSession::new(uid.clone(), slot, entry, acks, under.own.clone());
         let live = Arc::new(live);
         live.touch(parts.clock.now());
         live.mark_listed(r#gen);
-        // Before the write, so that a kick that follows it at once finds the session.
+        // The session is registered before the write. Otherwise a kick that follows the write at
+        // once would find no session here, and the session would live on.
         parts.registry.insert(Arc::clone(&live));
         let landed = |now: &UserRecord| {
             if now.slot_of(&key).is_some() {
@@ -200,7 +252,7 @@ impl LoginRun {
                 None
             }
         };
-        // Without the store the account's lock ends, and then others decide.
+        // While the store is away the account's lock ends, and then other logins decide.
         let may_wait = || guard.is_valid();
         let put = parts
             .directory
@@ -242,16 +294,15 @@ impl LoginRun {
                 if error.did_not_happen() {
                     parts.logouts.discard(&live);
                 } else {
-                    // The logout tries until it knows, and until the write cannot arrive any more.
+                    // The logout is repeated until its outcome is known and the late write can no
+                    // longer arrive.
                     parts.logouts.retire_granted(&live, Grant::InFlight).await;
                 }
                 Err(error)
             }
         }
     }
-}
 
-impl LoginRun {
     fn record_write_given_up(&self, guard: &Guard, why: &str) {
         let events = &self.parts.events;
         events.emit(Transition::WriteGivenUp, |event| {

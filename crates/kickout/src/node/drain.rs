@@ -12,7 +12,7 @@ use distlock_core::{Clock, Error, ErrorKind, Result};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    directory::store::Directory,
+    directory::access::Directory,
     events::Events,
     model::{
         event::Transition,

@@ -12,7 +12,7 @@ use distlock_core::{Clock, Epoch, LockInfo, Locker, Moment, Result};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::{directory::store::Directory, model::roster::Roster, node::this_node::ThisNode};
+use crate::{directory::access::Directory, model::roster::Roster, node::this_node::ThisNode};
 
 #[derive(Debug)]
 pub(crate) struct History {

@@ -11,7 +11,7 @@ use std::{
 use distlock_core::{Capabilities, Clock, Guard, Locker, LossReason, Result};
 
 use crate::{
-    directory::store::Directory,
+    directory::access::Directory,
     events::Events,
     model::{
         event::Transition,

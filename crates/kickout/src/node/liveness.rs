@@ -179,7 +179,7 @@ mod tests {
     use distlock_memory::Memory;
 
     use super::*;
-    use crate::directory::store::Directory;
+    use crate::directory::access::Directory;
 
     #[tokio::test]
     async fn nodes_of_long_ago_are_forgotten() {

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use std::sync::Arc;
 
 use crate::{
-    directory::store::Directory,
+    directory::access::Directory,
     model::{
         ident::{Boot, NodeId},
         node::{NodeInfo, NodeState, read_lease},

@@ -10,7 +10,7 @@ use distlock_core::{Clock, Moment, Result};
 use futures_util::future::join_all;
 
 use crate::{
-    directory::store::Directory,
+    directory::access::Directory,
     events::Events,
     model::{
         event::Transition,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::error::TrySendError;
 
 use crate::{
-    directory::store::Directory,
+    directory::access::Directory,
     events::Events,
     model::{
         event::Transition,

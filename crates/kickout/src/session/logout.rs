@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::{
-    directory::store::CONCURRENT_CHANGES,
+    directory::accounts::CONCURRENT_CHANGES,
     events::Events,
     model::{
         event::Transition,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use distlock_core::Result;
 
 use crate::{
-    directory::store::Directory,
+    directory::access::Directory,
     events::Events,
     model::{
         event::Transition,

@@ -17,10 +17,7 @@ use distlock_core::{Clock, Epoch, Moment, RecordKey, Result};
 use futures_util::future::join_all;
 
 use crate::{
-    directory::{
-        bans::Bans,
-        store::{CONCURRENT_CHANGES, Directory, OldNote},
-    },
+    directory::{access::Directory, accounts::CONCURRENT_CHANGES, bans::Bans, old_notes::OldNote},
     events::Events,
     model::{
         ban::Ban,

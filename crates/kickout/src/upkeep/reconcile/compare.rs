@@ -6,10 +6,7 @@ use std::sync::Arc;
 use distlock_core::Result;
 
 use crate::{
-    directory::{
-        bans::Bans,
-        store::{Directory, VersionedRecord},
-    },
+    directory::{access::Directory, accounts::VersionedRecord, bans::Bans},
     model::{
         ident::SessionId,
         notice::{Code, Offline},

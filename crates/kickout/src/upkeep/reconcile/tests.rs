@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::compare::{MIN_COMPARED, ROUNDS_PER_PASS, RoundState};
 
 use crate::{
-    directory::store::CONCURRENT_CHANGES,
+    directory::accounts::CONCURRENT_CHANGES,
     flow::handle::KickOut,
     login::outcome::LoginOutcome,
     model::{

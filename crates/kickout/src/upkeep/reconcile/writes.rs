@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::{
-    directory::store::{CONCURRENT_CHANGES, Directory},
+    directory::{access::Directory, accounts::CONCURRENT_CHANGES},
     events::Events,
     model::{
         event::Transition,

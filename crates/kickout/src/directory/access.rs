@@ -1,0 +1,42 @@
+//! The session directory: account records and what stands beside them, every write conditional on
+//! the version that was read.
+
+use std::sync::Arc;
+
+use distlock_core::{Clock, Entry, Error, ErrorKind, RecordKey, Records, Result};
+
+use serde::de::DeserializeOwned;
+
+/// How often a change is tried on a record that others keep changing.
+pub(super) const MAX_ATTEMPTS: u32 = 16;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Directory {
+    pub(super) records: Arc<dyn Records>,
+    pub(super) clock: Arc<dyn Clock>,
+}
+
+impl Directory {
+    pub(crate) fn new(records: Arc<dyn Records>, clock: Arc<dyn Clock>) -> Self {
+        Self { records, clock }
+    }
+}
+
+pub(super) fn parse<T: DeserializeOwned>(key: &RecordKey, entry: &Entry) -> Result<T> {
+    serde_json::from_slice(&entry.value).map_err(|error| {
+        Error::new(
+            ErrorKind::Corrupt,
+            format!("record {:?} cannot be read: {error}", key.as_str()),
+        )
+    })
+}
+
+pub(super) fn too_many_conflicts(key: &RecordKey) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!(
+            "record {:?} changed {MAX_ATTEMPTS} times in between",
+            key.as_str()
+        ),
+    )
+}

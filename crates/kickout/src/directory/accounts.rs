@@ -1,0 +1,213 @@
+//! Reads and writes of account records.
+
+use std::time::Duration;
+
+use distlock_core::{Entry, Error, ErrorKind, Expect, RecordKey, Result, Version, Written};
+
+use crate::{
+    directory::access::{Directory, MAX_ATTEMPTS},
+    model::{
+        ident::{SessionKey, Uid},
+        record::UserRecord,
+    },
+};
+
+/// A record as it was read. `version` is `None` when there was none.
+#[derive(Clone, Debug)]
+pub(crate) struct VersionedRecord {
+    pub(crate) version: Option<Version>,
+    pub(crate) record: UserRecord,
+    /// Time since it was written, where the store can tell.
+    pub(crate) age: Option<Duration>,
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PutOutcome {
+    Stored,
+    /// Somebody else wrote since the record was read.
+    Conflict,
+    /// It was stored, and a newer login has undone it already.
+    Overtaken,
+}
+
+/// Accounts that are changed at a time: one that is held up costs the others little. Where none of so many can be changed the
+/// rest is not tried: the store is away, not one of its records.
+pub(crate) const CONCURRENT_CHANGES: usize = 16;
+
+/// Between two looks at a write whose reply was lost: longer each time, up to the longest.
+const LOOKUP_PAUSE: Duration = Duration::from_millis(50);
+
+const LONGEST_LOOKUP_PAUSE: Duration = Duration::from_millis(250);
+
+fn conflict() {
+    metrics::counter!("distlock_cas_conflict_total").increment(1);
+}
+
+impl Directory {
+    pub(crate) async fn read(&self, uid: &Uid) -> Result<VersionedRecord> {
+        let entry = self.records.get(&uid.record()?).await?;
+        parse_account(uid, entry)
+    }
+
+    /// Reads several records; each has its own answer, because one unreadable record must not hide the others.
+    pub(crate) async fn read_many(&self, uids: &[Uid]) -> Result<Vec<Result<VersionedRecord>>> {
+        let keys = uids.iter().map(Uid::record).collect::<Result<Vec<_>>>()?;
+        let entries = self.records.get_many(&keys).await?;
+        Ok(uids
+            .iter()
+            .zip(entries)
+            .map(|(uid, entry)| parse_account(uid, entry))
+            .collect())
+    }
+
+    /// A page of the directory, in the order of keys.
+    pub(crate) async fn page(
+        &self,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Option<Uid>, Result<VersionedRecord>)>> {
+        let page = self.records.scan("sess/", after, limit).await?;
+        Ok(page
+            .into_iter()
+            .map(|(key, entry)| {
+                let uid = key.as_str().strip_prefix("sess/").map(Uid::new);
+                match uid {
+                    Some(Ok(uid)) => {
+                        let parse_account = parse_account(&uid, Some(entry));
+                        (key, Some(uid), parse_account)
+                    }
+                    _ => {
+                        let error = Error::new(
+                            ErrorKind::Corrupt,
+                            format!("record key {key:?} names no account"),
+                        );
+                        (key, None, Err(error))
+                    }
+                }
+            })
+            .collect())
+    }
+
+    /// Changes a record, again and again until the change went in on top of what was read. `change` says whether there is
+    /// anything to do; it is asked again after each conflict. Answers whether the change was made and the record as it is.
+    ///
+    /// A lost reply is settled by asking `change` again: it must see by itself that its work is done.
+    pub(crate) async fn update(
+        &self,
+        uid: &Uid,
+        mut change: impl FnMut(&mut UserRecord) -> bool,
+    ) -> Result<(bool, UserRecord)> {
+        let mut unknown = None;
+        for _ in 0..MAX_ATTEMPTS {
+            let VersionedRecord {
+                version,
+                mut record,
+                ..
+            } = self.read(uid).await?;
+            if !change(&mut record) {
+                return Ok((unknown.is_some(), record));
+            }
+            match self.write(uid, version, &record).await {
+                Ok(Written::Stored(_)) => return Ok((true, record)),
+                Ok(Written::Conflict) => conflict(),
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(unknown.unwrap_or_else(|| {
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("record of account {uid:?} changed {MAX_ATTEMPTS} times in between"),
+            )
+        }))
+    }
+
+    /// Writes a record on top of the version that was read. A lost reply is looked up until it is known, or until `may_wait`
+    /// says that the time for it is over: `landed` says what a record tells about this write.
+    pub(crate) async fn put(
+        &self,
+        uid: &Uid,
+        version: Option<Version>,
+        record: &UserRecord,
+        landed: impl Fn(&UserRecord) -> Option<PutOutcome> + Send,
+        may_wait: impl Fn() -> bool,
+    ) -> Result<PutOutcome> {
+        let mut unknown = match self.write(uid, version, record).await {
+            Ok(Written::Stored(_)) => return Ok(PutOutcome::Stored),
+            Ok(Written::Conflict) => {
+                conflict();
+                return Ok(PutOutcome::Conflict);
+            }
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => error,
+            Err(error) => return Err(error),
+        };
+        for round in 0.. {
+            if round > 0 {
+                if !may_wait() {
+                    break;
+                }
+                let pause = LOOKUP_PAUSE.saturating_mul(round);
+                self.clock.sleep(pause.min(LONGEST_LOOKUP_PAUSE)).await;
+            }
+            let now = match self.read(uid).await {
+                Ok(now) => now,
+                Err(error) if error.is_retryable() => continue,
+                // The write's outcome stays unknown, whatever is wrong with the lookup.
+                Err(_) => return Err(unknown),
+            };
+            if let Some(put) = landed(&now.record) {
+                return Ok(put);
+            }
+            if now.version != version {
+                return Ok(PutOutcome::Conflict);
+            }
+            // Nothing was written yet, but the first request may still arrive. Writing the same again settles it: only one
+            // of the two can find the version it expects, and both say the same.
+            match self.write(uid, version, record).await {
+                Ok(Written::Stored(_)) => return Ok(PutOutcome::Stored),
+                Ok(Written::Conflict) => {}
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = error,
+                Err(error) if error.is_retryable() => {}
+                Err(_) => return Err(unknown),
+            }
+        }
+        Err(unknown)
+    }
+
+    async fn write(
+        &self,
+        uid: &Uid,
+        version: Option<Version>,
+        record: &UserRecord,
+    ) -> Result<Written> {
+        let expect = version.map_or(Expect::Absent, Expect::Version);
+        self.records
+            .put(&uid.record()?, &record.to_bytes()?, expect)
+            .await
+    }
+
+    /// Takes the revocations of sessions that are known to be gone out of the record. Answers the
+    /// record as it is now.
+    pub(crate) async fn settle(&self, uid: &Uid, gone: &[SessionKey]) -> Result<UserRecord> {
+        let (_, record) = self
+            .update(uid, |record| record.settle(|key| gone.contains(key)) > 0)
+            .await?;
+        Ok(record)
+    }
+}
+
+pub(super) fn parse_account(uid: &Uid, entry: Option<Entry>) -> Result<VersionedRecord> {
+    Ok(match entry {
+        None => VersionedRecord {
+            version: None,
+            record: UserRecord::default(),
+            age: None,
+        },
+        Some(entry) => VersionedRecord {
+            version: Some(entry.version),
+            record: UserRecord::parse(uid, &entry.value)?,
+            age: entry.age,
+        },
+    })
+}

@@ -1,0 +1,127 @@
+//! Reads and writes of bans and of drain marks.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+use distlock_core::{Deleted, Entry, Error, ErrorKind, Expect, RecordKey, Result, Written};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::{
+    directory::access::{Directory, MAX_ATTEMPTS, parse, too_many_conflicts},
+    model::{
+        ban::Ban,
+        ident::{Boot, NodeId, Uid},
+        node::DrainMark,
+    },
+};
+
+fn ban_key(uid: &Uid) -> Result<RecordKey> {
+    RecordKey::new(format!("ban/{uid}"))
+}
+
+fn drain_key(node: &NodeId) -> Result<RecordKey> {
+    RecordKey::new(format!("drain/{node}"))
+}
+
+impl Directory {
+    /// Writes an account's ban, whatever was there.
+    pub(crate) async fn put_ban(&self, uid: &Uid, ban: &Ban) -> Result<()> {
+        self.put_unconditionally(&ban_key(uid)?, ban).await
+    }
+
+    /// An account's ban and how long it has been there, where the store can tell.
+    pub(crate) async fn ban(&self, uid: &Uid) -> Result<Option<(Ban, Option<Duration>)>> {
+        let key = ban_key(uid)?;
+        let Some(entry) = self.records.get(&key).await? else {
+            return Ok(None);
+        };
+        Ok(Some((parse(&key, &entry)?, entry.age)))
+    }
+
+    /// Removes an account's ban, or only this one. Answers whether it was there.
+    pub(crate) async fn remove_ban(&self, uid: &Uid, only: Option<Uuid>) -> Result<bool> {
+        let key = ban_key(uid)?;
+        let mut unknown = false;
+        for _ in 0..MAX_ATTEMPTS {
+            let Some(entry) = self.records.get(&key).await? else {
+                return Ok(unknown);
+            };
+            if let Some(only) = only
+                && parse::<Ban>(&key, &entry)?.id != only
+            {
+                return Ok(false);
+            }
+            match self.records.delete(&key, entry.version).await {
+                Ok(Deleted::Done) => return Ok(true),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = true,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(too_many_conflicts(&key))
+    }
+
+    /// Says to other nodes that this one drains, or that it does not any more.
+    pub(crate) async fn mark_drain(&self, node: &NodeId, mark: Option<&DrainMark>) -> Result<()> {
+        let key = drain_key(node)?;
+        if let Some(mark) = mark {
+            return self.put_unconditionally(&key, mark).await;
+        }
+        for _ in 0..MAX_ATTEMPTS {
+            let Some(entry) = self.records.get(&key).await? else {
+                return Ok(());
+            };
+            match self.records.delete(&key, entry.version).await {
+                Err(error) if error.kind() != ErrorKind::OutcomeUnknown => return Err(error),
+                _ => {}
+            }
+        }
+        Err(too_many_conflicts(&key))
+    }
+
+    /// Removes the mark of an incarnation that is over.
+    pub(crate) async fn remove_drain_mark(&self, node: &NodeId, boot: Boot) -> Result<()> {
+        let key = drain_key(node)?;
+        if let Some(entry) = self.records.get(&key).await?
+            && parse::<DrainMark>(&key, &entry)?.boot == boot
+        {
+            self.records.delete(&key, entry.version).await?;
+        }
+        Ok(())
+    }
+
+    /// Which of these nodes drain. A mark counts for the incarnation it names.
+    pub(crate) async fn drain_marks(
+        &self,
+        nodes: &BTreeSet<NodeId>,
+    ) -> Result<HashMap<NodeId, DrainMark>> {
+        let keys = nodes.iter().map(drain_key).collect::<Result<Vec<_>>>()?;
+        let found = self.records.get_many(&keys).await?;
+        let marks = nodes.iter().zip(keys.iter().zip(found));
+        let read = |(node, (key, entry)): (&NodeId, (&RecordKey, Option<Entry>))| {
+            Some((node.clone(), parse(key, &entry?).ok()?))
+        };
+        Ok(marks.filter_map(read).collect())
+    }
+
+    async fn put_unconditionally(&self, key: &RecordKey, value: &impl Serialize) -> Result<()> {
+        let value = serde_json::to_vec(value).map_err(|error| {
+            Error::new(ErrorKind::Internal, "record cannot be written").caused_by(error)
+        })?;
+        for _ in 0..MAX_ATTEMPTS {
+            let there = self.records.get(key).await?;
+            let expect = there.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
+            match self.records.put(key, &value, expect).await {
+                Ok(Written::Stored(_)) => return Ok(()),
+                Ok(Written::Conflict) => {}
+                // Writing the same again is as good as knowing.
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(too_many_conflicts(key))
+    }
+}

@@ -1,0 +1,86 @@
+//! Reads and writes of the roster.
+
+use distlock_core::{
+    Deleted, Entry, Error, ErrorKind, Expect, RecordKey, Result, Version, Written,
+};
+use uuid::Uuid;
+
+use crate::{
+    directory::{
+        access::{Directory, MAX_ATTEMPTS, parse, too_many_conflicts},
+        accounts::{VersionedRecord, parse_account},
+    },
+    model::{ident::Uid, roster::Roster},
+};
+
+/// Where the roster is.
+const ROSTER: &str = "nodes";
+
+fn read_roster(key: &RecordKey, entry: Option<Entry>) -> Result<(Option<Version>, Roster)> {
+    Ok(match entry {
+        None => (None, Roster::default()),
+        Some(entry) => {
+            let roster: Roster = parse(key, &entry)?;
+            (Some(entry.version), roster.known()?)
+        }
+    })
+}
+
+impl Directory {
+    /// The incarnations that are, or were and may have left something behind.
+    pub(crate) async fn roster(&self) -> Result<Roster> {
+        let key = RecordKey::new(ROSTER)?;
+        let (_, roster) = read_roster(&key, self.records.get(&key).await?)?;
+        Ok(roster)
+    }
+
+    /// Changes the roster; `change` says whether there is anything to do, and is asked again after
+    /// each conflict. Answers the roster as it is now.
+    pub(crate) async fn update_roster(
+        &self,
+        mut change: impl FnMut(&mut Roster) -> bool,
+    ) -> Result<Roster> {
+        let key = RecordKey::new(ROSTER)?;
+        for _ in 0..MAX_ATTEMPTS {
+            let (version, mut roster) = read_roster(&key, self.records.get(&key).await?)?;
+            if !change(&mut roster) {
+                return Ok(roster);
+            }
+            roster.id.get_or_insert_with(Uuid::new_v4);
+            let expect = version.map_or(Expect::Absent, Expect::Version);
+            let written = if let (true, Some(version)) = (roster.is_empty(), version) {
+                let deleted = self.records.delete(&key, version).await;
+                deleted.map(|deleted| deleted == Deleted::Done)
+            } else {
+                let value = serde_json::to_vec(&roster).map_err(|error| {
+                    Error::new(ErrorKind::Internal, "the roster cannot be written").caused_by(error)
+                })?;
+                let written = self.records.put(&key, &value, expect).await;
+                written.map(|written| matches!(written, Written::Stored(_)))
+            };
+            match written {
+                Ok(true) => return Ok(roster),
+                Ok(false) => {}
+                // Looked up by the next round.
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(too_many_conflicts(&key))
+    }
+
+    /// An account's record, and the roster beside it: was the store emptied before it was read, then
+    /// the roster is another one.
+    pub(crate) async fn read_with_roster(&self, uid: &Uid) -> Result<(VersionedRecord, Roster)> {
+        let roster = RecordKey::new(ROSTER)?;
+        let keys = [uid.record()?, roster];
+        let [account, listed] = self
+            .records
+            .get_many(&keys)
+            .await?
+            .try_into()
+            .map_err(|_| Error::new(ErrorKind::Internal, "two records were asked for"))?;
+        let (_, roster) = read_roster(&keys[1], listed)?;
+        Ok((parse_account(uid, account)?, roster))
+    }
+}
