@@ -14,16 +14,16 @@ use crate::{
 const ON_ITS_WAY_US: u64 = 1_000_000;
 
 pub(crate) fn check(scene: &mut Scene<'_>) {
-    granted_first(scene);
-    lookups(scene);
-    mute(scene);
-    tempted(scene);
-    strict(scene);
+    written_before_confirmed(scene);
+    lookups_find_confirmed(scene);
+    nothing_received_after_end(scene);
+    nothing_sent_after_end(scene);
+    strict_waits_for_older(scene);
     no_false_success(scene);
 }
 
 /// I7: whoever is let in was written to the directory before.
-fn granted_first(scene: &mut Scene<'_>) {
+fn written_before_confirmed(scene: &mut Scene<'_>) {
     let sessions = scene.sessions;
     for life in sessions.all() {
         if let Some(admitted) = life.admitted {
@@ -36,7 +36,7 @@ fn granted_first(scene: &mut Scene<'_>) {
 }
 
 /// I7: a lookup that began after a confirmation finds that login or a newer one.
-fn lookups(scene: &mut Scene<'_>) {
+fn lookups_find_confirmed(scene: &mut Scene<'_>) {
     for fact in &scene.history.facts {
         let Fact::Lookup {
             uid,
@@ -81,7 +81,7 @@ fn lookups(scene: &mut Scene<'_>) {
 }
 
 /// I8: a client that was told gets nothing any more, and one whose session lost its place gets nothing but that.
-fn mute(scene: &mut Scene<'_>) {
+fn nothing_received_after_end(scene: &mut Scene<'_>) {
     let slack = micros(scene.rules.slack);
     let superseded: BTreeMap<_, _> = scene
         .sessions
@@ -135,7 +135,7 @@ fn mute(scene: &mut Scene<'_>) {
             scene.report.require(I8, !late || excused, || {
                 format!(
                     "a message was delivered to {} {} us after it was superseded",
-                    life.map(crate::evidence::sessions::Life::name)
+                    life.map(crate::evidence::sessions::SessionLife::name)
                         .unwrap_or_default(),
                     event.boot_us - superseded.at
                 )
@@ -146,7 +146,7 @@ fn mute(scene: &mut Scene<'_>) {
 
 /// I8: where a superseded session that was still connected could have got something, because a
 /// message of its account arrived meanwhile; and what its client sent meanwhile reached nobody.
-fn tempted(scene: &mut Scene<'_>) {
+fn nothing_sent_after_end(scene: &mut Scene<'_>) {
     let sessions = scene.sessions;
     let handled: Vec<_> = scene
         .history
@@ -190,7 +190,7 @@ fn tempted(scene: &mut Scene<'_>) {
 }
 
 /// I8, strict confirmation: nobody is let in before every older session has ended.
-fn strict(scene: &mut Scene<'_>) {
+fn strict_waits_for_older(scene: &mut Scene<'_>) {
     if !scene.rules.strict {
         return;
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use distlock_kickout::{NodeId, Transition, Uid};
 
 use crate::{
-    evidence::{history::What, sessions::Life},
+    evidence::{history::What, sessions::SessionLife},
     report::{Invariant::*, micros},
     scene::Scene,
 };
@@ -15,7 +15,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
     for (uid, lives) in sessions.by_uid() {
         let granted: Vec<_> = lives.iter().filter(|it| it.granted.is_some()).collect();
         for pair in granted.windows(2) {
-            one_after_the_other(scene, pair[0], pair[1]);
+            tokens_rise_with_generations(scene, pair[0], pair[1]);
         }
         for life in &granted {
             let at_least = life.token.unwrap_or_default();
@@ -42,12 +42,16 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
             scene.report.occasion(I13);
         }
     }
-    as_clients_see_it(scene);
+    clients_see_rising_generations(scene);
     boots_rise(scene);
 }
 
 /// In the order of generations, the locks' tokens rise too.
-fn one_after_the_other(scene: &mut Scene<'_>, older: &Life<'_>, newer: &Life<'_>) {
+fn tokens_rise_with_generations(
+    scene: &mut Scene<'_>,
+    older: &SessionLife<'_>,
+    newer: &SessionLife<'_>,
+) {
     scene.report.expect(I4, older.r#gen < newer.r#gen, || {
         format!(
             "{} and {} have the same generation",
@@ -69,7 +73,7 @@ fn one_after_the_other(scene: &mut Scene<'_>, older: &Life<'_>, newer: &Life<'_>
 
 /// A login that wrote although its lock was lost finds itself in the directory when it looks before it confirms: it is let
 /// in after a newer one was.
-fn late_admission(scene: &mut Scene<'_>, older: &Life<'_>, lives: &[&Life<'_>]) {
+fn late_admission(scene: &mut Scene<'_>, older: &SessionLife<'_>, lives: &[&SessionLife<'_>]) {
     let slack = micros(scene.rules.slack);
     let Some(at) = older.admitted else {
         return;
@@ -93,7 +97,7 @@ fn late_admission(scene: &mut Scene<'_>, older: &Life<'_>, lives: &[&Life<'_>]) 
 }
 
 /// A login that was sent after another one was confirmed has a higher generation.
-fn as_clients_see_it(scene: &mut Scene<'_>) {
+fn clients_see_rising_generations(scene: &mut Scene<'_>) {
     let mut highest: BTreeMap<&Uid, Vec<(u64, u64)>> = BTreeMap::new();
     let mut sent: BTreeMap<u64, u64> = BTreeMap::new();
     let mut clients: Vec<_> = scene.history.clients.iter().collect();

@@ -72,8 +72,8 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
     for (id, mut message) in messages {
         message.receivers.sort_unstable();
         message.receivers.dedup();
-        acknowledged(scene, id, &message);
-        fanned_out(scene, id, &message);
+        acknowledged_is_reported(scene, id, &message);
+        each_device_has_an_outcome(scene, id, &message);
         // What was kept is handed out anew when a session ends while it is being handed out to it.
         let each_once = message.received == message.receivers.len();
         let devices = message
@@ -126,7 +126,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
 }
 
 /// A device of which the sender was told that the message was delivered has acknowledged it.
-fn acknowledged(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
+fn acknowledged_is_reported(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
     let devices = message.devices.map_or(&[][..], |(devices, _)| devices);
     for it in devices.iter().filter(|it| it.outcome == "delivered") {
         scene
@@ -142,7 +142,7 @@ fn acknowledged(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
 
 /// Who was in while a message was on its way is among the devices of which its sender was told.
 /// A session whose place another one had taken is no current one, also if it could not be told.
-fn fanned_out(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
+fn each_device_has_an_outcome(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
     let (Some((to, sent)), Some((devices, heard))) = (message.to, message.devices) else {
         return;
     };

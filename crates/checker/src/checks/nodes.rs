@@ -11,13 +11,13 @@ use crate::{
 };
 
 pub(crate) fn check(scene: &mut Scene<'_>) {
-    ghosts(scene);
-    stuck(scene);
-    bystanders(scene);
+    dead_sessions_disappear(scene);
+    every_login_is_answered(scene);
+    bystanders_not_delayed(scene);
 }
 
 /// I12: the sessions of an incarnation that is over are cleared away in time.
-fn ghosts(scene: &mut Scene<'_>) {
+fn dead_sessions_disappear(scene: &mut Scene<'_>) {
     let cleanup = micros(scene.rules.cleanup());
     let end = scene.history.end_us();
     let mut dead: BTreeMap<(&NodeId, Boot), u64> = BTreeMap::new();
@@ -64,7 +64,7 @@ fn ghosts(scene: &mut Scene<'_>) {
 
 /// I14: whoever asks to log in gets an answer in time, also after a crash, and whoever was granted
 /// a place is let in or ends.
-fn stuck(scene: &mut Scene<'_>) {
+fn every_login_is_answered(scene: &mut Scene<'_>) {
     let mut waiting: BTreeMap<u64, &crate::Seen> = BTreeMap::new();
     for seen in &scene.history.clients {
         match seen.what {
@@ -93,7 +93,7 @@ fn stuck(scene: &mut Scene<'_>) {
             }
             _ => {
                 if let Some(sent) = waiting.remove(&seen.client) {
-                    answered(scene, sent, seen);
+                    answer_in_time(scene, sent, seen);
                 }
             }
         }
@@ -118,7 +118,7 @@ fn stuck(scene: &mut Scene<'_>) {
 }
 
 /// I14: an answer comes within W + R + e, and a crash delays a login until L later at most.
-fn answered(scene: &mut Scene<'_>, sent: &crate::Seen, answer: &crate::Seen) {
+fn answer_in_time(scene: &mut Scene<'_>, sent: &crate::Seen, answer: &crate::Seen) {
     let rules = scene.rules;
     let name = || {
         format!(
@@ -173,7 +173,7 @@ fn answered(scene: &mut Scene<'_>, sent: &crate::Seen, answer: &crate::Seen) {
 }
 
 /// I15: accounts that nobody fights over are let in at once, whatever happens to others.
-fn bystanders(scene: &mut Scene<'_>) {
+fn bystanders_not_delayed(scene: &mut Scene<'_>) {
     let mut quiet = BTreeSet::new();
     for fact in &scene.history.facts {
         if let Fact::Bystander { uid } = fact {
@@ -206,12 +206,12 @@ fn bystanders(scene: &mut Scene<'_>) {
         }
     }
     for (uid, times) in times {
-        delayed(scene, uid, &times);
+        compare_delays(scene, uid, &times);
     }
 }
 
 /// I15: while others are in trouble, a bystander's logins take about as long as otherwise.
-fn delayed(scene: &mut Scene<'_>, uid: &Uid, times: &[(u64, u64)]) {
+fn compare_delays(scene: &mut Scene<'_>, uid: &Uid, times: &[(u64, u64)]) {
     let (mut calm, mut troubled) = (Vec::new(), Vec::new());
     for (from, to) in times {
         let in_trouble = scene.history.facts.iter().any(|fact| {

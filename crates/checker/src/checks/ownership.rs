@@ -3,7 +3,7 @@
 use distlock_kickout::Uid;
 
 use crate::{
-    evidence::{history::Fact, sessions::Life},
+    evidence::{history::Fact, sessions::SessionLife},
     report::{Invariant::*, micros},
     scene::Scene,
 };
@@ -11,13 +11,13 @@ use crate::{
 pub(crate) fn check(scene: &mut Scene<'_>) {
     let sessions = scene.sessions;
     for (uid, lives) in sessions.by_uid() {
-        overlaps(scene, &lives);
-        survivors(scene, uid, &lives);
+        no_overlap(scene, &lives);
+        right_survivors(scene, uid, &lives);
         for fact in &scene.history.facts {
             if let Fact::Quiet { uid: quiet, at_us } = fact
                 && quiet == uid
             {
-                winner(scene, &lives, *at_us);
+                last_grant_survives(scene, &lives, *at_us);
             }
         }
     }
@@ -30,13 +30,13 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
 }
 
 /// I1: once everybody had the time to hear of a newcomer, no more sessions are active than allowed.
-fn overlaps(scene: &mut Scene<'_>, lives: &[&Life<'_>]) {
+fn no_overlap(scene: &mut Scene<'_>, lives: &[&SessionLife<'_>]) {
     let allowed = micros(scene.rules.settle());
     for newcomer in lives {
         let Some(from) = newcomer.admitted else {
             continue;
         };
-        let still = |life: &Life<'_>| {
+        let still = |life: &SessionLife<'_>| {
             let to = life.end().unwrap_or(u64::MAX);
             life.admitted.is_some_and(|at| at <= from)
                 && to > from
@@ -58,7 +58,7 @@ fn overlaps(scene: &mut Scene<'_>, lives: &[&Life<'_>]) {
 }
 
 /// I2 and I3: who is left when everything is quiet.
-fn survivors(scene: &mut Scene<'_>, uid: &Uid, lives: &[&Life<'_>]) {
+fn right_survivors(scene: &mut Scene<'_>, uid: &Uid, lives: &[&SessionLife<'_>]) {
     let limit = scene.rules.limit;
     let left: Vec<_> = lives
         .iter()
@@ -108,8 +108,8 @@ fn survivors(scene: &mut Scene<'_>, uid: &Uid, lives: &[&Life<'_>]) {
 
 /// I2: whenever an account was quiet, the login that was granted last had not been ended by another
 /// one of the account, because no other one was newer. Later logins must not hide that nobody won.
-fn winner(scene: &mut Scene<'_>, lives: &[&Life<'_>], at_us: u64) {
-    let granted = |life: &&&Life<'_>| life.granted.is_some_and(|at| at <= at_us);
+fn last_grant_survives(scene: &mut Scene<'_>, lives: &[&SessionLife<'_>], at_us: u64) {
+    let granted = |life: &&&SessionLife<'_>| life.granted.is_some_and(|at| at <= at_us);
     let Some(last) = lives.iter().rfind(granted) else {
         return;
     };

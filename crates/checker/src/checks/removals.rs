@@ -6,7 +6,7 @@ use distlock_kickout::{Generation, SessionId, Transition};
 use uuid::Uuid;
 
 use crate::{
-    evidence::sessions::{Life, Superseded},
+    evidence::sessions::{SessionLife, Superseded},
     report::{Invariant::*, micros},
     scene::Scene,
 };
@@ -14,18 +14,18 @@ use crate::{
 pub(crate) fn check(scene: &mut Scene<'_>) {
     let sessions = scene.sessions;
     for life in sessions.all() {
-        once(scene, life);
-        logout(scene, life);
-        sweeper(scene, life);
-        learned(scene, life);
-        gone(scene, life);
+        removed_once(scene, life);
+        running_session_stays(scene, life);
+        swept_only_when_dead(scene, life);
+        node_learns_in_time(scene, life);
+        removed_session_ends(scene, life);
     }
-    kicks(scene);
+    kicks_name_the_revoked_session(scene);
 }
 
 /// I5: a session is taken out of the directory once: by itself, or by a newer one. Who finds it gone changes nothing. Where the
 /// store forgot how it was taken out, it is taken out again.
-fn once(scene: &mut Scene<'_>, life: &Life<'_>) {
+fn removed_once(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
     if life.deleted.is_none() && life.revoked.is_none() {
         return;
     }
@@ -45,7 +45,7 @@ fn once(scene: &mut Scene<'_>, life: &Life<'_>) {
 }
 
 /// I5: nobody takes out a session that goes on.
-fn logout(scene: &mut Scene<'_>, life: &Life<'_>) {
+fn running_session_stays(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
     if life.deleted.is_some() {
         let over = life.end().is_some() || life.admitted.is_none() || life.registered;
         scene.report.require(I5, over, || {
@@ -55,7 +55,7 @@ fn logout(scene: &mut Scene<'_>, life: &Life<'_>) {
 }
 
 /// I5: what is cleared away belongs to an incarnation that is over.
-fn sweeper(scene: &mut Scene<'_>, life: &Life<'_>) {
+fn swept_only_when_dead(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
     let Some(at) = life.swept else {
         return;
     };
@@ -72,7 +72,7 @@ fn sweeper(scene: &mut Scene<'_>, life: &Life<'_>) {
 }
 
 /// I11: whoever lost its place hears of it, or ends for another reason, in bounded time.
-fn learned(scene: &mut Scene<'_>, life: &Life<'_>) {
+fn node_learns_in_time(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
     let (Some(revoked), Some(_)) = (life.revoked, life.admitted) else {
         return;
     };
@@ -90,7 +90,7 @@ fn learned(scene: &mut Scene<'_>, life: &Life<'_>) {
 }
 
 /// I17: what is said to be gone for good is gone.
-fn gone(scene: &mut Scene<'_>, life: &Life<'_>) {
+fn removed_session_ends(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
     let (Some(at), Some(_)) = (life.settled, life.admitted) else {
         return;
     };
@@ -102,7 +102,7 @@ fn gone(scene: &mut Scene<'_>, life: &Life<'_>) {
 }
 
 /// I6: a kick is about the session that was revoked with it, on every node, and about no newer one.
-fn kicks(scene: &mut Scene<'_>) {
+fn kicks_name_the_revoked_session(scene: &mut Scene<'_>) {
     let mut revoked: BTreeMap<Uuid, (SessionId, Option<Generation>)> = BTreeMap::new();
     for event in &scene.history.nodes {
         if let (Transition::Revoked, Some(kick), Some(session)) =

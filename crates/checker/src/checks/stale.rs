@@ -8,14 +8,14 @@ use uuid::Uuid;
 use crate::{report::Invariant::*, scene::Scene};
 
 pub(crate) fn check(scene: &mut Scene<'_>) {
-    erases(scene);
-    kicks(scene);
-    once(scene);
+    no_stale_delete(scene);
+    no_stale_kick(scene);
+    each_step_once(scene);
 }
 
 /// I5: a session that another one took the place of is not in the directory any more; a delete that found something found
 /// somebody else's entry. Only a delete that came too late puts another session at risk.
-fn erases(scene: &mut Scene<'_>) {
+fn no_stale_delete(scene: &mut Scene<'_>) {
     for event in &scene.history.nodes {
         if event.event == Transition::StaleDeleteRefused {
             scene.report.occasion(I5);
@@ -39,7 +39,7 @@ fn erases(scene: &mut Scene<'_>) {
 }
 
 /// I6: a kick ends the session it names, or none, and only for a newer one.
-fn kicks(scene: &mut Scene<'_>) {
+fn no_stale_kick(scene: &mut Scene<'_>) {
     let mut named: BTreeMap<Uuid, BTreeSet<SessionId>> = BTreeMap::new();
     for event in &scene.history.nodes {
         if let (
@@ -79,7 +79,7 @@ fn kicks(scene: &mut Scene<'_>) {
 }
 
 /// I16: each transition of a session happens once, and a kick ends one session once.
-fn once(scene: &mut Scene<'_>) {
+fn each_step_once(scene: &mut Scene<'_>) {
     let mut seen: BTreeMap<(SessionId, &'static str), usize> = BTreeMap::new();
     let mut ended: BTreeMap<Uuid, BTreeSet<SessionId>> = BTreeMap::new();
     for event in &scene.history.nodes {

@@ -9,7 +9,7 @@ use crate::evidence::history::{History, What};
 
 /// One session.
 #[derive(Debug)]
-pub(crate) struct Life<'a> {
+pub(crate) struct SessionLife<'a> {
     pub(crate) uid: &'a Uid,
     pub(crate) session: SessionId,
     pub(crate) node: &'a NodeId,
@@ -53,13 +53,13 @@ pub(crate) struct Superseded {
 
 #[derive(Debug)]
 pub(crate) struct Sessions<'a> {
-    by_id: BTreeMap<SessionId, Life<'a>>,
+    by_id: BTreeMap<SessionId, SessionLife<'a>>,
     by_uid: BTreeMap<&'a Uid, Vec<SessionId>>,
 }
 
 impl<'a> Sessions<'a> {
     pub(crate) fn of(history: &'a History) -> Self {
-        let mut by_id: BTreeMap<SessionId, Life<'a>> = BTreeMap::new();
+        let mut by_id: BTreeMap<SessionId, SessionLife<'a>> = BTreeMap::new();
         let mut node_over: HashMap<(&NodeId, Boot), u64> = HashMap::new();
         for event in &history.nodes {
             let of_session = matches!(
@@ -78,7 +78,7 @@ impl<'a> Sessions<'a> {
             if let (true, Some(session), Some(uid)) = (of_session, event.session, &event.uid) {
                 let life = by_id
                     .entry(session)
-                    .or_insert_with(|| Life::new(uid, session, event));
+                    .or_insert_with(|| SessionLife::new(uid, session, event));
                 life.add(event);
             }
         }
@@ -123,23 +123,23 @@ impl<'a> Sessions<'a> {
         Self { by_id, by_uid }
     }
 
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Life<'a>> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &SessionLife<'a>> {
         self.by_id.values()
     }
 
-    pub(crate) fn get(&self, session: SessionId) -> Option<&Life<'a>> {
+    pub(crate) fn get(&self, session: SessionId) -> Option<&SessionLife<'a>> {
         self.by_id.get(&session)
     }
 
     /// The sessions of each account, by generation.
-    pub(crate) fn by_uid(&self) -> impl Iterator<Item = (&'a Uid, Vec<&Life<'a>>)> {
+    pub(crate) fn by_uid(&self) -> impl Iterator<Item = (&'a Uid, Vec<&SessionLife<'a>>)> {
         self.by_uid
             .iter()
             .map(|(uid, sessions)| (*uid, sessions.iter().map(|it| &self.by_id[it]).collect()))
     }
 }
 
-impl<'a> Life<'a> {
+impl<'a> SessionLife<'a> {
     fn new(uid: &'a Uid, session: SessionId, event: &'a Event) -> Self {
         Self {
             uid,
