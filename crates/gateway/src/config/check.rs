@@ -24,7 +24,8 @@ fn bearer<'a>(key: &str, token: Option<&'a Secret>) -> Result<Option<&'a str>> {
     }
     Err(invalid(
         key,
-        "cannot be sent in a header: one line of visible ASCII characters is needed, with nothing around it",
+        "cannot be sent in a header: one line of visible ASCII characters is needed, \
+         with nothing around it",
     ))
 }
 
@@ -35,6 +36,18 @@ impl GatewayConfig {
     /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig), naming the key, the
     /// limit and the value.
     pub fn validate(&self) -> Result<()> {
+        self.check_node()?;
+        self.check_addresses()?;
+        self.key()?;
+        self.named_classes()?;
+        self.profile_service().parse()?;
+        self.may_send_service().parse()?;
+        self.check_tokens()?;
+        self.check_durations()?;
+        self.check_numbers()
+    }
+
+    fn check_node(&self) -> Result<()> {
         if self.node.is_empty() {
             return Err(invalid(
                 "node",
@@ -47,6 +60,10 @@ impl GatewayConfig {
                 &format!("is no name for a node: {}", error.message()),
             )
         })?;
+        Ok(())
+    }
+
+    fn check_addresses(&self) -> Result<()> {
         address("listen", &self.listen)?;
         address("peer_listen", &self.peer_listen)?;
         address("admin_listen", &self.admin_listen)?;
@@ -85,10 +102,10 @@ impl GatewayConfig {
                 &format!("is {address}, which other nodes cannot reach"),
             ));
         }
-        self.key()?;
-        self.named_classes()?;
-        self.profile_service().parse()?;
-        self.may_send_service().parse()?;
+        Ok(())
+    }
+
+    fn check_tokens(&self) -> Result<()> {
         for (key, token) in [
             ("admin_token", &self.admin_token),
             ("send_token", &self.send_token),
@@ -100,6 +117,10 @@ impl GatewayConfig {
                 return Err(invalid(key, &problem));
             }
         }
+        Ok(())
+    }
+
+    fn check_durations(&self) -> Result<()> {
         let ms = Duration::from_millis;
         let hour = Duration::from_secs(3600);
         for (key, value, least, most) in [
@@ -126,6 +147,10 @@ impl GatewayConfig {
                 ));
             }
         }
+        Ok(())
+    }
+
+    fn check_numbers(&self) -> Result<()> {
         for (key, value, least, most) in [
             ("max_frame", self.max_frame, 512, 65_535),
             ("max_connections", self.max_connections, 1, 1_000_000),
