@@ -201,7 +201,10 @@ mod tests {
     const KICK: &str = "00000000-0000-4000-8000-000000000009";
 
     fn event(kind: &str, at: u64, more: Value) -> Event {
-        let mut event = json!({"seq": 1, "at_ms": at, "boot_us": at, "node": "n1", "boot": 1, "event": kind, "uid": "anna"});
+        let mut event = json!({
+            "seq": 1, "at_ms": at, "boot_us": at, "node": "n1", "boot": 1, "event": kind,
+            "uid": "anna",
+        });
         if let (Value::Object(event), Value::Object(more)) = (&mut event, more) {
             event.extend(more);
         }

@@ -134,7 +134,12 @@ impl AuditLog {
             return;
         }
         if let Err(error) = self.add(&entry).await {
-            tracing::error!(target: "distlock::audit", %error, ?entry, "an audit entry could not be kept");
+            tracing::error!(
+                target: "distlock::audit",
+                %error,
+                ?entry,
+                "an audit entry could not be kept"
+            );
         }
     }
 

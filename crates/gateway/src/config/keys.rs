@@ -56,7 +56,8 @@ impl GatewayConfig {
         ),
         (
             "policy",
-            "sessions per account: single, phone+pc, one_per_class, n_per_class(N), n_total(N) or unlimited",
+            "sessions per account: single, phone+pc, one_per_class, n_per_class(N), n_total(N) or \
+             unlimited",
         ),
         (
             "on_exceed",
@@ -64,7 +65,8 @@ impl GatewayConfig {
         ),
         (
             "classes",
-            "classes that clients may name under a policy that counts by class, separated by commas",
+            "classes that clients may name under a policy that counts by class, separated by \
+             commas",
         ),
         (
             "confirm",

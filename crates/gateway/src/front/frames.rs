@@ -366,7 +366,11 @@ mod tests {
             ),
             (
                 Outbound::Offline(&Offline::new(Code::Superseded)),
-                r#"{"type":"offline","code":1,"reason":"another device logged in","retry":"never","retry_after_ms":0,"intent":"login","by_device":null,"gen":null,"grace_ms":0}"#,
+                concat!(
+                    r#"{"type":"offline","code":1,"reason":"another device logged in","#,
+                    r#""retry":"never","retry_after_ms":0,"intent":"login","#,
+                    r#""by_device":null,"gen":null,"grace_ms":0}"#
+                ),
                 105,
             ),
         ] {

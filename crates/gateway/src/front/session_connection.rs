@@ -94,7 +94,7 @@ impl<R: FrameReader> SessionConnection<R> {
                 biased;
                 notice = session.superseded() => return EndReason::Told(notice),
                 () = outbox.over() => return EndReason::Unwritable,
-                () = async { match &mut work { Some(work) => work.await, None => std::future::pending().await } } => {
+                () = completed(&mut work) => {
                     work = None;
                     heard = self.front.clock.now();
                 }
@@ -189,5 +189,13 @@ fn acknowledged(incoming: &Incoming) -> Option<u64> {
     match Inbound::parse(text, *id) {
         Ok(Inbound::Ack(ack)) => Some(ack.seq),
         _ => None,
+    }
+}
+
+/// Waits for the request in progress; without one it waits for ever.
+async fn completed(work: &mut Option<BoxFuture<'static, ()>>) {
+    match work {
+        Some(work) => work.await,
+        None => std::future::pending().await,
     }
 }

@@ -33,37 +33,67 @@ pub(super) fn full_page(snapshot: &Snapshot) -> String {
     frame(
         &snapshot.node,
         &format!(
-            r#"<header><h1>Gateway node <b>{node}</b></h1><p id="live" class="live" role="status">live</p><button type="button" id="sign-out">Sign out</button></header>
+            concat!(
+                r#"<header><h1>Gateway node <b>{node}</b></h1>"#,
+                r#"<p id="live" class="live" role="status">live</p>"#,
+                r#"<button type="button" id="sign-out">Sign out</button></header>
 <div id="state">{part}</div>
 <section aria-labelledby="t"><h2 id="t">Takeovers on all nodes</h2>
-<table><thead><tr><th>time</th><th>account</th><th>from</th><th>to</th><th>seen by</th><th class="n">took</th></tr></thead>
-<tbody id="takeovers"><tr class="none"><td colspan="6">None since the first page was opened. Try the two devices below.</td></tr></tbody></table></section>
+<table><thead><tr><th>time</th><th>account</th><th>from</th><th>to</th>"#,
+                r#"<th>seen by</th><th class="n">took</th></tr></thead>
+<tbody id="takeovers"><tr class="none">"#,
+                r#"<td colspan="6">None since the first page was opened. Try the two devices "#,
+                r#"below.</td></tr></tbody></table></section>
 {ORDERS}
 <section aria-labelledby="p"><h2 id="p">Playground</h2>
-<p>One account, two devices in this tab. Log in on both: the first is told why it must go, and closed.</p>
-<p><label>Account <input id="account" value="anna" maxlength="64" autocomplete="off" spellcheck="false"></label></p>
-<div class="devices">{}{}</div></section>"#,
+<p>One account, two devices in this tab. Log in on both: the first is told "#,
+                r#"why it must go, and closed.</p>
+<p><label>Account <input id="account" value="anna" maxlength="64" "#,
+                r#"autocomplete="off" spellcheck="false"></label></p>
+<div class="devices">{}{}</div></section>"#
+            ),
             device("phone"),
-            device("pc")
+            device("pc"),
+            node = node,
+            part = part,
+            ORDERS = ORDERS,
         ),
     )
 }
 
 /// The form of an operator's orders. The script sends the same requests as the command-line tool.
-const ORDERS: &str = r#"<section aria-labelledby="o"><h2 id="o">Accounts and this node</h2>
-<form id="orders"><p class="fields"><label>Account <input name="uid" maxlength="128" autocomplete="off" spellcheck="false"></label>
-<label>Reason <input name="reason" maxlength="256" autocomplete="off" placeholder="shown to the account"></label>
-<label>Ban for <input name="ttl" maxlength="20" size="8" autocomplete="off" placeholder="no end"></label></p>
-<p class="fields"><button value="look">Look up</button> <button value="kick">Kick</button> <button value="ban">Ban</button> <button value="unban">Lift ban</button>
-<span class="apart"><label>Drain at <input name="rate" type="number" min="1" value="100"> sessions/s</label> <button value="drain">Drain this node</button> <button value="undrain">Take logins again</button></span></p></form>
-<p id="locked" hidden>To give orders in this tab, sign in again: <button type="button" id="sign-in-again">Sign in</button></p>
-<div id="answer" role="status"></div></section>"#;
+const ORDERS: &str = concat!(
+    r#"<section aria-labelledby="o"><h2 id="o">Accounts and this node</h2>
+<form id="orders"><p class="fields">"#,
+    r#"<label>Account <input name="uid" maxlength="128" autocomplete="off" "#,
+    r#"spellcheck="false"></label>
+<label>Reason <input name="reason" maxlength="256" autocomplete="off" "#,
+    r#"placeholder="shown to the account"></label>
+<label>Ban for <input name="ttl" maxlength="20" size="8" autocomplete="off" "#,
+    r#"placeholder="no end"></label></p>
+<p class="fields"><button value="look">Look up</button> <button "#,
+    r#"value="kick">Kick</button> <button value="ban">Ban</button> <button "#,
+    r#"value="unban">Lift ban</button>
+<span class="apart"><label>Drain at <input name="rate" type="number" "#,
+    r#"min="1" value="100"> sessions/s</label> <button value="drain">Drain this "#,
+    r#"node</button> <button value="undrain">Take logins again</button></span></p>"#,
+    r#"</form>
+<p id="locked" hidden>To give orders in this tab, sign in again: <button "#,
+    r#"type="button" id="sign-in-again">Sign in</button></p>
+<div id="answer" role="status"></div></section>"#
+);
 
 fn device(name: &str) -> String {
     format!(
-        r#"<article class="device" id="{name}" data-device="{name}"><h3>{name} <span class="badge" data-state="out">not logged in</span></h3>
-<p><label>Node <select></select></label> <button type="button" class="in">Log in</button> <button type="button" class="out" disabled>Log out</button></p>
+        concat!(
+            r#"<article class="device" id="{name}" data-device="{name}">"#,
+            r#"<h3>{name} <span class="badge" data-state="out">not logged in</span></h3>
+<p><label>Node <select></select>"#,
+            r#"</label> <button type="button" class="in">Log in</button> <button "#,
+            r#"type="button" class="out" disabled>Log out</button></p>
 <ol class="log" aria-live="polite"></ol></article>"#
+        ),
+        name = name,
     )
 }
 
@@ -124,7 +154,11 @@ fn nodes(snapshot: &Snapshot, html: &mut String) {
     match &snapshot.nodes {
         Err(error) => trouble(html, error),
         Ok(nodes) => {
-            html.push_str(r#"<table><thead><tr><th>node</th><th>state</th><th class="n">lease left</th><th>policy</th><th>peers</th><th>clients</th><th class="n">boot</th></tr></thead><tbody>"#);
+            html.push_str(concat!(
+                r#"<table><thead><tr><th>node</th><th>state</th><th class="n">lease left</th>"#,
+                r#"<th>policy</th><th>peers</th><th>clients</th><th class="n">boot</th></tr>"#,
+                r#"</thead><tbody>"#
+            ));
             let own_policy = nodes.iter().find(|it| it.node == snapshot.node);
             let own_policy = own_policy.and_then(|it| it.policy.as_deref());
             for node in nodes {
@@ -139,7 +173,13 @@ fn nodes(snapshot: &Snapshot, html: &mut String) {
                 };
                 let _ = write!(
                     html,
-                    r#"<tr><td><b>{}</b>{own}</td><td><span class="badge" data-state="{}">{1}</span></td><td{} data-n>{}</td><td{}>{}</td><td><code>{}</code></td><td><code>{}</code></td><td class="n">{}</td></tr>"#,
+                    concat!(
+                        r#"<tr><td><b>{}</b>{own}</td><td>"#,
+                        r#"<span class="badge" data-state="{}">{1}</span></td>"#,
+                        r#"<td{} data-n>{}</td>"#,
+                        r#"<td{}>{}</td><td><code>{}</code></td><td><code>{}</code></td>"#,
+                        r#"<td class="n">{}</td></tr>"#
+                    ),
                     Escaped(node.node.as_str()),
                     Escaped(word(node.state)),
                     warns(low),
@@ -150,6 +190,7 @@ fn nodes(snapshot: &Snapshot, html: &mut String) {
                     Escaped(&node.addr),
                     Escaped(node.front.as_deref().unwrap_or("?")),
                     node.boot,
+                    own = own,
                 );
             }
             html.push_str("</tbody></table>");
@@ -174,16 +215,25 @@ fn locks(snapshot: &Snapshot, html: &mut String) {
     match &snapshot.locks {
         Err(error) => trouble(html, error),
         Ok(locks) if locks.is_empty() => {
-            html.push_str("<p>No login of this node holds its account's lock at this moment: it is held for one read and one write.</p>");
+            html.push_str(
+                "<p>No login of this node holds its account's lock at this moment: \
+                 it is held for one read and one write.</p>",
+            );
         }
         Ok(locks) => {
-            html.push_str(r#"<table><thead><tr><th>lock</th><th>held by</th><th class="n">for at most</th><th class="n">waiting</th></tr></thead><tbody>"#);
+            html.push_str(concat!(
+                r#"<table><thead><tr><th>lock</th><th>held by</th>"#,
+                r#"<th class="n">for at most</th><th class="n">waiting</th></tr></thead><tbody>"#
+            ));
             for lock in locks {
                 let holder = lock.held.as_ref();
                 let left = holder.and_then(|it| it.expires_in).map(|it| it.as_millis());
                 let _ = write!(
                     html,
-                    r#"<tr><td><code>{}</code></td><td>{}</td><td class="n">{}</td><td class="n">{}</td></tr>"#,
+                    concat!(
+                        r#"<tr><td><code>{}</code></td><td>{}</td>"#,
+                        r#"<td class="n">{}</td><td class="n">{}</td></tr>"#
+                    ),
                     Escaped(lock.name.as_str()),
                     Escaped(holder.map_or("nobody", |it| it.holder.as_str())),
                     left.map_or_else(|| "?".into(), seconds),
@@ -215,22 +265,36 @@ fn seconds(ms: u128) -> String {
 pub(super) fn sign_in(node: &NodeId) -> String {
     frame(
         node,
-        r#"<header><h1>Sign in</h1></header>
-<form id="sign-in"><p>This page needs the gateway's <code>admin_token</code>. Where none is set, the node prints one when it starts.</p>
-<p><label>Token <input id="token" type="password" autocomplete="current-password" required></label> <button>Sign in</button></p>
-<p id="refused" class="trouble" hidden>Wrong token.</p></form>"#,
+        concat!(
+            r#"<header><h1>Sign in</h1></header>
+<form id="sign-in"><p>This page needs the gateway's "#,
+            r#"<code>admin_token</code>. Where none is set, the node prints one when it "#,
+            r#"starts.</p>
+<p><label>Token <input id="token" type="password" "#,
+            r#"autocomplete="current-password" required></label> <button>Sign in</button>"#,
+            r#"</p>
+<p id="refused" class="trouble" hidden>Wrong token.</p></form>"#
+        ),
     )
 }
 
 fn frame(node: &NodeId, body: &str) -> String {
     let node = Escaped(node);
     format!(
-        r#"<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark"><title>{node} - distlock gateway</title>
-<link rel="icon" href="data:,"><link rel="stylesheet" href="/page/style.css"><script src="/page/script.js" defer></script></head>
+        concat!(
+            r#"<!doctype html>
+<html lang="en"><head><meta charset="utf-8">"#,
+            r#"<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">"#,
+            r#"<title>{node} - distlock gateway</title>
+<link rel="icon" href="data:,">"#,
+            r#"<link rel="stylesheet" href="/page/style.css">"#,
+            r#"<script src="/page/script.js" defer></script></head>
 <body>{body}</body></html>
 "#
+        ),
+        node = node,
+        body = body,
     )
 }
 

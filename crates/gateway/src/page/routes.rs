@@ -31,8 +31,9 @@ const PLAY_TIME: Duration = Duration::from_secs(3600);
 const MAX_SIGN_IN: usize = 8 * 1024;
 /// The policy allows nothing from elsewhere and no inline script. The playground's sockets may go
 /// anywhere, because the addresses of the nodes are not known here.
-const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self' ws: wss:; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; \
+                      img-src 'self' data:; connect-src 'self' ws: wss:; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'";
 
 pub(crate) fn routes(page: PageContext) -> Router {
     let guarded = Router::new()

@@ -210,7 +210,8 @@ mod tests {
 
     fn claims() -> Value {
         json!({
-            "sub": "anna", "iss": ISSUER, "aud": CLIENTS, "iat": now(), "exp": now() + 60, "nbf": now(), "jti": "1",
+            "sub": "anna", "iss": ISSUER, "aud": CLIENTS, "iat": now(), "exp": now() + 60,
+            "nbf": now(), "jti": "1",
         })
     }
 
