@@ -1,4 +1,5 @@
-//! The committed code is what the protocol definition generates, so that users need neither `protoc` nor a generator.
+//! The committed code equals the code that the protocol definition generates, so users need neither
+//! `protoc` nor a generator.
 
 use std::{fs, path::Path};
 

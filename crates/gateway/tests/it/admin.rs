@@ -161,7 +161,7 @@ async fn asks_for_the_token() {
     }
     let (status, body) = http(n1.admin, &request(&format!("Bearer {ADMIN_TOKEN}"))).await;
     assert_eq!(status, 200);
-    // The recorder is the whole process's, and other tests guess as well.
+    // All tests of the process share the recorder, and others show wrong tokens as well.
     assert!(body.contains("distlock_admin_refused_total "), "{body}");
     let health = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     assert_eq!(http(n1.admin, health).await.0, 200, "health needs none");
@@ -322,7 +322,7 @@ async fn what_is_on_record_counts_each_session_once() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let (_phone, _) = n1.login("anna", "phone").await;
-    // A node that nobody reaches.
+    // Nothing listens at this node's address, so no call reaches it.
     let store = Store::new(net.memory.lock(), net.memory.records());
     let far = KickOut::builder(store, NodeId::new("n2").unwrap())
         .advertise("127.0.0.1:1")
@@ -368,7 +368,7 @@ async fn what_was_done_is_on_record_although_nobody_waited_for_the_answer() {
             config.kick_budget = Duration::from_secs(10);
         })
         .await;
-    // Takes calls and never answers, so the kick takes its time.
+    // It accepts calls and never answers, so the kick takes long.
     let deaf = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = deaf.local_addr().unwrap().to_string();
     let n2 = net
@@ -444,7 +444,7 @@ async fn an_account_that_flaps_is_told_to_come_back_later() {
         })
         .await;
     let mut busy = None;
-    // A machine that is slow enough refills the account's bound in between.
+    // On a slow machine the account's allowance may refill between two logins.
     for round in 0..100 {
         let mut client = n1.connect().await;
         client.send(&login("anna", &format!("d{round}"))).await;

@@ -1,4 +1,4 @@
-//! What the configuration accepts and refuses.
+//! Values that the configuration accepts and refuses.
 
 use std::time::Duration;
 
@@ -181,7 +181,7 @@ fn limits_name_the_key_the_value_and_what_is_allowed() {
         let shown = format!("{config:?}");
         assert!(!shown.contains("hunter2"), "{shown}");
     }
-    // A key that only accepts does not take the place of the one that signs.
+    // A key that is only accepted does not replace the key that signs.
     for also in [None, Some(KEY)] {
         let mut config = config("n1");
         config.token_key = None;
@@ -214,7 +214,7 @@ async fn what_others_could_reach_needs_a_token_or_a_name() {
         config.set("insecure_listen", "true").unwrap();
         config.admin_token = None;
         config.set(key, value).unwrap();
-        // Known before anything is bound.
+        // The error comes before anything is bound.
         assert_eq!(config.validate().is_err(), says.ends_with("is not set"));
         let error = Gateway::start(config, store()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
@@ -235,7 +235,7 @@ async fn what_others_could_read_needs_tls_or_a_word() {
         for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:1"] {
             let mut config = config("n1");
             config.set(key, address).unwrap();
-            // Known before anything is bound.
+            // The error comes before anything is bound.
             let error = config.validate().unwrap_err();
             assert_eq!(GatewayConfig::key_of(&error), Some(key));
             let text = error.to_string();
@@ -244,7 +244,7 @@ async fn what_others_could_read_needs_tls_or_a_word() {
             }
         }
     }
-    // A name is known once it is bound.
+    // A host name is checked only after it is bound.
     let mut config = config("n1");
     config.set("listen", "0:0").unwrap();
     config.validate().unwrap();

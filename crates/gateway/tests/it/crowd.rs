@@ -1,4 +1,4 @@
-//! Strangers in a crowd: they hold what they get, and the places of others stay free.
+//! Crowds of strangers: they keep what they got, and leave room for others.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +16,7 @@ async fn from(source: &str, to: SocketAddr) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-/// Whether a node leaves a connection open that says nothing, as is found by one that it ends.
+/// Whether the node ends the connection. If it does not, the test fails by its time-out.
 async fn is_ended(stream: &mut TcpStream) -> bool {
     matches!(soon("its end", stream.read(&mut [0])).await, Ok(0) | Err(_))
 }
@@ -42,7 +42,8 @@ async fn hanging_strangers_of_one_address_leave_room_for_others() {
     for to in [n1.listen, n1.tcp_listen.unwrap()] {
         assert!(is_ended(&mut from("127.0.0.2", to).await).await);
     }
-    // Others get in, more of them than may be about to: who has logged in counts no longer.
+    // Others get in, and more of them than may wait for a login, because a client that has logged
+    // in no longer counts.
     let mut clients = Vec::new();
     for account in 0..9 {
         clients.push(n1.login(&format!("u{account}"), "phone").await);
@@ -75,7 +76,7 @@ async fn behind_a_proxy_each_client_has_its_own_address() {
     let mut strangers = Vec::new();
     for _ in 0..8 {
         let mut stranger = connect("192.0.2.1", n1.tcp_listen.unwrap()).await;
-        // So that it is known to have its place: a ping is answered.
+        // The answer to a ping shows that this connection has its permit.
         stranger
             .write_all(b"\0\x03\0\x0f{\"type\":\"ping\"}")
             .await
@@ -89,7 +90,7 @@ async fn behind_a_proxy_each_client_has_its_own_address() {
     assert!(is_ended(&mut refused).await);
     let other = connect("192.0.2.2", n1.listen).await;
     assert_eq!(http_over(other, ask).await.0, 200);
-    // Without the header nobody is let in.
+    // A connection without the header is refused.
     let mut plain = TcpStream::connect(n1.listen).await.unwrap();
     let _ = plain.write_all(ask.as_bytes()).await;
     assert!(is_ended(&mut plain).await);
@@ -107,7 +108,7 @@ async fn a_web_proxy_says_whose_request_it_passes_on() {
         )
     };
     let status = async |source: &str| {
-        // Proxies of several addresses, which have no places of their own to give.
+        // All requests come from the address of the proxy, which takes no permits of its own.
         let mut stream = TcpStream::connect(n1.listen).await.unwrap();
         stream.write_all(upgrade(source).as_bytes()).await.unwrap();
         let mut head = [0; 12];

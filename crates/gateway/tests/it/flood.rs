@@ -1,4 +1,4 @@
-//! Strangers cost the store nothing.
+//! Floods: strangers cause no work for the store, and clients cannot fill a node's memory.
 
 use std::{io, time::Duration};
 
@@ -20,11 +20,11 @@ use crate::{
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_ask_nothing_of_the_store() {
     let net = Net::new();
-    // Scans are not counted: those are the sweeper's.
+    // Scans are not counted, because the sweeper makes them.
     let counting = CountingStore::new(&Store::new(net.memory.lock(), net.memory.records()));
     let n1 = net
         .node_over("n1", counting.store(), |config| {
-            // Nothing of the node's own falls into the time of the test.
+            // The node's own work must not fall into the time of the test.
             config.node_lease = Duration::from_secs(3600);
             config.sweep = Duration::from_secs(3600);
         })
@@ -36,7 +36,7 @@ async fn strangers_ask_nothing_of_the_store() {
             crowd.push(TcpStream::connect(n1.listen).await.unwrap());
         }
         for mut stranger in crowd {
-            // It may have been refused by now.
+            // The node may have refused it already.
             let _ = stranger.write_all(b"GET /ws HTTP/1.1\r\n").await;
         }
         drop(n1.connect().await);
@@ -57,7 +57,7 @@ async fn strangers_ask_nothing_of_the_store() {
     assert!(counting.calls() > before);
 }
 
-/// A client's frame, masked with zeroes: the opcode and what is in it.
+/// A client's frame with this opcode and payload, masked with zeroes.
 fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(payload.len()).unwrap();
     let mut frame = vec![0x80 | opcode];
@@ -89,18 +89,18 @@ async fn answers_to_pings_that_nobody_reads_are_not_kept() {
     anna.send(text).await.unwrap();
     soon("login_ok", anna.next()).await.unwrap().unwrap();
     let mut anna = anna.into_inner();
-    // Far more than a socket holds.
+    // This is far more than a socket buffers.
     let pings = frame(9, &[b'p'; 125]).repeat(1000);
     for _ in 0..160 {
         let written = anna.write_all(&pings);
         soon("the pings to be read", written).await.unwrap();
     }
-    // Its answer is longer than one to a ping: it finds no room.
+    // Its answer is longer than the answer to a ping, so there is no room for it.
     let send = json!({"type": "send", "to": "otto", "body": 1, "id": "x".repeat(128)});
     let last = frame(1, send.to_string().as_bytes());
     anna.write_all(&last).await.unwrap();
     eventually("its end", || async { n1.kick.sessions() == 0 }).await;
-    // Its client did not close, so it is reset.
+    // The client did not close, so the node sends a reset.
     let mut unread = Vec::new();
     let end = soon("the reset", anna.read_to_end(&mut unread)).await;
     assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset);

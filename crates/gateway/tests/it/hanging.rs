@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::net::Net;
 
-/// Records that nobody gets an answer about while they hang.
+/// Records that answer no call while they hang.
 #[derive(Clone, Debug)]
 struct Hanging {
     records: Arc<dyn Records>,
@@ -25,7 +25,7 @@ impl RecordsLayer for Hanging {
     }
 
     async fn before(&self) -> Result<()> {
-        // Its other end is in `self`.
+        // `self` keeps the other end of the channel, so this wait cannot fail.
         let _ = self.hangs.subscribe().wait_for(|hangs| !hangs).await;
         Ok(())
     }
@@ -50,7 +50,8 @@ async fn connections_end_while_the_store_hangs_and_no_logout_is_lost() {
     for client in [&mut broken, &mut bye] {
         client.rest().await;
     }
-    // Nor do those of a node that shuts down wait; it waits for the logouts.
+    // The connections of a node that shuts down do not wait either, but the node waits for the
+    // logouts.
     let ends = async {
         assert_eq!(stays.frame().await["type"], "offline");
         stays.rest().await;

@@ -8,8 +8,8 @@ use crate::net::{Client, KEY, Net, Node, login_with, token_of};
 const NEW: &str = "the key that takes the place of the other";
 const THIRD: &str = "a key that no node of these has ever had";
 
-/// Sessions of other nodes are told by a call or not at all: there is time for the call, and no round by which the node itself
-/// would find what is meant for it.
+/// Settings under which only a kick can end a session of another node. There is enough time for the
+/// call, and no periodic check by which the node itself would find out.
 fn keys(token_key: &str, also: Option<&str>) -> impl FnOnce(&mut GatewayConfig) {
     move |config| {
         config.token_key = Some(Secret::new(token_key));
@@ -24,7 +24,8 @@ fn keys(token_key: &str, also: Option<&str>) -> impl FnOnce(&mut GatewayConfig) 
     }
 }
 
-/// A login is answered only when its kick was, however many calls that takes on a busy machine.
+/// Answers a login only after its kick is confirmed, however many calls that takes on a busy
+/// machine.
 fn strict(change: impl FnOnce(&mut GatewayConfig)) -> impl FnOnce(&mut GatewayConfig) {
     |config| {
         change(config);
@@ -32,7 +33,8 @@ fn strict(change: impl FnOnce(&mut GatewayConfig)) -> impl FnOnce(&mut GatewayCo
     }
 }
 
-/// Logs in with a token of this key: the client, and whether the older session is known to be told.
+/// Logs in with a token of this key. Returns the client, and whether the end of the older session
+/// is confirmed.
 async fn log_in(node: &Node, key: &str, device: &str) -> (Client, bool) {
     let mut client = node.connect().await;
     let token = token_of(key, "anna");

@@ -1,4 +1,5 @@
-//! Whole nodes over the memory store, with real sockets between clients, nodes and administrators.
+//! Tests of whole nodes over the memory store, with real sockets between clients, nodes and
+//! administrators.
 
 mod admin;
 mod config;

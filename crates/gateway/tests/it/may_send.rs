@@ -1,4 +1,4 @@
-//! Who may send to whom.
+//! The check of each message.
 
 use std::sync::{Arc, Mutex};
 
@@ -85,7 +85,7 @@ async fn a_service_says_who_may_send_to_whom() {
     }
 }
 
-/// Nobody may.
+/// Refuses every message.
 #[derive(Debug)]
 struct Nobody;
 

@@ -20,7 +20,7 @@ async fn send(client: &mut Client, to: &str, body: Value, id: &str) -> Value {
     sent["outcome"].clone()
 }
 
-/// From now on messages for the account are kept.
+/// Logs the account in and out, so that messages for it are kept from now on.
 async fn make_known(node: &Node, uid: &str) {
     let (client, _) = node.login(uid, "phone").await;
     client.leave().await;
@@ -56,7 +56,7 @@ async fn reach_the_survivor_on_whichever_node() {
         pc.frame().await,
         json!({"type": "message", "from": "otto", "body": body, "id": "m2"})
     );
-    // The phone, which has not left yet, hears nothing of it.
+    // The phone has not left yet, but it gets nothing of this.
     let (frames, _) = phone.rest().await;
     assert!(frames.is_empty(), "{frames:?}");
 }
@@ -152,11 +152,12 @@ async fn who_sends_too_much_is_slowed_down_and_told_when_to_go_on() {
             assert_eq!(said["outcome"], "stored");
         }
     }
-    // The fourth to one account; and the sixth and seventh, of which the pair's fourth was one.
+    // The fourth message exceeds the rate of its pair. The sixth and seventh exceed the rate of the
+    // sender, which also counted the fourth.
     assert_eq!(throttled, [3, 5, 6]);
 }
 
-/// A server of the embedder's own, which has no session.
+/// A server of the operator sends without a session.
 #[tokio::test]
 async fn a_server_sends_by_a_right_of_its_own() {
     let net = Net::new();
@@ -206,7 +207,7 @@ async fn a_server_sends_by_a_right_of_its_own() {
     assert_eq!(status, 422, "{answer}");
 }
 
-/// Keeps nothing, and writes down what it was asked to keep.
+/// Keeps nothing, and notes the messages that it was asked to keep.
 #[derive(Debug, Default)]
 struct Elsewhere(Mutex<Vec<String>>);
 

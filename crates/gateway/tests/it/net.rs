@@ -1,4 +1,4 @@
-//! Nodes and clients.
+//! Nodes and clients for the tests.
 
 use std::{future::Future, net::SocketAddr, time::Duration};
 
@@ -42,7 +42,7 @@ pub(crate) struct Node {
 /// A WebSocket client.
 pub(crate) struct Client(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
-/// What a client met.
+/// An event on a client's connection.
 #[derive(Debug)]
 pub(crate) enum Met {
     Frame(Value),
@@ -66,7 +66,7 @@ impl Net {
         name: &str,
         change: impl FnOnce(&mut GatewayConfig),
     ) -> Node {
-        // A store per node: each has its own locker, as separate processes have.
+        // Each node has a store of its own, so each has its own locker, as separate processes have.
         let store = Store::new(self.memory.lock(), self.memory.records());
         self.node_over(name, store, change).await
     }
@@ -91,7 +91,7 @@ impl Node {
         let certificates = gateway.certificates();
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(gateway.run(async {
-            // A test that ends drops the sender, which is as good.
+            // A test that ends drops the sender, and that ends this wait as well.
             let _ = stopped.await;
         }));
         Self {
@@ -137,7 +137,7 @@ impl Node {
             .unwrap();
     }
 
-    /// Ends its tasks in the middle of whatever they do. Its lease is still there.
+    /// Aborts the node's tasks wherever they are. Its lease remains in the store.
     pub(crate) async fn kill(&mut self) {
         self.running.abort();
         let ended = soon("the end of its tasks", &mut self.running).await;
@@ -152,7 +152,7 @@ impl Node {
         Client(socket)
     }
 
-    /// Connects and logs in. Answers the client and its `login_ok`.
+    /// Connects and logs in. Returns the client and its `login_ok`.
     pub(crate) async fn login(&self, uid: &str, device: &str) -> (Client, Value) {
         let mut client = self.connect().await;
         client.send(&login(uid, device)).await;
@@ -161,7 +161,7 @@ impl Node {
         (client, ok)
     }
 
-    /// An HTTP request to the admin listener, with the token: status and body.
+    /// Sends an HTTP request to the admin listener, with the token. Returns status and body.
     pub(crate) async fn admin(&self, request: &str, body: &str) -> (u16, String) {
         self.admin_with(ADMIN_TOKEN, request, body).await
     }
@@ -176,12 +176,12 @@ impl Node {
     }
 }
 
-/// Sends an HTTP request as it is and reads the answer to its end.
+/// Sends an HTTP request unchanged and reads the answer to its end.
 pub(crate) async fn http(to: SocketAddr, request: &str) -> (u16, String) {
     http_over(TcpStream::connect(to).await.unwrap(), request).await
 }
 
-/// As [`http`], over a connection that stands.
+/// As [`http`], over an open connection.
 pub(crate) async fn http_over(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     request: &str,
@@ -205,17 +205,17 @@ impl Client {
         self.0.send(message).await.unwrap();
     }
 
-    /// What carries it.
+    /// The byte stream below the WebSocket.
     pub(crate) fn into_stream(self) -> MaybeTlsStream<TcpStream> {
         self.0.into_inner()
     }
 
-    /// Sends a text and answers whether the connection took it.
+    /// Sends a text. Returns whether the connection took it.
     pub(crate) async fn try_send(&mut self, text: &str) -> bool {
         self.0.send(Message::text(text)).await.is_ok()
     }
 
-    /// The next thing that comes.
+    /// The next event.
     pub(crate) async fn next(&mut self) -> Met {
         loop {
             match soon("something from the server", self.0.next()).await {
@@ -237,7 +237,7 @@ impl Client {
         }
     }
 
-    /// Reads to the end and answers the frames and the close code on the way.
+    /// Reads to the end. Returns the frames and the close code on the way.
     pub(crate) async fn rest(&mut self) -> (Vec<Value>, Option<u16>) {
         let mut frames = Vec::new();
         let mut code = None;
@@ -250,7 +250,7 @@ impl Client {
         }
     }
 
-    /// The code and the words that the connection is closed with, when nothing else comes before.
+    /// The code and the reason of the closing frame, if it comes next.
     pub(crate) async fn close_frame(&mut self) -> Option<(u16, String)> {
         match self.next().await {
             Met::Close(frame) => {
@@ -262,7 +262,7 @@ impl Client {
 
     /// Leaves as a cooperative client does after `offline`.
     pub(crate) async fn leave(mut self) {
-        // The server may have ended it by now.
+        // The server may have ended the connection already.
         let _ = self
             .0
             .send(Message::text(json!({"type": "bye"}).to_string()))
@@ -289,7 +289,7 @@ pub(crate) fn login_with(token: &str, device: &str) -> Value {
     json!({"type": "login", "token": token, "device": device, "class": "", "intent": "login"})
 }
 
-/// What a future gives; a test that waits for too long says for what.
+/// The output of a future. If the wait takes too long, the test fails and names `what`.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future)
         .await
@@ -318,8 +318,8 @@ pub(crate) async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// Connections of this machine that linger with `port` on their own side, because that side closed first: in TIME_WAIT, or on
-/// their way there as soon as the other side closes.
+/// Connections of this machine that linger with `port` on their own side, because that side closed
+/// first: in TIME_WAIT, or on their way there as soon as the other side closes.
 #[cfg(target_os = "linux")]
 pub(crate) fn lingering(port: u16) -> usize {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();

@@ -1,4 +1,4 @@
-//! The live page, as HTTP gives it. What a browser makes of it is tested with a browser (tests/gateway/page.rs).
+//! The live page, as HTTP gives it. A test with a browser is in tests/gateway/page.rs.
 
 use serde_json::{Value, json};
 use tokio::{
@@ -38,7 +38,7 @@ async fn shows_nodes_and_mints_tokens_for_its_playground_alone() {
     assert_eq!((status, &state["nodes"][1]["node"]), (200, &json!("n2")));
     assert_eq!(state["nodes"][0]["front"], json!(n1.listen));
 
-    // A node that drains is shown as such, and the playground does not log in there.
+    // The page shows that a node drains, and the playground does not log in there.
     assert_eq!(n2.admin("POST /v1/drain", r#"{"rate":1}"#).await.0, 200);
     let (_, state) = n1.admin("GET /page/state", "").await;
     let state: Value = serde_json::from_str(&state).unwrap();
@@ -90,7 +90,7 @@ async fn shows_the_takeovers_of_all_nodes_and_names_those_that_are_silent() {
         };
         shown.iter().map(part).collect::<Vec<_>>()
     };
-    // Neither of them was on the node that is asked.
+    // Neither takeover was on the node that is asked.
     eventually("the takeovers of other nodes", || async {
         takeovers().await
             == [
@@ -102,7 +102,7 @@ async fn shows_the_takeovers_of_all_nodes_and_names_those_that_are_silent() {
     let html = state().await["html"].as_str().unwrap().to_owned();
     assert!(!html.contains("are missing"), "{html}");
 
-    // One that was killed holds its lease for a while, and its takeovers are missed.
+    // A killed node holds its lease for a while, and its takeovers are missing.
     n3.kill().await;
     let html = state().await["html"].as_str().unwrap().to_owned();
     assert!(
@@ -157,7 +157,8 @@ async fn is_guarded_as_the_admin_http_is() {
     let orders = answer.split_once(r#""pass":""#).unwrap().1;
     let orders = orders.split_once('"').unwrap().0;
     assert!(answer.contains("; Max-Age=43200"), "{answer}");
-    // Every port of the host gets the cookie: it must open this page and nothing else.
+    // Every port of the host gets the cookie, so the cookie alone must open this page and nothing
+    // else.
     let both = format!("cookie: a=b; distlock_admin={cookie}\r\nx-distlock-pass: {orders}");
     let asked = async |path: &str, header: &str| {
         let request = format!(
@@ -182,7 +183,7 @@ async fn is_guarded_as_the_admin_http_is() {
     ] {
         assert_eq!(asked(path, header).await, expected, "{path} {header}");
     }
-    // Who signs out takes a copy of the pass along.
+    // A sign-out also ends all copies of the pass.
     let sign_out = format!(
         "POST /page/sign-out HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n{both}\r\n\r\n"
     );
@@ -201,7 +202,7 @@ async fn what_strangers_send_is_not_read_for_long() {
     assert_eq!(status, 413);
     let long = format!("{{\"uid\": \"{}\"}}", "x".repeat(100_000));
     assert_eq!(n1.admin("POST /v1/kick", &long).await.0, 413);
-    // Nor is any of it, without the token.
+    // Without the token nothing of the body is read.
     let head = "POST /v1/kick HTTP/1.1\r\nhost: n1\r\ncontent-type: application/json\r\n\
                 connection: close\r\ncontent-length: 1000000\r\n\r\n";
     assert_eq!(http(n1.admin, head).await.0, 401);

@@ -1,4 +1,4 @@
-//! The web service that is asked about each login.
+//! The web service that checks each login.
 
 use std::{
     net::SocketAddr,
@@ -24,7 +24,7 @@ use crate::net::{Client, Net, Node, login, soon};
 
 type Asked = Arc<Mutex<Vec<(HeaderMap, Value)>>>;
 
-/// A service that answers by the device's name, and what it was asked.
+/// A service whose answer depends on the device's name, and the questions that it got.
 async fn service() -> (SocketAddr, Asked) {
     async fn answer(
         State(asked): State<Asked>,
@@ -66,7 +66,7 @@ async fn node_that_asks(net: &Net, service: SocketAddr) -> Node {
     .await
 }
 
-/// Asks to log in, and answers what came first.
+/// Sends a login. Returns the client and the first frame.
 async fn asks(node: &Node, uid: &str, device: &str) -> (Client, Value) {
     let mut client = node.connect().await;
     client.send(&login(uid, device)).await;
@@ -112,7 +112,7 @@ async fn a_service_says_who_may_log_in() {
             "{device}"
         );
     }
-    // None of them has moved the one that is in; the next that may does.
+    // None of these logins ended the existing session; the next one is allowed, and does.
     assert_eq!(n1.kick.sessions(), 1);
     let (_nothing, _) = n1.login("anna", "nothing").await;
     assert_eq!(phone.frame().await["type"], "offline");
@@ -124,7 +124,7 @@ async fn a_service_says_who_may_log_in() {
     }
 }
 
-/// A service that closes each connection after its first answer, without a word of warning.
+/// The service closes each connection after its first answer, without a warning.
 #[tokio::test]
 async fn a_connection_that_was_closed_meanwhile_costs_no_login() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

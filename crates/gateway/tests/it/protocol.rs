@@ -1,4 +1,4 @@
-//! Frames that are wrong, tokens that are wrong, clients that say nothing.
+//! Wrong frames, wrong tokens, and clients that send nothing.
 
 use std::{io, time::Duration};
 
@@ -82,7 +82,8 @@ async fn what_is_no_websocket_frame_ends_the_session_with_a_word() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     for bad in [
-        // Not masked, of a reserved kind, and a text that is none.
+        // The first is not masked, the second has a reserved opcode, and the text of the third is
+        // not UTF-8.
         &[0x81, 1, b'x'][..],
         &[0x83, 0x80, 0, 0, 0, 0],
         &[0x81, 0x81, 0, 0, 0, 0, 0xff],
@@ -176,11 +177,11 @@ async fn whoever_says_nothing_is_sent_away() {
     let n1 = net
         .node_with("n1", |config| {
             config.login_timeout = Duration::from_secs(2);
-            // What a login may take is not given to those who do not even ask for one.
+            // The time of a slow login must not be given to a client that sends no login.
             config.lock_wait = Duration::from_secs(3600);
         })
         .await;
-    // Not even a WebSocket.
+    // This connection does not even begin a WebSocket.
     let mut mute = TcpStream::connect(n1.listen).await.unwrap();
     let mut silent = n1.connect().await;
     let answer = silent.frame().await;
@@ -268,7 +269,7 @@ async fn what_is_sent_behind_a_login_waits_for_its_outcome() {
     client.send(&login("anna", "phone")).await;
     let wrong = json!({"type": "send", "to": "", "body": 1, "id": "wrong"});
     client.send(&wrong).await;
-    // More than are taken in before the outcome is known.
+    // These are more frames than the node reads before the outcome is known.
     for number in 0..40 {
         let id = format!("m{number}");
         let send = json!({"type": "send", "to": "anna", "body": number, "id": id});
@@ -300,7 +301,7 @@ async fn what_is_sent_behind_a_login_waits_for_its_outcome() {
     eventually("the logout", || async { n1.kick.sessions() == 0 }).await;
 }
 
-/// Or a client would have as many sessions as it can think up classes.
+/// Otherwise a client that invents classes would get any number of sessions.
 #[tokio::test]
 async fn classes_come_from_the_token_or_from_a_list() {
     let net = Net::new();

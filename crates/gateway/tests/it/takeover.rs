@@ -27,7 +27,7 @@ async fn the_old_device_is_told_and_leaves_first() {
             "retry_after_ms": 0, "intent": "login", "by_device": "pc", "gen": pc_ok["gen"], "grace_ms": 300,
         })
     );
-    // What the old device still sends is refused, and it hears nothing else.
+    // The old device may still send, but it only gets a refusal.
     phone
         .send(&json!({"type": "send", "to": "otto", "body": "hello", "id": "m1"}))
         .await;
@@ -76,7 +76,7 @@ async fn a_device_that_reads_nothing_blocks_nobody_and_is_cut_off_too() {
     let n1 = net.node("n1").await;
     let (mut phone, _) = n1.login("anna", "phone").await;
     let (mut otto, _) = n1.login("otto", "pc").await;
-    // Until the phone's connection takes no more.
+    // It sends until the phone's connection takes no more.
     let body = "x".repeat(60_000);
     let mut outcome = json!("delivered");
     while outcome == "delivered" {

@@ -23,7 +23,7 @@ impl Framed {
         let mut bytes = id.to_be_bytes().to_vec();
         bytes.extend(u16::try_from(body.len()).unwrap().to_be_bytes());
         bytes.extend(body.as_bytes());
-        // In two pieces, as a network may cut it.
+        // The two pieces stand for a network that splits the bytes.
         let (first, second) = bytes.split_at(3);
         self.0.write_all(first).await.unwrap();
         self.0.flush().await.unwrap();
@@ -92,9 +92,9 @@ async fn wrong_frames_end_the_session() {
     let net = Net::new();
     let n1 = node(&net, "n1").await;
     for (bytes, error) in [
-        // A length over the limit, the rest never sent.
+        // The length is over the limit, and the rest is never sent.
         (vec![0, 3, 0x20, 0], "too_long"),
-        // The id of another frame.
+        // The id belongs to another frame.
         (
             [&[0, 4, 0, 15][..], br#"{"type":"ping"}"#].concat(),
             "bad_frame",
@@ -111,7 +111,7 @@ async fn wrong_frames_end_the_session() {
         assert_eq!(client.frame().await, None);
         eventually("the logout", || async { n1.kick.sessions() == 0 }).await;
     }
-    // A frame that breaks off.
+    // The frame is incomplete.
     let mut client = Framed::connect(&n1).await;
     client.send(1, &login("anna", "phone")).await;
     assert_eq!(client.frame().await.unwrap().0, 101);

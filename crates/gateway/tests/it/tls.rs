@@ -38,7 +38,7 @@ fn set_file(config: &mut GatewayConfig, key: &str, file: &Path) {
     config.set(key, file.to_str().unwrap()).unwrap();
 }
 
-/// Connects as who trusts this authority, and perhaps shows a certificate of its own.
+/// Connects as a client that trusts this authority, and may show a certificate of its own.
 async fn connect(
     to: SocketAddr,
     pki: &Pki,
@@ -97,7 +97,7 @@ async fn clients_and_administrators_come_by_tls() {
     };
     assert_eq!(frame().await["type"], "login_ok");
 
-    // Over raw TCP, and a takeover.
+    // This login comes over raw TCP, and takes the account over.
     let mut tablet = connect(n1.tcp_listen.unwrap(), &pki, None).await.unwrap();
     let body = login("anna", "tablet").to_string();
     let length = u16::try_from(body.len()).unwrap().to_be_bytes();
@@ -117,7 +117,7 @@ async fn clients_and_administrators_come_by_tls() {
     );
     assert_eq!(frame().await["type"], "offline");
 
-    // Without TLS nobody gets anywhere.
+    // A connection without TLS gets no answer.
     for to in [n1.listen, n1.tcp_listen.unwrap(), n1.admin] {
         let mut plain = TcpStream::connect(to).await.unwrap();
         plain.write_all(HEALTH.as_bytes()).await.unwrap();
@@ -134,7 +134,7 @@ async fn certificates_are_read_again_when_asked() {
     connect(n1.listen, &old, None).await.unwrap();
     let replace = |name: &str, by: &str| std::fs::copy(new.path(by), old.path(name)).unwrap();
 
-    // A key that is not that of the certificate: the node goes on with what it has.
+    // The key does not belong to the certificate, so the node keeps what it has.
     replace("server.crt", "server.crt");
     let error = n1.certificates.reload().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
@@ -165,8 +165,8 @@ async fn nodes_call_one_another_by_tls() {
         assert_eq!(ok["old_confirmed"], true, "{auth}: {ok}");
         assert_eq!(phone.frame().await["type"], "offline");
 
-        // A stranger is told by TLS itself, where certificates are asked for. It hears of that with
-        // the first answer.
+        // TLS itself refuses a stranger where certificates are required. The client sees that only
+        // with the first answer.
         let greet = async |own: Option<(&Pki, &str)>| {
             let pki = own.map_or(&pki, |(pki, _)| pki);
             let mut stream = connect(n1.peer, pki, own.map(|(_, name)| name)).await?;
@@ -183,7 +183,7 @@ async fn nodes_call_one_another_by_tls() {
     }
 }
 
-/// The authority changes with them, so a certificate of the wrong time is refused.
+/// The authority changes as well, so a certificate of the wrong time is refused.
 #[tokio::test]
 async fn certificates_of_nodes_change_while_channels_between_them_are_open() {
     for auth in ["token", "mutual"] {
@@ -213,7 +213,8 @@ async fn certificates_of_nodes_change_while_channels_between_them_are_open() {
         let shown_is_of = async |pki: &Pki| connect(n2.peer, pki, Some("node")).await.is_ok();
         calls(&n1, "before").await;
 
-        // First all nodes trust both authorities, then each shows a certificate of the new one.
+        // First all nodes trust both authorities, then each one shows a certificate of the new
+        // authority.
         let read = |pki: &Pki| std::fs::read_to_string(pki.path("ca.crt")).unwrap();
         let both = read(&pki) + &read(&later);
         std::fs::write(pki.path("ca.crt"), both).unwrap();
@@ -224,13 +225,13 @@ async fn certificates_of_nodes_change_while_channels_between_them_are_open() {
         }
         reload(&n1);
         calls(&n1, "open channels").await;
-        // A test trusts the first authority of a file.
+        // This test trusts only the first authority of a file.
         assert!(shown_is_of(&later).await && !shown_is_of(&pki).await);
         std::fs::copy(later.path("ca.crt"), pki.path("ca.crt")).unwrap();
         reload(&n1);
         calls(&n1, "open channels of the old authority").await;
 
-        // The channel to a node that starts again at its address is made anew.
+        // A node that starts again at its address gets a new channel.
         let listen = n1.peer.to_string();
         n1.shut_down().await;
         n1 = node("n1", &listen).await;
