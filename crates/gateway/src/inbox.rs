@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_is_either_handed_out_or_taken_back() {
+    async fn a_message_is_either_delivered_or_withdrawn() {
         let inbox = RecordsInbox::new(Memory::default().records());
         let anna = Uid::new("anna").unwrap();
         let (one, two) = (message("one"), message("two"));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sender_of_many_drives_nobody_else_out() {
+    async fn a_sender_of_many_messages_drives_out_only_its_own() {
         let inbox = RecordsInbox::new(Memory::default().records());
         let anna = Uid::new("anna").unwrap();
         let of = |from: &str, number: usize| Message {

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_that_found_somebody_is_a_takeover_and_another_is_not() {
+    fn only_a_login_that_ends_a_session_is_a_takeover() {
         let mut takeovers = TakeoverTracker::default();
         let (old, new) = (
             "00000000-0000-4000-8000-000000000001",
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_nodes_saw_is_one_takeover() {
+    fn views_of_both_nodes_merge_into_one_takeover() {
         let id = |text: &str| text.parse::<Uuid>().unwrap();
         let seen_by = |node: &str, at_ms, from_device: Option<&str>| Takeover {
             kick_id: id(KICK),

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_repeats_an_order_pushes_out_nothing_else() {
+    async fn a_repeated_order_pushes_out_only_itself() {
         let node = NodeId::new("n1").unwrap();
         let audit = AuditLog::new(node, Memory::default().records(), Arc::new(SystemClock));
         let actor = Actor {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_record_that_cannot_be_read_is_told_of_and_left_as_it_is() {
+    async fn an_unreadable_record_is_reported_and_left_unchanged() {
         let (records, clock) = (Memory::default().records(), Arc::new(SystemClock));
         let actor = Actor {
             name: None,

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_said_last_is_written_also_to_a_slow_client() {
+    async fn the_last_frame_is_written_even_to_a_slow_client() {
         let memory = Memory::default();
         let kick = kick(&memory).await;
         let bad = || Incoming::Bad(ErrorCode::BadFrame, "no frame");

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_is_not_kept_from_a_receiver_that_comes_in_late() {
+    async fn a_receiver_that_logs_in_late_gets_the_message() {
         let memory = Memory::default();
         let kick = kick(&memory).await;
         let anna = Uid::new("anna").unwrap();

@@ -81,7 +81,7 @@ mod tests {
     use crate::inbox::{OfflineStore, RecordsInbox};
 
     #[tokio::test]
-    async fn what_was_not_written_is_kept() {
+    async fn messages_that_were_not_written_stay_stored() {
         let memory = Memory::default();
         let kick = kick(&memory).await;
         let anna = Uid::new("anna").unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_when_the_session_ends_is_kept() {
+    async fn queued_messages_stay_stored_when_the_session_ends() {
         let memory = Memory::default();
         let kick = kick(&memory).await;
         let anna = Uid::new("anna").unwrap();

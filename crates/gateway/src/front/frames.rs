@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_told_from_a_wrong_value() {
+    fn garbage_and_a_wrong_value_are_different_errors() {
         let parse = |text| Inbound::parse(text, None);
         for garbage in [
             "",

@@ -317,7 +317,7 @@ mod tests {
     use crate::inbox::RecordsInbox;
 
     #[tokio::test]
-    async fn a_login_that_was_overtaken_is_not_let_in() {
+    async fn a_superseded_login_is_not_confirmed() {
         let memory = Memory::default();
         let kick = kick(&memory).await;
         let inbox = Arc::new(RecordsInbox::new(memory.records()));

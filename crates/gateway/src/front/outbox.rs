@@ -290,7 +290,7 @@ mod tests {
     use crate::inbox::RecordsInbox;
 
     #[tokio::test]
-    async fn answers_that_wait_when_the_session_ends_are_void_unless_its_client_left() {
+    async fn queued_answers_are_void_when_the_session_ends_unless_its_client_left() {
         let memory = Memory::default();
         let kick = kick(&memory).await;
         let inbox: Arc<dyn OfflineStore> = Arc::new(RecordsInbox::new(memory.records()));

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_that_was_taken_back_is_not_lost_with_its_sender() {
+    async fn a_withdrawn_message_is_not_lost_with_its_sender() {
         let memory = Memory::default();
         let kick = kick(&memory).await;
         let (anna, otto) = (Uid::new("anna").unwrap(), Uid::new("otto").unwrap());

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_takes_no_more_than_its_share() {
+    fn an_address_gets_no_more_than_its_quota() {
         let quota = ConnectionQuota::new(ConnectionBounds {
             all: 9,
             pending: 9,

@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_operator_must_see_is_coloured() {
+    fn alarming_values_are_coloured() {
         let node = |name: &str, policy: &str, lease_ms: u64| {
             let node = serde_json::json!({
                 "node": name, "boot": 1, "addr": "x:1", "state": "up", "policy": policy,
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_from_elsewhere_is_escaped() {
+    fn foreign_text_is_escaped() {
         let nasty = Escaped(r#"<script>alert("x") & 'y'"#).to_string();
         assert_eq!(
             nasty,

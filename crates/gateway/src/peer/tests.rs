@@ -245,7 +245,7 @@ async fn peer_client(to: &NodeAddress) -> v1::peer_client::PeerClient<Channel> {
 }
 
 #[tokio::test]
-async fn a_node_of_an_older_version_is_told_which_version_is_needed() {
+async fn an_older_node_learns_which_version_is_needed() {
     let key = TokenKey::new(&[7; 32]).unwrap();
     let (_kick, to, stop) = node(&key).await;
     let request = wire::kick_to_wire(kick(&to, to.boot));
@@ -354,7 +354,7 @@ async fn a_message_that_is_sent_again_with_its_token_is_delivered_once() {
 }
 
 #[tokio::test]
-async fn servers_send_with_a_right_of_their_own() {
+async fn servers_send_with_a_token_of_their_own() {
     let key = TokenKey::new(&[7; 32]).unwrap();
     let (kick, to, stop) = node(&key).await;
     let anna = Uid::new("anna").unwrap();
@@ -457,7 +457,7 @@ async fn strangers_keep_no_connection() {
 }
 
 #[tokio::test]
-async fn nodes_whose_clocks_are_apart_hear_each_other() {
+async fn nodes_with_close_clocks_accept_each_other() {
     let key = TokenKey::new(&[7; 32]).unwrap();
     let (_kick, to, stop) = node(&key).await;
     let (seconds, day) = (Duration::from_secs, Duration::from_secs(24 * 3600));
@@ -484,7 +484,7 @@ async fn nodes_whose_clocks_are_apart_hear_each_other() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_not_there_was_certainly_not_asked() {
+async fn a_call_to_an_absent_node_is_reported_as_not_sent() {
     let key = TokenKey::new(&[7; 32]).unwrap();
     let peers: Arc<dyn Peers> = Arc::new(GrpcPeers::new(
         NodeId::new("n2").unwrap(),

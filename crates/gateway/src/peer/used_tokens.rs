@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_remembered_for_as_long_as_it_is_good_and_no_longer() {
+    fn a_token_is_remembered_exactly_as_long_as_it_is_valid() {
         let used = UsedTokens::default();
         let held = || -> usize { used.0.lock().unwrap().values().map(HashSet::len).sum() };
         for until in [NOW, NOW + 30, NOW + 60] {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_most_that_is_remembered_and_what_is_beyond_is_refused() {
+    fn calls_beyond_the_memory_limit_are_refused() {
         let used = UsedTokens::default();
         let take = |now| used.record_with_limit(Uuid::new_v4(), now + 30, at(now), 3);
         for _ in 0..3 {

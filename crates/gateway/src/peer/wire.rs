@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_answers_go_round() {
+    fn requests_and_answers_survive_a_round_trip() {
         let mut kick = KickRequest::new(
             Uid::new("anna").unwrap(),
             key(),
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_from_the_wire_is_checked() {
+    fn values_from_the_wire_are_checked() {
         assert!(kick_from_wire(v1::KickRequest::default()).is_err());
         assert!(delivery_from_wire(v1::DeliverRequest::default()).is_err());
         assert_eq!(kicked_from_wire(v1::KickResponse::default()), None);
@@ -352,7 +352,7 @@ mod tests {
     /// Nodes of the previous version send no version in their calls, and say "delivered" of a
     /// message that was written.
     #[test]
-    fn nodes_of_the_version_before_are_understood_and_understand() {
+    fn nodes_of_the_previous_version_are_compatible() {
         use v1::deliver_response::Result as Wire;
         for (result, told) in [
             (DeliverResult::Delivered, Wire::Delivered),

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_header_asks_for_is_refused() {
+    fn a_header_with_demands_is_refused() {
         let key = Hs256::new(&[7; 32]).unwrap();
         for (header, says) in [
             (json!({"alg": "HS256", "crit": ["exp"], "exp": 1}), "crit"),
@@ -166,7 +166,7 @@ mod tests {
 
     /// The well-known library and this module read each other's tokens, and refuse the same ones.
     #[test]
-    fn tokens_are_those_of_everybody_else() {
+    fn tokens_agree_with_a_well_known_library() {
         let (secret, claims) = ([7; 32], json!({"sub": "anna", "exp": u32::MAX}));
         let key = Hs256::new(&secret).unwrap();
         let theirs = encode(

@@ -18,7 +18,7 @@ fn parsed(body: &str) -> Value {
 }
 
 #[tokio::test]
-async fn shows_page_by_page_who_is_logged_in() {
+async fn lists_sessions_page_by_page() {
     let net = Net::new();
     let (n1, n2) = (net.node("n1").await, net.node("n2").await);
     let mut clients = Vec::new();
@@ -52,7 +52,7 @@ async fn shows_page_by_page_who_is_logged_in() {
 }
 
 #[tokio::test]
-async fn says_on_the_clients_port_whether_they_may_come() {
+async fn answers_health_checks_on_the_clients_port() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let ask = "GET /healthz HTTP/1.1\r\nhost: n1\r\nconnection: close\r\n\r\n";
@@ -143,12 +143,13 @@ async fn shows_health_metrics_and_accounts_and_ends_sessions() {
 }
 
 #[tokio::test]
-async fn asks_for_the_token() {
+async fn requires_the_admin_token() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let request = |token: &str| {
         format!(
-            "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: {token}\r\n\r\n"
+            "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+             authorization: {token}\r\n\r\n"
         )
     };
     for bad in [
@@ -168,7 +169,7 @@ async fn asks_for_the_token() {
 }
 
 #[tokio::test]
-async fn who_guesses_waits_and_who_knows_does_not() {
+async fn a_wrong_token_is_delayed_and_a_right_one_is_not() {
     let net = Net::new();
     let config = |config: &mut GatewayConfig| config.send_token = Some(Secret::new(SEND_TOKEN));
     let n1 = net.node_with("n1", config).await;
@@ -201,7 +202,7 @@ async fn who_guesses_waits_and_who_knows_does_not() {
 }
 
 #[tokio::test]
-async fn makes_a_token_where_none_is_set() {
+async fn makes_an_admin_token_if_none_is_set() {
     let net = Net::new();
     let mut config = config("n1");
     config.admin_token = None;
@@ -216,7 +217,7 @@ async fn makes_a_token_where_none_is_set() {
 }
 
 #[tokio::test]
-async fn orders_that_change_nothing_push_nothing_off_the_record() {
+async fn orders_without_effect_push_nothing_out_of_the_audit_log() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let ban = json!({"uid": "anna", "reason": "spam"}).to_string();
@@ -238,7 +239,7 @@ async fn orders_that_change_nothing_push_nothing_off_the_record() {
 }
 
 #[tokio::test]
-async fn bans_drains_and_keeps_a_log() {
+async fn bans_drains_and_keeps_an_audit_log() {
     let net = Net::new();
     let (n1, n2) = (net.node("n1").await, net.node("n2").await);
     let (mut phone, _) = n1.login("anna", "phone").await;
@@ -318,7 +319,7 @@ async fn bans_drains_and_keeps_a_log() {
 }
 
 #[tokio::test]
-async fn what_is_on_record_counts_each_session_once() {
+async fn the_audit_log_counts_each_session_once() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let (_phone, _) = n1.login("anna", "phone").await;
@@ -361,7 +362,7 @@ async fn what_is_on_record_counts_each_session_once() {
 }
 
 #[tokio::test]
-async fn what_was_done_is_on_record_although_nobody_waited_for_the_answer() {
+async fn an_order_is_recorded_even_if_its_sender_left() {
     let net = Net::new();
     let n1 = net
         .node_with("n1", |config| {
@@ -377,7 +378,8 @@ async fn what_was_done_is_on_record_although_nobody_waited_for_the_answer() {
     let (mut phone, _) = n2.login("anna", "phone").await;
     let kick = json!({"uid": "anna", "reason": "spam"}).to_string();
     let head = format!(
-        "POST /v1/kick HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {ADMIN_TOKEN}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        "POST /v1/kick HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {ADMIN_TOKEN}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
         kick.len()
     );
     let mut asker = tokio::net::TcpStream::connect(n1.admin).await.unwrap();
@@ -414,7 +416,7 @@ async fn a_lock_can_be_freed_by_hand() {
 }
 
 #[tokio::test]
-async fn strangers_do_not_take_the_places_of_those_who_are_in() {
+async fn strangers_leave_room_for_clients_that_logged_in() {
     let net = Net::new();
     let n1 = net
         .node_with("n1", |config| config.set("max_pending", "2").unwrap())
@@ -435,7 +437,7 @@ async fn strangers_do_not_take_the_places_of_those_who_are_in() {
 }
 
 #[tokio::test]
-async fn an_account_that_flaps_is_told_to_come_back_later() {
+async fn an_account_that_logs_in_too_often_gets_busy() {
     let net = Net::new();
     let n1 = net
         .node_with("n1", |config| {

@@ -8,7 +8,7 @@ use distlock_gateway::{Gateway, GatewayConfig, Secret};
 use crate::net::{KEY, Net, config};
 
 #[test]
-fn reads_from_toml_and_refuses_what_it_does_not_know() {
+fn reads_toml_and_refuses_unknown_keys_and_values() {
     let config: GatewayConfig = toml::from_str(
         r#"
         node = "n1"
@@ -94,7 +94,7 @@ fn every_key_can_be_set_from_text() {
 }
 
 #[test]
-fn limits_name_the_key_the_value_and_what_is_allowed() {
+fn errors_name_the_key_the_value_and_the_limits() {
     for (key, value, says) in [
         ("node", "n/1", "node name has '/'"),
         ("node", "", "is not set"),
@@ -194,7 +194,7 @@ fn limits_name_the_key_the_value_and_what_is_allowed() {
 }
 
 #[tokio::test]
-async fn what_others_could_reach_needs_a_token_or_a_name() {
+async fn a_reachable_listener_needs_a_token_or_an_address() {
     let net = Net::new();
     let store = || Store::new(net.memory.lock(), net.memory.records());
     for (key, value, says) in [
@@ -223,7 +223,7 @@ async fn what_others_could_reach_needs_a_token_or_a_name() {
 }
 
 #[tokio::test]
-async fn what_others_could_read_needs_tls_or_a_word() {
+async fn a_listener_beyond_loopback_needs_tls_or_permission() {
     let net = Net::new();
     let store = || Store::new(net.memory.lock(), net.memory.records());
     for (key, remedy) in [
@@ -253,7 +253,7 @@ async fn what_others_could_read_needs_tls_or_a_word() {
 }
 
 #[test]
-fn half_a_certificate_is_none() {
+fn a_certificate_needs_its_key() {
     for (set, lacks) in [
         ("tls_cert", "tls_key"),
         ("tls_key", "tls_cert"),

@@ -97,7 +97,7 @@ async fn behind_a_proxy_each_client_has_its_own_address() {
 }
 
 #[tokio::test]
-async fn a_web_proxy_says_whose_request_it_passes_on() {
+async fn a_web_proxy_names_the_client_of_its_request() {
     let net = Net::new();
     let n1 = crowded(&net, "forwarded_for").await;
     let upgrade = |source: &str| {

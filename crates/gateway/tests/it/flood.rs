@@ -73,7 +73,7 @@ fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_to_pings_that_nobody_reads_are_not_kept() {
+async fn unread_answers_to_pings_do_not_pile_up() {
     let net = Net::new();
     let n1 = net
         .node_with("n1", |config| {
@@ -139,7 +139,7 @@ async fn a_device_that_never_stops_sending_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stranger_that_does_not_read_holds_no_place() {
+async fn a_stranger_that_does_not_read_keeps_no_permit() {
     let net = Net::new();
     let n1 = net
         .node_with("n1", |config| {

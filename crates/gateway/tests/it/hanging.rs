@@ -13,13 +13,13 @@ use crate::net::Net;
 
 /// Records that answer no call while they hang.
 #[derive(Clone, Debug)]
-struct Hanging {
+struct HangingRecords {
     records: Arc<dyn Records>,
     hangs: watch::Sender<bool>,
 }
 
 #[async_trait]
-impl RecordsLayer for Hanging {
+impl RecordsLayer for HangingRecords {
     fn below(&self) -> &Arc<dyn Records> {
         &self.records
     }
@@ -35,7 +35,7 @@ impl RecordsLayer for Hanging {
 async fn connections_end_while_the_store_hangs_and_no_logout_is_lost() {
     let net = Net::new();
     let (hangs, _) = watch::channel(false);
-    let records = Hanging {
+    let records = HangingRecords {
         records: net.memory.records(),
         hangs: hangs.clone(),
     };

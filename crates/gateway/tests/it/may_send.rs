@@ -18,9 +18,13 @@ use tokio::net::TcpListener;
 
 use crate::net::{Client, Net, Node, config};
 
-type Asked = Arc<Mutex<Vec<(HeaderMap, Value)>>>;
+type Questions = Arc<Mutex<Vec<(HeaderMap, Value)>>>;
 
-async fn answer(State(asked): State<Asked>, headers: HeaderMap, Json(it): Json<Value>) -> Response {
+async fn answer(
+    State(asked): State<Questions>,
+    headers: HeaderMap,
+    Json(it): Json<Value>,
+) -> Response {
     let to = it["to"].as_str().unwrap().to_owned();
     asked.lock().unwrap().push((headers, it));
     match to.as_str() {
@@ -42,8 +46,8 @@ async fn send(client: &mut Client, to: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_service_says_who_may_send_to_whom() {
-    let asked = Asked::default();
+async fn a_service_checks_each_message() {
+    let asked = Questions::default();
     let router = Router::new().route("/", post(answer));
     let router = router.with_state(asked.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -87,27 +91,27 @@ async fn a_service_says_who_may_send_to_whom() {
 
 /// Refuses every message.
 #[derive(Debug)]
-struct Nobody;
+struct RefuseAll;
 
 #[async_trait]
-impl MaySend for Nobody {
+impl MaySend for RefuseAll {
     async fn may_send(&self, from: &Uid, to: &Uid) -> distlock_core::Result<Permission> {
         Ok(Permission::Refused(format!("{from} and {to}?")))
     }
 }
 
 #[tokio::test]
-async fn whoever_embeds_a_node_says_who_may_send() {
+async fn an_embedder_can_check_messages() {
     let memory = Memory::default();
     let store = || Store::new(memory.lock(), memory.records());
     let mut asks_twice = config("n2");
     asks_twice.may_send_url = Some(Secret::new("http://127.0.0.1:1/"));
-    let builder = Gateway::builder(asks_twice, store()).may_send(Arc::new(Nobody));
+    let builder = Gateway::builder(asks_twice, store()).may_send(Arc::new(RefuseAll));
     let error = builder.start().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(error.to_string().contains("may_send_url"), "{error}");
 
-    let builder = Gateway::builder(config("n1"), store()).may_send(Arc::new(Nobody));
+    let builder = Gateway::builder(config("n1"), store()).may_send(Arc::new(RefuseAll));
     let n1 = Node::run(builder.start().await.unwrap());
     let (mut otto, _) = n1.login("otto", "pc").await;
     assert_eq!(send(&mut otto, "anna").await["reason"], "otto and anna?");

@@ -32,7 +32,7 @@ async fn make_known(node: &Node, uid: &str) {
 }
 
 #[tokio::test]
-async fn reach_the_survivor_on_whichever_node() {
+async fn messages_reach_the_current_session_on_any_node() {
     let net = Net::new();
     let (n1, n2) = (net.node("n1").await, net.node("n2").await);
     let (mut otto, _) = n1.login("otto", "pc").await;
@@ -62,7 +62,7 @@ async fn reach_the_survivor_on_whichever_node() {
 }
 
 #[tokio::test]
-async fn wait_for_an_account_that_is_not_logged_in() {
+async fn messages_wait_for_an_account_that_is_not_logged_in() {
     let net = Net::new();
     let (n1, n2) = (net.node("n1").await, net.node("n2").await);
     make_known(&n2, "anna").await;
@@ -93,7 +93,7 @@ async fn wait_for_an_account_that_is_not_logged_in() {
 }
 
 #[tokio::test]
-async fn only_the_last_hundred_are_kept() {
+async fn only_the_last_hundred_messages_are_kept() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     make_known(&n1, "anna").await;
@@ -121,7 +121,7 @@ async fn nothing_is_kept_for_an_account_that_never_logged_in() {
 }
 
 #[tokio::test]
-async fn who_sends_too_much_is_slowed_down_and_told_when_to_go_on() {
+async fn a_sender_of_too_many_messages_gets_a_retry_time() {
     let net = Net::new();
     let n1 = net
         .node_with("n1", |config| {
@@ -159,7 +159,7 @@ async fn who_sends_too_much_is_slowed_down_and_told_when_to_go_on() {
 
 /// A server of the operator sends without a session.
 #[tokio::test]
-async fn a_server_sends_by_a_right_of_its_own() {
+async fn a_server_sends_with_a_token_of_its_own() {
     let net = Net::new();
     let token = "only for sending messages";
     let (n1, n2) = (
@@ -171,8 +171,9 @@ async fn a_server_sends_by_a_right_of_its_own() {
     let post = async |node: &Node, token: &str, body: Value| {
         let body = body.to_string();
         let request = format!(
-            "POST /v1/send HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
-             authorization: Bearer {token}\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST /v1/send HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             content-type: application/json\r\nauthorization: Bearer {token}\r\n\
+             content-length: {}\r\n\r\n{body}",
             body.len()
         );
         let (status, answer) = http(node.admin, &request).await;
@@ -209,10 +210,10 @@ async fn a_server_sends_by_a_right_of_its_own() {
 
 /// Keeps nothing, and notes the messages that it was asked to keep.
 #[derive(Debug, Default)]
-struct Elsewhere(Mutex<Vec<String>>);
+struct NotedMessages(Mutex<Vec<String>>);
 
 #[async_trait]
-impl OfflineStore for Elsewhere {
+impl OfflineStore for NotedMessages {
     async fn keep(&self, uid: &Uid, message: &Message) -> distlock_core::Result<()> {
         let mut kept = self.0.lock().unwrap();
         kept.push(format!("{} for {uid}", message.id));
@@ -247,9 +248,9 @@ impl Profiles for OnlyPhones {
 }
 
 #[tokio::test]
-async fn whoever_embeds_a_node_brings_a_message_store_and_profiles() {
+async fn an_embedder_can_replace_the_message_store_and_profiles() {
     let memory = Memory::default();
-    let kept = Arc::new(Elsewhere::default());
+    let kept = Arc::new(NotedMessages::default());
     let builder = || {
         let store = Store::new(memory.lock(), memory.records());
         Gateway::builder(config("n1"), store)

@@ -44,7 +44,7 @@ pub(crate) struct Client(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
 /// An event on a client's connection.
 #[derive(Debug)]
-pub(crate) enum Met {
+pub(crate) enum ClientEvent {
     Frame(Value),
     Close(Option<CloseFrame>),
     End,
@@ -169,7 +169,9 @@ impl Node {
     /// As [`admin`](Self::admin), with another token.
     pub(crate) async fn admin_with(&self, token: &str, request: &str, body: &str) -> (u16, String) {
         let text = format!(
-            "{request} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            "{request} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
+             connection: close\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{body}",
             body.len()
         );
         http(self.admin, &text).await
@@ -216,15 +218,15 @@ impl Client {
     }
 
     /// The next event.
-    pub(crate) async fn next(&mut self) -> Met {
+    pub(crate) async fn next(&mut self) -> ClientEvent {
         loop {
             match soon("something from the server", self.0.next()).await {
                 Some(Ok(Message::Text(text))) => {
-                    return Met::Frame(serde_json::from_str(&text).unwrap());
+                    return ClientEvent::Frame(serde_json::from_str(&text).unwrap());
                 }
-                Some(Ok(Message::Close(frame))) => return Met::Close(frame),
+                Some(Ok(Message::Close(frame))) => return ClientEvent::Close(frame),
                 Some(Ok(_)) => {}
-                Some(Err(_)) | None => return Met::End,
+                Some(Err(_)) | None => return ClientEvent::End,
             }
         }
     }
@@ -232,7 +234,7 @@ impl Client {
     /// The next frame; a close instead fails the test.
     pub(crate) async fn frame(&mut self) -> Value {
         match self.next().await {
-            Met::Frame(frame) => frame,
+            ClientEvent::Frame(frame) => frame,
             other => panic!("{other:?} instead of a frame"),
         }
     }
@@ -243,9 +245,9 @@ impl Client {
         let mut code = None;
         loop {
             match self.next().await {
-                Met::Frame(frame) => frames.push(frame),
-                Met::Close(frame) => code = frame.map(|frame| u16::from(frame.code)),
-                Met::End => return (frames, code),
+                ClientEvent::Frame(frame) => frames.push(frame),
+                ClientEvent::Close(frame) => code = frame.map(|frame| u16::from(frame.code)),
+                ClientEvent::End => return (frames, code),
             }
         }
     }
@@ -253,7 +255,7 @@ impl Client {
     /// The code and the reason of the closing frame, if it comes next.
     pub(crate) async fn close_frame(&mut self) -> Option<(u16, String)> {
         match self.next().await {
-            Met::Close(frame) => {
+            ClientEvent::Close(frame) => {
                 frame.map(|frame| (u16::from(frame.code), frame.reason.to_string()))
             }
             _ => None,

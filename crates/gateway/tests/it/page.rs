@@ -9,7 +9,7 @@ use tokio::{
 use crate::net::{ADMIN_TOKEN, Net, eventually, http, soon};
 
 #[tokio::test]
-async fn shows_nodes_and_mints_tokens_for_its_playground_alone() {
+async fn shows_nodes_and_mints_tokens_only_for_its_playground() {
     let net = Net::new();
     let (n1, n2) = (net.node("n1").await, net.node("n2").await);
     let (_phone, _) = n1.login("<i>anna</i>", "phone").await;
@@ -52,7 +52,10 @@ async fn shows_nodes_and_mints_tokens_for_its_playground_alone() {
     let minted: Value = serde_json::from_str(&minted).unwrap();
     assert_eq!((status, &minted["uid"]), (200, &json!("playground-anna")));
     let mut client = n1.connect().await;
-    let login = json!({"type": "login", "token": minted["token"], "device": "phone", "class": "", "intent": "login"});
+    let login = json!({
+        "type": "login", "token": minted["token"], "device": "phone", "class": "",
+        "intent": "login",
+    });
     client.send(&login).await;
     assert_eq!(client.frame().await["uid"], "playground-anna");
     let (status, _) = n1
@@ -62,7 +65,7 @@ async fn shows_nodes_and_mints_tokens_for_its_playground_alone() {
 }
 
 #[tokio::test]
-async fn shows_the_takeovers_of_all_nodes_and_names_those_that_are_silent() {
+async fn shows_takeovers_of_all_nodes_and_names_unreachable_ones() {
     let net = Net::new();
     let (n1, n2) = (net.node("n1").await, net.node("n2").await);
     let mut n3 = net.node("n3").await;
@@ -113,7 +116,7 @@ async fn shows_the_takeovers_of_all_nodes_and_names_those_that_are_silent() {
 }
 
 #[tokio::test]
-async fn is_guarded_as_the_admin_http_is() {
+async fn the_page_needs_the_admin_token_or_a_pass() {
     let net = Net::new();
     let (secret, n1) = (ADMIN_TOKEN, net.node("n1").await);
     for path in ["GET /", "GET /page/state"] {
@@ -138,13 +141,15 @@ async fn is_guarded_as_the_admin_http_is() {
         401
     );
     let bearer = format!(
-        "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer {secret}\r\n\r\n"
+        "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+         authorization: Bearer {secret}\r\n\r\n"
     );
     assert_eq!(http(n1.admin, &bearer).await.0, 200);
 
     let body = sign_in(secret);
     let request = format!(
-        "POST /page/sign-in HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /page/sign-in HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     let mut stream = TcpStream::connect(n1.admin).await.unwrap();
@@ -185,7 +190,8 @@ async fn is_guarded_as_the_admin_http_is() {
     }
     // A sign-out also ends all copies of the pass.
     let sign_out = format!(
-        "POST /page/sign-out HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n{both}\r\n\r\n"
+        "POST /page/sign-out HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+         content-length: 0\r\n{both}\r\n\r\n"
     );
     assert_eq!(http(n1.admin, &sign_out).await.0, 204);
     for path in ["/", "/page/state", "/v1/nodes"] {
@@ -194,7 +200,7 @@ async fn is_guarded_as_the_admin_http_is() {
 }
 
 #[tokio::test]
-async fn what_strangers_send_is_not_read_for_long() {
+async fn bodies_of_strangers_are_bounded() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let long = format!("{{\"token\": \"{}\"}}", "x".repeat(10_000));

@@ -22,12 +22,12 @@ use tokio::{
 
 use crate::net::{Client, Net, Node, login, soon};
 
-type Asked = Arc<Mutex<Vec<(HeaderMap, Value)>>>;
+type Questions = Arc<Mutex<Vec<(HeaderMap, Value)>>>;
 
 /// A service whose answer depends on the device's name, and the questions that it got.
-async fn service() -> (SocketAddr, Asked) {
+async fn service() -> (SocketAddr, Questions) {
     async fn answer(
-        State(asked): State<Asked>,
+        State(asked): State<Questions>,
         headers: HeaderMap,
         Json(question): Json<Value>,
     ) -> Response {
@@ -47,7 +47,7 @@ async fn service() -> (SocketAddr, Asked) {
             _ => Json(json!({"welcome": true})).into_response(),
         }
     }
-    let asked = Asked::default();
+    let asked = Questions::default();
     let router = Router::new()
         .route("/may-log-in", post(answer))
         .with_state(asked.clone());
@@ -75,7 +75,7 @@ async fn asks(node: &Node, uid: &str, device: &str) -> (Client, Value) {
 }
 
 #[tokio::test]
-async fn a_service_says_who_may_log_in() {
+async fn a_service_checks_each_login() {
     let (net, (service, asked)) = (Net::new(), service().await);
     let n1 = node_that_asks(&net, service).await;
     let (mut phone, _) = n1.login("anna", "phone").await;
@@ -126,7 +126,7 @@ async fn a_service_says_who_may_log_in() {
 
 /// The service closes each connection after its first answer, without a warning.
 #[tokio::test]
-async fn a_connection_that_was_closed_meanwhile_costs_no_login() {
+async fn a_closed_idle_connection_fails_no_login() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let service = listener.local_addr().unwrap();
     tokio::spawn(async move {

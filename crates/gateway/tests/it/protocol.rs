@@ -78,7 +78,7 @@ async fn garbage_ends_the_session_and_its_record() {
 }
 
 #[tokio::test]
-async fn what_is_no_websocket_frame_ends_the_session_with_a_word() {
+async fn bytes_that_are_no_websocket_frame_end_the_session_with_an_error() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     for bad in [
@@ -172,7 +172,7 @@ async fn the_first_frame_must_be_a_good_login() {
 }
 
 #[tokio::test]
-async fn whoever_says_nothing_is_sent_away() {
+async fn a_client_that_sends_no_login_is_disconnected() {
     let net = Net::new();
     let n1 = net
         .node_with("n1", |config| {
@@ -203,7 +203,7 @@ async fn whoever_says_nothing_is_sent_away() {
 }
 
 #[tokio::test]
-async fn whoever_falls_silent_after_the_login_is_sent_away() {
+async fn a_session_without_heartbeat_is_ended() {
     let net = Net::new();
     let n1 = net
         .node_with("n1", |config| {
@@ -260,7 +260,7 @@ async fn a_ping_is_answered_while_the_login_is_under_way() {
 }
 
 #[tokio::test]
-async fn what_is_sent_behind_a_login_waits_for_its_outcome() {
+async fn frames_behind_a_login_wait_for_its_outcome() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let store = distlock_core::Store::new(net.memory.lock(), net.memory.records());
@@ -327,7 +327,8 @@ async fn classes_come_from_the_token_or_from_a_list() {
         (&classed, "phone", Some("class:boat")),
     ] {
         let mut client = n1.connect().await;
-        let login = json!({"type": "login", "token": token, "device": format!("d{}", clients.len()), "class": class});
+        let device = format!("d{}", clients.len());
+        let login = json!({"type": "login", "token": token, "device": device, "class": class});
         client.send(&login).await;
         let said = client.frame().await;
         let Some(slot) = slot else {
@@ -344,7 +345,7 @@ async fn classes_come_from_the_token_or_from_a_list() {
 }
 
 #[tokio::test]
-async fn a_version_that_is_not_known_is_refused_by_name() {
+async fn an_unknown_version_is_refused_by_name() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     for (more, says) in [

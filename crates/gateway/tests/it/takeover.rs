@@ -3,10 +3,10 @@
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::net::{Met, Net, eventually, lingering, login};
+use crate::net::{ClientEvent, Net, eventually, lingering, login};
 
 #[tokio::test]
-async fn the_old_device_is_told_and_leaves_first() {
+async fn the_old_device_gets_a_notice_and_closes_first() {
     let net = Net::new();
     let (n1, n2) = (net.node("n1").await, net.node("n2").await);
     let (mut phone, phone_ok) = n1.login("anna", "phone").await;
@@ -24,7 +24,8 @@ async fn the_old_device_is_told_and_leaves_first() {
         offline,
         json!({
             "type": "offline", "code": 1, "reason": "another device logged in", "retry": "never",
-            "retry_after_ms": 0, "intent": "login", "by_device": "pc", "gen": pc_ok["gen"], "grace_ms": 300,
+            "retry_after_ms": 0, "intent": "login", "by_device": "pc", "gen": pc_ok["gen"],
+            "grace_ms": 300,
         })
     );
     // The old device may still send, but it only gets a refusal.
@@ -62,7 +63,7 @@ async fn a_device_that_stays_is_cut_off_after_the_grace() {
     assert_eq!(phone.frame().await["type"], "offline");
     // It neither says goodbye nor closes.
     match phone.next().await {
-        Met::Close(Some(frame)) => assert_eq!(u16::from(frame.code), 4501),
+        ClientEvent::Close(Some(frame)) => assert_eq!(u16::from(frame.code), 4501),
         other => panic!("{other:?} instead of the closing"),
     }
     assert!(phone.rest().await.0.is_empty());

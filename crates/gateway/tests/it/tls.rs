@@ -22,7 +22,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::net::{Net, Node, http, http_over, login, soon};
 
-fn secured(config: &mut GatewayConfig, pki: &Pki) {
+fn with_tls(config: &mut GatewayConfig, pki: &Pki) {
     set_file(config, "tls_cert", &pki.path("server.crt"));
     set_file(config, "tls_key", &pki.path("server.key"));
 }
@@ -72,10 +72,10 @@ async fn connect(
 const HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 
 #[tokio::test]
-async fn clients_and_administrators_come_by_tls() {
+async fn clients_and_administrators_connect_by_tls() {
     let (net, pki) = (Net::new(), Pki::new().unwrap());
     let n1 = net.node_with("n1", |config| {
-        secured(config, &pki);
+        with_tls(config, &pki);
         config.set("tcp_listen", "127.0.0.1:0").unwrap();
     });
     let n1 = n1.await;
@@ -130,7 +130,7 @@ async fn clients_and_administrators_come_by_tls() {
 #[tokio::test]
 async fn certificates_are_read_again_when_asked() {
     let (net, old, new) = (Net::new(), Pki::new().unwrap(), Pki::new().unwrap());
-    let n1 = net.node_with("n1", |config| secured(config, &old)).await;
+    let n1 = net.node_with("n1", |config| with_tls(config, &old)).await;
     connect(n1.listen, &old, None).await.unwrap();
     let replace = |name: &str, by: &str| std::fs::copy(new.path(by), old.path(name)).unwrap();
 
