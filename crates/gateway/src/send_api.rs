@@ -29,7 +29,7 @@ pub(crate) enum SendDenied {
 }
 
 impl SendDenied {
-    pub(crate) const fn why(&self) -> &'static str {
+    pub(crate) const fn reason(&self) -> &'static str {
         match self {
             Self::Off => "nobody may send: send_token is not set",
             Self::NotShown => "the bearer token of send_token is needed",

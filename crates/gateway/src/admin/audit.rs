@@ -6,12 +6,12 @@ use axum::{
     http::request::Parts,
 };
 use distlock_core::{Error, ErrorKind};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::{
     AdminContext,
     audit_log::{Actor, Entry, MAX_ENTRIES},
-    http::{HttpError, QueryParams},
+    http::{HttpError, LimitQuery, QueryParams},
 };
 use crate::listen::ConnectionHandle;
 
@@ -39,12 +39,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Actor {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Limit {
-    limit: Option<usize>,
-}
-
 #[derive(Serialize)]
 pub(super) struct AuditAnswer {
     entries: Vec<Entry>,
@@ -55,10 +49,10 @@ pub(super) struct AuditAnswer {
 
 pub(super) async fn audit(
     State(admin): State<AdminContext>,
-    QueryParams(limit): QueryParams<Limit>,
+    QueryParams(query): QueryParams<LimitQuery>,
 ) -> Result<Json<AuditAnswer>, HttpError> {
     let (mut entries, unreadable) = admin.audit.entries().await?;
-    entries.truncate(limit.limit.unwrap_or(MAX_ENTRIES));
+    entries.truncate(query.limit.unwrap_or(MAX_ENTRIES));
     Ok(Json(AuditAnswer {
         entries,
         unreadable: unreadable.iter().map(ToString::to_string).collect(),

@@ -54,7 +54,7 @@ impl<'a> Order<'a> {
         }
     }
 
-    pub(super) const fn because(mut self, reason: Option<&'a str>) -> Self {
+    pub(super) const fn with_reason(mut self, reason: Option<&'a str>) -> Self {
         self.reason = reason;
         self
     }
@@ -146,12 +146,12 @@ impl AuditLog {
     async fn add(&self, entry: &Entry) -> Result<()> {
         let key = RecordKey::new(format!("audit/{}", self.node))?;
         for _ in 0..ROUNDS {
-            let there = self.records.get(&key).await?;
-            let expect = there
+            let stored = self.records.get(&key).await?;
+            let expect = stored
                 .as_ref()
-                .map_or(Expect::Absent, |there| Expect::Version(there.version));
-            let mut entries = match &there {
-                Some(there) => read(&key, &there.value)?,
+                .map_or(Expect::Absent, |stored| Expect::Version(stored.version));
+            let mut entries = match &stored {
+                Some(stored) => read(&key, &stored.value)?,
                 None => Vec::new(),
             };
             let mut value;
@@ -296,8 +296,8 @@ mod tests {
         let (entries, _) = audit.entries().await.unwrap();
         assert_eq!(entries.len(), MAX_ENTRIES);
         for (action, target) in rare {
-            let there = |it: &Entry| it.action == action && it.target == target;
-            assert!(entries.iter().any(there), "{action} {target}");
+            let stored = |it: &Entry| it.action == action && it.target == target;
+            assert!(entries.iter().any(stored), "{action} {target}");
         }
         let last = (MAX_ENTRIES - 1).to_string();
         assert!(

@@ -12,7 +12,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use distlock_core::{Error, ErrorKind};
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
 
 use crate::listen::ConnectionHandle;
@@ -67,6 +67,13 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T>
             Err(rejection) => Err(HttpError::Http(rejection.status(), rejection.body_text())),
         }
     }
+}
+
+/// The query of a list that may be shortened.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LimitQuery {
+    pub(super) limit: Option<usize>,
 }
 
 /// Checks a reason that is shown to people.

@@ -49,12 +49,12 @@ struct SendAnswer {
 /// The check comes before anything of the body is read.
 async fn authorise(State(sender): State<SendApi>, request: Request, next: Next) -> Response {
     let right = sender.authorise(request.headers(), client_ip(&request));
-    if let Err(no) = right.await {
-        let code = match no {
+    if let Err(denied) = right.await {
+        let code = match denied {
             SendDenied::Off => StatusCode::FORBIDDEN,
             SendDenied::NotShown => StatusCode::UNAUTHORIZED,
         };
-        return http_error(code, no.why()).into_response();
+        return http_error(code, denied.reason()).into_response();
     }
     mark_logged_in(&request);
     next.run(request).await

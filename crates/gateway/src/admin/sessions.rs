@@ -16,7 +16,7 @@ use serde_json::json;
 use super::{
     AdminContext,
     audit_log::{Actor, Effect, Order},
-    http::{HttpError, JsonBody, QueryParams, check_reason},
+    http::{HttpError, JsonBody, LimitQuery, QueryParams, check_reason},
 };
 
 /// Entries of a list, unless the request names another limit.
@@ -94,7 +94,7 @@ pub(super) async fn kick(
         Err(error) => error.to_string(),
     };
     let whom = json!(target).to_string();
-    let order = Order::new("kick", &whom).because(reason);
+    let order = Order::new("kick", &whom).with_reason(reason);
     let done = Effect::unchanged_if(matches!(&outcome, Ok(kicked) if kicked.is_empty()));
     admin.audit.record(&actor, order, done, &result).await;
     Ok(Json(KickAnswer {
@@ -131,7 +131,7 @@ pub(super) async fn ban(
         Ok((_, kicked)) => format!("banned, {}", summary(kicked)),
         Err(error) => error.to_string(),
     };
-    let order = Order::new("ban", body.uid.as_str()).because(reason);
+    let order = Order::new("ban", body.uid.as_str()).with_reason(reason);
     let done = Effect::Changed;
     admin.audit.record(&actor, order, done, &result).await;
     let (ban, kicked) = outcome?;
@@ -166,12 +166,6 @@ pub(super) async fn unban(
     Ok(Json(json!({"uid": account.uid, "lifted": lifted})))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Limit {
-    limit: Option<usize>,
-}
-
 #[derive(Serialize)]
 pub(super) struct RevocationsAnswer {
     revocations: Vec<Pending>,
@@ -179,9 +173,9 @@ pub(super) struct RevocationsAnswer {
 
 pub(super) async fn revocations(
     State(admin): State<AdminContext>,
-    QueryParams(limit): QueryParams<Limit>,
+    QueryParams(query): QueryParams<LimitQuery>,
 ) -> Result<Json<RevocationsAnswer>, HttpError> {
-    let most = limit.limit.unwrap_or(SHOWN).min(100_000);
+    let most = query.limit.unwrap_or(SHOWN).min(100_000);
     let revocations = admin.kick.revocations(most).await?;
     Ok(Json(RevocationsAnswer { revocations }))
 }

@@ -13,6 +13,6 @@ pub(crate) use error::invalid;
 pub(crate) use listen_options::TlsFiles;
 pub use listen_options::{ClientAddress, PeerAuth};
 pub use secret::Secret;
-pub(crate) use secret::same;
+pub(crate) use secret::constant_time_eq;
 pub(crate) use service::ServiceSettings;
 pub use table::GatewayConfig;

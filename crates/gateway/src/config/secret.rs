@@ -28,7 +28,7 @@ impl Secret {
 
     /// Compares in constant time.
     pub(crate) fn matches(&self, other: &str) -> bool {
-        same(self.0.as_bytes(), other.as_bytes())
+        constant_time_eq(self.0.as_bytes(), other.as_bytes())
     }
 
     /// The secret itself, for its intended receiver.
@@ -45,7 +45,7 @@ impl fmt::Debug for Secret {
 }
 
 /// Compares two secrets in a time that does not tell where they differ.
-pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
+pub(crate) fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     let digest = |secret: &[u8]| {
         let mut mac = Hmac::<Sha256>::new_from_slice(b"compare").ok()?;
         mac.update(secret);
@@ -63,7 +63,11 @@ mod tests {
 
     #[test]
     fn secrets_are_compared_whole() {
-        assert!(same(b"abc", b"abc"));
-        assert!(!same(b"abc", b"abd") && !same(b"abc", b"ab") && !same(b"", b"a"));
+        assert!(constant_time_eq(b"abc", b"abc"));
+        assert!(
+            !constant_time_eq(b"abc", b"abd")
+                && !constant_time_eq(b"abc", b"ab")
+                && !constant_time_eq(b"", b"a")
+        );
     }
 }

@@ -56,7 +56,7 @@ impl<R: FrameReader> SessionConnection<R> {
                 outbox.urgent(Urgent::LastFrame(frame.to_frame()));
                 (close_code(*code), *reason)
             }
-            EndReason::Told(notice) => {
+            EndReason::Notified(notice) => {
                 outbox.urgent(Urgent::LastFrame(Outbound::Offline(notice).to_frame()));
                 (notice.code.websocket(), notice.code.text())
             }
@@ -107,14 +107,14 @@ impl<R: FrameReader> SessionConnection<R> {
         outbox.urgent(Urgent::Close(code, reason));
         let front = self.front.clone();
         let reader = &mut self.reader;
-        let said = async {
+        let written = async {
             let left = until.since(front.clock.now());
-            front.within(left, outbox.over()).await;
+            front.within(left, outbox.closed()).await;
             front.clock.sleep(LAST_FRAME_TIME).await;
         };
         // Reading goes on meanwhile, because some clients read only after they have sent
         // everything.
-        let answered = async {
+        let client_closed = async {
             let closed = loop {
                 match reader.next().await {
                     Incoming::Gone => break true,
@@ -122,13 +122,13 @@ impl<R: FrameReader> SessionConnection<R> {
                     _ => {}
                 }
             };
-            outbox.over().await;
+            outbox.closed().await;
             closed
         };
         let closed = tokio::select! {
             biased;
-            () = said => false,
-            closed = answered => closed,
+            () = written => false,
+            closed = client_closed => closed,
         };
         metrics::counter!("distlock_forced_close_total").increment(1);
         self.session.cut_off();

@@ -19,17 +19,17 @@ pub(crate) async fn serve<R: FrameReader, W: FrameWriter>(
     connection: ConnectionHandle,
 ) {
     connection.mark_open();
-    let cut = front.cut.clone();
+    let aborted = front.abort_all.clone();
     let handle = connection.clone();
-    let cut = async move {
-        cut.cancelled().await;
+    let aborted = async move {
+        aborted.cancelled().await;
         // The reset must be set in this branch, because the select drops the connection with the
         // other one.
         handle.abort_on_drop();
     };
     tokio::select! {
         biased;
-        () = cut => {}
+        () = aborted => {}
         () = Box::pin(converse(front, reader, writer, connection.clone())) => {}
     }
 }
@@ -57,7 +57,7 @@ async fn converse<R: FrameReader, W: FrameWriter>(
                 };
                 // A reset discards bytes on their way, so the client gets time to read the frame
                 // first.
-                let patience = if failure.known {
+                let patience = if failure.authenticated {
                     front.grace
                 } else {
                     LAST_FRAME_TIME

@@ -27,7 +27,7 @@ pub(crate) struct FrontContext {
     pub(crate) max_frame: usize,
     pub(crate) connections: TaskTracker,
     /// Ends every connection at once.
-    pub(crate) cut: CancellationToken,
+    pub(crate) abort_all: CancellationToken,
     /// Whether a proxy names the WebSocket's client in `X-Forwarded-For`.
     pub(crate) forwarded: bool,
 }

@@ -117,14 +117,14 @@ async fn deliver_or_keep(
     let (tracker, front) = (front.connections.clone(), front.clone());
     let (to, message) = (to.clone(), message.clone());
     let kept =
-        tracker.spawn(async move { keep_or_hand_over(&front, &to, &message, receipts).await });
+        tracker.spawn(async move { keep_or_redeliver(&front, &to, &message, receipts).await });
     kept.await
         .unwrap_or(Ok(MessageOutcome::without_devices(Outcome::Failed)))
 }
 
 /// Keeps a message for the devices that did not get it. `receipts` holds the results of its
 /// delivery.
-async fn keep_or_hand_over(
+async fn keep_or_redeliver(
     front: &FrontContext,
     to: &Uid,
     message: &Message,

@@ -69,7 +69,7 @@ pub(crate) fn front(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> FrontContex
         login_timeout: LONG,
         max_frame: 65_535,
         connections: TaskTracker::new(),
-        cut: CancellationToken::new(),
+        abort_all: CancellationToken::new(),
         forwarded: false,
     }
 }

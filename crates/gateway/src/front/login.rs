@@ -22,7 +22,7 @@ pub(super) struct LoginFailure {
     pub(super) reason: &'static str,
     /// Whether the client showed a good token. Such a client gets the same time to read the frame
     /// as the client of a session.
-    pub(super) known: bool,
+    pub(super) authenticated: bool,
 }
 
 /// Most frames that are read behind a login before its outcome is known. A client that sends more
@@ -61,8 +61,11 @@ pub(super) async fn log_in<R: FrameReader, W: FrameWriter>(
     confirmed
         .map(|session| (session, version))
         .map_err(|failure| {
-            let known = true;
-            failure.map(|failure| LoginFailure { known, ..failure })
+            let authenticated = true;
+            failure.map(|failure| LoginFailure {
+                authenticated,
+                ..failure
+            })
         })
 }
 
@@ -261,7 +264,7 @@ fn login_failure(frame: Frame, code: u16, reason: &'static str) -> Option<LoginF
         frame,
         code,
         reason,
-        known: false,
+        authenticated: false,
     })
 }
 

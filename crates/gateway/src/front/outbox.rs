@@ -123,7 +123,7 @@ impl Outbox {
     }
 
     /// Waits until nothing more will be written: this side has closed, or a write has failed.
-    pub(super) async fn over(&self) {
+    pub(super) async fn closed(&self) {
         let mut alive = self.alive.clone();
         // Nothing is ever sent here; the channel only shows that the writer has ended.
         while alive.changed().await.is_ok() {}

@@ -45,7 +45,7 @@ pub(super) enum EndReason {
     /// The client sent bytes that cannot be trusted.
     Broken(ErrorCode, &'static str),
     /// The session must end, with this notice.
-    Told(Offline),
+    Notified(Offline),
 }
 
 /// Returns the next frame of the client. Early frames come first, unless only new ones are wanted.
@@ -80,26 +80,26 @@ impl<R: FrameReader> SessionConnection<R> {
         // would each wait for the other's acknowledgement.
         let acks = session.acknowledges();
         let mut work: Option<BoxFuture<'static, ()>> = (!acks).then(|| kept.boxed());
-        let mut heard = self.front.clock.now();
+        let mut last_heard = self.front.clock.now();
         loop {
             let patience = if work.is_some() {
                 REQUEST_LIMIT
             } else {
                 Duration::ZERO
             };
-            let silence = self.silence_left(heard + patience);
+            let silence = self.silence_left(last_heard + patience);
             let busy = work.is_some();
             let may_read = !busy || (acks && self.early.len() < MAX_EARLY);
             tokio::select! {
                 biased;
-                notice = session.superseded() => return EndReason::Told(notice),
-                () = outbox.over() => return EndReason::Unwritable,
+                notice = session.superseded() => return EndReason::Notified(notice),
+                () = outbox.closed() => return EndReason::Unwritable,
                 () = completed(&mut work) => {
                     work = None;
-                    heard = self.front.clock.now();
+                    last_heard = self.front.clock.now();
                 }
                 incoming = next(&mut self.early, &mut self.reader, busy), if may_read => {
-                    heard = self.front.clock.now();
+                    last_heard = self.front.clock.now();
                     if busy {
                         match acknowledged(&incoming) {
                             Some(seq) => outbox.acknowledged(seq),
@@ -113,7 +113,7 @@ impl<R: FrameReader> SessionConnection<R> {
                     }
                 }
                 () = self.front.clock.sleep(silence) => {
-                    if self.silence_left(heard + patience).is_zero() {
+                    if self.silence_left(last_heard + patience).is_zero() {
                         session.end(Code::HeartbeatLost);
                     }
                 }
@@ -121,8 +121,8 @@ impl<R: FrameReader> SessionConnection<R> {
         }
     }
 
-    fn silence_left(&self, heard: Moment) -> Duration {
-        (heard + self.front.heartbeat).since(self.front.clock.now())
+    fn silence_left(&self, last_heard: Moment) -> Duration {
+        (last_heard + self.front.heartbeat).since(self.front.clock.now())
     }
 
     fn answer(

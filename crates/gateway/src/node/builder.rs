@@ -110,7 +110,7 @@ impl Builder {
         } = self;
         let stop = CancellationToken::new();
         let connections = TaskTracker::new();
-        let cut = CancellationToken::new();
+        let abort_all = CancellationToken::new();
         let front = FrontContext {
             kick: kick.clone(),
             key: key.clone(),
@@ -124,7 +124,7 @@ impl Builder {
             login_timeout: config.login_timeout,
             max_frame: config.max_frame,
             connections: connections.clone(),
-            cut: cut.clone(),
+            abort_all: abort_all.clone(),
             forwarded: config.client_address == ClientAddress::ForwardedFor,
         };
         let secure = config.tls_cert.is_some();
@@ -169,7 +169,7 @@ impl Builder {
             ready,
             kick,
             stop,
-            cut,
+            abort_all,
             connections,
             servers: servers.into_tasks(),
             clock,

@@ -44,7 +44,7 @@ pub struct Gateway {
     pub(super) ready: Ready,
     pub(super) kick: KickOut,
     pub(super) stop: CancellationToken,
-    pub(super) cut: CancellationToken,
+    pub(super) abort_all: CancellationToken,
     pub(super) connections: TaskTracker,
     pub(super) servers: JoinSet<Result<()>>,
     pub(super) clock: Arc<dyn Clock>,
@@ -143,6 +143,6 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         self.stop.cancel();
-        self.cut.cancel();
+        self.abort_all.cancel();
     }
 }

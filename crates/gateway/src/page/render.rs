@@ -152,7 +152,7 @@ const fn word(state: NodeState) -> &'static str {
 fn nodes(snapshot: &Snapshot, html: &mut String) {
     html.push_str(r#"<section aria-labelledby="n"><h2 id="n">Nodes and their leases</h2>"#);
     match &snapshot.nodes {
-        Err(error) => trouble(html, error),
+        Err(error) => store_error(html, error),
         Ok(nodes) => {
             html.push_str(concat!(
                 r#"<table><thead><tr><th>node</th><th>state</th><th class="n">lease left</th>"#,
@@ -182,10 +182,10 @@ fn nodes(snapshot: &Snapshot, html: &mut String) {
                     ),
                     Escaped(node.node.as_str()),
                     Escaped(word(node.state)),
-                    warns(low),
+                    warning_class(low),
                     node.lease_remaining_ms
                         .map_or_else(|| "?".into(), |left| seconds(left.into())),
-                    warns(differs),
+                    warning_class(differs),
                     Escaped(policy.unwrap_or("?")),
                     Escaped(&node.addr),
                     Escaped(node.front.as_deref().unwrap_or("?")),
@@ -206,14 +206,14 @@ fn nodes(snapshot: &Snapshot, html: &mut String) {
     html.push_str("</section>");
 }
 
-const fn warns(yes: bool) -> &'static str {
+const fn warning_class(yes: bool) -> &'static str {
     if yes { r#" class="warning""# } else { "" }
 }
 
 fn locks(snapshot: &Snapshot, html: &mut String) {
     html.push_str(r#"<section aria-labelledby="l"><h2 id="l">Locks held and waited for</h2>"#);
     match &snapshot.locks {
-        Err(error) => trouble(html, error),
+        Err(error) => store_error(html, error),
         Ok(locks) if locks.is_empty() => {
             html.push_str(
                 "<p>No login of this node holds its account's lock at this moment: \
@@ -249,7 +249,7 @@ fn locks(snapshot: &Snapshot, html: &mut String) {
     html.push_str("</section>");
 }
 
-fn trouble(html: &mut String, error: &distlock_core::Error) {
+fn store_error(html: &mut String, error: &distlock_core::Error) {
     let _ = write!(
         html,
         r#"<p class="trouble">The store does not tell: {}</p>"#,

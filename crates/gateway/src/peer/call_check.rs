@@ -81,7 +81,7 @@ impl CallChecker {
         let (mut head, body) = request.into_parts();
         let bytes = to_bytes(Body::new(body), MAX_MESSAGE + PREFIX).await;
         let bytes = bytes.map_err(|_| Status::resource_exhausted("the message is too long"))?;
-        if !call.hash.is_of(&bytes) {
+        if !call.hash.matches(&bytes) {
             log(&"its token is for another body");
             return Err(refused());
         }

@@ -180,7 +180,9 @@ impl GrpcPeers {
     ) -> Result<Request<T>, PeerError> {
         let (from, to) = (self.node.as_str(), to.node.as_str());
         let call = Call { from, to, method };
-        let token = self.key.sign(call, &framed(&message), self.clock.wall());
+        let token = self
+            .key
+            .sign(call, &wire_bytes(&message), self.clock.wall());
         let token = token.map_err(|error| PeerError::NotSent(error.to_string()))?;
         let mut bearer: MetadataValue<Ascii> = format!("Bearer {token}")
             .parse()
@@ -261,7 +263,7 @@ fn tls_connector(
 }
 
 /// A message as it is on the wire: a flag for no compression, its length, then its bytes.
-pub(super) fn framed(message: &impl Message) -> Vec<u8> {
+pub(super) fn wire_bytes(message: &impl Message) -> Vec<u8> {
     let body = message.encode_to_vec();
     // A message over the limit is not sent, so the length always fits.
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);

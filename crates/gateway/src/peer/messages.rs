@@ -46,11 +46,11 @@ impl Messages for MessagesService {
         let devices = fate.devices.into_iter().map(|it| send_response::Device {
             device: it.device.into(),
             class: it.class.into(),
-            outcome: on_the_wire(it.outcome).into(),
+            outcome: outcome_to_wire(it.outcome).into(),
         });
         Ok(Response::new(v1::SendResponse {
             id: message.id,
-            outcome: on_the_wire(fate.outcome).into(),
+            outcome: outcome_to_wire(fate.outcome).into(),
             devices: devices.collect(),
         }))
     }
@@ -66,8 +66,8 @@ pub(super) async fn authorise(
     let from = connection
         .as_ref()
         .map_or(IpAddr::from([0; 4]), |connection| connection.peer().ip());
-    if let Err(no) = sender.authorise(request.headers(), from).await {
-        return Status::unauthenticated(no.why()).into_http();
+    if let Err(denied) = sender.authorise(request.headers(), from).await {
+        return Status::unauthenticated(denied.reason()).into_http();
     }
     if let Some(connection) = connection {
         connection.mark_logged_in();
@@ -98,7 +98,7 @@ fn failed(error: distlock_core::Error) -> Status {
     }
 }
 
-const fn on_the_wire(outcome: Outcome) -> v1::Outcome {
+const fn outcome_to_wire(outcome: Outcome) -> v1::Outcome {
     match outcome {
         Outcome::Delivered => v1::Outcome::Delivered,
         Outcome::Written => v1::Outcome::Written,

@@ -325,7 +325,7 @@ async fn a_message_that_is_sent_again_with_its_token_is_delivered_once() {
     };
     let sign = || {
         let peers = key.peers().unwrap();
-        peers.sign(call, &client::framed(&body), SystemClock.wall())
+        peers.sign(call, &client::wire_bytes(&body), SystemClock.wall())
     };
     let token = sign().unwrap();
     let peer = peer_client(&to).await;
@@ -383,7 +383,7 @@ async fn servers_send_with_a_token_of_their_own() {
         to: "n1",
         method: "/distlock.v1.Messages/Send",
     };
-    let body = client::framed(&good);
+    let body = client::wire_bytes(&good);
     let peer = key.peers().unwrap();
     let peer = peer.sign(call, &body, SystemClock.wall()).unwrap();
     for token in ["guess", &peer] {

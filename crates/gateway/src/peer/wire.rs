@@ -38,13 +38,13 @@ pub(super) fn kick_from_wire(request: v1::KickRequest) -> Result<KickRequest> {
     let reason = u8::try_from(request.reason)
         .ok()
         .and_then(|number| Code::try_from(number).ok())
-        .ok_or_else(|| bad("reason is no offline code"))?;
+        .ok_or_else(|| bad_value("reason is no offline code"))?;
     let mut kick = KickRequest::new(
         Uid::new(request.uid)?,
         key_from_wire(request.key)?,
         Generation::new(request.gen_max),
         reason,
-        Uuid::parse_str(&request.kick_id).map_err(|_| bad("kick_id is not a UUID"))?,
+        Uuid::parse_str(&request.kick_id).map_err(|_| bad_value("kick_id is not a UUID"))?,
         NodeId::new(request.from)?,
     );
     kick.text = request.text;
@@ -191,7 +191,8 @@ pub(super) fn takeovers_from_wire(
 ) -> Result<Vec<Takeover>> {
     let takeover = |it: takeovers_response::Takeover| {
         Ok(Takeover {
-            kick_id: Uuid::parse_str(&it.kick_id).map_err(|_| bad("kick_id is not a UUID"))?,
+            kick_id: Uuid::parse_str(&it.kick_id)
+                .map_err(|_| bad_value("kick_id is not a UUID"))?,
             at_ms: it.at_ms,
             seen_by: seen_by.clone(),
             uid: Uid::new(it.uid)?,
@@ -214,7 +215,7 @@ fn key_to_wire(key: SessionKey) -> v1::SessionKey {
 }
 
 fn key_from_wire(key: Option<v1::SessionKey>) -> Result<SessionKey> {
-    let key = key.ok_or_else(|| bad("the session is missing"))?;
+    let key = key.ok_or_else(|| bad_value("the session is missing"))?;
     Ok(SessionKey {
         node: NodeId::new(key.node)?,
         boot: Boot::new(key.boot),
@@ -227,7 +228,7 @@ pub(super) fn invalid(error: Error) -> Status {
     Status::invalid_argument(error.message().to_owned())
 }
 
-fn bad(what: &str) -> Error {
+fn bad_value(what: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, what)
 }
 

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::jwt::{self, Hs256, refused, seconds};
-use crate::config::same;
+use crate::config::constant_time_eq;
 
 const PURPOSE: &str = "distlock calls between nodes, version 1";
 /// Lifetime of a token, and the greatest difference between the clocks of two nodes.
@@ -71,8 +71,8 @@ pub(crate) struct CheckedCall {
 pub(crate) struct BodyHash(String);
 
 impl BodyHash {
-    pub(crate) fn is_of(&self, body: &[u8]) -> bool {
-        same(self.0.as_bytes(), sha256(body).as_bytes())
+    pub(crate) fn matches(&self, body: &[u8]) -> bool {
+        constant_time_eq(self.0.as_bytes(), sha256(body).as_bytes())
     }
 }
 
@@ -121,7 +121,7 @@ impl PeerKey {
         if claims.sub != method {
             return Err(refused("it was issued for another method"));
         }
-        in_time(claims.iat, claims.exp, now)?;
+        check_time(claims.iat, claims.exp, now)?;
         Ok(CheckedCall {
             from: claims.iss,
             hash: BodyHash(claims.body),
@@ -131,7 +131,7 @@ impl PeerKey {
     }
 }
 
-fn in_time(issued: u64, expires: u64, now: SystemTime) -> Result<()> {
+fn check_time(issued: u64, expires: u64, now: SystemTime) -> Result<()> {
     let now = seconds(now);
     if expires < now || issued.abs_diff(now) > GOOD_FOR.as_secs() {
         return Err(refused(
@@ -185,7 +185,7 @@ mod tests {
         let call = check(&key, &token, now()).unwrap();
         assert_eq!(call.from, "n2");
         let body = call.hash;
-        assert!(body.is_of(b"body") && !body.is_of(b"bodY") && !body.is_of(b""));
+        assert!(body.matches(b"body") && !body.matches(b"bodY") && !body.matches(b""));
         let refusal = |to, method| key.check(&token, to, method, now()).unwrap_err();
         assert!(refusal("n3", CALL.method).message().contains("node"));
         let other = refusal(CALL.to, "/distlock.v1.Peer/Deliver");

@@ -22,7 +22,7 @@ const MAX_TOKEN_BYTES: usize = 4096;
 pub(super) struct Hs256(Hmac<Sha256>);
 
 /// The reason why a token is refused.
-pub(super) type Why = &'static str;
+pub(super) type TokenProblem = &'static str;
 
 /// The members of a header that count. All others are claims of the sender and decide nothing, not
 /// even `kid`.
@@ -51,7 +51,7 @@ impl Hs256 {
     /// Derives another key, a different one for each purpose. Only the holder of this key can make
     /// it.
     pub(super) fn derived(&self, purpose: &str) -> Result<Self> {
-        Self::new(&self.over(purpose.as_bytes()).finalize().into_bytes())
+        Self::new(&self.mac_of(purpose.as_bytes()).finalize().into_bytes())
     }
 
     pub(super) fn sign(&self, claims: &impl Serialize) -> Result<String> {
@@ -64,11 +64,11 @@ impl Hs256 {
     /// As [`sign`](Self::sign), for claims that are serialised already.
     pub(super) fn sign_text(&self, claims: &[u8]) -> String {
         let signed = format!("{HEADER}.{}", URL_SAFE_NO_PAD.encode(claims));
-        let signature = self.over(signed.as_bytes()).finalize().into_bytes();
+        let signature = self.mac_of(signed.as_bytes()).finalize().into_bytes();
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
 
-    fn over(&self, bytes: &[u8]) -> Hmac<Sha256> {
+    fn mac_of(&self, bytes: &[u8]) -> Hmac<Sha256> {
         let mut mac = self.0.clone();
         mac.update(bytes);
         mac
@@ -79,8 +79,8 @@ impl Hs256 {
 pub(super) fn read<'a, T: DeserializeOwned>(
     token: &str,
     keys: impl IntoIterator<Item = &'a Hs256>,
-) -> Result<T, Why> {
-    const MALFORMED: Why = "it is malformed or lacks a claim";
+) -> Result<T, TokenProblem> {
+    const MALFORMED: TokenProblem = "it is malformed or lacks a claim";
     if token.len() > MAX_TOKEN_BYTES {
         return Err("it is longer than 4096 bytes");
     }
@@ -96,7 +96,11 @@ pub(super) fn read<'a, T: DeserializeOwned>(
     }
     let signature = part(signature)?;
     // The comparison takes the same time wherever the two differ.
-    let is_of = |key: &Hs256| key.over(signed.as_bytes()).verify_slice(&signature).is_ok();
+    let is_of = |key: &Hs256| {
+        key.mac_of(signed.as_bytes())
+            .verify_slice(&signature)
+            .is_ok()
+    };
     if !keys.into_iter().any(is_of) {
         return Err("its signature is wrong");
     }
@@ -135,7 +139,7 @@ mod tests {
     fn signed(header: &Value, claims: &[u8], key: &Hs256) -> String {
         let header = URL_SAFE_NO_PAD.encode(header.to_string());
         let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims));
-        let signature = key.over(signed.as_bytes()).finalize().into_bytes();
+        let signature = key.mac_of(signed.as_bytes()).finalize().into_bytes();
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
 

@@ -75,7 +75,7 @@ impl TokenKey {
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] when it is shorter than 32 bytes.
     pub fn new(key: &[u8]) -> Result<Self> {
-        long_enough("token_key", key)?;
+        check_length("token_key", key)?;
         Ok(Self {
             signs: Hs256::new(key)?,
             also: None,
@@ -88,7 +88,7 @@ impl TokenKey {
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] when it is shorter than 32 bytes.
     pub fn also(mut self, key: &[u8]) -> Result<Self> {
-        long_enough("token_key_also", key)?;
+        check_length("token_key_also", key)?;
         self.also = Some(Hs256::new(key)?);
         Ok(self)
     }
@@ -183,7 +183,7 @@ impl fmt::Debug for TokenKey {
     }
 }
 
-fn long_enough(name: &str, key: &[u8]) -> Result<()> {
+fn check_length(name: &str, key: &[u8]) -> Result<()> {
     if key.len() >= MIN_KEY_BYTES {
         return Ok(());
     }
