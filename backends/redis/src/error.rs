@@ -1,16 +1,21 @@
-//! From the driver's errors to the contract's: what happened, what did not, and what nobody knows.
+//! Translates the driver's errors into the contract's: what happened, what did not, and what is
+//! unknown.
+//!
+//! Invariant: a missing reply to an operation is always an unknown outcome, and an error while
+//! connecting never is.
 
 use distlock_core::{Error, ErrorKind, excerpt};
 use redis::{RedisError, ServerError};
 
 pub(crate) const BACKEND: &str = "redis";
 
-/// An option or an address that cannot be right.
+/// The error for an option or an address that cannot be right.
 pub(crate) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidConfig, message).on(BACKEND)
 }
 
-/// What an operation came to that was sent: a reply that says no is certain, a missing reply is not.
+/// The error of an operation that was sent. A refusal is certain; a missing reply leaves the
+/// outcome unknown.
 pub(crate) fn of_operation(error: RedisError, at: &str) -> Error {
     match ServerError::try_from(error) {
         Ok(refusal) => of_reply(&refusal, at),
@@ -27,7 +32,7 @@ pub(crate) fn of_operation(error: RedisError, at: &str) -> Error {
     }
 }
 
-/// What came of connecting: nothing was asked for yet, so nothing happened.
+/// The error of an attempt to connect. No operation was sent, so nothing happened.
 pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
     use redis::ErrorKind as Driver;
     let message = match error.kind() {
@@ -45,7 +50,7 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
         Driver::Parse | Driver::UnexpectedReturnType => {
             format!("what answers at {at} does not speak the protocol of Redis")
         }
-        // The driver puts the server's refusal into its own words, and the code is lost.
+        // The driver replaces the server's refusal by its own words, and the code is lost.
         _ if error.to_string().contains("refused to switch database") => {
             let detail = excerpt(error.detail().unwrap_or_default());
             return Error::new(
@@ -56,12 +61,14 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
         }
         _ if error.is_timeout() => {
             format!(
-                "{at} did not answer in time; a server that wants TLS, or one that does not, may also stay silent"
+                "{at} did not answer in time; a server that wants TLS, or one that does not, may \
+                 also stay silent"
             )
         }
         _ if error.is_connection_dropped() && !error.is_connection_refusal() => {
             format!(
-                "{at} broke the connection off; a server that wants TLS does so, or one that does not"
+                "{at} broke the connection off; a server that wants TLS does so, or one that does \
+                 not"
             )
         }
         _ => match ServerError::try_from(error.clone()) {
@@ -74,14 +81,16 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
         .caused_by(Cause::of(error))
 }
 
-/// A refusal's code, and what it says besides. Nobody else reads them: before Redis 7, what a script was refused for stands
-/// within a refusal of the script, with the places in its text that it came by.
+/// The code and the text of a refusal. All other code reads refusals through this function: before
+/// Redis 7 the refusal of a command inside a script is nested in a refusal of the script, together
+/// with positions in its text.
 pub(crate) fn said(refusal: &ServerError) -> (&str, &str) {
     let (code, detail) = (refusal.code(), refusal.details().unwrap_or_default());
     within_a_script(code, detail).unwrap_or((code, detail))
 }
 
-/// `ERR Error running script (call to f_SHA): @user_script:9: @user_script: 9: -READONLY You can't write ..`
+/// Reads a nested refusal, as in `ERR Error running script (call to f_SHA): @user_script:9:
+/// @user_script: 9: -READONLY You can't write ..`.
 fn within_a_script<'a>(code: &str, detail: &'a str) -> Option<(&'a str, &'a str)> {
     let script = detail.strip_prefix("Error running script (call to ");
     let (_, mut inner) = script.filter(|_| code == "ERR")?.split_once("): ")?;
@@ -93,7 +102,7 @@ fn within_a_script<'a>(code: &str, detail: &'a str) -> Option<(&'a str, &'a str)
     is_code.then_some((code, detail))
 }
 
-/// As [`of_reply`], where nothing was asked for that changes anything, as on opening.
+/// As [`of_reply`], for a question that changes nothing, such as those on opening.
 pub(crate) fn of_question(refusal: &ServerError, at: &str) -> Error {
     let error = of_reply(refusal, at);
     match error.kind() {
@@ -104,15 +113,16 @@ pub(crate) fn of_question(refusal: &ServerError, at: &str) -> Error {
     }
 }
 
-/// A server's refusal. The whole table: what each code means for the operation that got it.
+/// The error for a server's refusal.
 pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
     let (code, detail) = said(refusal);
     let kind = kind(code, detail);
     let detail = &*excerpt(detail);
     let message = match (kind, code) {
-        // It goes on about its settings for a whole page.
+        // The server's own text explains its settings for a whole page.
         (ErrorKind::AccessDenied, "DENIED") => format!(
-            "{at} is in protected mode and serves its own machine only: give it a password, or set protected-mode no there"
+            "{at} is in protected mode and serves its own machine only: give it a password, or set \
+             protected-mode no there"
         ),
         (ErrorKind::AccessDenied, "NOPERM") => {
             format!("{at} does not permit this user what it takes: {detail}")
@@ -122,16 +132,18 @@ pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
         (_, "READONLY") => format!("{at} is a replica or was demoted: {detail}"),
         (_, "OOM") => format!("{at} is out of memory: {detail}"),
         (_, "CROSSSLOT") => format!(
-            "{at} spreads the keys over several servers behind one address: use redis+cluster://, or a server of its own"
+            "{at} spreads the keys over several servers behind one address: use redis+cluster://, \
+             or a server of its own"
         ),
         (ErrorKind::OutcomeUnknown, _) => format!(
-            "{at} answered {code} {detail}; this answer is not known here, the server's log or `distlock doctor` may say more"
+            "{at} answered {code} {detail}; this answer is not known here, the server's log or \
+             `distlock doctor` may say more"
         ),
         _ => format!("{at} answered {code} {detail}"),
     };
     let error = Error::new(kind, message.trim_end().to_owned()).on(BACKEND);
     match kind {
-        // Each limit that a server refuses by is its own state: its memory, its clients.
+        // Every limit in this table is a passing state of the server: its memory, its clients.
         ErrorKind::LimitExceeded => error.passing(),
         _ => error,
     }
@@ -139,15 +151,15 @@ pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
 
 fn kind(code: &str, detail: &str) -> ErrorKind {
     match code {
-        // Loading, failing over, read-only, without its disk or its replicas, or busy with somebody's script: it refused,
-        // and will serve again.
+        // The server is loading, failing over, read-only, without its disk or its replicas, or busy
+        // with another script. It refused and will serve again.
         "BUSY" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "MISCONF" | "MOVED" | "ASK"
         | "NOREPLICAS" | "NOSCRIPT" | "READONLY" | "TRYAGAIN" => ErrorKind::Unavailable,
         "OOM" => ErrorKind::LimitExceeded,
         "DENIED" | "NOAUTH" | "NOPERM" | "WRONGPASS" => ErrorKind::AccessDenied,
         "WRONGTYPE" => ErrorKind::Corrupt,
         "CROSSSLOT" => ErrorKind::InvalidConfig,
-        // Refused before the command that it was to go before was looked at.
+        // The server refused the preamble before it read the command.
         "ERR" if detail.contains("CLIENT CACHING") => ErrorKind::Unavailable,
         "ERR" if detail.contains("max number of clients") => ErrorKind::LimitExceeded,
         "ERR" if detail.contains("DB index") || detail.contains("database") => {
@@ -155,19 +167,20 @@ fn kind(code: &str, detail: &str) -> ErrorKind {
         }
         "ERR" if detail.contains("unknown command") => ErrorKind::Unsupported,
         // A script that failed halfway has changed something, and a proxy answers for servers that
-        // may have done what they were asked. It is no bug of ours either way.
+        // may have done the work. Neither is a bug of this library.
         _ => ErrorKind::OutcomeUnknown,
     }
 }
 
 fn refused_credentials(at: &str, detail: &str) -> Error {
     let detail = excerpt(detail);
-    // The server speaks of its commands, which the user has never seen.
+    // The server names protocol commands, which the user has never seen.
     let detail = match detail.trim() {
         none if none.contains("HELLO must be called")
             || none.starts_with("Authentication required") =>
         {
-            "it wants a password, and none is given (option `password`, or redis://user:password@host)"
+            "it wants a password, and none is given (option `password`, or \
+             redis://user:password@host)"
         }
         wrong if wrong.starts_with("invalid username-password pair") => {
             "the user or the password is wrong, or the user is disabled"
@@ -186,7 +199,7 @@ fn refused_credentials(at: &str, detail: &str) -> Error {
     .on(BACKEND)
 }
 
-/// As [`of_connecting`], of a sentinel.
+/// As [`of_connecting`], for a sentinel.
 pub(crate) fn of_connecting_to_sentinel(error: &RedisError, at: &str) -> Error {
     use redis::ErrorKind as Driver;
     match (error.kind(), error.code()) {
@@ -202,13 +215,14 @@ pub(crate) fn of_connecting_to_sentinel(error: &RedisError, at: &str) -> Error {
     }
 }
 
-/// The driver's error as a cause: its text, never its arguments. The driver puts no secrets into it.
+/// The driver's error as a cause: its text, never its arguments. The driver puts no secrets into
+/// the text.
 #[derive(Debug)]
 struct Cause(String);
 
 impl Cause {
     fn of(error: &RedisError) -> Self {
-        // Parsers explain themselves over several lines.
+        // Parsers' errors have several lines.
         let text = error.to_string();
         let lines: Vec<_> = text.split_terminator('\n').map(str::trim).collect();
         Self(lines.join(", "))
@@ -248,7 +262,8 @@ mod tests {
                 ErrorKind::Unavailable,
             ),
             (
-                "MISCONF Redis is configured to save RDB snapshots, but it is currently unable to persist on disk.",
+                "MISCONF Redis is configured to save RDB snapshots, but it is currently unable to \
+                 persist on disk.",
                 ErrorKind::Unavailable,
             ),
             (
@@ -288,8 +303,8 @@ mod tests {
                 ErrorKind::AccessDenied,
             ),
             (
-                "DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the \
-                 default user.",
+                "DENIED Redis is running in protected mode because protected mode is enabled and \
+                 no password is set for the default user.",
                 ErrorKind::AccessDenied,
             ),
             (
@@ -309,7 +324,7 @@ mod tests {
                 "ERR Unknown Redis command called from script script: 1234, on @user_script:7.",
                 ErrorKind::OutcomeUnknown,
             ),
-            // As proxies answer.
+            // Answers of proxies.
             ("ERR upstream failure", ErrorKind::OutcomeUnknown),
             ("EXECABORT Transaction discarded", ErrorKind::OutcomeUnknown),
             ("SOMETHING NEW", ErrorKind::OutcomeUnknown),
@@ -318,42 +333,44 @@ mod tests {
                 ErrorKind::Unavailable,
             ),
             (
-                "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
+                "ERR CLIENT CACHING can be called only when the client is in tracking mode with \
+                 OPTIN or OPTOUT mode enabled",
                 ErrorKind::Unavailable,
             ),
             (
                 "CROSSSLOT Keys in request don't hash to the same slot",
                 ErrorKind::InvalidConfig,
             ),
-            // The same of a script, before Redis 7.
+            // The same refusals inside a script, before Redis 7.
             (
-                "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: -READONLY You can't write against a \
-                 read only replica.",
+                "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: \
+                 -READONLY You can't write against a read only replica.",
                 ErrorKind::Unavailable,
             ),
             (
-                "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: -MISCONF Redis is configured to \
-                 save RDB snapshots, but it is currently not able to persist on disk.",
+                "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: \
+                 -MISCONF Redis is configured to save RDB snapshots, but it is currently not able \
+                 to persist on disk.",
                 ErrorKind::Unavailable,
             ),
             (
-                "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: -NOREPLICAS Not enough good \
-                 replicas to write.",
+                "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: \
+                 -NOREPLICAS Not enough good replicas to write.",
                 ErrorKind::Unavailable,
             ),
             (
-                "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: -OOM command not allowed when used \
-                 memory > 'maxmemory'.",
+                "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: -OOM \
+                 command not allowed when used memory > 'maxmemory'.",
                 ErrorKind::LimitExceeded,
             ),
             (
-                "ERR Error running script (call to f_1234): @user_script:9: WRONGTYPE Operation against a key holding the wrong \
-                 kind of value",
+                "ERR Error running script (call to f_1234): @user_script:9: WRONGTYPE Operation \
+                 against a key holding the wrong kind of value",
                 ErrorKind::Corrupt,
             ),
             (
-                "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: Unknown Redis command called from \
-                 Lua script",
+                "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: \
+                 Unknown Redis command called from Lua script",
                 ErrorKind::OutcomeUnknown,
             ),
         ];
@@ -363,7 +380,7 @@ mod tests {
             assert!(error.to_string().contains("db:6379"), "{error}");
             let unknown = kind == ErrorKind::OutcomeUnknown;
             assert_eq!(error.did_not_happen(), !unknown, "{text}");
-            // Every limit of this table is a state of the server.
+            // Every limit in this table is a state of the server.
             let passes = matches!(kind, ErrorKind::Unavailable | ErrorKind::LimitExceeded);
             assert_eq!(error.is_retryable(), passes || unknown, "{text}");
             // On opening nothing happens, whatever the answer is.
@@ -382,9 +399,10 @@ mod tests {
     fn refused_credentials_are_explained_without_the_protocol() {
         for (text, says) in [
             (
-                "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> \
-                 option can be used",
-                "db:6379 refused the credentials: it wants a password, and none is given (option `password`",
+                "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
+                 HELLO AUTH <user> <pass> option can be used",
+                "db:6379 refused the credentials: it wants a password, and none is given (option \
+                 `password`",
             ),
             (
                 "NOAUTH Authentication required.",

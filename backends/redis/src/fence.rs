@@ -1,25 +1,29 @@
 //! The checking half of fencing, on Redis: changes of data that only the latest holder can make.
 //!
-//! The bar is a key beside the data, without an end. One script compares it with what the caller was judged by, raises it, and
-//! changes the data; somebody else who raised it in between is looked at again. So no earlier holder can write afterwards.
+//! The fence of some data is a key beside the data, called the bar, which never expires. One script
+//! compares the bar with the value that the caller was judged by, raises it, and changes the data.
+//! If somebody else raised the bar in between, the caller is judged again. So no earlier holder can
+//! write afterwards.
 //!
-//! In a cluster all keys must be in one slot: give them the same part in braces. What a failover forgets, it forgets of the
-//! bar too; the data that is left is that of an earlier holder then, and so is the bar. A bar that is deleted or evicted by
-//! itself has seen nobody: where `maxmemory-policy` is `allkeys-..`, it does not protect.
+//! In a cluster all keys must be in one slot: give them the same part in braces. A failover may
+//! lose the latest writes, of the bar too; the data and the bar that remain are then those of an
+//! earlier holder. A bar that is deleted or evicted alone has no memory: with `maxmemory-policy`
+//! `allkeys-..` it does not protect.
 
 use distlock_core::{Error, ErrorKind, Fence, FenceError, FenceGuard};
 use redis::{FromRedisValue, ParsingError, Script, Value, aio::ConnectionLike};
 
 use crate::error::{BACKEND, of_operation};
 
-/// What an error calls the server: whose connection it is, the caller knows.
+/// The name of the server in errors. The connection is the caller's, who knows where it leads.
 const AT: &str = "the server";
 
-/// How often the bar may be raised by others between the look at it and the change.
+/// The limit of attempts, if others raise the bar between the read and the change.
 const ATTEMPTS: u32 = 32;
 
-/// What comes before the caller's script. Keys and arguments are then those that the caller gave. What this part is refused for,
-/// before it has written, is refused in the server's own words; what comes later is not taken back and is told apart.
+/// The part before the caller's script. After it, `KEYS` and `ARGV` are those that the caller gave.
+/// If the server refuses this part, nothing was written, and the refusal is in the server's own
+/// words. A later failure undoes nothing, and is reported in a different way.
 const BEFORE: &str = "
 local seen = redis.call('GET', KEYS[1]) or ''
 if seen ~= ARGV[1] then return {0, seen} end
@@ -52,25 +56,29 @@ return {1, done}
 pub struct Fenced(Script);
 
 impl Fenced {
-    /// The change, in Lua, as the server's `EVAL` takes it: it finds its keys in `KEYS` and its arguments in `ARGV`, and its
-    /// answer is what [`run`](Self::run) gives. Make it once, and run it often.
+    /// The change, in Lua, as the server's `EVAL` takes it: it finds its keys in `KEYS` and its
+    /// arguments in `ARGV`, and [`run`](Self::run) returns its answer. Make it once and run it
+    /// often.
     #[must_use]
     pub fn new(change: &str) -> Self {
         Self(Script::new(&format!("{BEFORE}{change}{AFTER}")))
     }
 
-    /// Makes the change if `fence` is the latest that was shown to the bar at `bar`, which it raises; or refuses it and changes
-    /// nothing. Takes two round trips, and more where others raise the bar at the same time.
+    /// Makes the change if `fence` is the latest that was shown to the bar at `bar`, and raises the
+    /// bar. Otherwise it refuses and changes nothing. It takes two round trips, and more if others
+    /// raise the bar at the same time.
     ///
     /// # Errors
-    /// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the server cannot be asked or refuses, with
-    /// [`ErrorKind::Corrupt`] when something else stands where the bar should be. After [`ErrorKind::OutcomeUnknown`], and after
-    /// [`ErrorKind::Internal`], which a script that fails on its way or answers an error ends with, the change may have been made,
-    /// in part or as a whole; as a whole it was where its answer is not a `T`, which is `Internal` as well and says so. After any
-    /// other kind nothing was changed.
+    /// [`FenceError::Refused`] for an earlier holder. [`FenceError::Failed`] when the server cannot
+    /// be asked or refuses, with [`ErrorKind::Corrupt`] when the bar's key has another content.
+    /// After [`ErrorKind::OutcomeUnknown`] the change may have been made. [`ErrorKind::Internal`]
+    /// means that the script failed halfway or answered with an error, so that the change may have
+    /// been made in part or as a whole; or that the change was made and its answer is not a `T`,
+    /// which the message says. After any other kind nothing was changed.
     ///
     /// # Cancel safety
-    /// The change may or may not be made when the future is dropped; as a whole, unless the script itself fails on its way.
+    /// When the future is dropped, the change is either made or not; it is made as a whole, unless
+    /// the script itself fails halfway.
     pub async fn run<T: FromRedisValue>(
         &self,
         connection: &mut impl ConnectionLike,
@@ -113,7 +121,7 @@ impl Fenced {
     }
 }
 
-/// What stands at the bar; empty where nothing does.
+/// The text of the bar; empty if there is none.
 fn text(bar_holds: Value, bar: &str) -> Result<String, FenceError> {
     let text: Result<Option<String>, _> = FromRedisValue::from_redis_value(bar_holds);
     text.map(Option::unwrap_or_default).map_err(|_| {
@@ -122,7 +130,7 @@ fn text(bar_holds: Value, bar: &str) -> Result<String, FenceError> {
     })
 }
 
-/// What the change was refused for in the middle does not take back what it did before.
+/// The error for a change that failed halfway, which does not undo its first part.
 fn broke_off(why: Value) -> FenceError {
     let why = match why {
         Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),

@@ -1,13 +1,13 @@
-//! Parsers of this crate for the fuzz targets of the repository: no part of its interface.
+//! Parsers of this crate for the fuzz targets of the repository. They are no part of its interface.
 
 use distlock_core::{Entry, HolderInfo, LockName, RecordKey, Result};
 
 use crate::format::value;
 
-/// Reads the value of a lock; `left` is what `PTTL` said.
+/// Reads the value of a lock; `left` is the answer to `PTTL`.
 ///
 /// # Errors
-/// What this library never writes.
+/// For a value that this library never writes.
 pub fn holder(name: &LockName, value: &[u8], left: i64) -> Result<HolderInfo> {
     value::holder(name, value, left)
 }
@@ -15,7 +15,7 @@ pub fn holder(name: &LockName, value: &[u8], left: i64) -> Result<HolderInfo> {
 /// Reads the value of a record; `now` is in microseconds since 1970.
 ///
 /// # Errors
-/// What this library never writes.
+/// For a value that this library never writes.
 pub fn entry(key: &RecordKey, value: &[u8], now: u64) -> Result<Entry> {
     value::entry(key, value, now)
 }

@@ -1,4 +1,5 @@
-//! Redis and Valkey behind the distlock contract: fenced, pushed, batched.
+//! Redis and Valkey behind the distlock contract: fencing tokens, wake-ups by push, batched
+//! requests.
 //!
 //! ```no_run
 //! # async fn example() -> distlock_core::Result<()> {
@@ -16,42 +17,49 @@
 //!
 //! # Map
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
 //! | `config` | options, checked once |
-//! | `names`, `value`, `release_cache` | from names to keys, what stands under them, and what stands there of ours |
-//! | `scripts/` | the steps that must happen at once, in Lua |
-//! | `op`, `request`, `store` | operations, how they become a request, the batches they travel in |
-//! | `lock`, `wait` | [`DistLock`]: operations, and the server's wake-ups |
+//! | `format` | keys, and the values under them |
+//! | `scripts` | the atomic steps, in Lua |
+//! | `operations` | operations, their requests and replies, and the knowledge gained from them |
+//! | `store` | one handle: its batches, and whether it is closed |
+//! | `lock`, `wait` | [`DistLock`]: operations, contenders, and the server's pushes |
 //! | `records` | [`Records`]: versioned values |
-//! | `connection`, `node`, `topology`, `sentinels`, `cluster`, `exchange` | one server, sentinels, a cluster's slots: finding the primary, asking it, asking again |
-//! | `server_epoch`, `history` | which history a server is in, and what a lock was lost to when the server forgot it |
-//! | [`fence`] | the other half, for data of the caller's: changes that only the latest holder can make |
-//! | `doctor`, `error` | health, and what each refusal means |
+//! | `connection` | connections to single servers, and the epoch of each server |
+//! | `sentinels`, `cluster` | which server is the primary; which server serves a slot |
+//! | `routing` | finding the primary, sending requests, following redirects |
+//! | [`fence`] | the checking half of fencing, for the caller's own data in Redis |
+//! | `doctor`, `error` | health, and the meaning of each refusal |
 //!
 //! # Guarantees
-//! - A lock is granted by one script that also writes its token, `max(counter + 1, server time in microseconds)`. Tokens
-//!   rise while the counter is kept, and when it was lost as long as the server's clock is not behind by more than the time
-//!   since the last grant.
-//! - Nobody but its owner renews, releases or hands over a lock; the comparison and the change are one step.
-//! - Replication is asynchronous: a failover may forget the latest locks. The old holder is told at its next renewal
-//!   ([`HistoryChanged`](distlock_core::LossReason::HistoryChanged)), and a fenced resource refuses it before that, if the
-//!   clocks of the servers agree: behind the old one's, the new primary's tokens may be lower, and the new holder is refused.
-//! - With Sentinel a primary is used only while a majority of the sentinels names it, and no lease
-//!   is believed for longer than its TTL from the first question that found one: after a failover
-//!   two may be valid for one TTL at the most.
-//! - Leases live on the server's clock: when it is stepped forward by more than a lease, the next holder is let in while the
-//!   one before still believes, and only the token tells them apart.
-//! - Waiting sends next to nothing: the server tells when a lock changes. Each process asks once in ten seconds all the same.
+//! - One script grants a lock and writes its token, `max(counter + 1, server time in
+//!   microseconds)`. Tokens rise while the counter is kept. If the counter was lost, they rise as
+//!   long as the server's clock is not behind by more than the time since the last grant.
+//! - Only its owner renews, releases or hands over a lock; comparison and change are one step.
+//! - Replication is asynchronous: a failover may lose the latest locks. The old holder learns of
+//!   that at its next renewal ([`HistoryChanged`](distlock_core::LossReason::HistoryChanged)). A
+//!   fenced resource refuses the old holder before that, if the servers' clocks agree: if the new
+//!   primary's clock is behind the old one's, its tokens may be lower, and the new holder is
+//!   refused.
+//! - With Sentinel, a primary is used only while a majority of the sentinels names it, and no lease
+//!   lasts longer than its TTL from the first question of that round: after a failover, two leases
+//!   of one lock may be valid for one TTL at most.
+//! - Leases run on the server's clock. If that clock is stepped forward by more than a lease, the
+//!   next holder is let in while the previous one still believes in its lease, and only the token
+//!   tells them apart.
+//! - Waiting costs almost no requests: the server pushes changes of a lock. In addition, each
+//!   process asks once in ten seconds.
 //!
-//! # What the server must permit
-//! A user with no more than this can do everything except read the settings that `doctor` looks at:
+//! # Required rights
+//! A user with only these rights can do everything except read the settings that `doctor` checks:
 //!
 //! ```text
 #![doc = include_str!("acl.txt")]
 //! ```
 //!
-//! Valkey 9 and Redis 8.4 can compare a value and delete it without a script: add `+delifeq` or `+delex` there.
+//! Valkey 9 and Redis 8.4 can compare a value and delete it without a script: add `+delifeq` or
+//! `+delex` for that.
 //!
 //! # Features
 //! `tls`: TLS through rustls with the aws-lc provider.
@@ -85,7 +93,8 @@ pub use config::{Endpoint, RedisConfig, Secret, Tls, Topology};
 
 /// An opened Redis store.
 ///
-/// Its locks and its records share one connection to each primary, which closes when both are closed or dropped.
+/// Its locks and its records share one connection to each primary. The connection closes when both
+/// are closed or dropped.
 #[derive(Clone, Debug)]
 pub struct Redis {
     store: Arc<Store>,
@@ -94,22 +103,24 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Connects to every primary. A cluster opens while one of its primaries serves; locks of those
-    /// that cannot be reached are refused as [`Unavailable`](distlock_core::ErrorKind::Unavailable)
-    /// until they come back.
+    /// Connects to every primary. A cluster opens while one of its primaries serves; locks of the
+    /// others are refused as [`Unavailable`](distlock_core::ErrorKind::Unavailable) until their
+    /// primaries come back.
     ///
     /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for options, files or a database that cannot be right, and
-    /// for a URL that names the wrong kind of server; [`AccessDenied`](distlock_core::ErrorKind::AccessDenied) for
-    /// credentials that are missing, refused or permit too little;
-    /// [`Unavailable`](distlock_core::ErrorKind::Unavailable) when the primary, or each of a
-    /// cluster, cannot be reached within the connect timeout, or cannot serve now.
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for options, files or a database
+    /// that cannot be right, and for a URL that names the wrong kind of server;
+    /// [`AccessDenied`](distlock_core::ErrorKind::AccessDenied) for credentials that are missing,
+    /// refused or not sufficient; [`Unavailable`](distlock_core::ErrorKind::Unavailable) when the
+    /// primary, or every primary of a cluster, cannot be reached within the connect time-out, or
+    /// cannot serve now.
     ///
     /// # Cancel safety
     /// Safe: connections that were made are closed.
     pub async fn open(config: RedisConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         config.check()?;
-        // The driver's ways to connect are large; whoever opens a store need not carry them.
+        // Boxed, because the driver's futures for connecting are large and would enlarge the
+        // caller's future.
         let store = Box::pin(Store::open(config, clock, 2))
             .await
             .map_err(|error| error.on(BACKEND).during("open"))?;
@@ -121,19 +132,19 @@ impl Redis {
         })
     }
 
-    /// Its locks.
+    /// The locks of the store.
     #[must_use]
     pub fn lock(&self) -> Arc<dyn DistLock> {
         Arc::clone(&self.lock) as Arc<dyn DistLock>
     }
 
-    /// Its records.
+    /// The records of the store.
     #[must_use]
     pub fn records(&self) -> Arc<dyn Records> {
         Arc::clone(&self.records) as Arc<dyn Records>
     }
 
-    /// How many commands this store has sent to its servers so far, with all its handles.
+    /// The number of commands that this store has sent to its servers, with all its handles.
     #[must_use]
     pub fn commands(&self) -> u64 {
         self.store.access().router.connector.command_count().sent()

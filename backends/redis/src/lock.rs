@@ -1,4 +1,7 @@
-//! Locks: a key per held lock.
+//! Locks: one key for each held lock.
+//!
+//! Every change of a lock is one script, in which comparison and change are atomic. Reading
+//! (`inspect`, `list`) needs no script and may be outdated when it returns.
 
 use std::{collections::BTreeSet, future::Future, sync::Arc};
 
@@ -20,7 +23,7 @@ use crate::{
     wait::RedisContender,
 };
 
-/// How many keys one step of a scan looks at.
+/// The number of keys that one step of a scan examines.
 const SCAN_COUNT: u32 = 1000;
 
 /// The locks of a Redis store.
@@ -54,11 +57,12 @@ impl RedisLock {
         async move { submitted?.await }
     }
 
-    /// Names of locks, as their keys say, in byte order: the first `limit` after `after`.
+    /// The first `limit` names of locks after `after`, in byte order, as their keys say.
     ///
-    /// It looks at every key of the servers, in small steps: it is for people and repair tools. In a cluster it looks at one
-    /// server after the other: what moves meanwhile to one that was looked at already is left out. The map does not tell,
-    /// because it changes when a slot has moved and not when it begins to.
+    /// This examines every key of the servers, in small steps: it is for people and repair tools.
+    /// In a cluster it examines one server after the other, so a lock whose slot moves meanwhile to
+    /// a server that is already done is left out. The slot map cannot tell that: it changes when a
+    /// slot has moved, not when the move begins.
     async fn scan(
         &self,
         prefix: &str,
@@ -67,12 +71,13 @@ impl RedisLock {
     ) -> Result<Vec<LockName>> {
         let access = self.store.access();
         let pattern = access.layout.locks_like(prefix);
-        // Who serves the slots may have changed since anybody looked, and a part of the locks would pass for all of them.
+        // The slot map may be old, and an incomplete list would pass for a complete one.
         if let Some(unserved @ 1..) = access.router.unserved().await? {
             return Err(Error::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "nobody serves {unserved} of the cluster's slots, so the list would lack the locks in them"
+                    "nobody serves {unserved} of the cluster's slots, so the list would lack the \
+                     locks in them"
                 ),
             ));
         }
@@ -105,7 +110,7 @@ impl RedisLock {
         Ok(first.into_iter().collect())
     }
 
-    /// Looks at several locks.
+    /// Reads several locks.
     async fn look(&self, names: &[LockName]) -> Result<Vec<LockInfo>> {
         let access = self.store.access();
         let calls = names.iter().map(|name| {
@@ -130,8 +135,8 @@ impl RedisLock {
     }
 }
 
-/// What the replies to `GETRANGE` and `PTTL` say. The former answers for no key as for an empty
-/// value, and `PTTL` does not.
+/// Reads the replies to `GETRANGE` and `PTTL`. For `GETRANGE` a missing key is the same as an empty
+/// value; `PTTL` tells them apart.
 fn seen(name: &LockName, response: Response) -> Result<LockInfo> {
     let mut replies = response.replies.into_iter();
     let (found, left) = (replies.next(), replies.next());
@@ -140,7 +145,7 @@ fn seen(name: &LockName, response: Response) -> Result<LockInfo> {
         _ => -2,
     };
     Ok(match found {
-        // Gone between the two: it has just ended.
+        // A lock that expires between the two commands is free.
         Some(Value::BulkString(found)) if left != -2 => {
             LockInfo::held(name.clone(), value::holder(name, &found, left)?)
         }
@@ -248,7 +253,8 @@ impl DistLock for RedisLock {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut held = Vec::new();
         let mut after = after.cloned();
-        // A page must be full unless it is the last, and what the scan saw may be free by now.
+        // A page must be full unless it is the last one, and locks that the scan saw may be free by
+        // now.
         while held.len() < limit {
             let listed = async {
                 let names = self.scan(prefix, after.as_ref(), limit).await?;
@@ -295,7 +301,7 @@ impl DistLock for RedisLock {
     }
 }
 
-/// What this backend promises; whether locks survive a restart is up to the server.
+/// The capabilities of this backend. The server's settings decide whether locks survive a restart.
 pub(crate) fn capabilities(survives_restart: bool) -> Capabilities {
     let mut capabilities = Capabilities::new(BACKEND);
     capabilities.wakeup = Wakeup::Push;

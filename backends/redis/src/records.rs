@@ -1,5 +1,8 @@
-//! Records: a key per record, and an ordered index of each bucket's keys, so that a page costs the same however many other
-//! keys the server holds.
+//! Records: one key for each record, and for each bucket an ordered index of its records, so that
+//! the cost of a page does not depend on the other keys of the server.
+//!
+//! A record and its index entry are written in one script, so neither is ever there without the
+//! other.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -43,10 +46,11 @@ impl RedisRecords {
 
     async fn read(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
         let access = self.open()?.access();
-        // In a cluster one call for each key; otherwise many keys in one.
+        // In a cluster each key has its own call; otherwise one call has many keys.
         let each = if access.router.is_cluster() { 1 } else { 128 };
         let calls = keys.chunks(each).map(|keys| {
-            // MGET takes a key of another type for one that is not there.
+            // A single key is read by GET, which refuses a key of another type; MGET treats that as
+            // missing.
             let mut get = redis::cmd(if keys.len() > 1 { "MGET" } else { "GET" });
             for key in keys {
                 get.arg(access.layout.record(key).key);
@@ -77,7 +81,7 @@ impl RedisRecords {
         Ok(entries)
     }
 
-    /// The first `limit` keys after `after` that start with `prefix`, as the indexes have them.
+    /// The first `limit` keys after `after` that start with `prefix`, as the indexes list them.
     async fn keys(
         &self,
         prefix: &str,
@@ -112,14 +116,15 @@ impl RedisRecords {
     }
 }
 
-/// Ordered lists, one for each bucket, read in small pieces until the first so many of all are known.
+/// Merges the ordered indexes of all buckets. They are read in small pieces, until the first keys
+/// of all of them are known.
 struct Merge {
-    /// The end of what starts with the prefix.
+    /// The upper bound of the keys that start with the prefix.
     end: Vec<u8>,
     limit: usize,
-    /// How much of a list is asked for at a time.
+    /// The number of keys in one piece.
     piece: usize,
-    /// Where each bucket's next piece begins; `None` = the list is over.
+    /// The start of each bucket's next piece; `None` when its index is exhausted.
     next: BTreeMap<Bucket, Option<Vec<u8>>>,
     known: BTreeMap<String, Bucket>,
 }
@@ -132,7 +137,7 @@ impl Merge {
         {
             start = format!("({after}").into_bytes();
         }
-        // No UTF-8 text holds this byte, so everything that starts with the prefix is below.
+        // No UTF-8 text contains this byte, so every key that starts with the prefix is below it.
         let end = if prefix.is_empty() {
             b"+".to_vec()
         } else {
@@ -149,7 +154,7 @@ impl Merge {
         }
     }
 
-    /// Whose next piece may still hold one of the first.
+    /// The buckets whose next piece may still have one of the first keys.
     fn unfinished(&self) -> impl Iterator<Item = Bucket> {
         let last = (self.known.len() >= self.limit && self.limit > 0)
             .then(|| self.known.keys().nth(self.limit - 1))
@@ -246,7 +251,8 @@ impl Records for RedisRecords {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut page = Vec::new();
         let mut after = after.cloned();
-        // A page must be full unless it is the last, and what the indexes had may be deleted by now.
+        // A page must be full unless it is the last one, and records that the indexes listed may be
+        // deleted by now.
         while page.len() < limit {
             let scanned = async {
                 let keys = self.keys(prefix, after.as_ref(), limit).await?;
@@ -283,7 +289,7 @@ mod tests {
 
     use super::*;
 
-    /// What a server would answer.
+    /// The keys that a server would answer with.
     fn range(index: &BTreeSet<String>, start: &[u8], end: &[u8], piece: usize) -> Vec<String> {
         let inside = |key: &&String| {
             let key = key.as_bytes();
@@ -310,7 +316,7 @@ mod tests {
             }
             let after = after.map(|after| RecordKey::new(after).unwrap());
             let mut merge = Merge::new(&prefix, after.as_ref(), limit);
-            // The smallest pieces ask most often.
+            // The smallest pieces need the most rounds.
             merge.piece = 1;
             for round in 0.. {
                 prop_assert!(round < 1000, "endless");
@@ -336,7 +342,8 @@ mod tests {
                 .take(limit)
                 .cloned()
                 .collect();
-            let found: Vec<_> = merge.into_keys().iter().map(|key| key.as_str().to_owned()).collect();
+            let found = merge.into_keys();
+            let found: Vec<_> = found.iter().map(|key| key.as_str().to_owned()).collect();
             prop_assert_eq!(found, expected);
         }
     }

@@ -1,9 +1,10 @@
-//! The steps that must happen at once, as scripts of the server. Their texts are constant: what users supply travels in
-//! `KEYS` and `ARGV` only.
+//! The steps that must be atomic, as scripts of the server.
+//!
+//! The texts are constant: values from users travel in `KEYS` and `ARGV` only, never in the text.
 
 use std::sync::LazyLock;
 
-/// A script and the hash the server knows it by.
+/// A script, and the hash by which the server knows it.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) source: &'static str,

@@ -1,4 +1,7 @@
 //! One handle on a store: its batches, its waiters, and whether it is closed.
+//!
+//! Handles of one store share knowledge (epochs, histories, cached values) and no connections,
+//! because a connection belongs to one runtime.
 
 use std::{
     fmt,
@@ -27,28 +30,29 @@ use crate::{
 use crate::operations::executor::{BatchExecutor, ServerAccess};
 use crate::sentinels::LastMajority;
 
-/// How many lines of batches a cluster gets: with slots of their own each, so that a shard that is down keeps few others
-/// waiting.
+/// The number of batch queues for a cluster. Each has its own range of slots, so that a shard that
+/// is down delays few other operations.
 const BATCHERS: u16 = 16;
 
-/// How many batches may be out at the same time: while the server works on one, the next is being put together and the
-/// answers to another are read. More would only be smaller, as long as there is no crowd.
+/// The number of batches in flight: while the server works on one, the next is being built and the
+/// answers of another are being read. With few callers, more batches would only be smaller.
 const IN_FLIGHT: usize = 4;
 
-/// How many operations make a batch that is worth dividing: with fewer, what each script costs besides tells.
+/// The number of operations from which a batch is worth dividing. Below it, the fixed cost of each
+/// script dominates.
 const UNDIVIDED: usize = 32;
 
-/// What a handle's locks and records share. Connections close with the last of them.
+/// The part that a handle's locks and records share. The connections close with the last of them.
 pub(crate) struct Store {
     access: Arc<ServerAccess>,
     batchers: Box<[Batcher<BatchExecutor>]>,
     survives_restart: bool,
     last_majority: Arc<LastMajority>,
-    /// Parts that are still open: locks and records.
+    /// The number of parts that are still open: locks and records.
     parts: AtomicUsize,
 }
 
-/// What all handles of a store know together.
+/// The knowledge that all handles of a store share.
 #[derive(Clone, Debug)]
 struct StoreKnowledge {
     waiter_checks: Arc<WaiterChecks>,
@@ -58,8 +62,8 @@ struct StoreKnowledge {
 }
 
 impl Store {
-    /// A handle with `parts` that are closed one by one, connected to every primary that can be
-    /// reached.
+    /// Opens a handle with `parts` that are closed one by one. It is connected to every primary
+    /// that can be reached.
     pub(crate) async fn open(
         config: RedisConfig,
         clock: Arc<dyn Clock>,
@@ -76,7 +80,7 @@ impl Store {
         Self::connect(connector, waiters, knowledge, parts, OpenMode::Initial).await
     }
 
-    /// Another handle on the same store, with connections of its own that live on the calling runtime.
+    /// Another handle on the same store. Its own connections live on the calling runtime.
     pub(crate) async fn reopen(&self) -> Result<Arc<Self>> {
         let waiters = Arc::<WaiterRegistry>::default();
         let connector = self
@@ -104,7 +108,7 @@ impl Store {
         let router = Router::new(connector, &knowledge.last_majority);
         let primaries = router.open(mode).await?;
         let appends = |connection: &Arc<Connection>| connection.server.appends == Some(true);
-        // Of one that cannot be reached nobody knows.
+        // The settings of a primary that cannot be reached are unknown.
         let survives_restart =
             primaries.missing.is_empty() && primaries.connections.iter().all(appends);
         let batchers = if router.is_cluster() { BATCHERS } else { 1 };
@@ -120,7 +124,8 @@ impl Store {
         limits.bytes = 1024 * 1024;
         limits.in_flight = IN_FLIGHT;
         limits.undivided = UNDIVIDED;
-        // A script costs the server more than the way there costs anybody.
+        // Batches are sent ahead: a script costs the server more than the round trip costs the
+        // client.
         limits.ahead = true;
         let batchers =
             (0..batchers).map(|_| Batcher::new(BatchExecutor(Arc::clone(&access)), limits));
@@ -137,7 +142,7 @@ impl Store {
         &self.access
     }
 
-    /// Whether every primary kept its data in an append-only file when we connected.
+    /// Whether every primary had an append-only file when the handle was opened.
     pub(crate) const fn survives_restart(&self) -> bool {
         self.survives_restart
     }
@@ -146,8 +151,8 @@ impl Store {
         self.access.router.connector.clock()
     }
 
-    /// Sends an operation on the lock of this name, or on a record, with the next batch.
-    // Not an async function: what it is given would be kept in its future a second time.
+    /// Submits an operation, on the lock of this name or on a record, to the next batch.
+    // Not an async function: an async one would keep its arguments in the future a second time.
     pub(crate) fn submit<'a>(
         &'a self,
         name: Option<&'a LockName>,
@@ -173,7 +178,7 @@ impl Store {
         }
     }
 
-    /// Closes one part; the last one closes the connections.
+    /// Closes one part. The last one closes the connections.
     pub(crate) async fn close_part(&self) {
         if self.parts.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;

@@ -1,4 +1,7 @@
-//! Whom to ask for a cluster's map, and whose answer to take.
+//! Reads the slot map: the order in which servers are asked, and the choice between their answers.
+//!
+//! A server that is cut off from the cluster answers quickly and wrongly. So the server whose map
+//! proved wrong is asked last.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,20 +18,21 @@ use crate::{
     format::keys::SLOTS,
 };
 
-/// How long a server that was asked for the map may be silent before the next is asked as well.
-const NEXT: Duration = Duration::from_millis(100);
+/// How long one server may be silent before the next one is asked as well.
+const ASK_NEXT_AFTER: Duration = Duration::from_millis(100);
 
-/// How long a map that leaves slots out waits for a better one.
-const BETTER: Duration = Duration::from_millis(300);
+/// How long a map with unserved slots waits for a complete one.
+const WAIT_FOR_COMPLETE_MAP: Duration = Duration::from_millis(300);
 
 impl Cluster {
-    /// The servers to ask for a map: first those that serve something as far as we know, and last of these the one whose map
-    /// is in doubt now, so that a server which is wrong and answers quickly is not the only one ever heard.
+    /// The servers to ask, in order: the known primaries first, and among them last the one whose
+    /// map is in doubt. A server that is wrong and quick would otherwise be the only one ever
+    /// heard.
     fn servers_to_ask(&self) -> Vec<Arc<Server>> {
         let mut known: Vec<_> = self.seeds.iter().map(|seed| self.server_at(seed)).collect();
         let named = lock(&self.servers).values().cloned().collect::<Vec<_>>();
         known.extend(named.into_iter().filter(|server| {
-            // In their order, which the user chose.
+            // The seeds are in the list already, in the user's order.
             !self.seeds.contains(&server.endpoint)
         }));
         let map = self.map.latest();
@@ -44,8 +48,9 @@ impl Cluster {
         known
     }
 
-    /// Asks the servers one after the other. One that is silent keeps nobody from asking the next, and a map that leaves slots
-    /// out is taken when nobody has a better one: its giver may know no other server.
+    /// Asks the servers one after the other, without waiting for a silent one. A map with unserved
+    /// slots is taken only if no better one comes: the server that gave it may know no other
+    /// server.
     pub(super) async fn ask(&self, connector: &Arc<Connector>) -> Result<SlotMap> {
         let clock = connector.clock();
         let ask_server =
@@ -58,7 +63,7 @@ impl Cluster {
         let at_first = self.map.latest().is_none();
         loop {
             asked.extend(known.next().map(ask_server));
-            let pause = until.map_or(NEXT, |until: Moment| until.since(clock.now()));
+            let pause = until.map_or(ASK_NEXT_AFTER, |until: Moment| until.since(clock.now()));
             let answer = tokio::select! {
                 biased;
                 answer = asked.next() => answer,
@@ -72,14 +77,15 @@ impl Cluster {
             match answer {
                 Some(Ok(map)) if map.slots == usize::from(SLOTS) => return Ok(map),
                 Some(Ok(map)) => {
-                    until.get_or_insert_with(|| clock.now() + BETTER);
+                    until.get_or_insert_with(|| clock.now() + WAIT_FOR_COMPLETE_MAP);
                     asked.extend(known.by_ref().map(ask_server));
                     if best.as_ref().is_none_or(|best| best.slots < map.slots) {
                         best = Some(map);
                     }
                 }
                 Some(Err(error)) => {
-                    // At first, what is wrong for good says most. Later, whom nobody can reach now may be right again soon.
+                    // While the store is opened, a permanent error says most. Later, a retryable
+                    // one is right, since a server that is unreachable now may come back soon.
                     let worse = |known: &Error| known.is_retryable() == at_first;
                     if refused.as_ref().is_none_or(worse) {
                         refused = Some(error);
@@ -110,7 +116,8 @@ impl Cluster {
                 question.arg("SLOTS");
                 connection.send_one(&question).await?
             }
-            // A replica knows the map as well, but is no place to keep a connection to.
+            // No connection is kept for this: the server may be a replica, which knows the map as
+            // well.
             None => connector.ask_slots(&server.endpoint).await?,
         };
         let unavailable = |message| Error::new(ErrorKind::Unavailable, message).on(BACKEND);
@@ -139,12 +146,12 @@ mod tests {
     use crate::{
         cluster::{
             slot_map::tests::{named, range},
-            state::LOOK,
+            state::WAIT_FOR_PRIMARIES,
         },
         config::Endpoint,
     };
 
-    /// Whoever is cut off from the rest answers quickly, and always the same.
+    /// A server that is cut off from the others answers quickly, and always the same.
     #[tokio::test]
     async fn others_are_asked_before_who_gave_the_map_that_is_in_doubt() {
         let endpoint = |host: &str| Endpoint::new(host, 1);
@@ -166,7 +173,9 @@ mod tests {
             cluster.close_other_servers(&map);
             let made = async { Ok(Arc::new(map)) };
             let clock = distlock_core::ManualClock::new();
-            let made = cluster.map.get(&clock, LOOK, |_| false, || made);
+            let made = cluster
+                .map
+                .get(&clock, WAIT_FOR_PRIMARIES, |_| false, || made);
             assert_eq!(made.await.unwrap().slots, 300);
             let asked: Vec<_> = cluster.servers_to_ask();
             let hosts: Vec<_> = asked.iter().map(|server| &*server.endpoint.host).collect();

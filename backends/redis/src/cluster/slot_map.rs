@@ -1,4 +1,4 @@
-//! Which primary serves which bucket, as a server tells it.
+//! The slot map: which primary serves which bucket, as one server told it.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::{
     format::keys::{Bucket, SLOTS},
 };
 
-/// Who serves which bucket, and all primaries.
+/// The primary of each bucket, and all primaries.
 #[derive(Debug)]
 pub(crate) struct SlotMap {
     pub(super) of_bucket: Vec<Option<Arc<Server>>>,
     pub(crate) primaries: Vec<Arc<Server>>,
-    /// How many slots are served.
+    /// The number of slots that some server serves.
     pub(super) slots: usize,
     pub(super) source: Endpoint,
 }
@@ -41,7 +41,8 @@ impl SlotMap {
                 return None;
             };
             let host = redis::from_redis_value_ref::<Option<String>>(host).ok()?;
-            // Unknown to itself, or said so: it is the one that was asked.
+            // A server that does not know its own host sends null, nothing or `?`. It is the one
+            // that was asked.
             let host = host
                 .filter(|host| !host.is_empty() && host != "?")
                 .unwrap_or_else(|| asked.host.clone());
@@ -65,13 +66,13 @@ impl SlotMap {
         })
     }
 
-    /// Where the primary of a bucket is; `None` when nobody serves it.
+    /// The address of a bucket's primary; `None` when no server serves it.
     pub(crate) fn primary_of(&self, bucket: Bucket) -> Option<&Endpoint> {
         let server = self.of_bucket[bucket.index()].as_ref();
         server.map(|server| &server.endpoint)
     }
 
-    /// How many slots nobody serves.
+    /// The number of slots that no server serves.
     pub(crate) fn unserved(&self) -> usize {
         usize::from(SLOTS) - self.slots
     }

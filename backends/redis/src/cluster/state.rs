@@ -1,4 +1,7 @@
-//! A cluster: its servers, the present map of its slots, and its history.
+//! The state of one cluster: its servers, the current slot map, and the cluster's epoch.
+//!
+//! Connections to servers that left the cluster are closed as soon as a new map shows it, because
+//! such a server still answers and knows nothing of later locks.
 
 use std::{
     collections::HashMap,
@@ -22,28 +25,29 @@ use crate::{
     format::keys::Bucket,
 };
 
-/// How long to wait for primaries that nobody has asked for yet.
-pub(super) const LOOK: Duration = Duration::from_millis(300);
+/// How long a new map waits for connections to its primaries.
+pub(super) const WAIT_FOR_PRIMARIES: Duration = Duration::from_millis(300);
 
-/// What is known of a cluster.
+/// The knowledge of one handle about a cluster.
 pub(crate) struct Cluster {
     pub(super) seeds: Vec<Endpoint>,
     server_epochs: Arc<ServerEpochs>,
-    /// The primaries, and whom else somebody named since the last map.
-    // Std mutexes: held for map operations only.
+    /// The primaries of the last map, and the servers that redirects named since.
+    // Std mutexes: they are held for map operations only, never across an await.
     pub(super) servers: Mutex<HashMap<Endpoint, Arc<Server>>>,
-    /// Who gave a map, the last one at the end.
+    /// The servers that gave a map, the latest at the end.
     pub(super) map_sources: Mutex<Vec<Endpoint>>,
     pub(super) map: SingleFlight<Arc<SlotMap>>,
     /// Set when the map was found to be wrong.
     stale: AtomicBool,
-    /// What the last epoch was made of, and that epoch.
+    /// The primaries' epochs that the cached epoch was made of, and that epoch.
     epoch: Mutex<Option<(Vec<Option<Epoch>>, Epoch)>>,
     closed: AtomicBool,
 }
 
-/// The map is being asked for: a doubt that comes meanwhile stays, and so does the one that led to it if nothing comes of it.
-/// Until then the others go on with the old one, which is right for most buckets.
+/// A read of the map that is under way. It clears the stale mark when it begins, so that a mark set
+/// meanwhile stays. If the read fails, the mark is set again. Until the read is done, other
+/// operations use the old map, which is right for most buckets.
 struct MapRefresh {
     cluster: Arc<Cluster>,
     finished: bool,
@@ -85,7 +89,7 @@ impl Cluster {
         }
     }
 
-    /// The next one who needs it asks for the map again.
+    /// Makes the next operation that needs the map read it again.
     pub(crate) fn mark_map_stale(&self) {
         self.stale.store(true, Ordering::Release);
     }
@@ -110,7 +114,7 @@ impl Cluster {
         })
     }
 
-    /// A server by its address, as a redirect names it.
+    /// The server with this address, as a map or a redirect names it.
     pub(crate) fn server_at(&self, endpoint: &Endpoint) -> Arc<Server> {
         let mut servers = lock(&self.servers);
         let server = servers
@@ -122,13 +126,13 @@ impl Cluster {
         Arc::clone(server)
     }
 
-    /// The present map, if nobody doubts it.
+    /// The current map, unless it is marked as stale.
     pub(crate) fn current_map(&self) -> Option<Arc<SlotMap>> {
         let finished = !self.stale.load(Ordering::Acquire);
         finished.then(|| self.map.latest()).flatten()
     }
 
-    /// The present map.
+    /// The current map, read anew if it is stale.
     ///
     /// # Errors
     /// When no server can be asked.
@@ -139,14 +143,15 @@ impl Cluster {
             let (connector, refresh) = (Arc::clone(connector), MapRefresh::begin(self));
             async move {
                 let map = refresh.cluster.ask(&connector).await?;
-                // The cluster's epoch is made of those of all primaries, so it takes a look at each.
+                // The epoch of the cluster is made of the epochs of all primaries, so each of them
+                // is asked here.
                 let connections = map
                     .primaries
                     .iter()
                     .map(|server| server.connect(&connector));
                 tokio::select! {
                     _ = join_all(connections) => {}
-                    () = connector.clock().sleep(LOOK) => {}
+                    () = connector.clock().sleep(WAIT_FOR_PRIMARIES) => {}
                 }
                 let primaries = map.primaries.iter().map(|server| server.endpoint.clone());
                 refresh.cluster.server_epochs.set_primaries(primaries);
@@ -160,9 +165,10 @@ impl Cluster {
             .await
     }
 
-    /// The cluster's history: another one as soon as one of its primaries has another one.
+    /// The epoch of the cluster. It changes whenever the epoch of one of the primaries changes.
     pub(crate) fn epoch(&self) -> Epoch {
-        // Not by this handle's own map: it may have asked nobody since another handle noticed a change.
+        // The primaries that all handles know count, not this handle's own map: this handle may
+        // have been idle since another one noticed a change.
         let mut known = self.server_epochs.of_primaries();
         known.sort_by(|a, b| {
             a.as_ref()
@@ -177,7 +183,7 @@ impl Cluster {
                     .iter()
                     .map(|epoch| epoch.as_ref().map_or("unknown", Epoch::as_str))
                     .collect();
-                // Any hash that every client computes alike.
+                // Any hash will do that every client computes alike.
                 let digest = Script::new(&text.join(" "));
                 let epoch = Epoch::new(format!("redis-cluster-{}", &digest.get_hash()[..32]));
                 *cached = Some((known, epoch.clone()));
@@ -194,8 +200,8 @@ impl Cluster {
         }
     }
 
-    /// Lets go of all servers but the primaries of a new map: what one that left the cluster says is not true of it, and
-    /// whoever waits for its word is woken.
+    /// Closes all servers that a new map does not name. A server that left the cluster answers with
+    /// old data, and waiters that rely on its pushes must be woken.
     pub(super) fn close_other_servers(&self, map: &SlotMap) {
         lock(&self.servers).retain(|_, server| {
             let stays = map.serves(server);

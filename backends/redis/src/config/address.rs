@@ -1,4 +1,6 @@
-//! What stands in a URL before its options.
+//! Parses the part of a URL before its options.
+//!
+//! Errors never show the text that was wrong, since it may be a part of a password.
 
 use distlock_core::Result;
 
@@ -20,7 +22,7 @@ impl Address {
         let rest = body
             .strip_prefix("//")
             .ok_or_else(|| invalid("after the scheme comes `//`, as in redis://127.0.0.1:6379"))?;
-        // A password may hold anything but `@`, so the last one ends it.
+        // A password may contain anything but `@`, so the last `@` ends it.
         let (user, rest) = match rest.rsplit_once('@') {
             Some((user, rest)) => (Some(user), rest),
             None => (None, rest),
@@ -43,7 +45,7 @@ impl Address {
         })
     }
 
-    /// The servers, and the number of the database where the path is one.
+    /// The servers, and the number of the database if the path is one.
     pub(super) fn topology(&self, scheme: &str) -> Result<(Topology, Option<u16>)> {
         Ok(match scheme {
             "redis" | "rediss" => {
@@ -72,14 +74,15 @@ impl Address {
             }
             _ => {
                 return Err(invalid(format!(
-                    "unknown scheme {scheme:?}: known are redis, rediss, redis+sentinel and redis+cluster"
+                    "unknown scheme {scheme:?}: known are redis, rediss, redis+sentinel and \
+                     redis+cluster"
                 )));
             }
         })
     }
 
     fn endpoints(&self, default_port: u16) -> Result<Vec<Endpoint>> {
-        // What is wrong is not shown: it may be a password without its `@`.
+        // The wrong text is not shown: it may be a password without its `@`.
         let refused = |number: usize| {
             invalid(format!(
                 "what the URL has as host number {number} is no host, host:port or [IPv6]:port"
@@ -103,7 +106,7 @@ impl Address {
         }
         match self.path.parse() {
             Ok(number) => Ok(Some(number)),
-            // Not shown: it may be a part of a password.
+            // The text is not shown: it may be a part of a password.
             Err(_) => Err(invalid(format!(
                 "what follows the `/` behind the host is no database: {rule}"
             ))),

@@ -1,4 +1,4 @@
-//! Where servers are.
+//! The servers' addresses, their topology, and the secrets for them.
 
 use std::{fmt, path::PathBuf};
 
@@ -8,12 +8,12 @@ use std::{fmt, path::PathBuf};
 pub enum Topology {
     /// One server, which must be a primary.
     Single(Endpoint),
-    /// Whatever server the sentinels call the primary.
+    /// The server that the sentinels name as the primary.
     Sentinel {
-        /// Where the sentinels are, or some of them: the others are learned. A majority of all is
-        /// believed.
+        /// The sentinels, or some of them; the others are learned from these. A majority of all
+        /// sentinels decides.
         sentinels: Vec<Endpoint>,
-        /// The name they know the primary by.
+        /// The sentinels' name for the primary.
         primary: String,
     },
     /// The primaries of a cluster.
@@ -39,7 +39,7 @@ pub struct Tls {
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-/// A password. It is shown nowhere.
+/// A password. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub(super) String);
 
@@ -69,7 +69,7 @@ impl Endpoint {
         }
     }
 
-    /// `host:port`, as a server or a URL writes it.
+    /// Parses `host:port`, as a server or a URL writes it.
     pub(crate) fn parse(text: &str, default_port: u16) -> Option<Self> {
         let (host, port) = if let Some(rest) = text.strip_prefix('[') {
             let (host, rest) = rest.split_once(']')?;
@@ -89,7 +89,7 @@ impl Endpoint {
     }
 }
 
-/// As in messages: without user, password and options.
+/// The form in messages: without user, password and options.
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, endpoints, path) = match self {

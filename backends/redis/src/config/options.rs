@@ -1,4 +1,4 @@
-//! Options of a Redis store, checked once.
+//! The options, their defaults, and the checks of their ranges.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -13,30 +13,30 @@ use crate::{
     error::invalid,
 };
 
-/// The features of the library that bring this backend with TLS.
+/// The features of the library that this backend with TLS needs.
 const TLS_FEATURES: &str = "redis,tls";
 
-/// Where the servers are and how they are used. `Debug` hides passwords.
+/// The servers and how they are used. `Debug` hides passwords.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisConfig {
     /// The servers and how they belong together.
     pub topology: Topology,
-    /// The ACL user; the server's `default` unless told otherwise.
+    /// The ACL user; by default the server's user `default`.
     pub username: Option<String>,
     /// Its password.
     pub password: Option<Secret>,
-    /// The number of the database; 0 unless told otherwise, and always 0 in a cluster.
+    /// The number of the database; 0 by default, and always 0 in a cluster.
     pub database: u16,
-    /// TLS, where it is wanted.
+    /// TLS, if it is wanted.
     pub tls: Option<Tls>,
     /// Whether a password may leave this machine without TLS (`tls=disable`).
     pub clear_password: bool,
-    /// Put before every key: 1 to 64 of `A-Z a-z 0-9 _ - . : /`; `distlock:` unless told otherwise.
+    /// The prefix of every key: 1 to 64 of `A-Z a-z 0-9 _ - . : /`; `distlock:` by default.
     pub prefix: String,
-    /// How long one request waits for its answer; 100 ms to 60 s, 2 s unless told otherwise.
+    /// How long one request waits for its answer; 100 ms to 60 s, 2 s by default.
     pub timeout: Duration,
-    /// How long one try to connect may take; 5 s unless told otherwise.
+    /// How long one attempt to connect may take; 5 s by default.
     pub connect_timeout: Duration,
     /// The user at the sentinels.
     pub sentinel_username: Option<String>,
@@ -61,7 +61,7 @@ impl RedisConfig {
         "connect_timeout",
     ];
 
-    /// The servers, with everything else as it is unless told otherwise.
+    /// The servers, with the default of every other option.
     #[must_use]
     pub fn new(topology: Topology) -> Self {
         Self {
@@ -79,7 +79,7 @@ impl RedisConfig {
         }
     }
 
-    /// From a whole URL: `redis://user:password@host:6379/0?prefix=app:`, `rediss://..`,
+    /// Parses a whole URL: `redis://user:password@host:6379/0?prefix=app:`, `rediss://..`,
     /// `redis+sentinel://h1,h2,h3/primary`, `redis+cluster://h1,h2`.
     ///
     /// # Errors
@@ -95,11 +95,12 @@ impl RedisConfig {
         Self::from_url_parts(scheme, body, &options)
     }
 
-    /// From the parts of a URL: its scheme, what stands between the scheme's colon and the query, and the options, already
-    /// decoded.
+    /// Takes the parts of a URL: its scheme, the text between the scheme's colon and the query, and
+    /// the decoded options.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] that names the option, and for an unknown one the nearest known name.
+    /// [`ErrorKind::InvalidConfig`] that names the option, and for an unknown one the nearest known
+    /// name.
     pub fn from_url_parts(scheme: &str, body: &str, options: &[(String, String)]) -> Result<Self> {
         let address = Address::parse(body)?;
         let (topology, path_database) = address.topology(scheme)?;
@@ -173,13 +174,15 @@ impl RedisConfig {
         }
         if self.clear_password && self.tls.is_some() {
             return Err(invalid(
-                "option `tls` is `disable`, and `ca`, `cert` and `key` are about TLS: leave out one of the two",
+                "option `tls` is `disable`, and `ca`, `cert` and `key` are about TLS: leave out \
+                 one of the two",
             ));
         }
         Ok(())
     }
 
-    /// TLS options count only where TLS is spoken, and `tls` sorts after `ca`, `cert` and `key`.
+    /// TLS options are allowed only where TLS is used. `tls` sorts after `ca`, `cert` and `key`, so
+    /// it is applied after them.
     fn tls_option(&mut self, name: &str) -> Result<&mut Tls> {
         if let (Topology::Single(_), None) = (&self.topology, &self.tls) {
             return Err(invalid(format!(
@@ -242,7 +245,7 @@ impl RedisConfig {
     fn check_passwords(&self) -> Result<()> {
         let (sent, hosts) = match &self.topology {
             Topology::Single(endpoint) => (self.password.is_some(), std::slice::from_ref(endpoint)),
-            // The primary is where its sentinels are, as far as anybody can tell before they are asked.
+            // Before the sentinels are asked, their hosts are the best guess for the primary's.
             Topology::Sentinel { sentinels, .. } => (
                 self.password.is_some() || self.sentinel_password.is_some(),
                 &**sentinels,
@@ -257,7 +260,7 @@ impl RedisConfig {
         Ok(())
     }
 
-    /// How passwords are sent, if any is.
+    /// The rule for passwords; `sent` says whether one is sent.
     pub(crate) fn password_rule(&self, sent: bool) -> PasswordRule<'static> {
         PasswordRule {
             sent,

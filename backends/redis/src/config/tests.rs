@@ -136,7 +136,8 @@ fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
 #[test]
 fn passwords_are_not_shown() {
     let config = RedisConfig::from_url(
-        "redis+sentinel://bob:canary1@a/m?sentinel_username=x&sentinel_password=canary2&tls=disable",
+        "redis+sentinel://bob:canary1@a/m?sentinel_username=x&sentinel_password=canary2\
+         &tls=disable",
     )
     .unwrap();
     assert!(!format!("{config:?}").contains("canary"));

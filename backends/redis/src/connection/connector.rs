@@ -1,4 +1,8 @@
-//! Making connections.
+//! Makes connections to primaries, cluster nodes and sentinels.
+//!
+//! It owns the options that are the same for every server: credentials, TLS, time-outs. Every
+//! attempt has a time limit, and no password leaves this machine in clear unless the configuration
+//! allows it.
 
 use std::{
     sync::{
@@ -31,7 +35,7 @@ use crate::connection::{
     push_listener::{ConnectionState, PushListener},
 };
 
-/// Options of a connection that are the same for every server.
+/// The options of every connection of one handle, and the knowledge that all handles share.
 pub(crate) struct Connector {
     config: RedisConfig,
     clock: Arc<dyn Clock>,
@@ -43,7 +47,7 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// Reads the certificates.
+    /// Reads the certificates from their files.
     pub(crate) fn new(
         config: RedisConfig,
         clock: Arc<dyn Clock>,
@@ -60,7 +64,7 @@ impl Connector {
         })
     }
 
-    /// For a handle of its own: the same options, other waiters.
+    /// A connector for another handle: it has the same options and other waiters.
     pub(crate) fn for_handle(&self, waiters: Arc<WaiterRegistry>) -> Self {
         Self {
             config: self.config.clone(),
@@ -89,20 +93,21 @@ impl Connector {
         &self.server_epochs
     }
 
-    /// One try to connect is given up after this, a little before whoever waits for it gives up and knows less.
+    /// The time limit of one attempt to connect. It is a little shorter than `connect_timeout`, so
+    /// that the error of the attempt, which says more, comes before the caller's own time-out.
     pub(crate) fn attempt_timeout(&self) -> Duration {
         self.config.connect_timeout * 4 / 5
     }
 
-    /// No try to connect takes longer, asking the sentinels included.
+    /// No attempt to connect takes longer than this, with the questions to the sentinels included.
     pub(crate) fn max_connect_time(&self) -> Duration {
         self.attempt_timeout() * 2
     }
 
-    /// Connects to a primary and asks what it is.
+    /// Connects to a primary and reads what the server says about itself.
     ///
     /// # Errors
-    /// Whatever keeps it from serving; nothing happened.
+    /// The reason why the server cannot serve. Nothing happened in the store.
     pub(crate) async fn connect(
         &self,
         client: &Client,
@@ -116,7 +121,8 @@ impl Connector {
             () = self.clock.sleep(limit) => Err(Error::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "{address} did not answer in time (option `connect_timeout`); a server that wants TLS, or one that does not, may also stay silent"
+                    "{address} did not answer in time (option `connect_timeout`); a server that \
+                     wants TLS, or one that does not, may also stay silent"
                 ),
             )
             .on(BACKEND)),
@@ -150,7 +156,7 @@ impl Connector {
             .arg("INFO")
             .arg("DELIFEQ")
             .arg("DELEX");
-        // The greeting, and the choice of a database.
+        // The driver sends `HELLO`, and `SELECT` where the database is not 0.
         self.command_count
             .count(1 + usize::from(self.config.database != 0));
         let (clock_read, server, asked_generation) = loop {
@@ -185,8 +191,8 @@ impl Connector {
     /// The driver's client for a server.
     ///
     /// # Errors
-    /// When the password would go there in clear: sentinels, maps and redirects may name servers
-    /// beyond this machine although the URL names none.
+    /// [`ErrorKind::InvalidConfig`] when the password would travel in clear: sentinels, slot maps
+    /// and redirects may name servers beyond this machine although the URL names none.
     pub(crate) fn client(&self, endpoint: &Endpoint) -> Result<Client> {
         self.check_password(endpoint, self.config.password.as_ref())?;
         let info = self.info(endpoint)?.set_redis_settings(self.settings());
@@ -199,7 +205,7 @@ impl Connector {
             .map_err(|error| error.on(BACKEND))
     }
 
-    /// What the driver must know to reach a server, without credentials.
+    /// The address and the TCP settings of a server, without credentials.
     fn info(&self, endpoint: &Endpoint) -> Result<ConnectionInfo> {
         let info = self
             .address(endpoint)
@@ -208,7 +214,7 @@ impl Connector {
         Ok(info.set_tcp_settings(tcp_settings()))
     }
 
-    /// Asks a server of a cluster, whatever its role, who serves which slot.
+    /// Asks a server of a cluster which server serves which slot. Replicas answer too.
     pub(crate) async fn ask_slots(&self, endpoint: &Endpoint) -> Result<Value> {
         let address = endpoint.to_string();
         let client = self.client(endpoint)?;
@@ -236,10 +242,10 @@ impl Connector {
         })
     }
 
-    /// Connects to a sentinel, which tells `events` what happens.
+    /// Connects to a sentinel, whose pushes go to `events`.
     ///
     /// # Errors
-    /// Whatever keeps it from answering.
+    /// The reason why the sentinel cannot answer.
     pub(crate) async fn connect_to_sentinel(
         &self,
         endpoint: &Endpoint,
@@ -257,7 +263,7 @@ impl Connector {
             .set_connection_timeout(Some(self.attempt_timeout()))
             .set_response_timeout(Some(config.timeout))
             .set_push_sender(events);
-        // The greeting.
+        // The driver sends `HELLO`.
         self.command_count.count(1);
         client
             .get_multiplexed_async_connection_with_config(&options)
@@ -288,7 +294,7 @@ impl Connector {
         }
     }
 
-    /// Credentials and protocol.
+    /// Credentials, protocol and database.
     fn settings(&self) -> RedisConnectionInfo {
         let config = &self.config;
         credentials(config.username.as_deref(), config.password.as_ref())
@@ -297,7 +303,8 @@ impl Connector {
 }
 
 fn credentials(username: Option<&str>, password: Option<&Secret>) -> RedisConnectionInfo {
-    // Not said by whom: an older server would refuse the command, and a narrow ACL as well.
+    // The library's name is not sent: `CLIENT SETINFO` fails on older servers and under a narrow
+    // ACL.
     let mut settings = RedisConnectionInfo::default()
         .set_protocol(ProtocolVersion::RESP3)
         .set_skip_set_lib_name();
@@ -310,7 +317,7 @@ fn credentials(username: Option<&str>, password: Option<&Secret>) -> RedisConnec
     settings
 }
 
-/// A peer that is gone without a word is noticed within about ten seconds, also while nothing is sent.
+/// TCP settings that notice a dead peer within about ten seconds, also while nothing is sent.
 fn tcp_settings() -> TcpSettings {
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(4))

@@ -1,4 +1,7 @@
-//! Connections to single servers, and what is known of each server.
+//! Connections to single servers, and what every handle of a store knows of each server.
+//!
+//! This folder owns the driver's connections. It keeps one connection for each server of a handle,
+//! and it never decides which server is the primary (`routing`, `sentinels` and `cluster` do).
 
 mod connector;
 mod open_connection;

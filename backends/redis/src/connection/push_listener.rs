@@ -1,4 +1,7 @@
-//! How the server's pushes reach those who wait.
+//! Passes the server's pushes on to the waiters of this process.
+//!
+//! The listener lives exactly as long as the driver's task for the connection. When it ends, for
+//! whatever reason, the connection is broken and every waiter is woken.
 
 use std::sync::{
     Arc,
@@ -13,28 +16,29 @@ use redis::{
 
 use crate::connection::waiter_registry::WaiterRegistry;
 
-/// What a link and the driver's task for it tell each other.
+/// State that a connection and the driver's task for it share.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionState {
-    /// Set once and for ever when it broke.
+    /// Set when the connection broke. It is never reset.
     pub(super) broken: AtomicBool,
-    /// Whether a link came of it, on which somebody may have been promised a push.
+    /// Whether the attempt to connect succeeded, so that waiters may rely on this connection's
+    /// pushes.
     pub(super) used: AtomicBool,
 }
 
-/// Hears the server's pushes, and lives exactly as long as the driver's task: nobody says goodbye when a runtime is dropped,
-/// and no push arrives any more.
+/// Receives the server's pushes. It is dropped together with the driver's task. That is the only
+/// sign when a runtime is dropped: no disconnection is reported then, and no push arrives any more.
 pub(super) struct PushListener {
     pub(super) state: Arc<ConnectionState>,
     pub(super) waiters: Arc<WaiterRegistry>,
 }
 
 impl AsyncPushSender for PushListener {
-    // It must not wait for anything.
+    // The driver calls this in its own task, so it must not block.
     fn send(&self, push: PushInfo) -> Result<(), SendError> {
         match push.kind {
             PushKind::Invalidate => self.waiters.keys_changed(&push.data),
-            // The task ends, and this with it.
+            // The driver's task ends after this, and drops the listener.
             PushKind::Disconnection => self.state.broken.store(true, Ordering::Release),
             _ => {}
         }
@@ -45,7 +49,8 @@ impl AsyncPushSender for PushListener {
 impl Drop for PushListener {
     fn drop(&mut self) {
         self.state.broken.store(true, Ordering::Release);
-        // Whatever they waited for may have been pushed to nobody. A try to connect that failed promised nothing.
+        // A push may have been lost with the connection. An attempt to connect that failed has no
+        // waiters that rely on it, so it wakes nobody.
         if self.state.used.load(Ordering::Acquire) {
             self.waiters.wake_all();
         }

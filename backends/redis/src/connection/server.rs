@@ -1,4 +1,6 @@
-//! One server and the connection to it, made again when it broke.
+//! One server and the connection to it.
+//!
+//! It keeps at most one working connection, and makes another one when the old one broke.
 
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use crate::{
     },
 };
 
-/// A place a connection leads to.
+/// A server of a handle, by its address.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) endpoint: Endpoint,
@@ -38,7 +40,7 @@ impl Server {
             .filter(|connection| !connection.is_broken())
     }
 
-    /// The connection, made if there is none that works.
+    /// The connection. If none works, one is made; concurrent callers share the attempt.
     pub(crate) async fn connect(&self, connector: &Arc<Connector>) -> Result<Arc<Connection>> {
         let works = |connection: &Arc<Connection>| !connection.is_broken();
         let make = || {
@@ -57,7 +59,7 @@ impl Server {
             .await
     }
 
-    /// Lets go of the connection, and makes none any more.
+    /// Closes the connection. No other one is made after this.
     pub(crate) fn close(&self) {
         self.connection.close();
     }

@@ -1,5 +1,10 @@
-//! Which history each server is in, as all handles of a store know it together: one that was demoted and promoted again closes
-//! no connection, and only who asks it anew learns of it.
+//! The epoch of each server, as all handles of a store know it together.
+//!
+//! A server that was demoted and promoted again closes no connection, so only a handle that asks it
+//! again learns its new epoch. The generation counter kept here makes all handles ask again.
+//!
+//! Invariant: an answer of a server is attributed to the epoch that it had when the answer was
+//! given, never to an older one.
 
 use std::{
     collections::HashMap,
@@ -13,12 +18,12 @@ use distlock_core::Epoch;
 
 use crate::config::Endpoint;
 
-/// Every server that a handle connects to.
+/// The servers that any handle of a store connects to.
 #[derive(Debug, Default)]
 pub(crate) struct ServerEpochs {
-    // Std mutexes: held for a look only.
+    // Std mutexes: they are held for map operations only, never across an await.
     servers: Mutex<HashMap<Endpoint, Arc<ServerEpoch>>>,
-    /// A cluster's primaries, as the last map of any handle names them.
+    /// The primaries that the last slot map, or the last majority of the sentinels, named.
     primaries: Mutex<Vec<Arc<ServerEpoch>>>,
 }
 
@@ -42,30 +47,30 @@ impl ServerEpochs {
         *primaries = present;
     }
 
-    /// What each of the primaries told last, in any order.
+    /// The epoch that each primary told last, in no particular order.
     pub(crate) fn of_primaries(&self) -> Vec<Option<Epoch>> {
         let primaries = lock(&self.primaries);
         primaries.iter().map(|primary| primary.epoch()).collect()
     }
 }
 
-/// What is known of one server.
+/// The knowledge of one server's epoch.
 #[derive(Debug, Default)]
 pub(crate) struct ServerEpoch {
-    /// Goes up whenever what the server told before may be true no more. What it told a connection counts for as long as
-    /// this is as it was when it was asked.
+    /// Rises whenever the epoch that the server told may no longer be right. An epoch that a
+    /// connection was told counts while this is still the value from before the question.
     generation: AtomicU64,
-    // A std mutex: held for a look at a short list only.
+    // A std mutex: it is held for operations on a short list only.
     known: Mutex<KnownEpochs>,
 }
 
 #[derive(Debug, Default)]
 struct KnownEpochs {
-    /// Every epoch that was seen, the latest at the end.
+    /// All epochs that this server told, the latest at the end.
     epochs: Vec<Epoch>,
-    /// Whether nobody has asked the server since it was doubted.
+    /// Whether the epoch was invalidated and the server has not been asked since.
     invalidated: bool,
-    /// Whether nobody has asked it since it left the primaries.
+    /// Whether the server left the primaries and has not been asked since.
     left: bool,
 }
 
@@ -74,18 +79,19 @@ impl ServerEpoch {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The server showed that it may not be what it told in this generation.
+    /// The server showed that the epoch it told in this generation may have changed.
     pub(crate) fn invalidate(&self, asked_generation: u64) {
         let mut known = lock(&self.known);
-        // Many hear it at once.
+        // Many operations fail at once when a server is demoted. Only the first of them counts, or
+        // each would make all connections outdated again.
         if asked_generation == self.generation() {
             known.invalidated = true;
             self.raise();
         }
     }
 
-    /// It is no primary any more. Should it come back, it has to say anew what it is, to every handle: one that asked for
-    /// nothing meanwhile has a connection from before.
+    /// The server is no primary any more. If it comes back, every handle must ask it again: a
+    /// handle that was idle meanwhile still has its old connection.
     fn leave(&self) {
         let mut known = lock(&self.known);
         known.invalidated = true;
@@ -93,8 +99,11 @@ impl ServerEpoch {
         self.raise();
     }
 
-    /// The server told its epoch to who began to ask in the generation `asked_in`. The generation that this is true of; `None`
-    /// when something else was learned meanwhile, and it must be asked again.
+    /// Records the epoch that the server told to a question which began in the generation
+    /// `asked_in`.
+    ///
+    /// Returns the generation in which the epoch is true. Returns `None` when something else was
+    /// learned meanwhile, and the server must be asked again.
     pub(crate) fn record(&self, asked_in: u64, epoch: &Epoch) -> Option<u64> {
         let mut known = lock(&self.known);
         let stands = !known.invalidated && known.epochs.last() == Some(epoch);
@@ -107,15 +116,16 @@ impl ServerEpoch {
         known.epochs.retain(|other| other != epoch);
         let is_new = known.epochs.len() == before;
         known.epochs.push(epoch.clone());
-        // One that was seen before is no news to anybody: where several servers answer in one place, those who are
-        // connected to one would otherwise drive out those who are connected to another, for ever.
+        // An epoch that was seen before does not raise the generation. Several servers may answer
+        // at one address (behind a proxy): connections to one would otherwise make connections to
+        // the other outdated, and the other way round, for ever.
         if is_new {
             self.raise();
         }
         Some(self.generation())
     }
 
-    /// The last epoch that it told, unless it has left since.
+    /// The last epoch that the server told, unless it has left the primaries since.
     pub(crate) fn epoch(&self) -> Option<Epoch> {
         let known = lock(&self.known);
         known.epochs.last().filter(|_| !known.left).cloned()

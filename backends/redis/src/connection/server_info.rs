@@ -1,4 +1,7 @@
-//! What a server says about itself when we connect.
+//! What a server says about itself when a connection is made.
+//!
+//! A server that cannot serve locks (a sentinel, a replica, a server that loads its data, one with
+//! a wrong clock) is refused here, before any operation reaches it.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -7,8 +10,8 @@ use redis::{Cmd, Value};
 
 use crate::error::{self, BACKEND};
 
-/// Times and tokens are texts of 16 digits, which compare like the numbers they are: from 2001 until the last token that
-/// there may be, in 2255.
+/// The clock readings that make valid tokens: 16 decimal digits, which compare as texts like the
+/// numbers they are. The range goes from 2001 to the highest possible token, in 2255.
 const DIGITS_16: Range<u64> = 1_000_000_000_000_000..9_007_199_254_740_991;
 
 /// A primary, as it was when the connection was made.
@@ -16,17 +19,18 @@ const DIGITS_16: Range<u64> = 1_000_000_000_000_000..9_007_199_254_740_991;
 pub(crate) struct ServerInfo {
     /// `Redis 7.0.15`, `Valkey 9.0.1`.
     pub(crate) version: String,
-    /// Its run and its replication history.
+    /// The epoch: the run id and the replication id.
     pub(crate) epoch: Epoch,
-    /// Whether it is a node of a cluster; `None` when it may not be asked.
+    /// Whether cluster mode is on; `None` when this user may not run `INFO`.
     pub(crate) clustered: Option<bool>,
-    /// Whether it keeps its data in an append-only file; `None` when it may not be asked.
+    /// Whether the append-only file is on; `None` when this user may not run `INFO`.
     pub(crate) appends: Option<bool>,
-    /// How a value can be deleted if it is still the same, without a script.
+    /// The command that deletes an unchanged value without a script.
     pub(crate) compare_delete: Option<CompareDelete>,
 }
 
-/// A command that deletes a key if it holds a given value, and answers how many it deleted.
+/// A command that deletes a key if the key has a given value, and answers with the number of
+/// deleted keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompareDelete {
     /// Valkey 9: `DELIFEQ key value`.
@@ -49,21 +53,23 @@ impl CompareDelete {
 }
 
 impl ServerInfo {
-    /// Reads the answers to `TIME`, `INFO` and `COMMAND INFO DELIFEQ DELEX`: the server's clock in microseconds since 1970,
-    /// and what it is.
+    /// Reads the answers to `TIME`, `INFO` and `COMMAND INFO DELIFEQ DELEX`. Returns the server's
+    /// clock in microseconds since 1970, and the server's description.
     ///
     /// # Errors
-    /// When it cannot serve: it is loading, it is a replica, it is a sentinel.
+    /// When the server cannot serve: it loads its data, it is a replica or a sentinel, or its clock
+    /// is wrong.
     pub(crate) fn read(answers: Vec<Value>, address: &str) -> Result<(u64, Self)> {
         let mut answers = answers.into_iter();
         let time = answers.next().unwrap_or(Value::Nil);
         let info = InfoReply::read(answers.next());
-        // A sentinel knows neither the time nor any key.
+        // A sentinel knows neither `TIME` nor any key.
         if info.mode() == Some("sentinel") {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
                 format!(
-                    "{address} is a sentinel: use redis+sentinel://{address}/PRIMARY instead of redis://"
+                    "{address} is a sentinel: use redis+sentinel://{address}/PRIMARY instead of \
+                     redis://"
                 ),
             )
             .on(BACKEND));
@@ -82,7 +88,8 @@ impl ServerInfo {
             })?;
         if !DIGITS_16.contains(&time) {
             return Err(unavailable(format!(
-                "the clock of {address} is wrong, {} seconds since 1970, and tokens are taken from it: set it",
+                "the clock of {address} is wrong, {} seconds since 1970, and tokens are taken from \
+                 it: set it",
                 time / 1_000_000
             )));
         }
@@ -100,11 +107,12 @@ impl ServerInfo {
             let primary = info.get("master_host").unwrap_or("another server");
             let port = info.get("master_port").unwrap_or("?");
             return Err(unavailable(format!(
-                "{address} is a replica of {primary}:{port}, and locks need the primary: connect to that, or through \
-                 redis+sentinel:// or redis+cluster://"
+                "{address} is a replica of {primary}:{port}, and locks need the primary: connect \
+                 to that, or through redis+sentinel:// or redis+cluster://"
             )));
         }
-        // An older server answers with nothing for a command it does not know, a narrow ACL with a refusal.
+        // An older server answers nil for an unknown command. Under a narrow ACL the answer is a
+        // refusal.
         if let Some(known) = answers.next().as_ref().and_then(Value::as_sequence) {
             let has = |at: usize| known.get(at).is_some_and(|entry| *entry != Value::Nil);
             server.compare_delete = match (has(0), has(1)) {
@@ -139,7 +147,7 @@ impl InfoReply {
         self.0.get(key).map(String::as_str)
     }
 
-    /// `standalone`, `cluster` or `sentinel`. Valkey calls the field by another name.
+    /// `standalone`, `cluster` or `sentinel`. Valkey has another name for the field.
     fn mode(&self) -> Option<&str> {
         self.get("redis_mode").or_else(|| self.get("server_mode"))
     }
@@ -154,7 +162,7 @@ impl InfoReply {
         }
     }
 
-    /// Run id and replication id. Either changes when the server may have forgotten something.
+    /// Run id and replication id. At least one of them changes when the server may have lost data.
     fn epoch(&self) -> Epoch {
         let short = |key| self.get(key).map(|id| id.get(..16).unwrap_or(id));
         match (short("run_id"), short("master_replid")) {
@@ -185,8 +193,9 @@ mod tests {
         ]
     }
 
-    const INFO: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:0123456789abcdef0123\r\n\
-                        loading:0\r\naof_enabled:1\r\nrole:master\r\nmaster_replid:fedcba98765432100123\r\n";
+    const INFO: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n\
+                        run_id:0123456789abcdef0123\r\nloading:0\r\naof_enabled:1\r\n\
+                        role:master\r\nmaster_replid:fedcba98765432100123\r\n";
 
     #[test]
     fn a_primary() {
@@ -237,7 +246,7 @@ mod tests {
         }
     }
 
-    /// As of a machine that has no clock of its own and has not been told the time yet.
+    /// For example a machine without a battery-backed clock that has not been told the time yet.
     #[test]
     fn a_clock_that_makes_no_tokens_is_refused() {
         for (seconds, wrong) in [

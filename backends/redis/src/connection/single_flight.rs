@@ -1,5 +1,7 @@
-//! What is made by a task of its own, which goes on when the operation that wanted it gives up: connecting may take longer
-//! than any operation waits.
+//! Makes one value at a time, in a task of its own that outlives the caller who asked first.
+//!
+//! Connecting may take longer than an operation waits, so an attempt must go on when its caller
+//! gives up. At most one attempt is under way; later callers wait for that one.
 
 use std::{
     future::Future,
@@ -12,22 +14,23 @@ use tokio::{sync::watch, task::AbortHandle};
 
 use crate::error::BACKEND;
 
-/// A connection or a map, made when somebody needs it. The task that makes it also puts it here, so that nobody depends on
-/// the caller who asked for it first: a future may be alive and never be polled again.
+/// A value that is made on demand, such as a connection or a slot map. The task that makes the
+/// value also stores it. If the first caller stored it, a caller whose future is alive but never
+/// polled again would block all others.
 #[derive(Debug)]
 pub(crate) struct SingleFlight<T>(Arc<Mutex<FlightState<T>>>);
 
 #[derive(Debug)]
 struct FlightState<T> {
-    /// The last one, whether it is still good or not.
+    /// The last value, which may no longer be good.
     made: Option<T>,
     flight: Option<Flight>,
-    /// Counts what was begun.
+    /// The number of attempts so far.
     begun: u64,
     closed: bool,
 }
 
-/// A task that has not told yet what came of it.
+/// An attempt that is under way.
 #[derive(Debug)]
 struct Flight {
     begun: Moment,
@@ -53,14 +56,15 @@ impl<T> Default for SingleFlight<T> {
 }
 
 impl<T: Clone + Send + 'static> SingleFlight<T> {
-    /// The last one if it is `good`, or else the next. Whoever comes while that is being made waits for it, unless it was
-    /// begun `longest` ago: then it may lead anywhere, or be on a runtime that stands still, and is given up.
+    /// The last value if it is `good`, otherwise a new one. A caller that comes while a value is
+    /// being made waits for that attempt. An attempt that began `longest` ago or earlier is given
+    /// up and replaced: it may lead nowhere, or its runtime may stand still.
     ///
     /// # Errors
-    /// Whatever keeps it from being made.
+    /// The error of the attempt.
     ///
     /// # Cancel safety
-    /// Safe: it goes on being made, for whoever comes next.
+    /// Safe: the attempt goes on for the next caller.
     pub(crate) async fn get<F>(
         &self,
         clock: &dyn Clock,
@@ -91,13 +95,14 @@ impl<T: Clone + Send + 'static> SingleFlight<T> {
         };
         match done.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(Err(error))) => Err(error.clone()),
-            // Not asked again whether it is good: what is doubted all the time would never be had.
+            // `good` is not asked again: a value that is invalidated all the time would otherwise
+            // never be returned.
             Ok(_) => self.latest().ok_or_else(given_up),
             Err(_) => Err(gone()),
         }
     }
 
-    /// The last one that was made.
+    /// The last value that was made.
     pub(crate) fn latest(&self) -> Option<T> {
         self.state().made.clone()
     }
@@ -116,10 +121,12 @@ impl<T: Clone + Send + 'static> SingleFlight<T> {
             let outcome = flight.await;
             let mut state = lock(&shared);
             let outcome = if state.closed || state.begun != number {
-                // What was made is dropped here, and not put where nobody would look for it.
+                // The attempt was given up or everything is closed. The value is dropped here;
+                // stored, it would never be closed.
                 Err(given_up())
             } else {
-                // Put there before anybody is told, and over before the next may begin.
+                // The order matters: the value is stored before the waiting callers wake up, and
+                // the attempt is over before the next one may begin.
                 state.flight = None;
                 outcome.map(|made| state.made = Some(made))
             };
@@ -136,7 +143,7 @@ impl<T: Clone + Send + 'static> SingleFlight<T> {
 }
 
 impl<T> SingleFlight<T> {
-    /// Lets go of it, and of what is being made. None is made any more.
+    /// Drops the value and stops the attempt. No other attempt begins after this.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
@@ -145,7 +152,7 @@ impl<T> SingleFlight<T> {
         drop((made, flight));
     }
 
-    // A std mutex: held to look and to swap only.
+    // A std mutex: it is held to read and to swap only, never across an await.
     fn state(&self) -> MutexGuard<'_, FlightState<T>> {
         lock(&self.0)
     }
@@ -185,7 +192,7 @@ mod tests {
 
     const LONGEST: Duration = Duration::from_secs(8);
 
-    /// Begins one that is done when told, and goes away.
+    /// Begins an attempt that ends when notified, and drops the caller's future.
     fn begin(
         single_flight: &SingleFlight<u8>,
         clock: &ManualClock,

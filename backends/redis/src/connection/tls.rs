@@ -1,15 +1,15 @@
-//! Certificates, read when the store is opened, so that a wrong file is a wrong configuration and
-//! not a failed connection.
+//! Reads certificates when the store is opened, so that a wrong file is an invalid configuration
+//! and not a failed connection.
 
 use distlock_core::{Error, ErrorKind, Result, TlsFile};
 use redis::{ClientTlsConfig, RedisError, TlsCertificates};
 
 use crate::{config::RedisConfig, error::BACKEND};
 
-/// What the driver needs; `None` without TLS.
+/// The certificates in the driver's form; `None` without TLS.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidConfig`] for a file that cannot be read or holds something else.
+/// [`ErrorKind::InvalidConfig`] for a file that cannot be read or has the wrong content.
 pub(crate) fn certificates(config: &RedisConfig) -> Result<Option<TlsCertificates>> {
     let read = || -> Result<Option<TlsCertificates>> {
         let Some(tls) = &config.tls else {
@@ -36,7 +36,7 @@ pub(crate) fn certificates(config: &RedisConfig) -> Result<Option<TlsCertificate
     read().map_err(|error| error.on(BACKEND))
 }
 
-/// The driver could not make anything of them.
+/// The error for certificates that the driver refused.
 pub(crate) fn refused(error: &RedisError) -> Error {
     Error::new(
         ErrorKind::InvalidConfig,

@@ -1,4 +1,7 @@
-//! Who waits for what in this process, and how a push of the server finds them.
+//! The waiters of this process by key, so that a push of the server finds them.
+//!
+//! A wake-up is never lost: one that comes before its waiter listens is kept. Nothing here may
+//! block, because the driver's task calls it.
 
 use std::{
     collections::HashMap,
@@ -8,14 +11,15 @@ use std::{
 use redis::Value;
 use tokio::sync::Notify;
 
-/// The waiters of one handle, by the key of the lock they wait for.
+/// The waiters of one handle, by the key that they wait for.
 #[derive(Debug, Default)]
 pub(crate) struct WaiterRegistry {
-    // A std mutex: it is held for map operations only, and the driver's push handler must not wait.
+    // A std mutex: it is held for map operations only, since the driver's push handler must not
+    // block.
     by_key: Mutex<HashMap<Box<str>, Vec<Arc<Notify>>>>,
 }
 
-/// A place among them. It is given up when dropped.
+/// One registered waiter. Dropping it ends the registration.
 #[derive(Debug)]
 pub(crate) struct RegisteredWaiter {
     waiters: Arc<WaiterRegistry>,
@@ -24,7 +28,7 @@ pub(crate) struct RegisteredWaiter {
 }
 
 impl WaiterRegistry {
-    /// Joins. A wake-up that comes before anybody listens is kept.
+    /// Registers a waiter for a key. A wake-up that comes before the waiter listens is kept.
     pub(crate) fn register(self: &Arc<Self>, key: &str) -> RegisteredWaiter {
         let wake = Arc::new(Notify::new());
         self.map()
@@ -38,7 +42,7 @@ impl WaiterRegistry {
         }
     }
 
-    /// The server says that these keys changed; nothing in the list = everything did.
+    /// The server says that these keys changed. A push without a list means that all keys changed.
     pub(crate) fn keys_changed(&self, data: &[Value]) {
         let Some(Value::Array(keys)) = data.first() else {
             self.wake_all();
@@ -76,7 +80,7 @@ impl RegisteredWaiter {
         &self.key
     }
 
-    /// Waits for a wake-up.
+    /// Waits until the key may have changed.
     pub(crate) async fn notified(&self) {
         self.wake.notified().await;
     }
@@ -120,7 +124,7 @@ mod tests {
         assert!(a.notified().now_or_never().is_some());
         assert!(also_a.notified().now_or_never().is_some());
         assert!(b.notified().now_or_never().is_none());
-        // Kept once, however often it came.
+        // Several pushes leave one wake-up.
         waiters.keys_changed(&push(&["b", "b"]));
         assert!(b.notified().now_or_never().is_some());
         assert!(b.notified().now_or_never().is_none());

@@ -1,4 +1,4 @@
-//! Health: every setting of the servers that a promise rests on.
+//! Examines all primaries that can be reached, and puts the findings together.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::{
 
 use crate::doctor::server_report::{Arbiter, ServerReport};
 
-/// Asks every primary that can be reached.
+/// Examines every primary that can be reached.
 ///
 /// # Errors
-/// When none of them can be asked, or one stops to answer meanwhile.
+/// When none can be asked, or when one stops answering meanwhile.
 pub(crate) async fn examine(router: &Router) -> Result<Health> {
     let unserved = router.unserved().await?;
     let Primaries {
@@ -58,8 +58,8 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
             "slots",
             Verdict::Fail,
             format!(
-                "{endpoint} cannot be reached: locks in its slots can be neither taken nor freed; start it, or have a \
-                 replica take its place ({})",
+                "{endpoint} cannot be reached: locks in its slots can be neither taken nor freed; \
+                 start it, or have a replica take its place ({})",
                 error.message()
             ),
         );
@@ -72,15 +72,15 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
             "slots",
             Verdict::Fail,
             format!(
-                "nobody serves {unserved} of {SLOTS}: locks in them can be neither taken nor freed; repair the cluster \
-                 with `redis-cli --cluster fix`"
+                "nobody serves {unserved} of {SLOTS}: locks in them can be neither taken nor \
+                 freed; repair the cluster with `redis-cli --cluster fix`"
             ),
         ),
     }
     Ok(health)
 }
 
-/// How the passwords travel to the primaries and the sentinels.
+/// Reports whether passwords travel in clear to the primaries and the sentinels.
 fn password(config: &RedisConfig, primaries: &[Arc<str>], health: &mut Health) {
     let mut hosts = Vec::new();
     if config.password.is_some() {

@@ -1,4 +1,4 @@
-//! One finding.
+//! The form of a finding: the check, the verdict, and the detail with its remedy.
 
 use distlock_core::Verdict;
 

@@ -1,4 +1,6 @@
-//! Health of the servers.
+//! Health: every setting of the servers that a promise rests on.
+//!
+//! The doctor only reads. A setting that it may not read is reported as unknown, never as good.
 
 mod examine;
 mod finding;

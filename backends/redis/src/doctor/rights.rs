@@ -1,4 +1,4 @@
-//! What the user may do, and what the server knows at all.
+//! Checks the user's rights, and whether the server knows all needed commands.
 
 use distlock_core::{Result, Verdict};
 use redis::{ServerError, Value};
@@ -12,11 +12,11 @@ use crate::{
     scripts,
 };
 
-/// Whether the user may do what locks and records take.
+/// Reports whether the user may run every command that locks and records need.
 pub(super) async fn rights(router: &Router, connection: &Connection) -> Result<Finding> {
     let check = "rights";
     let mut question = redis::cmd("EVAL");
-    // No key of it: a server of a cluster answers for all slots.
+    // The script is given no KEYS, so that any server of a cluster answers for all slots.
     question.arg(&scripts::RIGHTS.source).arg(0);
     let layout = KeyLayout::new(&router.connector.config().prefix);
     let mut key = Vec::new();
@@ -43,8 +43,8 @@ pub(super) async fn rights(router: &Router, connection: &Connection) -> Result<F
                     check,
                     Verdict::Fail,
                     format!(
-                        "this user may not run {} on keys that begin with {:?}: grant what the documentation of the Redis \
-                         backend names",
+                        "this user may not run {} on keys that begin with {:?}: grant what the \
+                         documentation of the Redis backend names",
                         denied.join(", "),
                         router.connector.config().prefix
                     ),
@@ -67,7 +67,7 @@ pub(super) async fn rights(router: &Router, connection: &Connection) -> Result<F
     })
 }
 
-/// Whether the server has no such command.
+/// Whether the refusal says that the command is unknown.
 pub(super) fn is_unknown(refusal: &ServerError) -> bool {
     let (code, detail) = error::said(refusal);
     code == "ERR" && detail.contains("unknown command")
@@ -78,8 +78,8 @@ fn renamed(check: &'static str, commands: &str) -> Finding {
         check,
         Verdict::Fail,
         format!(
-            "the server knows no {commands}: take the rename-command for it out of its configuration, and keep it from others \
-             by ACL"
+            "the server knows no {commands}: take the rename-command for it out of its \
+             configuration, and keep it from others by ACL"
         ),
     )
 }

@@ -1,4 +1,4 @@
-//! What one server says about itself.
+//! Reads one server's description and settings, and judges its version, role, replicas and disk.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
 
 use crate::doctor::finding::Finding;
 
-/// The settings that are looked at.
+/// The settings that are read.
 const SETTINGS: [&str; 10] = [
     "maxmemory",
     "maxmemory-policy",
@@ -27,10 +27,10 @@ const SETTINGS: [&str; 10] = [
     "tracking-table-max-keys",
 ];
 
-/// Who says which server is the primary, when one takes the place of another.
+/// The authority that says which server is the primary after a failover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arbiter {
-    /// Whoever promotes a replica by hand.
+    /// A person who promotes a replica by hand.
     Nobody,
     Sentinels,
     /// The other primaries of a cluster.
@@ -49,11 +49,11 @@ impl Arbiter {
     }
 }
 
-/// What one server says about itself.
+/// The answers of one server to the doctor's questions.
 pub(super) struct ServerReport {
     pub(super) arbiter: Arbiter,
     pub(super) info: InfoReply,
-    /// Or what to do so that they can be read.
+    /// The settings, or the remedy if this user may not read them.
     pub(super) settings: Result<HashMap<String, String>, &'static str>,
 }
 
@@ -182,7 +182,7 @@ impl ServerReport {
         };
         let is_set = !matches!(to_write, "" | "0");
         let verdict = match (self.arbiter, is_set) {
-            // Nothing bounds for how long two may be valid.
+            // Nothing limits how long two holders may be valid at the same time.
             (Arbiter::Nobody, false) => Verdict::Fail,
             (Arbiter::Nobody, true) | (_, false) => Verdict::Warn,
             (_, true) => Verdict::Pass,
@@ -192,10 +192,11 @@ impl ServerReport {
                 check,
                 verdict,
                 format!(
-                    "{connected} connected, and a primary that is cut off from them goes on granting locks that a \
-                     failover forgets: set min-replicas-to-write 1 and min-replicas-max-lag 2. It costs that nothing \
-                     is locked, renewed or freed while no replica follows; it gains that a primary that is cut off \
-                     stops within that lag{}",
+                    "{connected} connected, and a primary that is cut off from them goes on \
+                     granting locks that a failover forgets: set min-replicas-to-write 1 and \
+                     min-replicas-max-lag 2. It costs that nothing is locked, renewed or freed \
+                     while no replica follows; it gains that a primary that is cut off stops \
+                     within that lag{}",
                     self.bound()
                 ),
             );
@@ -204,25 +205,28 @@ impl ServerReport {
             check,
             verdict,
             format!(
-                "{connected} connected, and a primary that is cut off from {to_write} stops; replication is asynchronous all \
-                 the same, so a failover may forget the latest locks: fence what they protect{}",
+                "{connected} connected, and a primary that is cut off from {to_write} stops; \
+                 replication is asynchronous all the same, so a failover may forget the latest \
+                 locks: fence what they protect{}",
                 self.bound()
             ),
         )
     }
 
-    /// For how long two may be valid after a replica took the primary's place.
+    /// The text about how long two holders may be valid after a replica was promoted.
     const fn bound(&self) -> &'static str {
         match self.arbiter {
             Arbiter::Nobody => {
-                ". No arbiter tells clients which server is the primary: after a promotion, those that still reach the \
-                 old one and those of the new one hold the same locks without limit; use redis+sentinel://"
+                ". No arbiter tells clients which server is the primary: after a promotion, those \
+                 that still reach the old one and those of the new one hold the same locks without \
+                 limit; use redis+sentinel://"
             }
             Arbiter::Sentinels => {
                 ". After a failover, two may hold one lock for one TTL at the most"
             }
             Arbiter::Primaries => {
-                ". After a failover, two may hold one lock for one TTL at the most, and cluster-node-timeout"
+                ". After a failover, two may hold one lock for one TTL at the most, and \
+                 cluster-node-timeout"
             }
         }
     }

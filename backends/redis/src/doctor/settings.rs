@@ -1,16 +1,17 @@
-//! What single settings mean for locks.
+//! Judges single settings by their effect on locks.
 
 use distlock_core::Verdict;
 
 use crate::{connection::InfoReply, doctor::finding::Finding};
 
-/// What the answers to one client may come to: batches that find every lock held, each with as much said about it as may be.
+/// The largest size of the answers to one client: full batches that find every lock held, each with
+/// holder and meta of maximum length.
 const ANSWERS: u64 = 32 * 1024 * 1024;
 
-/// So many keys may be remembered at least before anybody need look.
+/// The least number of tracked keys that is no reason for a warning.
 const REMEMBERED: u64 = 10_000;
 
-/// Some servers that are run for others leave out settings.
+/// The finding for a setting that the server does not tell. Some hosted servers leave settings out.
 pub(super) fn untold(check: &'static str, settings: &str) -> Finding {
     (
         check,
@@ -19,18 +20,19 @@ pub(super) fn untold(check: &'static str, settings: &str) -> Finding {
     )
 }
 
-/// Whether enough sentinels can tell which server is the primary.
+/// Reports whether enough sentinels answer.
 pub(super) fn sentinels(all: usize, naming: usize) -> Finding {
     let check = "sentinels";
     let needed = all / 2 + 1;
     let named = format!("{naming} of {all} name this primary, and locks need {needed}");
     if naming < all {
-        let more = "whoever does not answer keeps everybody closer to a standstill; start it, or have the others forget it \
-                    with SENTINEL RESET";
+        let more = "whoever does not answer keeps everybody closer to a standstill; start it, or \
+                    have the others forget it with SENTINEL RESET";
         return (check, Verdict::Warn, format!("{named}: {more}"));
     }
     if all < 3 {
-        let more = "when one of them is gone nothing is locked or renewed; run three or more, on machines of their own";
+        let more = "when one of them is gone nothing is locked or renewed; run three or more, on \
+                    machines of their own";
         return (check, Verdict::Warn, format!("{named}: {more}"));
     }
     (check, Verdict::Pass, named)
@@ -63,7 +65,7 @@ pub(super) fn eviction(memory: Option<&str>, policy: Option<&str>) -> Finding {
     }
 }
 
-/// Whether the server has memory left, by its own account.
+/// Reports whether the server has memory left, by its own numbers.
 pub(super) fn memory(info: &InfoReply) -> Finding {
     let check = "memory";
     let number = |field| info.get(field).and_then(|value| value.parse::<u64>().ok());
@@ -74,20 +76,21 @@ pub(super) fn memory(info: &InfoReply) -> Finding {
         let detail = "it has no limit of its own (maxmemory 0)";
         return (check, Verdict::Pass, detail.into());
     }
-    // Buffers of replicas and of the append-only file are not held against the limit.
+    // Buffers of replicas and of the append-only file do not count towards the limit.
     let used = used.saturating_sub(number("mem_not_counted_for_evict").unwrap_or(0));
     let policy = info.get("maxmemory_policy").unwrap_or("noeviction");
     let evicts = policy != "noeviction" && number("evicted_keys").is_some_and(|keys| keys > 0);
     let state = format!("{used} of {most} bytes (maxmemory) are used");
-    // Before each command the server evicts until it is below the limit, so one that evicts is
-    // never seen above it.
+    // Before each command the server evicts keys until it is below the limit, so a server that
+    // evicts is never seen above it.
     let is_nearly_full = used > most / 10 * 9;
     if used > most {
         let more =
             "nothing is locked, though locks are renewed and freed; free memory or raise maxmemory";
         (check, Verdict::Fail, format!("{state}: {more}"))
     } else if is_nearly_full && evicts {
-        let more = "keys are evicted, held locks among them; set maxmemory-policy noeviction and raise maxmemory";
+        let more = "keys are evicted, held locks among them; set maxmemory-policy noeviction and \
+                    raise maxmemory";
         (check, Verdict::Fail, format!("{state}, {policy}: {more}"))
     } else if is_nearly_full {
         let more = "a full server locks nothing; free memory or raise maxmemory";
@@ -114,14 +117,15 @@ pub(super) fn persistence(
             check,
             Verdict::Pass,
             format!(
-                "append-only file, appendfsync {}: a power cut may take the last second with it; tokens rise all the same",
+                "append-only file, appendfsync {}: a power cut may take the last second with it; \
+                 tokens rise all the same",
                 sync.unwrap_or("untold")
             ),
         ),
         (Some(_), _) => {
             let (verdict, what, forgets) = match save {
-                // Also the restart of an upgrade, so that the next holder is let in beside the one
-                // of before.
+                // This includes the restart for an upgrade, after which the next holder is let in
+                // beside the previous one.
                 Some("") => (
                     Verdict::Fail,
                     "no snapshots either",
@@ -134,24 +138,25 @@ pub(super) fn persistence(
                 check,
                 verdict,
                 format!(
-                    "no append-only file, {what}: {forgets} who holds what, and two may hold one lock then; set appendonly yes"
+                    "no append-only file, {what}: {forgets} who holds what, and two may hold one \
+                     lock then; set appendonly yes"
                 ),
             )
         }
     }
 }
 
-/// Whether a primary that is made a replica stops to grant. Its clients stay connected.
+/// Reports whether a demoted primary stops granting. Its clients stay connected.
 pub(super) fn demotion(info: &InfoReply, read_only: Option<&str>) -> Finding {
     let check = "demotion";
     match read_only {
         None => untold(check, "replica-read-only"),
-        // Whoever has a key of another one's there is sent away.
+        // In a cluster, a demoted primary redirects its clients.
         Some("no") if info.get("cluster_enabled") != Some("1") => (
             check,
             Verdict::Warn,
-            "replica-read-only no: a primary that is made a replica goes on granting locks, of which the new primary knows \
-             nothing; set replica-read-only yes"
+            "replica-read-only no: a primary that is made a replica goes on granting locks, of \
+             which the new primary knows nothing; set replica-read-only yes"
                 .into(),
         ),
         Some(_) => (
@@ -162,7 +167,7 @@ pub(super) fn demotion(info: &InfoReply, read_only: Option<&str>) -> Finding {
     }
 }
 
-/// Whether the server hangs up on a client because of what it has not sent it yet.
+/// Reports whether the server closes a client's connection because of unsent data.
 pub(super) fn buffers(output: Option<&str>, clients: Option<&str>) -> Finding {
     let check = "buffers";
     let Some(output) = output else {
@@ -174,7 +179,7 @@ pub(super) fn buffers(output: Option<&str>, clients: Option<&str>) -> Finding {
     let of_output = normal
         .take(2)
         .map(|limit| ("client-output-buffer-limit", limit));
-    // In percent of a memory that is seldom small.
+    // A limit in percent is not parsed: the memory that it refers to is rarely small.
     let of_clients = clients.map(|limit| ("maxmemory-clients", limit));
     let least = of_output
         .chain(of_clients)
@@ -186,9 +191,10 @@ pub(super) fn buffers(output: Option<&str>, clients: Option<&str>) -> Finding {
             check,
             Verdict::Warn,
             format!(
-                "{setting} {limit}: the server hangs up on a client for which it has more than that, and nobody learns what \
-                 came of up to a thousand operations; set client-output-buffer-limit \"normal 0 0 0\" and \
-                 maxmemory-clients 0, or no less than 32mb"
+                "{setting} {limit}: the server hangs up on a client for which it has more than \
+                 that, and nobody learns what came of up to a thousand operations; set \
+                 client-output-buffer-limit \"normal 0 0 0\" and maxmemory-clients 0, or no less \
+                 than 32mb"
             ),
         ),
         None => (
@@ -199,7 +205,7 @@ pub(super) fn buffers(output: Option<&str>, clients: Option<&str>) -> Finding {
     }
 }
 
-/// Whether the server can remember what everybody waits for.
+/// Reports whether the server can track the keys of all waiters.
 pub(super) fn pushes(info: &InfoReply, most: Option<&str>) -> Finding {
     let check = "pushes";
     let Some(most) = most.and_then(|most| most.parse::<u64>().ok()) else {
@@ -212,8 +218,9 @@ pub(super) fn pushes(info: &InfoReply, most: Option<&str>) -> Finding {
             check,
             Verdict::Warn,
             format!(
-                "tracking-table-max-keys {most}, and {now} are remembered for all clients together: above it, waiters are \
-                 woken for nothing and look ten times a second; set tracking-table-max-keys 1000000 or more"
+                "tracking-table-max-keys {most}, and {now} are remembered for all clients \
+                 together: above it, waiters are woken for nothing and look ten times a second; \
+                 set tracking-table-max-keys 1000000 or more"
             ),
         );
     }

@@ -88,12 +88,12 @@ fn a_server_without_memory_fails_whether_it_refuses_or_evicts() {
         (1 << 40, 0, "noeviction", 0, Verdict::Pass),
         (90, 100, "noeviction", 0, Verdict::Pass),
         (95, 100, "noeviction", 0, Verdict::Warn),
-        // With nothing to evict, it has to refuse as well.
+        // With nothing left to evict, the server must refuse as well.
         (101, 100, "noeviction", 0, Verdict::Fail),
         (101, 100, "volatile-lru", 0, Verdict::Fail),
         (95, 100, "allkeys-lru", 0, Verdict::Warn),
         (95, 100, "allkeys-lru", 1, Verdict::Fail),
-        // That it did so once is no reason to fail it for ever.
+        // One earlier eviction does not fail the check for ever.
         (50, 100, "allkeys-lru", 1, Verdict::Pass),
     ] {
         let info = |beside: u64| {
@@ -113,7 +113,7 @@ fn a_server_without_memory_fails_whether_it_refuses_or_evicts() {
 
 #[test]
 fn what_may_not_be_read_is_unknown() {
-    // Some servers that are run for others let everybody read the settings, and leave out what they keep to themselves.
+    // Some hosted servers let everybody read the settings, and leave some of them out.
     for settings in [None, Some(&[][..])] {
         let findings = report("", settings);
         assert_eq!(findings.len(), 10);
@@ -130,7 +130,8 @@ fn what_may_not_be_read_is_unknown() {
 fn a_setting_that_is_left_out_is_unknown_where_it_matters() {
     let info = |replicas| {
         format!(
-            "redis_version:7.0.15\nrole:master\nconnected_slaves:{replicas}\naof_last_write_status:ok\n"
+            "redis_version:7.0.15\nrole:master\nconnected_slaves:{replicas}\n\
+             aof_last_write_status:ok\n"
         )
     };
     let verdict = |replicas, settings: &[_], check| {

@@ -1,25 +1,26 @@
-//! From names to keys and back.
+//! Translates names of locks and records into keys, and keys back into names.
 //!
-//! Every key starts with the prefix and a hash tag: names hash to [`BUCKETS`] buckets, and the tag puts all keys of one
-//! bucket into one slot of a cluster. No byte of a name reaches a key unless it is plain, so a name can neither choose its
-//! slot nor act as a glob.
+//! Every key starts with the prefix and a hash tag. Names hash to [`BUCKETS`] buckets, and the tag
+//! puts all keys of one bucket into one slot of a cluster. No byte of a name reaches a key unless
+//! it is plain, so a name can neither choose its slot nor act as a glob.
 //!
-//! | key | what it is |
+//! | key | value |
 //! |---|---|
 //! | `{b017}:c` | the bucket's counter: the last token or version it gave; never expires |
 //! | `{b017}:l:NAME` | a held lock |
-//! | `{b017}:q:NAME` | the line of those who wait for this lock |
-//! | `{b017}:w:NAME` | somebody waits for this lock: for versions that do not look at the line |
-//! | `{b017}:p:NAME:WAITER` | one of these places |
+//! | `{b017}:q:NAME` | the store queue of this lock |
+//! | `{b017}:w:NAME` | the waiter hint: somebody waits; for versions that do not read the queue |
+//! | `{b017}:p:NAME:WAITER` | one entry of the queue |
 //! | `{b017}:r:KEY` | a record |
 //! | `{b017}:i` | the keys of the bucket's records, in order |
 
 use distlock_core::{LockName, RecordKey, decode, encode};
 
-/// How many buckets there are. Part of the format: clients that disagree would not exclude each other.
+/// The number of buckets. It is part of the format: clients that disagree would not exclude each
+/// other.
 pub(crate) const BUCKETS: u16 = 1024;
 
-/// How many slots a cluster has.
+/// The number of slots of a cluster.
 pub(crate) const SLOTS: u16 = 16384;
 
 /// One of [`BUCKETS`] groups of names that share a counter.
@@ -27,7 +28,7 @@ pub(crate) const SLOTS: u16 = 16384;
 pub(crate) struct Bucket(u16);
 
 impl Bucket {
-    /// Where a name belongs: FNV-1a over its bytes, folded. Part of the format.
+    /// The bucket of a name: FNV-1a over its bytes, folded. Part of the format.
     pub(crate) fn of(name: &str) -> Self {
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -45,30 +46,30 @@ impl Bucket {
         usize::from(self.0)
     }
 
-    /// The slot of a cluster that its keys are in.
+    /// The slot of a cluster that has the bucket's keys.
     pub(crate) fn slot(self) -> u16 {
         crc16(format!("b{:03x}", self.0).as_bytes()) % SLOTS
     }
 }
 
-/// The key of a lock or a record, and where it is.
+/// The key of a lock or a record, and its bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) key: String,
     pub(crate) bucket: Bucket,
 }
 
-/// The keys of the line of those who wait for one lock.
+/// The keys of one lock's store queue.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueKeys {
     pub(crate) queue: String,
-    /// What older versions look for instead of the line.
+    /// The waiter hint, which older versions read instead of the queue.
     pub(crate) waiter_hint: String,
     entries: String,
 }
 
 impl QueueKeys {
-    /// The key of one waiter's place. No encoded name holds a colon, so it is no other name's.
+    /// The key of one waiter's entry. An encoded name has no colon, so this is no other lock's key.
     pub(crate) fn entry(&self, waiter: &str) -> String {
         format!("{}{waiter}", self.entries)
     }
@@ -96,7 +97,7 @@ impl KeyLayout {
         self.named(b'r', key.as_str())
     }
 
-    /// The keys of the line of those who wait for a lock.
+    /// The keys of a lock's store queue.
     pub(crate) fn queue(&self, lock: &Target) -> QueueKeys {
         let kind = self.head.len() + "000}:".len();
         let (start, name) = (&lock.key[..kind], &lock.key[kind + 1..]);
@@ -107,26 +108,27 @@ impl KeyLayout {
         }
     }
 
-    /// Writes the key of the bucket's counter.
+    /// Writes the key of a bucket's counter into `key`.
     pub(crate) fn counter(&self, bucket: Bucket, key: &mut Vec<u8>) {
         key.clear();
         self.open(key, bucket, b'c');
     }
 
-    /// Writes the key of the bucket's index of records.
+    /// Writes the key of a bucket's index of records into `key`.
     pub(crate) fn index(&self, bucket: Bucket, key: &mut Vec<u8>) {
         key.clear();
         self.open(key, bucket, b'i');
     }
 
-    /// A glob that matches the keys of all locks whose names start with `prefix`, and nothing of another store.
+    /// A glob that matches the keys of all locks whose names start with `prefix`, and no key of
+    /// another store.
     ///
-    /// Neither the store's prefix nor an encoded name holds a sign that a glob treats specially.
+    /// Neither the store's prefix nor an encoded name has a character that is special in a glob.
     pub(crate) fn locks_like(&self, prefix: &str) -> String {
         format!("{}???}}:l:{}*", self.head, encode(prefix))
     }
 
-    /// The lock's name, if this is the key of a lock of this store in the bucket it belongs to.
+    /// The lock's name, if this is the key of a lock of this store, in the bucket where it belongs.
     pub(crate) fn lock_of(&self, key: &str) -> Option<LockName> {
         let rest = key.strip_prefix(&*self.head)?;
         let (bucket, rest) = rest.split_at_checked(3)?;
@@ -151,12 +153,13 @@ impl KeyLayout {
     }
 }
 
-/// A prefix is text, and everything else in a key is ASCII.
+/// The prefix is valid UTF-8, and everything else in a key is ASCII.
 fn text(key: Vec<u8>) -> String {
     String::from_utf8(key).unwrap_or_default()
 }
 
-/// As [`encode`], without a string of its own: every operation passes here, and most of a name stands as it is.
+/// As [`encode`], without a new string: every operation runs this, and most bytes of a name stay as
+/// they are.
 fn push_encoded(key: &mut Vec<u8>, name: &str) {
     let mut rest = name.as_bytes();
     loop {
@@ -172,7 +175,7 @@ fn push_encoded(key: &mut Vec<u8>, name: &str) {
     }
 }
 
-/// The bytes that stand for themselves.
+/// The bytes that are not encoded.
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0_u8;
@@ -188,7 +191,7 @@ fn hex(digit: u16) -> u8 {
     DIGITS[usize::from(digit & 15)]
 }
 
-/// CRC-16/XMODEM, as the cluster specification asks for.
+/// CRC-16/XMODEM, as the cluster specification requires.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| {
@@ -217,7 +220,7 @@ mod tests {
     #[test]
     fn keys_are_as_documented() {
         let name = LockName::new("order:42").unwrap();
-        // Part of the format: a changed hash would let two versions hold one lock.
+        // The hash is part of the format: with another one, two versions could hold one lock.
         let lock = layout().lock(&name);
         assert_eq!(lock.key, "distlock:{b137}:l:order~3a42");
         let queue = layout().queue(&lock);

@@ -1,4 +1,7 @@
-//! The stored format: keys, and the values under them.
+//! The stored format: the names of keys, and the values under them.
+//!
+//! All clients of a store must agree on this format, across versions. A change here lets two
+//! versions hold one lock.
 
 pub(crate) mod keys;
 pub(crate) mod value;

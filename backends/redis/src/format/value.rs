@@ -1,8 +1,9 @@
-//! What stands in the store: the value of a held lock, and of a record.
+//! The stored values of held locks and of records.
 //!
-//! A lock: `OWNER TOKEN MICROS TICKET HOLDER[\nMETA]`. The owner is 32 hexadecimal digits, the token and the time of the
-//! grant (microseconds since 1970, by the server's clock) 16 decimal digits each, the ticket a nonce of 32 hexadecimal
-//! digits or `-`. Scripts compare the start of it, so that a comparison of the owner, or of owner and token, is one.
+//! A lock: `OWNER TOKEN MICROS TICKET HOLDER[\nMETA]`. The owner is 32 hexadecimal digits. The
+//! token and the time of the grant (microseconds since 1970, by the server's clock) have 16 decimal
+//! digits each. The ticket is a nonce of 32 hexadecimal digits, or `-`. Scripts compare the start
+//! of the value, so the owner, or owner and token, are checked in one comparison.
 //!
 //! A record: version and time of writing, 16 decimal digits each, then the bytes.
 
@@ -16,32 +17,33 @@ use distlock_core::{
     LockName, Meta, OwnerId, RecordKey, Result, Version,
 };
 
-/// The owner's digits.
+/// The number of digits of an owner.
 pub(crate) const OWNER: usize = 32;
-/// The digits of a token, a version or a time.
+/// The number of digits of a token, a version or a time.
 pub(crate) const NUMBER: usize = 16;
 
-/// What the longest value of a lock takes: owner, token, time, ticket and what is between them, the
-/// holder, and the meta on a line of its own. Nobody asks a server for more than this and one byte,
-/// by which what is longer is found.
+/// The length of the longest value of a lock: owner, token, time, ticket, the separators, the
+/// holder, and the meta on its own line. Readers ask the server for one byte more than this, so
+/// that a longer value is recognised.
 pub(crate) const LONGEST: usize =
     OWNER + NUMBER + NUMBER + OWNER + 4 + HolderLabel::MAX_BYTES + 1 + Meta::MAX_BYTES;
 
-/// The owner as it stands in a value.
+/// The owner's digits in a value.
 pub(crate) fn owner(owner: OwnerId, buffer: &mut [u8; OWNER]) -> &str {
     owner.as_uuid().as_simple().encode_lower(buffer)
 }
 
-/// A number as it stands in a value.
+/// A number's digits in a value.
 pub(crate) fn number(number: u64) -> String {
     String::from_utf8_lossy(&written(number)).into_owned()
 }
 
-/// A number of at most 16 digits, as they all are. Every release passes here, and the standard formatter takes longer.
+/// The digits of a number below 10^16, as all numbers here are. Every release runs this, and the
+/// standard formatter is slower.
 fn written(mut number: u64) -> [u8; NUMBER] {
     let mut digits = [b'0'; NUMBER];
     for pair in digits.rchunks_exact_mut(2) {
-        // A remainder of a hundred is two digits.
+        // A remainder of a hundred has two digits.
         let two = u8::try_from(number % 100).unwrap_or(0);
         number /= 100;
         pair[0] += two / 10;
@@ -50,7 +52,7 @@ fn written(mut number: u64) -> [u8; NUMBER] {
     digits
 }
 
-/// A number as a script answers with it.
+/// Reads a number from a script's reply.
 pub(crate) fn read_number(text: &[u8]) -> Option<u64> {
     if text.len() != NUMBER {
         return None;
@@ -61,7 +63,7 @@ pub(crate) fn read_number(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// What the value of a lease's lock starts with.
+/// The start of the value of a lease's lock.
 pub(crate) struct ValueStart {
     bytes: [u8; OWNER + 1 + NUMBER],
     len: usize,
@@ -73,7 +75,7 @@ impl ValueStart {
     }
 }
 
-/// What the value of this lease's lock starts with.
+/// The start of the value of this lease's lock.
 pub(crate) fn start(lease: &Lease) -> ValueStart {
     let mut start = ValueStart {
         bytes: [b' '; OWNER + 1 + NUMBER],
@@ -88,7 +90,7 @@ pub(crate) fn start(lease: &Lease) -> ValueStart {
     start
 }
 
-/// Holder and meta as they stand in a value.
+/// Holder and meta in a value.
 pub(crate) fn label(request: &AcquireRequest) -> Cow<'_, str> {
     let holder = request.holder.as_str();
     match &request.meta {
@@ -97,10 +99,10 @@ pub(crate) fn label(request: &AcquireRequest) -> Cow<'_, str> {
     }
 }
 
-/// Reads the value of a lock. `left` is what `PTTL` said.
+/// Reads the value of a lock. `left` is the answer to `PTTL`.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] for what this library never writes.
+/// [`ErrorKind::Corrupt`] for a value that this library never writes.
 pub(crate) fn holder(name: &LockName, value: &[u8], left: i64) -> Result<HolderInfo> {
     parse_holder(value, left).ok_or_else(|| {
         Error::new(
@@ -134,7 +136,7 @@ fn parse_holder(value: &[u8], left: i64) -> Option<HolderInfo> {
     info.meta = meta;
     info.token = Some(FencingToken::new(token).ok()?);
     info.acquired_at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros));
-    // -1 is a key without a TTL: somebody has meddled with it, and it will not end by itself.
+    // -1 means a key without a TTL: somebody changed it by hand, and it will not expire.
     info.expires_in = u64::try_from(left).ok().map(Duration::from_millis);
     Some(info)
 }
@@ -142,7 +144,7 @@ fn parse_holder(value: &[u8], left: i64) -> Option<HolderInfo> {
 /// Reads the value of a record. `now` is the server's clock, in microseconds since 1970.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] for what this library never writes.
+/// [`ErrorKind::Corrupt`] for a value that this library never writes.
 pub(crate) fn entry(key: &RecordKey, value: &[u8], now: u64) -> Result<Entry> {
     let parsed = value.split_at_checked(2 * NUMBER).and_then(|(head, rest)| {
         let (version, written) = head.split_at_checked(NUMBER)?;
@@ -157,7 +159,8 @@ pub(crate) fn corrupt_record(key: &RecordKey) -> Error {
     Error::new(
         ErrorKind::Corrupt,
         format!(
-            "the store holds something under the key of record {key:?} that this library did not write"
+            "the store holds something under the key of record {key:?} that this library did not \
+             write"
         ),
     )
 }

@@ -1,4 +1,7 @@
-//! What comes of operations.
+//! Reads the scripts' replies: from a reply to the answer of one operation.
+//!
+//! A reply that no script ever gives is an unknown outcome, since another product than Redis or
+//! Valkey may have carried the script out in its own way.
 
 use distlock_core::{
     AcquireRequest, Attempt, Deleted, Epoch, Error, ErrorKind, FencingToken, Forced, Grant,
@@ -17,7 +20,7 @@ pub(crate) enum Answer {
     Released(ReleaseOutcome),
     HandedOver(HandOver),
     Acquired(Attempt<Grant>),
-    /// A contender found it held, and the server will not tell when that changes.
+    /// A contender found the lock held, and no push will tell when that changes.
     BusyUntracked(Option<HolderInfo>),
     Forced(Forced),
     Written(Written),
@@ -25,7 +28,7 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// The answer of a server that was not told to remember what it was asked.
+    /// This answer, given by a server that does not track the operation's key.
     pub(crate) fn without_tracking(self, op: &Operation) -> Self {
         match (&op.action, self) {
             (Action::Contend(_), Self::Acquired(Attempt::Busy(holder))) => {
@@ -35,7 +38,7 @@ impl Answer {
         }
     }
 
-    /// An answer to another kind of question than was asked.
+    /// The error for an answer of the wrong kind.
     pub(crate) fn unexpected(&self) -> Error {
         Error::new(
             ErrorKind::Internal,
@@ -46,7 +49,7 @@ impl Answer {
 }
 
 impl Operation {
-    /// What takes `answer` back.
+    /// The release that undoes this operation after `answer`, if the answer granted a lock.
     pub(crate) fn undo(&self, answer: &Answer) -> Option<Self> {
         let ((
             Action::Acquire(request) | Action::Contend(request),
@@ -65,17 +68,19 @@ impl Operation {
     }
 }
 
-/// What is known of the server that a reply came from.
+/// The facts about the server that a reply came from.
 pub(crate) struct ReplyContext<'a> {
-    /// The store's history.
+    /// The store's epoch.
     pub(crate) epoch: &'a Epoch,
-    /// When the server was last known to be the primary, where another can take its place.
+    /// The moment at which the server was last confirmed as the primary, where another server can
+    /// take its place.
     pub(crate) confirmed_at: Option<Moment>,
-    /// Turns what became of a lock into the reason its holder is told.
+    /// Turns the observed end of a lease into the reason that its holder is told.
     pub(crate) reason: &'a dyn Fn(&Lease, LossReason) -> LossReason,
 }
 
-/// A reply to one operation: tokens and versions come as texts of 16 digits, everything else as a small number.
+/// A reply to one operation. Tokens and versions are texts of 16 digits, everything else is a small
+/// number.
 enum ScriptReply<'a> {
     Number(u64),
     Code(i64),
@@ -85,7 +90,8 @@ enum ScriptReply<'a> {
 /// Reads a script's reply to one operation.
 ///
 /// # Errors
-/// For a lock or record that is not as this library writes it, and for a counter that is used up.
+/// For a lock or record that this library did not write, and for a counter that has reached its
+/// end.
 pub(crate) fn answer(op: &Operation, reply: &Value, context: &ReplyContext<'_>) -> Result<Answer> {
     let reply = match reply {
         Value::BulkString(digits) => {
@@ -201,11 +207,12 @@ fn used_up(op: &Operation) -> Error {
     .on(BACKEND)
 }
 
-/// Another server than Redis or Valkey may have carried it out as it likes.
+/// Another product than Redis or Valkey may have carried the script out in its own way.
 fn no_answer() -> Error {
     Error::new(
         ErrorKind::OutcomeUnknown,
-        "the server answered a script with something that the script never says: is it Redis or Valkey itself?",
+        "the server answered a script with something that the script never says: is it Redis or \
+         Valkey itself?",
     )
     .on(BACKEND)
 }

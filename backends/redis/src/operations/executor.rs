@@ -1,4 +1,7 @@
-//! The sending end of the batches.
+//! Carries out batches: builds the requests, sends them, and answers each operation.
+//!
+//! Operations of one batch never share a fate: where a server refuses one part of a batch, the
+//! other parts are sent alone.
 
 use std::sync::Arc;
 
@@ -21,7 +24,7 @@ use crate::{
     routing::{Call, MaxAge, Router},
 };
 
-/// How a handle finds and asks its servers.
+/// The means by which a handle asks its servers, and what its operations remember.
 pub(crate) struct ServerAccess {
     pub(crate) router: Router,
     pub(crate) layout: KeyLayout,
@@ -31,19 +34,19 @@ pub(crate) struct ServerAccess {
     pub(crate) release_cache: Arc<ReleaseCache>,
 }
 
-/// Which history an answer is from: the server's, and the store's.
+/// The history that an answer comes from: the number of the server's epoch, and the store's epoch.
 struct ReplyOrigin {
     history: u32,
     epoch: Epoch,
-    /// When the server was last known to be the primary.
+    /// The moment at which the server was last confirmed as the primary.
     confirmed_at: Option<Moment>,
 }
 
-/// The sending end of the batches.
+/// The executor that the batches call.
 pub(crate) struct BatchExecutor(pub(crate) Arc<ServerAccess>);
 
 impl ServerAccess {
-    /// Sends operations of one kind, in the order of their keys, and answers each.
+    /// Sends operations of one kind, which are in the order of their keys, and answers each.
     async fn run(&self, kind: BatchKind, ops: &[Box<Operation>]) -> Vec<Reply<Answer>> {
         if let (BatchKind::AcquireAndRelease | BatchKind::ReleaseAndCheckWaiters, [op]) =
             (kind, ops)
@@ -56,7 +59,7 @@ impl ServerAccess {
             Err(error) => {
                 let mixed = is_mixed(kind, ops);
                 let refused = ops.iter().map(|op| {
-                    // A release rests on no lease, and needs no word as fresh as that.
+                    // A release needs no confirmed primary, so it is sent again alone.
                     if mixed && op.is_release() {
                         Reply::Alone
                     } else {
@@ -105,7 +108,8 @@ impl ServerAccess {
                     }));
                 }
                 Err(error) => {
-                    // What keeps a server from granting, such as too little memory, does not keep it from freeing.
+                    // A server without memory refuses to grant and still releases, so the releases
+                    // are sent again alone.
                     let refused = error.kind() == ErrorKind::LimitExceeded;
                     let frees_alone = refused && is_mixed(kind, part);
                     answers.extend(part.iter().map(|op| {
@@ -121,8 +125,8 @@ impl ServerAccess {
         answers
     }
 
-    /// Releases one lock without a script, where the server can. `None` when that did not release it: the value may stand
-    /// there in another form, which a script can tell.
+    /// Releases one lock without a script, where the server can. Returns `None` when that did not
+    /// release the lock: its value may have another form, which only the script recognises.
     async fn compare_and_delete(&self, op: &Operation) -> Option<Result<Answer>> {
         let (Action::Release(lease) | Action::ReleaseAndCheckWaiters(lease)) = &op.action else {
             return None;
@@ -156,7 +160,8 @@ impl ServerAccess {
         }
     }
 
-    /// What the script that releases would answer of those who wait, after the lock was released.
+    /// The code with which the release script would tell whether others wait, read after the lock
+    /// was released.
     async fn check_waiters(&self, op: &Operation) -> i64 {
         let mut look = redis::cmd("EXISTS");
         look.arg(self.layout.queue(&op.target).queue);
@@ -167,16 +172,18 @@ impl ServerAccess {
         }
     }
 
-    /// What may share a request: everything, or in a cluster what is in one bucket. Keys are in the order of their buckets.
+    /// Splits operations into those that may share a request: all of them, or in a cluster those of
+    /// one bucket. They are sorted by bucket.
     fn parts<'a>(&self, ops: &'a [Box<Operation>]) -> impl Iterator<Item = &'a [Box<Operation>]> {
         let together = !self.router.is_cluster();
         ops.chunk_by(move |a, b| together || a.target.bucket == b.target.bucket)
     }
 
-    /// Has a majority of the sentinels name the primary before anything is written there.
+    /// Confirms with a majority of the sentinels that the primary is still the primary, before
+    /// anything is written there.
     ///
-    /// A renewal is told the store's whole lease, which counts from its own sending, so the
-    /// question comes after that. A grant says from when it counts, and so an earlier round does.
+    /// A renewed lease counts from the sending of its renewal, so the sentinels must be asked after
+    /// that moment. A grant says itself from when it counts, so an earlier round will do.
     async fn confirm_primary(
         &self,
         kind: BatchKind,
@@ -200,7 +207,7 @@ impl ServerAccess {
         }
     }
 
-    /// Reads a script's reply to one operation, and notes which history it came from.
+    /// Reads a script's reply to one operation, and records which history it came from.
     fn read(
         &self,
         op: &Operation,
@@ -213,7 +220,8 @@ impl ServerAccess {
         let histories = &*self.histories;
         histories.observe(bucket, origin.history, || {
             let now = connection.server_micros(clock);
-            // What this very answer grants is of the new history, and was granted before it was read.
+            // A token granted by this very answer belongs to the new history, although it was made
+            // before the clock was read.
             let now = op.granted(reply).map_or(now, |token| now.min(token));
             (!connection.is_outdated()).then_some(now)
         });
@@ -226,7 +234,7 @@ impl ServerAccess {
         let answer = answer(op, reply, &response)?;
         match (&op.action, &answer) {
             (Action::Renew(lease, _), Answer::Renewed(Renewed::Extended { .. }))
-                // An older answer does not show that it is there still.
+                // An answer from before a change does not show that the lock survived it.
                 if !connection.is_outdated() =>
             {
                 histories.record_survival(bucket, lease);
@@ -252,7 +260,7 @@ impl ServerAccess {
 
 impl Executor for BatchExecutor {
     type Kind = BatchKind;
-    // Boxed, because it moves from hand to hand many times.
+    // Boxed, because operations are moved many times between queues.
     type Op = Box<Operation>;
     type Answer = Answer;
 

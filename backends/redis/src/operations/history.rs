@@ -1,8 +1,11 @@
-//! Which history of the server each bucket was last served by: what a lock that is gone was lost to.
+//! Which history each bucket was last served from, and so why a missing lock was lost.
 //!
-//! A restarted server, a promoted replica, a slot that moved: the answers come from another history then. A lock that is
-//! still there survived the change; one that is not there was lost to it, if it was granted before. Tokens tell which ones
-//! were, because they are counted on the server's clock.
+//! After a restart, a failover or a slot migration, answers come from another history. A lock that
+//! is still there survived the change. A lock that is missing was lost to the change if it was
+//! granted before it. Tokens tell that, because they are counted on the server's clock.
+//!
+//! Invariant: a lease that was seen to hold its lock after a change is never reported as lost to
+//! that change.
 
 use std::{
     collections::HashSet,
@@ -16,23 +19,23 @@ use distlock_core::{Epoch, Lease, LossReason, OwnerId};
 
 use crate::format::keys::{BUCKETS, Bucket};
 
-/// What this process knows of the server's histories. Shared by all handles of a store.
+/// The histories that this process has seen, shared by all handles of a store.
 #[derive(Debug)]
 pub(crate) struct Histories {
-    /// Every epoch that was seen, numbered from 1.
-    // A std mutex: it is held for a look at a short list only.
+    /// All epochs that were seen, numbered from 1.
+    // A std mutex: it is held for operations on a short list only.
     epochs: Mutex<Vec<Epoch>>,
     buckets: Box<[BucketHistory]>,
-    /// Owners that were granted their locks before a change and were seen to hold them after it.
+    /// Owners whose locks were granted before a change and were seen to be held after it.
     survivors: Mutex<HashSet<OwnerId>>,
     surviving: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct BucketHistory {
-    /// The epoch of the last answer; 0 = there was none.
+    /// The number of the epoch of the last answer; 0 before the first one.
     epoch: AtomicU32,
-    /// Tokens below this are from an earlier history.
+    /// Tokens below this number were granted in an earlier history.
     since: AtomicU64,
 }
 
@@ -57,14 +60,16 @@ impl Histories {
         u32::try_from(at).unwrap_or(u32::MAX - 1) + 1
     }
 
-    /// A bucket was served by this epoch. In case that it is news, `now` reads the server's clock, or tells that the answer
-    /// came late and is not.
+    /// Records that a bucket was served by this epoch. If the epoch is new for the bucket, `now`
+    /// reads the server's clock; it returns `None` when the answer is older than the change and
+    /// must be ignored.
     pub(crate) fn observe(&self, bucket: Bucket, epoch: u32, now: impl FnOnce() -> Option<u64>) {
         let serving = &self.buckets[bucket.index()];
         if serving.epoch.load(Ordering::Acquire) == epoch {
             return;
         }
-        // Rare, and the list's mutex keeps two handles that notice at once apart.
+        // Changes are rare. The list's mutex keeps apart two handles that notice one at the same
+        // time.
         let _one_at_a_time = lock(&self.epochs);
         let before = serving.epoch.load(Ordering::Acquire);
         if before != epoch {
@@ -76,14 +81,14 @@ impl Histories {
         }
     }
 
-    /// A lease was found to hold its lock.
+    /// Records that a lease was found to hold its lock.
     pub(crate) fn record_survival(&self, bucket: Bucket, lease: &Lease) {
         if self.is_from_before(bucket, lease) && lock(&self.survivors).insert(lease.owner) {
             self.surviving.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// A lease is over; why its holder is told so.
+    /// The reason of a lease's end that its holder is told.
     pub(crate) fn reason(&self, bucket: Bucket, lease: &Lease, seen: LossReason) -> LossReason {
         let before = self.is_from_before(bucket, lease);
         if before && !self.forget(lease.owner) {
@@ -93,7 +98,7 @@ impl Histories {
         }
     }
 
-    /// A lease is over. Whether it had survived a change.
+    /// Forgets an owner whose lease is over. Returns whether the lease had survived a change.
     pub(crate) fn forget(&self, owner: OwnerId) -> bool {
         if self.surviving.load(Ordering::Acquire) == 0 {
             return false;
@@ -143,7 +148,7 @@ mod tests {
         assert_eq!(histories.reason(bucket, &lost, seen), seen);
 
         histories.observe(bucket, two, || Some(500));
-        // An answer from before that comes now changes nothing, either time.
+        // A late answer from before the change has no effect on either list.
         histories.observe(bucket, one, || None);
         histories.observe(bucket, two, || unreachable!());
         assert_eq!(
@@ -154,7 +159,7 @@ mod tests {
         histories.record_survival(bucket, &survives);
         assert_eq!(histories.reason(bucket, &survives, seen), seen);
         assert_eq!(histories.reason(bucket, &lease("a", 500), seen), seen);
-        // Another bucket has not changed.
+        // Another bucket is still served from its old history.
         assert_eq!(histories.reason(Bucket::of("b"), &lost, seen), seen);
         assert_eq!(histories.surviving.load(Ordering::Acquire), 0);
     }

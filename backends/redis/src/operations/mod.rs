@@ -1,4 +1,7 @@
-//! Operations on single keys, and how several of them become one request.
+//! Operations on locks and records, and the batches in which they travel.
+//!
+//! Each operation has one key and one answer. This folder builds the requests, reads the replies
+//! and remembers what a later answer must be compared with. It never chooses a server.
 
 mod answer;
 pub(crate) mod executor;

@@ -1,4 +1,4 @@
-//! The operations that change something: what a batch is made of, and what comes of it.
+//! The operations that change something, and which of them may share a script.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::format::{
     value,
 };
 
-/// What can share a script. Renewals are urgent: a late one is a lost lock.
+/// Operations that can share a script. Renewals are urgent: a late one loses its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum BatchKind {
     Renew,
-    /// Releases that say whether another process waits.
+    /// Releases that also report whether another process waits.
     ReleaseAndCheckWaiters,
     HandOver,
-    /// Acquisitions and releases: half as many scripts and trips as if each had their own.
+    /// Acquisitions and releases together: half as many scripts and round trips as apart.
     AcquireAndRelease,
-    /// Acquisitions; the server tells when a lock that was found held changes.
+    /// Acquisitions by contenders: the server tracks the locks that are held.
     Contend,
     Force,
     Put,
@@ -39,11 +39,11 @@ pub(crate) struct Operation {
 pub(crate) enum Action {
     Renew(Lease, Renewal),
     Release(Lease),
-    /// As `Release`, and says whether another process waits.
+    /// As `Release`, and reports whether another process waits.
     ReleaseAndCheckWaiters(Lease),
     HandOver(Lease, AcquireRequest),
     Acquire(AcquireRequest),
-    /// As `Acquire`; the server tells when a lock that was found held changes.
+    /// As `Acquire`; the server tracks the lock if it is held.
     Contend(AcquireRequest),
     Force(LockName, FencingToken),
     Put(RecordKey, Vec<u8>, Expect),
@@ -77,7 +77,7 @@ impl Operation {
         }
     }
 
-    /// The lease that it begins or prolongs.
+    /// The TTL of the lease that the operation grants or extends.
     pub(crate) const fn lease(&self) -> Option<Duration> {
         match &self.action {
             Action::Renew(_, renewal) => Some(renewal.ttl.duration()),
@@ -92,7 +92,7 @@ impl Operation {
         }
     }
 
-    /// As shown in errors.
+    /// The operation's name in errors.
     pub(crate) const fn operation(&self) -> &'static str {
         match self.action {
             Action::Renew(..) => "renew",
@@ -124,7 +124,7 @@ impl Operation {
         }
     }
 
-    /// The token in a reply that grants it a lock.
+    /// The token in a reply that grants a lock.
     pub(crate) fn granted(&self, reply: &Value) -> Option<u64> {
         match (&self.action, reply) {
             (
@@ -135,7 +135,7 @@ impl Operation {
         }
     }
 
-    /// About how many bytes it adds to a request.
+    /// An estimate of the bytes that the operation adds to a request.
     pub(crate) fn bytes(&self) -> usize {
         let more = match &self.action {
             Action::Acquire(request) | Action::Contend(request) | Action::HandOver(_, request) => {

@@ -1,5 +1,7 @@
-//! What stands in the store for the locks that this process holds, so that a newer server can delete one by comparing the
-//! whole value, without a script.
+//! Remembers the stored values of the locks that this process holds, so that a newer server can
+//! delete a lock by comparing its whole value, without a script.
+//!
+//! A missing or wrong entry is harmless: the lock is then released by a script.
 
 use std::{
     collections::HashMap,
@@ -10,17 +12,18 @@ use distlock_core::{AcquireRequest, Lease, OwnerId};
 
 use crate::format::value;
 
-/// More are forgotten: guards that were lost never come back to be struck off. What is forgotten is released by script.
+/// The limit of entries. It is needed because entries of lost guards are never removed one by one.
+/// A lock without an entry is released by a script.
 const MAX_ENTRIES: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub(crate) struct ReleaseCache {
-    // A std mutex: held for one operation of the map.
+    // A std mutex: it is held for one operation of the map.
     labels: Mutex<HashMap<OwnerId, Box<str>>>,
 }
 
 impl ReleaseCache {
-    /// A lock was granted.
+    /// Remembers the value of a lock that was granted.
     pub(crate) fn insert(&self, request: &AcquireRequest) {
         let mut labels = self.labels();
         if labels.len() >= MAX_ENTRIES {
@@ -29,8 +32,9 @@ impl ReleaseCache {
         labels.insert(request.owner, value::label(request).into());
     }
 
-    /// The value of a lock that is about to be released, as it most likely stands in the store: granted when its token
-    /// says, and without a ticket. One that stands otherwise is not deleted by a comparison with this.
+    /// Takes the probable value of a lock that is about to be released: it was granted at the time
+    /// that its token says, and it has no ticket. A lock with another value is not deleted by a
+    /// comparison with this one.
     pub(crate) fn take(&self, lease: &Lease) -> Option<String> {
         let label = self.labels().remove(&lease.owner)?;
         let token = value::number(lease.token?.get());

@@ -1,25 +1,27 @@
-//! A script's answer, taken apart.
+//! Splits a script's reply into one reply for each operation of the batch.
+//!
+//! A reply that is too short yields nil, which no operation accepts as success.
 
 use redis::Value;
 
 use crate::operations::operation::{BatchKind, Operation};
 
-/// A script's answer, taken apart.
+/// The replies of one request, in the order of its operations.
 pub(crate) struct ScriptReplies {
-    /// To releases where they share a script with acquisitions.
+    /// The replies to releases, where releases and acquisitions share a script.
     freed: Option<ReplyPart>,
     rest: ReplyPart,
 }
 
 struct ReplyPart {
-    /// One for each operation; otherwise the first is for all.
+    /// Whether there is one reply for each operation. Otherwise the first one is for all.
     each: bool,
     replies: Vec<Value>,
     at: usize,
 }
 
 impl ScriptReplies {
-    /// Takes the answer to these operations apart.
+    /// Splits the reply to these operations.
     pub(crate) fn new(kind: BatchKind, ops: &[Box<Operation>], reply: Value) -> Self {
         if answers_alone(kind) && ops.len() == 1 {
             return Self {
@@ -40,7 +42,7 @@ impl ScriptReplies {
         }
     }
 
-    /// The reply to the next operation, which is this.
+    /// The reply to `op`, which must be the next operation of the batch.
     pub(crate) fn next(&mut self, op: &Operation) -> &Value {
         match &mut self.freed {
             Some(freed) if op.is_release() => freed.next(),
@@ -76,13 +78,14 @@ impl ReplyPart {
     }
 }
 
-/// Whether these are acquisitions and releases.
+/// Whether the batch has both acquisitions and releases.
 pub(crate) fn is_mixed(kind: BatchKind, ops: &[Box<Operation>]) -> bool {
     let releases = || ops.iter().map(|op| op.is_release());
     kind == BatchKind::AcquireAndRelease && releases().any(|it| it) && !releases().all(|it| it)
 }
 
-/// Whether there is a script of its own for one operation, which does not wrap its reply.
+/// Whether a single operation of this kind has its own script, whose reply is not wrapped in a
+/// list.
 const fn answers_alone(kind: BatchKind) -> bool {
     matches!(
         kind,

@@ -1,4 +1,6 @@
-//! How operations of one kind become one request for a script.
+//! Builds the request that runs a script for a batch of operations of one kind.
+//!
+//! The headers of the scripts say which keys and arguments they take.
 
 use distlock_core::{AcquireRequest, Expect, OwnerId, TicketStep};
 use redis::Cmd;
@@ -12,8 +14,8 @@ use crate::{
     scripts::{self, Script},
 };
 
-/// The request for `ops`, which are all of this kind and in the order of their keys, so that those of one bucket are
-/// neighbours.
+/// The request for `ops`. All of them are of this kind and in the order of their keys, so that
+/// those of one bucket are neighbours.
 pub(crate) fn request(
     layout: &KeyLayout,
     kind: BatchKind,
@@ -48,8 +50,9 @@ pub(crate) fn request(
     (request.command, script)
 }
 
-/// What to send instead of [`request`] for one operation while its slot moves: it names the lock alone, which always has a
-/// place. What else the operation would learn there, as whether somebody waits, is done without.
+/// The request for one operation while its slot migrates, in place of [`request`]. It names only
+/// the lock's key, which is always on exactly one server. What the operation would read from other
+/// keys, such as whether somebody waits, is left out.
 pub(crate) fn request_for_migrating_slot(
     layout: &KeyLayout,
     ops: &[Box<Operation>],
@@ -58,7 +61,7 @@ pub(crate) fn request_for_migrating_slot(
     let script = match &op.action {
         Action::Acquire(_) | Action::Contend(_) => &scripts::ACQUIRE_MOVING,
         Action::ReleaseAndCheckWaiters(_) => &scripts::RELEASE_ONE,
-        // Named alone as it is, or not to be done in parts.
+        // The other operations name one key anyway, or cannot be done with one key.
         _ => return None,
     };
     let mut command = redis::cmd("EVAL");
@@ -144,7 +147,7 @@ impl RequestBuilder<'_> {
         self.starts();
     }
 
-    /// What the values of locks to be freed must start with.
+    /// The starts of the values of the locks to be released.
     fn starts(&mut self) {
         for op in self.ops {
             if let Action::Release(lease) | Action::ReleaseAndCheckWaiters(lease) = &op.action {
@@ -166,7 +169,8 @@ impl RequestBuilder<'_> {
         }
     }
 
-    /// Callers of one process mostly want locks on the same terms, which are then said once.
+    /// The callers of one process mostly use the same TTL, holder and meta, which are then sent
+    /// once.
     fn take_and_free(&mut self) {
         let ops = self.ops;
         let wanted = ops.iter().filter(|op| !op.is_release());
@@ -296,7 +300,7 @@ impl RequestBuilder<'_> {
         }
     }
 
-    /// How many keys there are, so many for each operation.
+    /// The number of keys, with `each` keys for each operation.
     fn keys(&mut self, each: usize) {
         self.command.arg(self.ops.len() * each);
     }
@@ -346,7 +350,7 @@ impl RequestBuilder<'_> {
     }
 }
 
-/// Counts the buckets of operations in order, from 1.
+/// Numbers the buckets of sorted operations, from 1.
 #[derive(Default)]
 struct BucketPositions {
     last: Option<Bucket>,

@@ -1,9 +1,10 @@
-//! Which releases ask the server whether another process waits, so that this one lets it go first.
+//! Which releases ask the server whether another process waits, so that this process lets that one
+//! go first.
 //!
-//! Two kinds of releases ask. One is the release that ends a run of hand-overs. The other is a sample
-//! of all: a process that takes a lock again as soon as it has released it is sooner there than those
-//! who have to hear of the release first, and would never notice that they wait. Not every release
-//! asks, because with many callers that costs an eighth of the throughput.
+//! Two kinds of releases ask. One is the release that ends a run of hand-overs. The other is a
+//! sample of all releases: a process that takes a lock again right after its release is faster than
+//! the waiters who must first receive a push, and would never notice them. Not every release asks,
+//! because with many callers that costs an eighth of the throughput.
 
 use std::{
     collections::HashSet,
@@ -15,20 +16,20 @@ use std::{
 
 use distlock_core::{Moment, OwnerId};
 
-/// More are forgotten: guards that were lost never come back to be struck off.
+/// The limit of entries. It is needed because entries of lost guards are never removed one by one.
 const MAX_ENTRIES: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct WaiterChecks {
-    // A std mutex: held for one operation of the set.
+    // A std mutex: it is held for one operation of the set.
     owners: Mutex<HashSet<OwnerId>>,
     len: AtomicUsize,
-    /// When a release was sampled last, in milliseconds.
+    /// The moment of the last sampled release, in milliseconds.
     sampled: AtomicU64,
 }
 
 impl WaiterChecks {
-    /// A lock passed from one owner to the next.
+    /// Records that a lock passed from one owner to the next.
     pub(crate) fn handed_over(&self, from: OwnerId, to: OwnerId) {
         let mut owners = self.owners();
         owners.remove(&from);
@@ -39,16 +40,16 @@ impl WaiterChecks {
         self.len.store(owners.len(), Ordering::Release);
     }
 
-    /// This owner is about to let go. Whether it is to ask who waits.
+    /// Whether the release of this owner is to ask who waits.
     pub(crate) fn should_check(&self, owner: OwnerId, now: Moment) -> bool {
         self.came_by_hand_over(owner) || self.is_sampled(owner, now)
     }
 
-    /// Whether no release was sampled for a random time of up to a quarter of a second. A fixed time
-    /// could miss the same lock each time, where several are used in turn.
+    /// Whether no release was sampled for a random time of up to a quarter of a second. With a
+    /// fixed time, several locks used in turn could keep the same lock from ever being sampled.
     fn is_sampled(&self, owner: OwnerId, now: Moment) -> bool {
         let now = u64::try_from(now.since_boot().as_millis()).unwrap_or(u64::MAX);
-        // Owners are random.
+        // Owner ids are random.
         let pause = u64::from(owner.as_uuid().as_bytes()[0]);
         let due = now.saturating_sub(self.sampled.load(Ordering::Relaxed)) > pause;
         if due {
@@ -57,7 +58,7 @@ impl WaiterChecks {
         due
     }
 
-    /// Whether it had come by hand-over.
+    /// Whether this owner got its lock by hand-over.
     fn came_by_hand_over(&self, owner: OwnerId) -> bool {
         if self.len.load(Ordering::Acquire) == 0 {
             return false;
@@ -79,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// How many of the releases ask, with so much time from one to the next.
+    /// The number of releases that ask, with this time from one to the next.
     fn asks(waiter_checks: &WaiterChecks, releases: u32, each: Duration) -> u32 {
         let mut now = Moment::from_boot(Duration::from_secs(100));
         let mut asked = 0;

@@ -1,5 +1,8 @@
-//! Requests to whatever primaries serve them, and what servers ask for in between: a script that is not loaded, a slot that
-//! moved.
+//! Sends calls to the primaries that serve them, and follows the servers' instructions: load a
+//! script, go to another server, try again.
+//!
+//! A call whose outcome is unknown is never sent again here, and such an outcome is never replaced
+//! by a later refusal.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,40 +19,44 @@ use crate::{
 
 use crate::routing::call::{Call, CallResult, Refusal, SlotMigrating, refusal};
 
-/// How often a request is sent again because a server asked for it.
-const ROUNDS: u32 = 6;
+/// The limit of attempts for one call, where servers ask for another one.
+const MAX_ATTEMPTS: u32 = 6;
 
-/// The replies to a call's commands, and who gave them.
+/// The replies to a call's commands, and the connection they came from.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) replies: Vec<Value>,
     pub(crate) connection: Arc<Connection>,
-    /// Whether the server says so when one of the keys that were to be tracked changes.
+    /// Whether the server sends a push when one of the tracked keys changes.
     pub(crate) is_tracked: bool,
-    /// Nothing was done, and there are no replies: the server has some of the keys and not others.
+    /// The server has some of the call's keys and not others. Nothing was done, and there are no
+    /// replies.
     pub(crate) slot_migrating: bool,
 }
 
-/// Calls that go to one primary in one go, with their places among all.
+/// Calls for one primary, each with its position among all calls.
 type Group = Vec<(usize, Call)>;
 
 impl Router {
     /// Sends one call.
     ///
     /// # Errors
-    /// The server's refusal of any of its commands, and what keeps it from being asked or from answering.
+    /// The server's refusal of any of the call's commands, and the reason why the server cannot be
+    /// asked or does not answer.
     pub(crate) async fn ask(&self, call: Call) -> Result<Response> {
         let mut response = self.ask_all(vec![call]).await;
         response.pop().unwrap_or_else(|| Err(no_answer()))
     }
 
-    /// Sends calls, those for one primary in one go. Each has an answer of its own, in the same order.
+    /// Sends calls; those for one primary travel in one pipeline. Each call has its own answer, in
+    /// the same order.
     pub(crate) async fn ask_all(&self, calls: Vec<Call>) -> Vec<Result<Response>> {
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
         let mut waiting: Group = calls.into_iter().enumerate().collect();
-        for round in 0..ROUNDS {
+        for round in 0..MAX_ATTEMPTS {
             if round > 1 {
-                // A redirect that leads nowhere yet.
+                // The second attempt follows at once. More attempts mean that the cluster is still
+                // changing.
                 let pause = Duration::from_millis(10 << round);
                 self.connector.clock().sleep(pause).await;
             }
@@ -64,7 +71,8 @@ impl Router {
             .collect()
     }
 
-    /// Sends calls once. Returns those that must be sent again; the present answers to them stand until then.
+    /// Sends calls once. Returns the calls that must be sent again; their current answers stand
+    /// until then.
     async fn send_round(&self, calls: Group, answers: &mut [Option<Result<Response>>]) -> Group {
         let named: Vec<_> = calls
             .iter()
@@ -73,7 +81,8 @@ impl Router {
         let groups = self.groups(calls, answers).await;
         let sent = groups.into_iter().map(|group| self.send(group));
         let mut again = Group::new();
-        // The answer of a server that the map does not name would be told as of the history before.
+        // The map is renewed at the same time: an answer from a server that the map does not name
+        // would be attributed to the old epoch.
         let (sent, ()) = join(join_all(sent), self.renew_map(&named)).await;
         for (group, outcome) in sent {
             match outcome {
@@ -91,7 +100,8 @@ impl Router {
                                 is_tracked: call.tracking_read().is_some(),
                                 slot_migrating: false,
                             }),
-                            // What may have been carried out before must not pass for not done.
+                            // A call whose earlier attempt has an unknown outcome must not be
+                            // reported as not done.
                             Err(refusal)
                                 if call.splits_on(&refusal) && !is_in_doubt(&answers[at]) =>
                             {
@@ -147,7 +157,8 @@ impl Router {
             .map(|(_, call)| call.write(&mut pipeline, &connection))
             .collect();
         let mut replies = Vec::new();
-        // A look that is to be remembered, and cannot be, leaves nothing to send.
+        // A tracking read without commands of its own is left out while its slot migrates, so the
+        // pipeline may be empty.
         if !pipeline.is_empty() {
             let sent = connection.send(&pipeline).await;
             replies = sent.inspect_err(|_| self.mark_stale(&connection))?;
@@ -161,8 +172,9 @@ impl Router {
         Ok((connection, read))
     }
 
-    /// Puts together what goes to one primary. Those whose primary nobody can be asked for are answered here: all at once,
-    /// because whoever looked for one after the other would keep them all waiting for as many times as there are.
+    /// Groups calls by their primary. If the slot map cannot be read, the calls that need it are
+    /// answered here, all with one error. Looking up the primary call by call would cost one
+    /// time-out for each call.
     async fn groups(&self, calls: Group, answers: &mut [Option<Result<Response>>]) -> Vec<Group> {
         if !self.is_cluster() {
             return vec![calls];
@@ -202,12 +214,12 @@ impl Router {
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    /// Whether to send a call again after this refusal, and where to.
+    /// Prepares a refused call for another attempt. Returns whether it is to be sent again.
     fn prepare_retry(&self, call: &mut Call, refusal: &Refusal, connection: &Connection) -> bool {
         let (code, detail) = error::said(&refusal.says);
         let target = || {
             let (_, address) = detail.split_once(' ')?;
-            // A server may leave out the host, or not know it: then it is its own.
+            // A server may leave out the host or write `?`. Its own host is meant then.
             let own_host = Endpoint::parse(&connection.address, 0)?.host;
             let port = address.strip_prefix('?').unwrap_or(address);
             let endpoint = match port.strip_prefix(':') {
@@ -218,7 +230,7 @@ impl Router {
         };
         call.redirect = None;
         if refusal.of_preamble {
-            // Whatever it was that it refused: it may not have been told to remember.
+            // Any part of the preamble may have been refused, also `CLIENT TRACKING ON`.
             connection.forget_tracking();
         }
         match code {
@@ -235,7 +247,8 @@ impl Router {
                 call.redirect = target().map(|endpoint| (endpoint, true));
                 true
             }
-            // Back to where the slot comes from: only its word that a key has gone leads to the new place.
+            // The call goes back to the slot's old server. Only that server's `ASK`, which says
+            // that a key is gone, leads to the new one.
             "TRYAGAIN" => match std::mem::replace(&mut call.slot_migrating, SlotMigrating::Retry) {
                 SlotMigrating::Retry | SlotMigrating::Split => true,
                 SlotMigrating::SendInstead(command) => {
@@ -244,8 +257,8 @@ impl Router {
                 }
             },
             "READONLY" | "MASTERDOWN" | "LOADING" => {
-                // It is not the primary any more, or not yet. When it is again, it has begun another history, and may have
-                // closed no connection.
+                // The server is not the primary any more, or not yet. When it is the primary again,
+                // its epoch is another one, and it may have closed no connection in between.
                 connection.invalidate_epoch();
                 self.mark_stale(connection);
                 false
@@ -254,14 +267,16 @@ impl Router {
                 self.mark_stale(connection);
                 false
             }
-            // It was to be told by another request, which was refused or comes later.
+            // Another request of this connection was to switch tracking on. That request was
+            // refused or comes later, so this one is sent again with its own preamble.
             "ERR" => detail.contains("CLIENT CACHING"),
             _ => false,
         }
     }
 }
 
-/// What a call came to when it was sent once more. What may have been carried out before stays in doubt if this was refused.
+/// Stores the answer of the latest attempt. An unknown outcome of an earlier attempt stands if the
+/// latest one was refused.
 fn record_answer(answer: &mut Option<Result<Response>>, latest: Result<Response>) {
     if latest.is_ok() || !is_in_doubt(answer) {
         *answer = Some(latest);

@@ -1,4 +1,5 @@
-//! One request about keys of one bucket.
+//! One request about keys of one bucket: its commands, the preamble for tracking, and how its
+//! replies are read.
 
 use distlock_core::{Error, ErrorKind, Result};
 use redis::{Arg, Cmd, Pipeline, ServerError, Value};
@@ -11,30 +12,31 @@ use crate::{
     scripts::Script,
 };
 
-/// One request about keys of one bucket; of any buckets where there is one primary.
+/// One request about keys of one bucket. Where there is only one primary, the keys may be of any
+/// buckets.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(super) bucket: Bucket,
     pub(super) commands: Vec<Cmd>,
-    /// Where the only command runs a script.
+    /// The script, if the call has one command and that runs a script.
     pub(super) script: Option<&'static Script>,
-    /// Reads the keys that the server is to remember, and to tell about when they change. It goes before the commands: a
-    /// script would make the server remember everything it was given.
+    /// Reads the keys that the server is to track. It precedes the commands as a read of its own,
+    /// because the server would track every key that a script is given.
     pub(super) tracked: Option<Cmd>,
-    /// What becomes of it while its slot is on its way to another server, and neither has all of its keys.
+    /// The reaction when the slot migrates and no server has all keys of the call.
     pub(super) slot_migrating: SlotMigrating,
-    /// Where to send it this once instead, and whether the slot is on its way there.
+    /// The server for the next attempt only, and whether the slot still migrates there.
     pub(super) redirect: Option<(Endpoint, bool)>,
 }
 
-/// What to do with a call when a server has some of its keys and not others.
+/// The reaction to a server that has some of a call's keys and not others.
 #[derive(Debug)]
 pub(super) enum SlotMigrating {
-    /// It is sent again: the slot will have moved.
+    /// The call is sent again. The slot will have moved by then.
     Retry,
-    /// Its operations may do better one by one, so its caller is told at once.
+    /// The caller is told at once, since its operations may succeed one by one.
     Split,
-    /// This is sent from now on.
+    /// This command is sent from now on.
     SendInstead(Cmd),
 }
 
@@ -57,22 +59,23 @@ impl Call {
         }
     }
 
-    /// While its slot moves it is better split: [`Heard::slot_migrating`] asks for that, without a delay.
+    /// While the slot migrates, the caller splits the call:
+    /// [`Response::slot_migrating`](super::Response::slot_migrating) asks for that without a delay.
     #[must_use]
     pub(crate) fn split_while_migrating(mut self) -> Self {
         self.slot_migrating = SlotMigrating::Split;
         self
     }
 
-    /// While its slot moves, this is to be sent instead.
+    /// While the slot migrates, this command is sent instead.
     #[must_use]
     pub(crate) fn replace_while_migrating(mut self, command: Cmd) -> Self {
         self.slot_migrating = SlotMigrating::SendInstead(command);
         self
     }
 
-    /// When one of these keys changes from now on, the server says so, once. A call without commands
-    /// is answered with how many of the keys exist.
+    /// Has the server track these keys: it sends one push when one of them changes. A call without
+    /// commands is answered with the number of these keys that exist.
     #[must_use]
     pub(crate) fn tracking<'a>(mut self, keys: impl Iterator<Item = &'a str>) -> Self {
         let mut read = redis::cmd("EXISTS");
@@ -83,7 +86,7 @@ impl Call {
         self
     }
 
-    /// Its command, if that is all there is to send.
+    /// The command, if the call consists of a single command and nothing else.
     pub(super) fn only_command(&self) -> Option<&Cmd> {
         match &*self.commands {
             [command] if self.tracked.is_none() && self.redirect.is_none() => Some(command),
@@ -91,30 +94,31 @@ impl Call {
         }
     }
 
-    /// Whether it goes to a server that does not have the whole slot yet.
+    /// Whether the call goes to a server that does not have the whole slot yet.
     pub(super) const fn is_importing(&self) -> bool {
         matches!(self.redirect, Some((_, true)))
     }
 
-    /// The server that has the whole slot now, as another one said.
+    /// The server that has the whole slot now, as a `MOVED` redirect said.
     pub(super) fn moved_to(&self) -> Option<Endpoint> {
         let (endpoint, importing) = self.redirect.as_ref()?;
         (!importing).then(|| endpoint.clone())
     }
 
-    /// Whether its caller wants to split it after this.
+    /// Whether the caller splits the call after this refusal.
     pub(super) fn splits_on(&self, refusal: &Refusal) -> bool {
         matches!(self.slot_migrating, SlotMigrating::Split)
             && error::said(&refusal.says).0 == "TRYAGAIN"
     }
 
-    /// What has the server remember keys, where it is told to.
+    /// The read that makes the server track keys, if this attempt sends it.
     pub(super) fn tracking_read(&self) -> Option<&Cmd> {
-        // The server takes `ASKING` or `CLIENT CACHING` before a command, not both, and a slot seldom moves.
+        // The server accepts either `ASKING` or `CLIENT CACHING` before a command, not both. Slots
+        // migrate rarely, so tracking is left out then.
         self.tracked.as_ref().filter(|_| !self.is_importing())
     }
 
-    /// Writes it, and how many commands come before its own.
+    /// Appends the call to a pipeline. Returns the number of preamble commands.
     pub(super) fn write(&self, pipeline: &mut Pipeline, connection: &Connection) -> usize {
         let before = pipeline.len();
         if let Some(read) = self.tracking_read() {
@@ -138,13 +142,13 @@ impl Call {
         preamble
     }
 
-    /// Its own replies out of those to what was written.
+    /// Takes the call's own replies out of the replies to the pipeline.
     pub(super) fn read(
         &self,
         preamble: usize,
         replies: &mut impl Iterator<Item = Value>,
     ) -> CallResult {
-        // All of them, or the next call would read what is left.
+        // All replies of this call are consumed, or the next call would read the rest of them.
         let before: Vec<_> = replies.take(preamble).collect();
         let unprepared = before.iter().find_map(refusal);
         let importing = self.is_importing();
@@ -157,7 +161,7 @@ impl Call {
         let refused = own.iter().find_map(refusal);
         let carried_out = refused.is_none() && !own.is_empty();
         let of_preamble = unprepared.is_some();
-        // Without commands of its own, what was read is the answer.
+        // A call without commands is answered with the reply to its tracking read.
         let own = match before.last() {
             Some(read) if self.commands.is_empty() => vec![read.clone()],
             _ => own,
@@ -172,7 +176,8 @@ impl Call {
         }
     }
 
-    /// The server does not know the script: send its text, which makes it known.
+    /// The server does not know the script's hash. The next attempt sends its source, which also
+    /// loads it.
     pub(super) fn send_source(&mut self) {
         let Some((script, command)) = self.script.zip(self.commands.first_mut()) else {
             return;
@@ -190,13 +195,13 @@ impl Call {
 
 pub(super) type CallResult = Result<Vec<Value>, Refusal>;
 
-/// The server's no to a call.
+/// A server's refusal of a call.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) says: ServerError,
-    /// Whether what comes before the call's own commands was refused, so that the server does not remember what was read.
+    /// Whether the preamble was refused, so that the server does not track the keys.
     pub(super) of_preamble: bool,
-    /// Whether its own commands were carried out all the same.
+    /// Whether the call's own commands were carried out nevertheless.
     pub(super) carried_out: bool,
 }
 

@@ -1,4 +1,7 @@
-//! Finding the primary that serves a key, asking it, and asking again.
+//! Finds the primary that serves a key, sends requests to it, and sends them again where the server
+//! asks for that.
+//!
+//! A request is sent again only if the server refused it, never after an unknown outcome.
 
 mod ask;
 mod call;

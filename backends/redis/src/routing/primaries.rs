@@ -1,4 +1,4 @@
-//! What came of connecting to every primary.
+//! What a handle knows after it connected to every primary, and the modes of doing so.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,30 +6,31 @@ use distlock_core::{Error, Moment, Result};
 
 use crate::{config::Endpoint, connection::Connection};
 
-/// What came of connecting to every primary.
+/// The connections to all primaries, and the primaries that cannot be reached.
 #[derive(Debug)]
 pub(crate) struct Primaries {
     pub(crate) connections: Vec<Arc<Connection>>,
-    /// Primaries of a cluster that cannot be reached, and why.
+    /// The primaries of a cluster that cannot be reached, each with its error.
     pub(crate) missing: Vec<(Endpoint, Error)>,
 }
 
-/// Which handle of a store is opened.
+/// Which handle of a store is being opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenMode {
-    /// The first: it waits for a slow primary, because the cluster's epoch is made of those of all
-    /// primaries.
+    /// The first handle. It waits for a slow primary, because the epoch of a cluster is made of the
+    /// epochs of all primaries.
     Initial,
-    /// A further one. It waits for nobody, because leases depend on it that are to be renewed.
+    /// A further handle. It does not wait for slow primaries, because leases may depend on it for
+    /// their renewal.
     Additional,
 }
 
-/// How old a majority's word may be.
+/// The maximum age of the sentinels' answer that names the primary.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MaxAge {
-    /// It was asked for since this moment.
+    /// The question was sent at this moment or later.
     Since(Moment),
-    /// It is no older than a part of this lease; than a second, where there is no lease.
+    /// The answer is no older than a part of this lease, or than a second where there is no lease.
     PartOfLease(Option<Duration>),
 }
 
@@ -41,10 +42,10 @@ impl Primaries {
         }
     }
 
-    /// All of them.
+    /// All connections.
     ///
     /// # Errors
-    /// Why one of them cannot be reached.
+    /// The error of the first primary that cannot be reached.
     pub(super) fn all(self) -> Result<Vec<Arc<Connection>>> {
         match self.missing.into_iter().next() {
             Some((_, error)) => Err(error),

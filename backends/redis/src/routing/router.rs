@@ -1,10 +1,14 @@
-//! The way to the primary that serves a bucket: one server, what the sentinels say, or the slots of a cluster.
+//! Finds the connection to the primary that serves a bucket: a single server, the server that the
+//! sentinels name, or the owner of a slot in a cluster.
 //!
-//! The driver makes the connections. Slots, redirects and reconnecting are ours, because the
-//! driver's own cluster connection sends again by itself what may have happened already, and does
-//! not tell which server answered: a release that was sent twice would look like a lost lock, and a
-//! lost history like a kept one. Sentinels are ours as well, because the driver believes the first
-//! that answers.
+//! The driver makes the connections. Slots, redirects and reconnecting are handled here, because
+//! the driver's cluster connection silently repeats commands that may have been carried out, and
+//! does not tell which server answered. A release that was sent twice would look like a lost lock,
+//! and a lost history would go unnoticed. Sentinels are handled here as well, because the driver
+//! believes the first sentinel that answers.
+//!
+//! An operation waits for a connection for a bounded time. The attempt to connect goes on after
+//! that, for the next operation.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -25,17 +29,17 @@ use crate::{
     routing::primaries::{MaxAge, OpenMode, Primaries},
 };
 
-/// How long an operation waits for a connection that broke: longer than a restart of a server takes, shorter than anybody
-/// waits for an answer. The try to connect itself may take longer.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long an operation waits for a connection: longer than the restart of a server takes, shorter
+/// than a caller waits for an answer. The attempt to connect itself may take longer.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often a map is asked for that does not name a server to which a redirect led.
-const LOOKS: u32 = 4;
+/// The limit of reads of the slot map, while it does not name a server that a redirect named.
+const MAX_MAP_READS: u32 = 4;
 
-/// The first pause between two tries to connect.
-const PAUSE: Duration = Duration::from_millis(20);
+/// The pause after the first failed attempt. It doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// The way to every primary, of one handle.
+/// Finds the primaries of one handle.
 pub(crate) struct Router {
     pub(crate) connector: Arc<Connector>,
     deployment: Deployment,
@@ -72,12 +76,13 @@ impl Router {
         }
     }
 
-    /// Whether keys of different buckets may not share a request.
+    /// Whether keys of different buckets must travel in different requests.
     pub(crate) const fn is_cluster(&self) -> bool {
         matches!(self.deployment, Deployment::Cluster(_))
     }
 
-    /// The connection that leads to a bucket's primary, if there is no doubt about it.
+    /// The connection to the only primary, if it works and the primary is known. `None` in a
+    /// cluster.
     pub(crate) fn only_connection(&self) -> Option<Arc<Connection>> {
         match &self.deployment {
             Deployment::Single(server) => server.live(),
@@ -86,17 +91,16 @@ impl Router {
         }
     }
 
-    /// Since when a lease of this TTL may count at the most: the first question of a round in which
-    /// a majority of the sentinels named the primary. `None` where nobody arbitrates between
-    /// primaries.
+    /// The earliest moment that a lease may count from: the first question of the round in which a
+    /// majority of the sentinels named the primary. `None` without sentinels.
     ///
     /// # Errors
-    /// As [`Router::connection`], when no majority names one.
+    /// As [`Router::connection`], when no majority names a primary.
     pub(crate) async fn confirm_primary(&self, max_age: MaxAge) -> Result<Option<Moment>> {
         let Deployment::Sentinel(sentinels) = &self.deployment else {
             return Ok(None);
         };
-        self.retry_while_patient(|| async {
+        self.retry_until_timeout(|| async {
             match max_age {
                 MaxAge::Since(moment) => {
                     sentinels.asked_since(moment).await.map(|named| named.asked)
@@ -110,7 +114,7 @@ impl Router {
         .map(Some)
     }
 
-    /// The sentinels, where there are any.
+    /// The sentinels, if the store has them.
     pub(crate) const fn sentinels(&self) -> Option<&Arc<Sentinels>> {
         match &self.deployment {
             Deployment::Sentinel(sentinels) => Some(sentinels),
@@ -118,19 +122,20 @@ impl Router {
         }
     }
 
-    /// A connection to the primary of a bucket. One that broke is made again, for as long as an operation can wait.
+    /// A connection to the primary of a bucket. If none works, one is made, and the operation waits
+    /// up to [`RETRY_TIMEOUT`] for it.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] and what else keeps a server from serving; nothing happened.
+    /// [`ErrorKind::Unavailable`] and other reasons why the server cannot serve. Nothing happened.
     pub(crate) async fn connection(&self, bucket: Bucket) -> Result<Arc<Connection>> {
         if let Some(connection) = self.only_connection() {
             return Ok(connection);
         }
-        self.retry_while_patient(|| self.try_connection(bucket))
+        self.retry_until_timeout(|| self.try_connection(bucket))
             .await
     }
 
-    /// A cluster's map, for as long as an operation can wait; `None` where there is one primary.
+    /// The slot map of a cluster, read anew if it is stale; `None` where there is one primary.
     ///
     /// # Errors
     /// As [`Router::connection`].
@@ -141,13 +146,13 @@ impl Router {
         if let Some(map) = cluster.current_map() {
             return Ok(Some(map));
         }
-        self.retry_while_patient(|| cluster.map(&self.connector))
+        self.retry_until_timeout(|| cluster.map(&self.connector))
             .await
             .map(Some)
     }
 
-    /// Asks for a cluster's map until it names these servers, to which redirects led. Some servers
-    /// hear of a change later than others.
+    /// Reads the slot map until it names these servers, to which redirects led. Some servers of a
+    /// cluster learn of a change later than others.
     pub(crate) async fn renew_map(&self, named: &[Endpoint]) {
         let Deployment::Cluster(cluster) = &self.deployment else {
             return;
@@ -155,8 +160,8 @@ impl Router {
         if named.is_empty() {
             return;
         }
-        let mut pause = PAUSE;
-        for _ in 0..LOOKS {
+        let mut pause = FIRST_PAUSE;
+        for _ in 0..MAX_MAP_READS {
             let names = |map: &SlotMap| {
                 let named_by_it = |server: &Endpoint| {
                     let mut primaries = map.primaries.iter();
@@ -164,7 +169,8 @@ impl Router {
                 };
                 named.iter().all(named_by_it)
             };
-            // Those who were redirected are answered all the same, if nobody tells the map.
+            // The redirected calls have their answers in any case, so an error here is no error of
+            // theirs.
             match self.map().await {
                 Ok(Some(map)) if !names(&map) => cluster.mark_map_stale(),
                 _ => return,
@@ -183,8 +189,9 @@ impl Router {
             )
             .on(BACKEND));
         };
-        // Looked up each time: a new map parts with servers that it does not name.
-        self.retry_while_patient(|| async {
+        // The server is looked up for each attempt, since a new map closes the servers that it does
+        // not name.
+        self.retry_until_timeout(|| async {
             cluster.server_at(endpoint).connect(&self.connector).await
         })
         .await
@@ -193,13 +200,13 @@ impl Router {
     /// Connections to all primaries.
     ///
     /// # Errors
-    /// As [`Router::connection`], when one of them cannot be reached.
+    /// As [`Router::connection`], when any of them cannot be reached.
     pub(crate) async fn connections(&self) -> Result<Vec<Arc<Connection>>> {
-        self.retry_while_patient(|| async { self.try_primaries(PATIENCE / 2).await?.all() })
+        self.retry_until_timeout(|| async { self.try_primaries(RETRY_TIMEOUT / 2).await?.all() })
             .await
     }
 
-    /// Connections to the primaries that can be reached, and why the others cannot.
+    /// Connections to the primaries that can be reached, and the errors of the others.
     ///
     /// # Errors
     /// As [`Router::connection`], when none of them can be reached.
@@ -211,7 +218,8 @@ impl Router {
         }
     }
 
-    /// How many slots of a cluster nobody serves, asked for anew; `None` where there is one primary.
+    /// The number of slots that no server serves, after a fresh read of the map; `None` where there
+    /// is one primary.
     ///
     /// # Errors
     /// As [`Router::connection`].
@@ -222,18 +230,20 @@ impl Router {
         Ok(self.map().await?.map(|map| map.unserved()))
     }
 
-    /// Connects everywhere for the first time. It is tried once: whoever opens a store learns at once what is wrong.
+    /// Connects to all primaries for the first time. It tries once, so that the caller who opens a
+    /// store learns at once what is wrong.
     ///
-    /// A cluster opens while one of its primaries serves: what cannot be reached now may come back,
-    /// and locks of the others need not wait for it.
+    /// A cluster opens while at least one of its primaries serves: the others may come back, and
+    /// the locks of the reachable ones need not wait for that.
     ///
     /// # Errors
-    /// Whatever keeps a server from serving for good, and when none can be reached.
+    /// The reason why a server can never serve, and the first error when no primary can be reached.
     pub(crate) async fn open(&self, mode: OpenMode) -> Result<Primaries> {
-        // Each step has a limit of its own, which says more of what is wrong; together they may take longer.
+        // Each step has its own limit, whose error says more. Together the steps may take longer
+        // than this limit.
         let limit = self.connector.config().connect_timeout;
         let patience = match mode {
-            OpenMode::Initial => PATIENCE,
+            OpenMode::Initial => RETRY_TIMEOUT,
             OpenMode::Additional => Duration::ZERO,
         };
         let primaries = tokio::select! {
@@ -263,7 +273,7 @@ impl Router {
         Ok(primaries)
     }
 
-    /// The store's history, as a client of this link sees it.
+    /// The store's epoch for an answer from this connection.
     pub(crate) fn epoch(&self, connection: &Connection) -> Epoch {
         match &self.deployment {
             Deployment::Single(_) | Deployment::Sentinel(_) => connection.epoch().clone(),
@@ -271,7 +281,8 @@ impl Router {
         }
     }
 
-    /// A server said that it does not serve this any more: look again where to go.
+    /// A server said that it no longer serves a key: the next operation looks for the primary
+    /// again.
     pub(crate) fn mark_stale(&self, connection: &Connection) {
         match &self.deployment {
             Deployment::Single(_) | Deployment::Sentinel(_) => connection.abandon(),
@@ -287,11 +298,11 @@ impl Router {
         }
     }
 
-    /// Connects to every primary. In a cluster those that are silent for `patience` keep nobody
-    /// waiting, once another one answers.
+    /// Connects to every primary. In a cluster, once one primary has answered, the silent ones are
+    /// waited for no longer than `patience`.
     async fn try_primaries(&self, patience: Duration) -> Result<Primaries> {
         let Deployment::Cluster(cluster) = &self.deployment else {
-            // Any bucket will do: there is one primary.
+            // Any bucket will do, since there is one primary.
             let connection = self.try_connection(Bucket::of("")).await?;
             return Ok(Primaries::of(vec![connection]));
         };
@@ -306,10 +317,11 @@ impl Router {
         let mut found = Primaries::of(Vec::new());
         let until = clock.now() + patience;
         loop {
+            let left = until.since(clock.now());
             let answered = tokio::select! {
                 biased;
                 answered = connecting.next() => answered,
-                () = clock.sleep(until.since(clock.now())), if !found.connections.is_empty() => None,
+                () = clock.sleep(left), if !found.connections.is_empty() => None,
             };
             let Some((answer, server)) = answered else {
                 break;
@@ -320,7 +332,8 @@ impl Router {
                 Err(error) if error.is_retryable() => {
                     found.missing.push((server.endpoint.clone(), error));
                 }
-                // Credentials, TLS, options: it does not pass, and it is the same everywhere.
+                // Wrong credentials, TLS or options: the error is permanent, and the same for every
+                // server.
                 Err(error) => {
                     cluster.mark_map_stale();
                     return Err(error);
@@ -333,7 +346,7 @@ impl Router {
             (server.endpoint.clone(), error)
         }));
         if !found.missing.is_empty() {
-            // Another one may serve in its place by now.
+            // A replica may have been promoted in the place of the missing primary.
             cluster.mark_map_stale();
         }
         match found.missing.first() {
@@ -356,15 +369,15 @@ impl Router {
         }
     }
 
-    /// Tries until it works, time is over, or it is clear that trying does not help. What is under way when time is over
-    /// goes on, for whoever comes next.
-    async fn retry_while_patient<T, F: Future<Output = Result<T>>>(
+    /// Repeats an attempt until it succeeds, its error is permanent, or the time is over. An
+    /// attempt to connect that is under way then goes on for the next caller.
+    async fn retry_until_timeout<T, F: Future<Output = Result<T>>>(
         &self,
         mut attempt: impl FnMut() -> F,
     ) -> Result<T> {
         let clock = &**self.connector.clock();
-        let until = clock.now() + PATIENCE;
-        let mut pause = PAUSE;
+        let until = clock.now() + RETRY_TIMEOUT;
+        let mut pause = FIRST_PAUSE;
         let mut last = None;
         loop {
             let left = until.since(clock.now());
@@ -376,7 +389,7 @@ impl Router {
                     Err(error) => last = Some(error),
                 },
                 () = clock.sleep(left) => {
-                    // It may be silent because others serve in its place by now.
+                    // The server may be silent because another one was promoted in its place.
                     if let Deployment::Cluster(cluster) = &self.deployment {
                         cluster.mark_map_stale();
                     }
@@ -384,7 +397,7 @@ impl Router {
             }
             let left = until.since(clock.now());
             if left.is_zero() {
-                return Err(last.unwrap_or_else(|| self.silent(PATIENCE, "")));
+                return Err(last.unwrap_or_else(|| self.silent(RETRY_TIMEOUT, "")));
             }
             clock.sleep(pause.min(left)).await;
             pause *= 2;

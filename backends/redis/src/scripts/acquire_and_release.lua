@@ -1,22 +1,25 @@
--- Takes free locks, for owners that differ from lock to lock, and frees locks that are ours. All have different names.
--- KEYS: n locks to take, in the order of their buckets; the m counters of these buckets, in the same order; the locks to
--- free.
--- ARGV: m; TTL in ms and holder and meta, where they are the same for all, or two empty texts; the owners, 32 digits each,
--- as one text; for each lock to take TTL and holder and meta where they are not the same; for each lock to free what its
--- value must start with.
--- Answers for the locks to take: one token when all were granted under the same one; otherwise, one for each: the token of
--- a grant; {value, TTL left} of a lock that somebody holds; -1 for a key that holds no lock of ours; -2 when the counter is
--- used up. Where there are locks to free it answers with two: this, and as release.lua does.
+-- Acquires free locks, each for its own owner, and releases locks that are the caller's. All have
+-- different names.
+-- KEYS: n locks to acquire, in the order of their buckets; the m counters of these buckets, in the
+-- same order; the locks to release.
+-- ARGV: m; TTL in ms, and holder and meta, if they are the same for all, or two empty texts; the
+-- owners, 32 digits each, as one text; otherwise for each lock to acquire its TTL, and holder and
+-- meta; for each lock to release the start of its value.
+-- Answers for the locks to acquire: one token if all were granted under the same one; otherwise,
+-- one for each: the token of a grant; {value, TTL left} of a lock that somebody holds; -1 the key
+-- has no lock of this library; -2 the counter has reached its end. If there are locks to release,
+-- it answers two parts: this one, and the answer of release.lua.
 --
--- Tokens and times are texts of 16 digits, which compare like the numbers they are. What one step grants in one bucket has
--- the same token: they are locks of different names.
+-- Tokens and times are texts of 16 digits, which compare like the numbers they are. All locks that
+-- one run of the script grants in one bucket get the same token, which is safe since their names
+-- differ.
 local call, sub, keys, argv = redis.call, string.sub, KEYS, ARGV
 local m, ttl, label, owners = tonumber(argv[1]), argv[2], argv[3], argv[4]
 local shared = ttl ~= ''
 local n = #owners / 32
 local time = call('TIME')
 local now = time[1] .. sub('000000' .. time[2], -6)
--- The time is nearly always above the last tokens. Where it is not, `tokens` says what is.
+-- The time is nearly always above the last tokens. `tokens` has the buckets where it is not.
 local tokens
 local counters = call('MGET', unpack(keys, n + 1, n + m))
 local set = {}
@@ -29,7 +32,7 @@ for c = 1, m do
   set[c * 2 - 1], set[c * 2] = keys[n + c], now
 end
 local rest = ' ' .. now .. ' ' .. now .. ' - ' .. label
--- How many of them were granted, all with this time as their token. Most often that is all of them.
+-- The number of locks that were granted with the current time as token. Most often that is all.
 local plain = 0
 if shared and not tokens then
   for i = 1, n do
@@ -54,7 +57,7 @@ if plain < n then
     end
     local tail = rest
     if tokens then
-      -- A lock's key starts as its counter's does.
+      -- A lock's key and its counter's key start alike.
       while sub(key, 1, #keys[n + c] - 1) ~= sub(keys[n + c], 1, -2) do
         c = c + 1
       end
@@ -68,11 +71,11 @@ if plain < n then
       used[c] = true
       taken[i] = token
     else
-      -- A lock's value is no longer than this, less one byte. What somebody else put here may be of
+      -- A lock's value is shorter than the 4326 bytes that are read here. A foreign value may be of
       -- any size.
       local value = redis.pcall('GETRANGE', key, 0, 4325)
       if value == '' then
-        -- No key, or an empty value of somebody else's.
+        -- The key is missing, or has an empty foreign value.
         taken[i] = token and -1 or -2
       elseif type(value) ~= 'string' then
         taken[i] = -1
@@ -85,7 +88,8 @@ if plain < n then
     end
   end
   if tokens then
-    -- Raising a counter to the present time takes nothing away; one that is ahead is raised only for what it granted.
+    -- Raising a counter to the current time is harmless. A counter ahead of the time is raised only
+    -- if it granted something.
     set = {}
     for c = 1, m do
       if tokens[c] == nil or (tokens[c] and used[c]) then

@@ -1,16 +1,17 @@
--- Takes a free lock, in as few calls as it takes.
+-- Acquires a free lock with as few calls as possible.
 -- KEYS: the lock; the counter of its bucket.
 -- ARGV: owner, TTL in ms, holder and meta.
 -- Answers as acquire_and_release.lua does for each lock.
 local time = redis.call('TIME')
 local now = time[1] .. string.sub('000000' .. time[2], -6)
 local rest = ' ' .. now .. ' - ' .. ARGV[3]
--- The time is nearly always above the last token, so it is written first and looked at after.
+-- The time is nearly always above the last token, so it is written first and checked after that.
 if redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. now .. rest, 'PX', ARGV[2], 'NX') then
   local last = redis.pcall('SET', KEYS[2], now, 'GET')
   if not last or (type(last) == 'string' and (last < now or #last ~= 16)) then return now end
   if type(last) ~= 'string' then
-    -- Whatever else stands in the counter's place is no counter, and the next one begins at the present time.
+    -- Anything else in the counter's place is no counter, and the counter starts at the current
+    -- time.
     redis.call('SET', KEYS[2], now)
     return now
   end
@@ -24,7 +25,7 @@ if redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. now .. rest, 'PX', ARGV[2], 'NX'
   redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. token .. rest, 'PX', ARGV[2])
   return token
 end
--- A lock's value is no longer than this, less one byte. What somebody else put here may be of any
+-- A lock's value is shorter than the 4326 bytes that are read here. A foreign value may be of any
 -- size.
 local value = redis.pcall('GETRANGE', KEYS[1], 0, 4325)
 if type(value) ~= 'string' then return -1 end

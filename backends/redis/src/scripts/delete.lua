@@ -1,7 +1,9 @@
 -- Deletes records that have the expected versions.
 -- KEYS: n records; the indexes of their buckets.
--- ARGV: for each record its name, the expected version as it stands in the value, and the place of its index.
--- Answers, one for each record: 1 gone; 0 not as expected; -1 for a key that holds no record of ours.
+-- ARGV: for each record its name, the expected version as in the value, and the position of its
+-- index.
+-- Answers, one for each record: 1 deleted; 0 not the expected version; -1 the key has no record of
+-- this library.
 local n = #ARGV / 3
 local answers = {}
 for i = 1, n do

@@ -1,7 +1,8 @@
--- Frees locks whoever holds them, if their tokens are as expected.
--- KEYS: n locks. ARGV: for each lock the expected token, as it stands in the value.
--- Answers, one for each lock: 0 it was free; 1 freed; the token of a lock that has another; -1 for a key that holds no
--- lock of ours.
+-- Releases locks without regard to their owners, if their tokens are the expected ones.
+-- KEYS: n locks.
+-- ARGV: for each lock the expected token, as in the value.
+-- Answers, one for each lock: 0 it was free; 1 released; the token of a lock that has another one;
+-- -1 the key has no lock of this library.
 local held = redis.call('MGET', unpack(KEYS))
 local answers = {}
 for i = 1, #KEYS do

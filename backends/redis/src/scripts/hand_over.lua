@@ -1,9 +1,9 @@
--- Gives locks that are ours to their next owners, with higher tokens.
+-- Hands locks over to their next owners, with higher tokens, if they are the caller's.
 -- KEYS: n locks; the m counters of their buckets.
--- ARGV: m; for each lock what its value must start with, the next owner, TTL in ms, holder and meta, and the place of its
--- counter among the m.
--- Answers, one for each lock: the new token; 0 nothing there; -1 somebody else's; -2 ours under another token; -3 when the
--- counter is used up.
+-- ARGV: m; for each lock the start of its value, the next owner, TTL in ms, holder and meta, and
+-- the position of its counter among the m.
+-- Answers, one for each lock: the new token; 0 no lock; -1 another owner's; -2 the owner's under
+-- another token; -3 the counter has reached its end.
 --
 -- Tokens and times are texts of 16 digits, which compare like the numbers they are.
 local m = tonumber(ARGV[1])
@@ -16,11 +16,11 @@ local counters = call('MGET', unpack(KEYS, n + 1, n + m))
 local last, counted, answers = {}, {}, {}
 for i = 1, n do
   local a = i * 5 - 3
-  local ours, heir, value = ARGV[a], ARGV[a + 1], values[i]
+  local ours, next_owner, value = ARGV[a], ARGV[a + 1], values[i]
   if not value then
     answers[i] = 0
-  elseif string.sub(value, 1, 32) == heir then
-    -- Asked before, and never heard the answer.
+  elseif string.sub(value, 1, 32) == next_owner then
+    -- The same request came before, and its reply was lost.
     call('PEXPIRE', KEYS[i], ARGV[a + 2])
     answers[i] = string.sub(value, 34, 49)
   elseif string.sub(value, 1, #ours) ~= ours then
@@ -36,7 +36,8 @@ for i = 1, n do
       token = nil
     end
     if token then
-      call('SET', KEYS[i], heir .. ' ' .. token .. ' ' .. now .. ' - ' .. ARGV[a + 3], 'PX', ARGV[a + 2])
+      local rest = ' ' .. token .. ' ' .. now .. ' - ' .. ARGV[a + 3]
+      call('SET', KEYS[i], next_owner .. rest, 'PX', ARGV[a + 2])
       if not last[c] then
         counted[#counted + 1] = c
       end

@@ -1,13 +1,13 @@
--- Gives a lock that is ours to its next owner, with a higher token.
+-- Hands a lock over to its next owner, with a higher token, if it is the caller's.
 -- KEYS: the lock; the counter of its bucket.
--- ARGV: what its value must start with; the next owner, TTL in ms, holder and meta.
+-- ARGV: the start of its value; the next owner, TTL in ms, holder and meta.
 -- Answers as hand_over.lua does for each lock.
 local value = redis.pcall('GET', KEYS[1])
 if not value then return 0 end
 if type(value) ~= 'string' then return -1 end
-local heir, ours = ARGV[2], ARGV[1]
-if string.sub(value, 1, 32) == heir then
-  -- Asked before, and never heard the answer.
+local next_owner, ours = ARGV[2], ARGV[1]
+if string.sub(value, 1, 32) == next_owner then
+  -- The same request came before, and its reply was lost.
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
   return string.sub(value, 34, 49)
 end
@@ -17,7 +17,7 @@ end
 local time = redis.call('TIME')
 local now = time[1] .. string.sub('000000' .. time[2], -6)
 local token = now
--- The time is nearly always above the last token, so it is written first and looked at after.
+-- The time is nearly always above the last token, so it is written first and checked after that.
 local last = redis.pcall('SET', KEYS[2], now, 'GET')
 if type(last) == 'string' and #last == 16 and last >= now then
   if last >= '9007199254740991' then
@@ -29,5 +29,6 @@ if type(last) == 'string' and #last == 16 and last >= now then
 elseif last and type(last) ~= 'string' then
   redis.call('SET', KEYS[2], now)
 end
-redis.call('SET', KEYS[1], heir .. ' ' .. token .. ' ' .. now .. ' - ' .. ARGV[4], 'PX', ARGV[3])
+local rest = ' ' .. token .. ' ' .. now .. ' - ' .. ARGV[4]
+redis.call('SET', KEYS[1], next_owner .. rest, 'PX', ARGV[3])
 return token

@@ -1,9 +1,9 @@
--- Writes records that are as expected.
+-- Writes records that have the expected versions.
 -- KEYS: n records; the m indexes of their buckets; the m counters of their buckets.
--- ARGV: m; for each record its name, the expected version as it stands in the value ("" = absent), the value, and the
--- place of its bucket among the m.
--- Answers, one for each record: its new version; 0 not as expected; -1 for a key that holds no record of ours; -2 when the
--- counter is used up.
+-- ARGV: m; for each record its name, the expected version as in the value ("" means absent), the
+-- value, and the position of its bucket among the m.
+-- Answers, one for each record: its new version; 0 not the expected version; -1 the key has no
+-- record of this library; -2 the counter has reached its end.
 local m = tonumber(ARGV[1])
 local n = (#ARGV - 1) / 4
 local call = redis.call
@@ -20,7 +20,8 @@ for i = 1, n do
     answers[i] = 0
   else
     local counter = KEYS[n + m + b]
-    -- Whatever else stands in the counter's place is no counter, and the next one begins at the present time.
+    -- Anything else in the counter's place is no counter, and the counter starts at the current
+    -- time.
     local version = redis.pcall('GET', counter)
     if type(version) ~= 'string' or #version ~= 16 or version < now then
       version = now
@@ -29,7 +30,7 @@ for i = 1, n do
     else
       version = nil
     end
-    -- What goes wrong for one record must leave nothing of it behind, and the others alone.
+    -- A record that fails must leave nothing behind, and must not affect the others.
     if not version then
       answers[i] = -2
     elseif expected == '' and type(redis.pcall('ZADD', KEYS[n + b], 0, ARGV[a])) == 'table' then

@@ -1,11 +1,12 @@
--- Takes a place in the line of those who wait for a lock, renews it, or gives it up.
--- KEYS: the line; the key of this place; the mark that older versions look for instead of the line.
--- ARGV: the waiter; the lease of a place in ms; whether it is given up: 1 or 0.
--- Answers how many are ahead, and the waiter right ahead, or an empty text.
+-- Creates, renews or deletes one entry of a lock's store queue.
+-- KEYS: the queue; the key of this entry; the waiter hint, which older versions read instead of the
+-- queue.
+-- ARGV: the waiter; the lease of an entry in ms; 1 to delete the entry, otherwise 0.
+-- Answers the number of entries ahead, and the waiter right ahead or an empty text.
 --
--- The line is a text: of each place, in order, the waiter and when its lease ends, in ms.
--- The key of a place is there for whoever is right behind it: the server tells them when it is
--- deleted. It must not change while the place is renewed, which would wake them for nothing.
+-- The queue is a text: for each entry, in order, the waiter and the end of its lease in ms. The key
+-- of an entry exists for the waiter right behind it: the server tracks that key and pushes when it
+-- is deleted. Renewals must not change the key, or they would wake that waiter for nothing.
 local call, own, lease, leaves = redis.call, ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -24,15 +25,15 @@ for waiter, ends in string.gmatch(call('GET', KEYS[1]) or '', '(%x+) (%d+);') do
     end
   end
 end
--- Both keys outlast every place, and end by themselves when nobody renews one.
+-- The queue and the hint outlive every entry, and expire when no entry is renewed.
 if leaves then
   call('DEL', KEYS[2])
 else
   if not found then
     kept[#kept + 1] = mine
   end
-  -- Seldom made anew: its end wakes whoever is behind, as if the place was given up. A waiter that
-  -- died leaves it for so long.
+  -- The entry's key has a long TTL and is rarely created again, because its expiry wakes the waiter
+  -- behind it. The key of a waiter that died stays for that time.
   call('SET', KEYS[2], '', 'NX', 'PX', lease * 15)
   call('SET', KEYS[3], 1, 'PX', lease)
 end

@@ -1,8 +1,8 @@
--- Frees locks that are ours.
--- KEYS: n locks; then, where it is asked for, their n lines of those who wait.
--- ARGV: for each lock what its value must start with.
--- Answers 1 when all were freed and no more was asked; otherwise, one for each lock: 0 it was not ours; 1 freed; 2 freed,
--- and nobody waits; 3 freed, and somebody waits.
+-- Releases locks that are the caller's.
+-- KEYS: n locks; then, if the caller asks who waits, their n store queues.
+-- ARGV: for each lock the start of its value.
+-- Answers 1 if all were released and nothing more was asked; otherwise, one for each lock: 0 not
+-- the caller's; 1 released; 2 released, and nobody waits; 3 released, and somebody waits.
 local call, find = redis.call, string.find
 local n = #ARGV
 local look = #KEYS > n

@@ -1,8 +1,9 @@
--- Renews locks that are ours. Never creates or revives one.
+-- Renews locks that are the caller's. It never creates or revives one.
 -- KEYS: n locks.
--- ARGV: for each lock what its value must start with, TTL in ms, the ticket's step (K keep, I issue, R redeem), its nonce.
--- Answers, one for each lock: its token; 0 nothing there; -1 somebody else's; -2 ours under another token; -3 the ticket
--- was used or replaced.
+-- ARGV: for each lock the start of its value, TTL in ms, the ticket's step (K keep, I issue, R
+-- redeem), its nonce.
+-- Answers, one for each lock: its token; 0 no lock; -1 another owner's; -2 the owner's under
+-- another token; -3 the ticket was used or replaced.
 local n = #ARGV / 4
 local held = redis.call('MGET', unpack(KEYS, 1, n))
 local answers = {}
@@ -19,7 +20,7 @@ for i = 1, n do
     if step == 'K' then
       redis.call('PEXPIRE', KEYS[i], ttl)
     else
-      -- After the owner, the token and the time comes the nonce of the ticket that is out, or a dash.
+      -- After the owner, the token and the time comes the nonce of the issued ticket, or a dash.
       local out, rest = string.match(value, '^([%x-]+)(.*)$', 68)
       if step == 'I' then
         out = nonce
@@ -30,8 +31,8 @@ for i = 1, n do
         answers[i] = -3
       end
       if out then
-        -- A server without memory refuses SET, unless the script has written before. It never refuses
-        -- PEXPIRE. A ticket must be of use then, because releases free memory.
+        -- A server without memory refuses SET, unless the script has written before; it never
+        -- refuses PEXPIRE. Tickets must work then, because releases free memory.
         redis.call('PEXPIRE', KEYS[i], ttl)
         redis.call('SET', KEYS[i], string.sub(value, 1, 67) .. out .. rest, 'PX', ttl, 'XX')
       end

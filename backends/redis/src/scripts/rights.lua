@@ -1,13 +1,14 @@
--- Which of the commands that locks and records take the user may not run. Nothing is changed.
+-- Lists the commands that locks and records need and that the user may not run. It changes nothing.
 -- ARGV: a key of the store; 1 for a server of a cluster.
--- Answers their names, and those that the server does not know, because they were renamed; or nothing when it cannot tell
--- (before Redis 7.0).
+-- Answers the names of the denied commands, and of those that the server does not know because they
+-- were renamed; or nothing when the server cannot tell (before Redis 7.0).
 if not redis.acl_check_cmd then return false end
 local key = ARGV[1]
 local commands = {
-  {'TIME'}, {'GET', key}, {'SET', key, ''}, {'MGET', key}, {'MSET', key, ''}, {'DEL', key}, {'EXISTS', key},
-  {'GETRANGE', key, '0', '1'}, {'PEXPIRE', key, '1'}, {'PTTL', key}, {'SCAN', '0'}, {'ZADD', key, '0', ''},
-  {'ZREM', key, ''}, {'ZRANGEBYLEX', key, '-', '+'}, {'EVALSHA', '', '1', key}, {'CLIENT', 'TRACKING', 'ON'},
+  {'TIME'}, {'GET', key}, {'SET', key, ''}, {'MGET', key}, {'MSET', key, ''}, {'DEL', key},
+  {'EXISTS', key}, {'GETRANGE', key, '0', '1'}, {'PEXPIRE', key, '1'}, {'PTTL', key},
+  {'SCAN', '0'}, {'ZADD', key, '0', ''}, {'ZREM', key, ''}, {'ZRANGEBYLEX', key, '-', '+'},
+  {'EVALSHA', '', '1', key}, {'CLIENT', 'TRACKING', 'ON'},
   {'CLIENT', 'CACHING', 'YES'}
 }
 if ARGV[2] == '1' then

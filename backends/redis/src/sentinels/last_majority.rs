@@ -1,4 +1,7 @@
-//! Whom a majority of the sentinels named last, as all handles of a store know it together.
+//! The primary that a majority of the sentinels named last, as all handles of a store know it
+//! together.
+//!
+//! Invariant: a round that began earlier never replaces one that began later.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,16 +9,16 @@ use distlock_core::Moment;
 
 use crate::{config::Endpoint, connection::ServerEpochs};
 
-/// What the last round came to.
+/// The result of a round.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedPrimary {
     pub(crate) primary: Endpoint,
-    /// When the first question of the round was sent. A later vote for another primary ends what
-    /// rests on this round, so no lease is believed for longer than its TTL from here.
+    /// The moment of the round's first question. A later vote for another primary ends everything
+    /// that rests on this round, so a lease lasts no longer than its TTL from here.
     pub(crate) asked: Moment,
 }
 
-/// The last round that a majority answered, of any handle.
+/// The last round, of any handle, in which a majority named a primary.
 #[derive(Debug, Default)]
 pub(crate) struct LastMajority(Mutex<MajorityState>);
 
@@ -30,18 +33,18 @@ impl LastMajority {
         self.state().named.clone()
     }
 
-    /// The last round, if it was begun no earlier.
+    /// The last round, if it began at `earliest` or later.
     pub(super) fn since(&self, earliest: Moment) -> Option<NamedPrimary> {
         self.last().filter(|named| named.asked >= earliest)
     }
 
-    /// How many sentinels there were in the last round.
+    /// The number of sentinels in the last round.
     pub(super) fn sentinels(&self) -> usize {
         self.state().sentinels
     }
 
-    /// A majority of so many sentinels named a primary. A round of another handle that was begun
-    /// later counts for more.
+    /// Records that a majority of this number of sentinels named a primary. A round that began
+    /// later, of another handle, is kept instead.
     pub(super) fn record(
         &self,
         named: NamedPrimary,
@@ -58,7 +61,7 @@ impl LastMajority {
         }
         let last = state.named.as_ref().map(|last| &last.primary);
         if last != Some(&named.primary) {
-            // No handle's connection to the primary of before counts from now on.
+            // From now on, no handle's connection to the former primary counts.
             server_epochs.set_primaries(std::iter::once(named.primary.clone()));
         }
         *state = MajorityState {
@@ -67,7 +70,7 @@ impl LastMajority {
         };
     }
 
-    // A std mutex: held for a look only.
+    // A std mutex: it is held to read and to write only.
     fn state(&self) -> MutexGuard<'_, MajorityState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

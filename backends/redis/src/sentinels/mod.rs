@@ -1,4 +1,6 @@
-//! Redis Sentinel: which server is the primary, as a majority of the sentinels says.
+//! Redis Sentinel: which server is the primary, by a majority of the sentinels.
+//!
+//! This folder never believes a minority, and never asks over a connection that locks use.
 
 mod last_majority;
 mod rounds;

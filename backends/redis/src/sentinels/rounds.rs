@@ -1,12 +1,12 @@
-//! Whom the sentinels call the primary, asked of a majority of them.
+//! Asks rounds of questions: which server do the sentinels name as the primary?
 //!
-//! One sentinel, or several that are cut off together with an old primary, go on naming it, and
-//! its clients still reach it. So a primary is used only while more than half of all sentinels of
-//! the deployment name it. Two majorities share a sentinel: once a majority names another primary,
-//! no later question finds one for the old. A lease counts from the first question of the last
-//! round at the most, so it ends within one TTL of that moment.
+//! One sentinel, or several that are cut off together with an old primary, go on naming it, and its
+//! clients still reach it. So a primary is used only while more than half of all sentinels of the
+//! deployment name it. Two majorities share a sentinel: once a majority names another primary, no
+//! later round finds one for the old primary. A lease counts at most from the first question of the
+//! last round, so it ends within one TTL of that moment.
 //!
-//! This module never sends a question over a connection that locks use, and it decides nothing
+//! This module never sends a question over a connection that locks use, and it draws no conclusion
 //! from the order in which answers come.
 
 use std::{
@@ -29,21 +29,21 @@ use crate::{
     },
 };
 
-/// How old the last round may be when something is asked that rests on no lease.
+/// The maximum age of the last round for an operation without a lease.
 const MAX_ROUND_AGE: Duration = Duration::from_secs(5);
 
-/// The part of a lease that the last round before it may be old.
+/// The maximum age of the last round before a grant, as a fraction of the lease: one sixth.
 const LEASE_PART: u32 = 6;
 
 /// The sentinels of one handle, and its connection to the primary that they name.
 pub(crate) struct Sentinels {
     me: Weak<Self>,
     on_switch: OnSwitch,
-    /// The name they know the primary by.
+    /// The sentinels' name for the primary.
     primary: String,
     connector: Arc<Connector>,
     last_majority: Arc<LastMajority>,
-    // Std mutexes: held for a look only.
+    // Std mutexes: they are held for operations on short lists only, never across an await.
     sentinels: Mutex<KnownSentinels>,
     round: SingleFlight<()>,
     server: Mutex<Option<Arc<Server>>>,
@@ -51,9 +51,9 @@ pub(crate) struct Sentinels {
 
 #[derive(Debug, Default)]
 struct KnownSentinels {
-    /// Those that the user named.
+    /// The sentinels that the user named.
     configured: Vec<Arc<Sentinel>>,
-    /// Those that other sentinels named.
+    /// The sentinels that other sentinels named.
     learned: Vec<Arc<Sentinel>>,
     closed: bool,
 }
@@ -89,7 +89,7 @@ impl Sentinels {
         })
     }
 
-    /// How old a round may be that a lease of this TTL rests on.
+    /// The maximum age of a round for a lease of this TTL.
     pub(crate) fn freshness(ttl: Option<Duration>) -> Duration {
         ttl.map_or(MAX_ROUND_AGE / 5, |ttl| {
             (ttl / LEASE_PART).min(MAX_ROUND_AGE)
@@ -113,14 +113,15 @@ impl Sentinels {
     /// Asks the sentinels, and connects to the primary that they name.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when no majority names one; nothing happened.
+    /// [`ErrorKind::Unavailable`] when no majority names a primary. Nothing happened.
     pub(crate) async fn connect(&self) -> Result<Arc<Connection>> {
         let named = self.asked_since(self.connector.clock().now()).await?;
         let server = self.server(&named.primary);
         server.connect(&self.connector).await
     }
 
-    /// The first question of a round that is no older than this; the last one if that will do.
+    /// The moment of the first question of a round no older than `max_age`: of the last round if
+    /// that is recent enough, otherwise of a new one.
     ///
     /// # Errors
     /// As [`Sentinels::connect`].
@@ -130,7 +131,8 @@ impl Sentinels {
             let age = now.since(named.asked);
             if age <= max_age {
                 if age > max_age / 2 {
-                    // The next caller finds a fresh one, and waits for nobody.
+                    // A new round begins early, so that the next caller finds a fresh one and does
+                    // not wait.
                     let _ = self.get_round(now).now_or_never();
                 }
                 return Ok(named.asked);
@@ -139,12 +141,12 @@ impl Sentinels {
         self.asked_since(now).await.map(|named| named.asked)
     }
 
-    /// What a round came to whose first question was sent no earlier than this.
+    /// The result of a round whose first question was sent at `earliest` or later.
     ///
     /// # Errors
     /// As [`Sentinels::connect`].
     pub(crate) async fn asked_since(&self, earliest: Moment) -> Result<NamedPrimary> {
-        // The round that is under way may have begun too early. The next one has not.
+        // The round that is under way may have begun too early; the one after it has not.
         for _ in 0..2 {
             let answered = self.get_round(earliest).await;
             if let Some(named) = self.last_majority.since(earliest) {
@@ -155,7 +157,7 @@ impl Sentinels {
         Err(unavailable("the sentinels answered too late".into()))
     }
 
-    /// How many sentinels there are, and how many of them name the primary.
+    /// The number of sentinels, and the number of those that name the primary.
     ///
     /// # Errors
     /// As [`Sentinels::connect`].
@@ -166,12 +168,13 @@ impl Sentinels {
         Ok((votes.sentinels(), votes.votes_for(&named)))
     }
 
-    /// A sentinel says that another primary serves: the others know it soon as well.
+    /// Begins a round, because a sentinel says that another primary serves. The other sentinels
+    /// will know that soon.
     fn ask_now(me: &Weak<Self>) {
         let Some(me) = me.upgrade() else { return };
         let now = me.connector.clock().now();
         tokio::spawn(async move {
-            // Nobody waits for this: whoever needs an answer asks again.
+            // The result is not needed here: an operation that needs it begins a round itself.
             if let Ok(named) = me.asked_since(now).await {
                 me.close_former_primary(&named.primary);
             }
@@ -216,7 +219,8 @@ impl Sentinels {
         Ok(())
     }
 
-    /// Asks every sentinel, until a majority names one primary, or `all` have answered.
+    /// Asks every sentinel, until a majority names one primary or, with `all`, until all have
+    /// answered.
     async fn ask_all(
         &self,
         limit: Duration,
@@ -252,7 +256,7 @@ impl Sentinels {
                     }
                 }
                 Some((_, Err(error))) => {
-                    // A wrong password says more than a server that is gone.
+                    // A wrong password says more than a sentinel that is gone.
                     if refused.as_ref().is_none_or(Error::is_retryable) {
                         refused = Some(error);
                     }
@@ -271,7 +275,7 @@ impl Sentinels {
         all.cloned().collect()
     }
 
-    /// Keeps the sentinels that are new, and gives them back.
+    /// Stores the sentinels that are new, and returns them.
     fn learn(&self, others: Vec<OtherSentinel>) -> Vec<Arc<Sentinel>> {
         let mut sentinels = lock(&self.sentinels);
         let mut new = Vec::new();
@@ -289,8 +293,8 @@ impl Sentinels {
         new
     }
 
-    /// Forgets learned addresses that no sentinel tells any more, or that lead where a configured
-    /// address leads.
+    /// Forgets learned addresses that no sentinel reports any more, and those that lead to the same
+    /// sentinel as a configured address.
     fn forget_all_but(&self, reported: &[OtherSentinel]) {
         let mut sentinels = lock(&self.sentinels);
         let KnownSentinels {
@@ -309,7 +313,7 @@ impl Sentinels {
         });
     }
 
-    /// Lets go of the primary of before. Those who wait for its word are woken.
+    /// Closes the connection to the former primary, which wakes the waiters that rely on it.
     fn close_former_primary(&self, primary: &Endpoint) {
         let mut known = lock(&self.server);
         if let Some(former) = known.take_if(|server| server.endpoint != *primary) {

@@ -1,4 +1,4 @@
-//! One sentinel, and the connection over which only its opinion is asked.
+//! One sentinel, and the connection on which only the sentinel's vote is asked for.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -18,22 +18,22 @@ use crate::{
     sentinels::votes::{OtherSentinel, Vote},
 };
 
-/// The event of a sentinel that has another primary.
+/// The event that a sentinel publishes when another primary serves.
 const SWITCHED: &str = "+switch-master";
 
 /// One address of a sentinel.
 #[derive(Debug)]
 pub(super) struct Sentinel {
     endpoint: Endpoint,
-    /// What the sentinel calls itself, once anybody said so.
-    // A std mutex: held for a look only.
+    /// The sentinel's id, once it is known.
+    // A std mutex: it is held to read and to write only.
     id: Mutex<Option<String>>,
     is_configured: bool,
     on_switch: OnSwitch,
     connection: SingleFlight<SentinelConnection>,
 }
 
-/// What a sentinel says, and whom else it knows, where that was asked.
+/// A sentinel's vote, and the other sentinels that it knows.
 #[derive(Debug)]
 pub(super) struct SentinelAnswer {
     pub(super) vote: Vote,
@@ -46,7 +46,8 @@ struct SentinelConnection {
     broken: Arc<AtomicBool>,
 }
 
-/// Called when a sentinel says that another primary serves. It must not wait.
+/// The function that is called when a sentinel says that another primary serves. It must not block,
+/// since the driver's task calls it.
 #[derive(Clone)]
 pub(super) struct OnSwitch(Arc<dyn Fn() + Send + Sync>);
 
@@ -62,14 +63,14 @@ impl std::fmt::Debug for OnSwitch {
     }
 }
 
-/// Hears the sentinel's events.
+/// Receives the sentinel's events.
 struct SwitchListener {
     on_switch: OnSwitch,
     broken: Arc<AtomicBool>,
 }
 
 impl Sentinel {
-    /// At an address that the user named.
+    /// A sentinel at an address that the user named.
     pub(super) fn new(endpoint: Endpoint, on_switch: OnSwitch) -> Self {
         Self {
             endpoint,
@@ -87,7 +88,7 @@ impl Sentinel {
         }
     }
 
-    /// At an address that another sentinel told.
+    /// A sentinel at an address that another sentinel reported.
     pub(super) fn learned(other: OtherSentinel, on_switch: OnSwitch) -> Self {
         Self {
             id: Mutex::new(Some(other.id)),
@@ -96,18 +97,18 @@ impl Sentinel {
         }
     }
 
-    /// Whether this address is where the other one is.
+    /// Whether this is the other sentinel's address.
     pub(super) fn is_at(&self, other: &OtherSentinel) -> bool {
         self.endpoint == other.endpoint
     }
 
-    /// Whether the sentinel at this address said that it is the other one, which is known there
-    /// by another address.
+    /// Whether this configured address leads to the other sentinel, which other sentinels know by
+    /// another address.
     pub(super) fn is_configured_as(&self, other: &OtherSentinel) -> bool {
         self.is_configured && *self.id() == Some(other.id.clone())
     }
 
-    /// Asks whom the sentinel calls the primary, and for the other sentinels that it knows.
+    /// Asks the sentinel for its vote and for the other sentinels that it knows.
     pub(super) async fn ask(
         &self,
         connector: &Arc<Connector>,
@@ -137,7 +138,7 @@ impl Sentinel {
             }
         }
         let vote = Vote::read(id, told).ok_or_else(|| self.nonsense())?;
-        // A sentinel that may not tell of the others still has its own vote.
+        // A sentinel that may not list the others still has its own vote.
         let others = OtherSentinel::read_all(&others);
         Ok(SentinelAnswer { vote, others })
     }
@@ -160,7 +161,8 @@ impl Sentinel {
                 let driver = connector.connect_to_sentinel(&endpoint, events).await?;
                 let mut listening = driver.clone();
                 tokio::spawn(async move {
-                    // A user who may not listen is asked at every renewal all the same.
+                    // Without the right to subscribe nothing is lost: every renewal asks the
+                    // sentinels anyway.
                     let _ = listening.subscribe(SWITCHED).await;
                 });
                 Ok(SentinelConnection { driver, broken })
@@ -219,7 +221,7 @@ impl std::fmt::Debug for SentinelConnection {
 }
 
 impl AsyncPushSender for SwitchListener {
-    // It must not wait for anything.
+    // The driver calls this in its own task, so it must not block.
     fn send(&self, push: PushInfo) -> Result<(), SendError> {
         match push.kind {
             PushKind::Message => {
@@ -234,7 +236,7 @@ impl AsyncPushSender for SwitchListener {
 
 impl Drop for SwitchListener {
     fn drop(&mut self) {
-        // The driver's task ends, with the runtime it lives on perhaps.
+        // The driver's task ends, perhaps because its runtime was dropped.
         self.broken.store(true, Ordering::Release);
     }
 }

@@ -1,4 +1,7 @@
-//! What the sentinels of one round say, and whom a majority of them names.
+//! Reads the sentinels' answers of one round, and counts their votes.
+//!
+//! Invariant: no primary is elected by fewer than half of the deployment, as the best-informed
+//! sentinel knows it.
 
 use std::collections::HashMap;
 
@@ -6,18 +9,18 @@ use redis::{Value, from_redis_value, from_redis_value_ref};
 
 use crate::config::Endpoint;
 
-/// The answer of one sentinel.
+/// The vote of one sentinel.
 #[derive(Debug)]
 pub(super) struct Vote {
-    /// What the sentinel calls itself. Two addresses may lead to one sentinel.
+    /// The sentinel's id. Two addresses may lead to one sentinel.
     pub(super) id: String,
-    /// The server that it calls the primary.
+    /// The server that it names as the primary.
     pub(super) primary: Endpoint,
-    /// How many sentinels watch this primary, as far as this one knows.
+    /// The number of sentinels that watch this primary, as far as this one knows.
     pub(super) sentinels: usize,
 }
 
-/// Another sentinel, as one of them tells it.
+/// A sentinel, as another one reports it.
 #[derive(Clone, Debug)]
 pub(super) struct OtherSentinel {
     pub(super) id: String,
@@ -57,15 +60,15 @@ fn endpoint(fields: &HashMap<String, String>) -> Option<Endpoint> {
     Some(Endpoint::new(host, port))
 }
 
-/// Counts one round. Each sentinel has one vote, and the deployment is as large as the sentinel
-/// that knows most of it says: half of the sentinels, cut off together with an old primary, still
+/// Counts one round. Each sentinel has one vote. The size of the deployment is the highest number
+/// that any of them reports: half of the sentinels, cut off together with an old primary, still
 /// know of the other half.
 #[derive(Debug)]
 pub(super) struct Votes {
     by_sentinel: HashMap<String, Endpoint>,
-    /// How many sentinels there were in the last round that a majority answered.
+    /// The number of sentinels in the last round with a majority.
     known_before: usize,
-    /// How many sentinels there are, as this round says.
+    /// The number of sentinels, as this round reports it.
     reported: usize,
 }
 
@@ -84,30 +87,30 @@ impl Votes {
             .insert(vote.id.clone(), vote.primary.clone());
     }
 
-    /// How many sentinels answered.
+    /// The number of sentinels that answered.
     pub(super) fn answered(&self) -> usize {
         self.by_sentinel.len()
     }
 
-    /// How many sentinels there are.
+    /// The number of sentinels.
     pub(super) fn sentinels(&self) -> usize {
         self.reported.max(self.by_sentinel.len())
     }
 
-    /// How many must name one primary. A smaller deployment counts only after a majority of the
-    /// larger one has told of it.
+    /// The votes that a primary needs. A deployment becomes smaller only after a majority of the
+    /// larger one has reported so.
     pub(super) fn needed(&self) -> usize {
         self.sentinels().max(self.known_before) / 2 + 1
     }
 
-    /// Whom a majority names.
+    /// The primary that a majority names.
     pub(super) fn elected(&self) -> Option<&Endpoint> {
         self.by_sentinel
             .values()
             .find(|named| self.votes_for(named) >= self.needed())
     }
 
-    /// What stood in the way, for people.
+    /// The reason why there is no majority, as text for people.
     pub(super) fn explain(&self) -> String {
         if self.answered() == 0 {
             return "the sentinels did not answer in time".into();
@@ -116,7 +119,8 @@ impl Votes {
         named.sort();
         named.dedup();
         format!(
-            "{} of {} sentinels answered, and name {} as the primary; {} of them must name the same",
+            "{} of {} sentinels answered, and name {} as the primary; {} of them must name the \
+             same",
             self.answered(),
             self.sentinels().max(self.known_before),
             named.join(" and "),
@@ -124,7 +128,7 @@ impl Votes {
         )
     }
 
-    /// How many name this one.
+    /// The number of votes for this primary.
     pub(super) fn votes_for(&self, primary: &Endpoint) -> usize {
         self.by_sentinel
             .values()

@@ -1,14 +1,15 @@
-//! Waiting without polling: the server tells when a lock changes.
+//! Waits for a lock by the server's pushes instead of by polling.
 //!
-//! Those who wait stand in a line at the server (`line.rs`). Only the first of them has the server
-//! track the lock: the attempt that finds it held arms the next wake-up in the same step, so nothing
-//! is missed in between. Whoever waits before it has asked arms it first. An expiry is pushed late on
-//! a busy server, so the core also asks again when the holder's lease should be over.
+//! All contenders for a lock stand in a queue on the server (`queue_entry.rs`). Only the first of
+//! them has the server track the lock's key. The attempt that finds the lock held switches tracking
+//! on in the same step, so no change between the two is missed. A contender that waits before its
+//! first attempt switches tracking on first. A busy server pushes an expiry late, so the core also
+//! asks again when the holder's lease should be over.
 //!
-//! A server that has more to remember than it may (`tracking-table-max-keys`, for all of its clients
-//! together) forgets some of it at every command, and pushes as if those keys had changed. Asking has
-//! it remember again and forget something else for that, so re-asking after every such push would
-//! saturate the server.
+//! The server's table of tracked keys is limited for all its clients together
+//! (`tracking-table-max-keys`). When it is full, the server drops an entry at every command and
+//! pushes as if that key had changed. A new attempt makes the server track the key again and drop
+//! another entry, so asking again after every such push would saturate the server.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -29,8 +30,9 @@ use crate::{
 
 use crate::wait::spurious_pushes::{SpuriousPushes, UNTRACKED_POLL};
 
-/// After this it asks again without a reason. What brings the pushes may stand still and not be broken: the runtime that
-/// carries the connection, when somebody blocks its threads. One question of each process for a name, it costs next to nothing.
+/// The pause after which a contender asks without any push. The connection may stand still without
+/// being broken, when somebody blocks the threads of the runtime that carries it. This costs one
+/// request of each process for each name.
 const SAFETY_POLL: Duration = Duration::from_secs(10);
 
 pub(crate) struct RedisContender {
@@ -40,9 +42,9 @@ pub(crate) struct RedisContender {
     queue_entry: QueueEntry,
     registration: RegisteredWaiter,
     bucket: Bucket,
-    /// Whether the server was asked to tell.
+    /// Whether the server tracks the lock's key for this contender.
     tracked: bool,
-    /// Whether the server has told of a change since it was asked.
+    /// Whether a push has come since the last attempt.
     was_notified: bool,
     spurious_pushes: SpuriousPushes,
 }
@@ -72,7 +74,8 @@ impl RedisContender {
         let clock = Arc::clone(self.store.clock());
         if !self.tracked {
             let is_held = self.track().await;
-            // Freed since it was asked without tracking: nobody will tell of that.
+            // The lock was freed after an attempt that was not tracked, so no push will tell of
+            // that.
             if is_held == Some(false) && self.spurious_pushes.asked.is_some() {
                 return;
             }
@@ -89,11 +92,11 @@ impl RedisContender {
         }
     }
 
-    /// Has the server tell when the lock changes, whether somebody has it or not. Says which it is,
-    /// if the server has answered.
+    /// Has the server track the lock's key. Returns whether the lock is held, if the server has
+    /// answered.
     async fn track(&mut self) -> Option<bool> {
         let look = Call::plain(self.bucket, vec![]).tracking([self.registration.key()].into_iter());
-        // The next attempt tells what is wrong.
+        // An error is not reported here: the next attempt meets the same one.
         let response = self.store.access().router.ask(look).await.ok()?;
         self.tracked = response.is_tracked;
         match &*response.replies {
@@ -107,7 +110,7 @@ impl RedisContender {
 impl Contender for RedisContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.open.check(BACKEND)?;
-        // A push most often says that the lock is free: then there is nothing to track, which costs
+        // After a push the lock is most often free. Nothing needs to be tracked then, which saves
         // the server two commands.
         let asked = if std::mem::take(&mut self.was_notified) {
             Action::Acquire(self.request.clone())
@@ -160,7 +163,8 @@ impl Contender for RedisContender {
                     biased;
                     () = self.lock_changed() => return,
                     () = clock.sleep(due) => {
-                        // A push that was heard is not heard again.
+                        // A push that was consumed will not come again, so the caller must make an
+                        // attempt.
                         if self.was_notified {
                             return;
                         }
@@ -180,7 +184,7 @@ impl Contender for RedisContender {
     }
 
     async fn leave(mut self: Box<Self>) -> Result<()> {
-        // The server forgets what it remembers of the lock for us at the lock's next change.
+        // The server stops tracking the lock's key at its next change.
         self.queue_entry.leave().await;
         Ok(())
     }

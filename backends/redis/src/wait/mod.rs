@@ -1,4 +1,7 @@
-//! Waiting for locks.
+//! Waiting for a lock: the contender, its entry in the store queue, and the care taken with pushes
+//! that mean nothing.
+//!
+//! Waiters rely on the server's pushes and on a rare poll. They never poll in a tight loop.
 
 mod contender;
 mod queue_entry;

@@ -1,9 +1,11 @@
-//! One contender's place in the line that the server keeps for a lock.
+//! One contender's entry in the store queue of a lock.
 //!
-//! Each place has a key of its own, which is deleted when the place is given up. A contender has
-//! the server track the key of the place right ahead of it, so that one departure wakes one
-//! contender. The places of contenders that died are found by their leases, when a place behind
-//! them is renewed.
+//! Each entry has a key of its own, which is deleted when the contender leaves. A contender has the
+//! server track the key of the entry right ahead of it, so that one departure wakes one contender.
+//! The entries of contenders that died are found by their leases, when an entry behind them is
+//! renewed.
+//!
+//! The queue only decides who asks next. It never grants a lock.
 
 use std::sync::Arc;
 
@@ -23,7 +25,7 @@ use crate::{
     wait::spurious_pushes::{MAX_SPURIOUS, UNTRACKED_POLL},
 };
 
-/// How often one look may find another place ahead than the one that is tracked.
+/// The limit of renewals in a row, while each finds another entry right ahead.
 const MAX_LOOKS: usize = 4;
 
 #[derive(Debug)]
@@ -31,26 +33,27 @@ pub(crate) struct QueueEntry {
     store: Arc<Store>,
     bucket: Bucket,
     keys: QueueKeys,
-    /// Who waits, as the server knows it: never the owner itself, which would free the lock.
+    /// The waiter's id in the queue. It must not be the owner id, since knowing that is enough to
+    /// free the lock.
     waiter: String,
     position: PlaceInLine,
     ahead: Option<EntryAhead>,
-    /// When the server was asked last.
+    /// The moment of the last renewal.
     asked_at: Moment,
-    /// The key of a place that was told of as given up, until the server says whether it was.
+    /// The key of an entry that a push reported as gone, until the server says whether it is.
     departed: Option<String>,
-    /// How often in a row it was told of for nothing: a server that has too much to remember tells
-    /// of everything that it forgets.
+    /// The number of spurious pushes in a row: a server with too many tracked keys reports a change
+    /// for each entry that it drops from its table.
     spurious: u32,
-    /// Whether the server may keep a place for it.
+    /// Whether the server may have an entry for this contender.
     may_exist: bool,
 }
 
-/// The place right ahead.
+/// The entry right ahead.
 #[derive(Debug)]
 struct EntryAhead {
     key: RegisteredWaiter,
-    /// Whether the server tells when it is given up.
+    /// Whether the server sends a push when that entry's key is deleted.
     tracked: bool,
 }
 
@@ -76,20 +79,20 @@ impl QueueEntry {
         &self.position
     }
 
-    /// The place is to be renewed now, or what was told may have been missed.
+    /// Makes the entry due for renewal now.
     pub(crate) fn look_again(&mut self) {
         self.position.look_again();
     }
 
-    /// Whether the server tells when the one right ahead leaves.
+    /// Whether a push will come when the contender right ahead leaves.
     pub(crate) fn is_tracked(&self) -> bool {
         self.ahead.as_ref().is_none_or(|ahead| ahead.tracked)
     }
 
-    /// Takes or renews the place, and has the server tell when the one right ahead leaves.
+    /// Creates or renews the entry, and has the server track the entry right ahead.
     ///
     /// # Cancel safety
-    /// Safe: it is due again.
+    /// Safe: the entry is due for renewal again.
     pub(crate) async fn renew(&mut self) {
         let access = self.store.access();
         let now = self.store.clock().now();
@@ -116,7 +119,7 @@ impl QueueEntry {
             if self.ahead.as_ref().is_some_and(|ahead| ahead.is(&key)) {
                 break;
             }
-            // A place that is gone already will not be told of: look again.
+            // No push will come for an entry that is gone already, so the queue is read again.
             let tracked = Call::plain(self.bucket, vec![]).tracking([&*key].into_iter());
             let mut ahead = EntryAhead {
                 key: access.waiters.register(&key),
@@ -144,7 +147,7 @@ impl QueueEntry {
         self.position.kept(now, count);
     }
 
-    /// Waits until the place right ahead is given up.
+    /// Waits until the contender right ahead leaves.
     ///
     /// # Cancel safety
     /// Safe.
@@ -152,7 +155,7 @@ impl QueueEntry {
         match &mut self.ahead {
             Some(ahead) => {
                 ahead.key.notified().await;
-                // The server has forgotten that it was to tell.
+                // The server tracks a key for one push only.
                 self.departed = self.ahead.take().map(|ahead| ahead.key.key().to_owned());
                 self.position.look_again();
                 if self.spurious >= MAX_SPURIOUS {
@@ -165,7 +168,7 @@ impl QueueEntry {
         }
     }
 
-    /// Gives the place up. What the server does not hear of ends with the place's lease.
+    /// Leaves the queue. If the request is lost, the entry ends with its lease.
     pub(crate) async fn leave(&mut self) {
         if !std::mem::take(&mut self.may_exist) {
             return;
@@ -175,8 +178,8 @@ impl QueueEntry {
         }
     }
 
-    /// Has the server forget a place that it is to tell of and that is gone already: nobody would
-    /// change its key any more, so the server would remember it for good.
+    /// Has the server drop the tracking of an entry that is gone. No other command would change its
+    /// key any more, so the server would track it for good.
     async fn forget(&self, entry: &str) {
         let mut change = redis::cmd("SET");
         change.arg(entry).arg("").arg("PX").arg(1);
@@ -186,7 +189,7 @@ impl QueueEntry {
         }
     }
 
-    /// Takes or renews the place, or gives it up.
+    /// The call that creates, renews or deletes the entry.
     fn call(&self, leaves: bool) -> Call {
         let mut command = redis::cmd("EVALSHA");
         command
@@ -203,13 +206,13 @@ impl QueueEntry {
 }
 
 impl EntryAhead {
-    /// Whether the server tells of this place already.
+    /// Whether the server tracks this key already.
     fn is(&self, key: &str) -> bool {
         self.tracked && self.key.key() == key
     }
 }
 
-/// How many are ahead, and which waiter is right ahead.
+/// The number of entries ahead, and the waiter right ahead.
 fn read(response: &Response) -> Result<(u32, &str)> {
     let found = match &*response.replies {
         [Value::Array(reply)] => match &**reply {

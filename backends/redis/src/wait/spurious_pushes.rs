@@ -1,28 +1,33 @@
-//! What pushes are worth.
+//! Detects pushes that mean nothing, and slows the contender down when there are many in a row.
+//!
+//! A server with too many tracked keys sends such pushes at every command. Without this pause, each
+//! of them would cause another attempt.
 
 use std::time::Duration;
 
 use distlock_core::{FencingToken, HolderInfo, Moment};
 
-/// After this it asks again when nobody will tell, as while the lock's slot is on its way to another server.
+/// The pause between two attempts while no push will come, for example while the lock's slot
+/// migrates.
 pub(super) const UNTRACKED_POLL: Duration = Duration::from_millis(100);
 
-/// After so many pushes in a row that came at once and meant nothing, it asks as seldom as when nobody will tell.
+/// The number of spurious pushes in a row after which a contender asks as rarely as without
+/// tracking.
 pub(super) const MAX_SPURIOUS: u32 = 3;
 
-/// What the pushes were worth so far.
+/// The history of one contender's pushes.
 #[derive(Debug, Default)]
 pub(super) struct SpuriousPushes {
-    /// When the server was asked last, and under which token the lock was held.
+    /// The moment of the last attempt, and the token under which the lock was held then.
     pub(super) asked: Option<(Moment, Option<FencingToken>)>,
-    /// Whether a push has come since, sooner than who is untold would have asked.
+    /// Whether a push has come since, earlier than [`UNTRACKED_POLL`] after the attempt.
     pub(super) at_once: bool,
-    /// How many of these were in vain, one after the other.
+    /// The number of such pushes in a row after which the holder was still the same.
     pub(super) spurious: u32,
 }
 
 impl SpuriousPushes {
-    /// The server was asked, and somebody holds the lock.
+    /// Records an attempt that found the lock held.
     pub(super) fn on_busy(&mut self, at: Moment, holder: Option<&HolderInfo>) {
         let token = holder.and_then(|holder| holder.token);
         let same = self.asked.is_some_and(|(_, before)| before == token);
@@ -34,7 +39,8 @@ impl SpuriousPushes {
         (self.asked, self.at_once) = (Some((at, token)), false);
     }
 
-    /// One has come: how long to wait before asking, if at all. A sleep takes a millisecond, however short it is.
+    /// Records a push. Returns the pause before the next attempt, if there is to be one. No pause
+    /// at all is better than a short one: every sleep takes at least a millisecond.
     pub(super) fn on_push(&mut self, now: Moment) -> Option<Duration> {
         let (asked, _) = self.asked?;
         let left = (asked + UNTRACKED_POLL).since(now);
