@@ -304,7 +304,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_page_is_the_first_of_all_in_order(
+        fn a_page_has_the_first_keys_in_order(
             keys in prop::collection::btree_set("[abé/~]{1,5}", 0..200),
             prefix in "[aé/]{0,2}",
             after in prop::option::of("[abé/]{1,4}"),

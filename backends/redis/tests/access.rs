@@ -49,7 +49,7 @@ async fn a_user_with_only_the_documented_acl_conforms() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_this_user_may_not_read_is_unknown_to_the_doctor() {
+async fn the_doctor_reports_unreadable_settings_as_unknown() {
     let (_server, url) = server_with_the_documented_user();
     let store = redis(&url).await.unwrap();
     let health = store.lock().health().await.unwrap();
@@ -68,7 +68,7 @@ async fn what_this_user_may_not_read_is_unknown_to_the_doctor() {
 
 /// The same the other way round: the settings may be read, and what the server says about itself may not.
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_without_info_are_not_taken_for_a_server_without_replicas() {
+async fn missing_info_does_not_pass_for_no_replicas() {
     let (server, url) = server_with_the_documented_user();
     let change = ["ACL", "SETUSER", "distlock", "+config|get", "-info"];
     assert_eq!(server.command(&change).unwrap(), "OK");
@@ -89,7 +89,7 @@ async fn settings_without_info_are_not_taken_for_a_server_without_replicas() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_this_user_may_not_do_is_found_by_the_doctor() {
+async fn the_doctor_finds_missing_rights() {
     let (server, url) = server_with_the_documented_user();
     for (change, says) in [
         (&["-set", "-client|caching"][..], "SET, CLIENT|CACHING"),
@@ -161,7 +161,7 @@ mod tls {
     ];
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_private_authority_and_a_client_certificate() {
+    async fn a_private_authority_and_a_client_certificate_work() {
         let pki = Pki::new().unwrap();
         let server = RedisServer::with_tls(pki.folder(), &[]).unwrap();
         let store = redis(&url(&server, &pki, &ALL)).await.unwrap();
@@ -184,7 +184,7 @@ mod tls {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn who_cannot_prove_it_is_not_let_in() {
+    async fn untrusted_certificates_are_refused() {
         let pki = Pki::new().unwrap();
         let server = RedisServer::with_tls(pki.folder(), &[]).unwrap();
         let other = Pki::new().unwrap();
@@ -203,7 +203,7 @@ mod tls {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn files_that_are_none_are_a_wrong_configuration() {
+    async fn wrong_certificate_files_are_an_invalid_configuration() {
         let pki = Pki::new().unwrap();
         std::fs::write(pki.path("garbage"), "garbage").unwrap();
         let garbage = format!("rediss://127.0.0.1:1?ca={}", pki.path("garbage").display());

@@ -47,7 +47,7 @@ fn says(error: &Error, kind: ErrorKind, words: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn credentials() {
+async fn wrong_credentials_are_refused() {
     let server = RedisServer::with(&["requirepass secret", "user limited on >canary -@all"]);
     let server = server.unwrap();
     let at = server.address().to_string();
@@ -67,7 +67,7 @@ async fn credentials() {
 
 /// A server without a password serves its own machine only, unless told otherwise. It says so to everybody else, at length.
 #[tokio::test(flavor = "multi_thread")]
-async fn protected_mode() {
+async fn protected_mode_is_explained() {
     use std::io::Write as _;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap().to_string();
@@ -93,7 +93,7 @@ async fn protected_mode() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn databases() {
+async fn unknown_databases_are_refused() {
     let server = RedisServer::start().unwrap();
     let (at, url) = (server.address().to_string(), server.url());
     for url in [format!("{url}/99"), format!("{url}?db=99")] {
@@ -103,7 +103,7 @@ async fn databases() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn addresses() {
+async fn wrong_addresses_are_refused() {
     // Nobody there.
     let gone = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = gone.local_addr().unwrap().to_string();
@@ -154,7 +154,7 @@ async fn addresses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_wrong_kind_of_server() {
+async fn the_wrong_kind_of_server_is_refused() {
     let primary = RedisServer::start().unwrap();
     let at = primary.address().to_string();
     let replica = primary.replica().unwrap();
@@ -196,7 +196,7 @@ mod tls {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn the_wrong_protocol() {
+    async fn the_wrong_protocol_is_refused() {
         let plain = RedisServer::start().unwrap();
         let at = plain.address().to_string();
         let error = refused(&format!("rediss://:canary@{at}")).await;

@@ -54,7 +54,7 @@ fn requests(differ: bool) -> Vec<AcquireRequest> {
 }
 
 #[tokio::test]
-async fn tokens_rise_and_holders_are_as_asked() {
+async fn tokens_rise_and_holders_are_stored() {
     let server = RedisServer::start().unwrap();
     let lock = redis(&server.url()).await.unwrap().lock();
     let mut last = vec![None; names().count()];
@@ -91,7 +91,7 @@ async fn tokens_rise_and_holders_are_as_asked() {
 
 /// A part of each batch is refused, and nothing else is special about it.
 #[tokio::test]
-async fn each_is_answered_for_itself() {
+async fn each_operation_of_a_batch_has_its_own_answer() {
     let server = RedisServer::start().unwrap();
     let lock = redis(&server.url()).await.unwrap().lock();
     let is_held = |at: usize| at.is_multiple_of(3);
@@ -155,7 +155,7 @@ async fn each_is_answered_for_itself() {
 }
 
 #[tokio::test]
-async fn what_is_odd_about_one_does_not_touch_its_neighbours() {
+async fn one_bad_lock_does_not_affect_its_batch() {
     let server = RedisServer::start().unwrap();
     let lock = redis(&server.url()).await.unwrap().lock();
     let mut last = vec![None; names().count()];
@@ -252,7 +252,7 @@ async fn what_is_odd_about_one_does_not_touch_its_neighbours() {
 
 /// Some take while others free. Of both, a part is refused.
 #[tokio::test]
-async fn those_who_take_and_those_who_free_go_together() {
+async fn acquisitions_and_releases_share_requests() {
     let server = RedisServer::with(&["appendonly no"]).unwrap();
     let store = redis(&server.url()).await.unwrap();
     let lock = store.lock();
@@ -302,7 +302,7 @@ async fn those_who_take_and_those_who_free_go_together() {
 }
 
 #[tokio::test]
-async fn a_server_without_memory_grants_nothing_and_frees_all_the_same() {
+async fn a_server_without_memory_refuses_grants_and_releases_locks() {
     let server = RedisServer::with(&["appendonly no"]).unwrap();
     let lock = redis(&server.url()).await.unwrap().lock();
     let held = requests(false);
@@ -334,7 +334,7 @@ async fn a_server_without_memory_grants_nothing_and_frees_all_the_same() {
 
 /// Of records whose index or counter somebody else has overwritten, nothing is left half-done, and the others are stored.
 #[tokio::test]
-async fn what_is_odd_about_one_record_does_not_touch_its_neighbours() {
+async fn one_bad_record_does_not_affect_its_batch() {
     let server = RedisServer::start().unwrap();
     let records = redis(&server.url()).await.unwrap().records();
     let keys: Vec<_> = names().map(|name| RecordKey::new(name).unwrap()).collect();

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use common::{SOON, locker, moving::Moving, redis, request, take, within};
+use common::{SOON, locker, redis, request, slot_migration::SlotMigration, take, within};
 use distlock_core::{
     Attempt, DistLock, Epoch, ErrorKind, Guard, Health, Lease, Locker, ReleaseOutcome, Renewal,
     Renewed, Ttl, Verdict,
@@ -107,7 +107,7 @@ async fn a_server_that_left_the_cluster_is_not_believed() {
 
 /// A shard fails over, and only grants go there: the renewals of another shard's locks tell the same history.
 #[tokio::test(flavor = "multi_thread")]
-async fn all_that_a_process_does_tells_the_same_history() {
+async fn all_operations_of_a_process_report_the_same_epoch() {
     let servers = RedisCluster::start(3, 1).unwrap();
     let locker = locker(&servers.url()).await;
     let mut names = (0..).map(|n| format!("lock-{n}"));
@@ -153,7 +153,7 @@ async fn all_that_a_process_does_tells_the_same_history() {
 /// What a redirect brings is told as of the history of the server that answers, before anything
 /// else is asked.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redirected_grant_tells_the_present_history() {
+async fn a_redirected_grant_reports_the_current_epoch() {
     let servers = RedisCluster::start(3, 0).unwrap();
     // It joins without a slot, so that no map names it.
     let bus = format!("cluster-port {}", free_port().unwrap());
@@ -192,7 +192,7 @@ async fn a_redirected_grant_tells_the_present_history() {
     let keys = from.command(&["KEYS", "*:c"]).unwrap();
     let key = keys.lines().next().unwrap();
     let bring = |from: &RedisServer, to: &RedisServer| {
-        let moving = Moving::begin(from, to, key);
+        let moving = SlotMigration::begin(from, to, key);
         moving.bring(&[key]);
         moving.end();
     };
@@ -224,7 +224,7 @@ async fn free(lock: &dyn DistLock) -> Epoch {
 
 /// While a slot is on its way to another server, that one cannot be told to remember what it was asked.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_survives_that_its_slot_moves() {
+async fn a_wait_survives_the_migration_of_its_slot() {
     let servers = RedisCluster::start(3, 0).unwrap();
     let (holder, waiter) = (locker(&servers.url()).await, locker(&servers.url()).await);
     let name = "waited-for";
@@ -239,7 +239,7 @@ async fn a_wait_survives_that_its_slot_moves() {
     .unwrap();
 
     let key = old.command(&["KEYS", &format!("*:l:{name}")]).unwrap();
-    let moving = Moving::begin(old, new, &key);
+    let moving = SlotMigration::begin(old, new, &key);
     let keys = old.command(&["CLUSTER", "GETKEYSINSLOT", &moving.slot, "100"]);
     moving.bring(&keys.unwrap().lines().collect::<Vec<_>>());
     // With the text of the script, which is new there, at the latest.
@@ -270,7 +270,7 @@ async fn servers_without_names_are_found_by_their_ports() {
         let from = home(&servers, kind);
         let (old, new) = (&servers.nodes[from], &servers.nodes[(from + 1) % 3]);
         let key = old.command(&["KEYS", &format!("*:l:{kind}")]).unwrap();
-        let moving = Moving::begin(old, new, &key);
+        let moving = SlotMigration::begin(old, new, &key);
         let keys = old.command(&["CLUSTER", "GETKEYSINSLOT", &moving.slot, "100"]);
         moving.bring(&keys.unwrap().lines().collect::<Vec<_>>());
         let sent_away = old.command(&["GET", &key]).unwrap();
@@ -289,7 +289,7 @@ async fn servers_without_names_are_found_by_their_ports() {
 
 /// A move may take long, or be left half done. A lock that is free then is nowhere, and its bucket's counter is somewhere.
 #[tokio::test(flavor = "multi_thread")]
-async fn locks_are_taken_renewed_and_freed_while_their_slot_moves() {
+async fn locks_are_acquired_renewed_and_released_while_their_slot_migrates() {
     let servers = RedisCluster::start(3, 0).unwrap();
     let lock = redis(&servers.url()).await.unwrap().lock();
     let mut of_bucket: BTreeMap<String, Vec<(String, Lease)>> = BTreeMap::new();
@@ -321,7 +321,7 @@ async fn locks_are_taken_renewed_and_freed_while_their_slot_moves() {
 
     let from = home(&servers, held[0].1.name.as_str());
     let (old, new) = (&servers.nodes[from], &servers.nodes[(from + 1) % 3]);
-    let moving = Moving::begin(old, new, &key);
+    let moving = SlotMigration::begin(old, new, &key);
     // The counter is where no new keys are made any more.
     let name = freed.name.as_str();
     let refused = lock.try_acquire(&request(name, TTL)).await.unwrap_err();
@@ -367,7 +367,7 @@ async fn locks_are_taken_renewed_and_freed_while_their_slot_moves() {
 
 /// A cluster that was put together in haste, or lost a part: what is in the rest does not pass for all.
 #[tokio::test(flavor = "multi_thread")]
-async fn slots_without_a_server_are_found_and_no_list_leaves_them_out() {
+async fn unserved_slots_are_reported_and_lists_are_refused() {
     let servers = RedisCluster::start(3, 0).unwrap();
     for node in &servers.nodes {
         let serve = ["CONFIG", "SET", "cluster-require-full-coverage", "no"];
@@ -409,7 +409,7 @@ async fn slots_without_a_server_are_found_and_no_list_leaves_them_out() {
 /// A third of the locks has no server. The others are served as before, also to who comes now, and
 /// no epoch changes.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_without_one_of_its_primaries_opens_and_serves_what_the_others_have() {
+async fn a_cluster_without_one_primary_opens_and_serves_the_other_slots() {
     let mut servers = RedisCluster::start(3, 0).unwrap();
     for node in &servers.nodes {
         let serve = ["CONFIG", "SET", "cluster-require-full-coverage", "no"];
@@ -502,7 +502,7 @@ async fn a_cluster_without_one_of_its_primaries_opens_and_serves_what_the_others
 
 /// Everything stands and nothing answers. What travels together does not wait for as many tries to connect as there are locks.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_cluster_is_waited_for_once_and_not_for_each_lock() {
+async fn a_silent_cluster_costs_one_time_out_for_all_locks() {
     let servers = RedisCluster::start(3, 0).unwrap();
     let mut proxies = Vec::new();
     for node in &servers.nodes {

@@ -1,4 +1,4 @@
-//! Newer servers delete a value that is still the same without a script: Valkey 9 with `DELIFEQ`, Redis 8.4 with `DELEX`.
+//! NewerServer servers delete a value that is still the same without a script: Valkey 9 with `DELIFEQ`, Redis 8.4 with `DELEX`.
 //!
 //! A proxy stands for such a server here: it says that the command is known, and asks for the same in a script. A real
 //! Valkey is asked in `newer.rs`.
@@ -30,22 +30,22 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// What the proxy's server can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Can {
+enum Command {
     DelIfEq,
     DelEx,
     /// `DELIFEQ`, and this user may not use it.
     Denied,
 }
 
-struct Newer {
+struct NewerServer {
     address: SocketAddr,
     url: String,
     /// How often it was asked to compare and delete.
     asked: Arc<AtomicUsize>,
 }
 
-impl Newer {
-    async fn start(server: &RedisServer, can: Can) -> Self {
+impl NewerServer {
+    async fn start(server: &RedisServer, can: Command) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let url = server.url_at(address);
@@ -88,7 +88,7 @@ impl Newer {
 async fn translate(
     mut client: BufReader<tokio::net::tcp::OwnedReadHalf>,
     mut server: tokio::net::tcp::OwnedWriteHalf,
-    can: Can,
+    can: Command,
     asked: Arc<AtomicUsize>,
 ) -> std::io::Result<()> {
     loop {
@@ -101,18 +101,18 @@ async fn translate(
         }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let compared = match *words {
-            ["DELIFEQ", key, value] if can != Can::DelEx => Some((key, value)),
-            ["DELEX", key, "IFEQ", value] if can == Can::DelEx => Some((key, value)),
+            ["DELIFEQ", key, value] if can != Command::DelEx => Some((key, value)),
+            ["DELEX", key, "IFEQ", value] if can == Command::DelEx => Some((key, value)),
             _ => None,
         };
         let words = match (&*words, compared) {
-            (["COMMAND", "INFO", ..], _) if can == Can::DelEx => {
+            (["COMMAND", "INFO", ..], _) if can == Command::DelEx => {
                 vec!["EVAL", "return {false, {'delex'}}", "0"]
             }
             (["COMMAND", "INFO", ..], _) => vec!["EVAL", "return {{'delifeq'}, false}", "0"],
             (_, Some((key, value))) => {
                 asked.fetch_add(1, Ordering::AcqRel);
-                if can == Can::Denied {
+                if can == Command::Denied {
                     vec!["CONFIG", "GET", "save"]
                 } else {
                     vec!["EVAL", COMPARE, "1", key, value]
@@ -142,9 +142,9 @@ async fn hold(locker: &Locker, name: &str) -> Guard {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lone_release_is_one_comparison() {
-    for can in [Can::DelIfEq, Can::DelEx] {
+    for can in [Command::DelIfEq, Command::DelEx] {
         let server = RedisServer::start().unwrap();
-        let newer = Newer::start(&server, can).await;
+        let newer = NewerServer::start(&server, can).await;
         let locker = common::locker(&newer.url()).await;
         let left = || server.command(&["KEYS", "*:l:*"]).unwrap();
         // The script that releases is never loaded.
@@ -171,9 +171,9 @@ async fn a_lone_release_is_one_comparison() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_longer_ours_is_left_alone() {
+async fn a_lock_of_another_owner_is_left_alone() {
     let server = RedisServer::start().unwrap();
-    let newer = Newer::start(&server, Can::DelIfEq).await;
+    let newer = NewerServer::start(&server, Command::DelIfEq).await;
     let store = redis(&newer.url()).await.unwrap();
     let lock = store.lock();
     let (first, second) = (request("a", Duration::from_millis(300)), request("a", LONG));
@@ -187,9 +187,9 @@ async fn what_is_no_longer_ours_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_not_use_it_asks_once() {
+async fn a_user_without_the_right_tries_the_command_once() {
     let server = RedisServer::start().unwrap();
-    let newer = Newer::start(&server, Can::Denied).await;
+    let newer = NewerServer::start(&server, Command::Denied).await;
     let acl = include_str!("../src/acl.txt")
         .trim()
         .replace(">PASSWORD", ">secret");
@@ -209,9 +209,9 @@ async fn who_may_not_use_it_asks_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_suite_holds_where_releases_are_concerned() {
+async fn the_suite_passes_for_releases() {
     let server = RedisServer::start().unwrap();
-    let newer = Newer::start(&server, Can::DelEx).await;
+    let newer = NewerServer::start(&server, Command::DelEx).await;
     let url = newer.url();
     let subject = Subject::connect("redis_newer", move || open(url.clone())).await;
     let subject = subject.unwrap();

@@ -27,7 +27,7 @@ async fn put(records: &dyn Records, key: &RecordKey, expect: Expect) -> Version 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn they_never_expire() {
+async fn counters_never_expire() {
     let server = RedisServer::start().unwrap();
     let mut tasks = Vec::new();
     for process in 0..3 {
@@ -76,7 +76,7 @@ async fn versions_rise_although_one_was_deleted() {
 
 /// Somebody has put something else in their place, of every kind there is.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_none_gives_way_to_one_that_is_higher() {
+async fn a_spoilt_counter_is_replaced_by_a_higher_one() {
     let server = RedisServer::start().unwrap();
     let store = redis(&server.url()).await.unwrap();
     let (lock, records) = (store.lock(), store.records());

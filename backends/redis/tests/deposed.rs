@@ -132,7 +132,7 @@ async fn one_sentinel_that_keeps_the_old_view_is_not_believed() {
 /// Three of five are configured, and two of these are cut off with the old primary: a majority of
 /// what is configured, for ever.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_majority_of_those_that_are_configured_is_not_enough() {
+async fn a_majority_of_the_configured_sentinels_is_not_enough() {
     let servers = RedisSentinels::with_sentinels(5).unwrap();
     let url = servers.url_of(&[0, 1, 2]);
     let (_newcomer, next) = is_deposed(&servers, &url, &[0, 1]).await;

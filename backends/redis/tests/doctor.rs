@@ -23,7 +23,7 @@ fn found(health: &Health, check: &str, verdict: Verdict, says: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_keeps_everything() {
+async fn a_safe_server_passes_all_checks() {
     let server = RedisServer::with(&["appendfsync always", "maxmemory-policy noeviction"]).unwrap();
     let health = health(&server).await;
     for found in &health.findings {
@@ -33,7 +33,7 @@ async fn a_server_that_keeps_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cache_with_a_replica() {
+async fn a_cache_with_a_replica_is_warned_about() {
     let server = RedisServer::with(&[
         "appendonly no",
         "maxmemory 100mb",
@@ -62,7 +62,7 @@ async fn a_cache_with_a_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sentinels_and_what_they_bound() {
+async fn the_doctor_counts_sentinels_and_states_the_bound() {
     let servers = RedisSentinels::start().unwrap();
     let store = redis(&servers.url()).await.unwrap();
     let before = store.lock().health().await.unwrap();
@@ -77,7 +77,7 @@ async fn sentinels_and_what_they_bound() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_that_was_demoted_is_no_place_for_locks() {
+async fn a_demoted_primary_fails_the_role_check() {
     let server = RedisServer::start().unwrap();
     let store = redis(&server.url()).await.unwrap();
     server.command(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
@@ -88,7 +88,7 @@ async fn a_primary_that_was_demoted_is_no_place_for_locks() {
 
 /// Settings under which something goes wrong that no client can prevent: each is named with what to do.
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_that_no_client_can_make_up_for() {
+async fn dangerous_settings_are_named_with_their_remedy() {
     let server = RedisServer::with(&[
         "replica-read-only no",
         "client-output-buffer-limit normal 1mb 0 0",
@@ -125,7 +125,7 @@ async fn settings_that_no_client_can_make_up_for() {
 
 /// Whoever renames commands breaks what needs them; the doctor knows which.
 #[tokio::test(flavor = "multi_thread")]
-async fn commands_that_were_renamed_are_named() {
+async fn renamed_commands_are_named() {
     for (renamed, says) in [
         (
             &["CLIENT", "EXISTS"][..],

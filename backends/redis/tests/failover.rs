@@ -21,7 +21,7 @@ async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
 
 /// A failover that the replica was ready for: the lock is still there, under a new epoch.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_was_replicated_survives() {
+async fn a_replicated_lock_survives() {
     let mut servers = RedisSentinels::start().unwrap();
     let locker = locker(&servers.url()).await;
     let guard = hold(&locker, "a", TTL).await;
@@ -96,7 +96,7 @@ async fn is_followed_by(guard: Guard, next: Guard) {
 
 /// A failover to a replica that was cut off before the grant: the lock is forgotten, and the counter is behind.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_was_not_replicated_is_told_to_its_holder_and_tokens_rise() {
+async fn the_holder_of_an_unreplicated_lock_is_told_and_tokens_rise() {
     let mut servers = RedisSentinels::start().unwrap();
     let locker = locker(&servers.url()).await;
     let guard = hold_unreplicated(&locker, &servers.primary, &servers.replica).await;
@@ -110,7 +110,7 @@ async fn a_lock_that_was_not_replicated_is_told_to_its_holder_and_tokens_rise() 
 /// A primary that stands still while another takes its place, and goes on: until the sentinels have told it, it takes
 /// itself for the primary.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_that_goes_on_after_it_was_replaced() {
+async fn a_replaced_primary_that_wakes_up_does_no_harm() {
     let servers = RedisSentinels::start().unwrap();
     let (first, second) = (locker(&servers.url()).await, locker(&servers.url()).await);
     let guard = hold_unreplicated(&first, &servers.primary, &servers.replica).await;
@@ -135,7 +135,7 @@ async fn a_primary_that_goes_on_after_it_was_replaced() {
 
 /// As with sentinels, one shard of a cluster.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_of_a_shard_that_was_not_replicated_is_told_to_its_holder() {
+async fn the_holder_of_an_unreplicated_lock_of_a_shard_is_told() {
     let mut servers = RedisCluster::start(3, 1).unwrap();
     let locker = locker(&servers.url()).await;
     assert!(hold(&locker, "a", TTL).await.release().await.is_clean());
@@ -166,7 +166,7 @@ async fn a_lock_of_a_shard_that_was_not_replicated_is_told_to_its_holder() {
 
 /// One shard of three fails over: its locks go on under a new epoch, and nobody else's notice.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shard_of_a_cluster() {
+async fn one_shard_fails_over() {
     let mut servers = RedisCluster::start(3, 1).unwrap();
     let locker = locker(&servers.url()).await;
     // Some on every shard, as likely as not.
@@ -209,7 +209,7 @@ async fn a_shard_of_a_cluster() {
 
 /// A primary that stands still refuses no connection: only the cluster's map tells that another serves in its place.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shard_of_a_cluster_whose_primary_stands_still() {
+async fn a_frozen_primary_of_a_shard_is_replaced() {
     let servers = RedisCluster::start(3, 1).unwrap();
     let locker = locker(&servers.url()).await;
     // The only lock that is ever asked for: nothing else brings news of the cluster.

@@ -392,7 +392,7 @@ async fn a_demoted_server_refuses_and_a_promoted_one_goes_on() {
 
 /// What the new history lacks was lost to it, and what is removed later was not, whichever way it is noticed.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_promoted_server_forgot_is_told_from_what_was_removed_later() {
+async fn a_lock_lost_to_a_promotion_is_distinguished_from_a_removed_one() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     let names = ["a", "b"];
@@ -452,7 +452,7 @@ async fn a_server_without_memory_renews_and_frees() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_server_refuses_did_not_happen_and_says_why() {
+async fn refused_operations_did_not_happen_and_say_why() {
     let server = RedisServer::with(&["appendonly no", "enable-protected-configs yes"]).unwrap();
     let locker = locker(&server.url()).await;
     let held = hold(&locker, "held", LONG).await;
@@ -586,7 +586,7 @@ async fn a_counter_set_back_by_hand_does_not_set_tokens_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_else_wrote_is_neither_free_nor_overwritten() {
+async fn foreign_values_are_neither_free_nor_overwritten() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     assert!(hold(&locker, "a", LONG).await.release().await.is_clean());

@@ -24,9 +24,9 @@ const SHORT: Duration = Duration::from_millis(600);
 const LONG: Duration = Duration::from_secs(60);
 
 /// A wrong lock: one client that asks the server whatever its design says.
-struct Wrong<'a>(&'a RedisServer);
+struct WrongLock<'a>(&'a RedisServer);
 
-impl Wrong<'_> {
+impl WrongLock<'_> {
     fn ask(&self, command: &[&str]) -> String {
         self.0.command(command).unwrap()
     }
@@ -54,7 +54,7 @@ async fn is_busy(lock: &dyn DistLock, request: &AcquireRequest) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn set_then_expire_separately() {
     let server = RedisServer::start().unwrap();
-    let wrong = Wrong(&server);
+    let wrong = WrongLock(&server);
     assert_eq!(wrong.ask(&["SETNX", "lock", "a"]), "1");
     // It dies here; EXPIRE was to come next.
     pause(SHORT * 2).await;
@@ -105,7 +105,7 @@ async fn a_timestamp_as_value_and_get_set() {
     }
 
     let server = RedisServer::start().unwrap();
-    let wrong = Wrong(&server);
+    let wrong = WrongLock(&server);
     let lease_of = Duration::from_secs(20);
     let millis = |clock: &dyn Clock| {
         let now = clock.wall().duration_since(SystemTime::UNIX_EPOCH);
@@ -138,7 +138,7 @@ async fn a_timestamp_as_value_and_get_set() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plain_delete() {
     let server = RedisServer::start().unwrap();
-    let wrong = Wrong(&server);
+    let wrong = WrongLock(&server);
     assert!(wrong.take("a", SHORT));
     pause(SHORT * 2).await;
     assert!(wrong.take("b", LONG));
@@ -162,7 +162,7 @@ async fn a_plain_delete() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_comparison_and_a_deletion_in_two_steps() {
     let server = RedisServer::start().unwrap();
-    let wrong = Wrong(&server);
+    let wrong = WrongLock(&server);
     assert!(wrong.take("a", SHORT));
     assert_eq!(wrong.holder(), "a", "it is mine, so it may be deleted");
     pause(SHORT * 2).await;
@@ -216,7 +216,7 @@ async fn a_comparison_and_a_deletion_in_two_steps() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unlock_by_set_if_absent() {
     let server = RedisServer::start().unwrap();
-    let wrong = Wrong(&server);
+    let wrong = WrongLock(&server);
     let millis = || {
         let now = SystemClock.wall().duration_since(SystemTime::UNIX_EPOCH);
         now.unwrap().as_millis()

@@ -64,7 +64,7 @@ async fn a_lone_release_on_valkey_is_one_comparison_and_no_script() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_doctor_knows_them() {
+async fn the_doctor_knows_newer_servers() {
     for (flavour, name) in [(Flavour::Valkey9, "Valkey "), (Flavour::Redis8, "Redis ")] {
         let server = RedisServer::of(flavour, &["appendfsync always"]).unwrap();
         let store = redis(&server.url()).await.unwrap();

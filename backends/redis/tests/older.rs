@@ -18,7 +18,7 @@ fn connections(server: &RedisServer) -> Vec<String> {
 
 /// A script's refusal stands within another one there.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_demoted_server_is_left_and_what_else_a_script_is_refused_for_is_told() {
+async fn nested_refusals_of_scripts_are_recognised() {
     let server = RedisServer::start().unwrap();
     let proxy = FaultProxy::start(server.address()).await.unwrap();
     let store = redis(&server.url_at(proxy.address())).await.unwrap();

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{SOON, moving::Moving, redis, request, within};
+use common::{SOON, redis, request, slot_migration::SlotMigration, within};
 use distlock_core::{
     AcquireRequest, Attempt, Deleted, Expect, Forced, Grant, HandOver, Health, Lease, RecordKey,
     ReleaseOutcome, Renewal, Renewed, Result, Verdict, Written,
@@ -188,7 +188,7 @@ async fn each_is_missed(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_server_needs_each_of_them() {
+async fn one_server_needs_each_documented_right() {
     let servers = [RedisServer::start().unwrap()];
     let url = by_the_user(&format!("{}/1", servers[0].url()));
     let mut rights = documented();
@@ -199,7 +199,7 @@ async fn one_server_needs_each_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_needs_two_more() {
+async fn a_cluster_needs_two_more_rights() {
     let cluster = RedisCluster::start(3, 0).unwrap();
     let url = by_the_user(&cluster.url());
     let rights = ["+cluster|slots".to_owned(), "+asking".to_owned()];
@@ -226,7 +226,7 @@ async fn taken_on_its_way(cluster: &RedisCluster, url: &str) -> std::result::Res
     got!(lock.release(&lease).await, ReleaseOutcome::Released { .. });
     let bucket = keys[0].strip_suffix("l:moved").unwrap();
     let (old, new) = (&cluster.nodes[from], &cluster.nodes[(from + 1) % 3]);
-    let moving = Moving::begin(old, new, &keys[0]);
+    let moving = SlotMigration::begin(old, new, &keys[0]);
     moving.bring(&[&format!("{bucket}c")]);
     let asked = lock.try_acquire(&wanted).await;
     moving.end();
@@ -234,7 +234,7 @@ async fn taken_on_its_way(cluster: &RedisCluster, url: &str) -> std::result::Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sentinels_lead_to_a_server_that_needs_no_more() {
+async fn sentinels_need_no_more_rights() {
     let servers = RedisSentinels::start().unwrap();
     let words = documented();
     let words: Vec<_> = words.iter().map(String::as_str).collect();
@@ -247,7 +247,7 @@ async fn sentinels_lead_to_a_server_that_needs_no_more() {
 
 /// To greet and to say who it is takes no right, not even where nobody else may come in.
 #[tokio::test(flavor = "multi_thread")]
-async fn newer_servers_ask_for_no_more() {
+async fn newer_servers_need_no_more_rights() {
     let words = documented();
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     for flavour in [Flavour::Installed, Flavour::Redis8, Flavour::Valkey9] {

@@ -132,7 +132,7 @@ async fn five_waiters_of_each_of_ten_processes_cost_a_few_commands_each() {
 
 /// Its renewals tell whoever waits that the lock changed.
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_waiters_look_once_when_the_holder_extends_and_are_woken_all_the_same() {
+async fn fifty_waiters_ask_once_per_extension_and_are_still_woken() {
     const TIMES: u64 = 10;
     let server = RedisServer::start().unwrap();
     let ttl = Duration::from_secs(600);

@@ -150,7 +150,7 @@ async fn a_wait_survives_the_loss_of_its_connection() {
 
 /// A connection on which a request was not answered in time is replaced, and what was armed on it is gone without a word.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_survives_that_its_connection_is_given_up() {
+async fn a_wait_survives_an_abandoned_connection() {
     let server = RedisServer::start().unwrap();
     let waiter = locker(&format!("{}?request_timeout=1s", server.url())).await;
     a_wait_survives(&server, &waiter, async || {
@@ -170,7 +170,7 @@ async fn a_wait_survives_that_its_connection_is_given_up() {
 
 /// The connection is carried by another runtime than the one that waits, and ends with that, without a goodbye.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_survives_the_runtime_of_its_connection() {
+async fn a_wait_survives_the_end_of_its_connections_runtime() {
     let server = RedisServer::start().unwrap();
     let other = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -189,7 +189,7 @@ async fn a_wait_survives_the_runtime_of_its_connection() {
 
 /// As before, but the other runtime stands still: nothing broke, and no push arrives.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_survives_that_the_runtime_of_its_connection_stands_still() {
+async fn a_wait_survives_a_frozen_runtime_of_its_connection() {
     let server = RedisServer::start().unwrap();
     let (give, given) = tokio::sync::oneshot::channel();
     let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -255,7 +255,7 @@ async fn armed(server: &RedisServer) {
 
 /// Whichever of them comes first has the server told to remember what this connection reads.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_who_wait_first_at_the_same_time() {
+async fn many_first_waiters_start_tracking_together() {
     let server = RedisServer::start().unwrap();
     for _ in 0..100 {
         let lock = redis(&server.url()).await.unwrap().lock();
@@ -276,7 +276,7 @@ async fn many_who_wait_first_at_the_same_time() {
 
 /// While somebody's script runs, the server refuses everything, also to remember what we read. It has to be told again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_was_busy_is_asked_again_to_remember() {
+async fn tracking_starts_again_after_a_busy_server() {
     let server = RedisServer::with(&["lua-time-limit 50"]).unwrap();
     let (holder, waiting) = (
         redis(&server.url()).await.unwrap().lock(),
@@ -317,7 +317,7 @@ async fn a_server_that_was_busy_is_asked_again_to_remember() {
 
 /// The server does what was asked for, and refuses to read what it is to remember: nobody may be told that nothing happened.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_granted_without_being_remembered_is_not_taken_for_refused() {
+async fn a_grant_without_tracking_is_not_reported_as_refused() {
     let server = RedisServer::start().unwrap();
     let user = "ACL SETUSER poor on >canary ~* &* +@all";
     server
@@ -384,7 +384,7 @@ async fn four_processes_pass_a_lock_on() {
 /// A server that forgets what it is to tell of, because it may remember less than is waited for, says each time that it has
 /// changed: nobody asks at every such push, and a release is noticed soon all the same.
 #[tokio::test(flavor = "multi_thread")]
-async fn pushes_that_mean_nothing_do_not_keep_the_server_busy() {
+async fn spurious_pushes_do_not_saturate_the_server() {
     const NAMES: u32 = 50;
     let server = RedisServer::with(&["appendonly no", "tracking-table-max-keys 5"]).unwrap();
     let (holder, waiter) = (locker(&server.url()).await, locker(&server.url()).await);

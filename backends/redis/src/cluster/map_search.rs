@@ -153,7 +153,7 @@ mod tests {
 
     /// A server that is cut off from the others answers quickly, and always the same.
     #[tokio::test]
-    async fn others_are_asked_before_who_gave_the_map_that_is_in_doubt() {
+    async fn the_source_of_a_doubtful_map_is_asked_last() {
         let endpoint = |host: &str| Endpoint::new(host, 1);
         let cluster = Cluster::new(["a", "b", "seed"].map(endpoint).to_vec(), Arc::default());
         for (source, next) in [

@@ -129,7 +129,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_map() {
+    fn malformed_maps_are_refused() {
         let cluster = Cluster::new(vec![], Arc::default());
         let asked = Endpoint::new("asked", 9);
         for nonsense in [

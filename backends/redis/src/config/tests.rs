@@ -5,7 +5,7 @@ use distlock_core::{ErrorKind, not_compiled_in};
 use crate::config::{Endpoint, RedisConfig, Secret, Topology};
 
 #[test]
-fn urls_are_taken_apart() {
+fn urls_are_parsed() {
     let config = RedisConfig::from_url("redis://127.0.0.1").unwrap();
     let local = Topology::Single(Endpoint::new("127.0.0.1", 6379));
     assert_eq!(config, RedisConfig::new(local));

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_told_something_older_asks_again() {
+    fn an_older_epoch_is_asked_for_again() {
         let server_epoch = ServerEpoch::default();
         let [one, two] = ["one", "two"].map(Epoch::new);
         assert_eq!(server_epoch.record(0, &one), Some(1));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_first_who_ask_none_is_late_with_something_older() {
+    fn an_older_first_answer_is_asked_for_again() {
         let server_epoch = ServerEpoch::default();
         let [one, two] = ["one", "two"].map(Epoch::new);
         assert_eq!(server_epoch.record(0, &two), Some(1));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doubt_counts_once_and_ends_with_an_answer() {
+    fn an_invalidation_counts_once_and_ends_with_an_answer() {
         let server_epoch = ServerEpoch::default();
         let one = Epoch::new("one");
         assert_eq!(server_epoch.record(0, &one), Some(1));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_primary_that_comes_back_says_anew_what_it_is_to_everybody() {
+    fn a_primary_that_comes_back_is_asked_again_by_every_handle() {
         let server_epochs = ServerEpochs::default();
         let [first, second] = ["first", "second"].map(|host| Endpoint::new(host, 1));
         server_epochs.set_primaries([first.clone()].into_iter());
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn two_servers_in_one_place_do_not_drive_out_each_other() {
+    fn two_servers_at_one_address_do_not_outdate_each_other() {
         let server_epoch = ServerEpoch::default();
         let [one, two] = ["one", "two"].map(Epoch::new);
         server_epoch.record(0, &one);

@@ -1,4 +1,4 @@
-//! What a server says about itself when a connection is made.
+//! The description that a server gives when a connection is made.
 //!
 //! A server that cannot serve locks (a sentinel, a replica, a server that loads its data, one with
 //! a wrong clock) is refused here, before any operation reaches it.
@@ -198,7 +198,7 @@ mod tests {
                         role:master\r\nmaster_replid:fedcba98765432100123\r\n";
 
     #[test]
-    fn a_primary() {
+    fn a_primary_is_described() {
         let unknown = Value::Array(vec![Value::Nil, Value::Nil]);
         let (time, server) = ServerInfo::read(answers(INFO, unknown), "a:1").unwrap();
         assert_eq!(time, 1_760_000_000_000_025);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_serve_says_so() {
+    fn a_server_that_cannot_serve_is_refused() {
         let replica = INFO.replace(
             "role:master",
             "role:slave\r\nmaster_host:db\r\nmaster_port:7",
@@ -248,7 +248,7 @@ mod tests {
 
     /// For example a machine without a battery-backed clock that has not been told the time yet.
     #[test]
-    fn a_clock_that_makes_no_tokens_is_refused() {
+    fn a_clock_that_cannot_make_tokens_is_refused() {
         for (seconds, wrong) in [
             ("0", true),
             ("999999999", true),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentinel_is_no_place_for_locks() {
+    fn a_sentinel_is_refused() {
         let mut answers = answers(
             "redis_version:7.0.15\r\nredis_mode:sentinel\r\n",
             Value::Nil,
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_may_not_be_asked_is_taken_as_it_is() {
+    fn a_server_without_info_rights_is_accepted() {
         let (_, server) = ServerInfo::read(answers("", Value::Nil), "a:1").unwrap();
         assert_eq!((server.clustered, server.appends), (None, None));
         assert_eq!(server.epoch.as_str(), "redis-unknown");

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_goes_on_without_who_began_it() {
+    async fn an_attempt_goes_on_without_its_first_caller() {
         let (clock, single_flight) = (ManualClock::new(), SingleFlight::default());
         begin(&single_flight, &clock, Ok(7)).notify_one();
         assert_eq!(next(&single_flight, &clock, true).await.unwrap(), 7);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_over_before_it_was_needed_is_no_answer_unless_it_is_good() {
+    async fn a_finished_value_is_used_only_while_it_is_good() {
         let clock = ManualClock::new();
         let failed = || Error::new(ErrorKind::Unavailable, "an hour ago");
         for (outcome, good, expected) in [
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_is_too_old_is_begun_anew() {
+    async fn an_attempt_that_takes_too_long_is_replaced() {
         let (clock, single_flight) = (ManualClock::new(), SingleFlight::default());
         begin(&single_flight, &clock, Ok(7));
         clock.advance(LONGEST);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_not_polled_keeps_nobody_waiting() {
+    async fn a_caller_that_is_not_polled_blocks_nobody() {
         let (clock, single_flight) = (ManualClock::new(), SingleFlight::default());
         let go = Arc::new(Notify::new());
         let make = || {

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_push_wakes_who_waits_for_that_key_and_nobody_else() {
+    fn a_push_wakes_only_the_waiters_of_its_key() {
         let waiters = Arc::new(WaiterRegistry::default());
         let (a, also_a, b) = (
             waiters.register("a"),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_wakes_everybody() {
+    fn a_flush_wakes_all_waiters() {
         let waiters = Arc::new(WaiterRegistry::default());
         let (a, b) = (waiters.register("a"), waiters.register("b"));
         waiters.keys_changed(&[Value::Nil]);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_forgotten() {
+    fn a_dropped_waiter_is_forgotten() {
         let waiters = Arc::new(WaiterRegistry::default());
         drop((
             waiters.register("a"),

@@ -112,7 +112,7 @@ fn a_server_without_memory_fails_whether_it_refuses_or_evicts() {
 }
 
 #[test]
-fn what_may_not_be_read_is_unknown() {
+fn unreadable_settings_are_unknown() {
     // Some hosted servers let everybody read the settings, and leave some of them out.
     for settings in [None, Some(&[][..])] {
         let findings = report("", settings);
@@ -127,7 +127,7 @@ fn what_may_not_be_read_is_unknown() {
 }
 
 #[test]
-fn a_setting_that_is_left_out_is_unknown_where_it_matters() {
+fn missing_settings_are_unknown_where_they_matter() {
     let info = |replicas| {
         format!(
             "redis_version:7.0.15\nrole:master\nconnected_slaves:{replicas}\n\

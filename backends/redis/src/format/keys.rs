@@ -289,7 +289,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_special_sign_of_a_name_reaches_a_key(name in "[ -~é\u{1F512}]{1,60}") {
+        fn no_special_character_of_a_name_reaches_a_key(name in "[ -~é\u{1F512}]{1,60}") {
             let name = LockName::new(name).unwrap();
             let key = layout().lock(&name).key;
             prop_assert!(key.ends_with(&encode(name.as_str())));

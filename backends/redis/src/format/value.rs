@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_written_here_is_corrupt() {
+    fn foreign_values_are_corrupt() {
         for value in [
             "",
             "1",
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn records() {
+    fn records_are_read() {
         let key = RecordKey::new("k").unwrap();
         let read = entry(&key, b"00000000000000070000000000001000\0bytes", 1500).unwrap();
         assert_eq!(

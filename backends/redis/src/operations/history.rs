@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_granted_before_a_change_was_lost_to_it_unless_it_was_seen_after() {
+    fn a_lock_granted_before_a_change_is_lost_to_it_unless_seen_after_it() {
         let histories = Histories::new();
         let (one, two) = (
             histories.number(&Epoch::new("one")),

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_is_as_it_was_written_and_known_once() {
+    fn a_cached_value_is_the_stored_one_and_is_taken_once() {
         let release_cache = ReleaseCache::default();
         let request = request(OwnerId::new());
         let token = FencingToken::new(1_760_000_000_000_001).ok();
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_never_come_back_are_bounded() {
+    fn the_cache_is_bounded() {
         let release_cache = ReleaseCache::default();
         for _ in 0..2 * MAX_ENTRIES {
             release_cache.insert(&request(OwnerId::new()));

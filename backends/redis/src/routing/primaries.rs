@@ -1,4 +1,4 @@
-//! What a handle knows after it connected to every primary, and the modes of doing so.
+//! The result of connecting to every primary, and the modes of doing so.
 
 use std::{sync::Arc, time::Duration};
 

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_round_that_was_begun_last_counts() {
+    fn the_round_that_began_last_counts() {
         let (last_majority, server_epochs) = (LastMajority::default(), ServerEpochs::default());
         let at = |seconds| Moment::from_boot(Duration::from_secs(seconds));
         for (host, asked, expected) in [("old", 2, "old"), ("new", 5, "new"), ("old", 4, "new")] {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_to_the_primary_of_before_counts_no_more() {
+    fn connections_to_a_former_primary_become_outdated() {
         let (last_majority, server_epochs) = (LastMajority::default(), ServerEpochs::default());
         let old = server_epochs.of(&Endpoint::new("old", 1));
         let asked_generation = old.record(0, &distlock_core::Epoch::new("one"));

@@ -1,7 +1,7 @@
 //! What the tests of this backend share.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
-pub(crate) mod moving;
+pub(crate) mod slot_migration;
 
 use std::{future::Future, sync::Arc, time::Duration};
 

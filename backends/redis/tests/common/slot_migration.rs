@@ -3,14 +3,14 @@
 use distlock_harness::servers::redis::RedisServer;
 
 /// A slot on its way from one server to another, step by step as an operator's tool does it.
-pub(crate) struct Moving<'a> {
+pub(crate) struct SlotMigration<'a> {
     old: &'a RedisServer,
     new: &'a RedisServer,
     pub(crate) slot: String,
     ids: [String; 2],
 }
 
-impl<'a> Moving<'a> {
+impl<'a> SlotMigration<'a> {
     /// The slot of a key.
     pub(crate) fn begin(old: &'a RedisServer, new: &'a RedisServer, key: &str) -> Self {
         let slot = old.command(&["CLUSTER", "KEYSLOT", key]).unwrap();

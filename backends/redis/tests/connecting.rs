@@ -20,7 +20,7 @@ async fn redial(proxy: &FaultProxy, lock: &dyn DistLock, name: &LockName) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_a_connection_and_is_not_polled_keeps_nobody_from_it() {
+async fn a_caller_that_is_not_polled_does_not_block_connecting() {
     let server = RedisServer::start().unwrap();
     let proxy = FaultProxy::start(server.address()).await.unwrap();
     let redis = redis(&server.url_at(proxy.address())).await;

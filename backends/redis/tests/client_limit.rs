@@ -14,7 +14,7 @@ use distlock_harness::{eventually_async, servers::redis::RedisServer};
 
 /// Whoever lost the connection finds no room for another one, until there is room again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_outlives_that_there_is_no_room_for_its_connection() {
+async fn a_lease_outlives_a_server_without_room_for_its_connection() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     let ttl = Duration::from_secs(12);

@@ -76,7 +76,7 @@ async fn gives_up(url: &str) {
 
 /// Sentinels that take half of the time, and a primary that would take more than the other half.
 #[tokio::test(flavor = "multi_thread")]
-async fn behind_sentinels() {
+async fn opening_behind_slow_sentinels_ends_in_time() {
     let late = Duration::from_millis(420);
     // It says that it is a primary, and nothing else.
     let primary = server(late, |command| match command {
@@ -108,7 +108,7 @@ async fn behind_sentinels() {
 
 /// One that lets everybody in, and is silent when it is asked for the map.
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_cluster() {
+async fn opening_a_slow_cluster_ends_in_time() {
     let node = server(LIMIT / 2, |command| {
         command
             .starts_with("HELLO")
