@@ -48,7 +48,7 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
         }
         Driver::InvalidClientConfig => format!("cannot connect to {at}"),
         Driver::Parse | Driver::UnexpectedReturnType => {
-            format!("what answers at {at} does not speak the protocol of Redis")
+            format!("the server at {at} does not speak the protocol of Redis")
         }
         // The driver replaces the server's refusal by its own words, and the code is lost.
         _ if error.to_string().contains("refused to switch database") => {
@@ -125,7 +125,7 @@ pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
              protected-mode no there"
         ),
         (ErrorKind::AccessDenied, "NOPERM") => {
-            format!("{at} does not permit this user what it takes: {detail}")
+            format!("{at} does not permit this user a command that locks or records need: {detail}")
         }
         (ErrorKind::AccessDenied, _) => return refused_credentials(at, detail),
         (_, "MOVED" | "ASK") => format!("{at} keeps redirecting: {code} {detail}"),

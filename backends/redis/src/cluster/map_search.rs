@@ -124,7 +124,7 @@ impl Cluster {
         let map = SlotMap::read(slots, &server.endpoint, |place| self.server_at(place))
             .ok_or_else(|| {
                 unavailable(format!(
-                    "{} does not say who serves which slot",
+                    "{} does not say which server serves which slot",
                     server.endpoint
                 ))
             })?;

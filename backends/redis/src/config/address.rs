@@ -85,7 +85,7 @@ impl Address {
         // The wrong text is not shown: it may be a password without its `@`.
         let refused = |number: usize| {
             invalid(format!(
-                "what the URL has as host number {number} is no host, host:port or [IPv6]:port"
+                "the URL's host number {number} is no host, host:port or [IPv6]:port"
             ))
         };
         (1..)
@@ -108,7 +108,7 @@ impl Address {
             Ok(number) => Ok(Some(number)),
             // The text is not shown: it may be a part of a password.
             Err(_) => Err(invalid(format!(
-                "what follows the `/` behind the host is no database: {rule}"
+                "the path after the host is no database: {rule}"
             ))),
         }
     }

@@ -37,7 +37,7 @@ pub(super) async fn rights(router: &Router, connection: &Connection) -> Result<F
                 (true, true) => (
                     check,
                     Verdict::Pass,
-                    "this user may run every command that it takes".into(),
+                    "this user may run every command that locks and records need".into(),
                 ),
                 (false, true) => (
                     check,

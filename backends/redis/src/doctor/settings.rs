@@ -26,13 +26,13 @@ pub(super) fn sentinels(all: usize, naming: usize) -> Finding {
     let needed = all / 2 + 1;
     let named = format!("{naming} of {all} name this primary, and locks need {needed}");
     if naming < all {
-        let more = "whoever does not answer keeps everybody closer to a standstill; start it, or \
-                    have the others forget it with SENTINEL RESET";
+        let more = "with each one that does not answer, the majority is closer to its end; start \
+                    it, or have the others forget it with SENTINEL RESET";
         return (check, Verdict::Warn, format!("{named}: {more}"));
     }
     if all < 3 {
-        let more = "when one of them is gone nothing is locked or renewed; run three or more, on \
-                    machines of their own";
+        let more = "when one of them is gone, nothing is locked or renewed; run three or more, \
+                    each on its own machine";
         return (check, Verdict::Warn, format!("{named}: {more}"));
     }
     (check, Verdict::Pass, named)
@@ -138,8 +138,8 @@ pub(super) fn persistence(
                 check,
                 verdict,
                 format!(
-                    "no append-only file, {what}: {forgets} who holds what, and two may hold one \
-                     lock then; set appendonly yes"
+                    "no append-only file, {what}: {forgets} held locks, and two may hold one lock \
+                     then; set appendonly yes"
                 ),
             )
         }
@@ -191,8 +191,8 @@ pub(super) fn buffers(output: Option<&str>, clients: Option<&str>) -> Finding {
             check,
             Verdict::Warn,
             format!(
-                "{setting} {limit}: the server hangs up on a client for which it has more than \
-                 that, and nobody learns what came of up to a thousand operations; set \
+                "{setting} {limit}: the server disconnects a client for which it buffers more than \
+                 that, and the outcome of up to a thousand operations stays unknown; set \
                  client-output-buffer-limit \"normal 0 0 0\" and maxmemory-clients 0, or no less \
                  than 32mb"
             ),
@@ -200,7 +200,7 @@ pub(super) fn buffers(output: Option<&str>, clients: Option<&str>) -> Finding {
         None => (
             check,
             Verdict::Pass,
-            "many operations may be answered at once".into(),
+            "the limits leave room for full batches".into(),
         ),
     }
 }
@@ -218,15 +218,15 @@ pub(super) fn pushes(info: &InfoReply, most: Option<&str>) -> Finding {
             check,
             Verdict::Warn,
             format!(
-                "tracking-table-max-keys {most}, and {now} are remembered for all clients \
-                 together: above it, waiters are woken for nothing and look ten times a second; \
-                 set tracking-table-max-keys 1000000 or more"
+                "tracking-table-max-keys {most}, and {now} keys are tracked for all clients \
+                 together: above the limit, waiters are woken for nothing and ask ten times a \
+                 second; set tracking-table-max-keys 1000000 or more"
             ),
         );
     }
     (
         check,
         Verdict::Pass,
-        "there is room to remember who waits for what".into(),
+        "there is room to track the keys of all waiters".into(),
     )
 }

@@ -202,7 +202,7 @@ fn used_up(op: &Operation) -> Error {
         .unwrap_or_default();
     Error::new(
         ErrorKind::LimitExceeded,
-        format!("the counter of tokens is used up: somebody has set {bucket}c, delete it"),
+        format!("the counter of tokens is at its end: somebody has set {bucket}c, delete it"),
     )
     .on(BACKEND)
 }
