@@ -1,10 +1,11 @@
-//! How fast the layers are by themselves: the driver, the backend, a locker over it.
+//! Measures single layers: the driver, the backend, a locker over it.
 //!
 //! ```sh
 //! cargo run --release -p distlock-redis --example redis_cycles -- redis://127.0.0.1:6379 lock 1 3
 //! ```
 //!
-//! Arguments: the server, the layer (`ping`, `lock`, `locker`), how many callers with names of their own, seconds.
+//! Arguments: the server, the layer (`inspect`, `lock`, `locker`), the number of callers (each with
+//! its own name), seconds.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stdout,

@@ -1,4 +1,4 @@
-//! Who may connect, and what for: ACL users, databases, TLS.
+//! Access to a server: ACL users, databases, TLS.
 
 mod common;
 
@@ -12,10 +12,11 @@ use distlock_harness::{
     servers::redis::{RedisCluster, RedisServer},
 };
 
-/// The line that the crate's documentation gives.
+/// The ACL line in the crate's documentation.
 const ACL: &str = include_str!("../src/acl.txt");
 
-/// A server with a user who may do what is documented and nothing else. A file of the server's would be read the same way.
+/// A server with a user who has the documented rights and no others. An ACL file of the server
+/// would be read in the same way.
 fn server_with_the_documented_user() -> (RedisServer, String) {
     let server = RedisServer::start().unwrap();
     let line = ACL.trim().replace(">PASSWORD", ">canary");
@@ -30,8 +31,8 @@ async fn a_user_with_only_the_documented_acl_conforms() {
     let (server, url) = server_with_the_documented_user();
     let subject = Subject::connect("redis_acl", move || open(url.clone())).await;
     conforms(subject.unwrap()).await;
-    // Nothing was tried that is not on the list, except what health may say it does not know, and what only newer servers
-    // have.
+    // Only two kinds of commands outside the list were tried: settings, which health may report as
+    // unknown, and commands of newer servers.
     let denied = server.command(&["ACL", "LOG"]).unwrap();
     assert!(!denied.contains("canary"), "{denied}");
     let objects = denied.lines().collect::<Vec<_>>();
@@ -66,7 +67,7 @@ async fn the_doctor_reports_unreadable_settings_as_unknown() {
     }
 }
 
-/// The same the other way round: the settings may be read, and what the server says about itself may not.
+/// The reverse case: the user may read the settings, but not the server's own description.
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_info_does_not_pass_for_no_replicas() {
     let (server, url) = server_with_the_documented_user();
@@ -169,7 +170,7 @@ mod tls {
         locker.ready().await.unwrap();
         let guard = locker.lock("a").ttl(Duration::from_secs(30)).acquire();
         let guard = guard.await.unwrap();
-        // The wake-up comes over the same connection.
+        // The push comes over the same connection.
         let waiting = tokio::spawn({
             let locker = common::locker(&url(&server, &pki, &ALL)).await;
             async move { locker.lock("a").wait(SOON).acquire().await }
@@ -189,11 +190,11 @@ mod tls {
         let server = RedisServer::with_tls(pki.folder(), &[]).unwrap();
         let other = Pki::new().unwrap();
         for (whose, options) in [
-            // The system's authorities have not signed it.
+            // No authority of the system has signed the server's certificate.
             (&pki, &ALL[1..]),
-            // Another authority than the server's.
+            // The authority is not the one of the server.
             (&other, &ALL[..]),
-            // No certificate of the client.
+            // The client has no certificate.
             (&pki, &ALL[..1]),
         ] {
             let error = redis(&url(&server, whose, options)).await.unwrap_err();
@@ -225,13 +226,13 @@ mod tls {
     }
 }
 
-/// The URL names loopback addresses only, and a server names another.
+/// The URL names loopback addresses only, and a server names another address.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_password_follows_a_cluster_beyond_this_machine() {
     let servers = RedisCluster::start(3, 0).unwrap();
     for node in &servers.nodes {
         for (setting, value) in [
-            // The resolver takes it for 127.0.0.1; nobody who only reads it can know that.
+            // The resolver reads this as 127.0.0.1, which its text does not show.
             ("cluster-announce-hostname", "127.1"),
             ("cluster-preferred-endpoint-type", "hostname"),
         ] {

@@ -1,4 +1,5 @@
-//! Wrong URLs for servers that work: each says what is wrong and where, soon, and shows no password.
+//! Wrong URLs for servers that work: each error says what is wrong and where, comes in time, and
+//! shows no password.
 #![expect(
     clippy::disallowed_methods,
     reason = "a real server lives in real time"
@@ -16,10 +17,10 @@ use common::redis;
 use distlock_core::{Error, ErrorKind};
 use distlock_harness::servers::redis::{RedisCluster, RedisSentinels, RedisServer};
 
-/// What every URL here sets as its connect timeout.
+/// The connect time-out in every URL here.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// What opening this comes to. It must not take longer than a second above the limit.
+/// The error of opening this URL. It must come within a second after the limit.
 async fn refused(url: &str) -> Error {
     let sign = if url.contains('?') { '&' } else { '?' };
     let start = Instant::now();
@@ -55,7 +56,7 @@ async fn wrong_credentials_are_refused() {
         (":canary@", "refused the credentials"),
         ("nobody:canary@", "refused the credentials"),
         ("", "refused the credentials"),
-        // The right password of a user who may do nothing.
+        // The password is right, and the user has no rights.
         ("limited:canary@", "does not permit"),
     ] {
         let error = refused(&format!("redis://{user}{at}")).await;
@@ -65,7 +66,8 @@ async fn wrong_credentials_are_refused() {
     says(&option, ErrorKind::AccessDenied, &[&at]);
 }
 
-/// A server without a password serves its own machine only, unless told otherwise. It says so to everybody else, at length.
+/// By default a server without a password serves only its own machine. Its refusal for other
+/// clients is long.
 #[tokio::test(flavor = "multi_thread")]
 async fn protected_mode_is_explained() {
     use std::io::Write as _;
@@ -74,12 +76,13 @@ async fn protected_mode_is_explained() {
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let _ = stream.write_all(
-                b"-DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the \
-                  default user. In this mode connections are only accepted from the loopback interface. If you want to \
-                  connect from external computers to Redis you may adopt one of the following solutions: 1) Just disable \
-                  protected mode sending the command 'CONFIG SET protected-mode no' from the loopback interface by \
-                  connecting to Redis from the same host the server is running. 4) Set up an authentication password for the \
-                  default user.\r\n",
+                b"-DENIED Redis is running in protected mode because protected mode is enabled and \
+                 no password is set for the default user. In this mode connections are only \
+                 accepted from the loopback interface. If you want to connect from external \
+                 computers to Redis you may adopt one of the following solutions: 1) Just disable \
+                 protected mode sending the command 'CONFIG SET protected-mode no' from the \
+                 loopback interface by connecting to Redis from the same host the server is \
+                 running. 4) Set up an authentication password for the default user.\r\n",
             );
             let _ = stream.shutdown(std::net::Shutdown::Write);
             let _ = stream.read_to_end(&mut Vec::new());
@@ -104,7 +107,7 @@ async fn unknown_databases_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_addresses_are_refused() {
-    // Nobody there.
+    // No server listens at the address.
     let gone = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = gone.local_addr().unwrap().to_string();
     drop(gone);
@@ -122,7 +125,7 @@ async fn wrong_addresses_are_refused() {
     let error = refused("redis://:canary@no-such-host.invalid?tls=disable").await;
     says(&error, ErrorKind::Unavailable, &["no-such-host.invalid"]);
 
-    // Somebody who never says a word.
+    // The server accepts and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = silent.local_addr().unwrap().to_string();
     for url in [
@@ -139,7 +142,7 @@ async fn wrong_addresses_are_refused() {
         );
     }
 
-    // Somebody who speaks something else.
+    // The server speaks another protocol.
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = other.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -183,7 +186,7 @@ async fn sentinels() {
     let password = format!("sentinel_password={}", servers.sentinels[0].password());
     let error = refused(&format!("redis+sentinel://{at}/another?{password}")).await;
     says(&error, ErrorKind::Unavailable, &["another", &at]);
-    // A server that is no sentinel.
+    // The server is no sentinel.
     let at = servers.primary.address().to_string();
     let error = refused(&format!("redis+sentinel://{at}/mymaster?{password}")).await;
     says(&error, ErrorKind::Unavailable, &[&at]);

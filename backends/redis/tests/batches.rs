@@ -13,10 +13,10 @@ use distlock_core::{
 use distlock_harness::servers::redis::RedisServer;
 use futures_util::future::join_all;
 
-/// A lease that does not end within any test.
+/// The TTL of a lease that outlives every test.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Takes locks at the same time. The first few go alone, the others together.
+/// Acquires locks at the same time. The first few travel alone, the others together.
 async fn take_all(lock: &dyn DistLock, requests: &[AcquireRequest]) -> Vec<Result<Attempt<Grant>>> {
     join_all(requests.iter().map(|request| lock.try_acquire(request))).await
 }
@@ -40,7 +40,7 @@ fn token(answer: &Result<Attempt<Grant>>) -> FencingToken {
     }
 }
 
-/// As `take_all`, on terms that are the same for all, or differ.
+/// Requests for all names; their holders and metas are the same, or differ.
 fn requests(differ: bool) -> Vec<AcquireRequest> {
     let one = |(n, name): (usize, String)| {
         let mut request = request(&name, LONG);
@@ -71,7 +71,7 @@ async fn tokens_rise_and_holders_are_stored() {
             assert_eq!(info.meta.as_deref(), wanted.meta.as_ref().map(Meta::as_str));
             assert_eq!(info.token, Some(token(granted)));
         }
-        // Somebody else finds all of them held, and frees none.
+        // Another owner finds all of them held and releases none.
         let others = requests(differ);
         for answer in take_all(&*lock, &others).await {
             assert!(matches!(answer, Ok(Attempt::Busy(Some(_)))), "{answer:?}");
@@ -79,7 +79,7 @@ async fn tokens_rise_and_holders_are_stored() {
         for outcome in release_all(&*lock, &others).await {
             assert_eq!(outcome, ReleaseOutcome::NotHeld);
         }
-        // Who asks again is told the same.
+        // A repeated request gets the same answer.
         let again = take_all(&*lock, &wanted).await;
         assert!(again.iter().map(token).eq(granted.iter().map(token)));
         for outcome in release_all(&*lock, &wanted).await {
@@ -89,7 +89,7 @@ async fn tokens_rise_and_holders_are_stored() {
     assert_eq!(server.command(&["KEYS", "*}:l:*"]).unwrap(), "");
 }
 
-/// A part of each batch is refused, and nothing else is special about it.
+/// A part of each batch is refused. Nothing else is special about it.
 #[tokio::test]
 async fn each_operation_of_a_batch_has_its_own_answer() {
     let server = RedisServer::start().unwrap();
@@ -250,7 +250,7 @@ async fn one_bad_lock_does_not_affect_its_batch() {
     assert_eq!(server.command(&["TYPE", &list_key]).unwrap(), "list");
 }
 
-/// Some take while others free. Of both, a part is refused.
+/// Some callers acquire while others release. A part of both is refused.
 #[tokio::test]
 async fn acquisitions_and_releases_share_requests() {
     let server = RedisServer::with(&["appendonly no"]).unwrap();
@@ -269,7 +269,7 @@ async fn acquisitions_and_releases_share_requests() {
         for answer in take_all(&*lock, &[&*held, &*strangers].concat()).await {
             token(&answer);
         }
-        // Every third lease is not the lock's.
+        // Every third lease has a wrong owner.
         let lease = |(at, request): (usize, &AcquireRequest)| {
             let owner = if is_held(at) {
                 OwnerId::new()
@@ -332,7 +332,8 @@ async fn a_server_without_memory_refuses_grants_and_releases_locks() {
     assert_eq!(server.command(&["KEYS", "*}:l:*"]).unwrap(), "");
 }
 
-/// Of records whose index or counter somebody else has overwritten, nothing is left half-done, and the others are stored.
+/// If the index or counter of a record was overwritten by somebody else, no half of the record is
+/// left behind, and the other records are stored.
 #[tokio::test]
 async fn one_bad_record_does_not_affect_its_batch() {
     let server = RedisServer::start().unwrap();

@@ -1,4 +1,4 @@
-//! A server that has as many clients as it may have.
+//! A server at its limit of clients.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::{SOON, locker};
 use distlock_core::ErrorKind;
 use distlock_harness::{eventually_async, servers::redis::RedisServer};
 
-/// Whoever lost the connection finds no room for another one, until there is room again.
+/// A client that lost its connection finds no room for another one, until there is room again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_outlives_a_server_without_room_for_its_connection() {
     let server = RedisServer::start().unwrap();
@@ -21,7 +21,7 @@ async fn a_lease_outlives_a_server_without_room_for_its_connection() {
     let guard = locker.lock("a").ttl(ttl).acquire().await.unwrap();
     let token = guard.token();
     let key = server.command(&["KEYS", "*:l:a"]).unwrap();
-    // Nobody else gets in then.
+    // After this, no other client gets in.
     let mut administrator = Administrator::of(&server);
     assert_eq!(administrator.ask("CONFIG SET maxclients 1"), "+OK");
     let killed = administrator.ask("CLIENT KILL TYPE normal SKIPME yes");
@@ -51,7 +51,7 @@ async fn a_lease_outlives_a_server_without_room_for_its_connection() {
     assert!(guard.release().await.is_clean());
 }
 
-/// Somebody who is connected while nobody else can be.
+/// A client that stays connected while no other one can connect.
 struct Administrator(BufReader<TcpStream>);
 
 impl Administrator {

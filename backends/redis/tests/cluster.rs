@@ -1,4 +1,4 @@
-//! A cluster whose servers come and go, and what each of them says of it.
+//! A cluster whose servers come and go, and the different answers that its servers give about it.
 
 mod common;
 
@@ -26,7 +26,7 @@ async fn hold(locker: &Locker, name: &str) -> Guard {
     acquired.await.unwrap()
 }
 
-/// What `redis-cli --cluster` does for an operator.
+/// Runs `redis-cli --cluster`, as an operator does.
 fn cluster(servers: &RedisCluster, arguments: &[&str]) {
     let output = servers.cli().arg("--cluster").args(arguments).output();
     let output = output.unwrap();
@@ -34,14 +34,14 @@ fn cluster(servers: &RedisCluster, arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {said}");
 }
 
-/// The place of the server that has a lock.
+/// The index of the server that has a lock.
 fn home(servers: &RedisCluster, name: &str) -> usize {
     let pattern = format!("*:l:{name}");
     let has_it = |node: &RedisServer| !node.command(&["KEYS", &pattern]).unwrap().is_empty();
     servers.nodes.iter().position(has_it).unwrap()
 }
 
-/// One that was started for a cluster and never joined it knows nothing, and says so quickly.
+/// A server that was started for a cluster and never joined it knows nothing, and answers quickly.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_belongs_to_no_cluster_is_not_believed() {
     let bus = format!("cluster-port {}", free_port().unwrap());
@@ -61,12 +61,14 @@ async fn a_server_that_belongs_to_no_cluster_is_not_believed() {
     assert!(refused.to_string().contains("no cluster"), "{refused}");
 }
 
-/// An operator moves all slots of a server away and takes it out of the cluster. It goes on running, and knows nothing.
+/// An operator moves all slots of a server away and removes it from the cluster. The server goes on
+/// running and knows nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_left_the_cluster_is_not_believed() {
     let servers = RedisCluster::start(3, 0).unwrap();
     let mut names = (0..).map(|n| format!("lock-{n}"));
-    // Each looks for itself, and asks in an order of its own. Each has a lock that moves and one that stays.
+    // Each client reads the slot map itself, in its own order. Each has a lock that moves and one
+    // that stays.
     let mut clients = Vec::new();
     for _ in 0..6 {
         let locker = locker(&servers.url()).await;
@@ -95,7 +97,7 @@ async fn a_server_that_left_the_cluster_is_not_believed() {
             let extended =
                 eventually_async("renewed", SOON, || async { guard.extend(TTL).await.ok() });
             extended.await.unwrap();
-            // Renewals have connections of their own.
+            // Renewals use other connections.
             let found = eventually_async("found", SOON, || async {
                 locker.inspect(guard.name().as_str()).await.ok()
             });
@@ -105,7 +107,8 @@ async fn a_server_that_left_the_cluster_is_not_believed() {
     }
 }
 
-/// A shard fails over, and only grants go there: the renewals of another shard's locks tell the same history.
+/// A shard fails over, and only grants go there. Renewals of another shard's locks must report the
+/// same epoch.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_operations_of_a_process_report_the_same_epoch() {
     let servers = RedisCluster::start(3, 1).unwrap();
@@ -130,7 +133,7 @@ async fn all_operations_of_a_process_report_the_same_epoch() {
         own.unwrap().contains(&primary)
     });
     let replica = replica.unwrap();
-    // Nobody is asked to agree, which may fail.
+    // A takeover needs no votes, which might not be given.
     let takeover = replica.command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
     assert_eq!(takeover.unwrap(), "OK");
     eventually_async("the former primary follows it", SOON, || async {
@@ -150,17 +153,17 @@ async fn all_operations_of_a_process_report_the_same_epoch() {
     }
 }
 
-/// What a redirect brings is told as of the history of the server that answers, before anything
-/// else is asked.
+/// The answer after a redirect has the epoch of the server that answers, before anything else is
+/// asked.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redirected_grant_reports_the_current_epoch() {
     let servers = RedisCluster::start(3, 0).unwrap();
-    // It joins without a slot, so that no map names it.
+    // The server joins without a slot, so that no map names it.
     let bus = format!("cluster-port {}", free_port().unwrap());
     let settings = [
         "cluster-enabled yes",
         "cluster-node-timeout 3000",
-        // It stays a primary without slots.
+        // It stays a primary although it has no slots.
         "cluster-allow-replica-migration no",
         &bus,
         &format!("requirepass {}", servers.password()),
@@ -196,7 +199,8 @@ async fn a_redirected_grant_reports_the_current_epoch() {
         moving.bring(&[key]);
         moving.end();
     };
-    // It learns the script of others: whoever sends the text of it asks for the map again.
+    // The server learns the script from another client: a client that sends the script's source
+    // would read the slot map again.
     bring(from, &joined);
     free(&*redis(&servers.url()).await.unwrap().lock()).await;
     bring(&joined, from);
@@ -206,14 +210,14 @@ async fn a_redirected_grant_reports_the_current_epoch() {
     bring(from, &joined);
     let new = free(&*lock).await;
     assert_ne!(new, old, "of the server that it was redirected to");
-    // Of any other bucket.
+    // The epoch is the same for other buckets.
     for name in ["b", "c", "d"] {
         let next = take(&*lock, &request(name, TTL)).await;
         assert_eq!(next.epoch, new);
     }
 }
 
-/// Takes a lock and frees it. The history that it was granted in.
+/// Acquires a lock and releases it. Returns the epoch of the grant.
 async fn free(lock: &dyn DistLock) -> Epoch {
     let request = request("a", TTL);
     let grant = take(lock, &request).await;
@@ -222,7 +226,7 @@ async fn free(lock: &dyn DistLock) -> Epoch {
     grant.epoch
 }
 
-/// While a slot is on its way to another server, that one cannot be told to remember what it was asked.
+/// The new server of a migrating slot cannot be told to track keys.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_the_migration_of_its_slot() {
     let servers = RedisCluster::start(3, 0).unwrap();
@@ -242,7 +246,7 @@ async fn a_wait_survives_the_migration_of_its_slot() {
     let moving = SlotMigration::begin(old, new, &key);
     let keys = old.command(&["CLUSTER", "GETKEYSINSLOT", &moving.slot, "100"]);
     moving.bring(&keys.unwrap().lines().collect::<Vec<_>>());
-    // With the text of the script, which is new there, at the latest.
+    // At the latest the request with the script's source, which is new there, finds the lock.
     eventually_async("found held at the new place", SOON, || async {
         (new.calls("asking").unwrap() >= 2).then_some(())
     })
@@ -255,7 +259,7 @@ async fn a_wait_survives_the_migration_of_its_slot() {
     assert!(guard.release().await.is_clean());
 }
 
-/// Servers that do not know their own names send clients elsewhere by the port alone, and say so in one of two ways.
+/// Servers that do not know their own names redirect by the port alone, in one of two notations.
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_without_names_are_found_by_their_ports() {
     let servers = RedisCluster::start(3, 0).unwrap();
@@ -287,7 +291,8 @@ async fn servers_without_names_are_found_by_their_ports() {
     }
 }
 
-/// A move may take long, or be left half done. A lock that is free then is nowhere, and its bucket's counter is somewhere.
+/// A migration may take long, or stop halfway. A lock that is free then is on no server, and its
+/// bucket's counter is on one of the two.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_are_acquired_renewed_and_released_while_their_slot_migrates() {
     let servers = RedisCluster::start(3, 0).unwrap();
@@ -322,7 +327,7 @@ async fn locks_are_acquired_renewed_and_released_while_their_slot_migrates() {
     let from = home(&servers, held[0].1.name.as_str());
     let (old, new) = (&servers.nodes[from], &servers.nodes[(from + 1) % 3]);
     let moving = SlotMigration::begin(old, new, &key);
-    // The counter is where no new keys are made any more.
+    // The counter is still on the old server, which creates no new keys of this slot.
     let name = freed.name.as_str();
     let refused = lock.try_acquire(&request(name, TTL)).await.unwrap_err();
     assert!(
@@ -337,7 +342,7 @@ async fn locks_are_acquired_renewed_and_released_while_their_slot_migrates() {
         key,
         Lease::new(wanted.name, wanted.owner, Some(grant.token)),
     ));
-    // One on each side was there before, and they are not free on the other.
+    // One lock was on each server before, and neither is free on the other.
     for (_, lease) in &held {
         let wanted = request(lease.name.as_str(), TTL);
         let answer = lock.try_acquire(&wanted).await.unwrap();
@@ -349,7 +354,7 @@ async fn locks_are_acquired_renewed_and_released_while_their_slot_migrates() {
         let answer = contender.attempt().await.unwrap();
         assert!(matches!(answer, Attempt::Busy(_)), "{answer:?}");
     }
-    // What goes out together is on both sides.
+    // The locks of one request are on both servers.
     let renewal = Renewal::plain(Ttl::new(TTL * 30).unwrap());
     let renewed = held.iter().map(|(_, lease)| lock.renew(lease, &renewal));
     for renewed in join_all(renewed).await {
@@ -365,7 +370,8 @@ async fn locks_are_acquired_renewed_and_released_while_their_slot_migrates() {
     lock.close().await;
 }
 
-/// A cluster that was put together in haste, or lost a part: what is in the rest does not pass for all.
+/// A cluster with unserved slots: a list of the other slots' locks must not pass for a complete
+/// one.
 #[tokio::test(flavor = "multi_thread")]
 async fn unserved_slots_are_reported_and_lists_are_refused() {
     let servers = RedisCluster::start(3, 0).unwrap();
@@ -383,7 +389,7 @@ async fn unserved_slots_are_reported_and_lists_are_refused() {
     };
     assert_eq!(slots(lock.health().await.unwrap()).0, Verdict::Pass);
     assert_eq!(lock.list("", None, 10).await.unwrap().len(), 1);
-    // Some other than its own.
+    // A slot that has no lock in this test.
     let at = home(&servers, "kept");
     let key = servers.nodes[at].command(&["KEYS", "*:l:kept"]).unwrap();
     let slot = servers.nodes[at].command(&["CLUSTER", "KEYSLOT", &key]);
@@ -406,7 +412,7 @@ async fn unserved_slots_are_reported_and_lists_are_refused() {
     lock.close().await;
 }
 
-/// A third of the locks has no server. The others are served as before, also to who comes now, and
+/// A third of the locks has no server. The others are served as before, also for new clients, and
 /// no epoch changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_without_one_primary_opens_and_serves_the_other_slots() {
@@ -432,7 +438,7 @@ async fn a_cluster_without_one_primary_opens_and_serves_the_other_slots() {
     let epoch = guard.epoch();
     let at = servers.nodes[0].address().to_string();
     servers.nodes[0].kill();
-    // Whether the others have noticed or not.
+    // This holds before and after the others have noticed.
     let noticed = |node: &RedisServer| {
         let nodes = node.command(&["CLUSTER", "NODES"]).unwrap();
         nodes.lines().any(|line| line.contains("master,fail "))
@@ -452,7 +458,7 @@ async fn a_cluster_without_one_primary_opens_and_serves_the_other_slots() {
         let refused = refused.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         assert!(refused.to_string().contains(&at), "{refused}");
-        // A part of the locks does not pass for all of them.
+        // An incomplete list must not pass for a complete one.
         let refused = after.list("").await.unwrap_err();
         assert!(refused.to_string().contains(&at), "{refused}");
         let health = after.health().await.unwrap();
@@ -476,7 +482,7 @@ async fn a_cluster_without_one_primary_opens_and_serves_the_other_slots() {
         }
         assert!(taken.release().await.is_clean());
     }
-    // It comes back: what was held goes on, and whoever asks it tells the same history again.
+    // The server comes back: held locks go on, and every client reports the same epoch again.
     servers.nodes[0].restart().unwrap();
     let after = locker(&servers.url()).await;
     let taken = eventually_async("it serves again", SOON, || async {
@@ -500,7 +506,7 @@ async fn a_cluster_without_one_primary_opens_and_serves_the_other_slots() {
     assert!(guard.is_valid());
 }
 
-/// Everything stands and nothing answers. What travels together does not wait for as many tries to connect as there are locks.
+/// All servers accept and none answers. A batch must not wait for one attempt to connect per lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_cluster_costs_one_time_out_for_all_locks() {
     let servers = RedisCluster::start(3, 0).unwrap();
@@ -532,7 +538,7 @@ async fn a_silent_cluster_costs_one_time_out_for_all_locks() {
     let (password, seeds) = (servers.password(), seeds.join(","));
     let url = format!("redis+cluster://:{password}@{seeds}");
     let lock = redis(&url).await.unwrap().lock();
-    // In slots of their own that are not far from each other, so that they travel together.
+    // The slots differ and lie close together, so that the locks share a batch queue.
     let (mut requests, mut slots) = (Vec::new(), BTreeSet::new());
     let mut names = (0..).map(|n| format!("lock-{n}"));
     while requests.len() < 16 {
@@ -548,7 +554,7 @@ async fn a_silent_cluster_costs_one_time_out_for_all_locks() {
         }
     }
     proxies.iter().for_each(FaultProxy::black_hole);
-    // Whoever asks first learns that nobody answers.
+    // The first request finds that no server answers.
     let asked = lock.inspect(&requests[0].name).await;
     assert!(asked.unwrap_err().is_retryable());
     let asked = join_all(requests.iter().map(|request| lock.try_acquire(request)));

@@ -1,7 +1,8 @@
-//! NewerServer servers delete a value that is still the same without a script: Valkey 9 with `DELIFEQ`, Redis 8.4 with `DELEX`.
+//! Newer servers delete an unchanged value without a script: Valkey 9 with `DELIFEQ`, Redis 8.4 with
+//! `DELEX`.
 //!
-//! A proxy stands for such a server here: it says that the command is known, and asks for the same in a script. A real
-//! Valkey is asked in `newer.rs`.
+//! A proxy plays such a server here: it says that the command is known, and carries it out with a
+//! script. `newer.rs` asks a real Valkey.
 
 mod common;
 
@@ -28,19 +29,19 @@ const COMPARE: &str =
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// What the proxy's server can do.
+/// The command that the proxy offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Command {
     DelIfEq,
     DelEx,
-    /// `DELIFEQ`, and this user may not use it.
+    /// `DELIFEQ`, which this user may not run.
     Denied,
 }
 
 struct NewerServer {
     address: SocketAddr,
     url: String,
-    /// How often it was asked to compare and delete.
+    /// The number of compare-and-delete commands that came.
     asked: Arc<AtomicUsize>,
 }
 
@@ -51,7 +52,7 @@ impl NewerServer {
         let url = server.url_at(address);
         let (asked, server) = (Arc::<AtomicUsize>::default(), server.address());
         let count = Arc::clone(&asked);
-        // Ends with the test's runtime.
+        // The task ends with the test's runtime.
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(server).await.unwrap();
@@ -84,7 +85,7 @@ impl NewerServer {
     }
 }
 
-/// Passes requests on, and says the new ones in old words.
+/// Passes requests on, and translates new commands into old ones.
 async fn translate(
     mut client: BufReader<tokio::net::tcp::OwnedReadHalf>,
     mut server: tokio::net::tcp::OwnedWriteHalf,
@@ -128,7 +129,7 @@ async fn translate(
     }
 }
 
-/// The number after the sign of an array or a text.
+/// The number after the type byte of an array or a string.
 async fn number(client: &mut BufReader<tokio::net::tcp::OwnedReadHalf>) -> std::io::Result<usize> {
     let mut line = String::new();
     client.read_line(&mut line).await?;
@@ -147,13 +148,14 @@ async fn a_lone_release_is_one_comparison() {
         let newer = NewerServer::start(&server, can).await;
         let locker = common::locker(&newer.url()).await;
         let left = || server.command(&["KEYS", "*:l:*"]).unwrap();
-        // The script that releases is never loaded.
+        // The release script is never loaded.
         for round in 1..=3 {
             let guard = locker.lock("a").ttl(LONG).meta("of\nmine").acquire();
             assert!(guard.await.unwrap().release().await.is_clean());
             assert_eq!((newer.asked(), left()), (round, String::new()), "{can:?}");
         }
-        // A counter that is ahead of the clock: the value holds two numbers, and only a script finds it.
+        // If the counter is ahead of the clock, the stored value has two different numbers, and
+        // only a script recognises it.
         let counter = server.command(&["KEYS", "*:c"]).unwrap();
         let set = server.command(&["SET", &counter, "8000000000000000"]);
         assert_eq!(set.unwrap(), "OK");
@@ -162,7 +164,7 @@ async fn a_lone_release_is_one_comparison() {
         assert!(guard.release().await.is_clean());
         assert_eq!(left(), "");
         server.command(&["DEL", &counter]).unwrap();
-        // One that has a ticket.
+        // A lock with a ticket is released by a script as well.
         let ticket = hold(&locker, "a").await.into_ticket().await.unwrap();
         let guard = locker.resume(&ticket).await.unwrap();
         assert!(guard.release().await.is_clean());

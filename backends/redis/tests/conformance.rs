@@ -1,4 +1,5 @@
-//! The conformance suite on every kind of server; on one server also what takes several processes.
+//! The conformance suite on every kind of server. On a single server it includes the cases with
+//! several processes.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Connections that are being made: whoever asked for one first may go away, or never be polled again.
+//! Attempts to connect: the caller who asked first may go away, or never be polled again.
 
 mod common;
 
@@ -7,7 +7,8 @@ use distlock_core::{DistLock, LockName};
 use distlock_harness::{Direction, FaultProxy, eventually_async, servers::redis::RedisServer};
 use futures_util::FutureExt as _;
 
-/// Breaks the connection, and keeps back the server's answer to the next one, which is under way after this.
+/// Breaks the connection, and holds back the server's answers to the next attempt, which is under
+/// way when this returns.
 async fn redial(proxy: &FaultProxy, lock: &dyn DistLock, name: &LockName) {
     proxy.stop(Direction::ToClient);
     proxy.reset();

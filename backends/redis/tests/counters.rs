@@ -1,4 +1,5 @@
-//! The counters that tokens and versions come from: they never end, and whatever becomes of one, the next number is higher.
+//! The counters of tokens and versions: they never expire, and whatever happens to one, the next
+//! number is higher.
 
 mod common;
 
@@ -74,7 +75,7 @@ async fn versions_rise_although_one_was_deleted() {
     assert!(third > second);
 }
 
-/// Somebody has put something else in their place, of every kind there is.
+/// Somebody has put another kind of value in the counters' place; every kind is tried.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spoilt_counter_is_replaced_by_a_higher_one() {
     let server = RedisServer::start().unwrap();
@@ -130,7 +131,8 @@ async fn a_spoilt_counter_is_replaced_by_a_higher_one() {
     }
 }
 
-/// The tokens of locks that are taken at the same time and freed. The first few go alone, the others together.
+/// Acquires and releases locks at the same time, and returns their tokens. The first few travel
+/// alone, the others together.
 async fn take_and_free(lock: &dyn DistLock, names: &[String]) -> Vec<FencingToken> {
     let taken = names.iter().map(|name| async move {
         let wanted = request(name, LONG);
@@ -149,7 +151,8 @@ async fn take_and_free(lock: &dyn DistLock, names: &[String]) -> Vec<FencingToke
     leases.iter().filter_map(|lease| lease.token).collect()
 }
 
-/// The tokens of locks that are handed over at the same time, after something happened, and freed.
+/// Hands locks over at the same time, after `before` has run, releases them, and returns their
+/// tokens.
 async fn hand_over(lock: &dyn DistLock, names: &[String], before: impl Fn()) -> Vec<FencingToken> {
     let mut leases = Vec::new();
     for name in names {

@@ -13,10 +13,10 @@ use common::{SOON, locker, pause, redis, within};
 use distlock_core::{ErrorKind, Guard, Locker, LossReason};
 use distlock_harness::{Signal, eventually, eventually_async, servers::redis::RedisSentinels};
 
-/// Longer than a failover takes, so that a lease is believed on both sides of it.
+/// Longer than a failover takes, so that a lease lasts from before it until after it.
 const TTL: Duration = Duration::from_secs(8);
 
-/// What a measurement on a busy machine may be late.
+/// The tolerance of a measurement on a busy machine.
 const LATE: Duration = Duration::from_millis(100);
 
 async fn hold(locker: &Locker, name: &str) -> Guard {
@@ -29,7 +29,7 @@ async fn try_hold(locker: &Locker, name: &str) -> distlock_core::Result<Guard> {
     wanted.acquire().await
 }
 
-/// No lock reaches the replica any more. The replica can still be promoted.
+/// Stops replication. The replica can still be promoted.
 fn stop_replication(servers: &RedisSentinels) {
     let set = ["CONFIG", "SET", "masteruser", "nobody", "masterauth", "x"];
     assert_eq!(servers.replica.command(&set).unwrap(), "OK");
@@ -37,7 +37,7 @@ fn stop_replication(servers: &RedisSentinels) {
     assert_eq!(servers.primary.command(&kill).unwrap(), "1");
 }
 
-/// Waits until these sentinels name the replica of the beginning. The moment is late rather than
+/// Waits until these sentinels name the former replica. The returned moment is late rather than
 /// early.
 async fn name_the_other(servers: &RedisSentinels, sentinels: &[usize]) -> Instant {
     let port = servers.replica.port();
@@ -52,7 +52,7 @@ async fn name_the_other(servers: &RedisSentinels, sentinels: &[usize]) -> Instan
 }
 
 /// A client of the old primary takes one fresh lock after the other, until it is sent to the new
-/// one. Until when the last lock of the old primary was believed at the most.
+/// one. Returns the latest moment until which a lock of the old primary was believed.
 async fn takes_locks_until_moved(locker: &Locker, servers: &RedisSentinels) -> Option<Instant> {
     let mut believed_until = None;
     for number in 0.. {
@@ -73,7 +73,7 @@ async fn takes_locks_until_moved(locker: &Locker, servers: &RedisSentinels) -> O
 }
 
 /// An old client holds a lock, and another one takes fresh locks, while the sentinels replace the
-/// primary below them. Returns what a new client holds instead.
+/// primary. Returns a new client and the lock that it then holds.
 async fn is_deposed(servers: &RedisSentinels, url: &str, cut_off: &[usize]) -> (Locker, Guard) {
     let (holder, taker) = (locker(url).await, locker(url).await);
     stop_replication(servers);
@@ -119,18 +119,18 @@ async fn two_are_valid_for_one_ttl_at_the_most() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_sentinel_that_keeps_the_old_view_is_not_believed() {
     let servers = RedisSentinels::start().unwrap();
-    // It is the one that is asked first.
+    // The first sentinel in the URL is the one that is cut off.
     let (_newcomer, next) = is_deposed(&servers, &servers.url(), &[0]).await;
     assert_eq!(servers.named_by(0).unwrap(), servers.primary.port());
-    // The only one that a client was told of.
+    // This client was told of that sentinel only.
     let other = locker(&servers.url_of(&[0])).await;
     let busy = try_hold(&other, "a").await.unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Timeout, "{busy}");
     assert!(next.release().await.is_clean());
 }
 
-/// Three of five are configured, and two of these are cut off with the old primary: a majority of
-/// what is configured, for ever.
+/// Three of five sentinels are configured, and two of these are cut off with the old primary: a
+/// majority of the configured ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_majority_of_the_configured_sentinels_is_not_enough() {
     let servers = RedisSentinels::with_sentinels(5).unwrap();
@@ -140,7 +140,7 @@ async fn a_majority_of_the_configured_sentinels_is_not_enough() {
     let busy = try_hold(&other, "a").await.unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Timeout, "{busy}");
     assert!(next.release().await.is_clean());
-    // The rest cannot be learned of by asking them: the client is refused.
+    // If the other sentinels do not answer, the client is refused.
     for at in [2, 3, 4] {
         servers.sentinels[at].signal(Signal::STOP).unwrap();
     }
@@ -152,7 +152,7 @@ async fn a_majority_of_the_configured_sentinels_is_not_enough() {
     assert!(says.contains("2 of 5 sentinels answered"), "{says}");
 }
 
-/// One sentinel is told to promote the replica without asking the others, which do not hear of it.
+/// One sentinel promotes the replica without the votes of the others, which do not hear of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_sentinel_that_promotes_alone_is_not_followed() {
     let servers = RedisSentinels::start().unwrap();
@@ -176,14 +176,14 @@ async fn one_sentinel_that_promotes_alone_is_not_followed() {
         let busy = try_hold(&newcomer, "a").await.unwrap_err();
         assert_eq!(busy.kind(), ErrorKind::Timeout, "{url}: {busy}");
     }
-    // It is renewed where it is.
+    // The lock is still renewed at the old primary.
     pause(TTL).await;
     assert!(guard.is_valid());
     assert_eq!(servers.replica.command(&["KEYS", "*:l:*"]).unwrap(), "");
     assert!(guard.release().await.is_clean());
 }
 
-/// The price: without a majority nothing is renewed, although the primary answers.
+/// The cost of the rule: without a majority nothing is renewed, although the primary answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_majority_nothing_is_renewed() {
     let servers = RedisSentinels::start().unwrap();
@@ -203,7 +203,7 @@ async fn without_a_majority_nothing_is_renewed() {
     assert!(guard.release().await.is_clean());
 }
 
-/// One of three that is gone keeps nobody waiting.
+/// One missing sentinel of three delays nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_majority_is_enough() {
     let servers = RedisSentinels::start().unwrap();
@@ -217,7 +217,8 @@ async fn a_majority_is_enough() {
     assert!(hold(&newcomer, "b").await.release().await.is_clean());
 }
 
-/// Who takes locks all the time asks the sentinels a few times a lease, and waits for none of it.
+/// A client that takes locks all the time asks the sentinels a few times per lease, and never waits
+/// for them.
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinels_are_not_asked_for_each_lock() {
     let servers = RedisSentinels::start().unwrap();
@@ -231,12 +232,12 @@ async fn sentinels_are_not_asked_for_each_lock() {
     }
     let spent = start.elapsed();
     let rounds = 2 + spent.as_millis() / (TTL / 12).as_millis();
-    // Three questions each; the sentinels ask each other two or three times a second.
+    // Each round has three commands, and the sentinels ask each other two or three times a second.
     let most = 3 * u64::try_from(rounds).unwrap() + 20 * (spent.as_secs() + 1);
     assert!(asked() - before <= most, "{} > {most}", asked() - before);
 }
 
-/// Who only waits hears from the sentinels that another primary serves, and asks there.
+/// A client that only waits learns from the sentinels that another primary serves, and asks there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_follows_at_once() {
     let servers = RedisSentinels::start().unwrap();
@@ -256,7 +257,7 @@ async fn a_waiter_follows_at_once() {
         clients.contains("flags=t")
     })
     .unwrap();
-    // Whoever hears nothing asks again within ten seconds.
+    // Without a push, the waiter would ask again within ten seconds.
     assert!(named_at.elapsed() < Duration::from_secs(3));
     assert!(guard.release().await.is_clean());
     let next = within(SOON, "taken", waiting).await.unwrap();

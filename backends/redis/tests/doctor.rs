@@ -1,4 +1,4 @@
-//! What `health` says of real servers.
+//! The findings of `health` on real servers.
 
 mod common;
 
@@ -81,12 +81,12 @@ async fn a_demoted_primary_fails_the_role_check() {
     let server = RedisServer::start().unwrap();
     let store = redis(&server.url()).await.unwrap();
     server.command(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
-    // The connection is still there; the server tells its role when it is asked.
+    // The connection stays open; the server's role is read at each examination.
     let health = store.lock().health().await.unwrap();
     found(&health, "role", Verdict::Fail, "primary");
 }
 
-/// Settings under which something goes wrong that no client can prevent: each is named with what to do.
+/// Settings that break a promise which no client can keep alone: each is named with its remedy.
 #[tokio::test(flavor = "multi_thread")]
 async fn dangerous_settings_are_named_with_their_remedy() {
     let server = RedisServer::with(&[
@@ -123,7 +123,7 @@ async fn dangerous_settings_are_named_with_their_remedy() {
     );
 }
 
-/// Whoever renames commands breaks what needs them; the doctor knows which.
+/// Renamed commands break the operations that need them; the doctor names them.
 #[tokio::test(flavor = "multi_thread")]
 async fn renamed_commands_are_named() {
     for (renamed, says) in [

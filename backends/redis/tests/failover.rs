@@ -1,4 +1,4 @@
-//! A replica takes over: what the old holder is told, and that tokens rise all the same.
+//! A replica takes over: the old holder learns why it lost its lock, and tokens rise nevertheless.
 
 mod common;
 
@@ -19,7 +19,7 @@ async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
     acquired.await.unwrap()
 }
 
-/// A failover that the replica was ready for: the lock is still there, under a new epoch.
+/// A failover to an up-to-date replica: the lock is still there, under a new epoch.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replicated_lock_survives() {
     let mut servers = RedisSentinels::start().unwrap();
@@ -40,7 +40,7 @@ async fn a_replicated_lock_survives() {
     })
     .unwrap();
     eventually_async("the new epoch is noted", TTL, || async {
-        // Asking for it is what a renewal does.
+        // A renewal learns the new epoch.
         let _ = guard.extend(TTL).await;
         (guard.epoch() != epoch).then_some(())
     })
@@ -54,7 +54,8 @@ async fn a_replicated_lock_survives() {
     assert!(next.release().await.is_clean());
 }
 
-/// A lock that the replica does not have, and a counter that is behind there. The replica stands still after this.
+/// Takes a lock that the replica does not have; the replica's counter is behind. The replica is
+/// frozen after this.
 async fn hold_unreplicated(locker: &Locker, primary: &RedisServer, replica: &RedisServer) -> Guard {
     // Both servers have the same counter.
     let before = hold(locker, "a", TTL).await;
@@ -78,14 +79,15 @@ async fn hold_unreplicated(locker: &Locker, primary: &RedisServer, replica: &Red
     guard
 }
 
-/// The holder of a lock that a failover forgot is told why while its lease still runs: afterwards it would be told that
-/// nobody could be reached, whatever had happened.
+/// The holder of a lock that a failover lost learns the reason while its lease still runs. After
+/// that it would only learn that no server could be reached.
 async fn is_told(guard: &Guard) {
     let reason = within(TTL, "told", guard.lost()).await;
     assert_eq!(reason, LossReason::HistoryChanged);
 }
 
-/// Whoever is next has a higher token, of another history, and nothing that the former holder does changes that.
+/// The next holder has a higher token and another epoch, and no operation of the former holder
+/// changes that.
 async fn is_followed_by(guard: Guard, next: Guard) {
     assert!(next.token() > guard.token(), "the clock did not forget");
     assert_ne!(next.epoch(), guard.epoch());
@@ -94,7 +96,8 @@ async fn is_followed_by(guard: Guard, next: Guard) {
     assert!(next.release().await.is_clean());
 }
 
-/// A failover to a replica that was cut off before the grant: the lock is forgotten, and the counter is behind.
+/// A failover to a replica that was cut off before the grant: the lock is lost, and the counter is
+/// behind.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_holder_of_an_unreplicated_lock_is_told_and_tokens_rise() {
     let mut servers = RedisSentinels::start().unwrap();
@@ -107,8 +110,8 @@ async fn the_holder_of_an_unreplicated_lock_is_told_and_tokens_rise() {
     is_followed_by(guard, next).await;
 }
 
-/// A primary that stands still while another takes its place, and goes on: until the sentinels have told it, it takes
-/// itself for the primary.
+/// A primary is frozen while another one takes its place, and then wakes up. Until the sentinels
+/// demote it, it acts as a primary.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replaced_primary_that_wakes_up_does_no_harm() {
     let servers = RedisSentinels::start().unwrap();
@@ -133,7 +136,7 @@ async fn a_replaced_primary_that_wakes_up_does_no_harm() {
     .unwrap();
 }
 
-/// As with sentinels, one shard of a cluster.
+/// The same with one shard of a cluster.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_holder_of_an_unreplicated_lock_of_a_shard_is_told() {
     let mut servers = RedisCluster::start(3, 1).unwrap();
@@ -164,12 +167,13 @@ async fn the_holder_of_an_unreplicated_lock_of_a_shard_is_told() {
     is_followed_by(guard, next).await;
 }
 
-/// One shard of three fails over: its locks go on under a new epoch, and nobody else's notice.
+/// One shard of three fails over: its locks go on under a new epoch, and the other shards' locks
+/// are not affected.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_shard_fails_over() {
     let mut servers = RedisCluster::start(3, 1).unwrap();
     let locker = locker(&servers.url()).await;
-    // Some on every shard, as likely as not.
+    // Every shard has some of them with high probability.
     let mut guards = Vec::new();
     for at in 0..12 {
         guards.push(hold(&locker, &format!("lock-{at}"), TTL).await);
@@ -180,7 +184,7 @@ async fn one_shard_fails_over() {
         let all = all.lines().filter(|key| !key.is_empty());
         all.map(str::to_owned).collect()
     };
-    // A replica that does not have a lock yet would forget it, and rightly so.
+    // A replica that does not have a lock yet would lose it rightfully.
     eventually(
         "every lock is on a primary and on its replica",
         SOON,
@@ -207,12 +211,13 @@ async fn one_shard_fails_over() {
     assert!(next.release().await.is_clean());
 }
 
-/// A primary that stands still refuses no connection: only the cluster's map tells that another serves in its place.
+/// A frozen primary refuses no connection: only the slot map shows that another server took its
+/// place.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_primary_of_a_shard_is_replaced() {
     let servers = RedisCluster::start(3, 1).unwrap();
     let locker = locker(&servers.url()).await;
-    // The only lock that is ever asked for: nothing else brings news of the cluster.
+    // This is the only lock in use, so no other operation brings news of the cluster.
     let guard = hold(&locker, "a", TTL).await;
     let key = servers.nodes.iter().find_map(|node| {
         let keys = node.command(&["KEYS", "*:l:a"]).ok()?;

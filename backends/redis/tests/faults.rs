@@ -1,4 +1,4 @@
-//! What happens to holders, waiters and callers when the server, or the way to it, breaks.
+//! Holders, waiters and callers when the server, or the network to it, breaks.
 #![expect(
     clippy::disallowed_methods,
     reason = "a real server lives in real time"
@@ -16,17 +16,17 @@ use distlock_harness::{
     Direction, FaultProxy, Signal, eventually_async, servers::redis::RedisServer,
 };
 
-/// A lease that is meant to run out.
+/// The TTL of a lease that is meant to expire.
 const TTL: Duration = Duration::from_millis(1500);
 
-/// A lease that does not end within any test.
+/// The TTL of a lease that outlives every test.
 const LONG: Duration = Duration::from_secs(60);
 
 async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
     locker.lock(name).ttl(ttl).acquire().await.unwrap()
 }
 
-/// A server behind a proxy, and a URL that leads through it.
+/// A server behind a proxy, and a URL that leads through the proxy.
 async fn behind_a_proxy() -> (RedisServer, FaultProxy, String) {
     let server = RedisServer::start().unwrap();
     let proxy = FaultProxy::start(server.address()).await.unwrap();
@@ -45,7 +45,7 @@ async fn a_restart_that_keeps_the_data_changes_the_epoch_and_nothing_else() {
     let locker = locker(&server.url()).await;
     let guard = hold(&locker, "a", TTL * 4).await;
     let (epoch, token) = (guard.epoch(), guard.token());
-    // Every write is on disk before it is answered, or a second later.
+    // Every write is on disk before it is answered. By default that may take a second longer.
     server
         .command(&["CONFIG", "SET", "appendfsync", "always"])
         .unwrap();
@@ -61,7 +61,7 @@ async fn a_restart_that_keeps_the_data_changes_the_epoch_and_nothing_else() {
         locker.inspect("a").await.unwrap().epoch,
         Some(guard.epoch())
     );
-    // What is removed by hand after the change was not lost to it.
+    // A lock removed by hand after the change was not lost to the change.
     server.command(&["DEL", &locks(&server)[0]]).unwrap();
     let reason = within(SOON, "told", guard.lost()).await;
     assert_eq!(reason, LossReason::Removed);
@@ -84,7 +84,7 @@ async fn a_restart_that_forgets_is_told_to_the_holder_and_tokens_rise() {
     );
     assert_ne!(next.epoch(), guard.epoch());
     drop(guard);
-    // What was granted after the change is lost to something else.
+    // A lock granted after the change is lost for another reason.
     server.command(&["FLUSHALL"]).unwrap();
     let reason = within(SOON, "told", next.lost()).await;
     assert_eq!(reason, LossReason::Removed);
@@ -115,7 +115,7 @@ async fn flushed_scripts_are_sent_again() {
         assert!(guard.release().await.is_clean());
         server.command(&["SCRIPT", "FLUSH"]).unwrap();
     }
-    // Several in one request.
+    // Several locks in one request.
     let guards = locker.lock_all(["a", "b", "c"]).acquire().await.unwrap();
     for (name, released) in guards.release().await {
         assert!(released.is_clean(), "{name:?}");
@@ -177,7 +177,8 @@ async fn a_cut_longer_than_the_lease_is_told_in_time_and_mended() {
             proxy.stop(Direction::ToClient);
         }
         let start = Instant::now();
-        // Somebody else waits for it on a line that works: the holder must not believe in it any more by then.
+        // Another client waits for the lock over a working connection: when it gets the lock, the
+        // holder's guard must be invalid.
         let other = tokio::spawn(async move {
             let guard = direct.lock("a").ttl(LONG).wait(SOON).acquire().await;
             assert!(!watch.is_valid(), "two at once");
@@ -189,7 +190,8 @@ async fn a_cut_longer_than_the_lease_is_told_in_time_and_mended() {
         let next = within(SOON, "taken over", other).await.unwrap();
         assert!(next.token() > token);
         proxy.pass();
-        // What was held back in the line, and whatever the old holder still does, changes nothing.
+        // Neither the requests that the proxy held back nor further ones of the old holder change
+        // anything.
         assert!(!guard.release().await.is_clean());
         next.extend(LONG).await.unwrap();
         assert!(next.release().await.is_clean());
@@ -238,7 +240,7 @@ async fn a_paused_server_loses_the_guard_but_not_the_exclusion() {
 async fn a_grant_whose_reply_was_lost_is_recognised() {
     let (server, proxy, url) = behind_a_proxy().await;
     let locker = locker(&url).await;
-    // The scripts are loaded, so that the reply that is lost is the grant's.
+    // The scripts are loaded first, so that the lost reply is the one to the grant.
     assert!(hold(&locker, "a", LONG).await.release().await.is_clean());
     for round in 0..5 {
         proxy.swallow_one_reply();
@@ -255,11 +257,11 @@ async fn a_grant_whose_reply_was_lost_is_recognised() {
 async fn a_release_whose_reply_was_lost_happened_once() {
     let (server, proxy, url) = behind_a_proxy().await;
     let (cut, direct) = (locker(&url).await, locker(&server.url()).await);
-    // The scripts are loaded, so that the reply that is lost is the release's.
+    // The scripts are loaded first, so that the lost reply is the one to the release.
     assert!(hold(&cut, "a", LONG).await.release().await.is_clean());
     let guard = hold(&cut, "a", Duration::from_secs(30)).await;
     proxy.swallow_one_reply();
-    // It is sent once more, and finds the lock gone, as it must be after the first.
+    // The release is sent again and finds the lock gone, as it must be after the first one.
     assert!(guard.release().await.is_clean());
     assert!(locks(&server).is_empty(), "it was applied");
     let next = hold(&direct, "a", Duration::from_secs(30)).await;
@@ -275,11 +277,11 @@ async fn a_renewal_whose_reply_was_lost_may_have_happened_and_the_next_one_tells
     let locker = locker(&url).await;
     let ttl = Duration::from_secs(30);
     let guard = hold(&locker, "a", ttl).await;
-    // The script is loaded, so that the reply that is lost is the renewal's.
+    // The script is loaded first, so that the lost reply is the one to the renewal.
     guard.extend(ttl).await.unwrap();
     let token = guard.token();
     proxy.swallow_one_reply();
-    // Nothing else is asked meanwhile: the next automatic renewal is far away.
+    // No other request is sent meanwhile: the next automatic renewal is far away.
     let error = guard.extend(ttl * 2).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
     let left = server.command(&["PTTL", &locks(&server)[0]]).unwrap();
@@ -304,7 +306,7 @@ async fn a_hand_over_whose_reply_was_lost_is_recognised() {
     for round in 0..5 {
         let lease = Lease::new(holder.name.clone(), holder.owner, Some(grant.token));
         let next = request("a", LONG);
-        // In the first round the script is loaded.
+        // The first round loads the script.
         if round > 0 {
             proxy.swallow_one_reply();
         }
@@ -324,14 +326,15 @@ async fn a_hand_over_whose_reply_was_lost_is_recognised() {
         };
         let value = server.command(&["GET", key]).unwrap();
         assert!(value.contains(&given.token.to_string()), "{value}");
-        // The former holder has nothing left.
+        // The former holder has no lock any more.
         let released = lock.release(&lease).await.unwrap();
         assert_eq!(released, ReleaseOutcome::NotHeld);
         (holder, grant) = (next, given);
     }
 }
 
-/// The same as callers see it: the next task of the process gets the lock, and nobody else.
+/// The same at the level of guards: the next task of the process gets the lock, and no other
+/// caller.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_gets_its_turn_although_the_reply_was_lost() {
     let (server, proxy, url) = behind_a_proxy().await;
@@ -343,7 +346,8 @@ async fn a_task_gets_its_turn_although_the_reply_was_lost() {
             let locker = locker.clone();
             async move { locker.lock("a").ttl(LONG).wait(SOON).acquire().await }
         });
-        // Most likely it stands in the queue by then; otherwise it is a release whose reply is lost.
+        // The task is most likely in the local queue by then. Otherwise the lost reply is the one
+        // to a release.
         pause(Duration::from_millis(20)).await;
         proxy.swallow_one_reply();
         let released = guard.release().await;
@@ -365,7 +369,7 @@ async fn a_demoted_server_refuses_and_a_promoted_one_goes_on() {
     let locker = locker(&server.url()).await;
     let guard = hold(&locker, "a", TTL * 4).await;
     let epoch = guard.epoch();
-    // A replica of nobody keeps its data and refuses writes.
+    // A replica without a primary keeps its data and refuses writes.
     server.command(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
     let refused = locker
         .lock("b")
@@ -379,7 +383,7 @@ async fn a_demoted_server_refuses_and_a_promoted_one_goes_on() {
     let other = within(SOON, "serves", hold(&locker, "b", TTL * 4)).await;
     let promoted = other.epoch();
     assert_ne!(promoted, epoch, "a promotion begins a history");
-    // Renewals go another way than the grant did, and the server has closed neither.
+    // Renewals use another connection than the grant did, and the server has closed neither.
     for round in 0..2 {
         for guard in [&guard, &other] {
             guard.extend(TTL * 4).await.unwrap();
@@ -390,7 +394,8 @@ async fn a_demoted_server_refuses_and_a_promoted_one_goes_on() {
     assert!(other.release().await.is_clean());
 }
 
-/// What the new history lacks was lost to it, and what is removed later was not, whichever way it is noticed.
+/// A lock that is missing in the new history was lost to it; a lock that is removed later was not.
+/// Both connections must report it so.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_lost_to_a_promotion_is_distinguished_from_a_removed_one() {
     let server = RedisServer::start().unwrap();
@@ -407,7 +412,7 @@ async fn a_lock_lost_to_a_promotion_is_distinguished_from_a_removed_one() {
     let keys = locks(&server);
     let key = |name: &str| keys.iter().find(|key| key.ends_with(name)).unwrap();
     server.command(&["DEL", key("a")]).unwrap();
-    // Each bucket is served by both ways in turn, the renewal's last.
+    // Each bucket is served over both connections in turn, the renewal's last.
     for name in names {
         let tried = eventually_async("serves", SOON, || async {
             let free = locker.lock(name).wait(Duration::ZERO).acquire().await;
@@ -428,7 +433,7 @@ async fn a_lock_lost_to_a_promotion_is_distinguished_from_a_removed_one() {
     assert_eq!(reason, LossReason::Removed);
 }
 
-/// What is held is kept and given back, by its guard and by its ticket: that frees memory.
+/// Held locks are renewed and released, by guard and by ticket, since releases free memory.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_memory_renews_and_frees() {
     let server = RedisServer::start().unwrap();
@@ -482,7 +487,7 @@ async fn refused_operations_did_not_happen_and_say_why() {
     assert!(error.is_retryable(), "{error}");
     set("maxmemory", "0");
 
-    // A snapshot that fails makes the server refuse writes.
+    // A failed snapshot makes the server refuse writes.
     set("save", "3600 1");
     set("dbfilename", "no-such-folder");
     let folder = server.folder().join("no-such-folder");
@@ -545,7 +550,7 @@ async fn a_server_without_room_for_a_connection_says_so() {
     );
     assert!(error.is_retryable(), "{error}");
     assert!(start.elapsed() < SOON);
-    // Who is connected goes on.
+    // Connected clients go on.
     guard.extend(LONG).await.unwrap();
     assert!(guard.release().await.is_clean());
 }
@@ -572,7 +577,7 @@ async fn a_counter_set_back_by_hand_does_not_set_tokens_back() {
         };
         assert!(guard.release().await.is_clean());
     }
-    // One that was set to the end of all tokens is an error, and grants nothing.
+    // A counter at the highest token is an error, and grants nothing.
     assert!(hold(&locker, "a", LONG).await.release().await.is_clean());
     let counter = server.command(&["KEYS", "*:c"]).unwrap();
     server
@@ -600,7 +605,7 @@ async fn foreign_values_are_neither_free_nor_overwritten() {
         server.command(&write).unwrap();
         let error = locker.lock("a").acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-        // In one request with a lock that can be had.
+        // The same in one request with a free lock.
         let error = locker.lock_all(["a", "b"]).acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert_eq!(server.command(&["TYPE", &key]).unwrap(), kind);
@@ -625,7 +630,7 @@ async fn an_expired_lease_is_neither_renewed_nor_released_nor_revived() {
         "{renewed:?}"
     );
     assert!(locks(&server).is_empty());
-    // The same owner again is another lease: the old one is over.
+    // The same owner gets another lease; the old one is over.
     let mut again = first.clone();
     again.ttl = distlock_core::Ttl::new(LONG).unwrap();
     let second = take(&*lock, &again).await;

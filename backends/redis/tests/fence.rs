@@ -45,13 +45,14 @@ async fn an_earlier_holder_changes_nothing() {
     let (early, late) = (fence(7), fence(8));
     assert_eq!(pay(&mut connection, &early).await.unwrap(), -1);
     assert_eq!(pay(&mut connection, &late).await.unwrap(), -2);
-    // A server that was restarted has no scripts.
+    // A restarted server has no scripts.
     server.command(&["SCRIPT", "FLUSH"]).unwrap();
     assert_eq!(pay(&mut connection, &late).await.unwrap(), -3);
     let refused = pay(&mut connection, &early).await.unwrap_err();
     assert!(matches!(
         refused.refusal(),
-        Some(FenceRefusal::Older { seen, offered }) if *seen == late.token && *offered == early.token
+        Some(FenceRefusal::Older { seen, offered })
+            if *seen == late.token && *offered == early.token
     ));
     let refused = pay(&mut connection, &fence(8)).await.unwrap_err();
     assert!(matches!(
@@ -146,7 +147,7 @@ async fn a_change_whose_answer_cannot_be_read_is_told_as_made() {
     assert_eq!(server.command(&["GET", BALANCE]).unwrap(), "3");
 }
 
-/// What the server refuses before anything is changed may be asked for again.
+/// A change that the server refuses before its first write may be repeated.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_refuses_to_write_says_so() {
     let server = RedisServer::start().unwrap();
@@ -205,7 +206,7 @@ async fn a_bar_that_cannot_be_read_lets_nobody_through() {
     assert_eq!(server.command(&["GET", BALANCE]).unwrap(), "-1");
 }
 
-/// What the bar was when it was looked at is not what it is when the change is made.
+/// The bar may change between the read and the change.
 #[tokio::test(flavor = "multi_thread")]
 async fn holders_at_the_same_time_write_in_the_order_of_their_tokens() {
     let server = RedisServer::start().unwrap();
@@ -213,7 +214,7 @@ async fn holders_at_the_same_time_write_in_the_order_of_their_tokens() {
     let mut holders = Vec::new();
     for turn in 1..=8 {
         let (mut connection, write) = (connect(&server).await, write.clone());
-        // Each process is let through again and again with higher tokens, and overtakes the others.
+        // Each task gets through repeatedly with higher tokens, and overtakes the others.
         holders.push(tokio::spawn(async move {
             let mut written = 0;
             for round in 0..50 {

@@ -1,7 +1,8 @@
-//! The catalogue of mistakes: five ways to build a lock on Redis that are often seen, each failing under a schedule that
-//! ours passes.
+//! The catalogue of mistakes: five common ways to build a lock on Redis. Each fails under a
+//! schedule that this library passes.
 //!
-//! A wrong design is played by hand, command by command, because what is wrong with it is what happens in between.
+//! The wrong designs are played by hand, command by command, because their flaws show between the
+//! commands.
 
 mod common;
 
@@ -18,12 +19,12 @@ use distlock_core::{
 use distlock_harness::{Direction, FaultProxy, eventually_async, servers::redis::RedisServer};
 use distlock_redis::{Redis, RedisConfig};
 
-/// Of a lease that ends within the test.
+/// The TTL of a lease that expires within the test.
 const SHORT: Duration = Duration::from_millis(600);
-/// Of a lease that does not.
+/// The TTL of a lease that does not.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A wrong lock: one client that asks the server whatever its design says.
+/// A wrong lock: one client that sends the commands of its design.
 struct WrongLock<'a>(&'a RedisServer);
 
 impl WrongLock<'_> {
@@ -31,7 +32,7 @@ impl WrongLock<'_> {
         self.0.command(command).unwrap()
     }
 
-    /// The common way to take a lock, which is right: only the ways to give it back differ.
+    /// The common way to take a lock, which is right. Only the ways to release it differ.
     fn take(&self, owner: &str, ttl: Duration) -> bool {
         let ttl = ttl.as_millis().to_string();
         self.ask(&["SET", "lock", owner, "NX", "PX", &ttl]) == "OK"
@@ -50,25 +51,26 @@ async fn is_busy(lock: &dyn DistLock, request: &AcquireRequest) -> bool {
     matches!(lock.try_acquire(request).await.unwrap(), Attempt::Busy(_))
 }
 
-/// Schedule: the client dies as soon as the server has done the first thing it asked for.
+/// Schedule: the client dies as soon as the server has carried out its first command.
 #[tokio::test(flavor = "multi_thread")]
 async fn set_then_expire_separately() {
     let server = RedisServer::start().unwrap();
     let wrong = WrongLock(&server);
     assert_eq!(wrong.ask(&["SETNX", "lock", "a"]), "1");
-    // It dies here; EXPIRE was to come next.
+    // The client dies here; EXPIRE was to be next.
     pause(SHORT * 2).await;
     assert_eq!(wrong.ask(&["PTTL", "lock"]), "-1", "held for ever");
     assert_eq!(wrong.ask(&["SETNX", "lock", "b"]), "0");
 
     let proxy = FaultProxy::start(server.address()).await.unwrap();
     let dying = redis(&server.url_at(proxy.address())).await.unwrap();
-    // The script is loaded, so that the first thing it asks for is the lock.
+    // The script is loaded first, so that the first command is the acquisition.
     let lock = dying.lock();
     let warm = request("warm", LONG);
     let grant = take(&*lock, &warm).await;
     lock.release(&lease(&warm, &grant)).await.unwrap();
-    // It hears nothing more, and nothing more is heard of it once the server has done the first thing.
+    // The client gets no more replies, and sends nothing more once the server has carried out the
+    // first command.
     proxy.stop(Direction::ToClient);
     let attempt = tokio::spawn(async move { lock.try_acquire(&request("a", SHORT)).await });
     eventually_async("the server has done it", SOON, || async {
@@ -84,7 +86,7 @@ async fn set_then_expire_separately() {
     attempt.abort();
 }
 
-/// Schedule: a client whose clock is a minute ahead asks for a lock that is held.
+/// Schedule: a client whose clock is a minute ahead asks for a held lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_timestamp_as_value_and_get_set() {
     #[derive(Debug)]
@@ -114,12 +116,14 @@ async fn a_timestamp_as_value_and_get_set() {
     let end = |clock: &dyn Clock| (millis(clock) + lease_of.as_millis()).to_string();
     let first = end(&SystemClock);
     assert_eq!(wrong.ask(&["SETNX", "lock", &first]), "1");
-    // The other finds a value that is past by its clock, writes its own and gets back what it has seen: it thinks it won.
+    // The other client finds an end that is past by its own clock, writes its own value and gets
+    // back the value that it had read: it believes that it won.
     let seen = wrong.ask(&["GET", "lock"]);
     assert!(seen.parse::<u128>().unwrap() < millis(&Ahead));
     let second = end(&Ahead);
     assert_eq!(wrong.ask(&["GETSET", "lock", &second]), seen, "two holders");
-    // Even one who loses the race has written: a third prolongs what the second holds, who no longer finds its own value.
+    // Even the loser of the race has written: a third client extends the lease of the second, which
+    // no longer finds its own value.
     assert_eq!(wrong.ask(&["GETSET", "lock", "3"]), second);
     assert_ne!(wrong.holder(), second);
 
@@ -134,7 +138,8 @@ async fn a_timestamp_as_value_and_get_set() {
     assert!(matches!(released.unwrap(), ReleaseOutcome::Released { .. }));
 }
 
-/// Schedule: the lease of the first runs out, the second takes the lock, the first gives it back, the third asks.
+/// Schedule: the first lease expires, the second client takes the lock, the first one releases it,
+/// the third one asks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plain_delete() {
     let server = RedisServer::start().unwrap();
@@ -158,7 +163,8 @@ async fn a_plain_delete() {
     assert!(matches!(released, ReleaseOutcome::Released { .. }));
 }
 
-/// Schedule: the first gives its lock back in time, but is held up on the way until the second has taken it.
+/// Schedule: the first client releases its lock in time, but the request is delayed until the
+/// second one has taken the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_comparison_and_a_deletion_in_two_steps() {
     let server = RedisServer::start().unwrap();
@@ -190,7 +196,8 @@ async fn a_comparison_and_a_deletion_in_two_steps() {
     let released = lock.release(&lease(&second, &second_grant)).await.unwrap();
     assert!(matches!(released, ReleaseOutcome::Released { .. }));
 
-    // The very schedule that fails above: the first answer is late, and whatever the release still did then would be late.
+    // This is exactly the schedule that fails above: the first reply is late, and any further step
+    // of the release would be late.
     let first = request("a", SHORT);
     let granted = take(&*slow.lock(), &first).await;
     proxy.stop(Direction::ToClient);
@@ -209,10 +216,11 @@ async fn a_comparison_and_a_deletion_in_two_steps() {
     assert!(matches!(released, ReleaseOutcome::Released { .. }));
 }
 
-/// Schedule: the holder gives its lock back in time, and the next one asks.
+/// Schedule: the holder releases its lock in time, and the next client asks.
 ///
-/// The wrong unlock asks for the lock once more, and deletes it only when that fails and the end it reads is past: so the
-/// holder never frees what it holds, and anybody frees what the holder may still be working under.
+/// The wrong unlock asks for the lock once more, and deletes it only if that fails and the end that
+/// it reads is past. So the holder never frees its own lock, and anybody frees a lock under which
+/// the holder may still be working.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unlock_by_set_if_absent() {
     let server = RedisServer::start().unwrap();
@@ -232,11 +240,11 @@ async fn an_unlock_by_set_if_absent() {
     assert_eq!(wrong.ask(&["SETNX", "lock", &end]), "1");
     unlock();
     assert_eq!(wrong.holder(), end, "it is still held");
-    // Unlocking what nobody holds takes it.
+    // Unlocking a free lock takes it.
     wrong.ask(&["DEL", "lock"]);
     unlock();
     assert_ne!(wrong.holder(), "");
-    // And a stranger's unlock frees a lock that has just been prolonged by nobody but its own idea of time.
+    // A stranger's unlock frees a lock whose end is past by the stranger's clock.
     wrong.ask(&["SET", "lock", &(millis() - 1).to_string()]);
     unlock();
     assert_eq!(wrong.holder(), "");
@@ -251,7 +259,7 @@ async fn an_unlock_by_set_if_absent() {
     assert!(is_busy(&*lock, &next).await);
     let released = lock.release(&lease(&first, &grant)).await.unwrap();
     assert!(matches!(released, ReleaseOutcome::Released { .. }));
-    // Releasing what nobody holds takes nothing.
+    // Releasing a free lock takes nothing.
     let released = lock.release(&lease(&first, &grant)).await.unwrap();
     assert_eq!(released, ReleaseOutcome::NotHeld);
     take(&*lock, &next).await;

@@ -1,4 +1,5 @@
-//! Newer servers than the distribution's: Valkey 9, which compares a value and deletes it without a script, and Redis 8.
+//! Servers newer than the distribution's: Valkey 9, which deletes an unchanged value without a
+//! script, and Redis 8.
 
 mod common;
 
@@ -28,7 +29,8 @@ async fn redis_8_conforms() {
     conforms(subject.unwrap()).await;
 }
 
-/// Takes and frees one lock several times, and says how often the releases compared and deleted, and ran a script.
+/// Takes and releases one lock several times. Returns how many releases compared and deleted, and
+/// how many commands of scripts ran.
 async fn releases(server: &RedisServer, url: &str, rounds: u64) -> (u64, u64) {
     let locker = locker(url).await;
     let (mut compared, mut scripts) = (0, 0);
@@ -50,7 +52,7 @@ async fn releases(server: &RedisServer, url: &str, rounds: u64) -> (u64, u64) {
 async fn a_lone_release_on_valkey_is_one_comparison_and_no_script() {
     let server = RedisServer::of(Flavour::Valkey9, &[]).unwrap();
     assert_eq!(releases(&server, &server.url(), 5).await, (5, 0));
-    // A user who may not use the command releases by script all the same; with the right to use it, without one.
+    // A user without the right to this command releases by script; with the right, without one.
     let rights = include_str!("../src/acl.txt").trim();
     let rights = rights.replace(">PASSWORD", ">secret");
     let mut words: Vec<_> = rights.split(' ').collect();

@@ -1,4 +1,4 @@
-//! What servers before Redis 7 say otherwise than the one that is installed.
+//! The answers of servers before Redis 7 that differ from those of the installed one.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{redis, request, take};
 use distlock_core::ErrorKind;
 use distlock_harness::{FaultProxy, servers::redis::RedisServer};
 
-/// The connections of clients that speak as this library does.
+/// The connections of clients that speak RESP3, as this library does.
 fn connections(server: &RedisServer) -> Vec<String> {
     let clients = server.command(&["CLIENT", "LIST"]).unwrap();
     let ours = clients.lines().filter(|client| client.contains("resp=3"));
@@ -16,7 +16,7 @@ fn connections(server: &RedisServer) -> Vec<String> {
         .collect()
 }
 
-/// A script's refusal stands within another one there.
+/// Those servers nest the refusal of a script's command in another refusal.
 #[tokio::test(flavor = "multi_thread")]
 async fn nested_refusals_of_scripts_are_recognised() {
     let server = RedisServer::start().unwrap();
@@ -24,7 +24,7 @@ async fn nested_refusals_of_scripts_are_recognised() {
     let store = redis(&server.url_at(proxy.address())).await.unwrap();
     let lock = store.lock();
     let wanted = request("a", Duration::from_secs(60));
-    // The script is loaded, so that the reply that is another is its own.
+    // The script is loaded first, so that the replaced reply is the one to it.
     take(&*lock, &wanted).await;
     for (says, kind, is_left) in [
         (
@@ -41,8 +41,8 @@ async fn nested_refusals_of_scripts_are_recognised() {
         let before = connections(&server);
         assert_eq!(before.len(), 1);
         proxy.replace_one_reply(format!(
-            "-ERR Error running script (call to f_1028a5dba704e1d8a01fd96efeba25bb78f62df2): @user_script:9: \
-             @user_script: 9: -{says}\r\n"
+            "-ERR Error running script (call to f_1028a5dba704e1d8a01fd96efeba25bb78f62df2): \
+             @user_script:9: @user_script: 9: -{says}\r\n"
         ));
         let error = lock.try_acquire(&wanted).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");

@@ -1,4 +1,4 @@
-//! The documented rights of a user are enough on every kind of server, and none of them is for nothing.
+//! The documented rights are enough on every kind of server, and each of them is needed.
 
 mod common;
 
@@ -12,12 +12,12 @@ use distlock_core::{
 use distlock_harness::servers::redis::{Flavour, RedisCluster, RedisSentinels, RedisServer};
 use futures_util::future::join_all;
 
-/// The line that the crate's documentation gives.
+/// The ACL line in the crate's documentation.
 const ACL: &str = include_str!("../src/acl.txt");
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// Gives the user these rights and no others.
+/// Gives the user these rights.
 fn permit(server: &RedisServer, words: &[&str]) {
     assert_eq!(server.command(words).unwrap(), "OK");
 }
@@ -27,7 +27,7 @@ fn documented() -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
 
-/// A URL with the user in it, instead of the one that was there.
+/// The URL with this user in place of the one that it had.
 fn by_the_user(url: &str) -> String {
     let (scheme, hosts) = url.split_once("://:").unwrap();
     let (_, hosts) = hosts.split_once('@').unwrap();
@@ -46,7 +46,7 @@ fn granted(
     }
 }
 
-/// The value of an answer, if it is the one that is expected.
+/// Checks that an answer is the expected one.
 macro_rules! got {
     ($answer:expr, $pattern:pat) => {{
         match $answer {
@@ -56,7 +56,7 @@ macro_rules! got {
     }};
 }
 
-/// Everything that locks and records are for, and what is wrong when it does not work.
+/// Runs every operation of locks and records. The error names the first one that fails.
 async fn everything(url: &str) -> std::result::Result<Health, String> {
     let store = redis(url).await.map_err(|error| error.to_string())?;
     let (lock, records) = (store.lock(), store.records());
@@ -66,7 +66,7 @@ async fn everything(url: &str) -> std::result::Result<Health, String> {
         .await
         .map_err(|error| error.to_string())?;
 
-    // One alone, and several that travel together.
+    // One lock alone, and several in one batch.
     let alone = request("alone", LONG);
     let alone = granted(lock.try_acquire(&alone).await, &alone)?;
     got!(lock.release(&alone).await, ReleaseOutcome::Released { .. });
@@ -125,7 +125,7 @@ fn may_do_all(health: &Health) {
     }
 }
 
-/// What servers refused to do since they were asked the last time.
+/// The commands and keys that servers refused since the last call.
 fn refused(servers: &[RedisServer]) -> Vec<String> {
     let mut objects = Vec::new();
     for server in servers {
@@ -138,7 +138,7 @@ fn refused(servers: &[RedisServer]) -> Vec<String> {
     objects
 }
 
-/// One right of the line after the other is taken away, and it is missed.
+/// Takes away each right in turn, and checks that it is missed.
 async fn each_is_missed(
     servers: &[RedisServer],
     rights: &[String],
@@ -164,12 +164,12 @@ async fn each_is_missed(
             continue;
         };
         match right.as_str() {
-            // Only the doctor needs it.
+            // Only the doctor needs this right.
             "+info" => {
                 let health = outcome.expect(right);
                 assert_ne!(whole, Some(verdicts(&health)), "{right}: {health:?}");
             }
-            // It is asked for what newer servers than this one can do.
+            // This command finds out whether the server has the commands of newer servers.
             "+command|info" => {
                 outcome.expect(right);
                 assert!(refused.contains(&"command|info".to_owned()), "{refused:?}");
@@ -211,7 +211,7 @@ async fn a_cluster_needs_two_more_rights() {
     .await;
 }
 
-/// Takes a lock whose slot is on its way to another server.
+/// Takes a lock whose slot migrates to another server.
 async fn taken_on_its_way(cluster: &RedisCluster, url: &str) -> std::result::Result<(), String> {
     let store = redis(url).await.map_err(|error| error.to_string())?;
     let (lock, wanted) = (store.lock(), request("moved", LONG));
@@ -245,7 +245,7 @@ async fn sentinels_need_no_more_rights() {
     may_do_all(&health.unwrap());
 }
 
-/// To greet and to say who it is takes no right, not even where nobody else may come in.
+/// HELLO and AUTH need no right, even where the default user is off.
 #[tokio::test(flavor = "multi_thread")]
 async fn newer_servers_need_no_more_rights() {
     let words = documented();

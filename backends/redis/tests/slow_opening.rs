@@ -1,4 +1,4 @@
-//! Servers that answer, each time a little too late: opening ends in time all the same.
+//! Servers that answer every request a little too late: opening still ends in time.
 #![expect(
     clippy::disallowed_methods,
     reason = "a real server lives in real time"
@@ -21,10 +21,10 @@ use tokio::{
 
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// What a server says to a command; nothing at all to one that it never answers.
+/// A server's reply to a command; `None` if it never answers.
 type Answer = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// A server that answers what it is sent in one go after a pause.
+/// A server that answers every write after a pause.
 async fn server(
     late: Duration,
     answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
@@ -74,11 +74,11 @@ async fn gives_up(url: &str) {
     assert!(took < LIMIT + Duration::from_secs(1), "{took:?}: {error}");
 }
 
-/// Sentinels that take half of the time, and a primary that would take more than the other half.
+/// The sentinels take half of the time, and the primary would take more than the other half.
 #[tokio::test(flavor = "multi_thread")]
 async fn opening_behind_slow_sentinels_ends_in_time() {
     let late = Duration::from_millis(420);
-    // It says that it is a primary, and nothing else.
+    // The server says that it is a primary, and answers nothing else.
     let primary = server(late, |command| match command {
         "ROLE" => Some("*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".into()),
         command if command.starts_with("CLIENT") => Some("+OK\r\n".into()),
@@ -106,7 +106,7 @@ async fn opening_behind_slow_sentinels_ends_in_time() {
     gives_up(&format!("redis+sentinel://{sentinel}/p?connect_timeout=4s")).await;
 }
 
-/// One that lets everybody in, and is silent when it is asked for the map.
+/// The server accepts the client, and is silent when it is asked for the map.
 #[tokio::test(flavor = "multi_thread")]
 async fn opening_a_slow_cluster_ends_in_time() {
     let node = server(LIMIT / 2, |command| {

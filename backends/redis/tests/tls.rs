@@ -1,4 +1,5 @@
-//! TLS to servers that belong together: to the sentinels and the primary they name, and to every shard of a cluster.
+//! TLS to several servers: to the sentinels and the primary that they name, and to every shard of a
+//! cluster.
 #![cfg(feature = "tls")]
 
 mod common;
@@ -14,24 +15,24 @@ use distlock_harness::{
 
 const TTL: Duration = Duration::from_secs(60);
 
-/// A URL with everything that the servers ask for, certificates included.
+/// The URL with all options that the servers require, certificates included.
 fn secured(url: &str, pki: &Pki) -> String {
     let file = |name| pki.path(name).display().to_string();
     let (ca, cert, key) = (file("ca.crt"), file("client.crt"), file("client.key"));
     with(url, &format!("tls=true&ca={ca}&cert={cert}&key={key}"))
 }
 
-/// A URL with more options.
+/// The URL with more options.
 fn with(url: &str, options: &str) -> String {
     let sign = if url.contains('?') { '&' } else { '?' };
     format!("{url}{sign}{options}")
 }
 
-/// Locks, wake-ups and records work with what is asked for, and nothing does without.
+/// Locks, pushes and records work with the required options, and nothing works without them.
 async fn works(url: &str, pki: &Pki) {
     let secured_url = secured(url, pki);
     let (holder, waiter) = (locker(&secured_url).await, locker(&secured_url).await);
-    // Some on every shard, as likely as not.
+    // Every shard has some of them with high probability.
     for at in 0..6 {
         let name = format!("lock-{at}");
         let guard = holder.lock(&name).ttl(TTL).acquire().await.unwrap();
@@ -48,9 +49,9 @@ async fn works(url: &str, pki: &Pki) {
 
     let other = Pki::new().unwrap();
     for refused in [
-        // It does not speak TLS, where only that is spoken.
+        // The client does not use TLS, and the servers accept nothing else.
         url.to_owned(),
-        // No authority that is known here has signed the servers.
+        // No authority that this machine trusts has signed the servers' certificates.
         with(url, "tls=true"),
         secured(url, &other),
     ] {

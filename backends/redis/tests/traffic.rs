@@ -1,4 +1,4 @@
-//! What is sent, as the server counts it.
+//! The number of commands that clients send, as the server counts them.
 #![expect(
     clippy::disallowed_methods,
     reason = "a real server lives in real time"
@@ -22,17 +22,18 @@ use tokio::task::JoinSet;
 
 const NAME: &str = "waited-for";
 
-/// After this every process looks without a reason: whatever was woken was so in half of the time.
+/// The pause after which every process asks without a push. A waiter that is woken by a push must
+/// wake within half of it.
 const PATROL: Duration = Duration::from_secs(10);
 
-/// The lock in the hands of a client of its own, for longer than what waiting costs is counted.
+/// The lock, held by a separate client for longer than the measured wait.
 async fn held(server: &RedisServer) -> Guard {
     let holder = locker(&server.url()).await;
     let lock = holder.lock(NAME).ttl(Duration::from_secs(30));
     lock.acquire().await.unwrap()
 }
 
-/// Waiting tasks that must not get the lock.
+/// Starts waiting tasks that must not get the lock.
 fn wait(tasks: &mut JoinSet<()>, locker: &Locker, waiters: usize, time: Duration) {
     for _ in 0..waiters {
         let locker = locker.clone();
@@ -48,7 +49,8 @@ async fn fifty_waiters_of_one_process_cost_a_handful_of_commands() {
     let server = RedisServer::start().unwrap();
     let guard = held(&server).await;
     let monitor = server.monitor().unwrap();
-    // Everything counts: connecting, joining, the holder's renewal and what it causes.
+    // Every command counts: connecting, joining the queue, the holder's renewal and its
+    // consequences.
     let store = redis(&server.url()).await.unwrap();
     let waiting = Locker::new(store.lock());
     waiting.ready().await.unwrap();
@@ -57,7 +59,7 @@ async fn fifty_waiters_of_one_process_cost_a_handful_of_commands() {
     while let Some(done) = tasks.join_next().await {
         done.unwrap();
     }
-    // The count that the store keeps itself is of these, of which the monitor may tell a moment later.
+    // The store's own count includes these commands, which the monitor may report a moment later.
     let counted = usize::try_from(store.commands()).unwrap();
     assert!(counted > 5, "{counted}");
     let commands = eventually_async("the monitor tells of all of them", SOON, || async {
@@ -69,7 +71,7 @@ async fn fifty_waiters_of_one_process_cost_a_handful_of_commands() {
     assert!(commands.len() <= 60, "{}: {commands:#?}", commands.len());
 }
 
-/// The commands that clients sent before this, all of them: a last one of ours comes after them.
+/// All commands that clients sent before this call: a marker command of the test comes after them.
 async fn all(server: &RedisServer, monitor: &RedisMonitor) -> Vec<String> {
     let last = format!("last-{}", monitor.commands().len());
     server.command(&["ECHO", &last]).unwrap();
@@ -83,7 +85,7 @@ async fn all(server: &RedisServer, monitor: &RedisMonitor) -> Vec<String> {
     .unwrap()
 }
 
-/// This very binary plays each of the processes.
+/// Each process is this test binary again.
 #[tokio::test(flavor = "multi_thread")]
 async fn five_waiters_of_each_of_ten_processes_cost_a_few_commands_each() {
     const URL: &str = "DISTLOCK_TEST_WAITED_FOR_AT";
@@ -124,13 +126,13 @@ async fn five_waiters_of_each_of_ten_processes_cost_a_few_commands_each() {
     let commands = all(&server, &monitor).await;
     assert!(guard.is_valid());
     assert!(commands.len() >= counted, "{counted}: {commands:#?}");
-    // Each process sets up two connections and joins the line, and then renews its place: at most
+    // Each process makes two connections, joins the store queue, and then renews its entry: at most
     // two requests a second.
     let most = 10 * (16 + 2 * 10);
     assert!(commands.len() <= most, "{}: {commands:#?}", commands.len());
 }
 
-/// Its renewals tell whoever waits that the lock changed.
+/// Each renewal changes the lock, and so causes a push to the waiters.
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_waiters_ask_once_per_extension_and_are_still_woken() {
     const TIMES: u64 = 10;
@@ -153,7 +155,7 @@ async fn fifty_waiters_ask_once_per_extension_and_are_still_woken() {
     let before = sent();
     for _ in 0..TIMES {
         guard.extend(ttl).await.unwrap();
-        // The server forgot whom to tell, until they had looked again.
+        // The server stops tracking after a push, until the waiter has asked again.
         armed(&server, "1").await;
     }
     let sent = sent() - before;
@@ -164,7 +166,7 @@ async fn fifty_waiters_ask_once_per_extension_and_are_still_woken() {
     assert!(next.is_valid());
 }
 
-/// Waits until the server remembers so many keys for somebody.
+/// Waits until the server tracks this number of keys.
 async fn armed(server: &RedisServer, keys: &str) {
     eventually_async("armed", PATROL / 2, || async {
         (server.info("tracking_total_keys").unwrap() == keys).then_some(())
@@ -198,9 +200,9 @@ async fn one_connection_hears_of_twenty_locks_and_wakes_the_waiters_of_that_name
         guard.unwrap().into_ticket().await.unwrap();
     }
     let commands = all(&server, &monitor).await;
-    // Everybody looks now and then without a reason.
+    // Every waiter also asks now and then without a push.
     let patrols = usize::try_from(start.elapsed().as_secs() / PATROL.as_secs()).unwrap();
-    // The waiter's connection is the one that tracks.
+    // The waiter's connection is the one with tracking.
     let looks = |lease: &Lease| {
         let key = format!(":l:{}\"", lease.name);
         let looks = commands.iter().filter(|line| line.contains(&key));
@@ -215,7 +217,7 @@ async fn one_connection_hears_of_twenty_locks_and_wakes_the_waiters_of_that_name
     assert_eq!(server.info("tracking_clients").unwrap(), "1");
 }
 
-/// Of a cluster, one to each server.
+/// In a cluster there is one such connection to each server.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_primary_tells_a_process_on_one_connection() {
     let servers = RedisCluster::start(3, 0).unwrap();

@@ -45,7 +45,7 @@ async fn a_release_a_deletion_and_a_flush_wake_a_waiter_long_before_the_lease_en
             let waiter = waiter.clone();
             async move { waiter.lock(NAME).wait(SOON).acquire().await }
         });
-        // Armed: the server says that it remembers a key for somebody.
+        // The server tracks one key for the waiter.
         eventually_async("the waiter is armed", SOON, || async {
             (server.info("tracking_total_keys").unwrap() == "1").then_some(())
         })
@@ -71,7 +71,7 @@ async fn a_release_a_deletion_and_a_flush_wake_a_waiter_long_before_the_lease_en
     }
 }
 
-/// The system's clock, which counts the short sleeps that were asked for.
+/// The system's clock; it counts the short sleeps that were asked for.
 #[derive(Clone, Debug, Default)]
 struct Naps(Arc<AtomicU32>);
 
@@ -91,7 +91,7 @@ impl Clock for Naps {
     }
 }
 
-/// The shortest sleep of a timer is longer than many trips to the server.
+/// The shortest sleep of a timer is longer than many round trips to the server.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_push_is_acted_on_without_a_pause() {
     let server = RedisServer::start().unwrap();
@@ -111,19 +111,21 @@ async fn a_push_is_acted_on_without_a_pause() {
     assert_eq!(naps.0.load(Ordering::Relaxed), 0);
 }
 
-/// The server pushes an expiry late when it has other things to expire, so the waiter's own timer must end the wait.
+/// A server with many expiring keys pushes an expiry late, so the waiter's own timer must end the
+/// wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_expiry_ends_a_wait_on_a_server_full_of_expiring_keys() {
     let server = RedisServer::with(&["appendonly no", "hz 1"]).unwrap();
-    let fill = "for i = 1, 20000 do redis.call('SET', 'filler:' .. ARGV[1] .. ':' .. i, '', 'PX', 3600000) end return 'full'";
-    // In pieces: a slow machine takes its time over each.
+    let fill = "for i = 1, 20000 do redis.call('SET', 'filler:' .. ARGV[1] .. ':' .. i, '', 'PX', \
+                3600000) end return 'full'";
+    // In pieces, because each piece takes long on a slow machine.
     for piece in 0..10 {
         let filled = server.command(&["EVAL", fill, "0", &piece.to_string()]);
         assert_eq!(filled.unwrap(), "full");
     }
     let store = redis(&server.url()).await.unwrap();
     let ttl = Duration::from_millis(1500);
-    // Granted and forgotten: nobody renews or releases it.
+    // The lock is granted, and never renewed or released.
     take(&*store.lock(), &request(NAME, ttl)).await;
     let granted = Instant::now();
     let waiter = locker(&server.url()).await;
@@ -139,7 +141,7 @@ async fn a_wait_survives_the_loss_of_its_connection() {
     let server = RedisServer::start().unwrap();
     let waiter = locker(&server.url()).await;
     a_wait_survives(&server, &waiter, async || {
-        // What was armed goes with the connection; nobody else's is tracking.
+        // Tracking ends with the connection, and no other client tracks the key.
         server
             .command(&["CLIENT", "KILL", "TYPE", "normal"])
             .unwrap();
@@ -148,7 +150,7 @@ async fn a_wait_survives_the_loss_of_its_connection() {
     .await;
 }
 
-/// A connection on which a request was not answered in time is replaced, and what was armed on it is gone without a word.
+/// A connection on which a request timed out is replaced, and its tracking ends without a message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_an_abandoned_connection() {
     let server = RedisServer::start().unwrap();
@@ -168,7 +170,8 @@ async fn a_wait_survives_an_abandoned_connection() {
     .await;
 }
 
-/// The connection is carried by another runtime than the one that waits, and ends with that, without a goodbye.
+/// The connection lives on another runtime than the waiter, and ends with that runtime, without a
+/// message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_the_end_of_its_connections_runtime() {
     let server = RedisServer::start().unwrap();
@@ -187,7 +190,7 @@ async fn a_wait_survives_the_end_of_its_connections_runtime() {
     .await;
 }
 
-/// As before, but the other runtime stands still: nothing broke, and no push arrives.
+/// As before, but the other runtime is frozen: nothing is broken, and no push arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_a_frozen_runtime_of_its_connection() {
     let server = RedisServer::start().unwrap();
@@ -205,7 +208,7 @@ async fn a_wait_survives_a_frozen_runtime_of_its_connection() {
             give.send(locker(&url).await).unwrap();
             stopped.await
         })?;
-        // From here on nobody drives it.
+        // From here on the runtime is not driven.
         stands.send(()).unwrap();
         let _ = ended.recv();
         Ok::<_, tokio::sync::oneshot::error::RecvError>(())
@@ -226,8 +229,8 @@ async fn a_wait_survives_a_frozen_runtime_of_its_connection() {
     other.join().unwrap().unwrap();
 }
 
-/// Somebody waits when something happens to the connection, and is woken by the release all the same, long before the lease
-/// ends and before anybody looks without a reason.
+/// A client waits while something happens to its connection. The release must wake it long before
+/// the lease ends, and before it would ask without a push.
 async fn a_wait_survives(server: &RedisServer, waiter: &Locker, happens: impl AsyncFnOnce()) {
     let holder = redis(&server.url()).await.unwrap();
     let first = request(NAME, Duration::from_secs(600));
@@ -253,7 +256,7 @@ async fn armed(server: &RedisServer) {
     .unwrap();
 }
 
-/// Whichever of them comes first has the server told to remember what this connection reads.
+/// The first of them switches tracking on for the connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_first_waiters_start_tracking_together() {
     let server = RedisServer::start().unwrap();
@@ -274,7 +277,8 @@ async fn many_first_waiters_start_tracking_together() {
     }
 }
 
-/// While somebody's script runs, the server refuses everything, also to remember what we read. It has to be told again.
+/// While another client's script runs, the server refuses everything, tracking included. Tracking
+/// must be switched on again after that.
 #[tokio::test(flavor = "multi_thread")]
 async fn tracking_starts_again_after_a_busy_server() {
     let server = RedisServer::with(&["lua-time-limit 50"]).unwrap();
@@ -298,7 +302,7 @@ async fn tracking_starts_again_after_a_busy_server() {
                 (busy, contender.attempt().await)
             })
         });
-        // First of all, or the script would never end.
+        // This must come before any assertion, or the script would never end.
         server.command(&["SCRIPT", "KILL"]).unwrap();
         tried
     });
@@ -315,7 +319,8 @@ async fn tracking_starts_again_after_a_busy_server() {
     assert!(matches!(granted, Attempt::Acquired(_)), "{granted:?}");
 }
 
-/// The server does what was asked for, and refuses to read what it is to remember: nobody may be told that nothing happened.
+/// The server grants the lock and refuses the tracking read: the answer must not say that nothing
+/// happened.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_without_tracking_is_not_reported_as_refused() {
     let server = RedisServer::start().unwrap();
@@ -340,7 +345,8 @@ async fn a_grant_without_tracking_is_not_reported_as_refused() {
     assert!(matches!(granted, Attempt::Acquired(_)), "{granted:?}");
 }
 
-/// Four processes want one lock again and again: it passes from one to the other, and nobody is left out.
+/// Four processes take one lock again and again: it passes from one to the other, and none is left
+/// out.
 #[tokio::test(flavor = "multi_thread")]
 async fn four_processes_pass_a_lock_on() {
     const TURNS: usize = 25;
@@ -375,14 +381,14 @@ async fn four_processes_pass_a_lock_on() {
     for pair in holds.windows(2) {
         assert!(pair[0].1 <= pair[1].0, "two at once: {pair:?}");
         assert!(pair[0].2 < pair[1].2, "tokens rise: {pair:?}");
-        // Woken, and not found by somebody who looks every ten seconds without a reason.
+        // The next holder was woken by a push, and did not just poll every ten seconds.
         let gap = pair[1].0.saturating_sub(pair[0].1);
         assert!(gap < Duration::from_secs(5), "{gap:?} after {pair:?}");
     }
 }
 
-/// A server that forgets what it is to tell of, because it may remember less than is waited for, says each time that it has
-/// changed: nobody asks at every such push, and a release is noticed soon all the same.
+/// A server with a full tracking table drops keys and pushes for each of them. Waiters must not ask
+/// at every such push, and must still notice a release soon.
 #[tokio::test(flavor = "multi_thread")]
 async fn spurious_pushes_do_not_saturate_the_server() {
     const NAMES: u32 = 50;
@@ -399,7 +405,7 @@ async fn spurious_pushes_do_not_saturate_the_server() {
     for name in &names {
         waiting.spawn(waiter.lock(name).wait(SOON * 2).acquire());
     }
-    // Each question that finds a lock held asks for this as well.
+    // Each attempt that finds a lock held runs this command as well.
     let questions = || server.calls("pttl").unwrap();
     eventually_async("all have asked many times", SOON, || async {
         (questions() > u64::from(NAMES) * 10).then_some(())
@@ -421,7 +427,8 @@ async fn spurious_pushes_do_not_saturate_the_server() {
     }
 }
 
-/// A waiter that is far away hears of each release long after the one that released has taken the lock again.
+/// A waiter over a slow network gets each push long after the process that released has taken the
+/// lock again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loop_nearby_does_not_starve_a_waiter_far_away() {
     let server = RedisServer::start().unwrap();

@@ -1,4 +1,4 @@
-//! What the tests of this backend share.
+//! Helpers that the tests of this backend share.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
 pub(crate) mod slot_migration;
@@ -11,7 +11,7 @@ use distlock_core::{
 };
 use distlock_redis::{Redis, RedisConfig};
 
-/// What does not depend on a lease happens within this.
+/// The limit for everything that does not depend on a lease.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 pub(crate) async fn redis(url: &str) -> Result<Redis> {
@@ -31,7 +31,7 @@ pub(crate) async fn over_records(url: String) -> Result<Store> {
     ))
 }
 
-/// A locker whose renewal thread is connected.
+/// A locker whose keeper thread is connected.
 pub(crate) async fn locker(url: &str) -> Locker {
     let redis = redis(url).await.expect("opens");
     let locker = Locker::new(redis.lock());
@@ -55,7 +55,7 @@ pub(crate) async fn take(lock: &dyn DistLock, request: &AcquireRequest) -> Grant
     }
 }
 
-/// Waits for `future`, and fails with `what` when it takes too long.
+/// Waits for `future`, and fails with `what` if it takes too long.
 pub(crate) async fn within<T>(time: Duration, what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(time, future)
         .await
@@ -70,7 +70,7 @@ pub(crate) async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// Runs the conformance suite, or the part of it that `CASE` names.
+/// Runs the conformance suite, or the part of it that the environment variable `CASE` names.
 pub(crate) async fn conforms(subject: distlock_conformance::Subject) {
     let filter = std::env::var("CASE").ok();
     let results = distlock_conformance::run(&subject, filter.as_deref()).await;

@@ -1,8 +1,8 @@
-//! A slot of a cluster on its way.
+//! Moves a slot of a cluster from one server to another.
 
 use distlock_harness::servers::redis::RedisServer;
 
-/// A slot on its way from one server to another, step by step as an operator's tool does it.
+/// A slot that migrates from one server to another, step by step, as an operator's tool does it.
 pub(crate) struct SlotMigration<'a> {
     old: &'a RedisServer,
     new: &'a RedisServer,
@@ -11,7 +11,7 @@ pub(crate) struct SlotMigration<'a> {
 }
 
 impl<'a> SlotMigration<'a> {
-    /// The slot of a key.
+    /// Begins to move the slot of a key.
     pub(crate) fn begin(old: &'a RedisServer, new: &'a RedisServer, key: &str) -> Self {
         let slot = old.command(&["CLUSTER", "KEYSLOT", key]).unwrap();
         let ids = [old, new].map(|node| node.command(&["CLUSTER", "MYID"]).unwrap());
