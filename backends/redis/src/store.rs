@@ -23,12 +23,13 @@ use crate::{
     connection::{Connection, Connector, WaiterRegistry},
     error::BACKEND,
     format::keys::{KeyLayout, SLOTS},
-    operations::{Action, Answer, Histories, Operation, ReleaseCache, WaiterChecks},
+    operations::{
+        Action, Answer, Histories, Operation, ReleaseCache, WaiterChecks,
+        executor::{BatchExecutor, ServerAccess},
+    },
     routing::{OpenMode, Router},
+    sentinels::LastMajority,
 };
-
-use crate::operations::executor::{BatchExecutor, ServerAccess};
-use crate::sentinels::LastMajority;
 
 /// The number of batch queues for a cluster. Each has its own range of slots, so that a shard that
 /// is down delays few other operations.

@@ -6,11 +6,12 @@ use distlock_core::{
     Error, ErrorKind, PasswordRule, Result, TLS_DISABLE, not_compiled_in, parse_duration,
 };
 
-use crate::{config::address::Address, error::BACKEND};
-
 use crate::{
-    config::endpoint::{Secret, Tls, Topology},
-    error::invalid,
+    config::{
+        address::Address,
+        endpoint::{Secret, Tls, Topology},
+    },
+    error::{BACKEND, invalid},
 };
 
 /// The features of the library that this backend with TLS needs.

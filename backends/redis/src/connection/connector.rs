@@ -23,16 +23,13 @@ use redis::{
 use crate::{
     config::{Endpoint, RedisConfig, Secret},
     connection::{
+        open_connection::{CommandCount, Connection},
+        push_listener::{ConnectionState, PushListener},
         server_epoch::{ServerEpoch, ServerEpochs},
         server_info::ServerInfo,
         waiter_registry::WaiterRegistry,
     },
     error::{self, BACKEND},
-};
-
-use crate::connection::{
-    open_connection::{CommandCount, Connection},
-    push_listener::{ConnectionState, PushListener},
 };
 
 /// The options of every connection of one handle, and the knowledge that all handles share.

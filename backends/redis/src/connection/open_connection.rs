@@ -16,14 +16,13 @@ use redis::{Cmd, FromRedisValue, Pipeline, RedisError, Value, aio::MultiplexedCo
 
 use crate::{
     connection::{
+        push_listener::ConnectionState,
         server_epoch::ServerEpoch,
         server_info::{CompareDelete, ServerInfo},
         waiter_registry::WaiterRegistry,
     },
-    error::{self},
+    error,
 };
-
-use crate::connection::push_listener::ConnectionState;
 
 /// An open connection. Clones of the `Arc` share it; the connection closes with the last of them.
 pub(crate) struct Connection {

@@ -6,12 +6,14 @@ use distlock_core::{Health, Result, Verdict};
 
 use crate::{
     config::{Endpoint, RedisConfig, Topology},
-    doctor::{rights, settings},
+    doctor::{
+        rights,
+        server_report::{Arbiter, ServerReport},
+        settings,
+    },
     format::keys::SLOTS,
     routing::{Primaries, Router},
 };
-
-use crate::doctor::server_report::{Arbiter, ServerReport};
 
 /// Examines every primary that can be reached.
 ///

@@ -7,11 +7,9 @@ use redis::Value;
 
 use crate::{
     connection::{Connection, InfoReply},
-    doctor::{rights, settings},
+    doctor::{finding::Finding, rights, settings},
     routing::Router,
 };
-
-use crate::doctor::finding::Finding;
 
 /// The settings that are read.
 const SETTINGS: [&str; 10] = [

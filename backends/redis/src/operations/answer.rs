@@ -10,9 +10,11 @@ use distlock_core::{
 };
 use redis::Value;
 
-use crate::{error::BACKEND, format::value};
-
-use crate::operations::operation::{Action, Operation};
+use crate::{
+    error::BACKEND,
+    format::value,
+    operations::operation::{Action, Operation},
+};
 
 #[derive(Debug)]
 pub(crate) enum Answer {

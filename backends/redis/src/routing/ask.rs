@@ -14,10 +14,11 @@ use crate::{
     config::Endpoint,
     connection::Connection,
     error::{self, BACKEND},
-    routing::router::Router,
+    routing::{
+        call::{Call, CallResult, Refusal, SlotMigrating, refusal},
+        router::Router,
+    },
 };
-
-use crate::routing::call::{Call, CallResult, Refusal, SlotMigrating, refusal};
 
 /// The limit of attempts for one call, where servers ask for another one.
 const MAX_ATTEMPTS: u32 = 6;

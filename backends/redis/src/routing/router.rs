@@ -19,14 +19,10 @@ use crate::{
     cluster::{Cluster, SlotMap},
     config::{Endpoint, Topology},
     connection::{Connection, Connector, Server},
-    error::BACKEND,
+    error::{BACKEND, invalid},
     format::keys::Bucket,
-    sentinels::{LastMajority, Sentinels},
-};
-
-use crate::{
-    error::invalid,
     routing::primaries::{MaxAge, OpenMode, Primaries},
+    sentinels::{LastMajority, Sentinels},
 };
 
 /// How long an operation waits for a connection: longer than the restart of a server takes, shorter

@@ -25,10 +25,11 @@ use crate::{
     operations::{Action, Answer},
     routing::Call,
     store::Store,
-    wait::queue_entry::QueueEntry,
+    wait::{
+        queue_entry::QueueEntry,
+        spurious_pushes::{SpuriousPushes, UNTRACKED_POLL},
+    },
 };
-
-use crate::wait::spurious_pushes::{SpuriousPushes, UNTRACKED_POLL};
 
 /// The pause after which a contender asks without any push. The connection may stand still without
 /// being broken, when somebody blocks the threads of the runtime that carries it. This costs one
