@@ -1,11 +1,9 @@
 //! A TCP proxy between a client and its server that breaks on request.
 
-mod pump;
-
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -18,7 +16,10 @@ use tokio::{
     task::JoinSet,
 };
 
-use self::pump::Pump;
+use crate::proxy::{
+    faults::{Direction, Faults, Flow, Shared},
+    pump::Pump,
+};
 
 /// A proxy in front of one server. It stops, and its connections are reset, when it is dropped.
 #[derive(Debug)]
@@ -27,56 +28,6 @@ pub struct FaultProxy {
     faults: watch::Sender<Faults>,
     shared: Arc<Shared>,
     acceptor: tokio::task::JoinHandle<()>,
-}
-
-/// Which way bytes flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// Requests.
-    ToServer,
-    /// Replies.
-    ToClient,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Faults {
-    to_server: Flow,
-    to_client: Flow,
-    /// New connections are reset at once.
-    refuses: bool,
-    /// Each new connection has a silent twin at the server.
-    twins: bool,
-    /// Goes up with every [`FaultProxy::reset`].
-    resets: u64,
-    /// Goes up with every [`FaultProxy::forsake_clients`].
-    forsaken: u64,
-    /// Each goes up with every [`FaultProxy::half_close`] of its direction.
-    closed_to_server: u64,
-    closed_to_client: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Flow {
-    #[default]
-    Pass,
-    Delay(Duration),
-    /// A few bytes at a time, with this pause after each.
-    Trickle(Duration),
-    /// Bytes wait, and arrive when the fault is over.
-    Stop,
-    /// Bytes are gone for ever.
-    Swallow,
-}
-
-#[derive(Debug)]
-struct Shared {
-    /// Where new connections lead.
-    server: Mutex<SocketAddr>,
-    swallow_one_reply: AtomicBool,
-    /// What is to arrive instead of the next reply.
-    other_reply: Mutex<Option<Vec<u8>>>,
-    connections: AtomicUsize,
-    round_trips: AtomicU64,
 }
 
 impl FaultProxy {
@@ -221,17 +172,6 @@ impl FaultProxy {
     }
 }
 
-impl Shared {
-    fn other_reply(&self) -> std::sync::MutexGuard<'_, Option<Vec<u8>>> {
-        let reply = self.other_reply.lock();
-        reply.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn server(&self) -> std::sync::MutexGuard<'_, SocketAddr> {
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Drop for FaultProxy {
     fn drop(&mut self) {
         self.acceptor.abort();
@@ -325,6 +265,3 @@ async fn serve(mut client: TcpStream, mut faults: watch::Receiver<Faults>, share
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

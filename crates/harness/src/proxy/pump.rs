@@ -14,7 +14,7 @@ use tokio::{
     sync::watch,
 };
 
-use super::{Direction, Faults, Flow, Shared};
+use crate::proxy::faults::{Direction, Faults, Flow, Shared};
 
 /// Bytes that arrive at once when they trickle.
 const DRIP: usize = 5;

@@ -1,12 +1,17 @@
-use std::{io, time::Instant};
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{TcpListener, TcpStream},
     time::timeout,
 };
 
-use super::*;
-use crate::eventually_async;
+use crate::{Direction, FaultProxy, eventually_async};
 
 const SOON: Duration = Duration::from_secs(10);
 /// Long enough for bytes to cross the loopback many times, when it must be shown that they do not.

@@ -3,13 +3,12 @@
 //! No other user of this host can use them: each wants a random password over TCP, its folder lets
 //! nobody else in, no command line holds a secret, and none runs as root.
 
+mod isolation;
 pub mod mysql;
 pub mod pgbouncer;
 pub mod postgres;
-mod private;
 pub mod redis;
-mod resp;
-mod stepped;
+mod stepped_clock;
 mod template;
 pub mod zookeeper;
 

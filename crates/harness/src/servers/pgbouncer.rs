@@ -9,8 +9,10 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
-use super::postgres::{PostgresServer, user};
-use crate::{Process, free_port};
+use crate::{
+    Process, free_port,
+    servers::postgres::{PostgresServer, READY, user},
+};
 
 /// Where the Debian package has it.
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
@@ -77,7 +79,7 @@ impl PgBouncer {
         let mut command = user.command(PROGRAM);
         command.arg(&file);
         let mut process = Process::spawn(&mut command)?;
-        process.wait_for_line(super::postgres::READY, |line| {
+        process.wait_for_line(READY, |line| {
             line.contains("process up") || line.contains("FATAL")
         })?;
         ensure!(
@@ -109,7 +111,7 @@ impl PgBouncer {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{postgres::tests::refused, private::tests::keeps_others_out},
+        super::{isolation::tests::keeps_others_out, postgres::tests::refused},
         *,
     };
 

@@ -13,8 +13,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::private::RunAs;
-use crate::eventually;
+use crate::{eventually, servers::isolation::RunAs};
 
 /// A server that has not looked by then never does.
 const SEEN: Duration = Duration::from_secs(60);

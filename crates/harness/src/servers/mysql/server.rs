@@ -1,77 +1,32 @@
-//! MariaDB and MySQL.
+//! A MySQL or MariaDB server: starting, crashing and copying it.
 
 use std::{
     env, fs,
-    net::{Ipv4Addr, SocketAddr},
-    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::Command,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::AtomicU32,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
-use rustix::fs::{FlockOperation, flock};
+use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
-use super::{
-    private::{self, Password, RunAs},
-    stepped::SteppedClock,
-    template::{cache, copy, finish, templates},
+use crate::{
+    Pki, Process, Signal, eventually, free_port,
+    servers::{
+        isolation::{Password, RunAs},
+        mysql::{
+            installation::{nowhere, server, template, user},
+            product::Product,
+        },
+        stepped_clock::SteppedClock,
+        template::copy,
+    },
 };
-use crate::{Pki, Process, Signal, eventually, free_port};
 
-const READY: Duration = Duration::from_secs(60);
-
-/// The database that every server has from the start.
-const DATABASE: &str = "distlock";
+pub(super) const READY: Duration = Duration::from_secs(60);
 
 /// Where the Debian package has what makes a cluster of MariaDB servers.
 const GALERA: &str = "/usr/lib/galera/libgalera_smm.so";
-
-/// Which of the two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Product {
-    /// `mariadbd` of the Debian package.
-    MariaDb,
-    /// `mysqld`: `$DISTLOCK_MYSQLD`, or what `scripts/get-server mysql` fetched, or the one on the path unless it is MariaDB's.
-    MySql,
-}
-
-impl Product {
-    /// Both of them.
-    pub const ALL: [Self; 2] = [Self::MariaDb, Self::MySql];
-
-    fn program(self) -> Result<PathBuf> {
-        match self {
-            Self::MariaDb => ["/usr/sbin/mariadbd", "/usr/bin/mariadbd", "/usr/libexec/mariadbd"]
-                .into_iter()
-                .map(PathBuf::from)
-                .find(|path| path.exists())
-                .context("mariadbd (Debian: apt-get install mariadb-server)"),
-            Self::MySql => mysqld().context(
-                "a MySQL server: run scripts/get-server mysql, or set DISTLOCK_MYSQLD to a mysqld of version 8 or later",
-            ),
-        }
-    }
-}
-
-fn mysqld() -> Option<PathBuf> {
-    if let Some(path) = env::var_os("DISTLOCK_MYSQLD") {
-        return Some(path.into());
-    }
-    let fetched = cache().join("mysql/mysqld");
-    if fetched.exists() {
-        return Some(fetched);
-    }
-    env::split_paths(&env::var_os("PATH")?)
-        .map(|folder| folder.join("mysqld"))
-        .filter(|path| path.exists())
-        .find(|path| {
-            let version = Command::new(path).arg("--version").output();
-            version.is_ok_and(|it| !String::from_utf8_lossy(&it.stdout).contains("MariaDB"))
-        })
-}
 
 /// A private server. It is killed, and its data removed, when it is dropped.
 ///
@@ -79,15 +34,15 @@ fn mysqld() -> Option<PathBuf> {
 /// `distlock`. No statement reads or writes files.
 #[derive(Debug)]
 pub struct MySqlServer {
-    process: Option<Process>,
-    user: RunAs,
-    folder: TempDir,
-    port: u16,
-    product: Product,
-    settings: Vec<String>,
-    databases: AtomicU32,
-    password: Password,
-    clock: Option<SteppedClock>,
+    pub(super) process: Option<Process>,
+    pub(super) user: RunAs,
+    pub(super) folder: TempDir,
+    pub(super) port: u16,
+    pub(super) product: Product,
+    pub(super) settings: Vec<String>,
+    pub(super) databases: AtomicU32,
+    pub(super) password: Password,
+    pub(super) clock: Option<SteppedClock>,
 }
 
 impl MySqlServer {
@@ -209,13 +164,13 @@ impl MySqlServer {
         Err(last.context("no attempt was made")?)
     }
 
-    fn prepare(product: Product, port: u16, settings: &[&str]) -> Result<Self> {
+    pub(super) fn prepare(product: Product, port: u16, settings: &[&str]) -> Result<Self> {
         let mut server = Self::prepare_from(&template(product)?, product, port)?;
         server.settings = settings.iter().map(|it| format!("--{it}")).collect();
         Ok(server)
     }
 
-    fn prepare_from(data: &Path, product: Product, port: u16) -> Result<Self> {
+    pub(super) fn prepare_from(data: &Path, product: Product, port: u16) -> Result<Self> {
         let user = user()?;
         let folder = user.folder(&env::temp_dir())?;
         copy(data, &folder.path().join("data"))?;
@@ -234,7 +189,7 @@ impl MySqlServer {
 
     /// Statements that the server carries out at each start before it serves anybody. So at no time
     /// is there an account of a known password, nor one in the template.
-    fn first_statements(&self) -> Result<PathBuf> {
+    pub(super) fn first_statements(&self) -> Result<PathBuf> {
         let (file, password) = (self.folder.path().join("first.sql"), self.password.expose());
         let mut statements = String::new();
         if self.settings.iter().any(|it| it == "--wsrep-on=ON") {
@@ -255,7 +210,7 @@ impl MySqlServer {
         Ok(file)
     }
 
-    fn launch(&mut self) -> Result<()> {
+    pub(super) fn launch(&mut self) -> Result<()> {
         let first = self.first_statements()?;
         let mut command = server(self.product, self.user, &self.folder.path().join("data"))?;
         command
@@ -299,147 +254,6 @@ impl MySqlServer {
         Ok(())
     }
 
-    /// Logs a user in over TCP once, with TLS where the server has it. From then on MySQL takes the
-    /// password without TLS, too.
-    fn log_in(&self, user: &str) -> Result<()> {
-        if self.product == Product::MariaDb {
-            return Ok(());
-        }
-        finish(
-            Command::new("mariadb")
-                .env("MYSQL_PWD", self.password())
-                .args(["--no-defaults", "--protocol=tcp", "--host=127.0.0.1"])
-                .arg(format!("--user={user}"))
-                .arg(format!("--port={}", self.port))
-                .args(["--execute", "DO 1"]),
-        )
-    }
-
-    /// Which of the two it is.
-    #[must_use]
-    pub const fn product(&self) -> Product {
-        self.product
-    }
-
-    /// Where it listens.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
-    }
-
-    /// Its socket.
-    #[must_use]
-    pub fn socket(&self) -> PathBuf {
-        self.folder.path().join("sock")
-    }
-
-    /// Its data: MySQL puts the certificates it makes there.
-    #[must_use]
-    pub fn data(&self) -> PathBuf {
-        self.folder.path().join("data")
-    }
-
-    /// Of the database that is there from the start. Without TLS.
-    #[must_use]
-    pub fn url(&self) -> String {
-        self.url_of(DATABASE)
-    }
-
-    /// Of any database. Without TLS.
-    #[must_use]
-    pub fn url_of(&self, database: &str) -> String {
-        let at = self.account_at(self.address());
-        format!("mysql://{at}/{database}?ssl-mode=disabled")
-    }
-
-    /// As [`MySqlServer::url`], where something else listens that leads there.
-    #[must_use]
-    pub fn url_at(&self, address: SocketAddr) -> String {
-        let at = self.account_at(address);
-        format!("mysql://{at}/{DATABASE}?ssl-mode=disabled")
-    }
-
-    /// As [`MySqlServer::url`], of another user, who must have the same password as `root`.
-    ///
-    /// # Errors
-    /// When the server does not let that user in.
-    pub fn url_as(&self, user: &str) -> Result<String> {
-        self.log_in(user)?;
-        Ok(self.url().replace("://root:", &format!("://{user}:")))
-    }
-
-    /// The password of `root`.
-    #[must_use]
-    pub fn password(&self) -> &str {
-        self.password.expose()
-    }
-
-    /// `root:PASSWORD@ADDRESS`, for a URL with options of its own.
-    #[must_use]
-    pub fn account_at(&self, address: SocketAddr) -> String {
-        format!("root:{}@{address}", self.password.expose())
-    }
-
-    /// Makes an empty database and says its name.
-    ///
-    /// # Errors
-    /// When the server cannot be asked.
-    pub fn new_database(&self) -> Result<String> {
-        let number = self.databases.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{DATABASE}_{number}");
-        self.sql(&format!("CREATE DATABASE {name}"))?;
-        Ok(name)
-    }
-
-    /// Runs statements as `root`, and gives back what they print, columns parted by tabs.
-    ///
-    /// # Errors
-    /// When one of them fails; the server's message is in the error.
-    pub fn sql(&self, statements: &str) -> Result<String> {
-        let output = self
-            .client()
-            .arg("--execute")
-            .arg(statements)
-            .output()
-            .context("the mariadb client (Debian: apt-get install mariadb-client)")?;
-        if !output.status.success() {
-            bail!("{statements}: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        Ok(String::from_utf8_lossy(&output.stdout)
-            .trim_end()
-            .to_owned())
-    }
-
-    /// Runs statements in a session that stays open until the value is dropped: what they lock stays locked.
-    ///
-    /// # Errors
-    /// When they were not carried out soon.
-    pub fn hold_open(&self, statements: &str) -> Result<Process> {
-        // The client sleeps, not the server: a server that sleeps does not see that its client has gone.
-        let process = Process::spawn(self.client().arg("--unbuffered").args([
-            "--execute",
-            &format!("{statements}; SELECT 'held open';\n\\! sleep 600"),
-        ]))?;
-        process.wait_for_line(READY, |line| line.contains("held open"))?;
-        Ok(process)
-    }
-
-    fn client(&self) -> Command {
-        let mut command = Command::new("mariadb");
-        command
-            // A process list shows arguments to everybody, and this to its own user.
-            .env("MYSQL_PWD", self.password.expose())
-            .args([
-                "--no-defaults",
-                "--user=root",
-                "--batch",
-                "--skip-column-names",
-            ])
-            .arg(format!("--socket={}", self.socket().display()))
-            .arg(format!("--database={DATABASE}"));
-        command
-    }
-
     /// Sends it a signal.
     ///
     /// # Errors
@@ -460,240 +274,5 @@ impl MySqlServer {
     pub fn restart(&mut self) -> Result<()> {
         self.kill();
         self.launch()
-    }
-}
-
-/// The user that the servers run as.
-fn user() -> Result<RunAs> {
-    RunAs::user_of("mysql")
-}
-
-/// The server's command line, as far as it is the same for setting up and for running.
-fn server(product: Product, user: RunAs, data: &Path) -> Result<Command> {
-    let program = product.program()?;
-    user.reaches(&program, private::PROGRAM)?;
-    let mut command = user.command(program);
-    command
-        .arg("--no-defaults")
-        .arg(format!("--datadir={}", data.display()))
-        .args([
-            "--innodb-buffer-pool-size=32M",
-            "--innodb-flush-log-at-trx-commit=1",
-            "--performance-schema=OFF",
-            "--skip-log-bin",
-        ]);
-    match product {
-        Product::MariaDb => command.arg("--innodb-log-file-size=16M"),
-        Product::MySql => command.args(["--mysqlx=OFF", "--innodb-redo-log-capacity=32M"]),
-    };
-    Ok(command)
-}
-
-/// Where statements may read and write files: nowhere. `MariaDB` takes NULL for "everywhere", so it
-/// gets an empty folder that nobody can write to.
-fn nowhere(product: Product, folder: &Path) -> Result<String> {
-    if product == Product::MySql {
-        return Ok("--secure-file-priv=NULL".into());
-    }
-    let empty = folder.join("nowhere");
-    if !empty.exists() {
-        fs::create_dir(&empty)?;
-        fs::set_permissions(&empty, fs::Permissions::from_mode(0o555))?;
-    }
-    Ok(format!("--secure-file-priv={}", empty.display()))
-}
-
-/// A folder of data to copy, made once per machine, version of the server and user: setting one up
-/// takes seconds. Its `root` can log in nowhere, until the first statements of a server give it a
-/// password.
-fn template(product: Product) -> Result<PathBuf> {
-    let (program, user) = (product.program()?, user()?);
-    let made = fs::metadata(&program)?.modified()?;
-    let made = made.duration_since(std::time::UNIX_EPOCH)?.as_secs();
-    let folder = templates()?;
-    let finished = folder.join(format!("{product:?}-{made}-{}-3", user.number()));
-    let lock = fs::File::create(folder.join(format!("{product:?}.lock")))?;
-    flock(&lock, FlockOperation::LockExclusive)?;
-    if finished.exists() {
-        return Ok(finished);
-    }
-    // Where the server's user can get at it.
-    let work = user.folder(&env::temp_dir())?;
-    let data = work.path().join("data");
-    let statements = work.path().join("setup.sql");
-    let create = format!("CREATE DATABASE {DATABASE};\n");
-    if product == Product::MariaDb {
-        user.write(&statements, create)?;
-        finish(
-            user.command("mariadb-install-db")
-                .args(["--no-defaults", "--skip-test-db"])
-                // An account that root of this host alone can use, through the socket.
-                .args([
-                    "--auth-root-authentication-method=socket",
-                    "--auth-root-socket-user=root",
-                ])
-                .arg(format!("--datadir={}", data.display())),
-        )?;
-        finish(
-            server(product, user, &data)?
-                .arg("--bootstrap")
-                .stdin(fs::File::open(&statements)?),
-        )?;
-    } else {
-        // It gives `root` a random password, says it, and wants another one before anything else.
-        // This one is nobody's.
-        let unknown = Password::random();
-        let locked = format!(
-            "ALTER USER 'root'@'localhost' IDENTIFIED BY '{}';\n",
-            unknown.expose()
-        );
-        user.write(&statements, locked + &create)?;
-        finish(
-            server(product, user, &data)?
-                .arg("--initialize")
-                .arg(nowhere(product, work.path())?)
-                .arg(format!("--init-file={}", statements.display())),
-        )?;
-        // Each copy makes an identity of its own.
-        fs::remove_file(data.join("auto.cnf"))?;
-    }
-    let copied = folder.join(format!("{product:?}-unfinished"));
-    let _ = fs::remove_dir_all(&copied);
-    copy(&data, &copied)?;
-    fs::rename(copied, &finished)?;
-    Ok(finished)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{super::private::tests::keeps_others_out, *};
-
-    #[test]
-    fn a_clock_of_its_own_goes_forward_and_stays_there() {
-        Product::ALL.into_iter().for_each(goes_forward);
-    }
-
-    fn goes_forward(product: Product) {
-        let mut server = MySqlServer::with_clock(product).unwrap();
-        let ahead = |server: &MySqlServer| {
-            let theirs = server.sql("SELECT UNIX_TIMESTAMP(SYSDATE(6))").unwrap();
-            let ours = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
-            theirs.parse::<f64>().unwrap() - ours
-        };
-        assert!(ahead(&server).abs() < 1.0);
-        server.put_clock_forward(Duration::from_secs(5)).unwrap();
-        server.put_clock_forward(Duration::from_secs(2)).unwrap();
-        assert!((ahead(&server) - 7.0).abs() < 1.0, "{}", ahead(&server));
-        server.restart().unwrap();
-        assert!((ahead(&server) - 7.0).abs() < 1.0, "{}", ahead(&server));
-    }
-
-    /// What a client over TCP is told.
-    fn stranger(server: &MySqlServer, user: &str, password: Option<&str>) -> Result<String> {
-        let mut command = Command::new("mariadb");
-        command
-            .args(["--no-defaults", "--batch", "--skip-column-names"])
-            .args(["--protocol=tcp", "--host=127.0.0.1"])
-            .arg(format!("--user={user}"))
-            .arg(format!("--port={}", server.port))
-            .args(["--execute", "SELECT CURRENT_USER()"])
-            .env_remove("MYSQL_PWD");
-        if let Some(password) = password {
-            command.env("MYSQL_PWD", password);
-        }
-        let output = command.output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{said}");
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    }
-
-    fn keeps_strangers_out(product: Product) {
-        let mut server = MySqlServer::start(product).unwrap();
-        // A restart changes nothing about it.
-        for _ in 0..2 {
-            for user in ["root", "", "mysql", "mariadb.sys"] {
-                for password in [None, Some(""), Some("root"), Some("wrong")] {
-                    let said = stranger(&server, user, password).unwrap_err().to_string();
-                    assert!(said.contains("Access denied"), "{user}: {said}");
-                }
-            }
-            let password = server.password.expose();
-            keeps_others_out(
-                server.process.as_ref().unwrap(),
-                server.folder.path(),
-                password,
-            );
-            server.restart().unwrap();
-        }
-        let open = match product {
-            Product::MariaDb => {
-                "SELECT user, host FROM mysql.global_priv \
-                 WHERE COALESCE(JSON_VALUE(priv, '$.authentication_string'), '') = '' \
-                 AND COALESCE(JSON_VALUE(priv, '$.account_locked'), 0) = 0"
-            }
-            Product::MySql => {
-                "SELECT user, host FROM mysql.user \
-                 WHERE COALESCE(authentication_string, '') = '' AND account_locked = 'N'"
-            }
-        };
-        assert_eq!(server.sql(open).unwrap(), "", "no password, and not locked");
-        let file = server.sql("SELECT @@secure_file_priv").unwrap();
-        match product {
-            Product::MySql => assert_eq!(file, "NULL"),
-            Product::MariaDb => assert_eq!(fs::read_dir(&file).unwrap().count(), 0, "{file}"),
-        }
-        let read = server.sql("SELECT LOAD_FILE('/etc/passwd') IS NULL");
-        assert_eq!(read.unwrap(), "1");
-        let data = server.data();
-        for file in [data.join("written"), Path::new(&file).join("written")] {
-            let write = format!("SELECT 1 INTO OUTFILE '{}'", file.display());
-            assert!(server.sql(&write).is_err(), "{write}");
-            assert!(!file.exists(), "{write}");
-        }
-        let other = MySqlServer::start(product).unwrap();
-        assert_ne!(server.password, other.password);
-    }
-
-    #[test]
-    fn no_other_user_of_this_host_can_use_mariadb() {
-        keeps_strangers_out(Product::MariaDb);
-    }
-
-    #[test]
-    fn no_other_user_of_this_host_can_use_mysql() {
-        keeps_strangers_out(Product::MySql);
-    }
-
-    fn lives_through_a_crash(product: Product) {
-        let mut server = MySqlServer::start(product).unwrap();
-        let version = server.sql("SELECT VERSION()").unwrap();
-        assert_eq!(
-            version.contains("MariaDB"),
-            product == Product::MariaDb,
-            "{version}"
-        );
-        server
-            .sql("CREATE TABLE kept (n INT); INSERT INTO kept VALUES (1)")
-            .unwrap();
-        let holder = server
-            .hold_open("START TRANSACTION; UPDATE kept SET n = 2")
-            .unwrap();
-        assert_eq!(server.sql("SELECT n FROM kept").unwrap(), "1");
-        drop(holder);
-        server.restart().unwrap();
-        assert_eq!(server.sql("SELECT n FROM kept").unwrap(), "1");
-        let other = server.new_database().unwrap();
-        assert!(server.sql("SHOW DATABASES").unwrap().contains(&other));
-        assert!(server.sql("SELECT nonsense").is_err());
-    }
-
-    #[test]
-    fn mariadb_lives_through_a_crash() {
-        lives_through_a_crash(Product::MariaDb);
-    }
-
-    #[test]
-    fn mysql_lives_through_a_crash() {
-        lives_through_a_crash(Product::MySql);
     }
 }

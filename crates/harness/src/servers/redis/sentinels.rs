@@ -1,11 +1,20 @@
-//! Servers that belong together: a primary with its replica and sentinels, a cluster.
+//! A primary with its replica and sentinels.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
-use super::{super::private::Password, Flavour, READY, RedisServer, credentials, password_setting};
-use crate::{eventually, free_port};
+use crate::{
+    eventually,
+    servers::{
+        isolation::Password,
+        redis::{
+            credentials::{credentials, password_setting},
+            members::{hosts, server},
+            server::{READY, RedisServer},
+        },
+    },
+};
 
 /// A primary, one replica and the sentinels that watch them. Each sentinel is a user of its own at
 /// every other server, so that each pair can be cut off without a word to any client.
@@ -18,15 +27,6 @@ pub struct RedisSentinels {
     /// The sentinels.
     pub sentinels: Vec<RedisServer>,
     /// Of all these servers, for clients.
-    password: Password,
-}
-
-/// A cluster.
-#[derive(Debug)]
-pub struct RedisCluster {
-    /// The servers: first one primary for each shard, then a replica for each, if there are replicas.
-    pub nodes: Vec<RedisServer>,
-    /// Of all of them.
     password: Password,
 }
 
@@ -225,134 +225,4 @@ impl RedisSentinels {
     fn user(sentinel: usize) -> String {
         format!("sentinel-{sentinel}")
     }
-}
-
-impl RedisCluster {
-    /// Starts a cluster of `shards` primaries, each with `replicas` replicas, and waits until it serves. A primary that does
-    /// not answer for 3 s is replaced: longer than a busy machine keeps it from answering.
-    ///
-    /// # Errors
-    /// As [`RedisServer::start`].
-    pub fn start(shards: usize, replicas: usize) -> Result<Self> {
-        Self::start_as(None, shards, replicas)
-    }
-
-    /// As [`RedisCluster::start`], without replicas, for clients that speak TLS and have a certificate; `pki` as in
-    /// [`RedisServer::with_tls`]. The tests themselves ask without.
-    ///
-    /// # Errors
-    /// As [`RedisServer::start`].
-    pub fn with_tls(pki: &Path, shards: usize) -> Result<Self> {
-        Self::start_as(Some(pki), shards, 0)
-    }
-
-    fn start_as(pki: Option<&Path>, shards: usize, replicas: usize) -> Result<Self> {
-        let password = Password::random();
-        let required = password_setting(&password);
-        let nodes = (0..shards * (1 + replicas))
-            .map(|_| {
-                // Without it the bus takes the port 10000 above, which may be taken or not exist.
-                let bus = format!("cluster-port {}", free_port()?);
-                let settings = [
-                    &*required,
-                    "cluster-enabled yes",
-                    "cluster-node-timeout 3000",
-                    "repl-diskless-sync-delay 0",
-                    &bus,
-                ];
-                server(pki, &[], &settings)
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let cluster = Self { nodes, password };
-        let mut command = cluster.cli();
-        command.args(["--cluster", "create"]);
-        for node in &cluster.nodes {
-            command.arg(format!("127.0.0.1:{}", node.port));
-        }
-        command.args(["--cluster-replicas", &replicas.to_string(), "--cluster-yes"]);
-        let output = command.output().context("redis-cli --cluster create")?;
-        if !output.status.success() {
-            bail!(
-                "redis-cli --cluster create: {}{}",
-                String::from_utf8_lossy(&output.stdout),
-                String::from_utf8_lossy(&output.stderr)
-            );
-        }
-        eventually("the cluster serves", READY, || {
-            cluster.nodes.iter().all(|node| {
-                node.command(&["CLUSTER", "INFO"]).is_ok_and(|info| {
-                    info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
-                }) && (replicas == 0
-                    || node.info("role").is_ok_and(|role| role == "master")
-                    || node
-                        .info("master_link_status")
-                        .is_ok_and(|status| status == "up"))
-            })
-        })?;
-        Ok(cluster)
-    }
-
-    /// A `redis-cli` that knows the password, which is not among its arguments.
-    #[must_use]
-    pub fn cli(&self) -> Command {
-        let mut command = Command::new("redis-cli");
-        command.env("REDISCLI_AUTH", self.password());
-        command
-    }
-
-    /// The password of every server.
-    #[must_use]
-    pub fn password(&self) -> &str {
-        self.password.expose()
-    }
-
-    /// `redis+cluster://:PASSWORD@127.0.0.1:PORT,..`.
-    #[must_use]
-    pub fn url(&self) -> String {
-        let own = credentials(Some(&self.password));
-        format!("redis+cluster://{own}{}", hosts(&self.nodes))
-    }
-
-    /// The server that is the primary of the slot of a key now, by its place in [`RedisCluster::nodes`].
-    ///
-    /// # Errors
-    /// When no server can be asked, or none of them serves it.
-    pub fn primary_of(&self, key: &str) -> Result<usize> {
-        let running = self.nodes.iter().enumerate();
-        for (at, node) in running.filter(|(_, node)| node.process.is_some()) {
-            // A server that does not serve a key says who does.
-            let Ok(answer) = node.command(&["GET", key]) else {
-                continue;
-            };
-            let Some(redirect) = answer.strip_prefix("MOVED ") else {
-                return Ok(at);
-            };
-            let port = redirect
-                .rsplit(':')
-                .next()
-                .and_then(|port| port.parse().ok());
-            let port: u16 = port.context("a redirect names a port")?;
-            let at = self.nodes.iter().position(|node| node.port == port);
-            return at.context("a redirect names one of the servers");
-        }
-        bail!("no server runs")
-    }
-}
-
-/// One of them. With certificates it has a second port, for clients and for the others.
-fn server(pki: Option<&Path>, arguments: &[&str], settings: &[&str]) -> Result<RedisServer> {
-    let among_them: &[&str] = match pki {
-        Some(_) => &["tls-replication yes", "tls-cluster yes"],
-        None => &[],
-    };
-    let settings = [settings, among_them].concat();
-    RedisServer::start_with_tls(Flavour::Installed, arguments, &settings, pki)
-}
-
-fn hosts<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> String {
-    let hosts: Vec<_> = servers
-        .into_iter()
-        .map(|server| format!("127.0.0.1:{}", server.clients_port()))
-        .collect();
-    hosts.join(",")
 }

@@ -1,61 +1,26 @@
-//! Redis and its kin: one server here, several that belong together in `groups`.
-
-mod groups;
+//! A Redis or Valkey server: starting, crashing and restarting it.
 
 use std::{
     env, fs,
-    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
-use super::{
-    private::{self, Password, RunAs},
-    resp::Resp,
-    template::cache,
+use crate::{
+    Process, Signal, eventually, free_port,
+    servers::{
+        isolation::{self, Password, RunAs},
+        redis::{
+            credentials::{PASSWORD, password_setting},
+            flavour::Flavour,
+        },
+    },
 };
-use crate::{Process, Signal, eventually, free_port};
 
-pub use groups::{RedisCluster, RedisSentinels};
-
-const READY: Duration = Duration::from_secs(20);
-
-/// Which server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Flavour {
-    /// The `redis-server` on the path: the one of the distribution.
-    Installed,
-    /// Redis 8: `$DISTLOCK_REDIS`, or what `scripts/get-server redis` fetched.
-    Redis8,
-    /// Valkey 9: `$DISTLOCK_VALKEY`, or what `scripts/get-server valkey` fetched.
-    Valkey9,
-}
-
-impl Flavour {
-    fn program(self) -> Result<PathBuf> {
-        let (variable, fetched, help) = match self {
-            Self::Installed => return Ok("redis-server".into()),
-            Self::Redis8 => (
-                "DISTLOCK_REDIS",
-                "redis/redis-server",
-                "Redis 8: run scripts/get-server redis, or set DISTLOCK_REDIS to a redis-server of version 8 or later",
-            ),
-            Self::Valkey9 => (
-                "DISTLOCK_VALKEY",
-                "valkey/valkey-server",
-                "Valkey 9: run scripts/get-server valkey, or set DISTLOCK_VALKEY to a valkey-server of version 9 or later",
-            ),
-        };
-        let chosen = env::var_os(variable).map(PathBuf::from);
-        let program = chosen.unwrap_or_else(|| cache().join(fetched));
-        ensure!(program.exists(), "{help}");
-        Ok(program)
-    }
-}
+pub(super) const READY: Duration = Duration::from_secs(20);
 
 /// A private `redis-server`, or `valkey-server`. It is killed, and its data removed, when it is dropped.
 ///
@@ -63,23 +28,28 @@ impl Flavour {
 /// `requirepass ..` chooses another one, and `requirepass ""` none.
 #[derive(Debug)]
 pub struct RedisServer {
-    process: Option<Process>,
-    user: RunAs,
-    folder: TempDir,
-    port: u16,
-    flavour: Flavour,
+    pub(super) process: Option<Process>,
+    pub(super) user: RunAs,
+    pub(super) folder: TempDir,
+    pub(super) port: u16,
+    pub(super) flavour: Flavour,
     /// On its command line, behind the configuration file.
-    arguments: Vec<String>,
-    config: Vec<String>,
-    password: Option<Password>,
+    pub(super) arguments: Vec<String>,
+    pub(super) config: Vec<String>,
+    pub(super) password: Option<Password>,
 }
 
-/// How a server is told its password, and how a test chooses one.
-const PASSWORD: &str = "requirepass ";
-
-/// What clients ask a server, as it happens.
-#[derive(Debug)]
-pub struct RedisMonitor(Arc<Mutex<Vec<String>>>);
+/// Somebody else may take a free port before the server does.
+pub(super) fn retried(mut start: impl FnMut(u16) -> Result<RedisServer>) -> Result<RedisServer> {
+    let mut last = None;
+    for _ in 0..5 {
+        match start(free_port()?) {
+            Ok(server) => return Ok(server),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.context("five tries")?)
+}
 
 impl RedisServer {
     /// Starts a server that keeps its data in an append-only file.
@@ -136,12 +106,16 @@ impl RedisServer {
         Self::with(&settings)
     }
 
-    fn start_as(flavour: Flavour, arguments: &[&str], settings: &[&str]) -> Result<Self> {
+    pub(super) fn start_as(
+        flavour: Flavour,
+        arguments: &[&str],
+        settings: &[&str],
+    ) -> Result<Self> {
         Self::start_with_tls(flavour, arguments, settings, None)
     }
 
     /// As told; with certificates it has a second port, for clients and for the others.
-    fn start_with_tls(
+    pub(super) fn start_with_tls(
         flavour: Flavour,
         arguments: &[&str],
         settings: &[&str],
@@ -159,7 +133,7 @@ impl RedisServer {
         })
     }
 
-    fn prepare(flavour: Flavour, port: u16, settings: &[&str]) -> Result<Self> {
+    pub(super) fn prepare(flavour: Flavour, port: u16, settings: &[&str]) -> Result<Self> {
         let user = RunAs::user_of("redis")?;
         let folder = user.folder(&env::temp_dir())?;
         let chosen = settings.iter().find_map(|it| it.strip_prefix(PASSWORD));
@@ -204,7 +178,7 @@ impl RedisServer {
 
     /// Has it listen to TLS on `port`, and have a certificate wherever it is the client itself. It
     /// reads copies, because it cannot enter the folder of `pki`.
-    fn offer_tls(&mut self, pki: &Path, port: u16) -> Result<()> {
+    pub(super) fn offer_tls(&mut self, pki: &Path, port: u16) -> Result<()> {
         self.config.push(format!("tls-port {port}"));
         for (option, name) in [
             ("tls-ca-cert-file", "ca.crt"),
@@ -220,7 +194,7 @@ impl RedisServer {
         Ok(())
     }
 
-    fn launch(&mut self) -> Result<()> {
+    pub(super) fn launch(&mut self) -> Result<()> {
         let file = self.config_file();
         if !file.exists() {
             self.user.write(&file, self.config.join("\n") + "\n")?;
@@ -230,7 +204,7 @@ impl RedisServer {
         let arguments: Vec<_> = [&*file].into_iter().chain(arguments).collect();
         let program = self.flavour.program()?;
         if program.is_absolute() {
-            self.user.reaches(&program, private::PROGRAM)?;
+            self.user.reaches(&program, isolation::PROGRAM)?;
         }
         let by = |program| self.user.command(program);
         let process = Process::serve_by(by, program.as_os_str(), &arguments)
@@ -239,17 +213,17 @@ impl RedisServer {
         Ok(())
     }
 
-    fn config_file(&self) -> PathBuf {
+    pub(super) fn config_file(&self) -> PathBuf {
         self.folder.path().join("redis.conf")
     }
 
-    fn wait_for_log(&self, text: &str) -> Result<()> {
+    pub(super) fn wait_for_log(&self, text: &str) -> Result<()> {
         let process = self.process.as_ref().context("it runs")?;
         process.wait_for_line(READY, |line| line.contains(text))?;
         Ok(())
     }
 
-    fn wait_until_ready(&mut self) -> Result<()> {
+    pub(super) fn wait_until_ready(&mut self) -> Result<()> {
         let mut died = false;
         let answered = eventually("redis-server answers", READY, || {
             died = !self
@@ -269,118 +243,6 @@ impl RedisServer {
         };
         ensure!(!died, "redis-server ended: {}", output());
         answered.with_context(output)
-    }
-
-    /// Its port.
-    #[must_use]
-    pub const fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Where clients connect that speak TLS, if they may.
-    fn clients_port(&self) -> u16 {
-        let mut settings = self.config.iter();
-        let port = settings.find_map(|line| line.strip_prefix("tls-port ")?.parse().ok());
-        port.unwrap_or(self.port)
-    }
-
-    /// Where it listens.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
-    }
-
-    /// Its folder: the append-only file is in it.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// The password of its default user; empty when it has none.
-    #[must_use]
-    pub fn password(&self) -> &str {
-        self.password.as_ref().map_or("", Password::expose)
-    }
-
-    /// `redis://:PASSWORD@127.0.0.1:PORT`.
-    #[must_use]
-    pub fn url(&self) -> String {
-        self.url_at(self.address())
-    }
-
-    /// As [`RedisServer::url`], where something else listens that leads there.
-    #[must_use]
-    pub fn url_at(&self, address: SocketAddr) -> String {
-        format!("redis://{}{address}", credentials(self.password.as_ref()))
-    }
-
-    /// Runs a command on it, and gives back its reply as text: the items of an array on lines of their own, an error with
-    /// its code.
-    ///
-    /// # Errors
-    /// When the server cannot be asked, or stays silent for 5 s.
-    pub fn command(&self, arguments: &[&str]) -> Result<String> {
-        self.connect()?.ask(arguments)
-    }
-
-    fn connect(&self) -> Result<Resp> {
-        let mut resp = Resp::connect(self.address())?;
-        if let Some(password) = &self.password {
-            // A test may have changed it: the next answer says so.
-            resp.ask(&["AUTH", password.expose()])?;
-        }
-        Ok(resp)
-    }
-
-    /// As [`RedisServer::command`], by a user with a password.
-    ///
-    /// # Errors
-    /// When the server cannot be asked.
-    pub fn command_as(&self, user: &str, password: &str, arguments: &[&str]) -> Result<String> {
-        let mut resp = Resp::connect(self.address())?;
-        resp.ask(&["AUTH", user, password])?;
-        resp.ask(arguments)
-    }
-
-    /// Starts to watch what clients send.
-    ///
-    /// # Errors
-    /// When the server cannot be asked.
-    pub fn monitor(&self) -> Result<RedisMonitor> {
-        let mut resp = self.connect()?;
-        resp.ask(&["MONITOR"])?;
-        let lines = Arc::<Mutex<Vec<String>>>::default();
-        resp.listen(Arc::clone(&lines))?;
-        Ok(RedisMonitor(lines))
-    }
-
-    /// One line of `INFO`.
-    ///
-    /// # Errors
-    /// When the server cannot be asked or does not say it.
-    pub fn info(&self, field: &str) -> Result<String> {
-        let info = self.command(&["INFO"])?;
-        let value = info
-            .lines()
-            .find_map(|line| line.trim_end().strip_prefix(field)?.strip_prefix(':'));
-        Ok(value
-            .with_context(|| format!("INFO has no {field}"))?
-            .to_owned())
-    }
-
-    /// How often it has carried out a command since it started, or since `CONFIG RESETSTAT`: what scripts do counts.
-    ///
-    /// # Errors
-    /// When the server cannot be asked.
-    pub fn calls(&self, command: &str) -> Result<u64> {
-        let stats = self.command(&["INFO", "commandstats"])?;
-        // `cmdstat_get:calls=3,usec=20,..`
-        let prefix = format!("cmdstat_{command}:calls=");
-        let Some(line) = stats.lines().find_map(|line| line.strip_prefix(&prefix)) else {
-            return Ok(0);
-        };
-        let digits = line.split(',').next().unwrap_or_default();
-        Ok(digits.parse()?)
     }
 
     /// Sends it a signal.
@@ -423,107 +285,5 @@ impl RedisServer {
             fs::remove_dir_all(appended)?;
         }
         self.restart()
-    }
-}
-
-impl RedisMonitor {
-    /// Every command that clients have sent since the monitor was started, one line each. What scripts do inside the server
-    /// does not count.
-    #[must_use]
-    pub fn commands(&self) -> Vec<String> {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // `1700000000.000000 [0 127.0.0.1:40000] "GET" "key"`, with `lua` in the place of the address for scripts.
-        let sent = |line: &&String| line.contains(" [") && !line.contains(" lua] ");
-        lines.iter().filter(sent).cloned().collect()
-    }
-}
-
-/// What stands before the address in a URL.
-fn credentials(password: Option<&Password>) -> String {
-    password.map_or_else(String::new, |it| format!(":{}@", it.expose()))
-}
-
-fn password_setting(password: &Password) -> String {
-    format!("{PASSWORD}{}", password.expose())
-}
-
-/// Somebody else may take a free port before the server does.
-fn retried(mut start: impl FnMut(u16) -> Result<RedisServer>) -> Result<RedisServer> {
-    let mut last = None;
-    for _ in 0..5 {
-        match start(free_port()?) {
-            Ok(server) => return Ok(server),
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(last.context("five tries")?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{super::private::tests::keeps_others_out, *};
-
-    #[test]
-    fn a_crash_keeps_the_data_and_an_empty_restart_does_not() {
-        let mut server = RedisServer::start().unwrap();
-        assert_eq!(server.command(&["SET", "k", "v"]).unwrap(), "OK");
-        let run = server.info("run_id").unwrap();
-        server.restart().unwrap();
-        assert_eq!(server.command(&["GET", "k"]).unwrap(), "v");
-        assert_ne!(server.info("run_id").unwrap(), run);
-        server.restart_empty().unwrap();
-        assert_eq!(server.command(&["GET", "k"]).unwrap(), "");
-    }
-
-    /// What a stranger hears, first without a password, then with a wrong one.
-    fn shut(server: &RedisServer) {
-        let mut stranger = Resp::connect(server.address()).unwrap();
-        for command in [&["PING"][..], &["INFO"], &["SHUTDOWN", "NOSAVE"]] {
-            let said = stranger.ask(command).unwrap();
-            assert!(said.starts_with("NOAUTH "), "{said}");
-        }
-        let said = stranger.ask(&["AUTH", "wrong"]).unwrap();
-        assert!(said.starts_with("WRONGPASS "), "{said}");
-        assert_eq!(server.command(&["PING"]).unwrap(), "PONG");
-        let process = server.process.as_ref().unwrap();
-        keeps_others_out(process, server.folder(), server.password());
-    }
-
-    #[test]
-    fn no_other_user_of_this_host_can_use_a_server() {
-        for flavour in [Flavour::Installed, Flavour::Redis8, Flavour::Valkey9] {
-            shut(&RedisServer::of(flavour, &[]).unwrap());
-        }
-        let server = RedisServer::start().unwrap();
-        let replica = server.replica().unwrap();
-        shut(&replica);
-        eventually("it replicates", READY, || {
-            let link = replica.info("master_link_status");
-            link.is_ok_and(|status| status == "up")
-        })
-        .unwrap();
-    }
-
-    #[test]
-    fn no_other_user_of_this_host_can_use_servers_that_belong_together() {
-        let sentinels = RedisSentinels::start().unwrap();
-        let group = [&sentinels.primary, &sentinels.replica];
-        group.into_iter().chain(&sentinels.sentinels).for_each(shut);
-        // The sentinels' users at the other servers have no known password either.
-        let said = sentinels.primary.command_as("sentinel-0", "pw", &["PING"]);
-        assert!(said.unwrap().starts_with("NOAUTH "));
-        let cluster = RedisCluster::start(3, 0).unwrap();
-        cluster.nodes.iter().for_each(shut);
-    }
-
-    #[test]
-    fn a_test_may_choose_the_password_or_none() {
-        let server = RedisServer::with(&["requirepass canary"]).unwrap();
-        assert_eq!(server.password(), "canary");
-        assert_eq!(server.command(&["PING"]).unwrap(), "PONG");
-        let open = RedisServer::with(&["requirepass \"\""]).unwrap();
-        assert_eq!(open.url(), format!("redis://{}", open.address()));
-        let mut anybody = Resp::connect(open.address()).unwrap();
-        assert_eq!(anybody.ask(&["PING"]).unwrap(), "PONG");
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{ZooKeeper, tree::Session};
+use crate::servers::zookeeper::{ensemble::ZooKeeper, session::Session};
 
 impl ZooKeeper {
     /// The names of a node's children, in order.

@@ -1,0 +1,121 @@
+//! The installed server: its command line, its user, and the template of its data.
+
+use std::{
+    env, fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::Result;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::servers::{
+    isolation::{self, Password, RunAs},
+    mysql::product::Product,
+    template::{copy, finish, templates},
+};
+
+/// The database that every server has from the start.
+pub(super) const DATABASE: &str = "distlock";
+
+/// The user that the servers run as.
+pub(super) fn user() -> Result<RunAs> {
+    RunAs::user_of("mysql")
+}
+
+/// The server's command line, as far as it is the same for setting up and for running.
+pub(super) fn server(product: Product, user: RunAs, data: &Path) -> Result<Command> {
+    let program = product.program()?;
+    user.reaches(&program, isolation::PROGRAM)?;
+    let mut command = user.command(program);
+    command
+        .arg("--no-defaults")
+        .arg(format!("--datadir={}", data.display()))
+        .args([
+            "--innodb-buffer-pool-size=32M",
+            "--innodb-flush-log-at-trx-commit=1",
+            "--performance-schema=OFF",
+            "--skip-log-bin",
+        ]);
+    match product {
+        Product::MariaDb => command.arg("--innodb-log-file-size=16M"),
+        Product::MySql => command.args(["--mysqlx=OFF", "--innodb-redo-log-capacity=32M"]),
+    };
+    Ok(command)
+}
+
+/// Where statements may read and write files: nowhere. `MariaDB` takes NULL for "everywhere", so it
+/// gets an empty folder that nobody can write to.
+pub(super) fn nowhere(product: Product, folder: &Path) -> Result<String> {
+    if product == Product::MySql {
+        return Ok("--secure-file-priv=NULL".into());
+    }
+    let empty = folder.join("nowhere");
+    if !empty.exists() {
+        fs::create_dir(&empty)?;
+        fs::set_permissions(&empty, fs::Permissions::from_mode(0o555))?;
+    }
+    Ok(format!("--secure-file-priv={}", empty.display()))
+}
+
+/// A folder of data to copy, made once per machine, version of the server and user: setting one up
+/// takes seconds. Its `root` can log in nowhere, until the first statements of a server give it a
+/// password.
+pub(super) fn template(product: Product) -> Result<PathBuf> {
+    let (program, user) = (product.program()?, user()?);
+    let made = fs::metadata(&program)?.modified()?;
+    let made = made.duration_since(std::time::UNIX_EPOCH)?.as_secs();
+    let folder = templates()?;
+    let finished = folder.join(format!("{product:?}-{made}-{}-3", user.number()));
+    let lock = fs::File::create(folder.join(format!("{product:?}.lock")))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    if finished.exists() {
+        return Ok(finished);
+    }
+    // Where the server's user can get at it.
+    let work = user.folder(&env::temp_dir())?;
+    let data = work.path().join("data");
+    let statements = work.path().join("setup.sql");
+    let create = format!("CREATE DATABASE {DATABASE};\n");
+    if product == Product::MariaDb {
+        user.write(&statements, create)?;
+        finish(
+            user.command("mariadb-install-db")
+                .args(["--no-defaults", "--skip-test-db"])
+                // An account that root of this host alone can use, through the socket.
+                .args([
+                    "--auth-root-authentication-method=socket",
+                    "--auth-root-socket-user=root",
+                ])
+                .arg(format!("--datadir={}", data.display())),
+        )?;
+        finish(
+            server(product, user, &data)?
+                .arg("--bootstrap")
+                .stdin(fs::File::open(&statements)?),
+        )?;
+    } else {
+        // It gives `root` a random password, says it, and wants another one before anything else.
+        // This one is nobody's.
+        let unknown = Password::random();
+        let locked = format!(
+            "ALTER USER 'root'@'localhost' IDENTIFIED BY '{}';\n",
+            unknown.expose()
+        );
+        user.write(&statements, locked + &create)?;
+        finish(
+            server(product, user, &data)?
+                .arg("--initialize")
+                .arg(nowhere(product, work.path())?)
+                .arg(format!("--init-file={}", statements.display())),
+        )?;
+        // Each copy makes an identity of its own.
+        fs::remove_file(data.join("auto.cnf"))?;
+    }
+    let copied = folder.join(format!("{product:?}-unfinished"));
+    let _ = fs::remove_dir_all(&copied);
+    copy(&data, &copied)?;
+    fs::rename(copied, &finished)?;
+    Ok(finished)
+}

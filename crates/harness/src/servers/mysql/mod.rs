@@ -1,0 +1,10 @@
+//! MariaDB and MySQL.
+
+mod access;
+mod installation;
+mod product;
+mod server;
+#[cfg(test)]
+mod tests;
+
+pub use self::{product::Product, server::MySqlServer};

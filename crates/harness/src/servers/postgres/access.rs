@@ -1,0 +1,143 @@
+//! Access to a server: its addresses, URLs and statements.
+
+use std::{
+    env,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    process::Command,
+    sync::atomic::Ordering,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    Process,
+    servers::{
+        isolation::Password,
+        postgres::{
+            installation::{DATABASE, binaries},
+            server::{PostgresServer, READY},
+        },
+    },
+};
+
+impl PostgresServer {
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// Its data.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// Of the database that is there from the start.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.url_of(DATABASE)
+    }
+
+    /// Of any database.
+    #[must_use]
+    pub fn url_of(&self, database: &str) -> String {
+        format!("postgres://{}/{database}", self.account_at(self.address()))
+    }
+
+    /// As [`PostgresServer::url`], where something else listens that leads there.
+    #[must_use]
+    pub fn url_at(&self, address: SocketAddr) -> String {
+        format!("postgres://{}/{DATABASE}", self.account_at(address))
+    }
+
+    /// As [`PostgresServer::url`], of another user. The password must be percent-encoded.
+    #[must_use]
+    pub fn url_as(&self, user: &str, password: &str) -> String {
+        let address = self.address();
+        format!("postgres://{user}:{password}@{address}/{DATABASE}")
+    }
+
+    /// `postgres:PASSWORD@ADDRESS`, as in a URL.
+    pub(super) fn account_at(&self, address: SocketAddr) -> String {
+        format!("postgres:{}@{address}", self.password.expose())
+    }
+
+    /// The password of `postgres`.
+    pub(in crate::servers) const fn password(&self) -> &Password {
+        &self.password
+    }
+
+    /// Makes an empty database and says its name.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub fn new_database(&self) -> Result<String> {
+        let number = self.databases.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{DATABASE}_{number}");
+        self.sql(&format!("CREATE DATABASE {name}"))?;
+        Ok(name)
+    }
+
+    /// Runs statements in one transaction as `postgres`, and gives back what they print, columns parted by tabs.
+    ///
+    /// # Errors
+    /// When one of them fails; the server's message is in the error.
+    pub fn sql(&self, statements: &str) -> Result<String> {
+        self.sql_in(DATABASE, statements)
+    }
+
+    /// As [`PostgresServer::sql`], in another database.
+    ///
+    /// # Errors
+    /// As [`PostgresServer::sql`].
+    pub fn sql_in(&self, database: &str, statements: &str) -> Result<String> {
+        let output = self
+            .client(database)?
+            .args(["-c", statements])
+            .output()
+            .context("psql")?;
+        if !output.status.success() {
+            bail!("{statements}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout)
+            .trim_end()
+            .to_owned())
+    }
+
+    /// Runs statements in a transaction that stays open until the value is dropped: what they lock stays locked.
+    ///
+    /// # Errors
+    /// When they were not carried out soon.
+    pub fn hold_open(&self, statements: &str) -> Result<Process> {
+        let process = Process::spawn(self.client(DATABASE)?.args([
+            "-c",
+            "BEGIN",
+            "-c",
+            statements,
+            "-c",
+            "SELECT 'held open'",
+            "-c",
+            "SELECT pg_sleep(600)",
+        ]))?;
+        process.wait_for_line(READY, |line| line.contains("held open"))?;
+        Ok(process)
+    }
+
+    pub(super) fn client(&self, database: &str) -> Result<Command> {
+        let mut command = Command::new(binaries()?.join("psql"));
+        for (name, _) in env::vars_os() {
+            if name.to_string_lossy().starts_with("PG") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .args(["-X", "-q", "-A", "-t", "-F", "\t", "-v", "ON_ERROR_STOP=1"])
+            .args(["-U", "postgres", "-d", database])
+            .arg("-h")
+            .arg(self.folder.path())
+            .args(["-p", &self.port.to_string()]);
+        Ok(command)
+    }
+}

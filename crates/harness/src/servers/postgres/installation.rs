@@ -1,0 +1,85 @@
+//! The installed server: its programs, its user, and the template of its data.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::servers::{
+    isolation::RunAs,
+    template::{copy, finish, templates},
+};
+
+/// The database that every server has from the start.
+pub(super) const DATABASE: &str = "distlock";
+
+/// The folder of the newest installed version.
+pub(super) fn binaries() -> Result<PathBuf> {
+    let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let newest = installed
+        .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
+        .filter(|folder| folder.join("postgres").exists())
+        .max_by_key(|folder| {
+            let version = folder.parent().and_then(Path::file_name);
+            version.and_then(|it| it.to_string_lossy().parse::<u32>().ok())
+        });
+    newest
+        .or_else(|| env::split_paths(&env::var_os("PATH")?).find(|it| it.join("postgres").exists()))
+        .context("a PostgreSQL server (Debian: apt-get install postgresql)")
+}
+
+/// One of its programs. They refuse to run as root.
+pub(super) fn program(name: &str) -> Result<Command> {
+    Ok(user()?.command(binaries()?.join(name)))
+}
+
+/// The user that the servers run as.
+pub(in crate::servers) fn user() -> Result<RunAs> {
+    RunAs::user_of("postgres")
+}
+
+/// A folder of data to copy, made once per machine and version of the server.
+pub(super) fn template() -> Result<PathBuf> {
+    let made = fs::metadata(binaries()?.join("postgres"))?.modified()?;
+    let made = made.duration_since(std::time::UNIX_EPOCH)?.as_secs();
+    let (templates, user) = (templates()?, user()?);
+    let finished = templates.join(format!("Postgres-{made}-{}-2", user.number()));
+    let lock = fs::File::create(templates.join("Postgres.lock"))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    if finished.exists() {
+        return Ok(finished);
+    }
+    // Where its user can get at it.
+    let work = user.folder(&env::temp_dir())?;
+    let data = work.path().join("data");
+    finish(program("initdb")?.arg("-D").arg(&data).args([
+        "--no-sync",
+        "--username=postgres",
+        "--auth=reject",
+        "--encoding=UTF8",
+        "--locale=C.UTF-8",
+    ]))?;
+    user.write(
+        &data.join("pg_hba.conf"),
+        // Whoever can reach the socket could read the data as well.
+        "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n",
+    )?;
+    let statements = work.path().join("setup.sql");
+    fs::write(&statements, format!("CREATE DATABASE {DATABASE}\n"))?;
+    finish(
+        program("postgres")?
+            .args(["--single", "-D"])
+            .arg(&data)
+            .args(["-c", "fsync=off", "postgres"])
+            .stdin(fs::File::open(&statements)?),
+    )?;
+    let copied = templates.join("Postgres-unfinished");
+    let _ = fs::remove_dir_all(&copied);
+    copy(&data, &copied)?;
+    fs::rename(copied, &finished)?;
+    Ok(finished)
+}

@@ -1,0 +1,40 @@
+//! The products and versions, and where their programs are.
+
+use std::{env, path::PathBuf};
+
+use anyhow::{Result, ensure};
+
+use crate::servers::template::cache;
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flavour {
+    /// The `redis-server` on the path: the one of the distribution.
+    Installed,
+    /// Redis 8: `$DISTLOCK_REDIS`, or what `scripts/get-server redis` fetched.
+    Redis8,
+    /// Valkey 9: `$DISTLOCK_VALKEY`, or what `scripts/get-server valkey` fetched.
+    Valkey9,
+}
+
+impl Flavour {
+    pub(super) fn program(self) -> Result<PathBuf> {
+        let (variable, fetched, help) = match self {
+            Self::Installed => return Ok("redis-server".into()),
+            Self::Redis8 => (
+                "DISTLOCK_REDIS",
+                "redis/redis-server",
+                "Redis 8: run scripts/get-server redis, or set DISTLOCK_REDIS to a redis-server of version 8 or later",
+            ),
+            Self::Valkey9 => (
+                "DISTLOCK_VALKEY",
+                "valkey/valkey-server",
+                "Valkey 9: run scripts/get-server valkey, or set DISTLOCK_VALKEY to a valkey-server of version 9 or later",
+            ),
+        };
+        let chosen = env::var_os(variable).map(PathBuf::from);
+        let program = chosen.unwrap_or_else(|| cache().join(fetched));
+        ensure!(program.exists(), "{help}");
+        Ok(program)
+    }
+}

@@ -1,0 +1,29 @@
+//! The members of a group of servers.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::servers::redis::{flavour::Flavour, server::RedisServer};
+
+/// One of them. With certificates it has a second port, for clients and for the others.
+pub(super) fn server(
+    pki: Option<&Path>,
+    arguments: &[&str],
+    settings: &[&str],
+) -> Result<RedisServer> {
+    let among_them: &[&str] = match pki {
+        Some(_) => &["tls-replication yes", "tls-cluster yes"],
+        None => &[],
+    };
+    let settings = [settings, among_them].concat();
+    RedisServer::start_with_tls(Flavour::Installed, arguments, &settings, pki)
+}
+
+pub(super) fn hosts<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> String {
+    let hosts: Vec<_> = servers
+        .into_iter()
+        .map(|server| format!("127.0.0.1:{}", server.clients_port()))
+        .collect();
+    hosts.join(",")
+}

@@ -1,0 +1,66 @@
+use super::{super::isolation::tests::keeps_others_out, resp::Resp, server::READY, *};
+use crate::eventually;
+
+#[test]
+fn a_crash_keeps_the_data_and_an_empty_restart_does_not() {
+    let mut server = RedisServer::start().unwrap();
+    assert_eq!(server.command(&["SET", "k", "v"]).unwrap(), "OK");
+    let run = server.info("run_id").unwrap();
+    server.restart().unwrap();
+    assert_eq!(server.command(&["GET", "k"]).unwrap(), "v");
+    assert_ne!(server.info("run_id").unwrap(), run);
+    server.restart_empty().unwrap();
+    assert_eq!(server.command(&["GET", "k"]).unwrap(), "");
+}
+
+/// What a stranger hears, first without a password, then with a wrong one.
+fn shut(server: &RedisServer) {
+    let mut stranger = Resp::connect(server.address()).unwrap();
+    for command in [&["PING"][..], &["INFO"], &["SHUTDOWN", "NOSAVE"]] {
+        let said = stranger.ask(command).unwrap();
+        assert!(said.starts_with("NOAUTH "), "{said}");
+    }
+    let said = stranger.ask(&["AUTH", "wrong"]).unwrap();
+    assert!(said.starts_with("WRONGPASS "), "{said}");
+    assert_eq!(server.command(&["PING"]).unwrap(), "PONG");
+    let process = server.process.as_ref().unwrap();
+    keeps_others_out(process, server.folder(), server.password());
+}
+
+#[test]
+fn no_other_user_of_this_host_can_use_a_server() {
+    for flavour in [Flavour::Installed, Flavour::Redis8, Flavour::Valkey9] {
+        shut(&RedisServer::of(flavour, &[]).unwrap());
+    }
+    let server = RedisServer::start().unwrap();
+    let replica = server.replica().unwrap();
+    shut(&replica);
+    eventually("it replicates", READY, || {
+        let link = replica.info("master_link_status");
+        link.is_ok_and(|status| status == "up")
+    })
+    .unwrap();
+}
+
+#[test]
+fn no_other_user_of_this_host_can_use_servers_that_belong_together() {
+    let sentinels = RedisSentinels::start().unwrap();
+    let group = [&sentinels.primary, &sentinels.replica];
+    group.into_iter().chain(&sentinels.sentinels).for_each(shut);
+    // The sentinels' users at the other servers have no known password either.
+    let said = sentinels.primary.command_as("sentinel-0", "pw", &["PING"]);
+    assert!(said.unwrap().starts_with("NOAUTH "));
+    let cluster = RedisCluster::start(3, 0).unwrap();
+    cluster.nodes.iter().for_each(shut);
+}
+
+#[test]
+fn a_test_may_choose_the_password_or_none() {
+    let server = RedisServer::with(&["requirepass canary"]).unwrap();
+    assert_eq!(server.password(), "canary");
+    assert_eq!(server.command(&["PING"]).unwrap(), "PONG");
+    let open = RedisServer::with(&["requirepass \"\""]).unwrap();
+    assert_eq!(open.url(), format!("redis://{}", open.address()));
+    let mut anybody = Resp::connect(open.address()).unwrap();
+    assert_eq!(anybody.ask(&["PING"]).unwrap(), "PONG");
+}

@@ -1,0 +1,107 @@
+//! Access to an ensemble: its addresses, and the questions that any client may ask.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::servers::zookeeper::ensemble::{ANSWER, USER, ZooKeeper};
+
+impl ZooKeeper {
+    /// `user:password@host:port,host:port,..`, as in a URL; without the user when the ensemble is
+    /// open to everybody.
+    #[must_use]
+    pub fn servers(&self) -> String {
+        let all: Vec<_> = (0..self.members.len()).map(|at| self.address(at)).collect();
+        self.reached_at(&all)
+    }
+
+    /// As [`ZooKeeper::servers`], with one of the servers only.
+    #[must_use]
+    pub fn server(&self, at: usize) -> String {
+        self.reached_at(&[self.address(at)])
+    }
+
+    /// As [`ZooKeeper::servers`], where something else listens that leads there.
+    #[must_use]
+    pub fn reached_at(&self, addresses: &[SocketAddr]) -> String {
+        let addresses: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
+        let hosts = addresses.join(",");
+        if self.setup.open {
+            hosts
+        } else {
+            format!("{}@{hosts}", self.account())
+        }
+    }
+
+    /// `user:password` of whoever may use it.
+    pub(super) fn account(&self) -> String {
+        format!("{USER}:{}", self.password.expose())
+    }
+
+    /// How many servers there are, running or not.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Never.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Where clients reach a server.
+    #[must_use]
+    pub fn address(&self, at: usize) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.members[at].ports.client).into()
+    }
+
+    /// The server that leads.
+    ///
+    /// # Errors
+    /// When none does.
+    pub fn leader(&self) -> Result<usize> {
+        (0..self.members.len())
+            .find(|&at| {
+                self.mode(at)
+                    .is_some_and(|mode| mode == "leader" || mode == "standalone")
+            })
+            .context("no server leads")
+    }
+
+    /// The servers that follow.
+    #[must_use]
+    pub fn followers(&self) -> Vec<usize> {
+        (0..self.members.len())
+            .filter(|&at| self.mode(at).is_some_and(|mode| mode == "follower"))
+            .collect()
+    }
+
+    /// Asks a server with a four-letter word.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn ask(&self, at: usize, word: &str) -> Result<String> {
+        let mut stream = TcpStream::connect_timeout(&self.address(at), ANSWER)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        stream.write_all(word.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+
+    /// As what a server serves, in the server's own words: `leader`, `follower`, `standalone`;
+    /// `None` = it does not.
+    #[must_use]
+    pub fn mode(&self, at: usize) -> Option<String> {
+        self.members[at].process.as_ref()?;
+        let answer = self.ask(at, "srvr").ok()?;
+        let mode = answer
+            .lines()
+            .find_map(|line| line.strip_prefix("Mode: "))?;
+        Some(mode.trim().to_owned())
+    }
+}

@@ -1,0 +1,32 @@
+//! The installed ZooKeeper: its jars and the JVM.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+/// Where Debian puts it.
+pub(super) const JARS: [&str; 2] = [
+    "/usr/share/java/zookeeper.jar",
+    "/usr/share/java/slf4j-simple.jar",
+];
+
+/// What ZooKeeper's jar does not name and needs for TLS all the same. A JVM passes over those that are absent.
+pub(super) const TLS_JARS: [&str; 2] = [
+    "/usr/share/java/netty-codec.jar",
+    "/usr/share/java/netty-resolver.jar",
+];
+
+pub(super) fn installed() -> Result<()> {
+    let missing: Vec<_> = JARS
+        .iter()
+        .filter(|jar| !Path::new(jar).is_file())
+        .collect();
+    let java = std::process::Command::new("java").arg("-version").output();
+    if !missing.is_empty() || java.is_err() {
+        bail!(
+            "no ZooKeeper on this machine: apt-get install zookeeper libslf4j-java default-jre-headless (missing: {missing:?}{})",
+            if java.is_err() { ", java" } else { "" }
+        );
+    }
+    Ok(())
+}

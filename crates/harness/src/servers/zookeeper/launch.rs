@@ -1,0 +1,80 @@
+//! The configuration files and the command line of one server.
+
+use anyhow::Result;
+
+use crate::{
+    Process,
+    servers::zookeeper::{
+        ensemble::{Member, ZooKeeper},
+        installation::{JARS, TLS_JARS},
+        session,
+    },
+};
+
+impl ZooKeeper {
+    pub(super) fn configure(&self, at: usize) -> Result<()> {
+        let data = self.data(at);
+        std::fs::create_dir_all(&data)?;
+        self.user.own(&data)?;
+        self.user.write(&data.join("myid"), (at + 1).to_string())?;
+        let mut lines = vec![
+            format!("tickTime={}", self.setup.tick.as_millis()),
+            "initLimit=20".into(),
+            "syncLimit=8".into(),
+            format!("dataDir={}", data.display()),
+            format!("clientPort={}", self.members[at].ports.client),
+            "clientPortAddress=127.0.0.1".into(),
+            "admin.enableServer=false".into(),
+            // What the harness and most tests ask. No word among them changes anything.
+            "4lw.commands.whitelist=srvr,mntr".into(),
+            format!(
+                "DigestAuthenticationProvider.superDigest={}",
+                session::super_digest(self.super_password.expose())
+            ),
+            "maxClientCnxns=0".into(),
+        ];
+        lines.extend(self.setup.settings.iter().cloned());
+        if self.members.len() > 1 {
+            for (other, Member { ports, .. }) in self.members.iter().enumerate() {
+                let reached = |detours: &[(usize, usize, u16)], port: u16| {
+                    let mut detours = detours.iter();
+                    let detour = detours.find(|(from, to, _)| (*from, *to) == (at, other));
+                    detour.map_or(port, |(_, _, port)| *port)
+                };
+                let quorum = reached(&self.setup.detours, ports.quorum);
+                let election = reached(&self.setup.election_detours, ports.election);
+                lines.push(format!(
+                    "server.{}=127.0.0.1:{quorum}:{election}",
+                    other + 1
+                ));
+            }
+        }
+        self.user.write(&self.configuration(at), lines.join("\n"))
+    }
+
+    pub(super) fn launch(&mut self, at: usize) -> Result<()> {
+        let mut command = self.user.command("java");
+        command
+            .current_dir(self.folder.path())
+            .args(["-Xmx160m", "-XX:+UseSerialGC"])
+            .args((!self.setup.optimised).then_some("-XX:TieredStopAtLevel=1"))
+            .args((!self.setup.flushed).then_some("-Dzookeeper.forceSync=no"))
+            // Transaction logs are made this large at once, in KiB.
+            .arg("-Dzookeeper.preAllocSize=1024")
+            .arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+            .args(&self.setup.java)
+            .args(["-cp", &[JARS, TLS_JARS].concat().join(":")])
+            .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
+            .arg(self.configuration(at));
+        self.members[at].process = Some(Process::spawn(&mut command)?);
+        Ok(())
+    }
+
+    pub(super) fn data(&self, at: usize) -> std::path::PathBuf {
+        self.folder.path().join(format!("{at}"))
+    }
+
+    pub(super) fn configuration(&self, at: usize) -> std::path::PathBuf {
+        self.folder.path().join(format!("{at}.cfg"))
+    }
+}
