@@ -7,8 +7,8 @@ use distlock_core::{Health, LockName, Result, Verdict};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::config::ServerConfig;
 use crate::{
-    dialect::{Dialect, Place},
-    schema_check::{SchemaDifference, told},
+    dialect::{Dialect, QueueEntry},
+    schema_check::{SchemaDifference, describe},
 };
 
 /// A place in a line is tried at this name, whose lock nobody takes.
@@ -42,7 +42,7 @@ pub(crate) fn tables(health: &mut Health, differences: &[SchemaDifference]) {
     } else {
         let detail = format!(
             "{}: the tables were changed by hand, and are refused when the store is opened again",
-            told(differences)
+            describe(differences)
         );
         health.found("tables", Verdict::Fail, detail);
     }
@@ -51,7 +51,7 @@ pub(crate) fn tables(health: &mut Health, differences: &[SchemaDifference]) {
 /// Whether processes that wait can stand in line: takes a place and gives it up.
 pub(crate) async fn line<D: Dialect>(health: &mut Health, dialect: &D) {
     let tried: Result<()> = async {
-        let place = Place {
+        let place = QueueEntry {
             name: LockName::new(NOBODYS)?,
             waiter: fastrand::i64(1..),
         };

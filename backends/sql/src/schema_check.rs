@@ -21,14 +21,14 @@ pub(crate) const WRITES: &str = "triggers and rules";
 pub(crate) const UNTOUCHED: &str = "none";
 
 /// How many differences a message names.
-const NAMED: usize = 4;
+const NAMED_DIFFERENCES: usize = 4;
 
 /// One of our tables, without the prefix, and what each part of it must be. A part is [`STORAGE`],
 /// [`KEY`], [`WRITES`] or a column.
 pub(crate) type Table<S = &'static str> = (S, Vec<(S, S)>);
 
 /// A part of a table as the catalogue says: the table, the part, and what it is.
-pub(crate) type Found = (String, String, String);
+pub(crate) type FoundPart = (String, String, String);
 
 /// A part that an older version of ours made differently.
 pub(crate) struct FormerPart {
@@ -37,14 +37,14 @@ pub(crate) struct FormerPart {
     /// What it is there; `None` when that version had no such part.
     pub(crate) was: Option<&'static str>,
     /// What makes it as it must be.
-    pub(crate) mend: Migration,
+    pub(crate) repair: Migration,
 }
 
 /// What is otherwise than it must be.
 #[derive(Debug)]
 pub(crate) struct SchemaDifference {
     text: String,
-    mend: Option<Migration>,
+    repair: Option<Migration>,
     /// It is in a trigger or a rule, and the table itself is as it must be.
     of_writes: bool,
 }
@@ -55,7 +55,7 @@ pub(crate) fn differences<S: AsRef<str>>(
     prefix: &str,
     tables: &[Table<S>],
     formers: &[FormerPart],
-    found: &[Found],
+    found: &[FoundPart],
     some: bool,
 ) -> Vec<SchemaDifference> {
     let mut differences = Vec::new();
@@ -89,7 +89,7 @@ pub(crate) fn differences<S: AsRef<str>>(
             let verb = if of_writes { "are" } else { "is" };
             differences.push(SchemaDifference {
                 text: format!("{of} {verb} {is} instead of {expected}"),
-                mend: former.map(|former| former.mend),
+                repair: former.map(|former| former.repair),
                 of_writes,
             });
         }
@@ -98,20 +98,23 @@ pub(crate) fn differences<S: AsRef<str>>(
 }
 
 /// The differences in words.
-pub(crate) fn told(differences: &[SchemaDifference]) -> String {
-    let named = differences.iter().take(NAMED).map(|it| it.text.as_str());
+pub(crate) fn describe(differences: &[SchemaDifference]) -> String {
+    let named = differences
+        .iter()
+        .take(NAMED_DIFFERENCES)
+        .map(|it| it.text.as_str());
     let mut told = named.collect::<Vec<_>>().join("; ");
-    if let Some(more @ 1..) = differences.len().checked_sub(NAMED) {
+    if let Some(more @ 1..) = differences.len().checked_sub(NAMED_DIFFERENCES) {
         told = format!("{told}; and {more} more");
     }
     told
 }
 
 /// What makes the tables as they must be; `None` when no version of ours made them so.
-pub(crate) fn mends(differences: &[SchemaDifference]) -> Option<Vec<Migration>> {
+pub(crate) fn repairs(differences: &[SchemaDifference]) -> Option<Vec<Migration>> {
     differences
         .iter()
-        .map(|difference| difference.mend)
+        .map(|difference| difference.repair)
         .collect()
 }
 
@@ -123,8 +126,8 @@ pub(crate) fn refusal(
     separator: &str,
     migrate: &str,
 ) -> String {
-    let differ = told(differences);
-    if mends(differences).is_some() {
+    let differ = describe(differences);
+    if repairs(differences).is_some() {
         return format!("an older version of distlock made the tables ({differ}): run `{migrate}`");
     }
     if differences.iter().all(|it| it.of_writes) {

@@ -15,7 +15,7 @@ use distlock_core::{
 use tokio::task::AbortHandle;
 
 use crate::{
-    dialect::{Dialect, Place},
+    dialect::{Dialect, QueueEntry},
     operation::{Answer, Operation, OperationKind},
     singleton_task::SingletonTask,
 };
@@ -28,7 +28,7 @@ pub(crate) struct Store<D: Dialect> {
     pub(crate) poller: SingletonTask,
     pub(crate) listener: SingletonTask,
     /// Places in lines that are to be given up with the next request.
-    leaving: Mutex<Vec<Place>>,
+    leaving: Mutex<Vec<QueueEntry>>,
     /// Held by whoever sends that request.
     leaves: tokio::sync::Mutex<()>,
     /// Parts that are still open: locks and records.
@@ -76,7 +76,7 @@ impl<D: Dialect> Store<D> {
 
     /// Gives a place in a line up, together with those that others give up meanwhile. What the store
     /// does not hear of ends with the place's lease.
-    pub(crate) async fn leave_line(&self, place: Place) {
+    pub(crate) async fn leave_line(&self, place: QueueEntry) {
         let leaving = || self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
         leaving().push(place);
         let _turn = self.leaves.lock().await;

@@ -7,7 +7,7 @@ use distlock_core::{
     batch::{Failure, Limits, Reply},
 };
 
-use super::{lock_row::LockRow, queue_entry::Place};
+use super::{lock_row::LockRow, queue_entry::QueueEntry};
 use crate::{
     counters::RequestCounters,
     operation::{Answer, Operation, OperationKind},
@@ -79,13 +79,13 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// how many are ahead.
     fn keep_places(
         &self,
-        places: &[Place],
+        places: &[QueueEntry],
         lease: Duration,
     ) -> impl Future<Output = Result<Vec<(LockName, u32)>>> + Send;
 
     /// Gives places up, and removes those of their lines that have lapsed. Where the store tells of
     /// releases, those behind are told.
-    fn leave_lines(&self, places: &[Place]) -> impl Future<Output = Result<()>> + Send;
+    fn leave_lines(&self, places: &[QueueEntry]) -> impl Future<Output = Result<()>> + Send;
 
     /// Removes the places that have lapsed, of every line, and says how many that were.
     fn clear_lines(&self) -> impl Future<Output = Result<u64>> + Send;

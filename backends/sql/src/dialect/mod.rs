@@ -25,5 +25,5 @@ pub(crate) use self::{
     contract::{Dialect, Reaped, ReapedPage},
     lock_row::{FORCED, LockRow, why_lost},
     prefix::above_prefix,
-    queue_entry::Place,
+    queue_entry::QueueEntry,
 };

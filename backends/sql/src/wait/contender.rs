@@ -16,7 +16,7 @@ use super::{
     waiter::Waiter, waiter_hint::WANTED_FOR,
 };
 use crate::{
-    dialect::{Dialect, Place},
+    dialect::{Dialect, QueueEntry},
     operation::{Answer, Operation},
     store::Store,
 };
@@ -182,7 +182,7 @@ impl<D: Dialect> Contender for SqlContender<D> {
 
 impl<D: Dialect> SqlContender<D> {
     /// Goes away from those who wait in this process, once.
-    fn left(&mut self) -> Option<Place> {
+    fn left(&mut self) -> Option<QueueEntry> {
         let group = self.store.dialect().group();
         group.leave(&self.request.name, &self.waiter, self.granted)
     }

@@ -23,7 +23,7 @@ pub(super) fn ensure_polling<D: Dialect>(store: &Arc<Store<D>>) {
 async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
     let dialect = store.dialect();
     let (clock, group) = (dialect.clock(), dialect.group());
-    let place = Place(&store.poller, turn);
+    let place = QueueEntry(&store.poller, turn);
     loop {
         let pause = group.waiting().pause(clock.now());
         if !store.poller.is_mine(turn, clock.now() + pause) {
@@ -70,9 +70,9 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
 }
 
 /// Notes the end of a poller, also when its runtime is shut down.
-struct Place<'a>(&'a SingletonTask, u64);
+struct QueueEntry<'a>(&'a SingletonTask, u64);
 
-impl Drop for Place<'_> {
+impl Drop for QueueEntry<'_> {
     fn drop(&mut self) {
         self.0.leave(self.1);
     }

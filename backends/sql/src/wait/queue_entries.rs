@@ -3,10 +3,10 @@
 use distlock_core::line::PLACE_LEASE;
 
 use super::wait_group::WaitGroup;
-use crate::dialect::{Dialect, Place};
+use crate::dialect::{Dialect, QueueEntry};
 
 /// Takes or renews places, and wakes those who are first now.
-pub(super) async fn keep_places<D: Dialect>(group: &WaitGroup, dialect: &D, places: &[Place]) {
+pub(super) async fn keep_places<D: Dialect>(group: &WaitGroup, dialect: &D, places: &[QueueEntry]) {
     let kept = dialect.keep_places(places, PLACE_LEASE).await;
     let now = dialect.clock().now();
     let gone = group.waiting().note_kept(places, kept, now);

@@ -13,7 +13,7 @@ use super::{
     wait_state::{AwaitedLock, WaitState},
     waiter::Waiter,
 };
-use crate::dialect::Place;
+use crate::dialect::QueueEntry;
 
 /// All handles of this process on one store: who waits, and when the store was last asked.
 pub(crate) struct WaitGroup {
@@ -117,7 +117,7 @@ impl WaitGroup {
         name: &LockName,
         waiter: &Arc<Waiter>,
         granted: bool,
-    ) -> Option<Place> {
+    ) -> Option<QueueEntry> {
         let mut waiting = self.waiting();
         let told = waiting.told;
         let awaited = waiting.by_name.get_mut(name)?;
@@ -126,7 +126,7 @@ impl WaitGroup {
         if awaited.waiters.len() == before {
             return None;
         }
-        let place = Place {
+        let place = QueueEntry {
             name: name.clone(),
             waiter: awaited.waiter,
         };
@@ -147,11 +147,11 @@ impl WaitGroup {
     }
 
     /// The place of this process at a lock, which is about to be asked for.
-    pub(super) fn ask_for(&self, name: &LockName, now: Moment) -> Option<Place> {
+    pub(super) fn ask_for(&self, name: &LockName, now: Moment) -> Option<QueueEntry> {
         let mut waiting = self.waiting();
         let awaited = waiting.by_name.get_mut(name)?;
         awaited.place.asking(now);
-        Some(Place {
+        Some(QueueEntry {
             name: name.clone(),
             waiter: awaited.waiter,
         })

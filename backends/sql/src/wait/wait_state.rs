@@ -8,7 +8,7 @@ use distlock_core::{
 };
 
 use super::{pace::Pace, waiter::Waiter, waiter_hint::RENEW_WANTED};
-use crate::dialect::{LockRow, Place};
+use crate::dialect::{LockRow, QueueEntry};
 
 /// After a poll that failed.
 pub(super) const AFTER_FAILURE: Duration = Duration::from_millis(250);
@@ -95,7 +95,7 @@ impl WaitState {
     }
 
     /// The places that are to be asked for now, and those that will be soon: they share a request.
-    pub(super) fn places_due(&mut self, now: Moment) -> Vec<Place> {
+    pub(super) fn places_due(&mut self, now: Moment) -> Vec<QueueEntry> {
         let asleep = self.by_name.iter_mut().filter(|(_, it)| it.is_asleep(now));
         let due: Vec<_> = asleep
             .map(|(name, it)| {
@@ -109,7 +109,7 @@ impl WaitState {
         }
         let places = due.into_iter().map(|(name, it, _)| {
             it.place.asking(now);
-            Place {
+            QueueEntry {
                 name: name.clone(),
                 waiter: it.waiter,
             }
@@ -123,10 +123,10 @@ impl WaitState {
     /// Notes what came of keeping these places. Gives back those that nobody has any more.
     pub(super) fn note_kept(
         &mut self,
-        places: &[Place],
+        places: &[QueueEntry],
         kept: Result<Vec<(LockName, u32)>>,
         now: Moment,
-    ) -> Vec<Place> {
+    ) -> Vec<QueueEntry> {
         match kept {
             Ok(kept) => {
                 let mut kept: HashMap<_, _> = kept.into_iter().collect();
@@ -144,7 +144,7 @@ impl WaitState {
                 }
             }
         }
-        let is_gone = |place: &&Place| {
+        let is_gone = |place: &&QueueEntry| {
             let awaited = self.by_name.get(&place.name);
             awaited.is_none_or(|awaited| awaited.waiter != place.waiter)
         };
@@ -154,7 +154,7 @@ impl WaitState {
     /// Notes what is known of a place, and wakes those who are first because of it.
     pub(super) fn update(
         &mut self,
-        place: &Place,
+        place: &QueueEntry,
         now: Moment,
         note: impl FnOnce(&mut PlaceInLine),
     ) {

@@ -12,14 +12,14 @@ use super::{
     doctor,
     lookup::{PER_OPERATION, first_columns, look, parts},
     migrations::MIGRATIONS,
-    pool::{Link, Links},
-    raw_connection::Answers,
+    pool::{ConnectionPool, ConnectionSlot},
+    raw_connection::StatementResults,
     rows,
     statements::{PAGE, Range},
     tables, wait_groups,
-    write::{self, Stuck},
+    write::{self, LockedRows},
 };
-use crate::dialect::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
+use crate::dialect::{Dialect, LockRow, QueueEntry, Reaped, ReapedPage, above_prefix};
 use crate::{
     config::ServerConfig,
     counters::RequestCounters,
@@ -38,8 +38,8 @@ const PER_PLACE: usize = 4 * 255 + 300;
 /// A MySQL or MariaDB database.
 pub(crate) struct MySqlDialect {
     context: Arc<StoreContext>,
-    links: Links,
-    stuck: Stuck,
+    pool: ConnectionPool,
+    locked_rows: LockedRows,
     /// How many bytes the server takes at once.
     packet: usize,
 }
@@ -48,13 +48,13 @@ impl MySqlDialect {
     /// Connects, and creates the tables where that is allowed.
     pub(crate) async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         let mut context = StoreContext::new(config, clock)?;
-        let mut link = Link::default();
-        let open = link.ready(&context).await?;
+        let mut slot = ConnectionSlot::default();
+        let open = slot.ready(&context).await?;
         let (tables, packet) = (open.tables.clone(), open.packet);
         // A copy of the tables has their name too.
         let (database, prefix) = (&context.config.database, &context.config.table_prefix);
         context.group = wait_groups::of(&format!("{tables} {prefix} {database}"));
-        Ok(Self::with(Arc::new(context), link, packet))
+        Ok(Self::with(Arc::new(context), slot, packet))
     }
 
     /// Brings the tables up to date, creating them when they are absent. Says from which version it went.
@@ -64,8 +64,8 @@ impl MySqlDialect {
     ) -> Result<TablesStatus> {
         config.migrate = true;
         let context = StoreContext::new(config, clock)?;
-        let (version, mends) = tables::migrate(&context).await?;
-        Ok(TablesStatus::with(version, &MIGRATIONS, mends))
+        let (version, repairs) = tables::migrate(&context).await?;
+        Ok(TablesStatus::with(version, &MIGRATIONS, repairs))
     }
 
     /// How the tables stand. Changes nothing.
@@ -74,15 +74,15 @@ impl MySqlDialect {
         clock: Arc<dyn Clock>,
     ) -> Result<TablesStatus> {
         let context = StoreContext::new(config, clock)?;
-        let (version, mends) = tables::version(&context).await?;
-        Ok(TablesStatus::with(version, &MIGRATIONS, mends))
+        let (version, repairs) = tables::version(&context).await?;
+        Ok(TablesStatus::with(version, &MIGRATIONS, repairs))
     }
 
-    fn with(context: Arc<StoreContext>, link: Link, packet: usize) -> Self {
+    fn with(context: Arc<StoreContext>, slot: ConnectionSlot, packet: usize) -> Self {
         Self {
-            links: Links::new(context.config.pool_size, link),
+            pool: ConnectionPool::new(context.config.pool_size, slot),
             context,
-            stuck: Stuck::default(),
+            locked_rows: LockedRows::default(),
             packet,
         }
     }
@@ -93,21 +93,21 @@ impl MySqlDialect {
         operation: &'static str,
         statement: String,
         access: Access,
-    ) -> Result<Answers> {
-        let mut link = self.links.lend(&self.context).await?;
-        let open = link.ready(&self.context).await?;
+    ) -> Result<StatementResults> {
+        let mut slot = self.pool.lend(&self.context).await?;
+        let open = slot.ready(&self.context).await?;
         open.send(&self.context, operation, statement, access)
             .await
-            .map_err(|broken| link.failed(broken.failed).into_error())
+            .map_err(|broken| slot.failed(broken.failed).into_error())
     }
 
     /// The places in parts, each of which fits into one statement.
-    fn places_at_once<'a>(&self, places: &'a [Place]) -> std::slice::Chunks<'a, Place> {
+    fn places_at_once<'a>(&self, places: &'a [QueueEntry]) -> std::slice::Chunks<'a, QueueEntry> {
         let room = self.packet.saturating_sub(PER_OPERATION);
         places.chunks((room / PER_PLACE).max(1))
     }
 
-    async fn read(&self, operation: &'static str, statement: String) -> Result<Answers> {
+    async fn read(&self, operation: &'static str, statement: String) -> Result<StatementResults> {
         self.ask(operation, statement, Access::Read).await
     }
 }
@@ -149,9 +149,9 @@ impl Dialect for MySqlDialect {
     }
 
     async fn reopen(&self) -> Result<Self> {
-        let mut link = Link::default();
-        let packet = link.ready(&self.context).await?.packet;
-        Ok(Self::with(Arc::clone(&self.context), link, packet))
+        let mut slot = ConnectionSlot::default();
+        let packet = slot.ready(&self.context).await?.packet;
+        Ok(Self::with(Arc::clone(&self.context), slot, packet))
     }
 
     async fn write(
@@ -159,25 +159,25 @@ impl Dialect for MySqlDialect {
         _: OperationKind,
         ops: &[Operation],
     ) -> Result<Vec<Reply<Answer>>, Failure> {
-        let link = self.links.lend(&self.context).await;
+        let slot = self.pool.lend(&self.context).await;
         let batch = write::Batch {
             ops,
             context: &self.context,
-            link: &mut *link.map_err(Failure::Whole)?,
-            stuck: &self.stuck,
+            slot: &mut *slot.map_err(Failure::Whole)?,
+            locked_rows: &self.locked_rows,
             doubt: None,
-            looked: None,
+            rows_after: None,
         };
         batch.send().await
     }
 
     async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
-        let mut link = self.links.lend(&self.context).await?;
-        let open = link.ready(&self.context).await?;
+        let mut slot = self.pool.lend(&self.context).await?;
+        let open = slot.ready(&self.context).await?;
         let names: Vec<_> = names.iter().collect();
         look(open, &self.context, &names, Access::Read)
             .await
-            .map_err(|failed| link.failed(failed).into_error())
+            .map_err(|failed| slot.failed(failed).into_error())
     }
 
     async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
@@ -195,7 +195,11 @@ impl Dialect for MySqlDialect {
         Ok(())
     }
 
-    async fn keep_places(&self, places: &[Place], lease: Duration) -> Result<Vec<(LockName, u32)>> {
+    async fn keep_places(
+        &self,
+        places: &[QueueEntry],
+        lease: Duration,
+    ) -> Result<Vec<(LockName, u32)>> {
         let mut kept = Vec::with_capacity(places.len());
         for places in self.places_at_once(places) {
             let statement = self.context.statements.keep_places(places, lease);
@@ -210,7 +214,7 @@ impl Dialect for MySqlDialect {
         Ok(kept)
     }
 
-    async fn leave_lines(&self, places: &[Place]) -> Result<()> {
+    async fn leave_lines(&self, places: &[QueueEntry]) -> Result<()> {
         for places in self.places_at_once(places) {
             let statement = self.context.statements.leave_lines(places);
             self.ask("leave_lines", statement, Access::Write).await?;
@@ -247,8 +251,8 @@ impl Dialect for MySqlDialect {
     }
 
     async fn epoch(&self) -> Result<Epoch> {
-        let mut link = self.links.lend(&self.context).await?;
-        Ok(link.ready(&self.context).await?.epoch.clone())
+        let mut slot = self.pool.lend(&self.context).await?;
+        Ok(slot.ready(&self.context).await?.epoch.clone())
     }
 
     async fn get(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
@@ -312,17 +316,17 @@ impl Dialect for MySqlDialect {
     }
 
     async fn health(&self) -> Result<Health> {
-        let mut link = self.links.lend(&self.context).await?;
-        let open = link.ready(&self.context).await?;
+        let mut slot = self.pool.lend(&self.context).await?;
+        let open = slot.ready(&self.context).await?;
         let mut health = Health::new(open.server.clone());
         health.epoch = Some(open.epoch.clone());
         let examined = doctor::examine(&mut health, open, &self.context).await;
-        examined.map_err(|failed| link.failed(failed).into_error())?;
+        examined.map_err(|failed| slot.failed(failed).into_error())?;
         Ok(health)
     }
 
     async fn close(&self) {
-        self.links.close(&self.context).await;
+        self.pool.close(&self.context).await;
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use distlock_core::{ErrorKind, Health, Result, Verdict, micros, unix_time};
 
 use super::{
-    context::StoreContext, pool::Open, raw_connection::Answers, rows, schema, statements::NOW,
+    context::StoreContext, pool::OpenConnection, raw_connection::StatementResults, rows, schema,
+    statements::NOW,
 };
 use crate::{
     doctor::{self, RowCounts},
@@ -28,7 +29,7 @@ const PACKET: u64 = 1024 * 1024;
 /// Examines a server over a connection.
 pub(crate) async fn examine(
     health: &mut Health,
-    open: &mut Open,
+    open: &mut OpenConnection,
     context: &StoreContext,
 ) -> Result<(), StatementError> {
     let found = ask(open, context, VARIABLES.to_owned()).await?;
@@ -79,7 +80,7 @@ pub(crate) async fn examine(
     rights(health, open, context).await?;
     doctor::password(health, &context.config);
 
-    let found = ask(open, context, context.statements.stocktaking()).await?;
+    let found = ask(open, context, context.statements.row_counts()).await?;
     RowCounts {
         held: first(&found, 0)?,
         free: first(&found, 1)?,
@@ -172,7 +173,7 @@ fn limits(health: &mut Health, variables: &HashMap<String, String>) {
 /// Whether the user may do what locks and records take.
 async fn rights(
     health: &mut Health,
-    open: &mut Open,
+    open: &mut OpenConnection,
     context: &StoreContext,
 ) -> Result<(), StatementError> {
     let (mut denied, mut untold) = (Vec::new(), None);
@@ -196,16 +197,16 @@ async fn rights(
 }
 
 async fn ask(
-    open: &mut Open,
+    open: &mut OpenConnection,
     context: &StoreContext,
     question: String,
-) -> Result<Answers, StatementError> {
+) -> Result<StatementResults, StatementError> {
     open.send(context, "doctor", question, Access::Read)
         .await
         .map_err(|broken| broken.failed)
 }
 
-fn first<T>(found: &Answers, index: usize) -> Result<T, StatementError>
+fn first<T>(found: &StatementResults, index: usize) -> Result<T, StatementError>
 where
     T: for<'r> sqlx::Decode<'r, sqlx::MySql>,
 {

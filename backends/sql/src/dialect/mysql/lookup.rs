@@ -2,7 +2,7 @@
 
 use distlock_core::{LockName, Result};
 
-use super::{context::StoreContext, pool::Open, raw_connection::Answers, rows};
+use super::{context::StoreContext, pool::OpenConnection, raw_connection::StatementResults, rows};
 use crate::{
     dialect::LockRow,
     statement_error::{Access, StatementError},
@@ -13,7 +13,7 @@ pub(super) const PER_OPERATION: usize = 4096;
 
 /// Reads the rows of these names on a connection. `access` is a write's where the answer tells what came of one.
 pub(super) async fn look(
-    open: &mut Open,
+    open: &mut OpenConnection,
     context: &StoreContext,
     names: &[&LockName],
     access: Access,
@@ -50,7 +50,7 @@ pub(super) fn parts<'a, T>(
     })
 }
 
-pub(super) fn first_columns(answers: &Answers) -> Result<Vec<Vec<u8>>> {
+pub(super) fn first_columns(answers: &StatementResults) -> Result<Vec<Vec<u8>>> {
     let rows = answers.rows.iter();
     rows.map(|row| rows::column(row, 0)).collect()
 }

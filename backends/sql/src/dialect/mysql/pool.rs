@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::{
     context::StoreContext,
     flavour::Flavour,
-    raw_connection::{Answers, Broken, Wire},
+    raw_connection::{PartialFailure, RawConnection, StatementResults},
     server::connect,
     statements::PreparedQuery,
     tables,
@@ -24,31 +24,31 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// A few connections that are lent out one by one.
 #[derive(Debug)]
-pub(super) struct Links {
+pub(super) struct ConnectionPool {
     // A std mutex: held to push and to pop only.
-    idle: Mutex<Vec<Link>>,
+    idle: Mutex<Vec<ConnectionSlot>>,
     permits: Semaphore,
 }
 
 /// A connection on loan, which is given back when this is dropped.
 #[derive(Debug)]
-pub(super) struct Lent<'a> {
-    links: &'a Links,
-    link: Link,
+pub(super) struct LentConnection<'a> {
+    pool: &'a ConnectionPool,
+    slot: ConnectionSlot,
     _permit: SemaphorePermit<'a>,
 }
 
 /// One connection, or the place for one.
 #[derive(Debug, Default)]
-pub(super) struct Link {
-    open: Option<Open>,
+pub(super) struct ConnectionSlot {
+    open: Option<OpenConnection>,
     /// Whether a connection of this loan was of no more use.
     broke: bool,
 }
 
 #[derive(Debug)]
-pub(crate) struct Open {
-    wire: Wire,
+pub(crate) struct OpenConnection {
+    connection: RawConnection,
     pub(super) flavour: Flavour,
     /// Product and version, as people know them.
     pub(super) server: String,
@@ -62,8 +62,8 @@ pub(crate) struct Open {
     used: Moment,
 }
 
-impl Links {
-    pub(super) fn new(size: u32, first: Link) -> Self {
+impl ConnectionPool {
+    pub(super) fn new(size: u32, first: ConnectionSlot) -> Self {
         Self {
             idle: Mutex::new(vec![first]),
             permits: Semaphore::new(usize::try_from(size).unwrap_or(1).max(1)),
@@ -71,7 +71,7 @@ impl Links {
     }
 
     /// A connection, once one is free; the one that was used last, if there is a choice.
-    pub(super) async fn lend(&self, context: &StoreContext) -> Result<Lent<'_>> {
+    pub(super) async fn lend(&self, context: &StoreContext) -> Result<LentConnection<'_>> {
         let permit = tokio::select! {
             biased;
             permit = self.permits.acquire() => permit.map_err(|_| {
@@ -81,9 +81,9 @@ impl Links {
                 return Err(Error::new(ErrorKind::Unavailable, "all connections are in use"));
             }
         };
-        Ok(Lent {
-            link: self.idle().pop().unwrap_or_default(),
-            links: self,
+        Ok(LentConnection {
+            slot: self.idle().pop().unwrap_or_default(),
+            pool: self,
             _permit: permit,
         })
     }
@@ -91,56 +91,59 @@ impl Links {
     pub(super) async fn close(&self, context: &StoreContext) {
         self.permits.close();
         let idle = std::mem::take(&mut *self.idle());
-        for link in idle {
-            link.close(context).await;
+        for slot in idle {
+            slot.close(context).await;
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Link>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<ConnectionSlot>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Deref for Lent<'_> {
-    type Target = Link;
+impl Deref for LentConnection<'_> {
+    type Target = ConnectionSlot;
 
-    fn deref(&self) -> &Link {
-        &self.link
+    fn deref(&self) -> &ConnectionSlot {
+        &self.slot
     }
 }
 
-impl DerefMut for Lent<'_> {
-    fn deref_mut(&mut self) -> &mut Link {
-        &mut self.link
+impl DerefMut for LentConnection<'_> {
+    fn deref_mut(&mut self) -> &mut ConnectionSlot {
+        &mut self.slot
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for LentConnection<'_> {
     fn drop(&mut self) {
-        let mut link = std::mem::take(&mut self.link);
-        if std::mem::take(&mut link.broke) {
+        let mut slot = std::mem::take(&mut self.slot);
+        if std::mem::take(&mut slot.broke) {
             // The others were opened on the same server, which may have gone.
-            self.links.idle().clear();
+            self.pool.idle().clear();
         }
         // What was left in the middle of an answer would take the rest of it for the answer to what is sent next.
-        let good = link.open.as_ref().is_some_and(|open| !open.wire.is_spent());
-        if good && !self.links.permits.is_closed() {
-            self.links.idle().push(link);
+        let good = slot
+            .open
+            .as_ref()
+            .is_some_and(|open| !open.connection.is_spent());
+        if good && !self.pool.permits.is_closed() {
+            self.pool.idle().push(slot);
         }
     }
 }
 
-impl Link {
+impl ConnectionSlot {
     /// The connection.
-    pub(super) async fn ready(&mut self, context: &StoreContext) -> Result<&mut Open> {
+    pub(super) async fn ready(&mut self, context: &StoreContext) -> Result<&mut OpenConnection> {
         if let Some(open) = &mut self.open {
             let idle = context.clock.now().since(open.used) > IDLE;
-            if open.wire.is_spent() || (idle && !open.wire.answers(context).await) {
+            if open.connection.is_spent() || (idle && !open.connection.answers(context).await) {
                 self.disconnect();
             }
         }
         if self.open.is_none() {
-            let open = Open::new(context).await?;
+            let open = OpenConnection::new(context).await?;
             context.note(&open.epoch);
             self.open = Some(open);
         }
@@ -166,7 +169,7 @@ impl Link {
     async fn close(self, context: &StoreContext) {
         if let Some(open) = self.open {
             tokio::select! {
-                closed = open.wire.close() => {
+                closed = open.connection.close() => {
                     if let Err(error) = closed {
                         tracing::debug!(%error, "a connection did not close cleanly");
                     }
@@ -177,12 +180,12 @@ impl Link {
     }
 }
 
-impl Open {
+impl OpenConnection {
     async fn new(context: &StoreContext) -> Result<Self> {
-        let mut wire = connect(context).await?;
-        let (variables, tables) = tables::ready(&mut wire, context).await?;
+        let mut connection = connect(context).await?;
+        let (variables, tables) = tables::ready(&mut connection, context).await?;
         Ok(Self {
-            wire,
+            connection,
             flavour: variables.flavour,
             server: variables.server,
             epoch: Epoch::new(match variables.identity {
@@ -204,15 +207,15 @@ impl Open {
         operation: &'static str,
         statements: String,
         access: Access,
-    ) -> Result<Answers, Broken> {
+    ) -> Result<StatementResults, PartialFailure> {
         if statements.len() + 1 >= self.packet {
-            return Err(Broken {
+            return Err(PartialFailure {
                 failed: StatementError::mysql_too_large(statements.len(), self.packet),
                 done: 0,
             });
         }
         context.counters.count(operation);
-        let answered = self.wire.exchange(context, statements, access).await;
+        let answered = self.connection.exchange(context, statements, access).await;
         self.used = context.clock.now();
         answered
     }
@@ -223,15 +226,18 @@ impl Open {
         context: &StoreContext,
         operation: &'static str,
         statement: PreparedQuery<'_>,
-    ) -> Result<Answers, Broken> {
+    ) -> Result<StatementResults, PartialFailure> {
         context.counters.count(operation);
-        let answered = self.wire.read(context, statement, Access::Write).await;
+        let answered = self
+            .connection
+            .read(context, statement, Access::Write)
+            .await;
         self.used = context.clock.now();
         answered
     }
 
     /// Notes that the server cannot be made to remember statements.
-    pub(super) fn sends_text_only(&mut self, problem: Broken) {
+    pub(super) fn sends_text_only(&mut self, problem: PartialFailure) {
         let problem = problem.failed.into_error();
         tracing::debug!(%problem, "statements are sent as text from now on");
         self.prepares = false;

@@ -16,7 +16,7 @@ use crate::{
 /// A connection. The driver's may not be left in the middle of an answer, as it is when a caller stops to wait: what is sent
 /// next would be told the rest of it. So what is under way is noted, and such a connection carries nothing any more.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(super) struct RawConnection {
     connection: MySqlConnection,
     /// Something was sent, and its answer was not read to its end.
     unread: bool,
@@ -24,27 +24,27 @@ pub(super) struct Wire {
 
 /// What came back: the statements' results in order, and all rows.
 #[derive(Debug, Default)]
-pub(crate) struct Answers {
+pub(crate) struct StatementResults {
     pub(crate) done: Vec<MySqlQueryResult>,
     pub(crate) rows: Vec<MySqlRow>,
 }
 
 /// Why it did not all come back.
 #[derive(Debug)]
-pub(crate) struct Broken {
+pub(crate) struct PartialFailure {
     pub(crate) failed: StatementError,
     /// How many statements were carried out before.
     pub(crate) done: usize,
 }
 
-impl Answers {
+impl StatementResults {
     /// How many rows were changed.
     pub(super) fn changed(&self) -> u64 {
         self.done.iter().map(MySqlQueryResult::rows_affected).sum()
     }
 }
 
-impl Wire {
+impl RawConnection {
     pub(super) const fn new(connection: MySqlConnection) -> Self {
         Self {
             connection,
@@ -77,7 +77,7 @@ impl Wire {
         context: &StoreContext,
         statements: String,
         access: Access,
-    ) -> Result<Answers, Broken> {
+    ) -> Result<StatementResults, PartialFailure> {
         // Safe: values are in it as numbers and hexadecimal literals only, and the table prefix holds nothing but
         // `[a-z0-9_]`.
         let statements = sqlx::raw_sql(AssertSqlSafe(statements));
@@ -90,10 +90,10 @@ impl Wire {
         context: &StoreContext,
         statements: impl sqlx::Execute<'q, MySql> + 'q,
         access: Access,
-    ) -> Result<Answers, Broken> {
-        let mut answers = Answers::default();
+    ) -> Result<StatementResults, PartialFailure> {
+        let mut answers = StatementResults::default();
         if self.unread {
-            return Err(Broken {
+            return Err(PartialFailure {
                 failed: StatementError::mysql_not_sent(),
                 done: 0,
             });
@@ -117,7 +117,7 @@ impl Wire {
         self.unread = matches!(&outcome, Err(failed) if !failed.is_of_mysql());
         match outcome {
             Ok(()) => Ok(answers),
-            Err(failed) => Err(Broken {
+            Err(failed) => Err(PartialFailure {
                 failed,
                 done: answers.done.len(),
             }),

@@ -2,11 +2,12 @@
 
 use distlock_core::Result;
 
-use super::{context::StoreContext, raw_connection::Answers, rows};
+use super::{context::StoreContext, raw_connection::StatementResults, rows};
 use crate::{
     migrate::{Migration, REQUIRED},
     schema_check::{
-        FormerPart, Found, KEY, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences,
+        FormerPart, FoundPart, KEY, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES,
+        differences,
     },
 };
 
@@ -63,11 +64,11 @@ fn tables() -> Vec<Table> {
 }
 
 /// The first form had an index on `expires_at`, and nothing else for the reaper.
-const FORMERS: [FormerPart; 1] = [FormerPart {
+const FORMER_PARTS: [FormerPart; 1] = [FormerPart {
     table: "distributed_lock",
     part: "expires_minute",
     was: None,
-    mend: Migration {
+    repair: Migration {
         version: REQUIRED,
         name: "an index by the minute",
         sql: "
@@ -87,7 +88,7 @@ DEALLOCATE PREPARE distlock_drop",
 /// not there is passed over where `some` are enough.
 pub(super) fn compare(
     context: &StoreContext,
-    answers: &Answers,
+    answers: &StatementResults,
     some: bool,
 ) -> Result<Vec<SchemaDifference>> {
     let mut found = Vec::with_capacity(answers.rows.len());
@@ -104,11 +105,11 @@ pub(super) fn compare(
                 format!("{is} as {computed}")
             }
         };
-        let part: Found = (text(0)?, text(1)?, is);
+        let part: FoundPart = (text(0)?, text(1)?, is);
         found.push(part);
     }
     let prefix = &context.config.table_prefix;
-    Ok(differences(prefix, &tables(), &FORMERS, &found, some))
+    Ok(differences(prefix, &tables(), &FORMER_PARTS, &found, some))
 }
 
 /// A type without the width at which its numbers are shown: MariaDB names that, MySQL does not.

@@ -8,7 +8,9 @@ use sqlx::{
     mysql::{MySqlConnectOptions, MySqlSslMode},
 };
 
-use super::{context::StoreContext, flavour::Flavour, raw_connection::Wire, statements::MOST};
+use super::{
+    context::StoreContext, flavour::Flavour, raw_connection::RawConnection, statements::MOST,
+};
 use crate::{
     config::SslMode,
     driver_panics::caught,
@@ -86,7 +88,7 @@ impl Variables {
     }
 }
 
-pub(super) async fn connect(context: &StoreContext) -> Result<Wire> {
+pub(super) async fn connect(context: &StoreContext) -> Result<RawConnection> {
     let config = &context.config;
     let mut options = MySqlConnectOptions::new()
         .host(&config.host)
@@ -125,19 +127,19 @@ pub(super) async fn connect(context: &StoreContext) -> Result<Wire> {
         () = context.clock.sleep(config.connect_timeout) => {
             return Err(Error::new(
                 ErrorKind::Unavailable,
-                format!("{} did not answer in time (option `connect_timeout`)", place(context)),
+                format!("{} did not answer in time (option `connect_timeout`)", database_label(context)),
             ));
         }
     };
-    connected.map(Wire::new).map_err(|error| {
+    connected.map(RawConnection::new).map_err(|error| {
         let failed = StatementError::mysql(error, Access::Read).on_connecting(config);
         let error = failed.into_error();
-        Error::new(error.kind(), place(context)).caused_by(error)
+        Error::new(error.kind(), database_label(context)).caused_by(error)
     })
 }
 
 /// Which database it is about, without user and password.
-pub(super) fn place(context: &StoreContext) -> String {
+pub(super) fn database_label(context: &StoreContext) -> String {
     let config = &context.config;
     match &config.socket {
         Some(socket) => format!("{:?} at {}", config.database, path_excerpt(socket)),

@@ -7,13 +7,13 @@ use distlock_core::{Error, ErrorKind, Result};
 use super::{
     context::StoreContext,
     migrations::MIGRATIONS,
-    raw_connection::{Answers, Wire},
+    raw_connection::{RawConnection, StatementResults},
     rows, schema,
-    server::{SESSION, VARIABLES, Variables, connect, place},
+    server::{SESSION, VARIABLES, Variables, connect, database_label},
 };
 use crate::{
     migrate::{self, LATEST, Migration, REQUIRED, TablesStatus},
-    schema_check::{SchemaDifference, mends, refusal, told},
+    schema_check::{SchemaDifference, describe, refusal, repairs},
     statement_error::Access,
 };
 
@@ -27,7 +27,7 @@ const ONLY_SOME: &str = "has only some of distlock's tables, or another program'
      choose another database or a `table_prefix`; to make what is missing";
 
 /// Which of our tables are there.
-enum Found {
+enum TablesFound {
     Nothing,
     /// Not all of them, or not what is in them from the beginning: what is wrong.
     Partly(&'static str),
@@ -37,18 +37,21 @@ enum Found {
 
 /// Sets the session up, makes the tables where there are none and that is wanted, and finds them as they must be. Says who
 /// the server is, and what names the tables.
-pub(super) async fn ready(wire: &mut Wire, context: &StoreContext) -> Result<(Variables, String)> {
-    let (variables, found) = introduce(wire, context).await?;
+pub(super) async fn ready(
+    connection: &mut RawConnection,
+    context: &StoreContext,
+) -> Result<(Variables, String)> {
+    let (variables, found) = set_up_session(connection, context).await?;
     let (version, tables) = match found {
-        Found::Whole(version, tables) => (version, tables),
-        Found::Partly(problem) => return Err(not_migrated(context, problem)),
-        Found::Nothing if context.was_opened() => return Err(wrong(context, migrate::GONE)),
-        Found::Nothing if !context.config.migrate => {
+        TablesFound::Whole(version, tables) => (version, tables),
+        TablesFound::Partly(problem) => return Err(not_migrated(context, problem)),
+        TablesFound::Nothing if context.was_opened() => return Err(wrong(context, migrate::GONE)),
+        TablesFound::Nothing if !context.config.migrate => {
             return Err(not_migrated(context, "has no tables of distlock"));
         }
-        Found::Nothing => {
-            upgrade(wire, context, 0).await?;
-            match meta(wire, context).await? {
+        TablesFound::Nothing => {
+            upgrade(connection, context, 0).await?;
+            match meta(connection, context).await? {
                 Some(meta) => meta,
                 None => return Err(not_migrated(context, UNFINISHED)),
             }
@@ -59,77 +62,89 @@ pub(super) async fn ready(wire: &mut Wire, context: &StoreContext) -> Result<(Va
             format!("has tables of version {version}, and this program needs version {REQUIRED}");
         return Err(not_migrated(context, &problem));
     }
-    not_later(context, version)?;
+    check_not_newer(context, version)?;
     if version < LATEST && context.config.migrate && !context.was_opened() {
         // As where this user may not make tables. Locks do without what is missing.
-        if let Err(error) = upgrade(wire, context, version).await {
+        if let Err(error) = upgrade(connection, context, version).await {
             tracing::debug!(%error, "the tables stay at version {version}");
         }
     }
-    tables_are_whole(wire, context).await?;
+    check_tables(connection, context).await?;
     Ok((variables, tables))
 }
 
 /// Brings the tables up to date. Says from which version it went, and what it mended in tables that
 /// had the latest one.
 pub(super) async fn migrate(context: &StoreContext) -> Result<(i64, Vec<Migration>)> {
-    let mut wire = connect(context).await?;
-    let (_, found) = introduce(&mut wire, context).await?;
+    let mut connection = connect(context).await?;
+    let (_, found) = set_up_session(&mut connection, context).await?;
     let version = match found {
-        Found::Whole(version, _) => version,
-        Found::Nothing => 0,
+        TablesFound::Whole(version, _) => version,
+        TablesFound::Nothing => 0,
         // As when whoever made them was stopped: here, one table comes after the other.
-        Found::Partly(_) => {
-            parts_are_ours(&mut wire, context).await?;
+        TablesFound::Partly(_) => {
+            check_present_parts(&mut connection, context).await?;
             0
         }
     };
-    not_later(context, version)?;
+    check_not_newer(context, version)?;
     if version < LATEST {
-        upgrade(&mut wire, context, version).await?;
+        upgrade(&mut connection, context, version).await?;
     }
-    let mends = former(&mut wire, context).await?;
-    for mend in &mends {
-        run(&mut wire, context, context.statements.script(mend.sql)).await?;
+    let repairs = needed_repairs(&mut connection, context).await?;
+    for repair in &repairs {
+        run(
+            &mut connection,
+            context,
+            context.statements.script(repair.sql),
+        )
+        .await?;
     }
-    tables_are_whole(&mut wire, context).await?;
-    leave(wire).await;
-    Ok((version, mends))
+    check_tables(&mut connection, context).await?;
+    leave(connection).await;
+    Ok((version, repairs))
 }
 
 /// The version of the tables, 0 when there are none, and what is to be mended in tables that have
 /// the latest one. Changes nothing.
 pub(super) async fn version(context: &StoreContext) -> Result<(i64, Vec<Migration>)> {
-    let mut wire = connect(context).await?;
-    let (_, found) = introduce(&mut wire, context).await?;
+    let mut connection = connect(context).await?;
+    let (_, found) = set_up_session(&mut connection, context).await?;
     let version = match found {
-        Found::Whole(version, _) => version,
-        Found::Nothing => 0,
-        Found::Partly(problem) => return Err(not_migrated(context, problem)),
+        TablesFound::Whole(version, _) => version,
+        TablesFound::Nothing => 0,
+        TablesFound::Partly(problem) => return Err(not_migrated(context, problem)),
     };
-    not_later(context, version)?;
-    let mends = if version >= REQUIRED {
-        former(&mut wire, context).await?
+    check_not_newer(context, version)?;
+    let repairs = if version >= REQUIRED {
+        needed_repairs(&mut connection, context).await?
     } else {
         Vec::new()
     };
-    leave(wire).await;
-    Ok((version, mends))
+    leave(connection).await;
+    Ok((version, repairs))
 }
 
-async fn leave(wire: Wire) {
-    if let Err(error) = wire.close().await {
+async fn leave(connection: RawConnection) {
+    if let Err(error) = connection.close().await {
         tracing::debug!(%error, "a connection did not close cleanly");
     }
 }
 
 /// Sets the session up, and asks who is there and what is there.
-async fn introduce(wire: &mut Wire, context: &StoreContext) -> Result<(Variables, Found)> {
+async fn set_up_session(
+    connection: &mut RawConnection,
+    context: &StoreContext,
+) -> Result<(Variables, TablesFound)> {
     let mut script = SESSION.to_owned();
-    let _ = write!(script, "; {}; {VARIABLES}", context.statements.objects());
-    let found = run(wire, context, script).await?;
+    let _ = write!(
+        script,
+        "; {}; {VARIABLES}",
+        context.statements.tables_present()
+    );
+    let found = run(connection, context, script).await?;
     let mut rows_found = found.rows.iter();
-    let mut objects: i64 = match rows_found.next() {
+    let mut tables_present: i64 = match rows_found.next() {
         Some(row) => rows::column(row, 0)?,
         None => 0,
     };
@@ -140,12 +155,12 @@ async fn introduce(wire: &mut Wire, context: &StoreContext) -> Result<(Variables
     let variables = Variables::of(&variables)?;
     let deadline = context.clock.now() + SETTING_UP;
     let found = loop {
-        match present(wire, context, objects).await? {
+        match present(connection, context, tables_present).await? {
             // Another process may be making them: here, one table comes after the other.
-            Found::Partly(_) if context.clock.now() < deadline => {
+            TablesFound::Partly(_) if context.clock.now() < deadline => {
                 context.clock.sleep(SETTING_UP / 100).await;
-                let found = run(wire, context, context.statements.objects()).await?;
-                objects = match found.rows.first() {
+                let found = run(connection, context, context.statements.tables_present()).await?;
+                tables_present = match found.rows.first() {
                     Some(row) => rows::column(row, 0)?,
                     None => 0,
                 };
@@ -157,20 +172,27 @@ async fn introduce(wire: &mut Wire, context: &StoreContext) -> Result<(Variables
 }
 
 /// What is there, where so many tables are.
-async fn present(wire: &mut Wire, context: &StoreContext, objects: i64) -> Result<Found> {
-    Ok(match objects {
-        0 => Found::Nothing,
-        3 => match meta(wire, context).await? {
-            Some((version, tables)) => Found::Whole(version, tables),
-            None => Found::Partly(UNFINISHED),
+async fn present(
+    connection: &mut RawConnection,
+    context: &StoreContext,
+    tables_present: i64,
+) -> Result<TablesFound> {
+    Ok(match tables_present {
+        0 => TablesFound::Nothing,
+        3 => match meta(connection, context).await? {
+            Some((version, tables)) => TablesFound::Whole(version, tables),
+            None => TablesFound::Partly(UNFINISHED),
         },
-        _ => Found::Partly(ONLY_SOME),
+        _ => TablesFound::Partly(ONLY_SOME),
     })
 }
 
 /// The tables' version, and what names them; `None` when that was not written yet.
-async fn meta(wire: &mut Wire, context: &StoreContext) -> Result<Option<(i64, String)>> {
-    let found = run(wire, context, context.statements.meta()).await?;
+async fn meta(
+    connection: &mut RawConnection,
+    context: &StoreContext,
+) -> Result<Option<(i64, String)>> {
+    let found = run(connection, context, context.statements.meta()).await?;
     let row = found.rows.first();
     row.map(|row| Ok((rows::column(row, 0)?, rows::string(row, 1)?)))
         .transpose()
@@ -178,76 +200,96 @@ async fn meta(wire: &mut Wire, context: &StoreContext) -> Result<Option<(i64, St
 
 /// Whether those of our tables that are there are as a version of ours made them: others are
 /// another program's, and are left alone.
-async fn parts_are_ours(wire: &mut Wire, context: &StoreContext) -> Result<()> {
-    let found = run(wire, context, context.statements.parts()).await?;
+async fn check_present_parts(connection: &mut RawConnection, context: &StoreContext) -> Result<()> {
+    let found = run(connection, context, context.statements.parts()).await?;
     let differences = schema::compare(context, &found, true)?;
-    if mends(&differences).is_some() {
+    if repairs(&differences).is_some() {
         return Ok(());
     }
     let problem = format!(
         "has tables that are not as distlock makes them, so they are another program's or were changed by hand ({}): choose \
          another database or a `table_prefix`",
-        told(&differences)
+        describe(&differences)
     );
     Err(wrong(context, problem))
 }
 
-fn not_later(context: &StoreContext, version: i64) -> Result<()> {
+fn check_not_newer(context: &StoreContext, version: i64) -> Result<()> {
     migrate::too_late(version).map_or(Ok(()), |problem| Err(wrong(context, problem)))
 }
 
 /// Whether the tables are what the promises rest on.
-async fn tables_are_whole(wire: &mut Wire, context: &StoreContext) -> Result<()> {
-    let differences = differences(wire, context).await?;
+async fn check_tables(connection: &mut RawConnection, context: &StoreContext) -> Result<()> {
+    let differences = differences(connection, context).await?;
     if differences.is_empty() {
         return Ok(());
     }
-    Err(unlike(context, &differences))
+    Err(schema_error(context, &differences))
 }
 
 /// What brings tables of a former make up to date.
-async fn former(wire: &mut Wire, context: &StoreContext) -> Result<Vec<Migration>> {
-    let differences = differences(wire, context).await?;
-    mends(&differences).ok_or_else(|| unlike(context, &differences))
+async fn needed_repairs(
+    connection: &mut RawConnection,
+    context: &StoreContext,
+) -> Result<Vec<Migration>> {
+    let differences = differences(connection, context).await?;
+    repairs(&differences).ok_or_else(|| schema_error(context, &differences))
 }
 
-async fn differences(wire: &mut Wire, context: &StoreContext) -> Result<Vec<SchemaDifference>> {
-    let found = run(wire, context, context.statements.parts()).await?;
+async fn differences(
+    connection: &mut RawConnection,
+    context: &StoreContext,
+) -> Result<Vec<SchemaDifference>> {
+    let found = run(connection, context, context.statements.parts()).await?;
     schema::compare(context, &found, false)
 }
 
-fn unlike(context: &StoreContext, differences: &[SchemaDifference]) -> Error {
+fn schema_error(context: &StoreContext, differences: &[SchemaDifference]) -> Error {
     let prefix = &context.config.table_prefix;
     let problem = refusal(differences, prefix, ", ", &migrate_command(context));
     Error::new(
         ErrorKind::InvalidConfig,
-        format!("{}: {problem}", place(context)),
+        format!("{}: {problem}", database_label(context)),
     )
 }
 
 /// Applies the migrations that are missing. Each statement of theirs may be repeated: here, every change of a table is a
 /// transaction of its own, and others may do the same at the same time.
-async fn upgrade(wire: &mut Wire, context: &StoreContext, version: i64) -> Result<()> {
+async fn upgrade(
+    connection: &mut RawConnection,
+    context: &StoreContext,
+    version: i64,
+) -> Result<()> {
     for migration in TablesStatus::at(version, &MIGRATIONS).migrations {
-        run(wire, context, context.statements.script(migration.sql)).await?;
+        run(
+            connection,
+            context,
+            context.statements.script(migration.sql),
+        )
+        .await?;
     }
     Ok(())
 }
 
-async fn run(wire: &mut Wire, context: &StoreContext, script: String) -> Result<Answers> {
+async fn run(
+    connection: &mut RawConnection,
+    context: &StoreContext,
+    script: String,
+) -> Result<StatementResults> {
     context.counters.count("open");
-    wire.exchange(context, script, Access::Read)
+    connection
+        .exchange(context, script, Access::Read)
         .await
         .map_err(|broken| {
             let error = broken.failed.into_error();
-            Error::new(error.kind(), place(context)).caused_by(error)
+            Error::new(error.kind(), database_label(context)).caused_by(error)
         })
 }
 
 fn wrong(context: &StoreContext, problem: impl std::fmt::Display) -> Error {
     Error::new(
         ErrorKind::InvalidConfig,
-        format!("the database {} {problem}", place(context)),
+        format!("the database {} {problem}", database_label(context)),
     )
 }
 

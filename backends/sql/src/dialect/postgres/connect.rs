@@ -19,12 +19,12 @@ use crate::{
 const ROW_LOCK: Duration = Duration::from_millis(400);
 
 /// Has a session last for as long as nothing is asked of it. Not every version has these settings.
-pub(super) const IDLE_FOR_EVER: &str = "
+pub(super) const NO_IDLE_TIMEOUTS: &str = "
     SELECT count(set_config(name, '0', false)) FROM unnest(ARRAY['idle_session_timeout', 'transaction_timeout']) AS name
      WHERE current_setting(name, true) IS NOT NULL";
 
 /// Bounds what waits for an answer. A panic of the driver is an answer that was not understood.
-pub(super) async fn within<T>(
+pub(super) async fn with_statement_timeout<T>(
     context: &StoreContext,
     access: Access,
     asking: impl Future<Output = Result<T, StatementError>>,
@@ -39,7 +39,7 @@ pub(super) async fn within<T>(
     }
 }
 
-pub(super) async fn bounded<T>(
+pub(super) async fn with_connect_timeout<T>(
     context: &StoreContext,
     asking: impl Future<Output = Result<T>>,
 ) -> Result<T> {
@@ -50,11 +50,11 @@ pub(super) async fn bounded<T>(
         answer = asking => answer.unwrap_or_else(|panic| {
             Err(StatementError::postgres(panicked(&*panic), Access::Read).into_error())
         }).map_err(|error| {
-            Error::new(error.kind(), context.place()).caused_by(error)
+            Error::new(error.kind(), context.database_label()).caused_by(error)
         }),
         () = context.clock.sleep(limit) => Err(Error::new(
             ErrorKind::Unavailable,
-            format!("{} did not answer in time (option `connect_timeout`)", context.place()),
+            format!("{} did not answer in time (option `connect_timeout`)", context.database_label()),
         )),
     }
 }
@@ -96,10 +96,11 @@ pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
 /// A connection whose session is set up, and the schema that it works in.
 pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Session, String)> {
     context.counters.count("open");
-    let failed = |error| context.told(StatementError::postgres(error, Access::Read));
+    let failed = |error| context.explain(StatementError::postgres(error, Access::Read));
     let connected = options(&context.config).connect().await;
     let mut connection = connected.map_err(|error| {
-        context.told(StatementError::postgres(error, Access::Read).on_connecting(&context.config))
+        context
+            .explain(StatementError::postgres(error, Access::Read).on_connecting(&context.config))
     })?;
     // On the server, a statement ends before we stop to wait for it.
     let statement = context.config.statement_timeout.as_millis() * 3 / 4;
@@ -121,7 +122,7 @@ pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Se
                            ELSE current_setting('synchronous_commit') END, false),
                 set_config('search_path', coalesce(quote_ident(s.schema) || ', pg_temp', ''), false),
                 pg_backend_pid(),
-                ({IDLE_FOR_EVER}),
+                ({NO_IDLE_TIMEOUTS}),
                 ({end_left}),
                 (SELECT (extract(epoch FROM backend_start) * 1000000)::int8 FROM pg_stat_get_activity(pg_backend_pid()))
            FROM (SELECT {} AS schema OFFSET 0) s",
@@ -159,5 +160,5 @@ pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Se
     }
     let started: Option<i64> = column(&answer, 8)?;
     let id = (column(&answer, 5)?, started.unwrap_or_default());
-    Ok((context.sessions.seat(id, connection)?, schema))
+    Ok((context.sessions.claim(id, connection)?, schema))
 }

@@ -68,7 +68,7 @@ impl StoreContext {
     }
 
     /// The error as people see it: what is wrong with the tables comes with what helps.
-    pub(super) fn told(&self, failed: StatementError) -> Error {
+    pub(super) fn explain(&self, failed: StatementError) -> Error {
         // What another connection may find otherwise is not in the tables; and a value that does not fit is in a column that
         // the doctor knows.
         let (tables, value) = (!failed.meaning.reconnect, failed.meaning.one_row);
@@ -85,7 +85,7 @@ impl StoreContext {
 
     pub(super) fn failure(&self, failed: StatementError) -> Failure {
         let one_row = failed.meaning.one_row;
-        let error = self.told(failed);
+        let error = self.explain(failed);
         if one_row {
             Failure::Split(error)
         } else {
@@ -118,7 +118,7 @@ impl StoreContext {
     }
 
     /// Which database it is, for messages.
-    pub(super) fn place(&self) -> String {
+    pub(super) fn database_label(&self) -> String {
         let config = &self.config;
         let database = excerpt(&config.database);
         match &config.socket {

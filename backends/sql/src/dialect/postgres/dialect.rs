@@ -13,17 +13,17 @@ use sqlx::{
 };
 
 use super::{
-    connect::within,
+    connect::with_statement_timeout,
     context::{NAME, StoreContext},
     doctor, listen,
     lookup::look,
     migrations::MIGRATIONS,
-    pool::Links,
+    pool::ConnectionPool,
     rows,
     statements::Sql,
     tables, write,
 };
-use crate::dialect::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
+use crate::dialect::{Dialect, LockRow, QueueEntry, Reaped, ReapedPage, above_prefix};
 use crate::{
     config::ServerConfig,
     counters::RequestCounters,
@@ -41,9 +41,9 @@ type Statement = Query<'static, Postgres, PgArguments>;
 /// A Postgres database.
 pub(crate) struct PostgresDialect {
     context: Arc<StoreContext>,
-    links: Links,
+    pool: ConnectionPool,
     /// For marks, which need not survive a crash.
-    marking: Links,
+    marking: ConnectionPool,
 }
 
 impl PostgresDialect {
@@ -73,13 +73,13 @@ impl PostgresDialect {
     }
 
     async fn connected(context: Arc<StoreContext>) -> Result<Self> {
-        let links = Links::new(context.config.pool_size, true);
-        let lent = links.lend(&context).await?;
-        let _ = lent.settle(Ok(()));
+        let pool = ConnectionPool::new(context.config.pool_size, true);
+        let connection = pool.lend(&context).await?;
+        let _ = connection.give_back(Ok(()));
         Ok(Self {
             context,
-            links,
-            marking: Links::new(1, false),
+            pool,
+            marking: ConnectionPool::new(1, false),
         })
     }
 
@@ -91,36 +91,40 @@ impl PostgresDialect {
         bind: impl FnOnce(Statement) -> Statement + Send,
     ) -> Result<Vec<PgRow>> {
         let context = &*self.context;
-        let mut lent = self.links.lend(context).await?;
+        let mut connection = self.pool.lend(context).await?;
         context.counters.count(operation);
         let query = bind(sqlx::query(sql.text()));
-        let rows = within(context, Access::Read, async {
-            let rows = query.fetch_all(lent.connection()).await;
+        let rows = with_statement_timeout(context, Access::Read, async {
+            let rows = query.fetch_all(connection.connection()).await;
             rows.map_err(|error| StatementError::postgres(error, Access::Read))
         })
         .await;
-        lent.settle(rows).map_err(|failed| context.told(failed))
+        connection
+            .give_back(rows)
+            .map_err(|failed| context.explain(failed))
     }
 
     /// Changes rows outside of any batch, and says how many.
     async fn change(
         &self,
-        links: &Links,
+        pool: &ConnectionPool,
         operation: &'static str,
         sql: &Sql,
         bind: impl FnOnce(Statement) -> Statement + Send,
     ) -> Result<u64> {
         let context = &*self.context;
-        let mut lent = links.lend(context).await?;
+        let mut connection = pool.lend(context).await?;
         context.counters.count(operation);
         let query = bind(sqlx::query(sql.text()));
-        let changed = within(context, Access::Write, async {
-            let done = query.execute(lent.connection()).await;
+        let changed = with_statement_timeout(context, Access::Write, async {
+            let done = query.execute(connection.connection()).await;
             done.map(|done| done.rows_affected())
                 .map_err(|error| StatementError::postgres(error, Access::Write))
         })
         .await;
-        lent.settle(changed).map_err(|failed| context.told(failed))
+        connection
+            .give_back(changed)
+            .map_err(|failed| context.explain(failed))
     }
 }
 
@@ -174,22 +178,22 @@ impl Dialect for PostgresDialect {
         // Why it is not known whether it was carried out before it was sent again.
         let mut doubt: Option<Error> = None;
         loop {
-            let lent = self.links.lend(context).await;
-            let lent = lent.map_err(|error| doubt.clone().unwrap_or(error));
-            let mut lent = lent.map_err(Failure::Whole)?;
+            let connection = self.pool.lend(context).await;
+            let connection = connection.map_err(|error| doubt.clone().unwrap_or(error));
+            let mut connection = connection.map_err(Failure::Whole)?;
             let mut broke = false;
             let batch = write::Batch {
                 ops,
                 context,
-                connection: lent.connection(),
+                connection: connection.connection(),
                 broke: &mut broke,
             };
-            let answers = within(context, Access::Write, batch.send(kind)).await;
+            let answers = with_statement_timeout(context, Access::Write, batch.send(kind)).await;
             let answers = if broke && answers.is_ok() {
-                drop(lent);
+                drop(connection);
                 answers
             } else {
-                lent.settle(answers)
+                connection.give_back(answers)
             };
             match answers {
                 Ok(answers) => {
@@ -223,11 +227,13 @@ impl Dialect for PostgresDialect {
 
     async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
         let context = &*self.context;
-        let mut lent = self.links.lend(context).await?;
+        let mut connection = self.pool.lend(context).await?;
         let names = texts(names.iter().map(LockName::as_str));
-        let looking = look(lent.connection(), context, names);
-        let found = within(context, Access::Read, looking).await;
-        let found = lent.settle(found).map_err(|failed| context.told(failed))?;
+        let looking = look(connection.connection(), context, names);
+        let found = with_statement_timeout(context, Access::Read, looking).await;
+        let found = connection
+            .give_back(found)
+            .map_err(|failed| context.explain(failed))?;
         let found = found.into_iter();
         Ok(found
             .map(|(name, look)| (name, look.map(|look| look.row)))
@@ -248,35 +254,51 @@ impl Dialect for PostgresDialect {
 
     async fn arm(&self, name: &LockName, time: Duration) -> Result<bool> {
         let context = &*self.context;
-        let mut lent = self.marking.lend(context).await?;
+        let mut connection = self.marking.lend(context).await?;
         context.counters.count("want");
         let query = sqlx::query_scalar(context.statements.arm.text())
             .bind(name.as_str().to_owned())
             .bind(context.group.mark())
             .bind(micros(time))
             .bind(micros(RENEW_WANTED));
-        let armed = within(context, Access::Write, async {
-            let armed = query.fetch_one(lent.connection()).await;
+        let armed = with_statement_timeout(context, Access::Write, async {
+            let armed = query.fetch_one(connection.connection()).await;
             armed.map_err(|error| StatementError::postgres(error, Access::Write))
         })
         .await;
-        lent.settle(armed).map_err(|failed| context.told(failed))
+        connection
+            .give_back(armed)
+            .map_err(|failed| context.explain(failed))
     }
 
-    async fn keep_places(&self, places: &[Place], lease: Duration) -> Result<Vec<(LockName, u32)>> {
+    async fn keep_places(
+        &self,
+        places: &[QueueEntry],
+        lease: Duration,
+    ) -> Result<Vec<(LockName, u32)>> {
         let context = &*self.context;
-        let names = texts(places.iter().map(|place| place.name.as_str()));
-        let waiters: Vec<_> = places.iter().map(|place| place.waiter).collect();
-        let mut lent = self.marking.lend(context).await?;
+        let names = texts(
+            places
+                .iter()
+                .map(|database_label| database_label.name.as_str()),
+        );
+        let waiters: Vec<_> = places
+            .iter()
+            .map(|database_label| database_label.waiter)
+            .collect();
+        let mut connection = self.marking.lend(context).await?;
         context.counters.count("keep_places");
         let query = sqlx::query_as(context.statements.keep_places.text());
         let query = query.bind(names).bind(waiters).bind(micros(lease));
-        let kept: Result<Vec<(String, i64)>, _> = within(context, Access::Write, async {
-            let kept = query.fetch_all(lent.connection()).await;
-            kept.map_err(|error| StatementError::postgres(error, Access::Write))
-        })
-        .await;
-        let kept = lent.settle(kept).map_err(|failed| context.told(failed))?;
+        let kept: Result<Vec<(String, i64)>, _> =
+            with_statement_timeout(context, Access::Write, async {
+                let kept = query.fetch_all(connection.connection()).await;
+                kept.map_err(|error| StatementError::postgres(error, Access::Write))
+            })
+            .await;
+        let kept = connection
+            .give_back(kept)
+            .map_err(|failed| context.explain(failed))?;
         let kept = kept.into_iter();
         Ok(kept
             .filter_map(|(name, ahead)| {
@@ -285,10 +307,20 @@ impl Dialect for PostgresDialect {
             .collect())
     }
 
-    async fn leave_lines(&self, places: &[Place]) -> Result<()> {
-        let names = texts(places.iter().map(|place| place.name.as_str()));
-        let waiters: Vec<_> = places.iter().map(|place| place.waiter).collect();
-        let (channel, left) = (self.context.statements.channel(), listen::LEFT.to_string());
+    async fn leave_lines(&self, places: &[QueueEntry]) -> Result<()> {
+        let names = texts(
+            places
+                .iter()
+                .map(|database_label| database_label.name.as_str()),
+        );
+        let waiters: Vec<_> = places
+            .iter()
+            .map(|database_label| database_label.waiter)
+            .collect();
+        let (channel, left) = (
+            self.context.statements.channel(),
+            listen::LEFT_QUEUE.to_string(),
+        );
         let leave = &self.context.statements.leave_lines;
         self.change(&self.marking, "leave_lines", leave, |query| {
             query.bind(names).bind(waiters).bind(channel).bind(left)
@@ -363,7 +395,7 @@ impl Dialect for PostgresDialect {
 
     async fn claim_reaping(&self, every: Duration) -> Result<bool> {
         let claim = &self.context.statements.claim_reaping;
-        self.change(&self.links, "claim_reaping", claim, |query| {
+        self.change(&self.pool, "claim_reaping", claim, |query| {
             query.bind(micros(every))
         })
         .await
@@ -399,7 +431,7 @@ impl Dialect for PostgresDialect {
         }
         if !names.is_empty() {
             page.removed = self
-                .change(&self.links, "reap", reap, |query| {
+                .change(&self.pool, "reap", reap, |query| {
                     query.bind(names).bind(reap_after)
                 })
                 .await?;
@@ -409,23 +441,23 @@ impl Dialect for PostgresDialect {
 
     async fn health(&self) -> Result<Health> {
         let context = &*self.context;
-        let mut lent = self.links.lend(context).await?;
-        let stock = sqlx::query(context.statements.stocktaking.text());
-        let examining = doctor::examine(lent.connection(), context, stock);
-        let examined = within(context, Access::Read, async {
+        let mut connection = self.pool.lend(context).await?;
+        let stock = sqlx::query(context.statements.row_counts.text());
+        let examining = doctor::examine(connection.connection(), context, stock);
+        let examined = with_statement_timeout(context, Access::Read, async {
             let examined = examining.await;
             examined.map_err(|error| StatementError::postgres(error, Access::Read))
         })
         .await;
-        let mut health = lent
-            .settle(examined)
-            .map_err(|failed| context.told(failed))?;
+        let mut health = connection
+            .give_back(examined)
+            .map_err(|failed| context.explain(failed))?;
         health.epoch = Some(context.epoch());
         Ok(health)
     }
 
     async fn close(&self) {
-        self.links.close().await;
+        self.pool.close().await;
         self.marking.close().await;
     }
 }
@@ -433,7 +465,7 @@ impl Dialect for PostgresDialect {
 impl fmt::Debug for PostgresDialect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Postgres")
-            .field("database", &self.context.place())
+            .field("database", &self.context.database_label())
             .finish_non_exhaustive()
     }
 }

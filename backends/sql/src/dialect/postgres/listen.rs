@@ -13,7 +13,7 @@ const QUIET: Duration = Duration::from_secs(15);
 
 /// Comes before the name of a lock whose line somebody has left. No name holds such a character, so
 /// programs that know of no lines take it for nothing.
-pub(super) const LEFT: char = '\u{1}';
+pub(super) const LEFT_QUEUE: char = '\u{1}';
 
 /// Wakes those who wait for a name as soon as the server tells that it is free. Ends when the connection is lost.
 pub(super) async fn listen(context: Arc<StoreContext>) {
@@ -32,7 +32,7 @@ async fn listening(context: &StoreContext) -> Result<(), sqlx::Error> {
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.eager_reconnect(false);
     context.counters.count("listen");
-    sqlx::query(connect::IDLE_FOR_EVER)
+    sqlx::query(connect::NO_IDLE_TIMEOUTS)
         .execute(&mut listener)
         .await?;
     listener.listen(&context.statements.channel()).await?;
@@ -54,7 +54,7 @@ async fn listening(context: &StoreContext) -> Result<(), sqlx::Error> {
             }
         };
         let Some(told) = told else { return Ok(()) };
-        let (left, name) = match told.payload().strip_prefix(LEFT) {
+        let (left, name) = match told.payload().strip_prefix(LEFT_QUEUE) {
             Some(name) => (true, name),
             None => (false, told.payload()),
         };

@@ -13,7 +13,7 @@ pub(super) async fn look(
     connection: &mut PgConnection,
     context: &StoreContext,
     names: Vec<String>,
-) -> Result<HashMap<LockName, Result<rows::Look>>, StatementError> {
+) -> Result<HashMap<LockName, Result<rows::LockRowAndNonce>>, StatementError> {
     context.counters.count("look");
     let rows = sqlx::query(context.statements.look.text())
         .bind(names)

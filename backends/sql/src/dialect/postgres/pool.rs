@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    connect::{bounded, connect},
+    connect::{connect, with_connect_timeout},
     context::StoreContext,
     rows::column,
     session::Session,
@@ -17,7 +17,7 @@ use crate::statement_error::{Access, StatementError};
 
 /// A few connections that are lent out one by one.
 #[derive(Debug)]
-pub(super) struct Links {
+pub(super) struct ConnectionPool {
     // A std mutex: held to push and to pop only.
     idle: Mutex<Vec<Session>>,
     permits: Semaphore,
@@ -25,14 +25,14 @@ pub(super) struct Links {
     durable: bool,
 }
 
-/// A connection on loan. Unless it is [settled](Lent::settle), it is thrown away: its state is not known.
-pub(super) struct Lent<'a> {
-    links: &'a Links,
+/// A connection on loan. Unless it is [settled](LentConnection::settle), it is thrown away: its state is not known.
+pub(super) struct LentConnection<'a> {
+    pool: &'a ConnectionPool,
     connection: Session,
     _permit: SemaphorePermit<'a>,
 }
 
-impl Links {
+impl ConnectionPool {
     pub(super) fn new(size: u32, durable: bool) -> Self {
         Self {
             idle: Mutex::default(),
@@ -42,7 +42,7 @@ impl Links {
     }
 
     /// A connection, once one is free.
-    pub(super) async fn lend(&self, context: &StoreContext) -> Result<Lent<'_>> {
+    pub(super) async fn lend(&self, context: &StoreContext) -> Result<LentConnection<'_>> {
         let permit = tokio::select! {
             biased;
             permit = self.permits.acquire() => permit.map_err(|_| {
@@ -57,8 +57,8 @@ impl Links {
             Some(connection) => connection,
             None => open(context, self.durable).await?,
         };
-        Ok(Lent {
-            links: self,
+        Ok(LentConnection {
+            pool: self,
             connection,
             _permit: permit,
         })
@@ -77,22 +77,25 @@ impl Links {
     }
 }
 
-impl Lent<'_> {
+impl LentConnection<'_> {
     pub(super) fn connection(&mut self) -> &mut PgConnection {
         &mut self.connection
     }
 
     /// Gives it back, unless what happened on it has made it useless.
-    pub(super) fn settle<T>(self, outcome: Result<T, StatementError>) -> Result<T, StatementError> {
+    pub(super) fn give_back<T>(
+        self,
+        outcome: Result<T, StatementError>,
+    ) -> Result<T, StatementError> {
         let broken = outcome.as_ref().err();
         if let Some(failed) = broken.filter(|failed| failed.meaning.reconnect) {
             // The others were opened on the same server, which may have gone.
-            self.links.idle().clear();
+            self.pool.idle().clear();
             if failed.is_silence() {
                 self.connection.leave();
             }
-        } else if !self.links.permits.is_closed() {
-            self.links.idle().push(self.connection);
+        } else if !self.pool.permits.is_closed() {
+            self.pool.idle().push(self.connection);
         }
         outcome
     }
@@ -116,7 +119,7 @@ async fn open(context: &StoreContext, durable: bool) -> Result<Session> {
         }
         Ok(connection)
     };
-    bounded(context, opening).await
+    with_connect_timeout(context, opening).await
 }
 
 /// Which history this is: of which cluster, on which of its timelines, and of which tables in it.
@@ -140,7 +143,7 @@ async fn epoch(
             if failed.meaning.kind == ErrorKind::AccessDenied {
                 return Ok(Epoch::new(tables));
             }
-            Err(context.told(failed))
+            Err(context.explain(failed))
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// A row of the lock table, with what a refused operation is judged by.
-pub(super) struct Look {
+pub(super) struct LockRowAndNonce {
     pub(super) row: LockRow,
     pub(super) nonce: Option<Uuid>,
 }
@@ -41,14 +41,14 @@ pub(super) fn token(row: &PgRow, index: usize) -> Result<FencingToken> {
 }
 
 /// The name of a row of the lock table, and the rest of it. `mark` is this process's.
-pub(super) fn lock(row: &PgRow, mark: i64) -> Result<(LockName, Result<Look>)> {
+pub(super) fn lock(row: &PgRow, mark: i64) -> Result<(LockName, Result<LockRowAndNonce>)> {
     let name: String = column(row, 0)?;
     let name = LockName::new(name).map_err(|error| corrupt(error.message()))?;
     let read = look(row, mark).map_err(|error| error.about(&name));
     Ok((name, read))
 }
 
-fn look(row: &PgRow, mark: i64) -> Result<Look> {
+fn look(row: &PgRow, mark: i64) -> Result<LockRowAndNonce> {
     let owner: Option<Uuid> = column(row, 1)?;
     let owner = owner.map(OwnerId::from_uuid);
     let token = token(row, 2)?;
@@ -70,7 +70,7 @@ fn look(row: &PgRow, mark: i64) -> Result<Look> {
     // Only a hint: one that never ends is none.
     let wanted_for = duration(column::<Option<i64>>(row, 9)?.unwrap_or(0));
     let wanted_by: i64 = column(row, 8)?;
-    Ok(Look {
+    Ok(LockRowAndNonce {
         row: LockRow {
             owner,
             held,

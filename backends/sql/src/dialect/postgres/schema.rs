@@ -4,7 +4,7 @@ use sqlx::{PgConnection, Row as _};
 
 use super::context::StoreContext;
 use crate::schema_check::{
-    Found, KEY, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences,
+    FoundPart, KEY, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences,
 };
 
 const LOGGED: &str = "an ordinary table that survives a crash";
@@ -68,9 +68,9 @@ pub(crate) async fn compare(
     context: &StoreContext,
     some: bool,
 ) -> Result<Vec<SchemaDifference>, sqlx::Error> {
-    let question = sqlx::query(context.statements.parts.text());
+    let question = sqlx::query(context.statements.schema_parts.text());
     let rows = question.fetch_all(connection).await?;
-    let mut found: Vec<Found> = Vec::with_capacity(rows.len());
+    let mut found: Vec<FoundPart> = Vec::with_capacity(rows.len());
     for row in &rows {
         found.push((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?));
     }

@@ -20,10 +20,10 @@ pub(super) type SessionId = (i32, i64);
 
 /// The sessions that the connections of one opened database have now.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sessions(Arc<Mutex<Known>>);
+pub(super) struct Sessions(Arc<Mutex<KnownSessions>>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownSessions {
     taken: HashSet<SessionId>,
     /// Those that were left because no answer came. The server bounds what they do, except for how long a commit waits for a
     /// standby: one that has gone would fill it up with them.
@@ -34,12 +34,12 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct Session {
     // Given up before the connection is: a pooler may lend the session to our next connection at once.
-    seat: Seat,
+    claim: SessionClaim,
     connection: PgConnection,
 }
 
 #[derive(Debug)]
-struct Seat {
+struct SessionClaim {
     sessions: Sessions,
     id: SessionId,
 }
@@ -49,7 +49,7 @@ impl Sessions {
     ///
     /// # Errors
     /// When another connection has the same one.
-    pub(super) fn seat(&self, id: SessionId, connection: PgConnection) -> Result<Session> {
+    pub(super) fn claim(&self, id: SessionId, connection: PgConnection) -> Result<Session> {
         if !self.lock().taken.insert(id) {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
@@ -58,7 +58,7 @@ impl Sessions {
             ));
         }
         Ok(Session {
-            seat: Seat {
+            claim: SessionClaim {
                 sessions: self.clone(),
                 id,
             },
@@ -87,7 +87,7 @@ impl Sessions {
         self.lock().left.retain(|id| !left.contains(id));
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, KnownSessions> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -95,21 +95,21 @@ impl Sessions {
 impl Session {
     /// Leaves it, because no answer came.
     pub(super) fn leave(self) {
-        let Seat { sessions, id } = &self.seat;
+        let SessionClaim { sessions, id } = &self.claim;
         sessions.lock().left.insert(*id);
     }
 
     /// Ends it in good order.
     pub(super) async fn close(self) {
-        let Self { seat, connection } = self;
-        drop(seat);
+        let Self { claim, connection } = self;
+        drop(claim);
         if let Err(error) = caught(connection.close()).await {
             tracing::debug!(%error, "a connection did not close cleanly");
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for SessionClaim {
     fn drop(&mut self) {
         self.sessions.lock().taken.remove(&self.id);
     }

@@ -4,7 +4,7 @@ use distlock_core::{Error, ErrorKind, Result};
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::{
-    connect::{bounded, connect},
+    connect::{connect, with_connect_timeout},
     context::StoreContext,
     migrations::MIGRATIONS,
     rows::column,
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     migrate::{self, LATEST, REQUIRED, TablesStatus},
-    schema_check::{SchemaDifference, refusal, told},
+    schema_check::{SchemaDifference, describe, refusal},
     statement_error::{Access, StatementError},
 };
 
@@ -20,7 +20,7 @@ const ONLY_SOME: &str = "the database has only some of distlock's tables, or ano
      the latter, choose another `table_prefix`; to make what is missing";
 
 /// Which of our tables are there.
-enum Found {
+enum TablesFound {
     Nothing,
     /// Not all of them.
     Partly,
@@ -34,18 +34,18 @@ pub(super) async fn ready(
     schema: &str,
 ) -> Result<String> {
     match found(connection, context).await? {
-        Found::Whole => {}
-        Found::Partly => return Err(context.not_migrated(ONLY_SOME)),
-        Found::Nothing if context.schema.get().is_some() => {
+        TablesFound::Whole => {}
+        TablesFound::Partly => return Err(context.not_migrated(ONLY_SOME)),
+        TablesFound::Nothing if context.schema.get().is_some() => {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
                 format!("the schema {schema:?} {}", migrate::GONE),
             ));
         }
-        Found::Nothing if !context.config.migrate => {
+        TablesFound::Nothing if !context.config.migrate => {
             return Err(context.not_migrated("the database has no tables of distlock"));
         }
-        Found::Nothing => {
+        TablesFound::Nothing => {
             upgrade(connection, context).await?;
         }
     }
@@ -57,7 +57,7 @@ pub(super) async fn ready(
             "the tables are of version {version}, and this program needs version {REQUIRED}"
         )));
     }
-    not_later(version)?;
+    check_not_newer(version)?;
     if version < LATEST && context.config.migrate && context.schema.get().is_none() {
         // As where this user may not make tables. Locks do without what is missing.
         if let Err(error) = upgrade(connection, context).await {
@@ -68,7 +68,7 @@ pub(super) async fn ready(
                 .map_err(|error| StatementError::postgres(error, Access::Read).into_error())?;
         }
     }
-    tables_are_whole(connection, context).await?;
+    check_tables(connection, context).await?;
     Ok(tables)
 }
 
@@ -77,12 +77,12 @@ pub(super) async fn migrate(context: &StoreContext) -> Result<i64> {
     let migrating = async {
         let (mut connection, _) = connect(context, true).await?;
         let from = upgrade(&mut connection, context).await?;
-        not_later(from)?;
-        tables_are_whole(&mut connection, context).await?;
+        check_not_newer(from)?;
+        check_tables(&mut connection, context).await?;
         connection.close().await;
         Ok(from)
     };
-    bounded(context, migrating).await
+    with_connect_timeout(context, migrating).await
 }
 
 /// The version of the tables; 0 when there are none. Changes nothing.
@@ -90,41 +90,41 @@ pub(super) async fn version(context: &StoreContext) -> Result<i64> {
     let asking = async {
         let (mut connection, _) = connect(context, true).await?;
         let version = match found(&mut connection, context).await? {
-            Found::Nothing => 0,
-            Found::Partly => return Err(context.not_migrated(ONLY_SOME)),
-            Found::Whole => match meta(&mut connection, context).await? {
+            TablesFound::Nothing => 0,
+            TablesFound::Partly => return Err(context.not_migrated(ONLY_SOME)),
+            TablesFound::Whole => match meta(&mut connection, context).await? {
                 Some((version, _)) => version,
                 None => {
                     return Err(context.not_migrated(&format!("the database {}", migrate::EMPTIED)));
                 }
             },
         };
-        not_later(version)?;
+        check_not_newer(version)?;
         if version >= REQUIRED {
-            tables_are_whole(&mut connection, context).await?;
+            check_tables(&mut connection, context).await?;
         }
         connection.close().await;
         Ok(version)
     };
-    bounded(context, asking).await
+    with_connect_timeout(context, asking).await
 }
 
-async fn found(connection: &mut PgConnection, context: &StoreContext) -> Result<Found> {
+async fn found(connection: &mut PgConnection, context: &StoreContext) -> Result<TablesFound> {
     context.counters.count("open");
-    let rows = sqlx::query(context.statements.objects.text())
+    let rows = sqlx::query(context.statements.tables_present.text())
         .fetch_all(connection)
         .await
-        .map_err(|error| context.told(StatementError::postgres(error, Access::Read)))?;
+        .map_err(|error| context.explain(StatementError::postgres(error, Access::Read)))?;
     Ok(match rows.len() {
-        0 => Found::Nothing,
-        3 => Found::Whole,
-        _ => Found::Partly,
+        0 => TablesFound::Nothing,
+        3 => TablesFound::Whole,
+        _ => TablesFound::Partly,
     })
 }
 
 /// Whether those of our tables that are there are as distlock makes them: others are another
 /// program's, and are left alone.
-async fn are_ours(connection: &mut PgConnection, context: &StoreContext) -> Result<()> {
+async fn check_present_tables(connection: &mut PgConnection, context: &StoreContext) -> Result<()> {
     let differences = differences(connection, context, true).await?;
     if differences.is_empty() {
         return Ok(());
@@ -132,18 +132,18 @@ async fn are_ours(connection: &mut PgConnection, context: &StoreContext) -> Resu
     let problem = format!(
         "the database has tables that are not as distlock makes them, so they are another program's or were changed by hand \
          ({}): choose another database or a `table_prefix`",
-        told(&differences)
+        describe(&differences)
     );
     Err(Error::new(ErrorKind::InvalidConfig, problem))
 }
 
-fn not_later(version: i64) -> Result<()> {
+fn check_not_newer(version: i64) -> Result<()> {
     let wrong = |problem| Error::new(ErrorKind::InvalidConfig, format!("the database {problem}"));
     migrate::too_late(version).map_or(Ok(()), |problem| Err(wrong(problem)))
 }
 
 /// Whether the tables are what the promises rest on.
-async fn tables_are_whole(connection: &mut PgConnection, context: &StoreContext) -> Result<()> {
+async fn check_tables(connection: &mut PgConnection, context: &StoreContext) -> Result<()> {
     let differences = differences(connection, context, false).await?;
     if differences.is_empty() {
         return Ok(());
@@ -172,7 +172,7 @@ async fn meta(
     let row = sqlx::query(context.statements.meta.text())
         .fetch_optional(connection)
         .await
-        .map_err(|error| context.told(StatementError::postgres(error, Access::Read)))?;
+        .map_err(|error| context.explain(StatementError::postgres(error, Access::Read)))?;
     row.map(|row| Ok((column(&row, 0)?, column(&row, 1)?)))
         .transpose()
 }
@@ -206,13 +206,13 @@ async fn upgrade(connection: &mut PgConnection, context: &StoreContext) -> Resul
     // Another process may have done it while we waited.
     let version = match found(connection, context).await? {
         // Without a version, each step makes what is not there, and names a new history.
-        Found::Whole => meta(connection, context)
+        TablesFound::Whole => meta(connection, context)
             .await?
             .map_or(0, |(version, _)| version),
-        Found::Nothing => 0,
+        TablesFound::Nothing => 0,
         // Somebody has dropped the others: each step makes what is not there.
-        Found::Partly => {
-            are_ours(connection, context).await?;
+        TablesFound::Partly => {
+            check_present_tables(connection, context).await?;
             0
         }
     };

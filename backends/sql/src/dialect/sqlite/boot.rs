@@ -15,7 +15,7 @@ const OFFSETS: &str = "/proc/self/timens_offsets";
 /// taking the other's for those of an earlier boot, or for older than they are.
 pub(super) fn id(config: &SqliteConfig, path: &Path) -> Result<[u8; 16]> {
     if !config.force
-        && let Some(problem) = set_apart()
+        && let Some(problem) = isolation_problem()
     {
         return Err(file::wrong(
             path,
@@ -37,7 +37,7 @@ pub(super) fn id(config: &SqliteConfig, path: &Path) -> Result<[u8; 16]> {
 }
 
 /// Why this process may see another boot, or other times since then, than others on this machine.
-pub(crate) fn set_apart() -> Option<&'static str> {
+pub(crate) fn isolation_problem() -> Option<&'static str> {
     // Where there is no such file, there are no time namespaces.
     let offsets = fs::read_to_string(OFFSETS).unwrap_or_default();
     differs(file::is_mounted_itself(Path::new(ID)), &offsets)

@@ -7,12 +7,12 @@ use super::context::StoreContext;
 /// How often a statement that was refused because others write is sent again: until `busy_timeout` is over. Each time SQLite
 /// has slept for a millisecond, whatever the injected clock says.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct BusyRetry {
     until: Moment,
     times: u128,
 }
 
-impl Patience {
+impl BusyRetry {
     pub(super) fn new(context: &StoreContext) -> Self {
         let timeout = context.config.busy_timeout;
         Self {
@@ -22,7 +22,7 @@ impl Patience {
     }
 
     /// Whether to send it again, which is allowed where nothing has happened.
-    pub(super) fn asks_again(&mut self, context: &StoreContext) -> bool {
+    pub(super) fn may_retry(&mut self, context: &StoreContext) -> bool {
         self.times = self.times.saturating_sub(1);
         self.times > 0 && context.clock.now() < self.until
     }

@@ -15,7 +15,7 @@ use crate::statement_error::{Access, StatementError};
 const BUSY: i32 = 5;
 
 /// Opens a connection with the settings that the promises rest on.
-pub(super) async fn connect(context: &StoreContext) -> Result<SqliteConnection, SetUp> {
+pub(super) async fn connect(context: &StoreContext) -> Result<SqliteConnection, SetUpError> {
     SqliteConnectOptions::new()
         .filename(&context.path)
         .create_if_missing(false)
@@ -34,20 +34,20 @@ pub(super) async fn connect(context: &StoreContext) -> Result<SqliteConnection, 
         .disable_statement_logging()
         .connect()
         .await
-        .map_err(|error| SetUp::of(error, context))
+        .map_err(|error| SetUpError::of(error, context))
 }
 
 pub(super) async fn run(
     connection: &mut SqliteConnection,
     context: &StoreContext,
     script: impl sqlx::SqlSafeStr,
-) -> Result<(), SetUp> {
+) -> Result<(), SetUpError> {
     context.counters.count("open");
     sqlx::raw_sql(script)
         .execute(connection)
         .await
         .map(drop)
-        .map_err(|error| SetUp::of(error, context))
+        .map_err(|error| SetUpError::of(error, context))
 }
 
 /// Reads one row.
@@ -55,12 +55,12 @@ pub(super) async fn query<T>(
     connection: &mut SqliteConnection,
     context: &StoreContext,
     sql: impl sqlx::SqlSafeStr,
-) -> Result<T, SetUp>
+) -> Result<T, SetUpError>
 where
     T: for<'r> sqlx::FromRow<'r, sqlx::sqlite::SqliteRow> + Send + Unpin,
 {
     let row = query_optional(connection, context, sql).await?;
-    row.ok_or_else(|| SetUp::of(sqlx::Error::RowNotFound, context))
+    row.ok_or_else(|| SetUpError::of(sqlx::Error::RowNotFound, context))
 }
 
 /// Reads one row, or none.
@@ -68,7 +68,7 @@ pub(super) async fn query_optional<T>(
     connection: &mut SqliteConnection,
     context: &StoreContext,
     sql: impl sqlx::SqlSafeStr,
-) -> Result<Option<T>, SetUp>
+) -> Result<Option<T>, SetUpError>
 where
     T: for<'r> sqlx::FromRow<'r, sqlx::sqlite::SqliteRow> + Send + Unpin,
 {
@@ -76,19 +76,19 @@ where
     let rows = sqlx::query(sql)
         .fetch_all(connection)
         .await
-        .map_err(|error| SetUp::of(error, context))?;
+        .map_err(|error| SetUpError::of(error, context))?;
     let row = rows.first().map(T::from_row).transpose();
-    row.map_err(|error| SetUp::of(error, context))
+    row.map_err(|error| SetUpError::of(error, context))
 }
 
 /// Why setting up did not work.
-pub(super) enum SetUp {
+pub(super) enum SetUpError {
     /// Another process is setting up or writing: worth another try.
     Busy(StatementError),
     Wrong(Error),
 }
 
-impl SetUp {
+impl SetUpError {
     pub(super) fn of(error: sqlx::Error, context: &StoreContext) -> Self {
         let code = sqlite_code(&error);
         let failed = StatementError::sqlite(error, Access::Read);
@@ -106,7 +106,7 @@ impl SetUp {
     }
 }
 
-impl From<Error> for SetUp {
+impl From<Error> for SetUpError {
     fn from(error: Error) -> Self {
         Self::Wrong(error)
     }

@@ -6,7 +6,7 @@ use distlock_core::{Epoch, Error, ErrorKind, Result, threads};
 use sqlx::{Connection as _, SqliteConnection};
 
 use super::{
-    connect::{SetUp, connect, query, run},
+    connect::{SetUpError, connect, query, run},
     context::StoreContext,
     file::{self, FileId},
     tables,
@@ -16,29 +16,29 @@ use crate::statement_error::StatementError;
 /// How long opening waits for other processes that set the file up at the same moment.
 const SETTING_UP: Duration = Duration::from_secs(5);
 
-/// How long SQLite itself waits in the end, where [`Patience`] does: it asks, sleeps for a millisecond, and asks again. Left
+/// How long SQLite itself waits in the end, where [`BusyRetry`] does: it asks, sleeps for a millisecond, and asks again. Left
 /// to itself it sleeps for longer each time, up to 100 ms, while others write one transaction after the other.
-const BRIEFLY: &str = "PRAGMA busy_timeout = 1";
+const SHORT_BUSY_TIMEOUT: &str = "PRAGMA busy_timeout = 1";
 
 /// Where the file logs ahead, a commit then waits for no disk. A crash of the host may undo the last
 /// ones, and damages nothing.
 const UNSYNCED: &str = "PRAGMA synchronous = NORMAL";
 
 #[derive(Debug, Default)]
-pub(super) struct Link {
-    open: Option<Open>,
+pub(super) struct ConnectionSlot {
+    open: Option<OpenConnection>,
     /// Of the last connection.
     epoch: Option<Epoch>,
     history_changed: bool,
-    /// Whether it is for those who wait for their turn to write with [`Patience`].
-    waits_briefly: bool,
+    /// Whether it is for those who wait for their turn to write with [`BusyRetry`].
+    retries_when_busy: bool,
     /// Whether what it writes may be lost when the host crashes, which spares it the disk.
     unsynced: bool,
     closed: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenConnection {
     pub(super) connection: SqliteConnection,
     pub(super) epoch: Epoch,
     /// Whether an earlier connection of this link knew another history.
@@ -46,22 +46,22 @@ pub(super) struct Open {
     /// It is of no more use: it broke, or a transaction was begun and not ended, so that it holds the file's write lock and
     /// what is sent next would become a part of it.
     pub(super) is_spent: bool,
-    /// Whether waiting for others who write is left to [`Patience`].
-    pub(super) waits_briefly: bool,
+    /// Whether waiting for others who write is left to [`BusyRetry`].
+    pub(super) retries_when_busy: bool,
     file: FileId,
 }
 
-impl Link {
+impl ConnectionSlot {
     /// For those who write.
     pub(super) fn writing() -> Self {
         Self {
-            waits_briefly: true,
+            retries_when_busy: true,
             ..Self::default()
         }
     }
 
     /// For those who write what need not survive a crash.
-    pub(super) fn marking() -> Self {
+    pub(super) fn hinting() -> Self {
         Self {
             unsynced: true,
             ..Self::writing()
@@ -77,7 +77,7 @@ impl Link {
     }
 
     /// The connection, on the file that the path leads to now.
-    pub(super) async fn ready(&mut self, context: &StoreContext) -> Result<&mut Open> {
+    pub(super) async fn ready(&mut self, context: &StoreContext) -> Result<&mut OpenConnection> {
         if self.closed {
             return Err(Error::new(
                 ErrorKind::Closed,
@@ -93,15 +93,15 @@ impl Link {
         };
         if !same {
             self.open = None;
-            let mut open = Open::new(context).await?;
-            if self.waits_briefly {
-                open.wait_briefly(context)
+            let mut open = OpenConnection::new(context).await?;
+            if self.retries_when_busy {
+                open.use_short_busy_timeout(context)
                     .await
-                    .map_err(SetUp::into_error)?;
+                    .map_err(SetUpError::into_error)?;
             }
             if self.unsynced {
                 let unsynced = run(&mut open.connection, context, UNSYNCED).await;
-                unsynced.map_err(SetUp::into_error)?;
+                unsynced.map_err(SetUpError::into_error)?;
             }
             let before = self.epoch.replace(open.epoch.clone());
             self.history_changed |= before.is_some_and(|before| before != open.epoch);
@@ -116,14 +116,14 @@ impl Link {
 
     /// The connection, taken out until it is [put back](Self::put_back). If that never happens, because a transaction broke
     /// off or the runtime ended in the middle of one, it is closed, SQLite rolls back, and the file is free for others.
-    pub(super) async fn take(&mut self, context: &StoreContext) -> Result<Open> {
+    pub(super) async fn take(&mut self, context: &StoreContext) -> Result<OpenConnection> {
         self.ready(context).await?;
         self.open
             .take()
             .ok_or_else(|| Error::new(ErrorKind::Internal, "no connection"))
     }
 
-    pub(super) fn put_back(&mut self, open: Open) {
+    pub(super) fn put_back(&mut self, open: OpenConnection) {
         if !open.is_spent {
             self.open = Some(open);
         }
@@ -145,7 +145,7 @@ impl Link {
     }
 }
 
-impl Open {
+impl OpenConnection {
     pub(super) async fn new(context: &StoreContext) -> Result<Self> {
         let (mut config, path) = (context.config.clone(), context.path.clone());
         if context.was_opened() {
@@ -158,12 +158,12 @@ impl Open {
         let deadline = context.clock.now() + SETTING_UP;
         loop {
             match Self::set_up(context).await {
-                Err(SetUp::Busy(_)) if context.clock.now() < deadline => {
+                Err(SetUpError::Busy(_)) if context.clock.now() < deadline => {
                     let pause = Duration::from_millis(fastrand::u64(5..25));
                     context.clock.sleep(pause).await;
                 }
-                Err(SetUp::Busy(failed)) => return Err(failed.into_error()),
-                Err(SetUp::Wrong(error)) => return Err(error),
+                Err(SetUpError::Busy(failed)) => return Err(failed.into_error()),
+                Err(SetUpError::Wrong(error)) => return Err(error),
                 Ok(open) => {
                     context.was_opened.store(true, Ordering::Release);
                     return Ok(open);
@@ -178,7 +178,7 @@ impl Open {
         }
     }
 
-    async fn set_up(context: &StoreContext) -> Result<Self, SetUp> {
+    async fn set_up(context: &StoreContext) -> Result<Self, SetUpError> {
         let gone = || file::wrong(&context.path, "was removed while it was being opened");
         let file = FileId::of(&context.path)
             .map_err(|error| file::wrong(&context.path, "cannot be used").caused_by(error))?
@@ -190,18 +190,18 @@ impl Open {
             epoch: Epoch::new(epoch),
             history_changed: false,
             is_spent: false,
-            waits_briefly: false,
+            retries_when_busy: false,
             file,
         })
     }
 
-    /// Leaves waiting for others who write to [`Patience`]. Not where the file does not log ahead: there, whoever reads keeps a
+    /// Leaves waiting for others who write to [`BusyRetry`]. Not where the file does not log ahead: there, whoever reads keeps a
     /// transaction from being committed, which cannot be sent again.
-    async fn wait_briefly(&mut self, context: &StoreContext) -> Result<(), SetUp> {
+    async fn use_short_busy_timeout(&mut self, context: &StoreContext) -> Result<(), SetUpError> {
         let mode: (String,) = query(&mut self.connection, context, "PRAGMA journal_mode").await?;
         if mode.0 == "wal" {
-            run(&mut self.connection, context, BRIEFLY).await?;
-            self.waits_briefly = true;
+            run(&mut self.connection, context, SHORT_BUSY_TIMEOUT).await?;
+            self.retries_when_busy = true;
         }
         Ok(())
     }

@@ -31,7 +31,7 @@ pub(crate) struct StoreContext {
 
 /// The two clocks, in microseconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
+pub(super) struct ClockReadings {
     pub(super) boot: i64,
     pub(super) wall: i64,
 }
@@ -55,10 +55,10 @@ impl StoreContext {
         self.was_opened.load(Ordering::Acquire)
     }
 
-    pub(super) fn now(&self) -> Now {
+    pub(super) fn now(&self) -> ClockReadings {
         let since_boot = self.clock.now().since_boot().as_micros();
         let wall = micros(unix_time(&*self.clock)).clamp(1, FencingToken::LIMIT - 1);
-        Now {
+        ClockReadings {
             boot: i64::try_from(since_boot).unwrap_or(i64::MAX),
             wall: i64::try_from(wall).unwrap_or(i64::MAX),
         }

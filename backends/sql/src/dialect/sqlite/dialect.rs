@@ -10,8 +10,8 @@ use sqlx::{Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
 use tokio::sync::Mutex;
 
 use super::{
-    busy_retry::Patience,
-    connection::{Link, Open},
+    busy_retry::BusyRetry,
+    connection::{ConnectionSlot, OpenConnection},
     context::{NAME, StoreContext},
     doctor,
     file::FileId,
@@ -20,12 +20,12 @@ use super::{
     migrations::MIGRATIONS,
     options::SqliteConfig,
     parameters::json,
-    read_connection::Reader,
+    read_connection::ReadConnection,
     rows,
     statements::Sql,
     tables, wait_groups, write,
 };
-use crate::dialect::{Dialect, LockRow, Place, Reaped, ReapedPage, above_prefix};
+use crate::dialect::{Dialect, LockRow, QueueEntry, Reaped, ReapedPage, above_prefix};
 use crate::{
     counters::RequestCounters,
     migrate::TablesStatus,
@@ -40,17 +40,17 @@ const PAGE: i64 = 1000;
 /// A SQLite file, with one connection that writes and one that reads.
 pub(crate) struct SqliteDialect {
     context: Arc<StoreContext>,
-    writer: Mutex<Link>,
+    writer: Mutex<ConnectionSlot>,
     /// For marks and places of waiters, which need not survive a crash of the host.
-    marking: Mutex<Link>,
-    reader: Reader,
+    hinting: Mutex<ConnectionSlot>,
+    reader: ReadConnection,
 }
 
 impl SqliteDialect {
     /// Opens the file, and creates it and its tables where that is allowed.
     pub(crate) async fn open(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         let mut context = StoreContext::new(config, clock)?;
-        let mut writer = Link::writing();
+        let mut writer = ConnectionSlot::writing();
         writer.ready(&context).await?;
         if let Ok(Some(file)) = FileId::of(&context.path) {
             context.group = wait_groups::of(file, &context.config.table_prefix);
@@ -79,12 +79,12 @@ impl SqliteDialect {
         Ok(TablesStatus::at(version, &MIGRATIONS))
     }
 
-    fn with(context: Arc<StoreContext>, writer: Link) -> Self {
+    fn with(context: Arc<StoreContext>, writer: ConnectionSlot) -> Self {
         Self {
             context,
             writer: Mutex::new(writer),
-            marking: Mutex::new(Link::marking()),
-            reader: Reader::default(),
+            hinting: Mutex::new(ConnectionSlot::hinting()),
+            reader: ReadConnection::default(),
         }
     }
 
@@ -95,14 +95,14 @@ impl SqliteDialect {
         sql: &Sql,
         bind: impl FnOnce(Statement) -> Statement + Send,
     ) -> Result<Vec<SqliteRow>> {
-        let mut link = self.reader.take(&*self.context.clock).await;
-        let open = link.ready(&self.context).await?;
+        let mut slot = self.reader.take(&*self.context.clock).await;
+        let open = slot.ready(&self.context).await?;
         self.context.counters.count(operation);
         bind(sqlx::query(sql.text()))
             .fetch_all(&mut open.connection)
             .await
             .map_err(|error| {
-                link.failed(StatementError::sqlite(error, Access::Read))
+                slot.failed(StatementError::sqlite(error, Access::Read))
                     .into_error()
             })
     }
@@ -110,17 +110,17 @@ impl SqliteDialect {
     /// Changes rows outside of any batch.
     async fn change(
         &self,
-        link: &Mutex<Link>,
+        slot: &Mutex<ConnectionSlot>,
         operation: &'static str,
         sql: &Sql,
         bind: impl Fn(Statement) -> Statement + Send + Sync,
     ) -> Result<Changed> {
-        let mut link = link.lock().await;
-        let mut patience = Patience::new(&self.context);
+        let mut slot = slot.lock().await;
+        let mut busy_retry = BusyRetry::new(&self.context);
         self.context.counters.count(operation);
         loop {
-            let open = link.ready(&self.context).await?;
-            let waits_briefly = open.waits_briefly;
+            let open = slot.ready(&self.context).await?;
+            let retries_when_busy = open.retries_when_busy;
             let changed = bind(sqlx::query(sql.text()))
                 .execute(&mut open.connection)
                 .await;
@@ -128,9 +128,9 @@ impl SqliteDialect {
                 Ok(result) => return Ok(result.rows_affected()),
                 Err(error) => StatementError::sqlite(error, Access::Write),
             };
-            let retry = failed.meaning.retry && waits_briefly;
-            if !(retry && patience.asks_again(&self.context)) {
-                return Err(link.failed(failed).into_error());
+            let retry = failed.meaning.retry && retries_when_busy;
+            if !(retry && busy_retry.may_retry(&self.context)) {
+                return Err(slot.failed(failed).into_error());
             }
         }
     }
@@ -185,7 +185,7 @@ impl Dialect for SqliteDialect {
     }
 
     async fn reopen(&self) -> Result<Self> {
-        let mut writer = Link::writing();
+        let mut writer = ConnectionSlot::writing();
         writer.ready(&self.context).await?;
         Ok(Self::with(Arc::clone(&self.context), writer))
     }
@@ -195,36 +195,36 @@ impl Dialect for SqliteDialect {
         kind: OperationKind,
         ops: &[Operation],
     ) -> Result<Vec<Reply<Answer>>, Failure> {
-        let mut link = self.writer.lock().await;
-        let mut patience: Option<Patience> = None;
+        let mut slot = self.writer.lock().await;
+        let mut busy_retry: Option<BusyRetry> = None;
         loop {
-            let mut open = link.take(&self.context).await.map_err(Failure::Whole)?;
+            let mut open = slot.take(&self.context).await.map_err(Failure::Whole)?;
             let batch = write::Batch {
                 ops,
                 context: &self.context,
                 open: &mut open,
                 // Taken just before sending: the lease is never shorter than the caller counts, who looked earlier.
                 now: self.context.now(),
-                again: patience.is_some(),
+                again: busy_retry.is_some(),
             };
             let answers = batch.send(kind).await;
-            let waits_briefly = open.waits_briefly;
-            link.put_back(open);
+            let retries_when_busy = open.retries_when_busy;
+            slot.put_back(open);
             let failed = match answers {
                 Ok(answers) => return Ok(answers),
                 Err(failed) => failed,
             };
-            let retry = failed.meaning.retry && waits_briefly;
-            let patience = patience.get_or_insert_with(|| Patience::new(&self.context));
-            if !(retry && patience.asks_again(&self.context)) {
-                return Err(link.failed(failed).into_failure());
+            let retry = failed.meaning.retry && retries_when_busy;
+            let busy_retry = busy_retry.get_or_insert_with(|| BusyRetry::new(&self.context));
+            if !(retry && busy_retry.may_retry(&self.context)) {
+                return Err(slot.failed(failed).into_failure());
             }
         }
     }
 
     async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
-        let mut link = self.reader.take(&*self.context.clock).await;
-        let open = link.ready(&self.context).await?;
+        let mut slot = self.reader.take(&*self.context.clock).await;
+        let open = slot.ready(&self.context).await?;
         let names: Vec<_> = names.iter().collect();
         look(
             &mut open.connection,
@@ -233,7 +233,7 @@ impl Dialect for SqliteDialect {
             self.context.now(),
         )
         .await
-        .map_err(|failed| link.failed(failed).into_error())
+        .map_err(|failed| slot.failed(failed).into_error())
     }
 
     async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
@@ -244,7 +244,7 @@ impl Dialect for SqliteDialect {
         };
         let mark = self.context.group.mark();
         self.change(
-            &self.marking,
+            &self.hinting,
             "want",
             &self.context.statements.want,
             |query| {
@@ -256,16 +256,20 @@ impl Dialect for SqliteDialect {
         .map(drop)
     }
 
-    async fn keep_places(&self, places: &[Place], lease: Duration) -> Result<Vec<(LockName, u32)>> {
+    async fn keep_places(
+        &self,
+        places: &[QueueEntry],
+        lease: Duration,
+    ) -> Result<Vec<(LockName, u32)>> {
         let rows = places.iter().map(|it| (it.name.as_str(), it.waiter));
         let (rows, now) = (json(&rows.collect::<Vec<_>>()), self.context.now());
         let lease = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
-        let mut link = self.marking.lock().await;
-        let mut patience = Patience::new(&self.context);
+        let mut slot = self.hinting.lock().await;
+        let mut busy_retry = BusyRetry::new(&self.context);
         self.context.counters.count("keep_places");
         loop {
-            let open = link.ready(&self.context).await?;
-            let waits_briefly = open.waits_briefly;
+            let open = slot.ready(&self.context).await?;
+            let retries_when_busy = open.retries_when_busy;
             let kept = sqlx::query_as(self.context.statements.keep_places.text())
                 .bind(rows.clone())
                 .bind(0)
@@ -287,19 +291,19 @@ impl Dialect for SqliteDialect {
                 }
                 Err(error) => StatementError::sqlite(error, Access::Write),
             };
-            let retry = failed.meaning.retry && waits_briefly;
-            if !(retry && patience.asks_again(&self.context)) {
-                return Err(link.failed(failed).into_error());
+            let retry = failed.meaning.retry && retries_when_busy;
+            if !(retry && busy_retry.may_retry(&self.context)) {
+                return Err(slot.failed(failed).into_error());
             }
         }
     }
 
-    async fn leave_lines(&self, places: &[Place]) -> Result<()> {
+    async fn leave_lines(&self, places: &[QueueEntry]) -> Result<()> {
         let names: Vec<_> = places.iter().map(|it| it.name.as_str()).collect();
         let waiters: Vec<_> = places.iter().map(|it| it.waiter).collect();
         let (names, waiters, now) = (json(&names), json(&waiters), self.context.now());
         let leave = &self.context.statements.leave_lines;
-        self.change(&self.marking, "leave_lines", leave, |query| {
+        self.change(&self.hinting, "leave_lines", leave, |query| {
             let query = query.bind(names.clone()).bind(waiters.clone());
             query.bind(self.context.boot.to_vec()).bind(now.boot)
         })
@@ -310,7 +314,7 @@ impl Dialect for SqliteDialect {
     async fn clear_lines(&self) -> Result<u64> {
         let now = self.context.now();
         let clear = &self.context.statements.clear_lines;
-        self.change(&self.marking, "reap", clear, |query| {
+        self.change(&self.hinting, "reap", clear, |query| {
             let query = query.bind(0).bind(0);
             query.bind(self.context.boot.to_vec()).bind(now.boot)
         })
@@ -345,8 +349,8 @@ impl Dialect for SqliteDialect {
     }
 
     async fn epoch(&self) -> Result<Epoch> {
-        let mut link = self.reader.take(&*self.context.clock).await;
-        Ok(link.ready(&self.context).await?.epoch.clone())
+        let mut slot = self.reader.take(&*self.context.clock).await;
+        Ok(slot.ready(&self.context).await?.epoch.clone())
     }
 
     async fn get(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
@@ -445,9 +449,9 @@ impl Dialect for SqliteDialect {
 
     async fn health(&self) -> Result<Health> {
         // On a connection of its own: a check of a large file takes long, and nobody must wait for it.
-        let mut open = Open::new(&self.context).await?;
+        let mut open = OpenConnection::new(&self.context).await?;
         let now = self.context.now();
-        let stock = sqlx::query(self.context.statements.stocktaking.text())
+        let stock = sqlx::query(self.context.statements.row_counts.text())
             .bind(0)
             .bind(0)
             .bind(self.context.boot.to_vec())
@@ -463,7 +467,7 @@ impl Dialect for SqliteDialect {
 
     async fn close(&self) {
         self.writer.lock().await.close().await;
-        self.marking.lock().await.close().await;
+        self.hinting.lock().await.close().await;
         self.reader.close(&*self.context.clock).await;
     }
 }

@@ -123,7 +123,7 @@ fn file(health: &mut Health, context: &StoreContext) {
 
 /// Leases compare times since boot, which a container may have for itself.
 fn boot_clock(health: &mut Health, forced: bool) {
-    match boot::set_apart() {
+    match boot::isolation_problem() {
         Some(problem) => health.found(
             "boot clock",
             if forced { Verdict::Warn } else { Verdict::Fail },

@@ -77,7 +77,7 @@ pub(super) fn prepare(config: &SqliteConfig, path: &Path) -> Result<()> {
     match fs::metadata(path) {
         Ok(metadata) => {
             check_existing(path, folder, &metadata)?;
-            match second_name(metadata.nlink(), is_mounted_itself(path)) {
+            match second_name_problem(metadata.nlink(), is_mounted_itself(path)) {
                 Some(problem) if !config.force => Err(wrong(path, problem)),
                 _ => Ok(()),
             }
@@ -117,7 +117,7 @@ fn check_existing(path: &Path, folder: &Path, metadata: &fs::Metadata) -> Result
 
 /// What is wrong with a file that may be in use under another name. SQLite keeps its log and its locks beside the name that
 /// it was given, so that those who use different names would not exclude each other, and would damage the file.
-fn second_name(names: u64, is_mounted_itself: bool) -> Option<&'static str> {
+fn second_name_problem(names: u64, is_mounted_itself: bool) -> Option<&'static str> {
     if names > 1 {
         return Some(
             "has several names (hard links), and those who use another one would not be excluded: remove the other names, \
@@ -223,9 +223,17 @@ mod tests {
 
     #[test]
     fn a_file_has_one_name() {
-        assert_eq!(second_name(1, false), None);
-        assert!(second_name(2, false).unwrap().contains("hard links"));
-        assert!(second_name(1, true).unwrap().contains("mount its folder"));
+        assert_eq!(second_name_problem(1, false), None);
+        assert!(
+            second_name_problem(2, false)
+                .unwrap()
+                .contains("hard links")
+        );
+        assert!(
+            second_name_problem(1, true)
+                .unwrap()
+                .contains("mount its folder")
+        );
         assert!(is_mounted_itself(Path::new("/proc")));
         assert!(!is_mounted_itself(Path::new("/proc/self")));
     }

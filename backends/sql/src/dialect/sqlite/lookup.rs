@@ -4,7 +4,7 @@ use distlock_core::{LockName, Result};
 use sqlx::SqliteConnection;
 
 use super::{
-    context::{Now, StoreContext},
+    context::{ClockReadings, StoreContext},
     parameters::json,
     rows,
 };
@@ -18,7 +18,7 @@ pub(super) async fn look(
     connection: &mut SqliteConnection,
     context: &StoreContext,
     names: &[&LockName],
-    now: Now,
+    now: ClockReadings,
 ) -> Result<Vec<(LockName, Result<LockRow>)>, StatementError> {
     let names: Vec<_> = names.iter().map(|name| name.as_str()).collect();
     context.counters.count("look");

@@ -3,11 +3,11 @@
 use distlock_core::Result;
 
 use super::{
-    connect::{SetUp, connect},
-    connection::Open,
+    connect::{SetUpError, connect},
+    connection::OpenConnection,
     context::StoreContext,
     file::FileId,
-    tables::{Present, check, present, upgrade, version},
+    tables::{PresentVersion, check, present, upgrade, version},
 };
 use crate::migrate::LATEST;
 
@@ -15,22 +15,22 @@ use crate::migrate::LATEST;
 pub(super) async fn migrate(context: &StoreContext) -> Result<i64> {
     let present = match FileId::of(&context.path) {
         Ok(Some(_)) => present(context).await?,
-        _ => Present::Version(version(context).await?),
+        _ => PresentVersion::Version(version(context).await?),
     };
     let version = match present {
-        Present::Version(version) => version,
+        PresentVersion::Version(version) => version,
         // Each step makes what is not there, and names a new history.
-        Present::Emptied => 0,
+        PresentVersion::Emptied => 0,
     };
-    if present == Present::Version(0) {
-        let _created = Open::new(context).await?;
+    if present == PresentVersion::Version(0) {
+        let _created = OpenConnection::new(context).await?;
     } else if version < LATEST {
-        let mut connection = connect(context).await.map_err(SetUp::into_error)?;
+        let mut connection = connect(context).await.map_err(SetUpError::into_error)?;
         let upgraded = async {
             upgrade(&mut connection, context).await?;
             check(&mut connection, context, LATEST).await
         };
-        upgraded.await.map_err(SetUp::into_error)?;
+        upgraded.await.map_err(SetUpError::into_error)?;
     }
     Ok(version)
 }

@@ -12,9 +12,9 @@ pub(super) fn json<T: Serialize>(rows: &[T]) -> String {
 
 /// Identities side by side, 16 bytes each, in the order of the rows.
 #[derive(Default)]
-pub(super) struct Ids(Vec<u8>);
+pub(super) struct IdBlob(Vec<u8>);
 
-impl Ids {
+impl IdBlob {
     pub(super) fn of<'a>(owners: impl Iterator<Item = &'a OwnerId>) -> Vec<u8> {
         let mut ids = Self::default();
         owners.for_each(|owner| ids.push(owner.as_uuid()));
@@ -50,14 +50,14 @@ pub(super) fn tokens(tokens: impl Iterator<Item = Option<FencingToken>>) -> Vec<
 /// As many digits as the highest token has, 2^53 - 1.
 const TOKEN_WIDTH: usize = 16;
 
-/// Values side by side, and where each begins.
+/// ValueBlob side by side, and where each begins.
 #[derive(Default)]
-pub(super) struct Values {
+pub(super) struct ValueBlob {
     /// Ends with one byte that belongs to no value: SQLite takes an empty blob's `substr` for NULL.
     bytes: Vec<u8>,
 }
 
-impl Values {
+impl ValueBlob {
     pub(super) fn push(&mut self, value: &[u8]) -> (usize, usize) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(value);

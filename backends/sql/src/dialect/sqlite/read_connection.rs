@@ -11,32 +11,32 @@ use std::{
 use distlock_core::Clock;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::connection::Link;
+use super::connection::ConnectionSlot;
 
 /// How long one read waits for the one before it. Most take microseconds.
-const PATIENCE: Duration = Duration::from_secs(1);
+const READ_WAIT: Duration = Duration::from_secs(1);
 
 /// Whoever reads has the connection for itself, and may stand still in the middle of it for as long as it likes: what nobody
 /// polls does not go on. Others then go on with a connection of their own.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct ReadConnection {
     // A std mutex: held to look and to swap only.
-    link: StdMutex<Arc<Mutex<Link>>>,
+    slot: StdMutex<Arc<Mutex<ConnectionSlot>>>,
     closed: AtomicBool,
 }
 
-impl Reader {
+impl ReadConnection {
     /// The connection, until the guard is dropped.
-    pub(super) async fn take(&self, clock: &dyn Clock) -> OwnedMutexGuard<Link> {
+    pub(super) async fn take(&self, clock: &dyn Clock) -> OwnedMutexGuard<ConnectionSlot> {
         loop {
-            let link = Arc::clone(&self.link());
-            if let Ok(free) = Arc::clone(&link).try_lock_owned() {
+            let slot = Arc::clone(&self.slot());
+            if let Ok(free) = Arc::clone(&slot).try_lock_owned() {
                 return free;
             }
             tokio::select! {
                 biased;
-                free = Arc::clone(&link).lock_owned() => return free,
-                () = clock.sleep(PATIENCE) => self.replace(&link),
+                free = Arc::clone(&slot).lock_owned() => return free,
+                () = clock.sleep(READ_WAIT) => self.replace(&slot),
             }
         }
     }
@@ -47,19 +47,19 @@ impl Reader {
         self.take(clock).await.close().await;
     }
 
-    fn replace(&self, stuck: &Arc<Mutex<Link>>) {
-        let mut link = self.link();
-        if Arc::ptr_eq(&link, stuck) {
+    fn replace(&self, stuck: &Arc<Mutex<ConnectionSlot>>) {
+        let mut slot = self.slot();
+        if Arc::ptr_eq(&slot, stuck) {
             let next = if self.closed.load(Relaxed) {
-                Link::closed()
+                ConnectionSlot::closed()
             } else {
-                Link::default()
+                ConnectionSlot::default()
             };
-            *link = Arc::new(Mutex::new(next));
+            *slot = Arc::new(Mutex::new(next));
         }
     }
 
-    fn link(&self) -> MutexGuard<'_, Arc<Mutex<Link>>> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self) -> MutexGuard<'_, Arc<Mutex<ConnectionSlot>>> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

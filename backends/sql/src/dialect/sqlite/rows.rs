@@ -9,7 +9,7 @@ use distlock_core::{
 use sqlx::{Row as _, sqlite::SqliteRow};
 use uuid::Uuid;
 
-use super::context::{Now, StoreContext};
+use super::context::{ClockReadings, StoreContext};
 use crate::{
     dialect::{FORCED, LockRow},
     statement_error::{Access, StatementError},
@@ -42,7 +42,7 @@ pub(super) fn version(row: &SqliteRow, index: usize) -> Result<Version> {
 pub(super) fn lock(
     row: &SqliteRow,
     context: &StoreContext,
-    now: Now,
+    now: ClockReadings,
 ) -> Result<(LockName, Result<LockRow>)> {
     let name: String = column(row, 0)?;
     let name = LockName::new(name).map_err(|error| corrupt(error.message()))?;
@@ -50,7 +50,7 @@ pub(super) fn lock(
     Ok((name, read))
 }
 
-fn lock_row(row: &SqliteRow, context: &StoreContext, now: Now) -> Result<LockRow> {
+fn lock_row(row: &SqliteRow, context: &StoreContext, now: ClockReadings) -> Result<LockRow> {
     let owner: Option<&[u8]> = column(row, 1)?;
     let owner = owner
         .map(|bytes| Uuid::from_slice(bytes).map(OwnerId::from_uuid))
@@ -97,7 +97,7 @@ fn lock_row(row: &SqliteRow, context: &StoreContext, now: Now) -> Result<LockRow
 pub(super) fn record(
     row: &SqliteRow,
     context: &StoreContext,
-    now: Now,
+    now: ClockReadings,
 ) -> Result<(RecordKey, Entry)> {
     let key: String = column(row, 0)?;
     let key = RecordKey::new(key).map_err(|error| corrupt(error.message()))?;

@@ -8,7 +8,7 @@ use sqlx::{Row as _, SqliteConnection};
 use super::{context::StoreContext, migrations::MIGRATIONS};
 use crate::{
     migrate::REQUIRED,
-    schema_check::{Found, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences},
+    schema_check::{FoundPart, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences},
 };
 
 /// What is otherwise than it must be.
@@ -16,10 +16,10 @@ pub(crate) async fn compare(
     connection: &mut SqliteConnection,
     context: &StoreContext,
 ) -> Result<Vec<SchemaDifference>, sqlx::Error> {
-    let rows = sqlx::query(context.statements.parts.text())
+    let rows = sqlx::query(context.statements.schema_parts.text())
         .fetch_all(connection)
         .await?;
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<FoundPart> = Vec::new();
     for row in &rows {
         let (name, sql): (String, String) = (row.try_get(0)?, row.try_get(1)?);
         let parts = parts(&sql).into_iter();
@@ -36,7 +36,7 @@ fn tables() -> Vec<Table<String>> {
     for statement in MIGRATIONS
         .iter()
         .filter(|it| it.version <= REQUIRED)
-        .map(|it| bare(it.sql))
+        .map(|it| normalised(it.sql))
         .collect::<String>()
         .split(';')
     {
@@ -54,7 +54,7 @@ fn tables() -> Vec<Table<String>> {
 /// The parts of the statement that makes a table: how it is kept, its columns, and constraints of
 /// the whole table.
 fn parts(sql: &str) -> Vec<(String, String)> {
-    let sql = bare(sql);
+    let sql = normalised(sql);
     let (Some(open), Some(close)) = (sql.find('('), sql.rfind(')')) else {
         return vec![(STORAGE.to_owned(), sql)];
     };
@@ -86,7 +86,7 @@ fn parts(sql: &str) -> Vec<(String, String)> {
 }
 
 /// Without comments, quotes, capitals and spaces that mean nothing.
-fn bare(sql: &str) -> String {
+fn normalised(sql: &str) -> String {
     let lines = sql
         .lines()
         .map(|line| line.split("--").next().unwrap_or(line));

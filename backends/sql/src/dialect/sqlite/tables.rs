@@ -4,7 +4,7 @@ use distlock_core::{Error, Result};
 use sqlx::SqliteConnection;
 
 use super::{
-    connect::{SetUp, connect, query, query_optional, run},
+    connect::{SetUpError, connect, query, query_optional, run},
     context::StoreContext,
     file::{self, FileId},
     migrations::MIGRATIONS,
@@ -20,7 +20,7 @@ use crate::{
 const JOURNAL_MODE_WAL: &str = "PRAGMA journal_mode = WAL";
 
 /// What is in a file.
-enum Found {
+enum TablesFound {
     Nothing,
     /// Nothing of ours.
     Others,
@@ -29,7 +29,7 @@ enum Found {
 
 /// Which version the tables have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Present {
+pub(super) enum PresentVersion {
     /// 0 when there are none.
     Version(i64),
     /// They do not say: somebody has emptied the table that does.
@@ -40,15 +40,15 @@ pub(super) enum Present {
 pub(super) async fn ready(
     connection: &mut SqliteConnection,
     context: &StoreContext,
-) -> Result<String, SetUp> {
+) -> Result<String, SetUpError> {
     match found(connection, context).await? {
-        Found::Ours => {}
+        TablesFound::Ours => {}
         _ if context.was_opened() => return Err(file::wrong(&context.path, migrate::GONE).into()),
         _ if !context.config.migrate => {
             return Err(not_migrated(context, "has no tables of distlock").into());
         }
-        Found::Nothing => create(connection, context, true).await?,
-        Found::Others => create(connection, context, false).await?,
+        TablesFound::Nothing => create(connection, context, true).await?,
+        TablesFound::Others => create(connection, context, false).await?,
     }
     let Some((version, epoch)) = meta(connection, context).await? else {
         return Err(not_migrated(context, migrate::EMPTIED).into());
@@ -78,29 +78,32 @@ pub(super) async fn version(context: &StoreContext) -> Result<i64> {
         Err(error) => return Err(file::wrong(&context.path, "cannot be used").caused_by(error)),
     }
     match present(context).await? {
-        Present::Version(version) => Ok(version),
-        Present::Emptied => Err(not_migrated(context, migrate::EMPTIED)),
+        PresentVersion::Version(version) => Ok(version),
+        PresentVersion::Emptied => Err(not_migrated(context, migrate::EMPTIED)),
     }
 }
 
 /// The version of the tables of a file that is there.
-pub(super) async fn present(context: &StoreContext) -> Result<Present> {
+pub(super) async fn present(context: &StoreContext) -> Result<PresentVersion> {
     let read = async {
         let mut connection = connect(context).await?;
         let present = present_version(&mut connection, context).await?;
-        if let Present::Version(version @ REQUIRED..) = present {
+        if let PresentVersion::Version(version @ REQUIRED..) = present {
             check(&mut connection, context, version).await?;
         }
         Ok(present)
     };
-    read.await.map_err(SetUp::into_error)
+    read.await.map_err(SetUpError::into_error)
 }
 
-async fn found(connection: &mut SqliteConnection, context: &StoreContext) -> Result<Found, SetUp> {
-    match query(connection, context, context.statements.objects.text()).await? {
-        (0, 0) => Ok(Found::Nothing),
-        (_, 0) => Ok(Found::Others),
-        (_, 3) => Ok(Found::Ours),
+async fn found(
+    connection: &mut SqliteConnection,
+    context: &StoreContext,
+) -> Result<TablesFound, SetUpError> {
+    match query(connection, context, context.statements.tables_present.text()).await? {
+        (0, 0) => Ok(TablesFound::Nothing),
+        (_, 0) => Ok(TablesFound::Others),
+        (_, 3) => Ok(TablesFound::Ours),
         (_, _) => Err(file::wrong(
             &context.path,
             "has only some of distlock's tables, or another program's tables of the same names: choose another file or a \
@@ -113,12 +116,12 @@ async fn found(connection: &mut SqliteConnection, context: &StoreContext) -> Res
 async fn present_version(
     connection: &mut SqliteConnection,
     context: &StoreContext,
-) -> Result<Present, SetUp> {
+) -> Result<PresentVersion, SetUpError> {
     Ok(match found(connection, context).await? {
-        Found::Nothing | Found::Others => Present::Version(0),
-        Found::Ours => match meta(connection, context).await? {
-            Some((version, _)) => Present::Version(version),
-            None => Present::Emptied,
+        TablesFound::Nothing | TablesFound::Others => PresentVersion::Version(0),
+        TablesFound::Ours => match meta(connection, context).await? {
+            Some((version, _)) => PresentVersion::Version(version),
+            None => PresentVersion::Emptied,
         },
     })
 }
@@ -127,7 +130,7 @@ async fn present_version(
 async fn meta(
     connection: &mut SqliteConnection,
     context: &StoreContext,
-) -> Result<Option<(i64, String)>, SetUp> {
+) -> Result<Option<(i64, String)>, SetUpError> {
     query_optional(connection, context, context.statements.meta.text()).await
 }
 
@@ -136,13 +139,13 @@ pub(super) async fn check(
     connection: &mut SqliteConnection,
     context: &StoreContext,
     version: i64,
-) -> Result<(), SetUp> {
+) -> Result<(), SetUpError> {
     if let Some(problem) = migrate::too_late(version) {
         return Err(file::wrong(&context.path, problem).into());
     }
     context.counters.count("open");
     let compared = schema::compare(connection, context).await;
-    let differences = compared.map_err(|error| SetUp::of(error, context))?;
+    let differences = compared.map_err(|error| SetUpError::of(error, context))?;
     if differences.is_empty() {
         return Ok(());
     }
@@ -156,7 +159,7 @@ async fn create(
     connection: &mut SqliteConnection,
     context: &StoreContext,
     empty: bool,
-) -> Result<(), SetUp> {
+) -> Result<(), SetUpError> {
     if empty {
         let _: (String,) = query(connection, context, JOURNAL_MODE_WAL).await?;
     }
@@ -167,13 +170,13 @@ async fn create(
 pub(super) async fn upgrade(
     connection: &mut SqliteConnection,
     context: &StoreContext,
-) -> Result<i64, SetUp> {
+) -> Result<i64, SetUpError> {
     // Whether this is dropped half-way or fails: the connection is thrown away, and SQLite rolls back.
     run(connection, context, "BEGIN IMMEDIATE").await?;
     // Another process may have done it while we waited.
     let version = match present_version(connection, context).await? {
-        Present::Version(version) => version,
-        Present::Emptied => 0,
+        PresentVersion::Version(version) => version,
+        PresentVersion::Emptied => 0,
     };
     for migration in TablesStatus::at(version, &MIGRATIONS).migrations {
         run(

@@ -115,7 +115,7 @@ impl Statements {
             push_hex(&mut sql, lease.name.as_str().as_bytes());
         }
         let _ = write!(sql, "){condition} AND ");
-        push_owned(&mut sql, leases);
+        push_owned_rows(&mut sql, leases);
         // Too large a number, where the update has found fewer rows.
         let _ = write!(
             sql,
@@ -128,7 +128,7 @@ impl Statements {
 
 /// Whether a row is one of the leases'. One value for each, because servers look a value up in a list, but compare rows of
 /// values one by one; unmistakable, because the holder has 16 bytes and the token ends where the name begins.
-fn push_owned(sql: &mut String, leases: &[&Lease]) {
+fn push_owned_rows(sql: &mut String, leases: &[&Lease]) {
     sql.push_str("CONCAT(holder_id, token, '/', lock_name) IN (");
     let mut value = Vec::with_capacity(300);
     for (at, lease) in leases.iter().enumerate() {

@@ -3,8 +3,8 @@
 use distlock_core::{AcquireRequest, Meta, RecordKey, TicketStep};
 
 use super::{
-    expressions::{NOBODY, ROW_NOW, WANTED, free, lasting, micros, of},
-    literals::{hex, opaque, text},
+    expressions::{NOBODY, ROW_NOW, WANTED, free_condition, lease_end, micros, owned_row},
+    literals::{hex, optional_text, text},
     set::Statements,
 };
 use crate::{
@@ -34,7 +34,7 @@ impl Statements {
                 format!(
                     "UPDATE {lock} SET token = LAST_INSERT_ID(token), expires_at = {ROW_NOW} + {ttl}{set} \
                      WHERE {} AND expires_at > {ROW_NOW}{condition}",
-                    of(lease)
+                    owned_row(lease)
                 )
             }
             // Says 2 when another process waits, else 1. Assignments are carried out from left to right and see what those
@@ -43,7 +43,7 @@ impl Statements {
                 "UPDATE {lock} SET expires_at = {now}, \
                  token = token + 0 * LAST_INSERT_ID(IF(wanted_until > expires_at AND wanted_by <> {mark}, 2, 1)), \
                  holder_id = {NOBODY}, meta = NULL, nonce = NULL WHERE {}",
-                of(lease)
+                owned_row(lease)
             ),
             // Says the token, and [`WANTED`] beside it when another process waits.
             Operation::HandOver(lease, next) => format!(
@@ -53,8 +53,8 @@ impl Statements {
                 next.ttl.as_millis() * 1000,
                 hex(next.owner.as_uuid().as_bytes()),
                 text(next.holder.as_str()),
-                opaque(next.meta.as_ref().map(Meta::as_str)),
-                of(lease)
+                optional_text(next.meta.as_ref().map(Meta::as_str)),
+                owned_row(lease)
             ),
             Operation::Force(name, token) => format!(
                 "UPDATE {lock} SET holder_id = {NOBODY}, expires_at = {now}, meta = {}, nonce = NULL \
@@ -91,8 +91,8 @@ impl Statements {
         let owner = hex(request.owner.as_uuid().as_bytes());
         let until = format!("{now} + {}", request.ttl.as_millis() * 1000);
         let holder = text(request.holder.as_str());
-        let meta = opaque(request.meta.as_ref().map(Meta::as_str));
-        let free = free("", now);
+        let meta = optional_text(request.meta.as_ref().map(Meta::as_str));
+        let free = free_condition("", now);
         let ours = format!("({free} OR holder_id = {owner})");
         format!(
             "INSERT INTO {} (lock_name, holder_id, token, acquired_at, expires_at, holder, meta) \
@@ -109,7 +109,7 @@ impl Statements {
              expires_at = IF(holder_id = {owner}, {}, expires_at)",
             self.lock,
             hex(request.name.as_str().as_bytes()),
-            lasting("", now, &until),
+            lease_end("", now, &until),
         )
     }
 
@@ -131,7 +131,7 @@ impl Statements {
         )
     }
 
-    /// Answers with an error at once when the operation's row is locked by another transaction.
+    /// StatementResults with an error at once when the operation's row is locked by another transaction.
     pub(crate) fn probe(&self, op: &Operation) -> String {
         let (table, column) = self.table(match op.lock() {
             Some(_) => Reaped::Locks,

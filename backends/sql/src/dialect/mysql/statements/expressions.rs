@@ -40,7 +40,7 @@ pub(crate) fn unless_held(
     let new = |column: &str| flavour.new_column(column);
     let old = |column: &str| format!("{lock}.{column}");
     let held_by = old("holder_id");
-    let free = free(&format!("{lock}."), now);
+    let free = free_condition(&format!("{lock}."), now);
     let ours = format!("({free} OR {held_by} = {})", new("holder_id"));
     let set = |column: &str, condition: &str, value: &str| {
         format!("{column} = IF({condition}, {value}, {})", old(column))
@@ -60,7 +60,7 @@ pub(crate) fn unless_held(
         set(
             "expires_at",
             &format!("{held_by} = {}", new("holder_id")),
-            &lasting(&format!("{lock}."), now, &new("expires_at")),
+            &lease_end(&format!("{lock}."), now, &new("expires_at")),
         ),
     ];
     format!(
@@ -72,18 +72,18 @@ pub(crate) fn unless_held(
 
 /// How long a lease lasts whose row is taken `until` then: longer, where the row was its owner's already and lasts longer, which
 /// shows by when it was acquired.
-pub(super) fn lasting(table: &str, now: &str, until: &str) -> String {
+pub(super) fn lease_end(table: &str, now: &str, until: &str) -> String {
     format!("IF({table}acquired_at = {now}, {until}, GREATEST({table}expires_at, {until}))")
 }
 
 /// Whether nobody stands in a row, or somebody whose lease is over. `table` is what its columns are named after.
-pub(super) fn free(table: &str, now: &str) -> String {
+pub(super) fn free_condition(table: &str, now: &str) -> String {
     format!(
         "({table}expires_at <= {now} OR {table}holder_id = {NOBODY} OR {table}holder_id IS NULL)"
     )
 }
 
-pub(super) fn is_idle(table: Reaped, reap_after: u128) -> String {
+pub(super) fn idle_condition(table: Reaped, reap_after: u128) -> String {
     match table {
         // The minutes are what the index leads by.
         Reaped::Locks => format!(
@@ -96,7 +96,7 @@ pub(super) fn is_idle(table: Reaped, reap_after: u128) -> String {
 }
 
 /// The row of a lease that is still its owner's.
-pub(super) fn of(lease: &Lease) -> String {
+pub(super) fn owned_row(lease: &Lease) -> String {
     let name = hex(lease.name.as_str().as_bytes());
     let owner = hex(lease.owner.as_uuid().as_bytes());
     let token = lease

@@ -26,7 +26,7 @@ impl Statements {
     }
 
     /// How many of our tables there are.
-    pub(crate) fn objects(&self) -> String {
+    pub(crate) fn tables_present(&self) -> String {
         format!(
             "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() \
              AND table_name IN ('{}', '{}', '{}')",
@@ -64,7 +64,7 @@ impl Statements {
     }
 
     /// Locks held, free, stale; the longest time since one went stale; records and tombstones.
-    pub(crate) fn stocktaking(&self) -> String {
+    pub(crate) fn row_counts(&self) -> String {
         let held = format!("holder_id <> {NOBODY} AND expires_at > {NOW}");
         let stale = format!("holder_id <> {NOBODY} AND expires_at <= {NOW}");
         format!(

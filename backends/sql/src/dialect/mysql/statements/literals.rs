@@ -33,7 +33,7 @@ pub(crate) fn push_text(out: &mut String, text: &str) {
 }
 
 /// Text that may be absent.
-pub(crate) fn opaque(value: Option<&str>) -> String {
+pub(crate) fn optional_text(value: Option<&str>) -> String {
     value.map_or_else(|| "NULL".to_owned(), text)
 }
 
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(hex(b"a'\\\0"), "x'61275c00'");
         assert_eq!(hex(b""), "x''");
         assert_eq!(text("\u{e9}\""), "_utf8mb4 x'c3a922'");
-        assert_eq!(opaque(None), "NULL");
+        assert_eq!(optional_text(None), "NULL");
         assert_eq!(list([b"a".as_slice(), b"b"].into_iter()), "x'61',x'62'");
     }
 }

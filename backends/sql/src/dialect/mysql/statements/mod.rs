@@ -23,7 +23,7 @@ mod set;
 
 pub(crate) use self::{
     expressions::{BATCH_NOW, NOW, SET_BATCH_NOW, WANTED},
-    prepared::{MOST, Prepared, PreparedQuery},
+    prepared::{MOST, PreparedQuery, PreparedStatements},
     queries::Range,
     reaping::PAGE,
     set::Statements,

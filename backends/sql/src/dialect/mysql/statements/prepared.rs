@@ -21,7 +21,7 @@ pub(crate) const MOST: usize = 3 + SIZES.len();
 
 /// The statements of one table prefix, for one product.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedStatements {
     lock: String,
     flavour: Flavour,
     /// Name, owner, TTL in microseconds, label, meta, mark.
@@ -34,7 +34,7 @@ pub(crate) struct Prepared {
     acquire_all: [OnceLock<SqlStr>; SIZES.len()],
 }
 
-impl Prepared {
+impl PreparedStatements {
     pub(crate) fn new(lock: &str, flavour: Flavour) -> Self {
         // The new row has the time too, so that it is worked out once.
         let now = &flavour.new_column("acquired_at");

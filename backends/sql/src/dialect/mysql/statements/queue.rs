@@ -8,13 +8,13 @@ use super::{
     reaping::PAGE,
     set::Statements,
 };
-use crate::dialect::Place;
+use crate::dialect::QueueEntry;
 
 impl Statements {
     /// Takes places in lines, or renews them, and says for each its name and how many are ahead.
-    pub(crate) fn keep_places(&self, places: &[Place], lease: Duration) -> String {
+    pub(crate) fn keep_places(&self, places: &[QueueEntry], lease: Duration) -> String {
         let line = &self.line;
-        let rows = |write: &dyn Fn(&Place, String) -> String| {
+        let rows = |write: &dyn Fn(&QueueEntry, String) -> String| {
             let rows = places.iter();
             let rows = rows.map(|it| write(it, hex(it.name.as_str().as_bytes())));
             rows.collect::<Vec<_>>().join(",")
@@ -32,7 +32,7 @@ impl Statements {
     }
 
     /// Gives places up, and removes those of their lines that have lapsed.
-    pub(crate) fn leave_lines(&self, places: &[Place]) -> String {
+    pub(crate) fn leave_lines(&self, places: &[QueueEntry]) -> String {
         let waiters: Vec<_> = places.iter().map(|it| it.waiter.to_string()).collect();
         format!(
             "DELETE FROM {} WHERE lock_name IN ({}) AND (waiter IN ({}) OR expires_at <= {NOW})",

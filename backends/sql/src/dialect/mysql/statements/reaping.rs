@@ -1,7 +1,7 @@
 //! Statements of the reaper.
 
 use super::{
-    expressions::{NOW, is_idle},
+    expressions::{NOW, idle_condition},
     literals::list,
     set::Statements,
 };
@@ -23,13 +23,13 @@ impl Statements {
     /// Some idle rows. One whose token is not below the clock stays: a new row's would not be higher.
     pub(crate) fn idle(&self, table: Reaped, reap_after: u128) -> String {
         let (name, column) = self.table(table);
-        let condition = is_idle(table, reap_after);
+        let condition = idle_condition(table, reap_after);
         format!("SELECT {column} FROM {name} WHERE {condition} LIMIT {PAGE}")
     }
 
     pub(crate) fn reap(&self, table: Reaped, keys: &[Vec<u8>], reap_after: u128) -> String {
         let (name, column) = self.table(table);
-        let condition = is_idle(table, reap_after);
+        let condition = idle_condition(table, reap_after);
         // The form for several tables, because in the other no index can be forced.
         format!(
             "DELETE idle FROM {name} AS idle FORCE INDEX (PRIMARY) WHERE {column} IN ({}) AND {condition}",

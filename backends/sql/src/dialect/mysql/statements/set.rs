@@ -1,6 +1,6 @@
 //! The statements of one table prefix.
 
-use super::prepared::Prepared;
+use super::prepared::PreparedStatements;
 use crate::dialect::{Reaped, mysql::flavour::Flavour};
 
 /// The statements of one table prefix.
@@ -12,14 +12,14 @@ pub(crate) struct Statements {
     pub(crate) meta: String,
     pub(crate) line: String,
     /// For MariaDB and for MySQL.
-    prepared: [Prepared; 2],
+    prepared: [PreparedStatements; 2],
 }
 
 impl Statements {
     /// `prefix` was checked by [`ServerConfig::check`](crate::ServerConfig::check).
     pub(crate) fn new(prefix: &str) -> Self {
         let table = |name: &str| format!("{prefix}distributed_{name}");
-        let prepared = |flavour| Prepared::new(&table("lock"), flavour);
+        let prepared = |flavour| PreparedStatements::new(&table("lock"), flavour);
         Self {
             prefix: prefix.to_owned(),
             prepared: [prepared(Flavour::MariaDb), prepared(Flavour::MySql)],
@@ -31,7 +31,7 @@ impl Statements {
     }
 
     /// The statements that this product is to remember.
-    pub(crate) const fn prepared(&self, flavour: Flavour) -> &Prepared {
+    pub(crate) const fn prepared(&self, flavour: Flavour) -> &PreparedStatements {
         let [mariadb, mysql] = &self.prepared;
         match flavour {
             Flavour::MariaDb => mariadb,

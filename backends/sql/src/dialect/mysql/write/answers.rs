@@ -5,7 +5,7 @@ use distlock_core::{
     LossReason, ReleaseOutcome, Renewal, Renewed, Result, Written,
 };
 
-use super::refusals::Refusals;
+use super::refused_rows::RefusedRows;
 use crate::{
     dialect::{
         self,
@@ -26,13 +26,13 @@ pub(super) const PERHAPS_WANTED: u64 = 3;
 /// What came of an operation: the token, version or note that its statement brings back, or `None` when it was refused.
 pub(super) type Outcome = Option<u64>;
 
-pub(super) fn answer(op: &Operation, id: Outcome, refusals: &Refusals) -> Result<Answer> {
+pub(super) fn answer(op: &Operation, id: Outcome, refused_rows: &RefusedRows) -> Result<Answer> {
     match op {
-        Operation::Acquire(request) => acquired(request, id, refusals),
-        Operation::Renew(lease, renewal) => renewed(lease, renewal, id, refusals),
-        Operation::HandOver(lease, next) => handed_over(lease, next, id, refusals),
+        Operation::Acquire(request) => acquired(request, id, refused_rows),
+        Operation::Renew(lease, renewal) => renewed(lease, renewal, id, refused_rows),
+        Operation::HandOver(lease, next) => handed_over(lease, next, id, refused_rows),
         Operation::Release(_) => Ok(released(id)),
-        Operation::Force(name, _) => forced(name, id, refusals),
+        Operation::Force(name, _) => forced(name, id, refused_rows),
         Operation::Create(..) | Operation::Replace(..) => written(id),
         Operation::Delete(..) => Ok(deleted(id)),
     }
@@ -41,18 +41,18 @@ pub(super) fn answer(op: &Operation, id: Outcome, refusals: &Refusals) -> Result
 pub(super) fn acquired(
     request: &AcquireRequest,
     token: Option<u64>,
-    refusals: &Refusals,
+    refused_rows: &RefusedRows,
 ) -> Result<Answer> {
     let Some(token) = token else {
         // No row any more: it was held when we asked.
-        let row = refusals.row(&request.name)?;
+        let row = refused_rows.row(&request.name)?;
         return Ok(Answer::Acquired(Attempt::Busy(
             row.and_then(|row| row.held),
         )));
     };
     let grant = Grant::new(
         rows::token(token)?,
-        refusals.epoch.clone(),
+        refused_rows.epoch.clone(),
         request.ttl.duration(),
     );
     Ok(Answer::Acquired(Attempt::Acquired(grant)))
@@ -67,11 +67,15 @@ pub(super) fn released(says: Option<u64>) -> Answer {
     })
 }
 
-pub(super) fn forced(name: &LockName, freed: Option<u64>, refusals: &Refusals) -> Result<Answer> {
+pub(super) fn forced(
+    name: &LockName,
+    freed: Option<u64>,
+    refused_rows: &RefusedRows,
+) -> Result<Answer> {
     if freed.is_some() {
         return Ok(Answer::Forced(Forced::Released));
     }
-    Ok(Answer::Forced(match refusals.row(name)? {
+    Ok(Answer::Forced(match refused_rows.row(name)? {
         Some(row) if row.held.is_some() => Forced::OtherToken(row.last_token),
         Some(_) | None => Forced::NotHeld,
     }))
@@ -81,16 +85,16 @@ pub(super) fn renewed(
     lease: &Lease,
     renewal: &Renewal,
     token: Option<u64>,
-    refusals: &Refusals,
+    refused_rows: &RefusedRows,
 ) -> Result<Answer> {
     Ok(Answer::Renewed(match token {
         Some(token) => Renewed::Extended {
             valid_for: renewal.ttl.duration(),
-            epoch: refusals.epoch.clone(),
+            epoch: refused_rows.epoch.clone(),
             token: rows::token(token)?,
             loss: LossFeed::silent(),
         },
-        None => Renewed::NotHeld(why_lost(lease, refusals)?),
+        None => Renewed::NotHeld(why_lost(lease, refused_rows)?),
     }))
 }
 
@@ -98,25 +102,25 @@ pub(super) fn handed_over(
     lease: &Lease,
     next: &AcquireRequest,
     says: Option<u64>,
-    refusals: &Refusals,
+    refused_rows: &RefusedRows,
 ) -> Result<Answer> {
     Ok(Answer::HandedOver(match says {
         Some(says) => {
             let token = rows::token(says & !WANTED)?;
-            let mut grant = Grant::new(token, refusals.epoch.clone(), next.ttl.duration());
+            let mut grant = Grant::new(token, refused_rows.epoch.clone(), next.ttl.duration());
             grant.others_waiting = Some(says & WANTED != 0);
             HandOver::Done(grant)
         }
-        None => HandOver::NotHeld(why_lost(lease, refusals)?),
+        None => HandOver::NotHeld(why_lost(lease, refused_rows)?),
     }))
 }
 
-fn why_lost(lease: &Lease, refusals: &Refusals) -> Result<LossReason> {
-    let row = refusals.row(&lease.name)?;
+fn why_lost(lease: &Lease, refused_rows: &RefusedRows) -> Result<LossReason> {
+    let row = refused_rows.row(&lease.name)?;
     Ok(dialect::why_lost(
         lease,
         row.as_ref(),
-        refusals.history_changed,
+        refused_rows.history_changed,
     ))
 }
 

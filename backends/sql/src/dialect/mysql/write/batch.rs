@@ -15,9 +15,9 @@ use sqlx::mysql::MySqlQueryResult;
 
 use super::{
     answers::{Outcome, answer},
-    bulk::Bulk,
-    locked_rows::Stuck,
-    refusals::Refusals,
+    bulk::BulkStatement,
+    locked_rows::LockedRows,
+    refused_rows::RefusedRows,
 };
 use crate::{
     dialect::{
@@ -26,8 +26,8 @@ use crate::{
             context::StoreContext,
             errors::MySqlTrouble,
             lookup::look,
-            pool::Link,
-            raw_connection::Broken,
+            pool::ConnectionSlot,
+            raw_connection::PartialFailure,
             rows,
             statements::{BATCH_NOW, NOW, SET_BATCH_NOW},
         },
@@ -40,21 +40,21 @@ use crate::{
 const ATTEMPTS: u32 = 12;
 
 /// A row that somebody else had locked when it was looked at may be free after this.
-const A_MOMENT: Duration = Duration::from_millis(20);
+const PROBE_PAUSE: Duration = Duration::from_millis(20);
 
 /// One batch on its way.
 pub(crate) struct Batch<'a> {
     pub(crate) ops: &'a [Operation],
     pub(crate) context: &'a StoreContext,
-    pub(crate) link: &'a mut Link,
-    pub(crate) stuck: &'a Stuck,
-    pub(crate) doubt: Option<Doubt>,
+    pub(crate) slot: &'a mut ConnectionSlot,
+    pub(crate) locked_rows: &'a LockedRows,
+    pub(crate) doubt: Option<EarlierSend>,
     /// The rows, where they were looked at after the operations were carried out.
-    pub(crate) looked: Option<HashMap<LockName, Result<LockRow>>>,
+    pub(crate) rows_after: Option<HashMap<LockName, Result<LockRow>>>,
 }
 
 /// Why it is not known whether operations were carried out before they were sent again.
-pub(crate) struct Doubt {
+pub(crate) struct EarlierSend {
     why: Error,
     /// Their places in the batch: rows that others had locked were left out the first time.
     sent: Vec<usize>,
@@ -63,7 +63,7 @@ pub(crate) struct Doubt {
 impl<'a> Batch<'a> {
     pub(crate) async fn send(mut self) -> Result<Vec<Reply<Answer>>, Failure> {
         let now = self.context.clock.now();
-        self.stuck.forget_before(now);
+        self.locked_rows.forget_before(now);
         if let [op] = self.ops {
             self.probe(op).await.map_err(StatementError::into_failure)?;
         }
@@ -75,10 +75,10 @@ impl<'a> Batch<'a> {
         })?;
         let refused = done.iter().filter(|it| it.result.is_none());
         let refused: Vec<_> = refused.filter_map(|it| it.op.lock()).collect();
-        let refusals = self.refusals(&refused).await;
+        let refused_rows = self.refused_rows(&refused).await;
         let mut replies: Vec<_> = self.ops.iter().map(|_| Reply::Alone).collect();
         for it in done {
-            replies[it.at] = Reply::Done(answer(it.op, it.result, &refusals));
+            replies[it.at] = Reply::Done(answer(it.op, it.result, &refused_rows));
         }
         if let Some(doubt) = &self.doubt {
             for at in &doubt.sent {
@@ -90,28 +90,28 @@ impl<'a> Batch<'a> {
     }
 
     /// Carries the operations out, as often as the server takes them back, except those whose rows are locked by others.
-    async fn done(&mut self, started: Moment) -> Result<Vec<Done<'a>>, Failure> {
+    async fn done(&mut self, started: Moment) -> Result<Vec<CarriedOut<'a>>, Failure> {
         let (ops, context) = (self.ops, self.context);
         let lone = ops.len() == 1;
         let mut sent: Vec<usize> = (0..ops.len())
-            .filter(|at| lone || !self.stuck.contains(&ops[*at]))
+            .filter(|at| lone || !self.locked_rows.contains(&ops[*at]))
             .collect();
         // One row was found locked, so that others may be, and a lease may not be long enough to wait for each.
-        if !lone && !self.stuck.is_empty() && matches!(ops, [Operation::Renew(..), ..]) {
+        if !lone && !self.locked_rows.is_empty() && matches!(ops, [Operation::Renew(..), ..]) {
             self.leave_out_locked(&mut sent).await;
         }
         let (mut attempt, mut together) = (0, true);
         while !sent.is_empty() {
             let batch: Vec<_> = sent.iter().map(|at| &ops[*at]).collect();
-            let bulk = Bulk::of(&batch).filter(|_| together);
+            let bulk = BulkStatement::of(&batch).filter(|_| together);
             let attempted = match &bulk {
-                Some(bulk) => self.attempt_together(bulk).await?,
+                Some(bulk) => self.attempt_in_one_statement(bulk).await?,
                 None => self.attempt(&batch).await?,
             };
             let broken = match attempted {
                 Ok(results) => {
                     let done = sent.into_iter().zip(results);
-                    let done = done.map(|(at, result)| Done {
+                    let done = done.map(|(at, result)| CarriedOut {
                         at,
                         op: &ops[at],
                         result,
@@ -133,7 +133,7 @@ impl<'a> Batch<'a> {
                 (Some(MySqlTrouble::NotAll), _) if bulk.is_some() => together = false,
                 // The statement that waited is the one whose row is locked.
                 (Some(MySqlTrouble::Locked), Some(at)) => {
-                    self.stuck.note(batch[at], context.clock.now(), true);
+                    self.locked_rows.note(batch[at], context.clock.now(), true);
                     if lone {
                         return Err(broken.failed.into_failure());
                     }
@@ -155,7 +155,7 @@ impl<'a> Batch<'a> {
                     && batch.iter().all(|op| op.may_be_repeated()) =>
                 {
                     context.counters.retried();
-                    self.doubt = Some(Doubt {
+                    self.doubt = Some(EarlierSend {
                         why: broken.failed.into_error(),
                         sent: sent.clone(),
                     });
@@ -169,7 +169,7 @@ impl<'a> Batch<'a> {
     /// Asks which of the operations' rows others have locked, without waiting for any, and leaves those out. Says whether there
     /// were some.
     async fn leave_out_locked(&mut self, sent: &mut Vec<usize>) -> bool {
-        let (ops, context, stuck) = (self.ops, self.context, self.stuck);
+        let (ops, context, locked_rows) = (self.ops, self.context, self.locked_rows);
         let table = match ops.first().and_then(Operation::lock) {
             Some(_) => Reaped::Locks,
             None => Reaped::Records,
@@ -180,13 +180,13 @@ impl<'a> Batch<'a> {
         }
         let asked = context.statements.there_and_unlocked(table, &keys);
         // Whatever is wrong with the connection shows when the operations are sent.
-        let Ok(open) = self.link.ready(context).await else {
+        let Ok(open) = self.slot.ready(context).await else {
             return false;
         };
         let rows = match open.send(context, "probe", asked, Access::Read).await {
             Ok(answers) => answers.rows,
             Err(broken) => {
-                self.link.failed(broken.failed);
+                self.slot.failed(broken.failed);
                 return false;
             }
         };
@@ -204,8 +204,8 @@ impl<'a> Batch<'a> {
         sent.retain(|at| {
             let op = &ops[*at];
             let is_locked = locked.contains(op.key().as_bytes());
-            if is_locked && !stuck.surely_contains(op) {
-                stuck.note(op, now, false);
+            if is_locked && !locked_rows.is_confirmed(op) {
+                locked_rows.note(op, now, false);
             }
             !is_locked
         });
@@ -216,11 +216,11 @@ impl<'a> Batch<'a> {
     async fn attempt(
         &mut self,
         ops: &[&Operation],
-    ) -> Result<Result<Vec<Outcome>, BrokenBatch>, Failure> {
+    ) -> Result<Result<Vec<Outcome>, FailedBatch>, Failure> {
         let context = self.context;
         let mark = context.group.mark();
         let kind = ops.first().map_or("write", |op| op.kind().name());
-        let open = self.link.ready(context).await.map_err(Failure::Whole)?;
+        let open = self.slot.ready(context).await.map_err(Failure::Whole)?;
         if let [op] = ops {
             let prepared = context.statements.prepared(open.flavour);
             if let Some(prepared) = prepared.query(op, mark).filter(|_| open.prepares) {
@@ -255,7 +255,7 @@ impl<'a> Batch<'a> {
                 answers.done.drain(..before);
                 return Ok(Ok(outcomes(ops, &answers.done)));
             }
-            Ok(answers) => Broken {
+            Ok(answers) => PartialFailure {
                 failed: StatementError::out_of_step(rows::corrupt(
                     "the server answered to another number of statements than were sent",
                 ))
@@ -266,58 +266,58 @@ impl<'a> Batch<'a> {
         };
         // Nothing was committed if the server says that a statement before failed: it carries out none after that.
         if !broken.failed.meaning.reconnect && !open.roll_back(context).await {
-            self.link.disconnect();
+            self.slot.disconnect();
         }
         let at = broken.done.checked_sub(before);
-        Ok(Err(BrokenBatch {
+        Ok(Err(FailedBatch {
             at: at.filter(|at| *at < ops.len()),
-            failed: self.link.failed(broken.failed),
+            failed: self.slot.failed(broken.failed),
         }))
     }
 
     /// What keeps a lone operation from being carried out.
-    fn broken_alone(&mut self, broken: Broken) -> BrokenBatch {
-        BrokenBatch {
+    fn broken_alone(&mut self, broken: PartialFailure) -> FailedBatch {
+        FailedBatch {
             at: Some(0),
-            failed: self.link.failed(broken.failed),
+            failed: self.slot.failed(broken.failed),
         }
     }
 
     /// Fails at once for a row that was found locked a while ago and still is: waiting for it would hold up all others.
     async fn probe(&mut self, op: &Operation) -> Result<(), StatementError> {
-        if !self.stuck.contains(op) {
+        if !self.locked_rows.contains(op) {
             return Ok(());
         }
         let context = self.context;
-        let Ok(open) = self.link.ready(context).await else {
+        let Ok(open) = self.slot.ready(context).await else {
             return Ok(());
         };
-        let mut surely = self.stuck.surely_contains(op);
+        let mut confirmed = self.locked_rows.is_confirmed(op);
         loop {
             let statement = context.statements.probe(op);
             let probed = open.send(context, "probe", statement, Access::Read).await;
             let Err(broken) = probed else {
-                self.stuck.forget(op);
+                self.locked_rows.forget(op);
                 return Ok(());
             };
             if broken.failed.mysql_trouble() == Some(MySqlTrouble::Locked) {
-                if !surely {
-                    surely = true;
-                    context.clock.sleep(A_MOMENT).await;
+                if !confirmed {
+                    confirmed = true;
+                    context.clock.sleep(PROBE_PAUSE).await;
                     continue;
                 }
-                self.stuck.note(op, context.clock.now(), true);
+                self.locked_rows.note(op, context.clock.now(), true);
             }
-            return Err(self.link.failed(broken.failed));
+            return Err(self.slot.failed(broken.failed));
         }
     }
 
-    async fn refusals(&mut self, names: &[&LockName]) -> Refusals {
+    async fn refused_rows(&mut self, names: &[&LockName]) -> RefusedRows {
         let context = self.context;
-        let open = match self.link.ready(context).await {
+        let open = match self.slot.ready(context).await {
             Ok(open) => open,
             Err(error) => {
-                return Refusals {
+                return RefusedRows {
                     rows: Err(error),
                     epoch: Epoch::new(""),
                     history_changed: false,
@@ -325,15 +325,15 @@ impl<'a> Batch<'a> {
             }
         };
         let (epoch, history_changed) = (open.epoch.clone(), context.history_changed());
-        let rows = match (self.looked.take(), names) {
+        let rows = match (self.rows_after.take(), names) {
             (Some(rows), _) => Ok(rows),
             (None, []) => Ok(HashMap::new()),
             (None, names) => look(open, context, names, Access::Read)
                 .await
                 .map(|rows| rows.into_iter().collect()),
         };
-        Refusals {
-            rows: rows.map_err(|failed| self.link.failed(failed).into_error()),
+        RefusedRows {
+            rows: rows.map_err(|failed| self.slot.failed(failed).into_error()),
             epoch,
             history_changed,
         }
@@ -341,7 +341,7 @@ impl<'a> Batch<'a> {
 }
 
 /// An operation whose statement was carried out.
-struct Done<'a> {
+struct CarriedOut<'a> {
     /// Its place in the batch.
     at: usize,
     op: &'a Operation,
@@ -350,19 +350,19 @@ struct Done<'a> {
 
 fn outcomes(ops: &[&Operation], done: &[MySqlQueryResult]) -> Vec<Outcome> {
     let outcome = |(op, result): (&&Operation, &MySqlQueryResult)| {
-        happened(op, result).then(|| result.last_insert_id())
+        took_effect(op, result).then(|| result.last_insert_id())
     };
     ops.iter().zip(done).map(outcome).collect()
 }
 
 /// Why a batch did not go through, and at which of its operations.
-pub(super) struct BrokenBatch {
+pub(super) struct FailedBatch {
     pub(super) at: Option<usize>,
     pub(super) failed: StatementError,
 }
 
 /// Whether the statement did what the operation asked for.
-fn happened(op: &Operation, result: &MySqlQueryResult) -> bool {
+fn took_effect(op: &Operation, result: &MySqlQueryResult) -> bool {
     match op {
         Operation::Acquire(_) | Operation::Create(..) => result.last_insert_id() > 0,
         _ => result.rows_affected() > 0,

@@ -9,9 +9,9 @@ use super::answers::{Outcome, PERHAPS_WANTED, UNWANTED};
 use crate::{
     dialect::mysql::{
         flavour::Flavour,
-        raw_connection::Answers,
+        raw_connection::StatementResults,
         rows,
-        statements::{Prepared, PreparedQuery, Statements},
+        statements::{PreparedQuery, PreparedStatements, Statements},
     },
     operation::Operation,
 };
@@ -21,13 +21,13 @@ use crate::{
 const WAITS: Duration = Duration::from_secs(8);
 
 /// What can be said in one statement.
-pub(super) enum Bulk<'a> {
+pub(super) enum BulkStatement<'a> {
     Acquire(Vec<&'a AcquireRequest>),
     Release(Vec<&'a Lease>),
     Renew(Vec<&'a Lease>, Ttl),
 }
 
-impl<'a> Bulk<'a> {
+impl<'a> BulkStatement<'a> {
     /// The same kind throughout, and nothing special in it; `None` for others, and for one alone.
     pub(super) fn of(ops: &[&'a Operation]) -> Option<Self> {
         if ops.len() < 2 {
@@ -93,7 +93,11 @@ impl<'a> Bulk<'a> {
     }
 
     /// The statement that the server is to remember, if there is one.
-    pub(super) fn prepared(&self, prepared: &Prepared, mark: i64) -> Option<PreparedQuery<'a>> {
+    pub(super) fn prepared(
+        &self,
+        prepared: &PreparedStatements,
+        mark: i64,
+    ) -> Option<PreparedQuery<'a>> {
         match self {
             Self::Acquire(requests) => prepared.acquire_all(requests, mark),
             Self::Release(_) | Self::Renew(..) => None,
@@ -101,7 +105,10 @@ impl<'a> Bulk<'a> {
     }
 
     /// As [`Self::outcomes`], of the one statement.
-    pub(super) fn outcomes_prepared(&self, answers: &Answers) -> Result<Option<Vec<Outcome>>> {
+    pub(super) fn outcomes_prepared(
+        &self,
+        answers: &StatementResults,
+    ) -> Result<Option<Vec<Outcome>>> {
         let (Self::Acquire(requests), [done]) = (self, answers.done.as_slice()) else {
             return Err(rows::corrupt(
                 "the server answered to another statement than was sent",
@@ -114,7 +121,7 @@ impl<'a> Bulk<'a> {
     }
 
     /// What came of each, where that was the same; `None` when the rows must be looked at.
-    pub(super) fn outcomes(&self, answers: &Answers) -> Result<Option<Vec<Outcome>>> {
+    pub(super) fn outcomes(&self, answers: &StatementResults) -> Result<Option<Vec<Outcome>>> {
         // How many statements it is made of, and which of them changes the rows.
         let (all, change) = match self {
             Self::Acquire(_) => (3, 1),

@@ -6,25 +6,25 @@ use distlock_core::{AcquireRequest, LockName, Result, batch::Failure};
 
 use super::{
     answers::Outcome,
-    batch::{Batch, BrokenBatch},
-    bulk::Bulk,
+    batch::{Batch, FailedBatch},
+    bulk::BulkStatement,
 };
 use crate::{
     dialect::{
         LockRow,
-        mysql::{errors::MySqlTrouble, lookup::look, raw_connection::Answers, rows},
+        mysql::{errors::MySqlTrouble, lookup::look, raw_connection::StatementResults, rows},
     },
     statement_error::{Access, StatementError},
 };
 
 impl Batch<'_> {
     /// One round trip, with one statement that changes all rows.
-    pub(super) async fn attempt_together(
+    pub(super) async fn attempt_in_one_statement(
         &mut self,
-        bulk: &Bulk<'_>,
-    ) -> Result<Result<Vec<Outcome>, BrokenBatch>, Failure> {
+        bulk: &BulkStatement<'_>,
+    ) -> Result<Result<Vec<Outcome>, FailedBatch>, Failure> {
         let context = self.context;
-        let open = self.link.ready(context).await.map_err(Failure::Whole)?;
+        let open = self.slot.ready(context).await.map_err(Failure::Whole)?;
         let (statements, mark) = (&context.statements, context.group.mark());
         let mut answered = None;
         if open.prepares
@@ -45,14 +45,14 @@ impl Batch<'_> {
                 open.send(context, bulk.name(), script, Access::Write).await
             }
         };
-        let outcomes = |answers: &Answers| match prepared {
+        let outcomes = |answers: &StatementResults| match prepared {
             true => bulk.outcomes_prepared(answers),
             false => bulk.outcomes(answers),
         };
         let failed = match answered {
             Ok(answers) => match (outcomes(&answers), bulk) {
                 (Ok(Some(outcomes)), _) => return Ok(Ok(outcomes)),
-                (Ok(None), Bulk::Acquire(requests)) => {
+                (Ok(None), BulkStatement::Acquire(requests)) => {
                     let names: Vec<_> = requests.iter().map(|request| &request.name).collect();
                     match look(open, context, &names, Access::Write).await {
                         Ok(rows) => return Ok(Ok(self.held_by(requests, rows))),
@@ -68,17 +68,17 @@ impl Batch<'_> {
             Err(mut broken) => {
                 // Of these alone, what is carried out counts at once.
                 let before = usize::from(!prepared);
-                let granted = matches!(bulk, Bulk::Acquire(_)) && broken.done > before;
+                let granted = matches!(bulk, BulkStatement::Acquire(_)) && broken.done > before;
                 broken.failed = broken.failed.after(granted);
                 if !broken.failed.meaning.reconnect && !open.roll_back(context).await {
-                    self.link.disconnect();
+                    self.slot.disconnect();
                 }
                 broken.failed
             }
         };
-        Ok(Err(BrokenBatch {
+        Ok(Err(FailedBatch {
             at: None,
-            failed: self.link.failed(failed),
+            failed: self.slot.failed(failed),
         }))
     }
 
@@ -95,7 +95,7 @@ impl Batch<'_> {
             (row.owner == Some(request.owner)).then_some(row.last_token.get())
         };
         let outcomes = requests.iter().map(outcome).collect();
-        self.looked = Some(rows);
+        self.rows_after = Some(rows);
         outcomes
     }
 }

@@ -6,6 +6,6 @@ mod batch;
 mod bulk;
 mod bulk_attempt;
 mod locked_rows;
-mod refusals;
+mod refused_rows;
 
-pub(crate) use self::{batch::Batch, locked_rows::Stuck};
+pub(crate) use self::{batch::Batch, locked_rows::LockedRows};

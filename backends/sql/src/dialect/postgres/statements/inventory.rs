@@ -13,12 +13,12 @@ coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.reln
 
 /// Which of our tables there are, all as of one moment: `to_regclass` would look each name up by itself, and find a part of
 /// what another process is just committing.
-pub(super) const OBJECTS: &str = "
+pub(super) const TABLES_PRESENT: &str = "
 SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = current_schema() AND c.relname IN ('distributed_lock', 'distributed_record', 'distributed_meta')";
 
 /// Locks held, free, stale; the longest time since one went stale; records and tombstones.
-pub(super) const STOCKTAKING: &str = "
+pub(super) const ROW_COUNTS: &str = "
 SELECT count(*) FILTER (WHERE holder_id IS NOT NULL AND expires_at > clock_timestamp()),
        count(*) FILTER (WHERE holder_id IS NULL),
        count(*) FILTER (WHERE holder_id IS NOT NULL AND expires_at <= clock_timestamp()),
@@ -33,7 +33,7 @@ SELECT count(*) FILTER (WHERE holder_id IS NOT NULL AND expires_at > clock_times
 /// only those of a range are looked for. An index counts that is unique for one whole column, for
 /// every row and at once, and compares as the column does: the statement that takes a lock can do
 /// with no other. Quotes are left out, because `quote_all_identifiers` puts them everywhere.
-pub(super) const PARTS: &str = "
+pub(super) const SCHEMA_PARTS: &str = "
 WITH ours AS (
     SELECT c.oid, c.relname::text AS name, c.relkind, c.relpersistence
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use super::{
     changes::{ACQUIRE, CREATE, DELETE, FORCE, HAND_OVER, RELEASE, RENEW, REPLACE},
-    inventory::{META, OBJECTS, PARTS, SCHEMA, STOCKTAKING},
+    inventory::{META, ROW_COUNTS, SCHEMA, SCHEMA_PARTS, TABLES_PRESENT},
     queries::{ARM, GET, LIST, LOOK, SCAN, VERSIONS, WANT},
     queue::{CLEAR_LINES, KEEP_PLACES, LEAVE_LINES},
     reaping::{CLAIM_REAPING, IDLE_LOCKS, IDLE_RECORDS, REAP_LOCKS, REAP_RECORDS},
@@ -34,9 +34,9 @@ pub(crate) struct Statements {
     pub(crate) idle_records: Sql,
     pub(crate) reap_records: Sql,
     pub(crate) meta: Sql,
-    pub(crate) objects: Sql,
-    pub(crate) parts: Sql,
-    pub(crate) stocktaking: Sql,
+    pub(crate) tables_present: Sql,
+    pub(crate) schema_parts: Sql,
+    pub(crate) row_counts: Sql,
     /// What the tables' names begin with.
     prefix: String,
 }
@@ -96,9 +96,9 @@ impl Statements {
             idle_records: sql(IDLE_RECORDS),
             reap_records: sql(REAP_RECORDS),
             meta: sql(META),
-            objects: sql(OBJECTS),
-            parts: sql(PARTS),
-            stocktaking: sql(STOCKTAKING),
+            tables_present: sql(TABLES_PRESENT),
+            schema_parts: sql(SCHEMA_PARTS),
+            row_counts: sql(ROW_COUNTS),
             prefix: prefix.to_owned(),
         }
     }

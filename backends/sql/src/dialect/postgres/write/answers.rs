@@ -5,10 +5,10 @@ use distlock_core::{
     Result, TicketStep, Version, Written,
 };
 
-use super::outcome::{Done, Looks};
+use super::outcome::{CarriedOut, RefusedRows};
 use crate::{
     dialect::{
-        postgres::{context::StoreContext, rows::Look},
+        postgres::{context::StoreContext, rows::LockRowAndNonce},
         why_lost,
     },
     operation::{Answer, Operation},
@@ -16,9 +16,13 @@ use crate::{
 };
 
 /// The answer to an operation that was carried out.
-pub(super) fn carried_out(op: &Operation, done: Done, context: &StoreContext) -> Result<Answer> {
+pub(super) fn carried_out(
+    op: &Operation,
+    done: CarriedOut,
+    context: &StoreContext,
+) -> Result<Answer> {
     let (token, others_waiting) = match done {
-        Done::Freed { others_waiting } => {
+        CarriedOut::Freed { others_waiting } => {
             return Ok(match op {
                 Operation::Force(..) => Answer::Forced(Forced::Released),
                 _ => Answer::Released(ReleaseOutcome::Released {
@@ -26,11 +30,11 @@ pub(super) fn carried_out(op: &Operation, done: Done, context: &StoreContext) ->
                 }),
             });
         }
-        Done::HandedOver {
+        CarriedOut::HandedOver {
             token,
             others_waiting,
         } => (token?, Some(others_waiting)),
-        Done::Token(token) => (token?, None),
+        CarriedOut::Token(token) => (token?, None),
     };
     let grant = |ttl: distlock_core::Ttl| {
         let mut grant = Grant::new(token, context.epoch(), ttl.duration());
@@ -56,20 +60,20 @@ pub(super) fn carried_out(op: &Operation, done: Done, context: &StoreContext) ->
 /// The answer to an operation that was not carried out, from its row; `None` when nothing in the row speaks against it.
 pub(super) fn refused(
     op: &Operation,
-    looks: &Result<Looks>,
+    refused_rows: &Result<RefusedRows>,
     context: &StoreContext,
 ) -> Option<Result<Answer>> {
-    let looks = match looks {
-        Ok(looks) => looks,
+    let refused_rows = match refused_rows {
+        Ok(refused_rows) => refused_rows,
         Err(error) => return Some(Err(error.clone())),
     };
-    let look = match op.lock().and_then(|name| looks.locks.get(name)) {
+    let look = match op.lock().and_then(|name| refused_rows.locks.get(name)) {
         Some(Ok(look)) => Some(look),
         Some(Err(error)) => return Some(Err(error.clone())),
         None => None,
     };
     let lost = |lease: &Lease| why_lost(lease, look.map(|it| &it.row), context.history_changed());
-    let record = |key| looks.records.get(key).copied();
+    let record = |key| refused_rows.records.get(key).copied();
     let answer = match op {
         Operation::Acquire(request) => {
             let row = &look?.row;
@@ -126,16 +130,16 @@ pub(super) fn refused(
     Some(Ok(answer))
 }
 
-fn stands_in(look: &Look, lease: &Lease) -> bool {
+fn stands_in(look: &LockRowAndNonce, lease: &Lease) -> bool {
     look.row.owner == Some(lease.owner)
         && lease.token.is_none_or(|token| token == look.row.last_token)
 }
 
-fn holds(look: &Look, lease: &Lease) -> bool {
+fn holds(look: &LockRowAndNonce, lease: &Lease) -> bool {
     look.row.held.is_some() && stands_in(look, lease)
 }
 
-fn fits(look: &Look, renewal: &Renewal) -> bool {
+fn fits(look: &LockRowAndNonce, renewal: &Renewal) -> bool {
     match renewal.ticket {
         TicketStep::Keep | TicketStep::Issue(_) => true,
         TicketStep::Redeem(nonce) => look.nonce == Some(nonce),

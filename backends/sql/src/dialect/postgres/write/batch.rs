@@ -7,8 +7,8 @@ use sqlx::PgConnection;
 
 use super::{
     answers,
-    outcome::{Done, Looks, Moves},
-    parameters::{Columns, bind},
+    outcome::{CarriedOut, FastTurnover, RefusedRows},
+    parameters::{QueryBuilder, bind},
 };
 use crate::{
     dialect::postgres::{context::StoreContext, lookup::look, rows},
@@ -28,19 +28,19 @@ pub(crate) struct Batch<'a> {
     pub(crate) broke: &'a mut bool,
 }
 
-type Answers = Result<Vec<Reply<Answer>>, StatementError>;
+type BatchResult = Result<Vec<Reply<Answer>>, StatementError>;
 
 impl Batch<'_> {
-    pub(crate) async fn send(mut self, kind: OperationKind) -> Answers {
+    pub(crate) async fn send(mut self, kind: OperationKind) -> BatchResult {
         let lone = self.ops.len() == 1;
         let mut tries = if lone { TRIES } else { 1 };
-        let mut moves = Moves::default();
+        let mut turnover = FastTurnover::default();
         loop {
             tries -= 1;
             let mut done = self.change(kind, lone).await?;
-            let looks = self.looks(&done).await;
-            if let ([op], Ok(looks)) = (self.ops, &looks) {
-                moves.see(op, looks);
+            let refused_rows = self.refused_rows(&done).await;
+            if let ([op], Ok(refused_rows)) = (self.ops, &refused_rows) {
+                turnover.see(op, refused_rows);
             }
             let last = tries == 0;
             let replies: Vec<_> = self
@@ -48,12 +48,12 @@ impl Batch<'_> {
                 .iter()
                 .map(|op| match done.remove(op.key()) {
                     Some(done) => Reply::Done(answers::carried_out(op, done, self.context)),
-                    None => match answers::refused(op, &looks, self.context) {
+                    None => match answers::refused(op, &refused_rows, self.context) {
                         Some(answer) => Reply::Done(answer),
-                        None if last && moves.explain(op) => {
+                        None if last && turnover.is_reason(op) => {
                             Reply::Done(Ok(Answer::Acquired(Attempt::Busy(None))))
                         }
-                        None if last && lone => Reply::Done(Err(left_out())),
+                        None if last && lone => Reply::Done(Err(left_unchanged())),
                         // Nothing speaks against it: its row was locked, or has changed just now.
                         None => Reply::Alone,
                     },
@@ -71,10 +71,10 @@ impl Batch<'_> {
         &mut self,
         kind: OperationKind,
         lone: bool,
-    ) -> Result<HashMap<String, Done>, StatementError> {
+    ) -> Result<HashMap<String, CarriedOut>, StatementError> {
         let context = self.context;
         context.counters.count(kind.name());
-        let query = Columns {
+        let query = QueryBuilder {
             query: sqlx::query(context.statements.batch(kind, lone).text()),
             lone,
         };
@@ -86,14 +86,14 @@ impl Batch<'_> {
         rows.iter()
             .map(|row| {
                 let done = match kind {
-                    OperationKind::Release | OperationKind::Force => Done::Freed {
+                    OperationKind::Release | OperationKind::Force => CarriedOut::Freed {
                         others_waiting: rows::column(row, 1)?,
                     },
-                    OperationKind::HandOver => Done::HandedOver {
+                    OperationKind::HandOver => CarriedOut::HandedOver {
                         token: rows::token(row, 1),
                         others_waiting: rows::column(row, 2)?,
                     },
-                    _ => Done::Token(rows::token(row, 1)),
+                    _ => CarriedOut::Token(rows::token(row, 1)),
                 };
                 Ok((rows::column(row, 0)?, done))
             })
@@ -101,15 +101,15 @@ impl Batch<'_> {
             .map_err(|error| StatementError::corrupt(error).after(true))
     }
 
-    /// Looks at the rows of the operations that were not carried out.
-    async fn looks(&mut self, done: &HashMap<String, Done>) -> Result<Looks> {
+    /// RefusedRows at the rows of the operations that were not carried out.
+    async fn refused_rows(&mut self, done: &HashMap<String, CarriedOut>) -> Result<RefusedRows> {
         let refused = self.ops.iter().filter(|op| !done.contains_key(op.key()));
         let (locks, records): (Vec<_>, Vec<_>) = refused.partition(|op| op.lock().is_some());
-        let mut looks = Looks::default();
+        let mut refused_rows = RefusedRows::default();
         if !locks.is_empty() {
             let names: Vec<_> = locks.iter().map(|op| op.key().to_owned()).collect();
             let found = look(self.connection, self.context, names).await;
-            looks.locks = found.map_err(|failed| self.unseen(failed))?;
+            refused_rows.locks = found.map_err(|failed| self.note_failed_look(failed))?;
         }
         if !records.is_empty() {
             let keys: Vec<_> = records.iter().map(|op| op.key().to_owned()).collect();
@@ -118,28 +118,30 @@ impl Batch<'_> {
                 .bind(keys)
                 .fetch_all(&mut *self.connection)
                 .await
-                .map_err(|error| self.unseen(StatementError::postgres(error, Access::Read)))?;
+                .map_err(|error| {
+                    self.note_failed_look(StatementError::postgres(error, Access::Read))
+                })?;
             for row in &rows {
                 let key = RecordKey::new(rows::column::<String>(row, 0)?)
                     .map_err(|error| rows::corrupt(error.message()))?;
-                looks
+                refused_rows
                     .records
                     .insert(key, Version::new(rows::token(row, 1)?.get()));
             }
         }
-        Ok(looks)
+        Ok(refused_rows)
     }
 }
 
 impl Batch<'_> {
-    fn unseen(&mut self, failed: StatementError) -> Error {
+    fn note_failed_look(&mut self, failed: StatementError) -> Error {
         *self.broke |= failed.meaning.reconnect;
-        self.context.told(failed)
+        self.context.explain(failed)
     }
 }
 
 /// Each try changed nothing, and nothing in the row speaks against it.
-fn left_out() -> Error {
+fn left_unchanged() -> Error {
     Error::new(
         ErrorKind::Unavailable,
         "the server left the row as it is each time, though nothing in it speaks against the change: others change it all \

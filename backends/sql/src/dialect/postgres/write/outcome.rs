@@ -7,7 +7,7 @@ use distlock_core::{FencingToken, LockName, RecordKey, Result, Version};
 use crate::{dialect::postgres::rows, operation::Operation};
 
 /// What the statement says of an operation it carried out.
-pub(super) enum Done {
+pub(super) enum CarriedOut {
     Token(Result<FencingToken>),
     HandedOver {
         token: Result<FencingToken>,
@@ -20,22 +20,22 @@ pub(super) enum Done {
 
 /// What stands in the rows of the refused.
 #[derive(Default)]
-pub(super) struct Looks {
-    pub(super) locks: HashMap<LockName, Result<rows::Look>>,
+pub(super) struct RefusedRows {
+    pub(super) locks: HashMap<LockName, Result<rows::LockRowAndNonce>>,
     pub(super) records: HashMap<RecordKey, Version>,
 }
 
 /// A lock that was held whenever it was asked for and free whenever it was looked at, because others pass it on faster than
 /// that: its token tells that they do. It is busy, and nobody can say who has it.
 #[derive(Default)]
-pub(super) struct Moves {
+pub(super) struct FastTurnover {
     token: Option<FencingToken>,
     seen: bool,
 }
 
-impl Moves {
-    pub(super) fn see(&mut self, op: &Operation, looks: &Looks) {
-        if let Some(Ok(look)) = op.lock().and_then(|name| looks.locks.get(name)) {
+impl FastTurnover {
+    pub(super) fn see(&mut self, op: &Operation, refused_rows: &RefusedRows) {
+        if let Some(Ok(look)) = op.lock().and_then(|name| refused_rows.locks.get(name)) {
             let before = self.token.replace(look.row.last_token);
             self.seen = before.is_some_and(|before| before != look.row.last_token)
                 && look.row.held.is_none();
@@ -43,7 +43,7 @@ impl Moves {
     }
 
     /// Whether that is why it was not taken.
-    pub(super) const fn explain(&self, op: &Operation) -> bool {
+    pub(super) const fn is_reason(&self, op: &Operation) -> bool {
         matches!(op, Operation::Acquire(_)) && self.seen
     }
 }

@@ -12,12 +12,12 @@ use crate::{
 type Statement = Query<'static, Postgres, PgArguments>;
 
 /// A statement and its values, so far.
-pub(super) struct Columns {
+pub(super) struct QueryBuilder {
     pub(super) query: Statement,
     pub(super) lone: bool,
 }
 
-impl Columns {
+impl QueryBuilder {
     /// A value of each operation: an array, and of a lone one the value itself.
     fn of_each<T>(mut self, values: impl Iterator<Item = T>) -> Self
     where
@@ -43,7 +43,7 @@ impl Columns {
 }
 
 pub(super) fn bind(
-    columns: Columns,
+    columns: QueryBuilder,
     kind: OperationKind,
     ops: &[Operation],
     context: &StoreContext,

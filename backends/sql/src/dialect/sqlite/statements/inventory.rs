@@ -7,13 +7,13 @@ SELECT schema_version + (schema_version = 1
   FROM distributed_meta WHERE id = 1";
 
 /// How many tables and other objects the file holds, and how many of ours.
-pub(super) const OBJECTS: &str = "
+pub(super) const TABLES_PRESENT: &str = "
 SELECT count(*),
        coalesce(sum(name IN ('distributed_lock', 'distributed_record', 'distributed_meta')), 0)
   FROM sqlite_master";
 
 /// Locks held, free, stale; the longest time since one went stale; records and tombstones.
-pub(super) const STOCKTAKING: &str = "
+pub(super) const ROW_COUNTS: &str = "
 SELECT count(*) FILTER (WHERE holder_id IS NOT NULL AND boot_id = ?3 AND expires_at > ?4),
        count(*) FILTER (WHERE holder_id IS NULL),
        count(*) FILTER (WHERE holder_id IS NOT NULL AND NOT (boot_id = ?3 AND expires_at > ?4)),
@@ -25,7 +25,7 @@ SELECT count(*) FILTER (WHERE holder_id IS NOT NULL AND boot_id = ?3 AND expires
 
 /// Our tables, the statement of each, and its triggers: each of them can change rows or leave them
 /// out, also one `AFTER`, which may write to its own table.
-pub(super) const PARTS: &str = "
+pub(super) const SCHEMA_PARTS: &str = "
 SELECT o.name, coalesce(o.sql, ''),
        coalesce((SELECT group_concat('the trigger ' || t.name, ' and ') FROM sqlite_master t
                   WHERE t.type = 'trigger' AND t.tbl_name = o.name), 'none')

@@ -3,7 +3,7 @@
 //! A batch is one statement over `json_each(?1)`, an array of arrays; identities and values travel beside it as one blob each,
 //! cut up by position, because JSON cannot carry bytes. The two statements that nearly all traffic consists of take an array
 //! of names instead, and the rest by position too: reading a row's array anew for each of its columns costs more than
-//! changing the row. Common parameters: `?3` the boot's id, `?4` now in microseconds since
+//! changing the row. BatchStatement parameters: `?3` the boot's id, `?4` now in microseconds since
 //! boot, `?5` now in microseconds since 1970.
 
 mod changes;

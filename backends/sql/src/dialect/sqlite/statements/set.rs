@@ -9,7 +9,7 @@ use super::{
         ACQUIRE, CREATE, DELETE, FORCE, FREE, HAND_OVER, RELEASE, RENEW, REPLACE, TAKE,
         take_and_free,
     },
-    inventory::{META, OBJECTS, PARTS, STOCKTAKING},
+    inventory::{META, ROW_COUNTS, SCHEMA_PARTS, TABLES_PRESENT},
     queries::{GET, LIST, LOOK, SCAN, WANT},
     queue::{CLEAR_LINES, KEEP_PLACES, LEAVE_LINES},
     reaping::{CLAIM_REAPING, IDLE_LOCKS, IDLE_RECORDS, REAP_LOCKS, REAP_RECORDS},
@@ -47,9 +47,9 @@ pub(crate) struct Statements {
     pub(crate) idle_records: Sql,
     pub(crate) reap_records: Sql,
     pub(crate) meta: Sql,
-    pub(crate) objects: Sql,
-    pub(crate) parts: Sql,
-    pub(crate) stocktaking: Sql,
+    pub(crate) tables_present: Sql,
+    pub(crate) schema_parts: Sql,
+    pub(crate) row_counts: Sql,
     /// What the tables' names begin with.
     prefix: String,
 }
@@ -99,9 +99,9 @@ impl Statements {
             idle_records: sql(IDLE_RECORDS),
             reap_records: sql(REAP_RECORDS),
             meta: sql(META),
-            objects: sql(OBJECTS),
-            parts: sql(PARTS),
-            stocktaking: sql(STOCKTAKING),
+            tables_present: sql(TABLES_PRESENT),
+            schema_parts: sql(SCHEMA_PARTS),
+            row_counts: sql(ROW_COUNTS),
             prefix: prefix.to_owned(),
         }
     }

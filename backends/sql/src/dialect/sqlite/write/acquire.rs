@@ -6,13 +6,13 @@ use distlock_core::{
     AcquireRequest, Attempt, Error, ErrorKind, FencingToken, Grant, Lease, Moment, Result,
 };
 
-use super::batch::{Batch, each, unknown};
+use super::batch::{Batch, answers_or_error, unknown};
 use crate::{
     dialect::{
         LockRow,
         sqlite::{
-            busy_retry::Patience,
-            parameters::{self, Ids, json},
+            busy_retry::BusyRetry,
+            parameters::{self, IdBlob, json},
         },
     },
     operation::{Answer, OperationKind},
@@ -28,7 +28,7 @@ impl Batch<'_> {
     ) -> Result<Vec<Result<Answer>>, StatementError> {
         let mut answers = self.answers(requests, taken).await?;
         // Rows that others used since the clock was read may be removed already, and with them their tokens, which were higher.
-        if self.context.clock.now().since(self.asked()) >= self.context.config.reap_after {
+        if self.context.clock.now().since(self.clock_read_at()) >= self.context.config.reap_after {
             self.give_back(requests, &mut answers).await;
         }
         Ok(answers)
@@ -49,13 +49,13 @@ impl Batch<'_> {
             });
             return Ok(answers.collect());
         }
-        let mut looks = self
-            .looks(requests.iter().map(|request| &request.name).collect())
+        let mut refused_rows = self
+            .refused_rows(requests.iter().map(|request| &request.name).collect())
             .await;
         // Left over: what is ours already, and what is free but has a token that the wall clock has not reached.
-        let open_to_us = |request: &&&AcquireRequest| match looks
+        let open_to_us = |request: &&&AcquireRequest| match refused_rows
             .as_ref()
-            .map(|looks| looks.get(&request.name))
+            .map(|refused_rows| refused_rows.get(&request.name))
         {
             Ok(Some(Ok(row))) => {
                 !self.took(row, request) && (row.held.is_none() || row.owner == Some(request.owner))
@@ -78,7 +78,10 @@ impl Batch<'_> {
             if let Some(token) = granted.remove(request.name.as_str()) {
                 return Ok(Attempt::Acquired(self.grant(token?, request)));
             }
-            match looks.as_mut().map(|looks| looks.remove(&request.name)) {
+            match refused_rows
+                .as_mut()
+                .map(|refused_rows| refused_rows.remove(&request.name))
+            {
                 Ok(Some(Ok(row))) if self.took(&row, request) => {
                     Ok(Attempt::Acquired(self.grant(row.last_token, request)))
                 }
@@ -104,8 +107,8 @@ impl Batch<'_> {
         let Some(first) = requests.first() else {
             return Ok(0);
         };
-        if alike(requests) {
-            let owners = Ids::of(requests.iter().map(|request| &request.owner));
+        if differ_in_owner_only(requests) {
+            let owners = IdBlob::of(requests.iter().map(|request| &request.owner));
             let (sql, names) = if requests.len() == 1 {
                 (&statements.take_one, first.name.as_str().to_owned())
             } else {
@@ -126,7 +129,7 @@ impl Batch<'_> {
                 .await;
         }
         let rows: Vec<_> = requests.iter().map(|it| parameters::request(it)).collect();
-        let owners = Ids::of(requests.iter().map(|request| &request.owner));
+        let owners = IdBlob::of(requests.iter().map(|request| &request.owner));
         self.changes(OperationKind::Acquire, &statements.take, |query| {
             query.bind_first(json(&rows), owners).bind(mark)
         })
@@ -142,22 +145,22 @@ impl Batch<'_> {
             return Ok(HashMap::new());
         }
         let rows: Vec<_> = requests.iter().map(|it| parameters::request(it)).collect();
-        let owners = Ids::of(requests.iter().map(|request| &request.owner));
+        let owners = IdBlob::of(requests.iter().map(|request| &request.owner));
         let mark = self.context.group.mark();
-        let mut patience = Patience::new(self.context);
+        let mut busy_retry = BusyRetry::new(self.context);
         loop {
             let taken = self.tokens(OperationKind::Acquire, |query| {
                 query.bind_first(json(&rows), owners.clone()).bind(mark)
             });
             match taken.await {
-                Err(failed) if self.asks_again(&failed, &mut patience) => {}
+                Err(failed) if self.may_retry(&failed, &mut busy_retry) => {}
                 taken => return taken.map_err(StatementError::for_good),
             }
         }
     }
 
     /// When the clock was read that the tokens are from.
-    fn asked(&self) -> Moment {
+    fn clock_read_at(&self) -> Moment {
         Moment::from_boot(Duration::from_micros(self.now.boot.unsigned_abs()))
     }
 
@@ -176,16 +179,16 @@ impl Batch<'_> {
         }
         self.now = self.context.now();
         let leases: Vec<_> = leases.iter().collect();
-        let mut patience = Patience::new(self.context);
+        let mut busy_retry = BusyRetry::new(self.context);
         let released = loop {
             match self.free(&leases).await {
                 Ok(freed) => break self.released(&leases, freed).await,
                 // As long as it stands, asking once more would find it and take its token for one of now.
-                Err(failed) if self.asks_again(&failed, &mut patience) => {}
+                Err(failed) if self.may_retry(&failed, &mut busy_retry) => {}
                 Err(failed) => break Err(failed),
             }
         };
-        let released = each(released, leases.len());
+        let released = answers_or_error(released, leases.len());
         for (answer, released) in granted.into_iter().zip(released) {
             let what = "this process stood still for too long after it had looked at the clock";
             *answer = Err(match released {
@@ -209,7 +212,7 @@ impl Batch<'_> {
 }
 
 /// Whether they differ in name and owner only.
-pub(super) fn alike(requests: &[&AcquireRequest]) -> bool {
+pub(super) fn differ_in_owner_only(requests: &[&AcquireRequest]) -> bool {
     requests.iter().all(|request| {
         let first = requests[0];
         (request.ttl, &request.holder, &request.meta) == (first.ttl, &first.holder, &first.meta)

@@ -10,9 +10,9 @@ use crate::{
     dialect::{
         LockRow,
         sqlite::{
-            busy_retry::Patience,
-            connection::Open,
-            context::{Now, StoreContext},
+            busy_retry::BusyRetry,
+            connection::OpenConnection,
+            context::{ClockReadings, StoreContext},
             lookup::look,
             rows,
             statements::Sql,
@@ -26,19 +26,19 @@ use crate::{
 pub(crate) struct Batch<'a> {
     pub(crate) ops: &'a [Operation],
     pub(crate) context: &'a StoreContext,
-    pub(crate) open: &'a mut Open,
-    pub(crate) now: Now,
+    pub(crate) open: &'a mut OpenConnection,
+    pub(crate) now: ClockReadings,
     /// Whether it was sent before and met others who write, so that nothing was done.
     pub(crate) again: bool,
 }
 
-pub(super) type Answers = Result<Vec<Reply<Answer>>, StatementError>;
+pub(super) type BatchResult = Result<Vec<Reply<Answer>>, StatementError>;
 
 /// What stands in the rows of the refused, by name.
-pub(super) type Looks = HashMap<LockName, Result<LockRow>>;
+pub(super) type RefusedRows = HashMap<LockName, Result<LockRow>>;
 
 impl Batch<'_> {
-    pub(crate) async fn send(self, kind: OperationKind) -> Answers {
+    pub(crate) async fn send(self, kind: OperationKind) -> BatchResult {
         match kind {
             OperationKind::Renew => self.renew().await,
             OperationKind::HandOver => self.hand_over().await,
@@ -61,7 +61,7 @@ impl Batch<'_> {
     pub(super) async fn tokens(
         &mut self,
         kind: OperationKind,
-        bind: impl FnOnce(Common<'_>) -> Statement,
+        bind: impl FnOnce(BatchStatement<'_>) -> Statement,
     ) -> Result<HashMap<String, Result<FencingToken>>, StatementError> {
         let rows = self.rows(kind, bind).await?;
         let mut tokens = HashMap::with_capacity(rows.len());
@@ -76,11 +76,11 @@ impl Batch<'_> {
     pub(super) async fn rows(
         &mut self,
         kind: OperationKind,
-        bind: impl FnOnce(Common<'_>) -> Statement,
+        bind: impl FnOnce(BatchStatement<'_>) -> Statement,
     ) -> Result<Vec<SqliteRow>, StatementError> {
         let context = self.context;
         self.count(kind);
-        bind(Common {
+        bind(BatchStatement {
             sql: statement(context, kind),
             context,
             now: self.now,
@@ -95,11 +95,11 @@ impl Batch<'_> {
         &mut self,
         kind: OperationKind,
         sql: &Sql,
-        bind: impl FnOnce(Common<'_>) -> Statement,
+        bind: impl FnOnce(BatchStatement<'_>) -> Statement,
     ) -> Result<usize, StatementError> {
         let context = self.context;
         self.count(kind);
-        let changed = bind(Common {
+        let changed = bind(BatchStatement {
             sql,
             context,
             now: self.now,
@@ -111,13 +111,13 @@ impl Batch<'_> {
     }
 
     /// Whether a statement that is not the first of its batch is sent again after this. The first is sent again with the batch.
-    pub(super) fn asks_again(&self, failed: &StatementError, patience: &mut Patience) -> bool {
-        failed.meaning.retry && self.open.waits_briefly && patience.asks_again(self.context)
+    pub(super) fn may_retry(&self, failed: &StatementError, busy_retry: &mut BusyRetry) -> bool {
+        failed.meaning.retry && self.open.retries_when_busy && busy_retry.may_retry(self.context)
     }
 
-    pub(super) async fn looks(&mut self, names: Vec<&LockName>) -> Result<Looks> {
+    pub(super) async fn refused_rows(&mut self, names: Vec<&LockName>) -> Result<RefusedRows> {
         if names.is_empty() {
-            return Ok(Looks::new());
+            return Ok(RefusedRows::new());
         }
         let found = look(&mut self.open.connection, self.context, &names, self.now)
             .await
@@ -129,13 +129,13 @@ impl Batch<'_> {
 pub(super) type Statement = Query<'static, Sqlite, SqliteArguments>;
 
 /// The parameters that all statements share.
-pub(super) struct Common<'a> {
+pub(super) struct BatchStatement<'a> {
     pub(super) sql: &'a Sql,
     pub(super) context: &'a StoreContext,
-    pub(super) now: Now,
+    pub(super) now: ClockReadings,
 }
 
-impl Common<'_> {
+impl BatchStatement<'_> {
     pub(super) fn bind_first(self, rows: String, bytes: Vec<u8>) -> Statement {
         sqlx::query(self.sql.text())
             .bind(rows)
@@ -181,7 +181,7 @@ pub(super) fn unknown(error: &Error) -> Error {
 }
 
 /// An answer for each, also where there is but one error for all.
-pub(super) fn each(
+pub(super) fn answers_or_error(
     answers: Result<Vec<Result<Answer>>, StatementError>,
     count: usize,
 ) -> Vec<Result<Answer>> {

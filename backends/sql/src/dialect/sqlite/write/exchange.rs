@@ -5,18 +5,18 @@ use futures_util::TryStreamExt as _;
 use sqlx::{Either, Executor as _};
 
 use super::{
-    acquire::alike,
-    batch::{Answers, Batch, Common, each},
+    acquire::differ_in_owner_only,
+    batch::{Batch, BatchResult, BatchStatement, answers_or_error},
 };
 use crate::{
-    dialect::sqlite::parameters::{self, Ids, json},
+    dialect::sqlite::parameters::{self, IdBlob, json},
     operation::{Operation, OperationKind},
     statement_error::{Access, StatementError},
 };
 
 impl Batch<'_> {
     /// A batch that takes, frees, or both. Each name is in it once, so that the order does not matter.
-    pub(super) async fn exchange(mut self) -> Answers {
+    pub(super) async fn exchange(mut self) -> BatchResult {
         let (mut requests, mut leases) = (Vec::new(), Vec::new());
         for op in self.ops {
             match op {
@@ -43,8 +43,8 @@ impl Batch<'_> {
         let is_broken = |failed: &StatementError| failed.meaning.reconnect;
         self.open.is_spent =
             released.as_ref().is_err_and(is_broken) || acquired.as_ref().is_err_and(is_broken);
-        let mut acquired = each(acquired, requests.len()).into_iter();
-        let mut released = each(released, leases.len()).into_iter();
+        let mut acquired = answers_or_error(acquired, requests.len()).into_iter();
+        let mut released = answers_or_error(released, leases.len()).into_iter();
         let answers = self.ops.iter().filter_map(|op| match op {
             Operation::Acquire(_) => acquired.next(),
             _ => released.next(),
@@ -62,7 +62,7 @@ impl Batch<'_> {
         self.count(OperationKind::Acquire);
         self.count(OperationKind::Release);
         let statements = &context.statements;
-        let (sql, rows, ttl, holder, meta) = if alike(requests) {
+        let (sql, rows, ttl, holder, meta) = if differ_in_owner_only(requests) {
             let names: Vec<_> = requests.iter().map(|it| it.name.as_str()).collect();
             let (_, ttl, holder, meta) = parameters::request(requests[0]);
             let (holder, meta) = (Some(holder.to_owned()), meta.map(str::to_owned));
@@ -78,18 +78,18 @@ impl Batch<'_> {
             (&statements.take_and_free, json(&rows), 0, None, None)
         };
         let names: Vec<_> = leases.iter().map(|lease| lease.name.as_str()).collect();
-        let query = Common {
+        let query = BatchStatement {
             sql,
             context,
             now: self.now,
         }
-        .bind_first(rows, Ids::of(requests.iter().map(|it| &it.owner)))
+        .bind_first(rows, IdBlob::of(requests.iter().map(|it| &it.owner)))
         .bind(context.group.mark())
         .bind(ttl.cast_signed())
         .bind(holder)
         .bind(meta)
         .bind(json(&names))
-        .bind(Ids::of(leases.iter().map(|lease| &lease.owner)))
+        .bind(IdBlob::of(leases.iter().map(|lease| &lease.owner)))
         .bind(parameters::tokens(leases.iter().map(|lease| lease.token)));
         let mut ended = Vec::with_capacity(4);
         let outcome = {

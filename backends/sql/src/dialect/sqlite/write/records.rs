@@ -2,15 +2,15 @@
 
 use distlock_core::{Deleted, Version, Written, batch::Reply};
 
-use super::batch::{Answers, Batch};
+use super::batch::{Batch, BatchResult};
 use crate::{
-    dialect::sqlite::parameters::{Values, json},
+    dialect::sqlite::parameters::{ValueBlob, json},
     operation::{Answer, Operation, OperationKind},
 };
 
 impl Batch<'_> {
-    pub(super) async fn put(mut self, kind: OperationKind) -> Answers {
-        let mut values = Values::default();
+    pub(super) async fn put(mut self, kind: OperationKind) -> BatchResult {
+        let mut values = ValueBlob::default();
         let rows: Vec<_> = self
             .ops
             .iter()
@@ -37,7 +37,7 @@ impl Batch<'_> {
             .collect())
     }
 
-    pub(super) async fn delete(mut self) -> Answers {
+    pub(super) async fn delete(mut self) -> BatchResult {
         let rows: Vec<_> = self
             .ops
             .iter()

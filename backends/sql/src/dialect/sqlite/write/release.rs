@@ -6,13 +6,13 @@ use distlock_core::{
     Error, ErrorKind, Forced, Lease, LockName, ReleaseOutcome, Result, batch::Reply,
 };
 
-use super::batch::{Answers, Batch, Looks, names, unknown};
+use super::batch::{Batch, BatchResult, RefusedRows, names, unknown};
 use crate::{
     dialect::{
         LockRow,
         sqlite::{
-            busy_retry::Patience,
-            parameters::{self, Ids, json},
+            busy_retry::BusyRetry,
+            parameters::{self, IdBlob, json},
             rows,
         },
     },
@@ -41,19 +41,19 @@ impl Batch<'_> {
             .map_err(|failed| failed.after(freed > 0))?;
         // Those not among the wanted ones: all freed before, or none, or some; only then their rows must tell.
         let rest = leases.len() - wanted.len();
-        let looks = if freed == 0 || freed == rest {
-            Ok(Looks::new())
+        let refused_rows = if freed == 0 || freed == rest {
+            Ok(RefusedRows::new())
         } else {
             let unwanted = |name: &&LockName| !wanted.contains_key(name.as_str());
             let names = leases.iter().map(|lease| &lease.name);
-            self.looks(names.filter(unwanted).collect()).await
+            self.refused_rows(names.filter(unwanted).collect()).await
         };
         let answers = leases.iter().map(|lease| {
             let others_waiting = match wanted.get(lease.name.as_str()) {
                 Some(others) => Some(*others),
                 None if freed == 0 => None,
                 None if freed == rest => Some(false),
-                None => match looks.as_ref().map_err(unknown)?.get(&lease.name) {
+                None => match refused_rows.as_ref().map_err(unknown)?.get(&lease.name) {
                     Some(row) if self.freed(lease, row.as_ref().map_err(unknown)?)? => Some(false),
                     _ => None,
                 },
@@ -95,7 +95,7 @@ impl Batch<'_> {
                 .await;
         }
         let names: Vec<_> = leases.iter().map(|lease| lease.name.as_str()).collect();
-        let owners = Ids::of(leases.iter().map(|lease| &lease.owner));
+        let owners = IdBlob::of(leases.iter().map(|lease| &lease.owner));
         let tokens = parameters::tokens(leases.iter().map(|lease| lease.token));
         self.changes(
             OperationKind::Release,
@@ -117,13 +117,13 @@ impl Batch<'_> {
     ) -> Result<HashMap<String, bool>, StatementError> {
         let (rows, owners) = lease_rows(leases);
         let mark = self.context.group.mark();
-        let mut patience = Patience::new(self.context);
+        let mut busy_retry = BusyRetry::new(self.context);
         let rows = loop {
             let freed = self.rows(OperationKind::Release, |query| {
                 query.bind_first(rows.clone(), owners.clone()).bind(mark)
             });
             match freed.await {
-                Err(failed) if self.asks_again(&failed, &mut patience) => {}
+                Err(failed) if self.may_retry(&failed, &mut busy_retry) => {}
                 freed => break freed.map_err(StatementError::for_good)?,
             }
         };
@@ -133,7 +133,7 @@ impl Batch<'_> {
             .map_err(StatementError::corrupt)
     }
 
-    pub(super) async fn force(mut self) -> Answers {
+    pub(super) async fn force(mut self) -> BatchResult {
         let expected: Vec<_> = self
             .ops
             .iter()
@@ -156,13 +156,13 @@ impl Batch<'_> {
             let name: String = rows::column(row, 0).map_err(StatementError::corrupt)?;
             freed_names.insert(name, ());
         }
-        let looks = self.looks(names(self.ops, &freed_names)).await;
+        let refused_rows = self.refused_rows(names(self.ops, &freed_names)).await;
         let answers = expected.into_iter().map(|(name, _)| {
             if freed_names.contains_key(name.as_str()) {
                 return Ok(Forced::Released);
             }
-            let looks = looks.as_ref().map_err(Clone::clone)?;
-            match looks.get(name) {
+            let refused_rows = refused_rows.as_ref().map_err(Clone::clone)?;
+            match refused_rows.get(name) {
                 Some(Err(error)) => Err(error.clone()),
                 Some(Ok(row)) if row.held.is_some() => Ok(Forced::OtherToken(row.last_token)),
                 Some(Ok(_)) | None => Ok(Forced::NotHeld),
@@ -181,6 +181,6 @@ fn lease_rows(leases: &[&Lease]) -> (String, Vec<u8>) {
         .collect();
     (
         json(&rows),
-        Ids::of(leases.iter().map(|lease| &lease.owner)),
+        IdBlob::of(leases.iter().map(|lease| &lease.owner)),
     )
 }

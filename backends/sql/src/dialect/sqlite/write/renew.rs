@@ -5,17 +5,17 @@ use distlock_core::{
 };
 use uuid::Uuid;
 
-use super::batch::{Answers, Batch, Looks, names};
+use super::batch::{Batch, BatchResult, RefusedRows, names};
 use crate::{
     dialect::{
-        sqlite::parameters::{self, Ids, json},
+        sqlite::parameters::{self, IdBlob, json},
         why_lost,
     },
     operation::{Answer, Operation, OperationKind},
 };
 
 impl Batch<'_> {
-    pub(super) async fn renew(mut self) -> Answers {
+    pub(super) async fn renew(mut self) -> BatchResult {
         let renewals: Vec<_> = self
             .ops
             .iter()
@@ -40,14 +40,14 @@ impl Batch<'_> {
                 )
             })
             .collect();
-        let owners = Ids::of(renewals.iter().map(|(lease, _)| &lease.owner));
-        let nonces = Ids::of_uuids(renewals.iter().map(|(_, renewal)| step(renewal.ticket).1));
+        let owners = IdBlob::of(renewals.iter().map(|(lease, _)| &lease.owner));
+        let nonces = IdBlob::of_uuids(renewals.iter().map(|(_, renewal)| step(renewal.ticket).1));
         let mut renewed = self
             .tokens(OperationKind::Renew, |query| {
                 query.bind_first(json(&rows), owners).bind(nonces)
             })
             .await?;
-        let looks = self.looks(names(self.ops, &renewed)).await;
+        let refused_rows = self.refused_rows(names(self.ops, &renewed)).await;
         let epoch = &self.open.epoch;
         let answers = renewals.into_iter().map(|(lease, renewal)| {
             match renewed.remove(lease.name.as_str()) {
@@ -57,7 +57,7 @@ impl Batch<'_> {
                     token: token?,
                     loss: LossFeed::silent(),
                 }),
-                None => self.why_lost(lease, &looks).map(Renewed::NotHeld),
+                None => self.why_lost(lease, &refused_rows).map(Renewed::NotHeld),
             }
         });
         Ok(answers
@@ -65,7 +65,7 @@ impl Batch<'_> {
             .collect())
     }
 
-    pub(super) async fn hand_over(mut self) -> Answers {
+    pub(super) async fn hand_over(mut self) -> BatchResult {
         let pairs: Vec<_> = self
             .ops
             .iter()
@@ -81,14 +81,14 @@ impl Batch<'_> {
                 (name, ttl, holder, meta, parameters::token(lease.token))
             })
             .collect();
-        let owners = Ids::of(pairs.iter().map(|(lease, _)| &lease.owner));
-        let next_owners = Ids::of(pairs.iter().map(|(_, next)| &next.owner));
+        let owners = IdBlob::of(pairs.iter().map(|(lease, _)| &lease.owner));
+        let next_owners = IdBlob::of(pairs.iter().map(|(_, next)| &next.owner));
         let mut handed = self
             .tokens(OperationKind::HandOver, |query| {
                 query.bind_first(json(&rows), owners).bind(next_owners)
             })
             .await?;
-        let looks = self.looks(names(self.ops, &handed)).await;
+        let refused_rows = self.refused_rows(names(self.ops, &handed)).await;
         let answers =
             pairs
                 .into_iter()
@@ -98,16 +98,16 @@ impl Batch<'_> {
                         self.open.epoch.clone(),
                         next.ttl.duration(),
                     ))),
-                    None => self.why_lost(lease, &looks).map(HandOver::NotHeld),
+                    None => self.why_lost(lease, &refused_rows).map(HandOver::NotHeld),
                 });
         Ok(answers
             .map(|answer| Reply::Done(answer.map(Answer::HandedOver)))
             .collect())
     }
 
-    fn why_lost(&self, lease: &Lease, looks: &Result<Looks>) -> Result<LossReason> {
-        let looks = looks.as_ref().map_err(Clone::clone)?;
-        let row = match looks.get(&lease.name) {
+    fn why_lost(&self, lease: &Lease, refused_rows: &Result<RefusedRows>) -> Result<LossReason> {
+        let refused_rows = refused_rows.as_ref().map_err(Clone::clone)?;
+        let row = match refused_rows.get(&lease.name) {
             Some(row) => Some(row.as_ref().map_err(Clone::clone)?),
             None => None,
         };
