@@ -55,9 +55,11 @@ pub(crate) async fn line<D: Dialect>(health: &mut Health, dialect: &D) {
             name: LockName::new(NOBODYS)?,
             waiter: fastrand::i64(1..),
         };
-        let places = [place];
-        dialect.keep_places(&places, Duration::from_secs(1)).await?;
-        dialect.leave_lines(&places).await
+        let entries = [place];
+        dialect
+            .renew_queue_entries(&entries, Duration::from_secs(1))
+            .await?;
+        dialect.leave_queues(&entries).await
     }
     .await;
     match tried {

@@ -10,7 +10,7 @@ use distlock_core::{panics, threads};
 
 /// What a panic of the driver says: that the system had no thread for it, or something of the
 /// server.
-pub(crate) fn panicked(panic: &(dyn Any + Send)) -> sqlx::Error {
+pub(crate) fn panic_error(panic: &(dyn Any + Send)) -> sqlx::Error {
     match threads::missed(panic) {
         Some(why) => sqlx::Error::Io(why),
         None => sqlx::Error::Protocol("a packet was not understood".into()),
@@ -18,14 +18,14 @@ pub(crate) fn panicked(panic: &(dyn Any + Send)) -> sqlx::Error {
 }
 
 /// Does something with the driver, whose panic becomes an error.
-pub(crate) async fn caught<T>(
+pub(crate) async fn catch_panics<T>(
     does: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, sqlx::Error> {
     let done = panics::catching(does).await;
-    done.unwrap_or_else(|panic| Err(panicked(&*panic)))
+    done.unwrap_or_else(|panic| Err(panic_error(&*panic)))
 }
 
 /// Reads a value of a row, which the driver may find cut short.
-pub(crate) fn decoded<T>(read: impl FnOnce() -> Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
-    panics::caught(read).unwrap_or_else(|panic| Err(panicked(&*panic)))
+pub(crate) fn decode<T>(read: impl FnOnce() -> Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
+    panics::caught(read).unwrap_or_else(|panic| Err(panic_error(&*panic)))
 }

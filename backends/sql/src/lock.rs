@@ -74,7 +74,7 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
         match self.submit(Operation::Acquire(request.clone())).await? {
             Answer::Acquired(attempt) => Ok(attempt),
-            Answer::Told(holder) => Ok(Attempt::Busy(Some(holder))),
+            Answer::BusyNotified(holder) => Ok(Attempt::Busy(Some(holder))),
             other => Err(other.unexpected()),
         }
     }

@@ -45,7 +45,7 @@ impl TablesStatus {
 
 /// What to do about tables that say they are of our version and that no version of ours made.
 /// `separator` stands between the statement's tables.
-pub(crate) fn start_over(table_prefix: &str, separator: &str, migrate: &str) -> String {
+pub(crate) fn start_over_advice(table_prefix: &str, separator: &str, migrate: &str) -> String {
     let tables = ["lock", "record", "meta"].map(|it| format!("{table_prefix}distributed_{it}"));
     format!(
         "somebody changed them by hand, or a version made them that was never released. While nothing is held, run \
@@ -56,15 +56,15 @@ pub(crate) fn start_over(table_prefix: &str, separator: &str, migrate: &str) -> 
 }
 
 /// What is wrong where an opened store finds no tables any more. Making others would let a second holder in.
-pub(crate) const GONE: &str = "has no tables of distlock any more: they were dropped or moved while they were in use, or it is \
+pub(crate) const TABLES_GONE: &str = "has no tables of distlock any more: they were dropped or moved while they were in use, or it is \
      another one now; open it anew once that is mended";
 
 /// What is wrong where the row is not there that says which version the tables have, and names
 /// their history.
-pub(crate) const EMPTIED: &str = "has an empty table distributed_meta, so that nothing names the history of the locks; to begin another history";
+pub(crate) const META_EMPTY: &str = "has an empty table distributed_meta, so that nothing names the history of the locks; to begin another history";
 
 /// What is wrong with tables of a later version than this program's; `None` when they are not.
-pub(crate) fn too_late(version: i64) -> Option<String> {
+pub(crate) fn newer_version_problem(version: i64) -> Option<String> {
     (version > LATEST).then(|| {
         format!(
             "has tables of version {version}, made by a later version of distlock; this one knows up to {LATEST}"

@@ -97,9 +97,9 @@ impl Operation {
     }
 
     /// Whether it may be sent again when it is not known whether it was carried out: whoever holds a lock already is told so,
-    /// and a lock that was freed by the first stays free. See [`in_doubt`]. A ticket is redeemed once: the second time would
+    /// and a lock that was freed by the first stays free. See [`answer_after_resend`]. A ticket is redeemed once: the second time would
     /// look like a loss.
-    pub(crate) fn may_be_repeated(&self) -> bool {
+    pub(crate) fn may_be_resent(&self) -> bool {
         match self {
             Self::Acquire(_) | Self::Release(_) => true,
             Self::Renew(_, renewal) => !matches!(renewal.ticket, TicketStep::Redeem(_)),
@@ -130,7 +130,7 @@ pub(crate) enum Answer {
     HandedOver(HandOver),
     Acquired(Attempt<Grant>),
     /// Held, and its release will be told: somebody of this process who waits need not ask for that.
-    Told(HolderInfo),
+    BusyNotified(HolderInfo),
     Forced(Forced),
     Written(Written),
     Deleted(Deleted),
@@ -139,12 +139,12 @@ pub(crate) enum Answer {
 impl Answer {
     /// Whether, to an operation that was sent twice, it leaves open what came of the first: it may have freed the lock before,
     /// or may wait for its row on the server still, and take the lock later for somebody who was told that it is busy.
-    fn is_doubtful(&self) -> bool {
+    fn leaves_outcome_open(&self) -> bool {
         matches!(
             self,
             Self::Released(ReleaseOutcome::NotHeld)
                 | Self::Acquired(Attempt::Busy(_))
-                | Self::Told(_)
+                | Self::BusyNotified(_)
         )
     }
 
@@ -161,9 +161,9 @@ impl Answer {
 /// this reason, unless the reply leaves nothing open. What was skipped was skipped because the first time may be at its row
 /// still. Sent once more, nobody would know that there was a first time: a lock that it freed would seem to be lost, and one
 /// that it takes later on would be held by somebody who was told that nothing happened.
-pub(crate) fn in_doubt(reply: Reply<Answer>, why: &Error) -> Reply<Answer> {
+pub(crate) fn answer_after_resend(reply: Reply<Answer>, why: &Error) -> Reply<Answer> {
     match reply {
-        Reply::Done(Ok(answer)) if !answer.is_doubtful() => Reply::Done(Ok(answer)),
+        Reply::Done(Ok(answer)) if !answer.leaves_outcome_open() => Reply::Done(Ok(answer)),
         Reply::Done(_) | Reply::Alone => Reply::Done(Err(why.clone())),
     }
 }
@@ -187,18 +187,18 @@ mod tests {
             Operation::Renew(lease.clone(), renewal)
         };
         let nonce = uuid::Uuid::from_u128(7);
-        assert!(Operation::Acquire(request.clone()).may_be_repeated());
-        assert!(Operation::Release(lease.clone()).may_be_repeated());
-        assert!(renewal(TicketStep::Keep).may_be_repeated());
-        assert!(renewal(TicketStep::Issue(nonce)).may_be_repeated());
-        assert!(!renewal(TicketStep::Redeem(nonce)).may_be_repeated());
-        assert!(!Operation::HandOver(lease.clone(), request).may_be_repeated());
+        assert!(Operation::Acquire(request.clone()).may_be_resent());
+        assert!(Operation::Release(lease.clone()).may_be_resent());
+        assert!(renewal(TicketStep::Keep).may_be_resent());
+        assert!(renewal(TicketStep::Issue(nonce)).may_be_resent());
+        assert!(!renewal(TicketStep::Redeem(nonce)).may_be_resent());
+        assert!(!Operation::HandOver(lease.clone(), request).may_be_resent());
     }
 
     #[test]
     fn what_was_sent_twice_is_told_nothing_that_the_first_may_belie() {
         let lost = || Error::new(ErrorKind::OutcomeUnknown, "the connection broke");
-        let told = |answer| match in_doubt(Reply::Done(answer), &lost()) {
+        let told = |answer| match answer_after_resend(Reply::Done(answer), &lost()) {
             Reply::Done(Ok(answer)) => Ok(answer),
             Reply::Done(Err(error)) => Err(error.kind()),
             Reply::Alone => panic!("sent once more as if for the first time"),
@@ -217,7 +217,7 @@ mod tests {
         ] {
             assert_eq!(told(unsure).unwrap_err(), ErrorKind::OutcomeUnknown);
         }
-        let skipped = in_doubt(Reply::Alone, &lost());
+        let skipped = answer_after_resend(Reply::Alone, &lost());
         assert!(matches!(skipped, Reply::Done(Err(error)) if !error.did_not_happen()));
     }
 }

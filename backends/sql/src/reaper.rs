@@ -16,7 +16,7 @@ const FIRST: std::ops::Range<u64> = 200..1500;
 const BETWEEN_PAGES: Duration = Duration::from_millis(10);
 
 /// Reaps after this pause, and then four times in `reap_after`, unless another process or handle did.
-pub(crate) async fn reap_now_and_then<D: Dialect>(store: Weak<Store<D>>, mut pause: Duration) {
+pub(crate) async fn reap_periodically<D: Dialect>(store: Weak<Store<D>>, mut pause: Duration) {
     loop {
         let sleep = match store.upgrade() {
             Some(store) => store.dialect().clock().sleep(pause),
@@ -66,7 +66,7 @@ pub(crate) async fn reap<D: Dialect>(dialect: &D, every: Duration) -> Result<u64
         }
     }
     // A store whose tables are of version 1 keeps no lines.
-    match dialect.clear_lines().await {
+    match dialect.remove_expired_entries().await {
         Ok(lapsed) => removed += lapsed,
         Err(error) => tracing::debug!(%error, "lapsed places of waiters were not removed"),
     }

@@ -136,6 +136,6 @@ pub(crate) fn refusal(
              hold one lock then; drop them"
         );
     }
-    let advice = crate::migrate::start_over(prefix, separator, migrate);
+    let advice = crate::migrate::start_over_advice(prefix, separator, migrate);
     format!("the tables are not as expected ({differ}): {advice}")
 }

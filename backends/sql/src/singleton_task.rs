@@ -28,7 +28,7 @@ struct State {
 
 impl SingletonTask {
     /// Takes the place, unless somebody has it who is heard of. Says which turn it is.
-    pub(crate) fn take(&self, now: Moment) -> Option<u64> {
+    pub(crate) fn start(&self, now: Moment) -> Option<u64> {
         let mut state = self.state();
         if state.due.is_some_and(|due| now.since(due) <= GRACE) {
             return None;
@@ -39,7 +39,7 @@ impl SingletonTask {
     }
 
     /// Notes that the task of this turn lives, and when it is heard of again. Says whether the place is still its own.
-    pub(crate) fn is_mine(&self, turn: u64, due: Moment) -> bool {
+    pub(crate) fn extend(&self, turn: u64, due: Moment) -> bool {
         let mut state = self.state();
         let mine = state.turn == turn;
         if mine {
@@ -49,7 +49,7 @@ impl SingletonTask {
     }
 
     /// Leaves the place, if it is still this turn's.
-    pub(crate) fn leave(&self, turn: u64) {
+    pub(crate) fn finish(&self, turn: u64) {
         let mut state = self.state();
         if state.turn == turn {
             state.due = None;
@@ -67,17 +67,17 @@ mod tests {
 
     #[test]
     fn who_is_not_heard_of_is_replaced() {
-        let helper = SingletonTask::default();
+        let task = SingletonTask::default();
         let at = |seconds| Moment::from_boot(Duration::from_secs(seconds));
-        let first = helper.take(at(100)).unwrap();
-        assert_eq!(helper.take(at(101)), None);
-        assert!(helper.is_mine(first, at(110)));
-        assert_eq!(helper.take(at(111)), None);
-        let second = helper.take(at(112)).unwrap();
-        assert!(!helper.is_mine(first, at(200)));
-        helper.leave(first);
-        assert_eq!(helper.take(at(112)), None);
-        helper.leave(second);
-        assert!(helper.take(at(112)).is_some());
+        let first = task.start(at(100)).unwrap();
+        assert_eq!(task.start(at(101)), None);
+        assert!(task.extend(first, at(110)));
+        assert_eq!(task.start(at(111)), None);
+        let second = task.start(at(112)).unwrap();
+        assert!(!task.extend(first, at(200)));
+        task.finish(first);
+        assert_eq!(task.start(at(112)), None);
+        task.finish(second);
+        assert!(task.start(at(112)).is_some());
     }
 }

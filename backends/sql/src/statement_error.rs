@@ -103,7 +103,7 @@ impl StatementError {
     }
 
     /// The same when an earlier statement of the batch has done a part already.
-    pub(crate) fn after(mut self, partly_done: bool) -> Self {
+    pub(crate) fn after_partial_work(mut self, partly_done: bool) -> Self {
         if partly_done {
             self.meaning.kind = ErrorKind::OutcomeUnknown;
         }
@@ -112,7 +112,7 @@ impl StatementError {
 
     /// The same when it is not worth another try, or must not have one.
     #[cfg(feature = "sqlite")]
-    pub(crate) fn for_good(mut self) -> Self {
+    pub(crate) fn without_retry(mut self) -> Self {
         self.meaning.retry = false;
         self
     }
@@ -120,15 +120,15 @@ impl StatementError {
     /// Whether the connection had gone, perhaps long before the statement was sent, so that it is not known whether the
     /// statement arrived. A server that is merely silent may be at it still.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
-    pub(crate) fn lost_its_way(&self) -> bool {
+    pub(crate) fn lost_connection(&self) -> bool {
         self.meaning.kind == ErrorKind::OutcomeUnknown
             && self.meaning.reconnect
-            && !self.is_silence()
+            && !self.is_timeout()
     }
 
     /// Whether no answer came in time.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
-    pub(crate) fn is_silence(&self) -> bool {
+    pub(crate) fn is_timeout(&self) -> bool {
         matches!(&self.source, sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut)
     }
 

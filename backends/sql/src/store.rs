@@ -28,13 +28,13 @@ pub(crate) struct Store<D: Dialect> {
     pub(crate) poller: SingletonTask,
     pub(crate) listener: SingletonTask,
     /// Places in lines that are to be given up with the next request.
-    leaving: Mutex<Vec<QueueEntry>>,
+    entries_to_leave: Mutex<Vec<QueueEntry>>,
     /// Held by whoever sends that request.
-    leaves: tokio::sync::Mutex<()>,
+    leave_turn: tokio::sync::Mutex<()>,
     /// Parts that are still open: locks and records.
     parts: AtomicUsize,
     // A std mutex: held to look and to swap only.
-    helpers: Mutex<Vec<AbortHandle>>,
+    tasks: Mutex<Vec<AbortHandle>>,
 }
 
 /// The sending end of the batches.
@@ -50,10 +50,10 @@ impl<D: Dialect> Store<D> {
             asleep: AtomicUsize::new(0),
             poller: SingletonTask::default(),
             listener: SingletonTask::default(),
-            leaving: Mutex::default(),
-            leaves: tokio::sync::Mutex::default(),
+            entries_to_leave: Mutex::default(),
+            leave_turn: tokio::sync::Mutex::default(),
             parts: AtomicUsize::new(parts),
-            helpers: Mutex::default(),
+            tasks: Mutex::default(),
         })
     }
 
@@ -76,15 +76,19 @@ impl<D: Dialect> Store<D> {
 
     /// Gives a place in a line up, together with those that others give up meanwhile. What the store
     /// does not hear of ends with the place's lease.
-    pub(crate) async fn leave_line(&self, place: QueueEntry) {
-        let leaving = || self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
-        leaving().push(place);
-        let _turn = self.leaves.lock().await;
-        let places = std::mem::take(&mut *leaving());
-        if places.is_empty() {
+    pub(crate) async fn leave_queue(&self, place: QueueEntry) {
+        let entries_to_leave = || {
+            self.entries_to_leave
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        entries_to_leave().push(place);
+        let _turn = self.leave_turn.lock().await;
+        let entries = std::mem::take(&mut *entries_to_leave());
+        if entries.is_empty() {
             return;
         }
-        if let Err(error) = self.dialect().leave_lines(&places).await {
+        if let Err(error) = self.dialect().leave_queues(&entries).await {
             tracing::debug!(%error, "places in lines were not given up");
         }
     }
@@ -98,28 +102,28 @@ impl<D: Dialect> Store<D> {
         if self.parts.load(Ordering::Acquire) > 0 {
             return;
         }
-        self.stop_helpers();
+        self.stop_tasks();
         self.batcher.close().await;
         self.dialect().close().await;
     }
 
-    pub(crate) fn keep(&self, helper: AbortHandle) {
-        let mut helpers = self.helpers.lock().unwrap_or_else(PoisonError::into_inner);
-        helpers.retain(|helper| !helper.is_finished());
-        helpers.push(helper);
+    pub(crate) fn track_task(&self, task: AbortHandle) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.retain(|task| !task.is_finished());
+        tasks.push(task);
     }
 
-    fn stop_helpers(&self) {
-        let mut helpers = self.helpers.lock().unwrap_or_else(PoisonError::into_inner);
-        for helper in helpers.drain(..) {
-            helper.abort();
+    fn stop_tasks(&self) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        for task in tasks.drain(..) {
+            task.abort();
         }
     }
 }
 
 impl<D: Dialect> Drop for Store<D> {
     fn drop(&mut self) {
-        self.stop_helpers();
+        self.stop_tasks();
     }
 }
 
@@ -156,19 +160,19 @@ impl<D: Dialect> Executor for Writer<D> {
         ops: &[Operation],
     ) -> Result<Vec<Reply<Answer>>, Failure> {
         let mut replies = self.0.write(kind, ops).await?;
-        let group = self.0.group();
+        let group = self.0.wait_group();
         for (op, reply) in ops.iter().zip(&mut replies) {
             let (Some(name), Reply::Done(Ok(answer))) = (op.lock(), reply) else {
                 continue;
             };
             if answer.freed() {
-                group.freed(name);
+                group.wake_waiters(name);
             }
             // Marks tell of other processes only.
             if let Answer::HandedOver(HandOver::Done(grant)) = answer
                 && grant.others_waiting == Some(false)
             {
-                grant.others_waiting = Some(group.anybody_waits(name));
+                grant.others_waiting = Some(group.has_waiters(name));
             }
         }
         Ok(replies)

@@ -16,7 +16,7 @@ pub(crate) fn reopen_store<D: Dialect>(dialect: D) -> Arc<Store<D>> {
 }
 
 fn start<D: Dialect>(store: Arc<Store<D>>, pause: Duration) -> Arc<Store<D>> {
-    let task = reaper::reap_now_and_then(Arc::downgrade(&store), pause);
-    store.keep(tokio::spawn(task).abort_handle());
+    let task = reaper::reap_periodically(Arc::downgrade(&store), pause);
+    store.track_task(tokio::spawn(task).abort_handle());
     store
 }

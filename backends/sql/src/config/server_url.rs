@@ -27,7 +27,7 @@ impl ServerConfig {
             .filter(|pair| !pair.is_empty())
             .map(|pair| {
                 let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                Ok((decoded(name)?, decoded(value)?))
+                Ok((decode(name)?, decode(value)?))
             })
             .collect::<Result<Vec<_>>>()?;
         Self::from_url_parts(scheme, body, &options)
@@ -68,8 +68,8 @@ impl ServerConfig {
                 Some((user, password)) => (user, Some(password)),
                 None => (userinfo, None),
             };
-            self.user = Some(decoded(user)?).filter(|user| !user.is_empty());
-            self.password = password.map(decoded).transpose()?.map(Secret::new);
+            self.user = Some(decode(user)?).filter(|user| !user.is_empty());
+            self.password = password.map(decode).transpose()?.map(Secret::new);
         }
         let (address, database) = rest.split_once('/').unwrap_or((rest, ""));
         let (host, port) = if let Some(rest) = address.strip_prefix('[') {
@@ -84,13 +84,13 @@ impl ServerConfig {
                 None => (address, None),
             }
         };
-        self.host = decoded(host)?;
+        self.host = decode(host)?;
         if let Some(port) = port {
             let number = port.parse().ok().filter(|port| *port != 0);
             self.port = number
                 .ok_or_else(|| invalid("what follows the host and its `:` is no TCP port"))?;
         }
-        self.database = decoded(database)?;
+        self.database = decode(database)?;
         Ok(())
     }
 
@@ -229,7 +229,7 @@ fn strictly_escaped(text: &str) -> String {
     out
 }
 
-fn decoded(text: &str) -> Result<String> {
+fn decode(text: &str) -> Result<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {

@@ -20,14 +20,14 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const NAME: &'static str;
 
     /// Whether the store tells of releases, so that polling is only for what was missed.
-    const PUSHES: bool = false;
+    const NOTIFIES: bool = false;
 
     fn capabilities() -> Capabilities;
 
     fn clock(&self) -> &Arc<dyn Clock>;
 
     /// What this process knows about who waits at this store.
-    fn group(&self) -> &Arc<WaitGroup>;
+    fn wait_group(&self) -> &Arc<WaitGroup>;
 
     /// What was sent, with every dialect that was reopened from the same one.
     fn counters(&self) -> &RequestCounters;
@@ -62,11 +62,19 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Marks held rows as wanted by this process for a while; or by several, where another process's mark stands. That one may
     /// hold the lock by now, and does not tell itself: its mark alone would hide who else waits.
-    fn want(&self, names: &[LockName], time: Duration) -> impl Future<Output = Result<()>> + Send;
+    fn set_hints(
+        &self,
+        names: &[LockName],
+        time: Duration,
+    ) -> impl Future<Output = Result<()>> + Send;
 
     /// Where the store tells of releases: marks one row as wanted at once, as [`Self::want`] does. Says whether it is held and
     /// marked, so that its release will be told.
-    fn arm(&self, _name: &LockName, _time: Duration) -> impl Future<Output = Result<bool>> + Send {
+    fn set_hint(
+        &self,
+        _name: &LockName,
+        _time: Duration,
+    ) -> impl Future<Output = Result<bool>> + Send {
         std::future::ready(Ok(true))
     }
 
@@ -77,18 +85,18 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Takes these places in the lines of those who wait, or renews them for `lease`. Says for each
     /// how many are ahead.
-    fn keep_places(
+    fn renew_queue_entries(
         &self,
-        places: &[QueueEntry],
+        entries: &[QueueEntry],
         lease: Duration,
     ) -> impl Future<Output = Result<Vec<(LockName, u32)>>> + Send;
 
     /// Gives places up, and removes those of their lines that have lapsed. Where the store tells of
     /// releases, those behind are told.
-    fn leave_lines(&self, places: &[QueueEntry]) -> impl Future<Output = Result<()>> + Send;
+    fn leave_queues(&self, entries: &[QueueEntry]) -> impl Future<Output = Result<()>> + Send;
 
     /// Removes the places that have lapsed, of every line, and says how many that were.
-    fn clear_lines(&self) -> impl Future<Output = Result<u64>> + Send;
+    fn remove_expired_entries(&self) -> impl Future<Output = Result<u64>> + Send;
 
     /// Held locks in byte order of their names.
     fn list(

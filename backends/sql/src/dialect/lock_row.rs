@@ -22,7 +22,7 @@ pub(crate) struct LockRow {
     /// When the lease ends, or when it was freed, as the row says it; `None` when that was before this boot.
     pub(crate) until: Option<i64>,
     /// How long a mark still stands that tells of this process when it waits: its own, or that of several.
-    pub(crate) wanted_for: Duration,
+    pub(crate) hint_remaining: Duration,
 }
 
 impl LockRow {

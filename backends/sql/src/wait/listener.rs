@@ -15,15 +15,15 @@ const STILL_LISTENING: Duration = Duration::from_secs(5);
 
 /// Sees to it that somebody hears what the store tells.
 pub(super) fn ensure_listening<D: Dialect>(store: &Arc<Store<D>>) {
-    if let Some(turn) = store.listener.take(store.dialect().clock().now()) {
+    if let Some(turn) = store.listener.start(store.dialect().clock().now()) {
         let task = listen(Arc::downgrade(store), turn);
-        store.keep(tokio::spawn(task).abort_handle());
+        store.track_task(tokio::spawn(task).abort_handle());
     }
 }
 
 /// Lets the store tell of releases, for as long as the handle is there.
 async fn listen<D: Dialect>(store: Weak<Store<D>>, turn: u64) {
-    let _place = Listening(Weak::clone(&store), turn);
+    let _place = ListenerTurn(Weak::clone(&store), turn);
     // The handle is not kept alive meanwhile.
     while let Some(mut told) = store.upgrade().map(|store| store.dialect().listen()) {
         let mut lost = false;
@@ -52,17 +52,17 @@ fn still_listening<D: Dialect>(
 ) -> Option<Sleep> {
     let store = store.upgrade()?;
     let clock = store.dialect().clock();
-    let mine = store.listener.is_mine(turn, clock.now() + pause);
+    let mine = store.listener.extend(turn, clock.now() + pause);
     mine.then(|| clock.sleep(pause))
 }
 
 /// Notes that nobody listens any more, also when the runtime is shut down.
-struct Listening<D: Dialect>(Weak<Store<D>>, u64);
+struct ListenerTurn<D: Dialect>(Weak<Store<D>>, u64);
 
-impl<D: Dialect> Drop for Listening<D> {
+impl<D: Dialect> Drop for ListenerTurn<D> {
     fn drop(&mut self) {
         if let Some(store) = self.0.upgrade() {
-            store.listener.leave(self.1);
+            store.listener.finish(self.1);
         }
     }
 }

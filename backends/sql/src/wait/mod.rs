@@ -14,5 +14,5 @@ mod waiter_hint;
 pub(crate) use self::{
     contender::SqlContender,
     wait_group::WaitGroup,
-    waiter_hint::{RENEW_WANTED, SEVERAL, telling},
+    waiter_hint::{RENEW_HINT_BELOW, SEVERAL_PROCESSES, remaining_of_hint},
 };

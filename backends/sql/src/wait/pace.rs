@@ -39,8 +39,9 @@ pub(super) struct Pace {
 
 impl Pace {
     /// How long from one poll to the next, when so many have seen no change.
-    pub(super) fn every(&self, quiet: u32) -> Range<u64> {
-        let grown = |first: u64, last: u64| first.saturating_mul(1 << quiet.min(16)).min(last);
+    pub(super) fn interval(&self, unchanged_polls: u32) -> Range<u64> {
+        let grown =
+            |first: u64, last: u64| first.saturating_mul(1 << unchanged_polls.min(16)).min(last);
         grown(self.first.start, self.last.start)..grown(self.first.end, self.last.end)
     }
 
@@ -50,7 +51,7 @@ impl Pace {
 }
 
 /// How long who was overtaken so often in a row keeps from asking: no longer than others would poll.
-pub(super) fn overtaken(times: u32) -> Duration {
+pub(super) fn back_off(times: u32) -> Duration {
     let longest = 2_000_u64 << times.saturating_sub(2).min(5);
     Duration::from_micros(fastrand::u64(longest / 2..longest))
 }
@@ -65,7 +66,9 @@ mod tests {
     #[test]
     #[cfg(feature = "mysql")]
     fn polls_grow_rarer_until_something_changes() {
-        let spans: Vec<_> = (0..5).map(|quiet| ADAPTIVE.every(quiet)).collect();
+        let spans: Vec<_> = (0..5)
+            .map(|unchanged_polls| ADAPTIVE.interval(unchanged_polls))
+            .collect();
         assert_eq!(
             spans,
             [
@@ -76,19 +79,19 @@ mod tests {
                 57_000..68_000,
             ]
         );
-        for quiet in 0..100 {
-            let span = ADAPTIVE.every(quiet);
-            assert!(span.start < span.end, "{quiet}");
+        for unchanged_polls in 0..100 {
+            let span = ADAPTIVE.interval(unchanged_polls);
+            assert!(span.start < span.end, "{unchanged_polls}");
             assert!(span.start >= ADAPTIVE.first.start && span.end <= ADAPTIVE.last.end);
         }
-        assert_eq!(ADAPTIVE.every(u32::MAX), ADAPTIVE.last);
+        assert_eq!(ADAPTIVE.interval(u32::MAX), ADAPTIVE.last);
     }
 
     #[test]
     #[cfg(all(feature = "sqlite", feature = "postgres"))]
     fn a_steady_pace_stays_as_it_is() {
         for pace in [STEADY, PUSHED] {
-            assert!((0..100).all(|quiet| pace.every(quiet) == pace.last));
+            assert!((0..100).all(|unchanged_polls| pace.interval(unchanged_polls) == pace.last));
         }
     }
 }

@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use super::{queue_entries::keep_places, wait_state::AFTER_FAILURE, waiter_hint::WANTED_FOR};
+use super::{
+    queue_entries::renew_queue_entries, wait_state::AFTER_FAILURE, waiter_hint::HINT_LIFETIME,
+};
 use crate::{dialect::Dialect, singleton_task::SingletonTask, store::Store};
 
 /// How long a poller may be about one poll before it is taken to be gone with its runtime.
@@ -13,27 +15,27 @@ const ASKING: Duration = Duration::from_secs(10);
 
 /// Sees to it that somebody polls for those who wait with this handle.
 pub(super) fn ensure_polling<D: Dialect>(store: &Arc<Store<D>>) {
-    if let Some(turn) = store.poller.take(store.dialect().clock().now()) {
+    if let Some(turn) = store.poller.start(store.dialect().clock().now()) {
         let task = poll(Arc::clone(store), turn);
-        store.keep(tokio::spawn(task).abort_handle());
+        store.track_task(tokio::spawn(task).abort_handle());
     }
 }
 
 /// Asks the store for all names that anybody in this process waits for, until nobody waits with this handle any more.
 async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
     let dialect = store.dialect();
-    let (clock, group) = (dialect.clock(), dialect.group());
-    let place = QueueEntry(&store.poller, turn);
+    let (clock, group) = (dialect.clock(), dialect.wait_group());
+    let place = PollerTurn(&store.poller, turn);
     loop {
         let pause = group.waiting().pause(clock.now());
-        if !store.poller.is_mine(turn, clock.now() + pause) {
+        if !store.poller.extend(turn, clock.now() + pause) {
             return;
         }
         tokio::select! {
             () = clock.sleep(pause) => {}
-            () = group.sooner.notified() => continue,
+            () = group.poll_sooner.notified() => continue,
         }
-        let (places, names) = {
+        let (entries, names) = {
             let mut waiting = group.waiting();
             if store.asleep.load(Ordering::Relaxed) == 0 {
                 // Under the mutex, so that whoever falls asleep next sees that nobody polls.
@@ -41,12 +43,12 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
                 return;
             }
             let now = clock.now();
-            (waiting.places_due(now), waiting.claim(now))
+            (waiting.entries_due(now), waiting.claim_poll(now))
         };
         let polled = clock.now();
-        store.poller.is_mine(turn, polled + ASKING);
-        if !places.is_empty() {
-            keep_places(group, dialect, &places).await;
+        store.poller.extend(turn, polled + ASKING);
+        if !entries.is_empty() {
+            renew_queue_entries(group, dialect, &entries).await;
         }
         let Some(names) = names.filter(|names| !names.is_empty()) else {
             continue;
@@ -54,9 +56,9 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
         match dialect.look(&names).await {
             Ok(rows) => {
                 let rows = rows.into_iter().collect();
-                let unmarked = group.waiting().report(polled, names, rows);
+                let unmarked = group.waiting().apply_poll(polled, names, rows);
                 if !unmarked.is_empty()
-                    && let Err(error) = dialect.want(&unmarked, WANTED_FOR).await
+                    && let Err(error) = dialect.set_hints(&unmarked, HINT_LIFETIME).await
                 {
                     tracing::debug!(%error, "rows were not marked as wanted");
                 }
@@ -70,10 +72,10 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
 }
 
 /// Notes the end of a poller, also when its runtime is shut down.
-struct QueueEntry<'a>(&'a SingletonTask, u64);
+struct PollerTurn<'a>(&'a SingletonTask, u64);
 
-impl Drop for QueueEntry<'_> {
+impl Drop for PollerTurn<'_> {
     fn drop(&mut self) {
-        self.0.leave(self.1);
+        self.0.finish(self.1);
     }
 }

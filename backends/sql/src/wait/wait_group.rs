@@ -18,9 +18,9 @@ use crate::dialect::QueueEntry;
 /// All handles of this process on one store: who waits, and when the store was last asked.
 pub(crate) struct WaitGroup {
     /// Tells this process's marks from others'.
-    mark: i64,
+    hint_id: i64,
     /// Told when the next poll is due sooner than it was.
-    pub(super) sooner: Notify,
+    pub(super) poll_sooner: Notify,
     // A std mutex: held for map operations only.
     waiting: Mutex<WaitState>,
 }
@@ -46,18 +46,18 @@ impl WaitGroup {
 
     fn polled(pace: Pace, told: Told) -> Arc<Self> {
         Arc::new(Self {
-            mark: fastrand::i64(1..),
-            sooner: Notify::new(),
+            hint_id: fastrand::i64(1..),
+            poll_sooner: Notify::new(),
             waiting: Mutex::new(WaitState::new(pace, told)),
         })
     }
 
-    pub(crate) fn mark(&self) -> i64 {
-        self.mark
+    pub(crate) fn hint_id(&self) -> i64 {
+        self.hint_id
     }
 
     /// Wakes those who wait for a lock that was freed, as far as is known, if it is their turn.
-    pub(crate) fn freed(&self, name: &LockName) {
+    pub(crate) fn wake_waiters(&self, name: &LockName) {
         self.waiting().wake(name);
     }
 
@@ -66,7 +66,7 @@ impl WaitGroup {
     pub(crate) fn somebody_left(&self, name: &LockName) {
         if let Some(awaited) = self.waiting().by_name.get_mut(name) {
             awaited.place.somebody_left();
-            self.sooner.notify_one();
+            self.poll_sooner.notify_one();
         }
     }
 
@@ -78,18 +78,18 @@ impl WaitGroup {
     }
 
     /// Whether somebody of this process waits for it at the store: with another handle than the one that holds it.
-    pub(crate) fn anybody_waits(&self, name: &LockName) -> bool {
+    pub(crate) fn has_waiters(&self, name: &LockName) -> bool {
         self.waiting().by_name.contains_key(name)
     }
 
     /// Wakes all whose turn it is, because any lock may have been freed, and has all others look
     /// where they stand.
-    pub(crate) fn freed_any(&self) {
+    pub(crate) fn any_may_be_free(&self) {
         for awaited in self.waiting().by_name.values_mut() {
             awaited.wake();
             awaited.place.look_again();
         }
-        self.sooner.notify_one();
+        self.poll_sooner.notify_one();
     }
 
     pub(super) fn waiting(&self) -> MutexGuard<'_, WaitState> {
@@ -104,7 +104,7 @@ impl WaitGroup {
         let awaited = awaited.or_insert_with(|| AwaitedLock::new(told));
         awaited.waiters.push(Arc::clone(&waiter));
         if waiting.changed(now) {
-            self.sooner.notify_one();
+            self.poll_sooner.notify_one();
         }
         waiter
     }
@@ -142,7 +142,7 @@ impl WaitGroup {
             waiters,
             ..AwaitedLock::new(told)
         };
-        self.sooner.notify_one();
+        self.poll_sooner.notify_one();
         Some(place)
     }
 
@@ -192,7 +192,7 @@ mod tests {
                 last_token: FencingToken::new(1).unwrap(),
                 forced: false,
                 until: None,
-                wanted_for: Duration::from_secs(5),
+                hint_remaining: Duration::from_secs(5),
             };
             (name, Ok(row))
         });
@@ -201,11 +201,11 @@ mod tests {
         for awaited in waiting.by_name.values_mut() {
             awaited.place.kept(START, 0);
         }
-        waiting.quiet = 10;
+        waiting.unchanged_polls = 10;
         waiting.next_poll = None;
-        let names = waiting.claim(START).unwrap();
+        let names = waiting.claim_poll(START).unwrap();
         assert_eq!(names.len(), leases.len());
-        assert!(waiting.report(START, names, rows).is_empty());
+        assert!(waiting.apply_poll(START, names, rows).is_empty());
         waiting.pause(START)
     }
 
@@ -216,13 +216,16 @@ mod tests {
         let group = WaitGroup::adaptive();
         let waiter = group.join(&LockName::new("a").unwrap(), START);
         waiter.asleep.store(true, Ordering::Relaxed);
-        let renewed = |now| group.waiting().places_due(now).len();
+        let renewed = |now| group.waiting().entries_due(now).len();
         assert_eq!(renewed(START), 1);
         let later = START + Duration::from_secs(3);
         assert_eq!(renewed(later), 0);
-        assert!(waiter.is_heard(later), "so that the poller is told of it");
+        assert!(
+            waiter.note_polled(later),
+            "so that the poller is told of it"
+        );
         assert_eq!(renewed(later), 1);
-        assert!(!waiter.is_heard(later));
+        assert!(!waiter.note_polled(later));
     }
 
     #[test]

@@ -7,17 +7,17 @@ use distlock_core::{
     line::{PlaceInLine, Told},
 };
 
-use super::{pace::Pace, waiter::Waiter, waiter_hint::RENEW_WANTED};
+use super::{pace::Pace, waiter::Waiter, waiter_hint::RENEW_HINT_BELOW};
 use crate::dialect::{LockRow, QueueEntry};
 
 /// After a poll that failed.
 pub(super) const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
 /// Places that are due within this time share a request.
-const TOGETHER: Duration = Duration::from_millis(650);
+const SHARED_REQUEST_WINDOW: Duration = Duration::from_millis(650);
 
 /// How long a poller sleeps at most.
-const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 pub(super) struct WaitState {
     pub(super) by_name: HashMap<LockName, AwaitedLock>,
@@ -25,7 +25,7 @@ pub(super) struct WaitState {
     pub(super) pace: Pace,
     pub(super) told: Told,
     /// Polls since something changed.
-    pub(super) quiet: u32,
+    pub(super) unchanged_polls: u32,
 }
 
 /// A lock that somebody waits for.
@@ -46,7 +46,7 @@ impl WaitState {
             next_poll: None,
             pace,
             told,
-            quiet: 0,
+            unchanged_polls: 0,
         }
     }
 
@@ -55,9 +55,12 @@ impl WaitState {
         let asleep = self.by_name.values().filter(|it| it.is_asleep(now));
         let (first, others): (Vec<_>, Vec<_>) = asleep.partition(|it| it.place.is_first());
         let due = first.iter().chain(&others);
-        let due = due.map(|it| it.place.due_in(now)).min().unwrap_or(LONGEST);
+        let due = due
+            .map(|it| it.place.due_in(now))
+            .min()
+            .unwrap_or(LONGEST_SLEEP);
         if first.is_empty() {
-            return due.min(LONGEST);
+            return due.min(LONGEST_SLEEP);
         }
         self.until_poll(now).min(due)
     }
@@ -71,7 +74,7 @@ impl WaitState {
                 pause
             }
             _ => {
-                let pause = self.every();
+                let pause = self.interval();
                 self.next_poll = Some(now + pause);
                 pause
             }
@@ -79,7 +82,7 @@ impl WaitState {
     }
 
     /// Takes the poll that is due, and the names to ask for. `None` when another handle took it.
-    pub(super) fn claim(&mut self, now: Moment) -> Option<Vec<LockName>> {
+    pub(super) fn claim_poll(&mut self, now: Moment) -> Option<Vec<LockName>> {
         if self.next_poll.is_some_and(|next| next > now) {
             return None;
         }
@@ -89,48 +92,48 @@ impl WaitState {
             .map(|(name, _)| name.clone())
             .collect();
         if !names.is_empty() {
-            self.next_poll = Some(now + self.every());
+            self.next_poll = Some(now + self.interval());
         }
         Some(names)
     }
 
     /// The places that are to be asked for now, and those that will be soon: they share a request.
-    pub(super) fn places_due(&mut self, now: Moment) -> Vec<QueueEntry> {
+    pub(super) fn entries_due(&mut self, now: Moment) -> Vec<QueueEntry> {
         let asleep = self.by_name.iter_mut().filter(|(_, it)| it.is_asleep(now));
         let due: Vec<_> = asleep
             .map(|(name, it)| {
                 let due = it.place.due_in(now);
                 (name, it, due)
             })
-            .filter(|(.., due)| *due <= TOGETHER)
+            .filter(|(.., due)| *due <= SHARED_REQUEST_WINDOW)
             .collect();
         if due.iter().all(|(.., due)| !due.is_zero()) {
             return Vec::new();
         }
-        let places = due.into_iter().map(|(name, it, _)| {
+        let entries = due.into_iter().map(|(name, it, _)| {
             it.place.asking(now);
             QueueEntry {
                 name: name.clone(),
                 waiter: it.waiter,
             }
         });
-        let mut places: Vec<_> = places.collect();
+        let mut entries: Vec<_> = entries.collect();
         // In the same order in every process, so that no two wait for each other's rows.
-        places.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-        places
+        entries.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        entries
     }
 
     /// Notes what came of keeping these places. Gives back those that nobody has any more.
-    pub(super) fn note_kept(
+    pub(super) fn note_renewed(
         &mut self,
-        places: &[QueueEntry],
+        entries: &[QueueEntry],
         kept: Result<Vec<(LockName, u32)>>,
         now: Moment,
     ) -> Vec<QueueEntry> {
         match kept {
             Ok(kept) => {
                 let mut kept: HashMap<_, _> = kept.into_iter().collect();
-                for place in places {
+                for place in entries {
                     // Without an answer somebody has removed the place: it is taken anew later.
                     if let Some(ahead) = kept.remove(&place.name) {
                         self.update(place, now, |at| at.kept(now, ahead));
@@ -139,7 +142,7 @@ impl WaitState {
             }
             Err(error) => {
                 tracing::debug!(%error, "no places in the lines of those who wait");
-                for place in places {
+                for place in entries {
                     self.update(place, now, |at| at.not_kept(now, &error));
                 }
             }
@@ -148,7 +151,7 @@ impl WaitState {
             let awaited = self.by_name.get(&place.name);
             awaited.is_none_or(|awaited| awaited.waiter != place.waiter)
         };
-        places.iter().filter(is_gone).cloned().collect()
+        entries.iter().filter(is_gone).cloned().collect()
     }
 
     /// Notes what is known of a place, and wakes those who are first because of it.
@@ -176,7 +179,7 @@ impl WaitState {
     }
 
     /// Wakes those whose lock is free, and says which held rows should be marked as wanted.
-    pub(super) fn report(
+    pub(super) fn apply_poll(
         &mut self,
         polled: Moment,
         names: Vec<LockName>,
@@ -193,7 +196,7 @@ impl WaitState {
                         changed |= before.is_some_and(|before| before != row.last_token);
                     }
                     earliest = earliest.min(row.free_in());
-                    if row.wanted_for <= RENEW_WANTED {
+                    if row.hint_remaining <= RENEW_HINT_BELOW {
                         unmarked.push(name);
                     }
                 }
@@ -207,7 +210,7 @@ impl WaitState {
         if changed {
             self.changed(polled);
         } else {
-            self.quiet = self.quiet.saturating_add(1);
+            self.unchanged_polls = self.unchanged_polls.saturating_add(1);
         }
         if let Some(next) = self.next_poll {
             let expiry = polled + earliest;
@@ -221,17 +224,17 @@ impl WaitState {
         if !self.pace.is_adaptive() {
             return false;
         }
-        self.quiet = 0;
-        let soon = now + self.every();
-        let sooner = self.next_poll.is_some_and(|next| next > soon);
-        if sooner {
+        self.unchanged_polls = 0;
+        let soon = now + self.interval();
+        let poll_sooner = self.next_poll.is_some_and(|next| next > soon);
+        if poll_sooner {
             self.next_poll = Some(soon);
         }
-        sooner
+        poll_sooner
     }
 
-    pub(super) fn every(&self) -> Duration {
-        Duration::from_micros(fastrand::u64(self.pace.every(self.quiet)))
+    pub(super) fn interval(&self) -> Duration {
+        Duration::from_micros(fastrand::u64(self.pace.interval(self.unchanged_polls)))
     }
 
     pub(super) fn wake(&self, name: &LockName) {

@@ -12,7 +12,7 @@ use distlock_core::Moment;
 use tokio::sync::Notify;
 
 /// A waiter whose future was not polled for so long is passed over. It is polled each second.
-const UNHEARD: Duration = Duration::from_millis(2500);
+const UNPOLLED_LIMIT: Duration = Duration::from_millis(2500);
 
 /// One contender.
 pub(super) struct Waiter {
@@ -21,7 +21,7 @@ pub(super) struct Waiter {
     pub(super) asleep: AtomicBool,
     /// When its future was polled the last time. One that is kept and not polled any more would
     /// hold a place, and the turn of everybody behind it, for ever.
-    heard: Mutex<Moment>,
+    last_polled: Mutex<Moment>,
 }
 
 impl Waiter {
@@ -29,19 +29,25 @@ impl Waiter {
         Self {
             signal: Notify::new(),
             asleep: AtomicBool::new(false),
-            heard: Mutex::new(now),
+            last_polled: Mutex::new(now),
         }
     }
 
     /// Its future was polled. Says whether it had not been for so long that it was passed over.
-    pub(super) fn is_heard(&self, now: Moment) -> bool {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut *heard, now);
-        now.since(before) >= UNHEARD
+    pub(super) fn note_polled(&self, now: Moment) -> bool {
+        let mut last_polled = self
+            .last_polled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *last_polled, now);
+        now.since(before) >= UNPOLLED_LIMIT
     }
 
     pub(super) fn is_asleep(&self, now: Moment) -> bool {
-        let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        self.asleep.load(Ordering::Relaxed) && now.since(heard) < UNHEARD
+        let last_polled = *self
+            .last_polled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.asleep.load(Ordering::Relaxed) && now.since(last_polled) < UNPOLLED_LIMIT
     }
 }

@@ -18,7 +18,7 @@ pub(super) const NAME: &str = "mysql";
 pub(crate) struct StoreContext {
     pub(crate) config: ServerConfig,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) group: Arc<WaitGroup>,
+    pub(crate) wait_group: Arc<WaitGroup>,
     pub(crate) counters: RequestCounters,
     pub(super) statements: Statements,
     // A std mutex: held to look and to swap only.
@@ -37,7 +37,7 @@ impl StoreContext {
         config.check()?;
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
-            group: WaitGroup::adaptive(),
+            wait_group: WaitGroup::adaptive(),
             counters: RequestCounters::new(NAME),
             history: Mutex::default(),
             config,

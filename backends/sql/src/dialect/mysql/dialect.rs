@@ -53,7 +53,7 @@ impl MySqlDialect {
         let (tables, packet) = (open.tables.clone(), open.packet);
         // A copy of the tables has their name too.
         let (database, prefix) = (&context.config.database, &context.config.table_prefix);
-        context.group = wait_groups::of(&format!("{tables} {prefix} {database}"));
+        context.wait_group = wait_groups::of(&format!("{tables} {prefix} {database}"));
         Ok(Self::with(Arc::new(context), slot, packet))
     }
 
@@ -102,9 +102,9 @@ impl MySqlDialect {
     }
 
     /// The places in parts, each of which fits into one statement.
-    fn places_at_once<'a>(&self, places: &'a [QueueEntry]) -> std::slice::Chunks<'a, QueueEntry> {
+    fn places_at_once<'a>(&self, entries: &'a [QueueEntry]) -> std::slice::Chunks<'a, QueueEntry> {
         let room = self.packet.saturating_sub(PER_OPERATION);
-        places.chunks((room / PER_PLACE).max(1))
+        entries.chunks((room / PER_PLACE).max(1))
     }
 
     async fn read(&self, operation: &'static str, statement: String) -> Result<StatementResults> {
@@ -125,8 +125,8 @@ impl Dialect for MySqlDialect {
         &self.context.clock
     }
 
-    fn group(&self) -> &Arc<WaitGroup> {
-        &self.context.group
+    fn wait_group(&self) -> &Arc<WaitGroup> {
+        &self.context.wait_group
     }
 
     fn counters(&self) -> &RequestCounters {
@@ -180,7 +180,7 @@ impl Dialect for MySqlDialect {
             .map_err(|failed| slot.failed(failed).into_error())
     }
 
-    async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
+    async fn set_hints(&self, names: &[LockName], time: Duration) -> Result<()> {
         let statements = &self.context.statements;
         for names in parts(names, |it| it.as_str().as_bytes(), self.packet) {
             // What somebody else has locked is left out: who waits for another lock must not wait for that one.
@@ -188,21 +188,22 @@ impl Dialect for MySqlDialect {
             let unlocked = statements.unlocked(Reaped::Locks, keys);
             let names = first_columns(&self.read("want", unlocked).await?)?;
             if !names.is_empty() {
-                let statement = statements.want(&names, self.context.group.mark(), time);
+                let statement =
+                    statements.set_hints(&names, self.context.wait_group.hint_id(), time);
                 self.ask("want", statement, Access::Write).await?;
             }
         }
         Ok(())
     }
 
-    async fn keep_places(
+    async fn renew_queue_entries(
         &self,
-        places: &[QueueEntry],
+        entries: &[QueueEntry],
         lease: Duration,
     ) -> Result<Vec<(LockName, u32)>> {
-        let mut kept = Vec::with_capacity(places.len());
-        for places in self.places_at_once(places) {
-            let statement = self.context.statements.keep_places(places, lease);
+        let mut kept = Vec::with_capacity(entries.len());
+        for entries in self.places_at_once(entries) {
+            let statement = self.context.statements.renew_queue_entries(entries, lease);
             let found = self.ask("keep_places", statement, Access::Write).await?;
             for row in &found.rows {
                 let (name, ahead): (String, i64) = (rows::string(row, 0)?, rows::column(row, 1)?);
@@ -214,16 +215,16 @@ impl Dialect for MySqlDialect {
         Ok(kept)
     }
 
-    async fn leave_lines(&self, places: &[QueueEntry]) -> Result<()> {
-        for places in self.places_at_once(places) {
-            let statement = self.context.statements.leave_lines(places);
+    async fn leave_queues(&self, entries: &[QueueEntry]) -> Result<()> {
+        for entries in self.places_at_once(entries) {
+            let statement = self.context.statements.leave_queues(entries);
             self.ask("leave_lines", statement, Access::Write).await?;
         }
         Ok(())
     }
 
-    async fn clear_lines(&self) -> Result<u64> {
-        let statement = self.context.statements.clear_lines();
+    async fn remove_expired_entries(&self) -> Result<u64> {
+        let statement = self.context.statements.remove_expired_entries();
         let cleared = self.ask("reap", statement, Access::Write).await?;
         Ok(cleared.changed())
     }

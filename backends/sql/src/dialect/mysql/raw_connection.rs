@@ -9,7 +9,7 @@ use sqlx::{
 
 use super::context::StoreContext;
 use crate::{
-    driver_panics::caught,
+    driver_panics::catch_panics,
     statement_error::{Access, StatementError},
 };
 
@@ -64,7 +64,7 @@ impl RawConnection {
         }
         self.unread = true;
         let answers = tokio::select! {
-            pong = caught(self.connection.ping()) => pong.is_ok(),
+            pong = catch_panics(self.connection.ping()) => pong.is_ok(),
             () = context.clock.sleep(context.config.statement_timeout) => false,
         };
         self.unread = !answers;
@@ -110,7 +110,7 @@ impl RawConnection {
             Ok(())
         };
         let outcome = tokio::select! {
-            read = caught(reading) => read.map_err(|error| StatementError::mysql(error, access)),
+            read = catch_panics(reading) => read.map_err(|error| StatementError::mysql(error, access)),
             () = context.clock.sleep(context.config.statement_timeout) => Err(StatementError::mysql_timed_out(access)),
         };
         // The server's own error is the end of its answer.
@@ -125,6 +125,6 @@ impl RawConnection {
     }
 
     pub(super) async fn close(self) -> Result<(), sqlx::Error> {
-        caught(self.connection.close()).await
+        catch_panics(self.connection.close()).await
     }
 }

@@ -12,9 +12,9 @@ use uuid::Uuid;
 use super::context::StoreContext;
 use crate::{
     dialect::{FORCED, LockRow},
-    driver_panics::decoded,
+    driver_panics::decode,
     statement_error::{Access, StatementError},
-    wait::telling,
+    wait::remaining_of_hint,
 };
 
 /// A column, whatever its type is called: a table that was changed by hand may have another.
@@ -22,7 +22,7 @@ pub(crate) fn column<'r, T>(row: &'r MySqlRow, index: usize) -> Result<T>
 where
     T: sqlx::Decode<'r, sqlx::MySql>,
 {
-    decoded(|| row.try_get_unchecked(index))
+    decode(|| row.try_get_unchecked(index))
         .map_err(|error| StatementError::mysql(error, Access::Read).into_error())
 }
 
@@ -86,7 +86,7 @@ fn lock_row(row: &MySqlRow, context: &StoreContext) -> Result<LockRow> {
         _ => None,
     };
     let wanted_by: i64 = column(row, 7)?;
-    let wanted_for = after(now, column(row, 8)?);
+    let hint_remaining = after(now, column(row, 8)?);
     Ok(LockRow {
         owner,
         held,
@@ -95,7 +95,7 @@ fn lock_row(row: &MySqlRow, context: &StoreContext) -> Result<LockRow> {
         forced: owner.is_none()
             && column::<Option<&[u8]>>(row, 6).ok().flatten() == Some(FORCED.as_bytes()),
         until: Some(until),
-        wanted_for: telling(wanted_by, context.group.mark(), wanted_for),
+        hint_remaining: remaining_of_hint(wanted_by, context.wait_group.hint_id(), hint_remaining),
     })
 }
 

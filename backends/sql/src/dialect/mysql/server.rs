@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     config::SslMode,
-    driver_panics::caught,
+    driver_panics::catch_panics,
     statement_error::{Access, StatementError},
 };
 
@@ -123,7 +123,7 @@ pub(super) async fn connect(context: &StoreContext) -> Result<RawConnection> {
     }
     context.counters.count("open");
     let connected = tokio::select! {
-        connected = caught(options.connect()) => connected,
+        connected = catch_panics(options.connect()) => connected,
         () = context.clock.sleep(config.connect_timeout) => {
             return Err(Error::new(
                 ErrorKind::Unavailable,

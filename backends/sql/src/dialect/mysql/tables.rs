@@ -21,7 +21,7 @@ use crate::{
 const SETTING_UP: Duration = Duration::from_secs(3);
 
 /// Whoever makes the tables writes that last, unless it is stopped before.
-const UNFINISHED: &str = migrate::EMPTIED;
+const UNFINISHED: &str = migrate::META_EMPTY;
 
 const ONLY_SOME: &str = "has only some of distlock's tables, or another program's tables of the same names. For the latter, \
      choose another database or a `table_prefix`; to make what is missing";
@@ -45,7 +45,9 @@ pub(super) async fn ready(
     let (version, tables) = match found {
         TablesFound::Whole(version, tables) => (version, tables),
         TablesFound::Partly(problem) => return Err(not_migrated(context, problem)),
-        TablesFound::Nothing if context.was_opened() => return Err(wrong(context, migrate::GONE)),
+        TablesFound::Nothing if context.was_opened() => {
+            return Err(wrong(context, migrate::TABLES_GONE));
+        }
         TablesFound::Nothing if !context.config.migrate => {
             return Err(not_migrated(context, "has no tables of distlock"));
         }
@@ -215,7 +217,7 @@ async fn check_present_parts(connection: &mut RawConnection, context: &StoreCont
 }
 
 fn check_not_newer(context: &StoreContext, version: i64) -> Result<()> {
-    migrate::too_late(version).map_or(Ok(()), |problem| Err(wrong(context, problem)))
+    migrate::newer_version_problem(version).map_or(Ok(()), |problem| Err(wrong(context, problem)))
 }
 
 /// Whether the tables are what the promises rest on.

@@ -11,7 +11,7 @@ use sqlx::{
 use super::{context::StoreContext, rows::column, session::Session};
 use crate::{
     config::{ServerConfig, SslMode},
-    driver_panics::panicked,
+    driver_panics::panic_error,
     statement_error::{Access, StatementError},
 };
 
@@ -33,9 +33,9 @@ pub(super) async fn with_statement_timeout<T>(
     tokio::select! {
         biased;
         answer = asking => answer.unwrap_or_else(|panic| {
-            Err(StatementError::postgres(panicked(&*panic), access))
+            Err(StatementError::postgres(panic_error(&*panic), access))
         }),
-        () = context.clock.sleep(context.config.statement_timeout) => Err(StatementError::silent(access)),
+        () = context.clock.sleep(context.config.statement_timeout) => Err(StatementError::postgres_timed_out(access)),
     }
 }
 
@@ -48,7 +48,7 @@ pub(super) async fn with_connect_timeout<T>(
     tokio::select! {
         biased;
         answer = asking => answer.unwrap_or_else(|panic| {
-            Err(StatementError::postgres(panicked(&*panic), Access::Read).into_error())
+            Err(StatementError::postgres(panic_error(&*panic), Access::Read).into_error())
         }).map_err(|error| {
             Error::new(error.kind(), context.database_label()).caused_by(error)
         }),

@@ -19,7 +19,7 @@ pub(super) const NAME: &str = "postgres";
 pub(crate) struct StoreContext {
     pub(crate) config: ServerConfig,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) group: Arc<WaitGroup>,
+    pub(crate) wait_group: Arc<WaitGroup>,
     pub(crate) counters: RequestCounters,
     pub(super) statements: Statements,
     pub(super) sessions: session::Sessions,
@@ -40,7 +40,7 @@ impl StoreContext {
         config.check()?;
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
-            group: WaitGroup::pushed(),
+            wait_group: WaitGroup::pushed(),
             counters: RequestCounters::new(NAME),
             sessions: session::Sessions::default(),
             schema: OnceLock::new(),
@@ -100,7 +100,7 @@ impl StoreContext {
             return error;
         }
         let command = self.migrate_command();
-        let advice = migrate::start_over(&self.config.table_prefix, ", ", &command);
+        let advice = migrate::start_over_advice(&self.config.table_prefix, ", ", &command);
         let problem = format!("the tables are not as expected: {advice}");
         Error::new(ErrorKind::InvalidConfig, problem).caused_by(error)
     }

@@ -28,9 +28,9 @@ use crate::{
     config::ServerConfig,
     counters::RequestCounters,
     migrate::TablesStatus,
-    operation::{Answer, Operation, OperationKind, in_doubt},
+    operation::{Answer, Operation, OperationKind, answer_after_resend},
     statement_error::{Access, StatementError},
-    wait::{RENEW_WANTED, WaitGroup},
+    wait::{RENEW_HINT_BELOW, WaitGroup},
 };
 
 /// Rows that one step of the reaper walks.
@@ -131,7 +131,7 @@ impl PostgresDialect {
 impl Dialect for PostgresDialect {
     const NAME: &'static str = NAME;
 
-    const PUSHES: bool = true;
+    const NOTIFIES: bool = true;
 
     fn capabilities() -> Capabilities {
         let mut capabilities = Capabilities::new(Self::NAME);
@@ -144,8 +144,8 @@ impl Dialect for PostgresDialect {
         &self.context.clock
     }
 
-    fn group(&self) -> &Arc<WaitGroup> {
-        &self.context.group
+    fn wait_group(&self) -> &Arc<WaitGroup> {
+        &self.context.wait_group
     }
 
     fn counters(&self) -> &RequestCounters {
@@ -198,7 +198,10 @@ impl Dialect for PostgresDialect {
             match answers {
                 Ok(answers) => {
                     return Ok(match &doubt {
-                        Some(doubt) => answers.into_iter().map(|it| in_doubt(it, doubt)).collect(),
+                        Some(doubt) => answers
+                            .into_iter()
+                            .map(|it| answer_after_resend(it, doubt))
+                            .collect(),
                         None => answers,
                     });
                 }
@@ -210,9 +213,9 @@ impl Dialect for PostgresDialect {
                 // As after a restart of the server.
                 Err(failed)
                     if doubt.is_none()
-                        && failed.lost_its_way()
+                        && failed.lost_connection()
                         && context.clock.now() < deadline
-                        && ops.iter().all(Operation::may_be_repeated) =>
+                        && ops.iter().all(Operation::may_be_resent) =>
                 {
                     context.counters.retried();
                     doubt = Some(failed.into_error());
@@ -240,27 +243,27 @@ impl Dialect for PostgresDialect {
             .collect())
     }
 
-    async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
+    async fn set_hints(&self, names: &[LockName], time: Duration) -> Result<()> {
         let names = texts(names.iter().map(LockName::as_str));
-        let mark = self.context.group.mark();
-        let want = &self.context.statements.want;
+        let hint_id = self.context.wait_group.hint_id();
+        let want = &self.context.statements.set_hints;
         self.change(&self.marking, "want", want, |query| {
-            let query = query.bind(names).bind(mark).bind(micros(time));
-            query.bind(micros(RENEW_WANTED))
+            let query = query.bind(names).bind(hint_id).bind(micros(time));
+            query.bind(micros(RENEW_HINT_BELOW))
         })
         .await
         .map(drop)
     }
 
-    async fn arm(&self, name: &LockName, time: Duration) -> Result<bool> {
+    async fn set_hint(&self, name: &LockName, time: Duration) -> Result<bool> {
         let context = &*self.context;
         let mut connection = self.marking.lend(context).await?;
         context.counters.count("want");
-        let query = sqlx::query_scalar(context.statements.arm.text())
+        let query = sqlx::query_scalar(context.statements.set_hint.text())
             .bind(name.as_str().to_owned())
-            .bind(context.group.mark())
+            .bind(context.wait_group.hint_id())
             .bind(micros(time))
-            .bind(micros(RENEW_WANTED));
+            .bind(micros(RENEW_HINT_BELOW));
         let armed = with_statement_timeout(context, Access::Write, async {
             let armed = query.fetch_one(connection.connection()).await;
             armed.map_err(|error| StatementError::postgres(error, Access::Write))
@@ -271,24 +274,24 @@ impl Dialect for PostgresDialect {
             .map_err(|failed| context.explain(failed))
     }
 
-    async fn keep_places(
+    async fn renew_queue_entries(
         &self,
-        places: &[QueueEntry],
+        entries: &[QueueEntry],
         lease: Duration,
     ) -> Result<Vec<(LockName, u32)>> {
         let context = &*self.context;
         let names = texts(
-            places
+            entries
                 .iter()
                 .map(|database_label| database_label.name.as_str()),
         );
-        let waiters: Vec<_> = places
+        let waiters: Vec<_> = entries
             .iter()
             .map(|database_label| database_label.waiter)
             .collect();
         let mut connection = self.marking.lend(context).await?;
         context.counters.count("keep_places");
-        let query = sqlx::query_as(context.statements.keep_places.text());
+        let query = sqlx::query_as(context.statements.renew_queue_entries.text());
         let query = query.bind(names).bind(waiters).bind(micros(lease));
         let kept: Result<Vec<(String, i64)>, _> =
             with_statement_timeout(context, Access::Write, async {
@@ -307,13 +310,13 @@ impl Dialect for PostgresDialect {
             .collect())
     }
 
-    async fn leave_lines(&self, places: &[QueueEntry]) -> Result<()> {
+    async fn leave_queues(&self, entries: &[QueueEntry]) -> Result<()> {
         let names = texts(
-            places
+            entries
                 .iter()
                 .map(|database_label| database_label.name.as_str()),
         );
-        let waiters: Vec<_> = places
+        let waiters: Vec<_> = entries
             .iter()
             .map(|database_label| database_label.waiter)
             .collect();
@@ -321,7 +324,7 @@ impl Dialect for PostgresDialect {
             self.context.statements.channel(),
             listen::LEFT_QUEUE.to_string(),
         );
-        let leave = &self.context.statements.leave_lines;
+        let leave = &self.context.statements.leave_queues;
         self.change(&self.marking, "leave_lines", leave, |query| {
             query.bind(names).bind(waiters).bind(channel).bind(left)
         })
@@ -329,8 +332,8 @@ impl Dialect for PostgresDialect {
         .map(drop)
     }
 
-    async fn clear_lines(&self) -> Result<u64> {
-        let clear = &self.context.statements.clear_lines;
+    async fn remove_expired_entries(&self) -> Result<u64> {
+        let clear = &self.context.statements.remove_expired_entries;
         self.change(&self.marking, "reap", clear, |query| query)
             .await
     }
@@ -351,10 +354,10 @@ impl Dialect for PostgresDialect {
                 page(query, prefix, after, limit)
             })
             .await?;
-        let mark = self.context.group.mark();
+        let hint_id = self.context.wait_group.hint_id();
         rows.iter()
             .map(|row| {
-                let (name, look) = rows::lock(row, mark)?;
+                let (name, look) = rows::lock(row, hint_id)?;
                 Ok((name, look?.row))
             })
             .collect()

@@ -19,7 +19,7 @@ impl StatementError {
     }
 
     /// No answer came within the time allowed.
-    pub(crate) fn silent(access: Access) -> Self {
+    pub(crate) fn postgres_timed_out(access: Access) -> Self {
         let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
         Self::postgres(sqlx::Error::Io(source), access)
     }
@@ -244,11 +244,11 @@ mod tests {
     #[test]
     fn silence_leaves_a_write_unknown() {
         assert_eq!(
-            StatementError::silent(Access::Write).meaning.kind,
+            StatementError::postgres_timed_out(Access::Write).meaning.kind,
             ErrorKind::OutcomeUnknown
         );
         assert_eq!(
-            StatementError::silent(Access::Read).meaning.kind,
+            StatementError::postgres_timed_out(Access::Read).meaning.kind,
             ErrorKind::Unavailable
         );
     }

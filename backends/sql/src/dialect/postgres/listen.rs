@@ -6,7 +6,7 @@ use distlock_core::LockName;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
 use super::{connect, context::StoreContext};
-use crate::driver_panics::caught;
+use crate::driver_panics::catch_panics;
 
 /// After this long without a word, the server is asked whether it is still there.
 const QUIET: Duration = Duration::from_secs(15);
@@ -17,7 +17,7 @@ pub(super) const LEFT_QUEUE: char = '\u{1}';
 
 /// Wakes those who wait for a name as soon as the server tells that it is free. Ends when the connection is lost.
 pub(super) async fn listen(context: Arc<StoreContext>) {
-    if let Err(error) = caught(listening(&context)).await {
+    if let Err(error) = catch_panics(listening(&context)).await {
         tracing::debug!(%error, "releases in other processes are noticed by polling for a while");
     }
 }
@@ -37,7 +37,7 @@ async fn listening(context: &StoreContext) -> Result<(), sqlx::Error> {
         .await?;
     listener.listen(&context.statements.channel()).await?;
     // What was freed until now went by unheard.
-    context.group.freed_any();
+    context.wait_group.any_may_be_free();
     loop {
         let told = tokio::select! {
             told = listener.try_recv() => told?,
@@ -59,8 +59,8 @@ async fn listening(context: &StoreContext) -> Result<(), sqlx::Error> {
             None => (false, told.payload()),
         };
         match LockName::new(name) {
-            Ok(name) if left => context.group.somebody_left(&name),
-            Ok(name) => context.group.freed(&name),
+            Ok(name) if left => context.wait_group.somebody_left(&name),
+            Ok(name) => context.wait_group.wake_waiters(&name),
             Err(_) => {}
         }
     }

@@ -20,8 +20,8 @@ pub(super) async fn look(
         .fetch_all(connection)
         .await
         .map_err(|error| StatementError::postgres(error, Access::Read))?;
-    let mark = context.group.mark();
+    let hint_id = context.wait_group.hint_id();
     rows.iter()
-        .map(|row| rows::lock(row, mark).map_err(StatementError::corrupt))
+        .map(|row| rows::lock(row, hint_id).map_err(StatementError::corrupt))
         .collect()
 }

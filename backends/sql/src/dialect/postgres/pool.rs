@@ -91,7 +91,7 @@ impl LentConnection<'_> {
         if let Some(failed) = broken.filter(|failed| failed.meaning.reconnect) {
             // The others were opened on the same server, which may have gone.
             self.pool.idle().clear();
-            if failed.is_silence() {
+            if failed.is_timeout() {
                 self.connection.leave();
             }
         } else if !self.pool.permits.is_closed() {

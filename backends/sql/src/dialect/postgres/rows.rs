@@ -11,9 +11,9 @@ use uuid::Uuid;
 
 use crate::{
     dialect::{FORCED, LockRow},
-    driver_panics::decoded,
+    driver_panics::decode,
     statement_error::{Access, StatementError},
-    wait::telling,
+    wait::remaining_of_hint,
 };
 
 /// A row of the lock table, with what a refused operation is judged by.
@@ -27,7 +27,7 @@ pub(super) fn column<'r, T>(row: &'r PgRow, index: usize) -> Result<T>
 where
     T: sqlx::Decode<'r, Postgres> + sqlx::Type<Postgres>,
 {
-    decoded(|| row.try_get(index))
+    decode(|| row.try_get(index))
         .map_err(|error| StatementError::postgres(error, Access::Read).into_error())
 }
 
@@ -40,15 +40,15 @@ pub(super) fn token(row: &PgRow, index: usize) -> Result<FencingToken> {
         .ok_or_else(|| corrupt(format!("token {number} is out of range")))
 }
 
-/// The name of a row of the lock table, and the rest of it. `mark` is this process's.
-pub(super) fn lock(row: &PgRow, mark: i64) -> Result<(LockName, Result<LockRowAndNonce>)> {
+/// The name of a row of the lock table, and the rest of it. `hint_id` is this process's.
+pub(super) fn lock(row: &PgRow, hint_id: i64) -> Result<(LockName, Result<LockRowAndNonce>)> {
     let name: String = column(row, 0)?;
     let name = LockName::new(name).map_err(|error| corrupt(error.message()))?;
-    let read = look(row, mark).map_err(|error| error.about(&name));
+    let read = look(row, hint_id).map_err(|error| error.about(&name));
     Ok((name, read))
 }
 
-fn look(row: &PgRow, mark: i64) -> Result<LockRowAndNonce> {
+fn look(row: &PgRow, hint_id: i64) -> Result<LockRowAndNonce> {
     let owner: Option<Uuid> = column(row, 1)?;
     let owner = owner.map(OwnerId::from_uuid);
     let token = token(row, 2)?;
@@ -68,7 +68,7 @@ fn look(row: &PgRow, mark: i64) -> Result<LockRowAndNonce> {
         _ => None,
     };
     // Only a hint: one that never ends is none.
-    let wanted_for = duration(column::<Option<i64>>(row, 9)?.unwrap_or(0));
+    let hint_remaining = duration(column::<Option<i64>>(row, 9)?.unwrap_or(0));
     let wanted_by: i64 = column(row, 8)?;
     Ok(LockRowAndNonce {
         row: LockRow {
@@ -79,7 +79,7 @@ fn look(row: &PgRow, mark: i64) -> Result<LockRowAndNonce> {
             forced: owner.is_none()
                 && column::<Option<&str>>(row, 7).ok().flatten() == Some(FORCED),
             until: Some(until),
-            wanted_for: telling(wanted_by, mark, wanted_for),
+            hint_remaining: remaining_of_hint(wanted_by, hint_id, hint_remaining),
         },
         nonce: column(row, 10)?,
     })

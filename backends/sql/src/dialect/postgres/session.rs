@@ -13,7 +13,7 @@ use std::{
 use distlock_core::{Error, ErrorKind, Result};
 use sqlx::{Connection as _, PgConnection};
 
-use crate::driver_panics::caught;
+use crate::driver_panics::catch_panics;
 
 /// A session of the server, among all it ever had: its process, and when that was started, in microseconds since 1970.
 pub(super) type SessionId = (i32, i64);
@@ -103,7 +103,7 @@ impl Session {
     pub(super) async fn close(self) {
         let Self { claim, connection } = self;
         drop(claim);
-        if let Err(error) = caught(connection.close()).await {
+        if let Err(error) = catch_panics(connection.close()).await {
             tracing::debug!(%error, "a connection did not close cleanly");
         }
     }

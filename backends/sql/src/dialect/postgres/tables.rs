@@ -39,7 +39,7 @@ pub(super) async fn ready(
         TablesFound::Nothing if context.schema.get().is_some() => {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
-                format!("the schema {schema:?} {}", migrate::GONE),
+                format!("the schema {schema:?} {}", migrate::TABLES_GONE),
             ));
         }
         TablesFound::Nothing if !context.config.migrate => {
@@ -50,7 +50,7 @@ pub(super) async fn ready(
         }
     }
     let Some((version, tables)) = meta(connection, context).await? else {
-        return Err(context.not_migrated(&format!("the database {}", migrate::EMPTIED)));
+        return Err(context.not_migrated(&format!("the database {}", migrate::META_EMPTY)));
     };
     if version < REQUIRED {
         return Err(context.not_migrated(&format!(
@@ -95,7 +95,9 @@ pub(super) async fn version(context: &StoreContext) -> Result<i64> {
             TablesFound::Whole => match meta(&mut connection, context).await? {
                 Some((version, _)) => version,
                 None => {
-                    return Err(context.not_migrated(&format!("the database {}", migrate::EMPTIED)));
+                    return Err(
+                        context.not_migrated(&format!("the database {}", migrate::META_EMPTY))
+                    );
                 }
             },
         };
@@ -139,7 +141,7 @@ async fn check_present_tables(connection: &mut PgConnection, context: &StoreCont
 
 fn check_not_newer(version: i64) -> Result<()> {
     let wrong = |problem| Error::new(ErrorKind::InvalidConfig, format!("the database {problem}"));
-    migrate::too_late(version).map_or(Ok(()), |problem| Err(wrong(problem)))
+    migrate::newer_version_problem(version).map_or(Ok(()), |problem| Err(wrong(problem)))
 }
 
 /// Whether the tables are what the promises rest on.

@@ -21,7 +21,7 @@ pub(crate) struct StoreContext {
     pub(crate) config: SqliteConfig,
     pub(crate) path: PathBuf,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) group: Arc<WaitGroup>,
+    pub(crate) wait_group: Arc<WaitGroup>,
     pub(crate) counters: RequestCounters,
     pub(super) boot: [u8; 16],
     pub(super) statements: Statements,
@@ -42,7 +42,7 @@ impl StoreContext {
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
             boot: boot::id(&config, &path)?,
-            group: WaitGroup::steady(),
+            wait_group: WaitGroup::steady(),
             counters: RequestCounters::new(NAME),
             was_opened: AtomicBool::new(false),
             config,

@@ -31,7 +31,7 @@ use crate::{
     migrate::TablesStatus,
     operation::{Answer, Operation, OperationKind},
     statement_error::{Access, StatementError},
-    wait::{RENEW_WANTED, WaitGroup},
+    wait::{RENEW_HINT_BELOW, WaitGroup},
 };
 
 /// Rows that one step of the reaper walks.
@@ -53,7 +53,7 @@ impl SqliteDialect {
         let mut writer = ConnectionSlot::writing();
         writer.ready(&context).await?;
         if let Ok(Some(file)) = FileId::of(&context.path) {
-            context.group = wait_groups::of(file, &context.config.table_prefix);
+            context.wait_group = wait_groups::of(file, &context.config.table_prefix);
         }
         Ok(Self::with(Arc::new(context), writer))
     }
@@ -156,8 +156,8 @@ impl Dialect for SqliteDialect {
         &self.context.clock
     }
 
-    fn group(&self) -> &Arc<WaitGroup> {
-        &self.context.group
+    fn wait_group(&self) -> &Arc<WaitGroup> {
+        &self.context.wait_group
     }
 
     fn counters(&self) -> &RequestCounters {
@@ -236,32 +236,32 @@ impl Dialect for SqliteDialect {
         .map_err(|failed| slot.failed(failed).into_error())
     }
 
-    async fn want(&self, names: &[LockName], time: Duration) -> Result<()> {
+    async fn set_hints(&self, names: &[LockName], time: Duration) -> Result<()> {
         let names: Vec<_> = names.iter().map(LockName::as_str).collect();
         let now = self.context.now().boot;
         let after = |time: Duration| {
             now.saturating_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
         };
-        let mark = self.context.group.mark();
+        let hint_id = self.context.wait_group.hint_id();
         self.change(
             &self.hinting,
             "want",
-            &self.context.statements.want,
+            &self.context.statements.set_hints,
             |query| {
-                let query = query.bind(json(&names)).bind(mark).bind(after(time));
-                query.bind(after(RENEW_WANTED))
+                let query = query.bind(json(&names)).bind(hint_id).bind(after(time));
+                query.bind(after(RENEW_HINT_BELOW))
             },
         )
         .await
         .map(drop)
     }
 
-    async fn keep_places(
+    async fn renew_queue_entries(
         &self,
-        places: &[QueueEntry],
+        entries: &[QueueEntry],
         lease: Duration,
     ) -> Result<Vec<(LockName, u32)>> {
-        let rows = places.iter().map(|it| (it.name.as_str(), it.waiter));
+        let rows = entries.iter().map(|it| (it.name.as_str(), it.waiter));
         let (rows, now) = (json(&rows.collect::<Vec<_>>()), self.context.now());
         let lease = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
         let mut slot = self.hinting.lock().await;
@@ -270,7 +270,7 @@ impl Dialect for SqliteDialect {
         loop {
             let open = slot.ready(&self.context).await?;
             let retries_when_busy = open.retries_when_busy;
-            let kept = sqlx::query_as(self.context.statements.keep_places.text())
+            let kept = sqlx::query_as(self.context.statements.renew_queue_entries.text())
                 .bind(rows.clone())
                 .bind(0)
                 .bind(self.context.boot.to_vec())
@@ -298,11 +298,11 @@ impl Dialect for SqliteDialect {
         }
     }
 
-    async fn leave_lines(&self, places: &[QueueEntry]) -> Result<()> {
-        let names: Vec<_> = places.iter().map(|it| it.name.as_str()).collect();
-        let waiters: Vec<_> = places.iter().map(|it| it.waiter).collect();
+    async fn leave_queues(&self, entries: &[QueueEntry]) -> Result<()> {
+        let names: Vec<_> = entries.iter().map(|it| it.name.as_str()).collect();
+        let waiters: Vec<_> = entries.iter().map(|it| it.waiter).collect();
         let (names, waiters, now) = (json(&names), json(&waiters), self.context.now());
-        let leave = &self.context.statements.leave_lines;
+        let leave = &self.context.statements.leave_queues;
         self.change(&self.hinting, "leave_lines", leave, |query| {
             let query = query.bind(names.clone()).bind(waiters.clone());
             query.bind(self.context.boot.to_vec()).bind(now.boot)
@@ -311,9 +311,9 @@ impl Dialect for SqliteDialect {
         .map(drop)
     }
 
-    async fn clear_lines(&self) -> Result<u64> {
+    async fn remove_expired_entries(&self) -> Result<u64> {
         let now = self.context.now();
-        let clear = &self.context.statements.clear_lines;
+        let clear = &self.context.statements.remove_expired_entries;
         self.change(&self.hinting, "reap", clear, |query| {
             let query = query.bind(0).bind(0);
             query.bind(self.context.boot.to_vec()).bind(now.boot)

@@ -13,7 +13,7 @@ use super::context::{ClockReadings, StoreContext};
 use crate::{
     dialect::{FORCED, LockRow},
     statement_error::{Access, StatementError},
-    wait::telling,
+    wait::remaining_of_hint,
 };
 
 /// One column.
@@ -76,7 +76,7 @@ fn lock_row(row: &SqliteRow, context: &StoreContext, now: ClockReadings) -> Resu
         }
         _ => None,
     };
-    let wanted_for = after(now.boot, column(row, 9)?);
+    let hint_remaining = after(now.boot, column(row, 9)?);
     let wanted_by: i64 = column(row, 8)?;
     Ok(LockRow {
         owner,
@@ -85,8 +85,8 @@ fn lock_row(row: &SqliteRow, context: &StoreContext, now: ClockReadings) -> Resu
         // Only a hint: whatever else stands there is none.
         forced: owner.is_none() && column::<Option<&str>>(row, 7).ok().flatten() == Some(FORCED),
         until: this_boot.then_some(until),
-        wanted_for: if this_boot {
-            telling(wanted_by, context.group.mark(), wanted_for)
+        hint_remaining: if this_boot {
+            remaining_of_hint(wanted_by, context.wait_group.hint_id(), hint_remaining)
         } else {
             Duration::ZERO
         },

@@ -43,7 +43,9 @@ pub(super) async fn ready(
 ) -> Result<String, SetUpError> {
     match found(connection, context).await? {
         TablesFound::Ours => {}
-        _ if context.was_opened() => return Err(file::wrong(&context.path, migrate::GONE).into()),
+        _ if context.was_opened() => {
+            return Err(file::wrong(&context.path, migrate::TABLES_GONE).into());
+        }
         _ if !context.config.migrate => {
             return Err(not_migrated(context, "has no tables of distlock").into());
         }
@@ -51,7 +53,7 @@ pub(super) async fn ready(
         TablesFound::Others => create(connection, context, false).await?,
     }
     let Some((version, epoch)) = meta(connection, context).await? else {
-        return Err(not_migrated(context, migrate::EMPTIED).into());
+        return Err(not_migrated(context, migrate::META_EMPTY).into());
     };
     if version < REQUIRED {
         let problem =
@@ -79,7 +81,7 @@ pub(super) async fn version(context: &StoreContext) -> Result<i64> {
     }
     match present(context).await? {
         PresentVersion::Version(version) => Ok(version),
-        PresentVersion::Emptied => Err(not_migrated(context, migrate::EMPTIED)),
+        PresentVersion::Emptied => Err(not_migrated(context, migrate::META_EMPTY)),
     }
 }
 
@@ -140,7 +142,7 @@ pub(super) async fn check(
     context: &StoreContext,
     version: i64,
 ) -> Result<(), SetUpError> {
-    if let Some(problem) = migrate::too_late(version) {
+    if let Some(problem) = migrate::newer_version_problem(version) {
         return Err(file::wrong(&context.path, problem).into());
     }
     context.counters.count("open");

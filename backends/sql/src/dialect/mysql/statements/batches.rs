@@ -17,7 +17,7 @@ impl Statements {
     pub(crate) fn acquire_all(
         &self,
         requests: &[&AcquireRequest],
-        mark: i64,
+        hint_id: i64,
         flavour: Flavour,
     ) -> String {
         let now = BATCH_NOW;
@@ -50,7 +50,7 @@ impl Statements {
             lock,
             flavour,
             now,
-            &mark.to_string(),
+            &hint_id.to_string(),
             [
                 &format!(
                     "IF({lock}.token < {now}, {now}, {lock}.token + 1 + 0 * LAST_INSERT_ID(1))"
@@ -64,12 +64,12 @@ impl Statements {
 
     /// Frees the leases, all of which have tokens; or none of them, where one is not its owner's any more. The `LAST_INSERT_ID`
     /// of the update is 1 when another process waits for one of them.
-    pub(crate) fn release_all(&self, leases: &[&Lease], mark: i64) -> String {
+    pub(crate) fn release_all(&self, leases: &[&Lease], hint_id: i64) -> String {
         let now = BATCH_NOW;
         self.change_all(
             leases,
             &format!(
-                "token = token + IF(wanted_until > {now} AND wanted_by <> {mark}, 0 * LAST_INSERT_ID(1), 0), \
+                "token = token + IF(wanted_until > {now} AND wanted_by <> {hint_id}, 0 * LAST_INSERT_ID(1), 0), \
                  holder_id = {NOBODY}, expires_at = {now}, meta = NULL, nonce = NULL"
             ),
             "",

@@ -14,10 +14,16 @@ use crate::{
 
 impl Statements {
     /// What changes the row of one operation, if it is as it must be; `now` is [`NOW`] or [`BATCH_NOW`].
-    pub(crate) fn write(&self, op: &Operation, mark: i64, flavour: Flavour, now: &str) -> String {
+    pub(crate) fn write(
+        &self,
+        op: &Operation,
+        hint_id: i64,
+        flavour: Flavour,
+        now: &str,
+    ) -> String {
         let lock = &self.lock;
         match op {
-            Operation::Acquire(request) => self.acquire(request, mark, now),
+            Operation::Acquire(request) => self.acquire(request, hint_id, now),
             Operation::Renew(lease, renewal) => {
                 let ttl = micros(*renewal);
                 let (set, condition) = match renewal.ticket {
@@ -41,14 +47,14 @@ impl Statements {
             // before them did, so that the time is worked out once.
             Operation::Release(lease) => format!(
                 "UPDATE {lock} SET expires_at = {now}, \
-                 token = token + 0 * LAST_INSERT_ID(IF(wanted_until > expires_at AND wanted_by <> {mark}, 2, 1)), \
+                 token = token + 0 * LAST_INSERT_ID(IF(wanted_until > expires_at AND wanted_by <> {hint_id}, 2, 1)), \
                  holder_id = {NOBODY}, meta = NULL, nonce = NULL WHERE {}",
                 owned_row(lease)
             ),
             // Says the token, and [`WANTED`] beside it when another process waits.
             Operation::HandOver(lease, next) => format!(
                 "UPDATE {lock} SET acquired_at = {now}, token = GREATEST(token + 1, acquired_at), \
-                 expires_at = acquired_at + {} + 0 * LAST_INSERT_ID(token + IF(wanted_until > acquired_at AND wanted_by <> {mark}, {WANTED}, 0)), \
+                 expires_at = acquired_at + {} + 0 * LAST_INSERT_ID(token + IF(wanted_until > acquired_at AND wanted_by <> {hint_id}, {WANTED}, 0)), \
                  holder_id = {}, holder = {}, meta = {}, nonce = NULL WHERE {} AND expires_at > {now}",
                 next.ttl.as_millis() * 1000,
                 hex(next.owner.as_uuid().as_bytes()),
@@ -87,7 +93,7 @@ impl Statements {
     ///
     /// The values of the insert are evaluated first in any case, so the branch that refuses must say 0 itself. Assignments
     /// are carried out from left to right and see what those before them did: who holds it and until when come last.
-    fn acquire(&self, request: &AcquireRequest, mark: i64, now: &str) -> String {
+    fn acquire(&self, request: &AcquireRequest, hint_id: i64, now: &str) -> String {
         let owner = hex(request.owner.as_uuid().as_bytes());
         let until = format!("{now} + {}", request.ttl.as_millis() * 1000);
         let holder = text(request.holder.as_str());
@@ -102,7 +108,7 @@ impl Statements {
              WHEN holder_id = {owner} THEN LAST_INSERT_ID(token) ELSE token + LAST_INSERT_ID(0) END, \
              acquired_at = IF({free}, {now}, acquired_at), \
              nonce = IF({free}, NULL, nonce), \
-             wanted_until = IF({ours} AND wanted_by = {mark}, 0, wanted_until), \
+             wanted_until = IF({ours} AND wanted_by = {hint_id}, 0, wanted_until), \
              holder = IF({ours}, {holder}, holder), \
              meta = IF({ours}, {meta}, meta), \
              holder_id = IF({ours}, {owner}, holder_id), \

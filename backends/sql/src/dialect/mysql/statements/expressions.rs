@@ -34,7 +34,7 @@ pub(crate) fn unless_held(
     lock: &str,
     flavour: Flavour,
     now: &str,
-    mark: &str,
+    hint_id: &str,
     [taken, kept]: [&str; 2],
 ) -> String {
     let new = |column: &str| flavour.new_column(column);
@@ -51,7 +51,7 @@ pub(crate) fn unless_held(
         set("nonce", &free, "NULL"),
         set(
             "wanted_until",
-            &format!("{ours} AND {} = {mark}", old("wanted_by")),
+            &format!("{ours} AND {} = {hint_id}", old("wanted_by")),
             "0",
         ),
         set("holder", &ours, &new("holder")),

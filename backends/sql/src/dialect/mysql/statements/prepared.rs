@@ -78,7 +78,7 @@ impl PreparedStatements {
     pub(crate) fn acquire_all<'q>(
         &self,
         requests: &[&'q AcquireRequest],
-        mark: i64,
+        hint_id: i64,
     ) -> Option<PreparedQuery<'q>> {
         let at = SIZES.partition_point(|size| *size < requests.len());
         let (size, text) = (*SIZES.get(at)?, self.acquire_all.get(at)?);
@@ -86,7 +86,7 @@ impl PreparedStatements {
         let last = std::iter::repeat(*requests.last()?);
         let rows = requests.iter().copied().chain(last).take(size);
         let query = rows.fold(sqlx::query(text.clone()), bind_request);
-        Some(query.bind(mark))
+        Some(query.bind(hint_id))
     }
 
     fn take_all(&self, rows: usize) -> String {
@@ -112,20 +112,20 @@ impl PreparedStatements {
     }
 
     /// The statement for an operation, if there is one.
-    pub(crate) fn query<'q>(&self, op: &'q Operation, mark: i64) -> Option<PreparedQuery<'q>> {
+    pub(crate) fn query<'q>(&self, op: &'q Operation, hint_id: i64) -> Option<PreparedQuery<'q>> {
         let token = |lease: &Lease| Some(lease.token?.get().cast_signed());
         Some(match op {
             Operation::Acquire(request) => {
-                bind_request(sqlx::query(self.acquire.clone()), request).bind(mark)
+                bind_request(sqlx::query(self.acquire.clone()), request).bind(hint_id)
             }
             Operation::Release(lease) => sqlx::query(self.release.clone())
-                .bind(mark)
+                .bind(hint_id)
                 .bind(name(&lease.name))
                 .bind(owner(&lease.owner))
                 .bind(token(lease)?),
             Operation::HandOver(lease, next) => sqlx::query(self.hand_over.clone())
                 .bind(micros(next.ttl))
-                .bind(mark)
+                .bind(hint_id)
                 .bind(owner(&next.owner))
                 .bind(next.holder.as_str())
                 .bind(next.meta.as_ref().map(Meta::as_str))

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     dialect::Reaped,
-    wait::{RENEW_WANTED, SEVERAL},
+    wait::{RENEW_HINT_BELOW, SEVERAL_PROCESSES},
 };
 
 impl Statements {
@@ -47,13 +47,13 @@ impl Statements {
     }
 
     /// Where the mark of another process stands, it becomes that of several.
-    pub(crate) fn want(&self, names: &[Vec<u8>], mark: i64, time: Duration) -> String {
-        let (micros, renew) = (time.as_micros(), RENEW_WANTED.as_micros());
+    pub(crate) fn set_hints(&self, names: &[Vec<u8>], hint_id: i64, time: Duration) -> String {
+        let (micros, renew) = (time.as_micros(), RENEW_HINT_BELOW.as_micros());
         format!(
             "UPDATE {} FORCE INDEX (PRIMARY) \
-             SET wanted_by = IF(wanted_until > {NOW} + {renew}, {SEVERAL}, {mark}), wanted_until = {NOW} + {micros} \
+             SET wanted_by = IF(wanted_until > {NOW} + {renew}, {SEVERAL_PROCESSES}, {hint_id}), wanted_until = {NOW} + {micros} \
              WHERE lock_name IN ({}) AND holder_id <> {NOBODY} \
-             AND (wanted_by NOT IN ({mark}, {SEVERAL}) OR wanted_until <= {NOW} + {renew})",
+             AND (wanted_by NOT IN ({hint_id}, {SEVERAL_PROCESSES}) OR wanted_until <= {NOW} + {renew})",
             self.lock,
             list(names.iter().map(Vec::as_slice))
         )

@@ -12,10 +12,10 @@ use crate::dialect::QueueEntry;
 
 impl Statements {
     /// Takes places in lines, or renews them, and says for each its name and how many are ahead.
-    pub(crate) fn keep_places(&self, places: &[QueueEntry], lease: Duration) -> String {
+    pub(crate) fn renew_queue_entries(&self, entries: &[QueueEntry], lease: Duration) -> String {
         let line = &self.line;
         let rows = |write: &dyn Fn(&QueueEntry, String) -> String| {
-            let rows = places.iter();
+            let rows = entries.iter();
             let rows = rows.map(|it| write(it, hex(it.name.as_str().as_bytes())));
             rows.collect::<Vec<_>>().join(",")
         };
@@ -32,18 +32,18 @@ impl Statements {
     }
 
     /// Gives places up, and removes those of their lines that have lapsed.
-    pub(crate) fn leave_lines(&self, places: &[QueueEntry]) -> String {
-        let waiters: Vec<_> = places.iter().map(|it| it.waiter.to_string()).collect();
+    pub(crate) fn leave_queues(&self, entries: &[QueueEntry]) -> String {
+        let waiters: Vec<_> = entries.iter().map(|it| it.waiter.to_string()).collect();
         format!(
             "DELETE FROM {} WHERE lock_name IN ({}) AND (waiter IN ({}) OR expires_at <= {NOW})",
             self.line,
-            list(places.iter().map(|it| it.name.as_str().as_bytes())),
+            list(entries.iter().map(|it| it.name.as_str().as_bytes())),
             waiters.join(",")
         )
     }
 
     /// Removes lapsed places.
-    pub(crate) fn clear_lines(&self) -> String {
+    pub(crate) fn remove_expired_entries(&self) -> String {
         format!(
             "DELETE FROM {} WHERE expires_at <= {NOW} LIMIT {PAGE}",
             self.line

@@ -32,7 +32,7 @@ use crate::{
             statements::{BATCH_NOW, NOW, SET_BATCH_NOW},
         },
     },
-    operation::{Answer, Operation, in_doubt},
+    operation::{Answer, Operation, answer_after_resend},
     statement_error::{Access, StatementError},
 };
 
@@ -83,7 +83,7 @@ impl<'a> Batch<'a> {
         if let Some(doubt) = &self.doubt {
             for at in &doubt.sent {
                 let reply = mem::replace(&mut replies[*at], Reply::Alone);
-                replies[*at] = in_doubt(reply, &doubt.why);
+                replies[*at] = answer_after_resend(reply, &doubt.why);
             }
         }
         Ok(replies)
@@ -151,8 +151,8 @@ impl<'a> Batch<'a> {
                 // As after a restart of the server.
                 _ if self.doubt.is_none()
                     && !late
-                    && broken.failed.lost_its_way()
-                    && batch.iter().all(|op| op.may_be_repeated()) =>
+                    && broken.failed.lost_connection()
+                    && batch.iter().all(|op| op.may_be_resent()) =>
                 {
                     context.counters.retried();
                     self.doubt = Some(EarlierSend {
@@ -218,12 +218,12 @@ impl<'a> Batch<'a> {
         ops: &[&Operation],
     ) -> Result<Result<Vec<Outcome>, FailedBatch>, Failure> {
         let context = self.context;
-        let mark = context.group.mark();
+        let hint_id = context.wait_group.hint_id();
         let kind = ops.first().map_or("write", |op| op.kind().name());
         let open = self.slot.ready(context).await.map_err(Failure::Whole)?;
         if let [op] = ops {
             let prepared = context.statements.prepared(open.flavour);
-            if let Some(prepared) = prepared.query(op, mark).filter(|_| open.prepares) {
+            if let Some(prepared) = prepared.query(op, hint_id).filter(|_| open.prepares) {
                 match open.send_prepared(context, kind, prepared).await {
                     Ok(answers) => return Ok(Ok(outcomes(ops, &answers.done))),
                     Err(broken)
@@ -234,13 +234,17 @@ impl<'a> Batch<'a> {
                     Err(broken) => return Ok(Err(self.broken_alone(broken))),
                 }
             }
-            let text = context.statements.write(op, mark, open.flavour, NOW);
+            let text = context.statements.write(op, hint_id, open.flavour, NOW);
             return Ok(match open.send(context, kind, text, Access::Write).await {
                 Ok(answers) => Ok(outcomes(ops, &answers.done)),
                 Err(broken) => Err(self.broken_alone(broken)),
             });
         }
-        let statement = |op| context.statements.write(op, mark, open.flavour, BATCH_NOW);
+        let statement = |op| {
+            context
+                .statements
+                .write(op, hint_id, open.flavour, BATCH_NOW)
+        };
         let mut script = format!("{SET_BATCH_NOW}; START TRANSACTION");
         for op in ops {
             script.push_str("; ");
@@ -259,7 +263,7 @@ impl<'a> Batch<'a> {
                 failed: StatementError::out_of_step(rows::corrupt(
                     "the server answered to another number of statements than were sent",
                 ))
-                .after(true),
+                .after_partial_work(true),
                 done: answers.done.len(),
             },
             Err(broken) => broken,

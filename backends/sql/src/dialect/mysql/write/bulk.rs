@@ -84,10 +84,10 @@ impl<'a> BulkStatement<'a> {
     }
 
     /// Its statements.
-    pub(super) fn script(&self, statements: &Statements, mark: i64, flavour: Flavour) -> String {
+    pub(super) fn script(&self, statements: &Statements, hint_id: i64, flavour: Flavour) -> String {
         match self {
-            Self::Acquire(requests) => statements.acquire_all(requests, mark, flavour),
-            Self::Release(leases) => statements.release_all(leases, mark),
+            Self::Acquire(requests) => statements.acquire_all(requests, hint_id, flavour),
+            Self::Release(leases) => statements.release_all(leases, hint_id),
             Self::Renew(leases, ttl) => statements.renew_all(leases, *ttl, self.waits()),
         }
     }
@@ -96,10 +96,10 @@ impl<'a> BulkStatement<'a> {
     pub(super) fn prepared(
         &self,
         prepared: &PreparedStatements,
-        mark: i64,
+        hint_id: i64,
     ) -> Option<PreparedQuery<'a>> {
         match self {
-            Self::Acquire(requests) => prepared.acquire_all(requests, mark),
+            Self::Acquire(requests) => prepared.acquire_all(requests, hint_id),
             Self::Release(_) | Self::Renew(..) => None,
         }
     }

@@ -25,10 +25,10 @@ impl Batch<'_> {
     ) -> Result<Result<Vec<Outcome>, FailedBatch>, Failure> {
         let context = self.context;
         let open = self.slot.ready(context).await.map_err(Failure::Whole)?;
-        let (statements, mark) = (&context.statements, context.group.mark());
+        let (statements, hint_id) = (&context.statements, context.wait_group.hint_id());
         let mut answered = None;
         if open.prepares
-            && let Some(prepared) = bulk.prepared(statements.prepared(open.flavour), mark)
+            && let Some(prepared) = bulk.prepared(statements.prepared(open.flavour), hint_id)
         {
             match open.send_prepared(context, bulk.name(), prepared).await {
                 Err(broken) if broken.failed.mysql_trouble() == Some(MySqlTrouble::NotPrepared) => {
@@ -41,7 +41,7 @@ impl Batch<'_> {
         let answered = match answered {
             Some(answered) => answered,
             None => {
-                let script = bulk.script(statements, mark, open.flavour);
+                let script = bulk.script(statements, hint_id, open.flavour);
                 open.send(context, bulk.name(), script, Access::Write).await
             }
         };
@@ -56,20 +56,20 @@ impl Batch<'_> {
                     let names: Vec<_> = requests.iter().map(|request| &request.name).collect();
                     match look(open, context, &names, Access::Write).await {
                         Ok(rows) => return Ok(Ok(self.held_by(requests, rows))),
-                        Err(failed) => failed.after(true),
+                        Err(failed) => failed.after_partial_work(true),
                     }
                 }
                 (Ok(None), _) => {
                     StatementError::out_of_step(rows::corrupt("the server gave no answer"))
-                        .after(true)
+                        .after_partial_work(true)
                 }
-                (Err(corrupt), _) => StatementError::out_of_step(corrupt).after(true),
+                (Err(corrupt), _) => StatementError::out_of_step(corrupt).after_partial_work(true),
             },
             Err(mut broken) => {
                 // Of these alone, what is carried out counts at once.
                 let before = usize::from(!prepared);
                 let granted = matches!(bulk, BulkStatement::Acquire(_)) && broken.done > before;
-                broken.failed = broken.failed.after(granted);
+                broken.failed = broken.failed.after_partial_work(granted);
                 if !broken.failed.meaning.reconnect && !open.roll_back(context).await {
                     self.slot.disconnect();
                 }

@@ -37,7 +37,7 @@ pub(super) const RENEW: Update = Update {
     set: "expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
         nonce = CASE k.step WHEN 0 THEN l.nonce WHEN 1 THEN k.nonce END",
     returning: "l.token",
-    mark: "NULL",
+    hint_id: "NULL",
     tell: None,
 };
 
@@ -53,7 +53,7 @@ pub(super) const RELEASE: Update = Update {
     when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token)",
     set: "holder_id = NULL, expires_at = clock_timestamp(), holder = '', meta = NULL, nonce = NULL",
     returning: "{wanted}, (SELECT set_config('synchronous_commit', 'off', true))",
-    mark: "$4",
+    hint_id: "$4",
     tell: Some("$5"),
 };
 
@@ -71,7 +71,7 @@ pub(super) const HAND_OVER: Update = Update {
         acquired_at = clock_timestamp(),
         holder = k.holder, meta = k.meta, nonce = NULL",
     returning: "l.token, {wanted}",
-    mark: "$8",
+    hint_id: "$8",
     tell: None,
 };
 
@@ -85,7 +85,7 @@ pub(super) const FORCE: Update = Update {
     set: "holder_id = NULL, expires_at = clock_timestamp(), holder = '', \
           meta = 'force-released', nonce = NULL",
     returning: "{wanted}",
-    mark: "$3",
+    hint_id: "$3",
     tell: Some("$4"),
 };
 
@@ -108,7 +108,7 @@ pub(super) const REPLACE: Update = Update {
     when: "l.version = k.version AND NOT l.deleted",
     set: "version = greatest(l.version + 1, {now_micros}), value = k.value, written_at = clock_timestamp()",
     returning: "l.version",
-    mark: "NULL",
+    hint_id: "NULL",
     tell: None,
 };
 
@@ -120,6 +120,6 @@ pub(super) const DELETE: Update = Update {
     when: "l.version = k.version AND NOT l.deleted",
     set: "value = '', deleted = true, written_at = clock_timestamp()",
     returning: "l.version",
-    mark: "NULL",
+    hint_id: "NULL",
     tell: None,
 };

@@ -14,7 +14,7 @@ SELECT lock_name, holder_id, token,
 
 /// `$1` names; `$2` this process; `$3` for how long; `$4` how little may be left of a mark before it is renewed. Where another
 /// process's stands, it becomes the mark of several, 0.
-pub(super) const WANT: &str = "
+pub(super) const SET_HINTS: &str = "
 UPDATE distributed_lock l SET
        wanted_by = CASE WHEN l.wanted_until > clock_timestamp() + $4 * interval '1 microsecond' THEN 0 ELSE $2 END,
        wanted_until = clock_timestamp() + $3 * interval '1 microsecond'
@@ -24,9 +24,9 @@ UPDATE distributed_lock l SET
          ORDER BY lock_name FOR UPDATE SKIP LOCKED) k
  WHERE l.lock_name = k.lock_name AND l.holder_id IS NOT NULL";
 
-/// `$1` a name; the rest as for [`WANT`]. Says whether the lock is held and carries a mark that tells of this process, so that
+/// `$1` a name; the rest as for [`SET_HINTS`]. Says whether the lock is held and carries a mark that tells of this process, so that
 /// its release will be told.
-pub(super) const ARM: &str = "
+pub(super) const SET_HINT: &str = "
 WITH marked AS (
     UPDATE distributed_lock SET
            wanted_by = CASE WHEN wanted_until > clock_timestamp() + $4 * interval '1 microsecond' THEN 0 ELSE $2 END,

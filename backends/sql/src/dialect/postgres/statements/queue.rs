@@ -1,7 +1,7 @@
 //! Statements of the store queue.
 
 /// `$1` names, `$2` waiters, `$3` the lease of a place. Says each name, and how many are ahead.
-pub(super) const KEEP_PLACES: &str = "
+pub(super) const RENEW_QUEUE_ENTRIES: &str = "
 WITH kept AS (
     INSERT INTO distributed_line AS l (lock_name, waiter, ticket, expires_at)
     SELECT k.name, k.waiter, clock_timestamp(), clock_timestamp() + $3 * interval '1 microsecond'
@@ -15,12 +15,12 @@ WITH kept AS (
 
 /// `$1` names, `$2` waiters, `$3` where those behind are told, `$4` what comes before the name there. It tells also when nobody
 /// is seen behind: somebody may be joining at this moment, and neither statement sees what the other has not committed.
-pub(super) const LEAVE_LINES: &str = "
+pub(super) const LEAVE_QUEUES: &str = "
 WITH gone AS (
     DELETE FROM distributed_line
      WHERE lock_name = ANY ($1::text[]) AND (waiter = ANY ($2::int8[]) OR expires_at <= clock_timestamp())
     RETURNING lock_name
 ) SELECT pg_notify($3, $4 || left_line.lock_name) FROM (SELECT DISTINCT lock_name FROM gone) left_line";
 
-pub(super) const CLEAR_LINES: &str =
+pub(super) const REMOVE_EXPIRED_ENTRIES: &str =
     "DELETE FROM distributed_line WHERE expires_at <= clock_timestamp()";

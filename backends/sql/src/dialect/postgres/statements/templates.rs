@@ -15,7 +15,7 @@ pub(super) struct Update {
     /// Of each row that was changed, beside its key. `{wanted}` is whether another process waits for it.
     pub(super) returning: &'static str,
     /// This process, for `{wanted}`.
-    pub(super) mark: &'static str,
+    pub(super) hint_id: &'static str,
     /// Where others who wait are told of it.
     pub(super) tell: Option<&'static str>,
 }
@@ -28,10 +28,10 @@ pub(super) fn update(it: &Update, lone: bool) -> String {
         when,
         set,
         returning,
-        mark,
+        hint_id,
         tell,
     } = it;
-    let wanted = format!("(l.wanted_until > clock_timestamp() AND l.wanted_by <> {mark})");
+    let wanted = format!("(l.wanted_until > clock_timestamp() AND l.wanted_by <> {hint_id})");
     let tell = tell.map_or_else(String::new, |channel| {
         format!(", CASE WHEN {wanted} THEN pg_notify({channel}, l.{key})::text END")
     });

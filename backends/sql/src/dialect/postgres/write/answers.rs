@@ -12,7 +12,7 @@ use crate::{
         why_lost,
     },
     operation::{Answer, Operation},
-    wait::RENEW_WANTED,
+    wait::RENEW_HINT_BELOW,
 };
 
 /// The answer to an operation that was carried out.
@@ -81,8 +81,8 @@ pub(super) fn refused(
             if row.owner == Some(request.owner) {
                 return None;
             }
-            if row.wanted_for > RENEW_WANTED {
-                Answer::Told(held.clone())
+            if row.hint_remaining > RENEW_HINT_BELOW {
+                Answer::BusyNotified(held.clone())
             } else {
                 Answer::Acquired(Attempt::Busy(Some(held.clone())))
             }

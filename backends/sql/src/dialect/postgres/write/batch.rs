@@ -98,7 +98,7 @@ impl Batch<'_> {
                 Ok((rows::column(row, 0)?, done))
             })
             .collect::<Result<_>>()
-            .map_err(|error| StatementError::corrupt(error).after(true))
+            .map_err(|error| StatementError::corrupt(error).after_partial_work(true))
     }
 
     /// RefusedRows at the rows of the operations that were not carried out.

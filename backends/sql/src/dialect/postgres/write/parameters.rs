@@ -63,7 +63,7 @@ pub(super) fn bind(
             .of_each(ttls())
             .of_each(holders())
             .of_each(metas())
-            .of_all(context.group.mark()),
+            .of_all(context.wait_group.hint_id()),
         OperationKind::Renew => {
             let renewals = || {
                 ops.iter().filter_map(|op| match op {
@@ -87,7 +87,7 @@ pub(super) fn bind(
         OperationKind::Release => columns
             .of_each(owners())
             .of_each(tokens())
-            .of_all(context.group.mark())
+            .of_all(context.wait_group.hint_id())
             .of_all(context.statements.channel()),
         OperationKind::HandOver => columns
             .of_each(owners())
@@ -96,7 +96,7 @@ pub(super) fn bind(
             .of_each(ttls())
             .of_each(holders())
             .of_each(metas())
-            .of_all(context.group.mark()),
+            .of_all(context.wait_group.hint_id()),
         OperationKind::Force => {
             let tokens = ops.iter().filter_map(|op| match op {
                 Operation::Force(_, token) => Some(token.get().cast_signed()),
@@ -104,7 +104,7 @@ pub(super) fn bind(
             });
             columns
                 .of_each(tokens)
-                .of_all(context.group.mark())
+                .of_all(context.wait_group.hint_id())
                 .of_all(context.statements.channel())
         }
         OperationKind::Create => columns.of_each(values(ops)),

@@ -8,7 +8,7 @@ SELECT lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, me
 
 /// `?1` names; `?2` this process; `?3` until when; `?4` until when a mark stands that is renewed. Where another process's
 /// stands for longer, it becomes the mark of several, 0.
-pub(super) const WANT: &str = "
+pub(super) const SET_HINTS: &str = "
 UPDATE distributed_lock SET wanted_by = CASE WHEN wanted_until > ?4 THEN 0 ELSE ?2 END, wanted_until = ?3
  WHERE lock_name IN (SELECT value FROM json_each(?1))
    AND holder_id IS NOT NULL

@@ -2,7 +2,7 @@
 
 /// `?1` rows of name and waiter, `?6` the lease of a place. Says each name, and how many are ahead.
 /// Both statements travel together.
-pub(super) const KEEP_PLACES: &str = "
+pub(super) const RENEW_QUEUE_ENTRIES: &str = "
 INSERT INTO distributed_line (lock_name, waiter, boot_id, ticket, expires_at)
 SELECT j.value ->> 0, j.value ->> 1, ?3, ?4, ?4 + ?6 FROM json_each(?1) AS j WHERE true
 ON CONFLICT (lock_name, waiter) DO UPDATE SET
@@ -14,10 +14,10 @@ SELECT m.lock_name, (SELECT count(*) FROM distributed_line o
   JOIN distributed_line m ON m.lock_name = j.value ->> 0 AND m.waiter = j.value ->> 1";
 
 /// `?1` names, `?2` waiters.
-pub(super) const LEAVE_LINES: &str = "
+pub(super) const LEAVE_QUEUES: &str = "
 DELETE FROM distributed_line
  WHERE lock_name IN (SELECT value FROM json_each(?1))
    AND (waiter IN (SELECT value FROM json_each(?2)) OR boot_id <> ?3 OR expires_at <= ?4)";
 
-pub(super) const CLEAR_LINES: &str =
+pub(super) const REMOVE_EXPIRED_ENTRIES: &str =
     "DELETE FROM distributed_line WHERE boot_id <> ?3 OR expires_at <= ?4";

@@ -102,7 +102,7 @@ impl Batch<'_> {
         &mut self,
         requests: &[&AcquireRequest],
     ) -> Result<usize, StatementError> {
-        let mark = self.context.group.mark();
+        let hint_id = self.context.wait_group.hint_id();
         let statements = &self.context.statements;
         let Some(first) = requests.first() else {
             return Ok(0);
@@ -121,7 +121,7 @@ impl Batch<'_> {
                 .changes(OperationKind::Acquire, sql, |query| {
                     query
                         .bind_first(names, owners)
-                        .bind(mark)
+                        .bind(hint_id)
                         .bind(ttl.cast_signed())
                         .bind(holder)
                         .bind(meta)
@@ -131,7 +131,7 @@ impl Batch<'_> {
         let rows: Vec<_> = requests.iter().map(|it| parameters::request(it)).collect();
         let owners = IdBlob::of(requests.iter().map(|request| &request.owner));
         self.changes(OperationKind::Acquire, &statements.take, |query| {
-            query.bind_first(json(&rows), owners).bind(mark)
+            query.bind_first(json(&rows), owners).bind(hint_id)
         })
         .await
     }
@@ -146,15 +146,15 @@ impl Batch<'_> {
         }
         let rows: Vec<_> = requests.iter().map(|it| parameters::request(it)).collect();
         let owners = IdBlob::of(requests.iter().map(|request| &request.owner));
-        let mark = self.context.group.mark();
+        let hint_id = self.context.wait_group.hint_id();
         let mut busy_retry = BusyRetry::new(self.context);
         loop {
             let taken = self.tokens(OperationKind::Acquire, |query| {
-                query.bind_first(json(&rows), owners.clone()).bind(mark)
+                query.bind_first(json(&rows), owners.clone()).bind(hint_id)
             });
             match taken.await {
                 Err(failed) if self.may_retry(&failed, &mut busy_retry) => {}
-                taken => return taken.map_err(StatementError::for_good),
+                taken => return taken.map_err(StatementError::without_retry),
             }
         }
     }

@@ -84,7 +84,7 @@ impl Batch<'_> {
             now: self.now,
         }
         .bind_first(rows, IdBlob::of(requests.iter().map(|it| &it.owner)))
-        .bind(context.group.mark())
+        .bind(context.wait_group.hint_id())
         .bind(ttl.cast_signed())
         .bind(holder)
         .bind(meta)
@@ -109,7 +109,7 @@ impl Batch<'_> {
             if ended.is_empty() {
                 failed
             } else {
-                failed.for_good()
+                failed.without_retry()
             }
         })?;
         let rows = |step: usize| {

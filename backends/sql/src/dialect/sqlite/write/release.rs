@@ -38,7 +38,7 @@ impl Batch<'_> {
         let wanted = self
             .release_wanted(leases)
             .await
-            .map_err(|failed| failed.after(freed > 0))?;
+            .map_err(|failed| failed.after_partial_work(freed > 0))?;
         // Those not among the wanted ones: all freed before, or none, or some; only then their rows must tell.
         let rest = leases.len() - wanted.len();
         let refused_rows = if freed == 0 || freed == rest {
@@ -81,7 +81,7 @@ impl Batch<'_> {
 
     /// Frees what nobody else waits for, and says how many that were.
     pub(super) async fn free(&mut self, leases: &[&Lease]) -> Result<usize, StatementError> {
-        let mark = self.context.group.mark();
+        let hint_id = self.context.wait_group.hint_id();
         if let [lease] = leases {
             let name = lease.name.as_str().to_owned();
             let owner = lease.owner.as_uuid().into_bytes().to_vec();
@@ -90,7 +90,7 @@ impl Batch<'_> {
                 .changes(
                     OperationKind::Release,
                     &self.context.statements.free_one,
-                    |query| query.bind_first(name, owner).bind(mark).bind(token),
+                    |query| query.bind_first(name, owner).bind(hint_id).bind(token),
                 )
                 .await;
         }
@@ -103,7 +103,7 @@ impl Batch<'_> {
             |query| {
                 query
                     .bind_first(json(&names), owners)
-                    .bind(mark)
+                    .bind(hint_id)
                     .bind(tokens)
             },
         )
@@ -116,15 +116,15 @@ impl Batch<'_> {
         leases: &[&Lease],
     ) -> Result<HashMap<String, bool>, StatementError> {
         let (rows, owners) = lease_rows(leases);
-        let mark = self.context.group.mark();
+        let hint_id = self.context.wait_group.hint_id();
         let mut busy_retry = BusyRetry::new(self.context);
         let rows = loop {
             let freed = self.rows(OperationKind::Release, |query| {
-                query.bind_first(rows.clone(), owners.clone()).bind(mark)
+                query.bind_first(rows.clone(), owners.clone()).bind(hint_id)
             });
             match freed.await {
                 Err(failed) if self.may_retry(&failed, &mut busy_retry) => {}
-                freed => break freed.map_err(StatementError::for_good)?,
+                freed => break freed.map_err(StatementError::without_retry)?,
             }
         };
         rows.iter()
