@@ -1,12 +1,15 @@
-//! How much one opened store has asked its database.
+//! Counts the requests of one opened store.
+//!
+//! The module owns the counters behind `statements()` and `retries()` and the two metrics of the
+//! same numbers. Every statement is counted once, when it is sent.
 
 use std::{
     fmt,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// What an opened store has sent, with all handles that were reopened from it. Another opened store
-/// of this process counts its own, also on the same tables.
+/// The requests of an opened store, with all handles that were reopened from it. Another opened
+/// store of this process has counters of its own, even for the same tables.
 pub(crate) struct RequestCounters {
     backend: &'static str,
     statements: AtomicU64,
@@ -34,7 +37,8 @@ impl RequestCounters {
         self.statements.load(Ordering::Relaxed)
     }
 
-    /// Counts a statement that the store broke off for others' sake and that is sent again.
+    /// Counts a statement that is sent again, after the server broke it off in favour of other
+    /// transactions or the connection was lost.
     pub(crate) fn retried(&self) {
         self.retries.fetch_add(1, Ordering::Relaxed);
         metrics::counter!("distlock_store_retries_total", "backend" => self.backend).increment(1);

@@ -1,4 +1,8 @@
-//! Looks at every setting that a promise rests on.
+//! The checks that all dialects share.
+//!
+//! The module owns the findings on rights, tables, password, store queue and row counts. Each
+//! dialect asks its own server and reports here. A check only reads, except the check of the store
+//! queue, which takes an entry and gives it up again.
 
 use std::time::Duration;
 
@@ -11,10 +15,10 @@ use crate::{
     schema_check::{SchemaDifference, describe},
 };
 
-/// A place in a line is tried at this name, whose lock nobody takes.
+/// The lock name of the check of the store queue. Nobody takes this lock.
 const NOBODYS: &str = "distlock:doctor";
 
-/// What the user may not do, as `INSERT ON distributed_lock`.
+/// Reports missing rights, each written as `INSERT ON distributed_lock`.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn rights(health: &mut Health, denied: &[String]) {
     let (verdict, detail) = if denied.is_empty() {
@@ -29,13 +33,13 @@ pub(crate) fn rights(health: &mut Health, denied: &[String]) {
     health.found("rights", verdict, detail);
 }
 
-/// How the password travels to the server.
+/// Reports how the password travels to the server.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn password(health: &mut Health, config: &ServerConfig) {
     config.password_rule().examine([config.peer()], health);
 }
 
-/// Whether the tables are what the promises rest on.
+/// Reports whether the tables are as the promises need them.
 pub(crate) fn tables(health: &mut Health, differences: &[SchemaDifference]) {
     if differences.is_empty() {
         health.found("tables", Verdict::Pass, "as they were created");
@@ -48,7 +52,7 @@ pub(crate) fn tables(health: &mut Health, differences: &[SchemaDifference]) {
     }
 }
 
-/// Whether processes that wait can stand in line: takes a place and gives it up.
+/// Checks whether contenders can stand in the store queue: takes a queue entry and gives it up.
 pub(crate) async fn line<D: Dialect>(health: &mut Health, dialect: &D) {
     let tried: Result<()> = async {
         let place = QueueEntry {
@@ -76,12 +80,12 @@ pub(crate) async fn line<D: Dialect>(health: &mut Health, dialect: &D) {
     }
 }
 
-/// What is in the tables.
+/// The numbers of rows in the tables.
 pub(crate) struct RowCounts {
     pub(crate) held: i64,
     pub(crate) free: i64,
     pub(crate) stale: i64,
-    /// For how long the oldest of them has been stale, in microseconds.
+    /// How long the oldest stale row has been stale, in microseconds.
     pub(crate) oldest_stale: Option<i64>,
     pub(crate) records: i64,
     pub(crate) tombstones: i64,
@@ -101,7 +105,8 @@ impl RowCounts {
             self.records,
             self.tombstones
         );
-        // Twice, because a turn comes four times in that period, and a machine may have been asleep.
+        // The limit is twice `reap_after`: the reaper runs four times in that period, and the
+        // machine may have been asleep.
         let overdue = oldest.is_some_and(|age| age > reap_after * 2);
         let verdict = if overdue {
             Verdict::Warn

@@ -1,15 +1,16 @@
-//! The driver's panics. It panics on packets that no server of its kind sends, as of another kind
-//! of server or of one that broke off in the middle; here such a panic is an error like others.
+//! Turns panics of the driver into errors.
 //!
-//! What comes out as an error means that the connection is in no known state: whoever gets it must
-//! not use the connection again.
+//! The driver panics on packets that no server of its kind sends, for example from another kind of
+//! server or from one that broke off in the middle.
+//!
+//! After such an error the connection is in an unknown state: the caller must not use it again.
 
 use std::{any::Any, future::Future};
 
 use distlock_core::{panics, threads};
 
-/// What a panic of the driver says: that the system had no thread for it, or something of the
-/// server.
+/// The error for a panic of the driver: either the system had no thread for the driver, or the
+/// server sent a packet that the driver does not understand.
 pub(crate) fn panic_error(panic: &(dyn Any + Send)) -> sqlx::Error {
     match threads::missed(panic) {
         Some(why) => sqlx::Error::Io(why),
@@ -17,7 +18,7 @@ pub(crate) fn panic_error(panic: &(dyn Any + Send)) -> sqlx::Error {
     }
 }
 
-/// Does something with the driver, whose panic becomes an error.
+/// Awaits a call of the driver; a panic becomes an error.
 pub(crate) async fn catch_panics<T>(
     does: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, sqlx::Error> {
@@ -25,7 +26,8 @@ pub(crate) async fn catch_panics<T>(
     done.unwrap_or_else(|panic| Err(panic_error(&*panic)))
 }
 
-/// Reads a value of a row, which the driver may find cut short.
+/// Reads a value of a row. The driver panics if the value was cut short; the panic becomes an
+/// error.
 pub(crate) fn decode<T>(read: impl FnOnce() -> Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
     panics::caught(read).unwrap_or_else(|panic| Err(panic_error(&*panic)))
 }

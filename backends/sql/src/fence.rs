@@ -1,10 +1,12 @@
 //! The checking half of fencing, in the caller's own transaction.
 //!
-//! The bar is a row of a small table in the caller's database. `admit` raises it or refuses; the caller changes its data in
-//! the same transaction, so that no earlier holder can write in between or afterwards. There is one module for each dialect.
+//! The fence state of a resource is a row of a small table in the caller's database. `admit` raises
+//! the state or refuses the caller. The caller changes its data in the same transaction, so that no
+//! earlier holder can write in between or afterwards. There is one module for each dialect.
 //!
-//! A row that carries its own bar in two columns needs no second table: see
-//! [`FenceGuard::SQL_CONDITION`]; for Postgres, which numbers its parameters, `postgres::sql_condition`.
+//! A row that carries its own fence state in two columns needs no second table: see
+//! [`FenceGuard::SQL_CONDITION`], and `postgres::sql_condition` for Postgres, which numbers its
+//! parameters.
 
 #[cfg(feature = "mysql")]
 pub use crate::dialect::mysql::fence as mysql;
@@ -15,12 +17,12 @@ pub use crate::dialect::sqlite::fence as sqlite;
 
 use distlock_core::{Fence, FenceError, FenceGuard};
 
-/// The bar of a resource that nobody has used yet.
+/// The fence state of a resource that nobody has used yet.
 pub(crate) fn unseen() -> Result<String, FenceError> {
     Ok(FenceGuard::new().to_text()?)
 }
 
-/// The bar after `fence` was let through.
+/// The fence state after `fence` was admitted.
 pub(crate) fn raised(resource: &str, state: &str, fence: &Fence) -> Result<String, FenceError> {
     FenceGuard::raised(Some(state), resource, fence)
 }

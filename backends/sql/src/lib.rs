@@ -1,4 +1,5 @@
-//! SQL tables behind the distlock contract: a `distributed_lock` row per name, one conditional statement per batch.
+//! SQL tables behind the distlock contract: a `distributed_lock` row for each name, one conditional
+//! statement for each batch.
 //!
 //! ```no_run
 //! # #[cfg(feature = "sqlite")]
@@ -8,7 +9,8 @@
 //! use distlock_core::{Locker, SystemClock};
 //! use distlock_sql::{Sqlite, SqliteConfig};
 //!
-//! let store = Sqlite::open(SqliteConfig::new("/var/lib/app/locks.db"), Arc::new(SystemClock)).await?;
+//! let config = SqliteConfig::new("/var/lib/app/locks.db");
+//! let store = Sqlite::open(config, Arc::new(SystemClock)).await?;
 //! let locker = Locker::new(store.lock());
 //! let guard = locker.lock("order:42").acquire().await?;
 //! # Ok(()) }
@@ -16,35 +18,47 @@
 //!
 //! # Map
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
-//! | `config` | options, checked once |
-//! | `store` | gathers operations into batches, owns the helpers |
-//! | `lock`, `wait` | [`DistLock`](distlock_core::DistLock): operations, and one poller per process for all who wait |
+//! | `config` | options that several dialects share, checked once |
+//! | `opened_store`, `store_handle`, `store` | one opened store and its handles: batches, background tasks, closing |
+//! | `operation` | the operations of a batch, their answers, and their undo |
+//! | `lock` | [`DistLock`](distlock_core::DistLock): locks |
+//! | `wait` | contenders, and one poller per process for all of them |
 //! | `records` | [`Records`](distlock_core::Records): versioned values |
-//! | `reaper` | removes rows nobody has used for long |
-//! | `doctor`, `migrate` | health, and the tables' versions |
-//! | `shape` | what each table must be, compared with what the catalogue says |
+//! | `reaper` | removes rows that nobody has used for long |
+//! | `doctor`, `migrate` | health, and the versions of the tables |
+//! | `schema_check` | compares the required tables with the database's catalogue |
 //! | `fence` | the checking half of fencing, for a row in the caller's own transaction |
-//! | `dialect` | what differs between databases: statements, connections, error codes |
+//! | `statement_error`, `driver_panics` | the meaning of a driver's error |
+//! | `dialect` | one folder for each database: statements, connections, tables, error codes, options, doctor |
 //!
 //! # Guarantees
-//! A lock is granted by one conditional statement, so that at most one owner holds a name; its token rises with every grant,
-//! also after release, expiry and reaping. SQLite: leases live on the boot-time clock of the host together with the boot's
-//! id, so that neither a stepped wall clock nor a reboot can grant a lock twice; commits are synced to disk.
-//! Postgres: leases live on the server's clock, sessions are set to READ COMMITTED and to commits that are on the disk before
-//! they are answered (releases are not waited for: the next grant is, and takes them along), and a row that somebody else keeps
-//! locked holds up nobody but those who want it. No setting of Postgres
-//! stops the clock that they live on (`clock_timestamp()`), or moves it into another time zone. Who steps it forward by more
-//! than a lease lets the next holder in while the one before still believes, and only the token tells them apart. A pooler in between must be in
-//! session mode; one in transaction mode is refused.
-//! MySQL (8.0.19 or later) and MariaDB (10.6 or later): the same, except that only an administrator can set how commits reach
-//! the disk: `distlock doctor` says how it stands. MySQL takes a password that it has not seen lately over TLS or a Unix
-//! socket only, since the exchange for plain connections needs RSA, which is not built in.
+//!
+//! A lock is granted by one conditional statement, so that at most one owner holds a name. Its token
+//! rises with every grant, also after release, expiry and reaping.
+//!
+//! SQLite: leases live on the boot-time clock of the host together with the boot's id, so that
+//! neither a stepped wall clock nor a reboot can grant a lock twice. Commits are synced to disk.
+//!
+//! Postgres: leases live on the server's clock. Sessions are set to READ COMMITTED, and to commits
+//! that are on the disk before they are answered. Releases are not waited for: the next grant is
+//! waited for, and it carries them to the disk too. A row that somebody else keeps locked delays
+//! only the callers that want this row. No setting of Postgres stops the clock of the leases
+//! (`clock_timestamp()`) or moves it into another time zone. An administrator who steps it forward
+//! by more than a lease lets the next holder in while the previous one still believes in its lease;
+//! then only the token tells the two apart. A pooler between client and server must be in session
+//! mode; a pooler in transaction mode is refused.
+//!
+//! MySQL (8.0.19 or later) and MariaDB (10.6 or later): the same, except that only an administrator
+//! can set how commits reach the disk: `distlock doctor` shows the setting. MySQL takes a password
+//! that it has not seen lately over TLS or a Unix socket only, since the exchange for plain
+//! connections needs RSA, which is not built in.
 //!
 //! # Features
-//! `sqlite`: the SQLite dialect, with SQLite itself built in. `postgres`, `mysql`: the servers' dialects. `tls`: TLS to the
-//! servers, through rustls. None by default.
+//!
+//! `sqlite`: the SQLite dialect, with SQLite itself built in. `postgres`, `mysql`: the servers'
+//! dialects. `tls`: TLS to the servers, through rustls. None by default.
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres")),
     allow(

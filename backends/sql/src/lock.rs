@@ -1,4 +1,7 @@
-//! Locks: a row per name.
+//! The locks of a store: one row for each lock name.
+//!
+//! The module turns each call of [`DistLock`] into an operation and hands it to the store's
+//! batches. It never sends SQL itself.
 
 use std::{fmt, sync::Arc};
 

@@ -1,4 +1,7 @@
-//! The tables' versions: which migrations there are, and which of them a store has.
+//! The versions of the tables: the migrations that exist, and those that a store still needs.
+//!
+//! Every dialect has the same steps with the same numbers. The module never changes tables itself;
+//! the dialects do.
 
 /// One step from a version of the tables to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -6,24 +9,25 @@
 pub struct Migration {
     /// The version of the tables afterwards.
     pub version: i64,
-    /// What it does, in a word or two.
+    /// A name of one to three words.
     pub name: &'static str,
     /// Its statements.
     pub sql: &'static str,
 }
 
-/// How a store's tables stand.
+/// The state of a store's tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TablesStatus {
     /// The version of the tables; 0 = there are none.
     pub version: i64,
-    /// What is to be applied, or was applied just now.
+    /// The migrations that are to be applied, or that were applied just now.
     pub migrations: Vec<Migration>,
 }
 
 impl TablesStatus {
-    /// `mends` bring tables that have the latest version already to what it makes now.
+    /// `repairs` change tables that have the latest version already but were made by an older
+    /// release.
     pub(crate) fn with(version: i64, all: &[Migration], mends: Vec<Migration>) -> Self {
         let mut status = Self::at(version, all);
         status.migrations.extend(mends);
@@ -43,8 +47,8 @@ impl TablesStatus {
     }
 }
 
-/// What to do about tables that say they are of our version and that no version of ours made.
-/// `separator` stands between the statement's tables.
+/// Advice for tables that claim our version although no release of ours made them so. `separator`
+/// stands between the names of the tables in the statement.
 pub(crate) fn start_over_advice(table_prefix: &str, separator: &str, migrate: &str) -> String {
     let tables = ["lock", "record", "meta"].map(|it| format!("{table_prefix}distributed_{it}"));
     format!(
@@ -55,15 +59,16 @@ pub(crate) fn start_over_advice(table_prefix: &str, separator: &str, migrate: &s
     )
 }
 
-/// What is wrong where an opened store finds no tables any more. Making others would let a second holder in.
+/// The problem of an opened store that finds no tables any more. Creating new ones would let a
+/// second holder in.
 pub(crate) const TABLES_GONE: &str = "has no tables of distlock any more: they were dropped or moved while they were in use, or it is \
      another one now; open it anew once that is mended";
 
-/// What is wrong where the row is not there that says which version the tables have, and names
-/// their history.
+/// The problem of a store whose meta row is absent. That row holds the version of the tables and
+/// the name of their history.
 pub(crate) const META_EMPTY: &str = "has an empty table distributed_meta, so that nothing names the history of the locks; to begin another history";
 
-/// What is wrong with tables of a later version than this program's; `None` when they are not.
+/// The problem of tables of a later version than this program's; `None` when the version is known.
 pub(crate) fn newer_version_problem(version: i64) -> Option<String> {
     (version > LATEST).then(|| {
         format!(
@@ -72,7 +77,7 @@ pub(crate) fn newer_version_problem(version: i64) -> Option<String> {
     })
 }
 
-/// Every dialect has the same steps, with the same numbers and names; only their texts differ.
+/// The steps, which have the same numbers and names in every dialect; only their SQL differs.
 pub(crate) const fn steps(locks: &'static str, line: &'static str) -> [Migration; 2] {
     [
         Migration {
@@ -91,6 +96,6 @@ pub(crate) const fn steps(locks: &'static str, line: &'static str) -> [Migration
 /// The version that `distlock migrate` brings tables to.
 pub(crate) const LATEST: i64 = 2;
 
-/// The oldest version that this program works with. Version 2 only adds a table: without it waiting
-/// costs more, and programs that know only version 1 work beside it.
+/// The oldest version that this program works with. Version 2 only adds a table. Without that table
+/// waiting costs more; programs that know only version 1 work beside it.
 pub(crate) const REQUIRED: i64 = 1;

@@ -1,4 +1,6 @@
-//! What an opened database gives its users, whichever it is.
+//! The locks and records of an opened database, for every dialect.
+//!
+//! The module names the backend and the operation in the errors of opening, reaping and migrating.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,7 +30,7 @@ impl<D: Dialect> Clone for OpenedStore<D> {
 }
 
 impl<D: Dialect> OpenedStore<D> {
-    /// `dialect` is what came of connecting.
+    /// `dialect` is the result of connecting.
     pub(crate) fn new(dialect: Result<D>) -> Result<Self> {
         let store = open_store(during::<D, _>("open", dialect)?);
         Ok(Self {
@@ -62,7 +64,7 @@ impl<D: Dialect> OpenedStore<D> {
     }
 }
 
-/// Names the backend and what it was about to do, where that failed.
+/// Names the backend and the operation in an error.
 pub(crate) fn during<D: Dialect, T>(operation: &'static str, result: Result<T>) -> Result<T> {
     result.map_err(|error| error.on(D::NAME).during(operation))
 }

@@ -1,4 +1,7 @@
-//! The operations that change something: what a batch is made of.
+//! The operations that change something: the contents of a batch.
+//!
+//! The module owns the rules that hold for every dialect: which operations share a statement, how
+//! an operation is undone, and which answers stay true when an operation was sent twice.
 
 use distlock_core::{
     AcquireRequest, Attempt, Deleted, Error, FencingToken, Forced, Grant, HandOver, HolderInfo,
@@ -6,7 +9,8 @@ use distlock_core::{
     batch::Reply,
 };
 
-/// What can share a statement. Renewals are urgent: a late one is a lost lock.
+/// Operations of one kind can share a statement. Renewals are urgent: a late renewal is a lost
+/// lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum OperationKind {
     Renew,
@@ -20,7 +24,7 @@ pub(crate) enum OperationKind {
 }
 
 impl OperationKind {
-    /// As counted and as shown in errors.
+    /// The name in metrics and errors.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Renew => "renew",
@@ -96,9 +100,10 @@ impl Operation {
             }
     }
 
-    /// Whether it may be sent again when it is not known whether it was carried out: whoever holds a lock already is told so,
-    /// and a lock that was freed by the first stays free. See [`answer_after_resend`]. A ticket is redeemed once: the second time would
-    /// look like a loss.
+    /// Whether it may be sent again while it is unknown whether the first send was carried out. An
+    /// acquire that finds its own lease is told so, and a lock that the first send freed stays
+    /// free. See [`answer_after_resend`]. A ticket is redeemed once: redeeming it a second time
+    /// would look like a loss.
     pub(crate) fn may_be_resent(&self) -> bool {
         match self {
             Self::Acquire(_) | Self::Release(_) => true,
@@ -107,7 +112,7 @@ impl Operation {
         }
     }
 
-    /// What takes `answer` back.
+    /// The operation that takes `answer` back.
     pub(crate) fn undo(&self, answer: &Answer) -> Option<Self> {
         let release = |request: &AcquireRequest, grant: &Grant| {
             let token = Some(grant.token);
@@ -129,7 +134,8 @@ pub(crate) enum Answer {
     Released(ReleaseOutcome),
     HandedOver(HandOver),
     Acquired(Attempt<Grant>),
-    /// Held, and its release will be told: somebody of this process who waits need not ask for that.
+    /// The lock is held, and the store will notify this process of its release: its waiters need
+    /// not set a hint.
     BusyNotified(HolderInfo),
     Forced(Forced),
     Written(Written),
@@ -137,8 +143,9 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Whether, to an operation that was sent twice, it leaves open what came of the first: it may have freed the lock before,
-    /// or may wait for its row on the server still, and take the lock later for somebody who was told that it is busy.
+    /// Whether the answer to an operation that was sent twice leaves open the outcome of the first
+    /// send. The first send may have freed the lock already. Or it may still wait for its row on
+    /// the server, and take the lock later for a caller who was told that the lock is busy.
     fn leaves_outcome_open(&self) -> bool {
         matches!(
             self,
@@ -148,7 +155,7 @@ impl Answer {
         )
     }
 
-    /// Whether the lock is free now because of it.
+    /// Whether the lock is free now because of this answer.
     pub(crate) fn freed(&self) -> bool {
         matches!(
             self,
@@ -157,10 +164,13 @@ impl Answer {
     }
 }
 
-/// What an operation is told that was sent twice, where `reply` is what came of the second time: that nothing is known, for
-/// this reason, unless the reply leaves nothing open. What was skipped was skipped because the first time may be at its row
-/// still. Sent once more, nobody would know that there was a first time: a lock that it freed would seem to be lost, and one
-/// that it takes later on would be held by somebody who was told that nothing happened.
+/// The answer to an operation that was sent twice; `reply` is the answer to the second send.
+///
+/// Unless the reply settles the outcome of both sends, the answer is the error `why`: an unknown
+/// outcome. A skipped operation ([`Reply::Alone`]) was skipped because the first send may still be
+/// at its row. It must not be sent as if for the first time: a lock that the first send freed would
+/// seem to be lost, and a lock that it takes later would be held for a caller who was told that
+/// nothing happened.
 pub(crate) fn answer_after_resend(reply: Reply<Answer>, why: &Error) -> Reply<Answer> {
     match reply {
         Reply::Done(Ok(answer)) if !answer.leaves_outcome_open() => Reply::Done(Ok(answer)),
@@ -212,7 +222,7 @@ mod tests {
         for unsure in [
             Ok(Answer::Acquired(Attempt::Busy(None))),
             Ok(Answer::Released(ReleaseOutcome::NotHeld)),
-            // It was refused, and the look at why failed.
+            // It was refused, and the read of its row failed.
             Err(Error::new(ErrorKind::Unavailable, "the row is locked")),
         ] {
             assert_eq!(told(unsure).unwrap_err(), ErrorKind::OutcomeUnknown);

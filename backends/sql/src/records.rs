@@ -1,4 +1,7 @@
 //! Records: small values under keys, with versions that strictly rise.
+//!
+//! The module turns each call of [`Records`] into an operation or a read of the dialect. It never
+//! sends SQL itself.
 
 use std::{fmt, sync::Arc};
 

@@ -1,10 +1,9 @@
-//! What the tables must be for the promises to hold, compared with what the database's catalogue
-//! says.
+//! Compares the tables that the promises need with the tables that the database's catalogue shows.
 //!
-//! This module owns the comparison and its message. Each dialect lists its tables beside the
-//! question that it asks its catalogue. Whoever opens a connection refuses tables that differ, and
-//! never changes them: only `distlock migrate` does, and only where an older version of ours made
-//! the difference.
+//! This module owns the comparison and its message. Each dialect lists its tables beside the query
+//! that reads its catalogue. Opening a connection refuses tables that differ and never changes
+//! them. Only `distlock migrate` changes them, and only where an older version of ours made the
+//! difference.
 
 use crate::migrate::Migration;
 
@@ -14,43 +13,43 @@ pub(crate) const STORAGE: &str = "storage";
 /// The part that says which columns are unique together.
 pub(crate) const KEY: &str = "unique key";
 
-/// The part that says what of the database's own changes or drops what is written to a table.
+/// The part that names the triggers and rules of the database that change or drop written rows.
 pub(crate) const WRITES: &str = "triggers and rules";
 
-/// What [`WRITES`] must be.
+/// The required value of [`WRITES`].
 pub(crate) const UNTOUCHED: &str = "none";
 
-/// How many differences a message names.
+/// The number of differences that a message names.
 const NAMED_DIFFERENCES: usize = 4;
 
-/// One of our tables, without the prefix, and what each part of it must be. A part is [`STORAGE`],
-/// [`KEY`], [`WRITES`] or a column.
+/// One of our tables without the prefix, and the required value of each part. A part is
+/// [`STORAGE`], [`KEY`], [`WRITES`] or a column.
 pub(crate) type Table<S = &'static str> = (S, Vec<(S, S)>);
 
-/// A part of a table as the catalogue says: the table, the part, and what it is.
+/// A part of a table in the catalogue: the table, the part, and its value.
 pub(crate) type FoundPart = (String, String, String);
 
 /// A part that an older version of ours made differently.
 pub(crate) struct FormerPart {
     pub(crate) table: &'static str,
     pub(crate) part: &'static str,
-    /// What it is there; `None` when that version had no such part.
+    /// Its value there; `None` when that version had no such part.
     pub(crate) was: Option<&'static str>,
-    /// What makes it as it must be.
+    /// The migration that mends it.
     pub(crate) repair: Migration,
 }
 
-/// What is otherwise than it must be.
+/// One part whose value is not the required one.
 #[derive(Debug)]
 pub(crate) struct SchemaDifference {
     text: String,
     repair: Option<Migration>,
-    /// It is in a trigger or a rule, and the table itself is as it must be.
+    /// Whether only a trigger or a rule differs, while the table itself is right.
     of_writes: bool,
 }
 
-/// Compares every part of `tables` with what was found. A table of which nothing was found is left
-/// out where `some` are enough.
+/// Compares every part of `tables` with the parts in `found`. With `some`, a table without any
+/// found part is left out.
 pub(crate) fn differences<S: AsRef<str>>(
     prefix: &str,
     tables: &[Table<S>],
@@ -110,7 +109,7 @@ pub(crate) fn describe(differences: &[SchemaDifference]) -> String {
     told
 }
 
-/// What makes the tables as they must be; `None` when no version of ours made them so.
+/// The migrations that mend the differences; `None` when no version of ours made the tables so.
 pub(crate) fn repairs(differences: &[SchemaDifference]) -> Option<Vec<Migration>> {
     differences
         .iter()
@@ -118,8 +117,8 @@ pub(crate) fn repairs(differences: &[SchemaDifference]) -> Option<Vec<Migration>
         .collect()
 }
 
-/// What is wrong with tables that differ, and what to do. `separator` stands between the
-/// statement's tables.
+/// The error text for tables that differ, with the remedy. `separator` stands between the names of
+/// the tables in the statement.
 pub(crate) fn refusal(
     differences: &[SchemaDifference],
     prefix: &str,

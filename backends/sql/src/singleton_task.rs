@@ -1,5 +1,9 @@
-//! Who does something for all: one task at a time, on the runtime of whoever needed it first. A runtime may stand still for
-//! as long as it likes, so a task says until when it will be heard of again; when it is not, another takes its place.
+//! Keeps one background task running for all callers of a handle.
+//!
+//! The task runs on the runtime of the caller that needed it first. That runtime may stop polling
+//! it at any time, without notice. So the task announces the time of its next sign of life, and a
+//! caller starts another task when that time has passed. At most one task owns the current turn; a
+//! task that lost its turn must end.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -8,26 +12,27 @@ use std::{
 
 use distlock_core::Moment;
 
-/// How much later than it said a task may be heard of: a busy machine is no reason to replace it.
+/// How late the announced sign of life may be: a busy machine is no reason to replace a task.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The place of a task.
+/// The slot of one background task.
 #[derive(Debug, Default)]
 pub(crate) struct SingletonTask {
-    // A std mutex: held to look and to change only.
+    // A std mutex: it is held only to read or change two fields, never across an await.
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Which task it is, counted from 1.
+    /// The number of the present task, counted from 1.
     turn: u64,
-    /// When it is heard of again; `None` when there is none.
+    /// The time of the task's next sign of life; `None` when no task runs.
     due: Option<Moment>,
 }
 
 impl SingletonTask {
-    /// Takes the place, unless somebody has it who is heard of. Says which turn it is.
+    /// Starts a turn, unless the present task still gives signs of life. Returns the number of the
+    /// turn.
     pub(crate) fn start(&self, now: Moment) -> Option<u64> {
         let mut state = self.state();
         if state.due.is_some_and(|due| now.since(due) <= GRACE) {
@@ -38,7 +43,8 @@ impl SingletonTask {
         Some(state.turn)
     }
 
-    /// Notes that the task of this turn lives, and when it is heard of again. Says whether the place is still its own.
+    /// Gives a sign of life of this turn, and announces the next one at `due`. Returns whether the
+    /// turn is still the present one.
     pub(crate) fn extend(&self, turn: u64, due: Moment) -> bool {
         let mut state = self.state();
         let mine = state.turn == turn;
@@ -48,7 +54,7 @@ impl SingletonTask {
         mine
     }
 
-    /// Leaves the place, if it is still this turn's.
+    /// Ends the turn, if it is still the present one.
     pub(crate) fn finish(&self, turn: u64) {
         let mut state = self.state();
         if state.turn == turn {

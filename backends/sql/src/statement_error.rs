@@ -1,4 +1,8 @@
-//! What a driver's error means: did it happen, did it not, or is that unknown; and is the store or one row at fault.
+//! The meaning of a driver's error.
+//!
+//! The module owns the three questions that each dialect answers for its error codes: did the
+//! statement happen, not happen, or is that unknown; is the store or one row at fault; can the
+//! connection be used again. A code that nobody knows counts as an unknown outcome for a write.
 
 use std::io;
 
@@ -7,24 +11,24 @@ use distlock_core::{Error, ErrorKind, batch::Failure};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::config::{ServerConfig, SslMode};
 
-/// What a failed statement meant to do.
+/// Whether a failed statement reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
     Write,
 }
 
-/// What an error means.
+/// The meaning of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorMeaning {
     pub(crate) kind: ErrorKind,
-    /// One row of a batch may be the cause: sent singly, the others may succeed.
+    /// One row of a batch may be the cause: sent one by one, the other operations may succeed.
     pub(crate) one_row: bool,
-    /// The connection is of no more use.
+    /// The connection cannot be used again.
     pub(crate) reconnect: bool,
     /// The same statement may succeed at once.
     pub(crate) retry: bool,
-    /// It is a limit of the server, which passes, not of the statement.
+    /// The server is at a limit that passes; the statement is not at fault.
     passing: bool,
     what: &'static str,
 }
@@ -56,7 +60,7 @@ impl ErrorMeaning {
         self
     }
 
-    /// The server has no more memory, disk or the like for now.
+    /// The server is short of memory, disk or the like for now.
     pub(crate) const fn server_limit(what: &'static str) -> Self {
         let mut meaning = Self::of(ErrorKind::LimitExceeded, what);
         meaning.passing = true;
@@ -70,7 +74,7 @@ impl ErrorMeaning {
 }
 
 /// Whether the system had no thread for the driver, which needs one to connect. No answer of a
-/// server is of this kind, and a write that may have been sent stays unknown.
+/// server is of this kind. A write that may have been sent stays an unknown outcome.
 pub(crate) fn no_thread(error: &io::Error, access: Access) -> bool {
     matches!(access, Access::Read) && error.kind() == io::ErrorKind::WouldBlock
 }
@@ -80,12 +84,12 @@ pub(crate) fn no_thread(error: &io::Error, access: Access) -> bool {
 pub(crate) struct StatementError {
     pub(crate) meaning: ErrorMeaning,
     pub(crate) source: sqlx::Error,
-    /// What the server said, where that is better than the driver's words.
+    /// The server's own words, where they are better than the driver's.
     pub(crate) said: Option<String>,
 }
 
 impl StatementError {
-    /// An answer that cannot be read, although the statement was carried out.
+    /// The answer cannot be read, although the statement was carried out.
     pub(crate) fn corrupt(error: Error) -> Self {
         Self {
             meaning: ErrorMeaning::of(error.kind(), "the answer cannot be read"),
@@ -94,7 +98,7 @@ impl StatementError {
         }
     }
 
-    /// Another answer than the statement has: the connection may be an answer behind.
+    /// The answer belongs to another statement: the connection may be one answer behind.
     #[cfg(feature = "mysql")]
     pub(crate) fn out_of_step(error: Error) -> Self {
         let mut failed = Self::corrupt(error);
@@ -102,7 +106,7 @@ impl StatementError {
         failed
     }
 
-    /// The same when an earlier statement of the batch has done a part already.
+    /// The same error when an earlier statement of the batch was carried out already.
     pub(crate) fn after_partial_work(mut self, partly_done: bool) -> Self {
         if partly_done {
             self.meaning.kind = ErrorKind::OutcomeUnknown;
@@ -110,15 +114,16 @@ impl StatementError {
         self
     }
 
-    /// The same when it is not worth another try, or must not have one.
+    /// The same error when the statement is not worth another try, or must not have one.
     #[cfg(feature = "sqlite")]
     pub(crate) fn without_retry(mut self) -> Self {
         self.meaning.retry = false;
         self
     }
 
-    /// Whether the connection had gone, perhaps long before the statement was sent, so that it is not known whether the
-    /// statement arrived. A server that is merely silent may be at it still.
+    /// Whether the connection was lost, perhaps long before the statement was sent, so that it is
+    /// unknown whether the statement arrived. A timeout does not count: a server that is only slow
+    /// may still be working on the statement.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn lost_connection(&self) -> bool {
         self.meaning.kind == ErrorKind::OutcomeUnknown
@@ -132,8 +137,8 @@ impl StatementError {
         matches!(&self.source, sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut)
     }
 
-    /// The same where the options say nothing of TLS, and it is needed because a password leaves
-    /// this machine.
+    /// The same error, with a better text where the options do not mention TLS although a password
+    /// leaves this machine.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn on_connecting(mut self, config: &ServerConfig) -> Self {
         if config.ssl_mode == SslMode::Auto
@@ -175,18 +180,19 @@ impl StatementError {
 pub(crate) enum TlsTrouble {
     /// The server has none.
     Absent,
-    /// The driver could not use what the options name.
+    /// The driver could not use the files or the host that the options name.
     Options,
     /// We do not accept the server's certificate.
     Certificate,
-    /// The server broke it off, as one does that accepts no client without a certificate.
+    /// The server broke the handshake off, as a server does that demands a client certificate.
     Refused,
-    /// What came was not TLS as it should be.
+    /// The other end does not speak TLS correctly.
     Protocol,
 }
 
-/// Whether no TLS could be agreed on, and why. The driver says it in words only, and what it heard from the library of
-/// TLS comes as data that is not valid; later on, what is not valid was damaged on its way.
+/// Whether no TLS could be agreed on, and why. The driver reports the reason only in words. An
+/// error of the TLS library arrives as invalid data while connecting; later, invalid data means
+/// damage on the way.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn tls_trouble(error: &sqlx::Error, access: Access) -> Option<TlsTrouble> {
     match error {

@@ -1,4 +1,8 @@
-//! One handle on a database: its batches, its helpers, and whether it is closed.
+//! One handle on a database: its batches, its background tasks, and whether it is closed.
+//!
+//! Locks and records of a handle share one [`Store`]; its connections close with the last of them.
+//! Background tasks hold no strong reference while they sleep for long, except the poller, which
+//! ends when nobody waits.
 
 use std::{
     fmt,
@@ -20,24 +24,25 @@ use crate::{
     singleton_task::SingletonTask,
 };
 
-/// What a handle's locks and records share. Connections close with the last of them.
+/// The state that a handle's locks and records share. The connections close with the last of them.
 pub(crate) struct Store<D: Dialect> {
     batcher: Batcher<Writer<D>>,
-    /// Waiters of this handle that sleep. Changed under the group's mutex only.
+    /// The number of waiters of this handle that sleep. It changes only under the mutex of the wait
+    /// group.
     pub(crate) asleep: AtomicUsize,
     pub(crate) poller: SingletonTask,
     pub(crate) listener: SingletonTask,
-    /// Places in lines that are to be given up with the next request.
+    /// Queue entries that are to be given up with the next request.
     entries_to_leave: Mutex<Vec<QueueEntry>>,
-    /// Held by whoever sends that request.
+    /// Held by the caller that sends that request.
     leave_turn: tokio::sync::Mutex<()>,
-    /// Parts that are still open: locks and records.
+    /// The number of open parts: locks and records.
     parts: AtomicUsize,
-    // A std mutex: held to look and to swap only.
+    // A std mutex: it is held only to look and to swap, never across an await.
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
-/// The sending end of the batches.
+/// The executor of the batches.
 #[derive(Debug)]
 pub(crate) struct Writer<D>(D);
 
@@ -74,8 +79,8 @@ impl<D: Dialect> Store<D> {
         })
     }
 
-    /// Gives a place in a line up, together with those that others give up meanwhile. What the store
-    /// does not hear of ends with the place's lease.
+    /// Gives up a queue entry, together with those that other callers give up meanwhile. If the
+    /// request fails, the entry ends with its lease.
     pub(crate) async fn leave_queue(&self, place: QueueEntry) {
         let entries_to_leave = || {
             self.entries_to_leave
@@ -93,8 +98,8 @@ impl<D: Dialect> Store<D> {
         }
     }
 
-    /// Closes one part, which was `open` until now or whose closing was given up; the last one
-    /// closes the connections.
+    /// Closes one part. `open` says whether the part was open until now; it is false when an
+    /// earlier close was cancelled. The last part closes the connections.
     pub(crate) async fn close_part(&self, open: bool) {
         if open {
             self.parts.fetch_sub(1, Ordering::AcqRel);
@@ -168,7 +173,8 @@ impl<D: Dialect> Executor for Writer<D> {
             if answer.freed() {
                 group.wake_waiters(name);
             }
-            // Marks tell of other processes only.
+            // Hints in the store tell only of other processes, so that this process's own waiters
+            // are added here.
             if let Answer::HandedOver(HandOver::Done(grant)) = answer
                 && grant.others_waiting == Some(false)
             {
@@ -188,7 +194,7 @@ impl<D: Dialect> Executor for Writer<D> {
 }
 
 impl Answer {
-    /// An answer to another kind of question than was asked.
+    /// The error for an answer to another kind of operation than was sent.
     pub(crate) fn unexpected(&self) -> Error {
         Error::new(
             ErrorKind::Internal,

@@ -1,4 +1,4 @@
-//! Opening a handle on a store, whose reaper starts with it.
+//! Opens handles on a store and starts the reaper of each.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,8 @@ pub(crate) fn open_store<D: Dialect>(dialect: D) -> Arc<Store<D>> {
     start(Store::new(dialect, 2), reaper::first_pause())
 }
 
-/// One more, for locks or for records. It reaps as well: the runtime that the first was opened on may end before it does.
+/// One more handle, for locks or for records. It reaps as well: the runtime that the first handle
+/// was opened on may end before this one.
 pub(crate) fn reopen_store<D: Dialect>(dialect: D) -> Arc<Store<D>> {
     let pause = reaper::pause(&dialect);
     start(Store::new(dialect, 1), pause)

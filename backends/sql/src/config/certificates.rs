@@ -1,12 +1,12 @@
-//! The files of TLS, looked at when the store is opened, so that a wrong file is a wrong
-//! configuration and not a failed connection.
+//! Reads the files of TLS when the store is opened, so that a wrong file is a wrong configuration
+//! and not a failed connection.
 
 use std::path::Path;
 
 use distlock_core::{Result, TlsFile};
 
-/// Whether each file can be read and holds what its option is for. `options` names the options of
-/// the authorities, the certificate and its key.
+/// Checks that each file can be read and fits its option. `options` names the options of the
+/// authorities, of the certificate and of its key.
 pub(super) fn check(
     options: [&str; 3],
     authorities: Option<&Path>,

@@ -1,9 +1,9 @@
-//! What is different in the options of one server and another: names, ports, modes of TLS.
+//! The server products, and where each keeps the names of its options.
 
 use super::server_options::{ServerOptions, SslMode};
 use crate::dialect::{mysql, postgres};
 
-/// Whose dialect a server speaks.
+/// The product whose dialect a server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Product {
@@ -14,7 +14,7 @@ pub enum Product {
 }
 
 impl Product {
-    /// By the scheme of a URL.
+    /// The product of a URL's scheme.
     #[must_use]
     pub fn of(scheme: &str) -> Option<Self> {
         match scheme {
@@ -37,7 +37,7 @@ impl Product {
         self.facts().name
     }
 
-    /// The port it listens on unless told otherwise.
+    /// The default TCP port.
     #[must_use]
     pub const fn default_port(self) -> u16 {
         self.facts().default_port

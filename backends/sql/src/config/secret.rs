@@ -1,8 +1,8 @@
-//! A password that is shown nowhere.
+//! A password that no output shows.
 
 use std::fmt;
 
-/// A password. It is shown nowhere.
+/// A password. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 

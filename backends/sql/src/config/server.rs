@@ -1,4 +1,7 @@
-//! Options of a database server.
+//! The options of a database server.
+//!
+//! The module owns the ranges of all options and the rule that no password crosses a network in
+//! clear unless the options allow it. Reading and writing URLs is in `server_url`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -11,19 +14,19 @@ use super::{
     values::{REAP_AFTER, check_prefix, check_range, invalid},
 };
 
-/// Where the server is and how it is used. `Debug` hides the password.
+/// The address of the server and how the store uses it. `Debug` hides the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerConfig {
-    /// Which server it is.
+    /// The product.
     pub product: Product,
     /// A name or an address, without brackets.
     pub host: String,
     /// The TCP port.
     pub port: u16,
-    /// The Unix socket (MySQL) or the folder it is in (Postgres), instead of host and port.
+    /// The Unix socket (MySQL) or its folder (Postgres), instead of host and port.
     pub socket: Option<PathBuf>,
-    /// The user; where it is not given, the driver's own default.
+    /// The user; by default the driver's own choice.
     pub user: Option<String>,
     /// Its password.
     pub password: Option<Secret>,
@@ -35,24 +38,25 @@ pub struct ServerConfig {
     pub ssl_ca: Option<PathBuf>,
     /// PEM files with the client's certificate and its key.
     pub ssl_client: Option<(PathBuf, PathBuf)>,
-    /// Put before the tables' names; nothing unless told otherwise.
+    /// A text before the tables' names; empty by default.
     pub table_prefix: String,
-    /// How many connections one handle opens at most; 1 to 32, 4 unless told otherwise. Two of them carry batches of
-    /// changes, or one where there are fewer than three; all of them carry reads. (A handle renews on a second, equal set of
-    /// connections; on Postgres, waiting takes two more.)
+    /// How many connections one handle opens at most; 1 to 32, 4 by default. Two of them carry
+    /// batches of changes, or one if there are fewer than three; all of them carry reads. (A handle
+    /// renews on a second, equal set of connections; on Postgres, waiting takes two more.)
     pub pool_size: u32,
-    /// How long connecting may take; 100 ms to 60 s, 5 s unless told otherwise.
+    /// How long connecting may take; 100 ms to 60 s, 5 s by default.
     pub connect_timeout: Duration,
-    /// How long one statement may take, its way there and back included; 100 ms to 60 s, 5 s unless told otherwise.
+    /// How long one statement may take, including its way there and back; 100 ms to 60 s, 5 s by
+    /// default.
     pub statement_timeout: Duration,
-    /// Whether connecting creates tables that are absent. It never changes what is there.
+    /// Whether connecting creates tables that are absent. It never changes tables that exist.
     pub migrate: bool,
-    /// How long a free or expired row stays before it is removed; 1 s to 365 days, 1 h unless told otherwise.
+    /// How long a free or expired row stays before it is removed; 1 s to 365 days, 1 h by default.
     pub reap_after: Duration,
 }
 
 impl ServerConfig {
-    /// A server with everything else as it is unless told otherwise.
+    /// A server with the default of every other option.
     pub fn new(product: Product, host: impl Into<String>, database: impl Into<String>) -> Self {
         Self {
             product,
@@ -77,11 +81,12 @@ impl ServerConfig {
     /// Checks every option against its range, and whether the files of TLS can be read.
     ///
     /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option; [`ErrorKind::Unsupported`] when TLS is asked of a build without
-    /// it.
+    ///
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option;
+    /// [`ErrorKind::Unsupported`] when TLS is asked of a build without it.
     pub fn check(&self) -> Result<()> {
         let checked = self.checked();
-        // Without TLS, options that name files are refused.
+        // A build without TLS refuses the options that name files.
         #[cfg(feature = "tls")]
         let checked = checked.and_then(|()| {
             super::certificates::check(
@@ -143,20 +148,20 @@ impl ServerConfig {
         self.password_rule().check(self.peer())
     }
 
-    /// Whether the password would leave this machine, so that nothing but TLS may carry it unless
-    /// the options say otherwise.
+    /// Whether the password would leave this machine. Then only TLS may carry it, unless the
+    /// options say otherwise.
     fn password_leaves(&self) -> bool {
         self.sends_password() && !is_loopback(self.peer())
     }
 
-    /// The driver takes a password of Postgres from the environment as well.
+    /// For Postgres, the driver takes a password from the environment as well.
     fn sends_password(&self) -> bool {
         let inherited =
             self.product == Product::Postgres && std::env::var_os("PGPASSWORD").is_some();
         self.password.is_some() || inherited
     }
 
-    /// The host to which the connection leads. A Unix socket is on this machine.
+    /// The host that the connection leads to. A Unix socket is on this machine.
     pub(crate) fn peer(&self) -> &str {
         // The driver of Postgres takes a host that is a path for the folder of the socket.
         let is_path = self.product == Product::Postgres && self.host.starts_with('/');
@@ -167,7 +172,7 @@ impl ServerConfig {
         }
     }
 
-    /// The mode that the driver is told.
+    /// The mode that is given to the driver.
     pub(crate) fn ssl_mode_in_use(&self) -> SslMode {
         match self.ssl_mode {
             SslMode::Auto if self.password_leaves() && cfg!(feature = "tls") => SslMode::Require,

@@ -1,4 +1,6 @@
 //! The configuration of a server as a URL: reading and writing.
+//!
+//! No error shows a part of the URL that may be a password.
 
 use std::{fmt::Write as _, path::PathBuf, time::Duration};
 
@@ -13,10 +15,12 @@ use super::{
 };
 
 impl ServerConfig {
-    /// From a whole URL: `postgres://user:password@host:5432/database?table_prefix=app_`, `mysql://..`.
+    /// Reads a whole URL: `postgres://user:password@host:5432/database?table_prefix=app_`,
+    /// `mysql://..`.
     ///
     /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that says what is wrong.
+    ///
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the problem.
     pub fn from_url(url: &str) -> Result<Self> {
         let (scheme, rest) = url.split_once(':').ok_or_else(|| {
             invalid("not a URL: it has no scheme, as in postgres://host/database")
@@ -33,12 +37,14 @@ impl ServerConfig {
         Self::from_url_parts(scheme, body, &options)
     }
 
-    /// From the parts of a URL: its scheme, what stands between the scheme's colon and the query (still percent-encoded), and
-    /// the options, already decoded.
+    /// Reads the parts of a URL: its scheme, the text between the scheme's colon and the query
+    /// (still percent-encoded), and the options, already decoded.
     ///
     /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option, and for an unknown one the nearest known name;
-    /// [`ErrorKind::Unsupported`] when TLS is asked of a build without it.
+    ///
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option, and for an
+    /// unknown one the nearest known name; [`ErrorKind::Unsupported`] when TLS is asked of a build
+    /// without it.
     pub fn from_url_parts(scheme: &str, body: &str, options: &[(String, String)]) -> Result<Self> {
         let product = Product::of(scheme)
             .ok_or_else(|| invalid(format!("{scheme:?} is no scheme of a database server")))?;
@@ -58,7 +64,7 @@ impl ServerConfig {
         let rest = body
             .strip_prefix("//")
             .ok_or_else(|| invalid(format!("not a URL of a server, as in {example}")))?;
-        // The last `@`, for a password that holds one unescaped.
+        // The last `@`, because a password may hold an unescaped one.
         let (userinfo, rest) = match rest.rsplit_once('@') {
             Some((userinfo, rest)) => (Some(userinfo), rest),
             None => (None, rest),
@@ -74,7 +80,7 @@ impl ServerConfig {
         let (address, database) = rest.split_once('/').unwrap_or((rest, ""));
         let (host, port) = if let Some(rest) = address.strip_prefix('[') {
             let (host, rest) = rest.split_once(']').ok_or_else(|| {
-                // Not shown, like the port below: it may be a password without its `@`.
+                // The text is not shown, like the port below: it may be a password without its `@`.
                 invalid("the host has no closing bracket")
             })?;
             (host, rest.strip_prefix(':'))
@@ -156,7 +162,7 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// The URL that means this configuration, without the password, and with `migrate` left out.
+    /// The URL of this configuration, without the password, and with `migrate` left out.
     #[must_use]
     pub fn url(&self) -> String {
         let mut url = format!("{}://", self.product.name());
@@ -248,7 +254,7 @@ fn decode(text: &str) -> Result<String> {
             }
         }
     }
-    // Not shown: it may be a part of a password.
+    // The text is not shown: it may be a part of a password.
     String::from_utf8(bytes).map_err(|_| invalid("a part of the URL is not UTF-8"))
 }
 

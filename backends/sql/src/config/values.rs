@@ -1,14 +1,14 @@
-//! Reading, checking and writing the values of options.
+//! Reads, checks and writes the values of options.
 
 use std::{fmt::Write as _, time::Duration};
 
 use distlock_core::{Error, ErrorKind, Result, parse_duration};
 
-/// How long a row may be idle before it is removed.
+/// The range of the option `reap_after`.
 pub(crate) const REAP_AFTER: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(365 * 24 * 3600));
 
-/// A word for a shell.
+/// The word, quoted for a shell.
 pub(crate) fn quoted(word: &str) -> String {
     if word
         .bytes()
@@ -20,7 +20,7 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
-/// Escapes what has a meaning of its own in a URL's path.
+/// Escapes the characters that have a meaning of their own in a URL's path.
 pub(crate) fn escape(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     for byte in path.bytes() {
@@ -59,7 +59,8 @@ pub(crate) fn check_range(
     )))
 }
 
-/// A prefix becomes part of statements: nothing but what needs no quoting in any dialect may pass.
+/// A prefix becomes part of statements: only characters that need no quoting in any dialect may
+/// pass.
 pub(crate) fn check_prefix(prefix: &str) -> Result<()> {
     let mut bytes = prefix.bytes();
     let plain = bytes

@@ -1,4 +1,6 @@
-//! What differs between databases, behind one private trait.
+//! The private trait that each database implements.
+//!
+//! Everything outside the dialect folders uses a database through this trait only.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -19,35 +21,36 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// The backend's short name.
     const NAME: &'static str;
 
-    /// Whether the store tells of releases, so that polling is only for what was missed.
+    /// Whether the store notifies of releases, so that polling only finds missed notifications.
     const NOTIFIES: bool = false;
 
     fn capabilities() -> Capabilities;
 
     fn clock(&self) -> &Arc<dyn Clock>;
 
-    /// What this process knows about who waits at this store.
+    /// The waiters of this process at this store.
     fn wait_group(&self) -> &Arc<WaitGroup>;
 
-    /// What was sent, with every dialect that was reopened from the same one.
+    /// The request counters, shared by every dialect that was reopened from the same one.
     fn counters(&self) -> &RequestCounters;
 
     fn reap_after(&self) -> Duration;
 
-    /// How much of it goes out together, and how much at the same time.
+    /// The size of a batch, and the number of batches in flight.
     fn limits(&self) -> Limits {
         Limits::default()
     }
 
-    /// The kind whose batches it travels in.
+    /// The kind whose batches an operation of `kind` travels in.
     fn batched_as(kind: OperationKind) -> OperationKind {
         kind
     }
 
-    /// A second one whose connections are opened on the calling runtime.
+    /// A second dialect whose connections are opened on the calling runtime.
     fn reopen(&self) -> impl Future<Output = Result<Self>> + Send;
 
-    /// One conditional statement for a whole batch, and at most one read to tell the refused ones why.
+    /// Sends one conditional statement for a whole batch, and at most one read of the rows of
+    /// refused operations.
     fn write(
         &self,
         kind: OperationKind,
@@ -60,16 +63,18 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         names: &[LockName],
     ) -> impl Future<Output = Result<Vec<(LockName, Result<LockRow>)>>> + Send;
 
-    /// Marks held rows as wanted by this process for a while; or by several, where another process's mark stands. That one may
-    /// hold the lock by now, and does not tell itself: its mark alone would hide who else waits.
+    /// Sets this process's waiter hint on held rows for a while, or the hint of several processes
+    /// where another process's hint stands. That other process may hold the lock by now, and it is
+    /// not told of its own hint; its hint alone would hide this process's waiters.
     fn set_hints(
         &self,
         names: &[LockName],
         time: Duration,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Where the store tells of releases: marks one row as wanted at once, as [`Self::want`] does. Says whether it is held and
-    /// marked, so that its release will be told.
+    /// For a store that notifies: sets the hint on one row at once, as [`Self::set_hints`] does.
+    /// Returns whether the row is held and carries the hint, so that the store will notify of its
+    /// release.
     fn set_hint(
         &self,
         _name: &LockName,
@@ -78,24 +83,25 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         std::future::ready(Ok(true))
     }
 
-    /// Where the store tells of releases: wakes those who wait, and ends only when the connection is lost.
+    /// For a store that notifies: wakes waiters on each notification, and ends only when the
+    /// connection is lost.
     fn listen(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(std::future::pending())
     }
 
-    /// Takes these places in the lines of those who wait, or renews them for `lease`. Says for each
-    /// how many are ahead.
+    /// Takes these queue entries, or renews them for `lease`. Returns for each the number of
+    /// entries ahead.
     fn renew_queue_entries(
         &self,
         entries: &[QueueEntry],
         lease: Duration,
     ) -> impl Future<Output = Result<Vec<(LockName, u32)>>> + Send;
 
-    /// Gives places up, and removes those of their lines that have lapsed. Where the store tells of
-    /// releases, those behind are told.
+    /// Gives up queue entries, and removes the expired entries of the same queues. A store that
+    /// notifies tells the contenders behind.
     fn leave_queues(&self, entries: &[QueueEntry]) -> impl Future<Output = Result<()>> + Send;
 
-    /// Removes the places that have lapsed, of every line, and says how many that were.
+    /// Removes the expired entries of every queue, and returns their number.
     fn remove_expired_entries(&self) -> impl Future<Output = Result<u64>> + Send;
 
     /// Held locks in byte order of their names.
@@ -118,10 +124,10 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<(RecordKey, Entry)>>> + Send;
 
-    /// Whether it is this process's turn to reap; then no other gets a turn for `every`.
+    /// Whether it is this process's turn to reap; then no other process gets a turn for `every`.
     fn claim_reaping(&self, every: Duration) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Walks one page of a table and removes what is idle. `None` at the end.
+    /// Reads one page of a table and removes its idle rows.
     fn reap_page(
         &self,
         table: Reaped,
@@ -140,7 +146,7 @@ pub(crate) enum Reaped {
     Records,
 }
 
-/// What one step of the reaper did.
+/// The outcome of one step of the reaper.
 #[derive(Debug, Default)]
 pub(crate) struct ReapedPage {
     pub(crate) removed: u64,

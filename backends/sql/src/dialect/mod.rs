@@ -11,7 +11,7 @@ mod queue_entry;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
-// A configuration can name either server, so that its options are there with either feature.
+// A configuration can name either server, so that either feature builds both lists of options.
 #[cfg(all(feature = "postgres", not(feature = "mysql")))]
 pub(crate) mod mysql {
     pub(crate) mod options;

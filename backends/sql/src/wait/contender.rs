@@ -1,4 +1,8 @@
-//! One waiter at the store.
+//! One contender at the store.
+//!
+//! A contender sleeps until the poller, the listener or another handle of this process wakes it. It
+//! never polls the store itself, except for its own attempts. Waking without a reason is allowed;
+//! missing a wake-up is not, so that a periodic check restarts the tasks that wake it.
 
 use std::{
     pin::pin,
@@ -21,28 +25,31 @@ use crate::{
     store::Store,
 };
 
-/// How often a waiter looks whether somebody still polls and listens for it.
+/// How often a sleeping contender checks that a poller and a listener still run for it.
 const CHECK_TASKS_EVERY: Duration = Duration::from_secs(1);
 
-/// Longest sleep of one wait. Waking without a reason is allowed; a duration near the largest one overflows clocks.
+/// The longest sleep of one wait. Waking without a reason is allowed; a duration near the largest
+/// one overflows clocks.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
-/// A place among those who wait for a lock.
+/// One waiter for a lock, at the store and in this process.
 pub(crate) struct SqlContender<D: Dialect> {
     store: Arc<Store<D>>,
     open: OpenFlag,
     request: AcquireRequest,
     waiter: Arc<Waiter>,
-    /// When to ask again whoever tells: the present lease ends then unless it is renewed, which a store that tells of releases
-    /// does not tell, or the lock goes through other hands until then.
+    /// When to ask again although the store notifies. A store that notifies of releases does not
+    /// notify of expiry: the present lease ends then unless it is renewed. It is also the end of
+    /// the back-off after lost races.
     ask_again_at: Option<Moment>,
-    /// How often in a row others passed it on too fast for anybody to say who has it.
+    /// How often in a row other processes passed the lock on too fast for the store to name a
+    /// holder.
     lost_races: u32,
     granted: bool,
 }
 
 impl<D: Dialect> SqlContender<D> {
-    /// Joins those who wait, here and at the store.
+    /// Joins the waiters of this process and the store queue.
     pub(crate) async fn join(
         store: Arc<Store<D>>,
         open: OpenFlag,
@@ -52,12 +59,13 @@ impl<D: Dialect> SqlContender<D> {
         let group = Arc::clone(dialect.wait_group());
         let waiter = group.join(name, dialect.clock().now());
         let joined = Self::new(Arc::clone(&store), open, request, waiter);
-        // Another waiter of this process may keep the place already.
+        // Another waiter of this process may have the queue entry already.
         if !joined.is_first()
             && let Some(place) = group.ask_for(&joined.request.name, store.dialect().clock().now())
         {
             renew_queue_entries(&group, store.dialect(), &[place]).await;
-            // Whoever has joined asks next, also without being told that it is the first.
+            // A contender that has just joined makes its attempt next, with or without the wake-up
+            // that it is first. Consuming that wake-up here saves a second attempt.
             pin!(joined.waiter.signal.notified()).as_mut().enable();
         }
         joined
@@ -80,7 +88,7 @@ impl<D: Dialect> SqlContender<D> {
         }
     }
 
-    /// Notes when the lease ends that was in the way.
+    /// Notes the end of the lease that was in the way.
     fn expire(&mut self, asked: Moment, holder: Option<&HolderInfo>) {
         self.ask_again_at = holder
             .and_then(|holder| holder.expires_in)
@@ -91,16 +99,17 @@ impl<D: Dialect> SqlContender<D> {
         };
     }
 
-    /// Sees to it that the store tells when the lock is free.
+    /// Makes sure that the store notifies this process when the lock becomes free.
     async fn set_hint(&mut self) {
         let dialect = self.store.dialect();
         match dialect.set_hint(&self.request.name, HINT_LIFETIME).await {
             Ok(true) => {}
-            // Once may be chance. Asking at once again is in vain for as long as others are faster, and holds them up.
+            // One lost race may be chance. After more, asking again at once is in vain while others
+            // are faster, and it delays them.
             Ok(false) if self.lost_races > 1 => {
                 self.ask_again_at = Some(dialect.clock().now() + pace::back_off(self.lost_races));
             }
-            // Freed meanwhile, which nobody was told.
+            // The lock was freed meanwhile, and the store notified nobody.
             Ok(false) => self.waiter.signal.notify_one(),
             Err(error) => tracing::debug!(%error, "a row was not marked as wanted"),
         }
@@ -184,7 +193,7 @@ impl<D: Dialect> Contender for SqlContender<D> {
 }
 
 impl<D: Dialect> SqlContender<D> {
-    /// Goes away from those who wait in this process, once.
+    /// Leaves the waiters of this process, once.
     fn left(&mut self) -> Option<QueueEntry> {
         let group = self.store.dialect().wait_group();
         group.leave(&self.request.name, &self.waiter, self.granted)
@@ -193,12 +202,12 @@ impl<D: Dialect> SqlContender<D> {
 
 impl<D: Dialect> Drop for SqlContender<D> {
     fn drop(&mut self) {
-        // The place at the store lapses.
+        // The queue entry at the store ends with its lease.
         let _ = self.left();
     }
 }
 
-/// While a waiter sleeps.
+/// Marks a waiter as asleep until this is dropped.
 struct SleepingWaiter<'a, D: Dialect> {
     store: &'a Store<D>,
     waiter: &'a Waiter,
@@ -209,7 +218,7 @@ impl<'a, D: Dialect> SleepingWaiter<'a, D> {
         let _waiting = store.dialect().wait_group().waiting();
         waiter.asleep.store(true, Ordering::Relaxed);
         store.asleep.fetch_add(1, Ordering::Relaxed);
-        // The poller may sleep for long, because nobody was asleep whose turn it is.
+        // The poller may be in a long sleep, because no sleeping waiter was first in its queue.
         store.dialect().wait_group().poll_sooner.notify_one();
         Self { store, waiter }
     }

@@ -1,4 +1,6 @@
-//! One listener per process and handle, where the store tells of releases.
+//! One listener for each process and handle, where the store notifies of releases.
+//!
+//! The listener runs as a singleton task and keeps the handle open for no longer than one step.
 
 use std::{
     sync::{Arc, Weak},
@@ -10,10 +12,10 @@ use distlock_core::Sleep;
 use super::wait_state::AFTER_FAILURE;
 use crate::{dialect::Dialect, store::Store};
 
-/// How often a listener says that it is there.
+/// How often a listener gives a sign of life.
 const STILL_LISTENING: Duration = Duration::from_secs(5);
 
-/// Sees to it that somebody hears what the store tells.
+/// Makes sure that a task receives the store's notifications.
 pub(super) fn ensure_listening<D: Dialect>(store: &Arc<Store<D>>) {
     if let Some(turn) = store.listener.start(store.dialect().clock().now()) {
         let task = listen(Arc::downgrade(store), turn);
@@ -21,10 +23,10 @@ pub(super) fn ensure_listening<D: Dialect>(store: &Arc<Store<D>>) {
     }
 }
 
-/// Lets the store tell of releases, for as long as the handle is there.
+/// Receives the store's notifications for as long as the handle exists.
 async fn listen<D: Dialect>(store: Weak<Store<D>>, turn: u64) {
     let _place = ListenerTurn(Weak::clone(&store), turn);
-    // The handle is not kept alive meanwhile.
+    // The strong reference is dropped here: a listener must not keep the handle open.
     while let Some(mut told) = store.upgrade().map(|store| store.dialect().listen()) {
         let mut lost = false;
         while !lost {
@@ -44,7 +46,8 @@ async fn listen<D: Dialect>(store: Weak<Store<D>>, turn: u64) {
     }
 }
 
-/// A pause, after which the listener is heard of again. `None` when it is not needed any more.
+/// A pause after which the listener gives its next sign of life. `None` when this listener is not
+/// needed any more.
 fn still_listening<D: Dialect>(
     store: &Weak<Store<D>>,
     turn: u64,
@@ -56,7 +59,7 @@ fn still_listening<D: Dialect>(
     mine.then(|| clock.sleep(pause))
 }
 
-/// Notes that nobody listens any more, also when the runtime is shut down.
+/// Notes that this listener has ended, also when the runtime is shut down.
 struct ListenerTurn<D: Dialect>(Weak<Store<D>>, u64);
 
 impl<D: Dialect> Drop for ListenerTurn<D> {

@@ -1,5 +1,8 @@
-//! WaitState: one poller per process for all who wait, a listener where the store tells of releases, and an immediate wake-up
-//! inside the process.
+//! Waiting for locks: one poller for each process and handle, a listener where the store notifies
+//! of releases, and an immediate wake-up inside the process.
+//!
+//! Polls of one process are shared by all its waiters, so that the load on the store does not grow
+//! with their number.
 
 mod contender;
 mod listener;

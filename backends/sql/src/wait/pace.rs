@@ -1,8 +1,9 @@
-//! How often a store is asked by those who wait.
+//! How often waiters poll a store.
 
 use std::{ops::Range, time::Duration};
 
-/// 16 polls a second on average, and 19 at most: what writes in the same file would otherwise wait for.
+/// 16 polls a second on average, and 19 at most. A poll of a SQLite file delays writers in the same
+/// file.
 #[cfg(feature = "sqlite")]
 pub(super) const STEADY: Pace = Pace {
     first: 57_000..68_000,
@@ -10,7 +11,7 @@ pub(super) const STEADY: Pace = Pace {
     at_least: Duration::from_micros(52_500),
 };
 
-/// Where a poll holds nobody up: more often right after something changed.
+/// For a store where a poll delays nobody: more often right after a change.
 #[cfg(feature = "mysql")]
 pub(super) const ADAPTIVE: Pace = Pace {
     first: 10_000..15_000,
@@ -18,7 +19,7 @@ pub(super) const ADAPTIVE: Pace = Pace {
     at_least: Duration::from_millis(10),
 };
 
-/// Where the store tells of releases: only what was missed is found by polling.
+/// For a store that notifies of releases: polling only finds notifications that were missed.
 #[cfg(feature = "postgres")]
 pub(super) const PUSHED: Pace = Pace {
     first: 900_000..1_100_000,
@@ -26,19 +27,20 @@ pub(super) const PUSHED: Pace = Pace {
     at_least: Duration::from_micros(52_500),
 };
 
-/// How often the store is asked. Ranges are in microseconds, and wide enough to be in step with no other process.
+/// The interval between two polls. The ranges are in microseconds, and wide enough that processes
+/// do not poll in step.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
-    /// From one poll to the next when something has just changed.
+    /// The interval right after a change.
     pub(super) first: Range<u64>,
-    /// The same when nothing has changed for a while.
+    /// The interval when nothing has changed for a while.
     pub(super) last: Range<u64>,
-    /// No poll follows another sooner than this, also when a lease ends.
+    /// The shortest interval, also when a lease ends sooner.
     pub(super) at_least: Duration,
 }
 
 impl Pace {
-    /// How long from one poll to the next, when so many have seen no change.
+    /// The interval to the next poll, after so many polls without a change.
     pub(super) fn interval(&self, unchanged_polls: u32) -> Range<u64> {
         let grown =
             |first: u64, last: u64| first.saturating_mul(1 << unchanged_polls.min(16)).min(last);
@@ -50,7 +52,8 @@ impl Pace {
     }
 }
 
-/// How long who was overtaken so often in a row keeps from asking: no longer than others would poll.
+/// Back-off after losing this many races in a row: never longer than the interval in which other
+/// processes poll.
 pub(super) fn back_off(times: u32) -> Duration {
     let longest = 2_000_u64 << times.saturating_sub(2).min(5);
     Duration::from_micros(fastrand::u64(longest / 2..longest))

@@ -1,4 +1,7 @@
-//! One poller per process and handle, for all who wait with it.
+//! One poller for each process and handle, for all waiters of the handle.
+//!
+//! The poller runs as a singleton task on the runtime of the waiter that needed it first. It ends
+//! when no waiter of the handle sleeps.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -10,10 +13,10 @@ use super::{
 };
 use crate::{dialect::Dialect, singleton_task::SingletonTask, store::Store};
 
-/// How long a poller may be about one poll before it is taken to be gone with its runtime.
+/// How long one poll may take before the poller counts as gone with its runtime.
 const ASKING: Duration = Duration::from_secs(10);
 
-/// Sees to it that somebody polls for those who wait with this handle.
+/// Makes sure that a poller runs for the waiters of this handle.
 pub(super) fn ensure_polling<D: Dialect>(store: &Arc<Store<D>>) {
     if let Some(turn) = store.poller.start(store.dialect().clock().now()) {
         let task = poll(Arc::clone(store), turn);
@@ -21,7 +24,8 @@ pub(super) fn ensure_polling<D: Dialect>(store: &Arc<Store<D>>) {
     }
 }
 
-/// Asks the store for all names that anybody in this process waits for, until nobody waits with this handle any more.
+/// Polls the store for all names that this process waits for, until no waiter of this handle sleeps
+/// any more.
 async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
     let dialect = store.dialect();
     let (clock, group) = (dialect.clock(), dialect.wait_group());
@@ -38,7 +42,9 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
         let (entries, names) = {
             let mut waiting = group.waiting();
             if store.asleep.load(Ordering::Relaxed) == 0 {
-                // Under the mutex, so that whoever falls asleep next sees that nobody polls.
+                // The turn ends under the mutex. Otherwise a waiter that falls asleep between the
+                // check and the end would see a poller that still runs, and nobody would poll for
+                // it.
                 drop(place);
                 return;
             }

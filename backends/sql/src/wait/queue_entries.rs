@@ -1,11 +1,11 @@
-//! Keeping the places of this process in the store queue.
+//! Renews the queue entries of this process at the store.
 
 use distlock_core::line::PLACE_LEASE;
 
 use super::wait_group::WaitGroup;
 use crate::dialect::{Dialect, QueueEntry};
 
-/// Takes or renews places, and wakes those who are first now.
+/// Takes or renews queue entries, and wakes the waiters that are first now.
 pub(super) async fn renew_queue_entries<D: Dialect>(
     group: &WaitGroup,
     dialect: &D,
@@ -14,8 +14,8 @@ pub(super) async fn renew_queue_entries<D: Dialect>(
     let kept = dialect.renew_queue_entries(entries, PLACE_LEASE).await;
     let now = dialect.clock().now();
     let gone = group.waiting().note_renewed(entries, kept, now);
-    // Whoever left meanwhile gave the place up on another connection, perhaps before it was
-    // renewed on this one.
+    // A waiter that left meanwhile gave the entry up on another connection, perhaps before this
+    // request renewed it. The entry is removed again here.
     if !gone.is_empty()
         && let Err(error) = dialect.leave_queues(&gone).await
     {

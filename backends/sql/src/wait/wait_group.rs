@@ -1,4 +1,7 @@
-//! Who waits in this process, and when the store was last asked for them.
+//! The waiters of this process at one store.
+//!
+//! All handles of the process on the same tables share one group, so that a name is polled once for
+//! all of them. The mutex guards map operations only and is never held across an await.
 
 use std::{
     fmt,
@@ -15,30 +18,30 @@ use super::{
 };
 use crate::dialect::QueueEntry;
 
-/// All handles of this process on one store: who waits, and when the store was last asked.
+/// The waiters of all handles of this process on one store, and the time of the next poll.
 pub(crate) struct WaitGroup {
-    /// Tells this process's marks from others'.
+    /// Identifies this process in waiter hints.
     hint_id: i64,
-    /// Told when the next poll is due sooner than it was.
+    /// Wakes the poller when the next poll is due sooner than before.
     pub(super) poll_sooner: Notify,
-    // A std mutex: held for map operations only.
+    // A std mutex: it is held for map operations only.
     waiting: Mutex<WaitState>,
 }
 
 impl WaitGroup {
-    /// For a store that is asked at a steady pace.
+    /// For a store that is polled at a steady pace.
     #[cfg(feature = "sqlite")]
     pub(crate) fn steady() -> Arc<Self> {
         Self::polled(pace::STEADY, Told::ByLooking)
     }
 
-    /// For a store that is asked more often right after something changed.
+    /// For a store that is polled more often right after a change.
     #[cfg(feature = "mysql")]
     pub(crate) fn adaptive() -> Arc<Self> {
         Self::polled(pace::ADAPTIVE, Told::ByLooking)
     }
 
-    /// For a store that tells of releases.
+    /// For a store that notifies of releases.
     #[cfg(feature = "postgres")]
     pub(crate) fn pushed() -> Arc<Self> {
         Self::polled(pace::PUSHED, Told::ByStore)
@@ -56,12 +59,13 @@ impl WaitGroup {
         self.hint_id
     }
 
-    /// Wakes those who wait for a lock that was freed, as far as is known, if it is their turn.
+    /// Wakes the waiters of a lock that this process believes free, if they are first in the store
+    /// queue.
     pub(crate) fn wake_waiters(&self, name: &LockName) {
         self.waiting().wake(name);
     }
 
-    /// The store says that somebody has left the line at a lock.
+    /// The store says that a contender has left the queue of a lock.
     #[cfg(feature = "postgres")]
     pub(crate) fn somebody_left(&self, name: &LockName) {
         if let Some(awaited) = self.waiting().by_name.get_mut(name) {
@@ -70,20 +74,21 @@ impl WaitGroup {
         }
     }
 
-    /// Whether nobody is ahead of this process at a lock.
+    /// Whether no other process is ahead of this one in the queue of a lock.
     pub(super) fn is_first(&self, name: &LockName) -> bool {
         let waiting = self.waiting();
         let awaited = waiting.by_name.get(name);
         awaited.is_none_or(|awaited| awaited.place.is_first())
     }
 
-    /// Whether somebody of this process waits for it at the store: with another handle than the one that holds it.
+    /// Whether a waiter of this process waits for the lock at the store, with another handle than
+    /// the one that holds it.
     pub(crate) fn has_waiters(&self, name: &LockName) -> bool {
         self.waiting().by_name.contains_key(name)
     }
 
-    /// Wakes all whose turn it is, because any lock may have been freed, and has all others look
-    /// where they stand.
+    /// Any lock may have become free: wakes all waiters that are first, and lets all others read
+    /// their position again.
     pub(crate) fn any_may_be_free(&self) {
         for awaited in self.waiting().by_name.values_mut() {
             awaited.wake();
@@ -109,9 +114,9 @@ impl WaitGroup {
         waiter
     }
 
-    /// A waiter goes away, with the lock or without. Gives back the place that is to be given up at
-    /// the store: when the last one goes, and when one has got the lock, since whoever else waits
-    /// in this process has had its turn with it.
+    /// A waiter goes away, with the lock or without. Returns the queue entry that is to be given up
+    /// at the store, in two cases: the last waiter of the name has left; or a waiter has got the
+    /// lock, and with it this process has had its turn.
     pub(super) fn leave(
         &self,
         name: &LockName,
@@ -146,7 +151,7 @@ impl WaitGroup {
         Some(place)
     }
 
-    /// The place of this process at a lock, which is about to be asked for.
+    /// The queue entry of this process for a lock; it is about to be sent to the store.
     pub(super) fn ask_for(&self, name: &LockName, now: Moment) -> Option<QueueEntry> {
         let mut waiting = self.waiting();
         let awaited = waiting.by_name.get_mut(name)?;
@@ -177,7 +182,8 @@ mod tests {
 
     const START: Moment = Moment::from_boot(Duration::from_secs(100));
 
-    /// How long the poller sleeps after a poll that saw leases which end so soon, when nothing has changed for long.
+    /// How long the poller sleeps after a poll that saw leases with these remaining times, when
+    /// nothing has changed for long.
     fn sleeps(leases: &[Duration]) -> Duration {
         let group = WaitGroup::adaptive();
         let rows = leases.iter().zip(0..).map(|(free_in, number)| {
@@ -209,8 +215,8 @@ mod tests {
         waiting.pause(START)
     }
 
-    /// A future that is kept and not polled must not hold its place for ever: nobody behind it would
-    /// have a turn.
+    /// A future that is kept but not polled must not hold its queue entry for ever: nobody behind
+    /// it would have a turn.
     #[test]
     fn whoever_is_not_polled_is_passed_over() {
         let group = WaitGroup::adaptive();
@@ -232,7 +238,7 @@ mod tests {
     fn nobody_sleeps_past_the_end_of_the_earliest_lease() {
         let ms = Duration::from_millis;
         assert_eq!(sleeps(&[ms(9000), ms(30), ms(50)]), ms(30));
-        // A lease that is about to end is not asked for all the time.
+        // A lease that is about to end is not polled for all the time.
         assert_eq!(sleeps(&[ms(9000), ms(1)]), pace::ADAPTIVE.at_least);
         let usual = sleeps(&[ms(9000)]).as_micros();
         assert!((57_000..68_000).contains(&usual), "{usual}");

@@ -1,4 +1,7 @@
-//! Who waits, and when the store is asked the next time.
+//! The names that this process waits for, and the time of the next poll.
+//!
+//! The functions only decide; the callers send the requests. No poll follows another one sooner
+//! than the pace allows.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -10,13 +13,13 @@ use distlock_core::{
 use super::{pace::Pace, waiter::Waiter, waiter_hint::RENEW_HINT_BELOW};
 use crate::dialect::{LockRow, QueueEntry};
 
-/// After a poll that failed.
+/// The pause after a poll that failed.
 pub(super) const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
-/// Places that are due within this time share a request.
+/// Queue entries that are due within this time share a request.
 const SHARED_REQUEST_WINDOW: Duration = Duration::from_millis(650);
 
-/// How long a poller sleeps at most.
+/// The longest sleep of a poller.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 pub(super) struct WaitState {
@@ -24,18 +27,18 @@ pub(super) struct WaitState {
     pub(super) next_poll: Option<Moment>,
     pub(super) pace: Pace,
     pub(super) told: Told,
-    /// Polls since something changed.
+    /// The number of polls since something changed.
     pub(super) unchanged_polls: u32,
 }
 
 /// A lock that somebody waits for.
 pub(super) struct AwaitedLock {
     pub(super) waiters: Vec<Arc<Waiter>>,
-    /// What the last poll saw.
+    /// The token that the last poll saw.
     pub(super) token: Option<FencingToken>,
-    /// The place of this process in the line at the store.
+    /// The position of this process in the store queue.
     pub(super) place: PlaceInLine,
-    /// What identifies the place there.
+    /// The random id of the queue entry.
     pub(super) waiter: i64,
 }
 
@@ -50,7 +53,7 @@ impl WaitState {
         }
     }
 
-    /// How long until the store is to be asked again, for a lock or for a place.
+    /// The time until the store is to be asked again, for a lock or for a queue entry.
     pub(super) fn pause(&mut self, now: Moment) -> Duration {
         let asleep = self.by_name.values().filter(|it| it.is_asleep(now));
         let (first, others): (Vec<_>, Vec<_>) = asleep.partition(|it| it.place.is_first());
@@ -66,7 +69,8 @@ impl WaitState {
     }
 
     pub(super) fn until_poll(&mut self, now: Moment) -> Duration {
-        // A group may be shared by handles with different clocks, in tests: a time far off is another clock's.
+        // Handles with different clocks may share a group, in tests. A time that is far off comes
+        // from another clock.
         match self.next_poll.map(|next| next.since(now)) {
             Some(pause)
                 if pause <= AFTER_FAILURE.max(Duration::from_micros(self.pace.last.end)) =>
@@ -81,7 +85,8 @@ impl WaitState {
         }
     }
 
-    /// Takes the poll that is due, and the names to ask for. `None` when another handle took it.
+    /// Takes the poll that is due, and returns the names to ask for. `None` when another handle
+    /// took it.
     pub(super) fn claim_poll(&mut self, now: Moment) -> Option<Vec<LockName>> {
         if self.next_poll.is_some_and(|next| next > now) {
             return None;
@@ -97,7 +102,7 @@ impl WaitState {
         Some(names)
     }
 
-    /// The places that are to be asked for now, and those that will be soon: they share a request.
+    /// The queue entries that are due now, and those that are due soon: they share a request.
     pub(super) fn entries_due(&mut self, now: Moment) -> Vec<QueueEntry> {
         let asleep = self.by_name.iter_mut().filter(|(_, it)| it.is_asleep(now));
         let due: Vec<_> = asleep
@@ -118,12 +123,12 @@ impl WaitState {
             }
         });
         let mut entries: Vec<_> = entries.collect();
-        // In the same order in every process, so that no two wait for each other's rows.
+        // All processes use the same order, so that no two of them wait for each other's rows.
         entries.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         entries
     }
 
-    /// Notes what came of keeping these places. Gives back those that nobody has any more.
+    /// Notes the outcome of renewing these entries. Returns those that no waiter has any more.
     pub(super) fn note_renewed(
         &mut self,
         entries: &[QueueEntry],
@@ -134,7 +139,7 @@ impl WaitState {
             Ok(kept) => {
                 let mut kept: HashMap<_, _> = kept.into_iter().collect();
                 for place in entries {
-                    // Without an answer somebody has removed the place: it is taken anew later.
+                    // Without an answer somebody has removed the entry: it is taken anew later.
                     if let Some(ahead) = kept.remove(&place.name) {
                         self.update(place, now, |at| at.kept(now, ahead));
                     }
@@ -154,7 +159,7 @@ impl WaitState {
         entries.iter().filter(is_gone).cloned().collect()
     }
 
-    /// Notes what is known of a place, and wakes those who are first because of it.
+    /// Notes a new position, and wakes the waiters if they are first because of it.
     pub(super) fn update(
         &mut self,
         place: &QueueEntry,
@@ -170,7 +175,8 @@ impl WaitState {
         let was_first = awaited.place.is_first();
         note(&mut awaited.place);
         if awaited.place.is_first() && !was_first {
-            // Also those who are not asleep: one may have looked at the place just before.
+            // Waiters that are not asleep are woken too: one of them may have read its position
+            // just before this change.
             for waiter in &awaited.waiters {
                 waiter.signal.notify_one();
             }
@@ -178,7 +184,7 @@ impl WaitState {
         }
     }
 
-    /// Wakes those whose lock is free, and says which held rows should be marked as wanted.
+    /// Wakes the waiters of free locks, and returns the held names whose hint must be set.
     pub(super) fn apply_poll(
         &mut self,
         polled: Moment,
@@ -200,7 +206,7 @@ impl WaitState {
                         unmarked.push(name);
                     }
                 }
-                // Free, or gone, or unreadable: its next attempt will tell.
+                // The row is free, gone or unreadable: the waiter's next attempt will show which.
                 _ => {
                     changed = true;
                     self.wake(&name);
@@ -219,7 +225,7 @@ impl WaitState {
         unmarked
     }
 
-    /// Something may change again soon. Says whether the next poll is due sooner than it was.
+    /// Something may change again soon. Returns whether the next poll is due sooner than before.
     pub(super) fn changed(&mut self, now: Moment) -> bool {
         if !self.pace.is_adaptive() {
             return false;
@@ -258,7 +264,7 @@ impl AwaitedLock {
         self.waiters.iter().any(|waiter| waiter.is_asleep(now))
     }
 
-    /// Wakes them if it is their turn.
+    /// Wakes the waiters if this process is first in the queue.
     pub(super) fn wake(&self) {
         if !self.place.is_first() {
             return;

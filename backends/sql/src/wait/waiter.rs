@@ -1,4 +1,4 @@
-//! One contender of this process.
+//! One contender of this process, as the poller sees it.
 
 use std::{
     sync::{
@@ -11,16 +11,17 @@ use std::{
 use distlock_core::Moment;
 use tokio::sync::Notify;
 
-/// A waiter whose future was not polled for so long is passed over. It is polled each second.
+/// A waiter whose future was not polled for this long is passed over. A live future is polled each
+/// second.
 const UNPOLLED_LIMIT: Duration = Duration::from_millis(2500);
 
 /// One contender.
 pub(super) struct Waiter {
     pub(super) signal: Notify,
-    /// Whether it sleeps now. Changed under the group's mutex only.
+    /// Whether it sleeps now. It changes only under the mutex of the wait group.
     pub(super) asleep: AtomicBool,
-    /// When its future was polled the last time. One that is kept and not polled any more would
-    /// hold a place, and the turn of everybody behind it, for ever.
+    /// The time of the last poll of its future. Without this limit, a future that is kept but not
+    /// polled any more would hold its queue entry, and the turn of everybody behind it, for ever.
     last_polled: Mutex<Moment>,
 }
 
@@ -33,7 +34,7 @@ impl Waiter {
         }
     }
 
-    /// Its future was polled. Says whether it had not been for so long that it was passed over.
+    /// Notes that its future was polled. Returns whether the waiter had been passed over before.
     pub(super) fn note_polled(&self, now: Moment) -> bool {
         let mut last_polled = self
             .last_polled

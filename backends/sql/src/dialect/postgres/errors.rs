@@ -244,11 +244,15 @@ mod tests {
     #[test]
     fn silence_leaves_a_write_unknown() {
         assert_eq!(
-            StatementError::postgres_timed_out(Access::Write).meaning.kind,
+            StatementError::postgres_timed_out(Access::Write)
+                .meaning
+                .kind,
             ErrorKind::OutcomeUnknown
         );
         assert_eq!(
-            StatementError::postgres_timed_out(Access::Read).meaning.kind,
+            StatementError::postgres_timed_out(Access::Read)
+                .meaning
+                .kind,
             ErrorKind::Unavailable
         );
     }
