@@ -28,8 +28,12 @@ impl RequestCounters {
     /// Counts a statement.
     pub(crate) fn count(&self, operation: &'static str) {
         self.statements.fetch_add(1, Ordering::Relaxed);
-        metrics::counter!("distlock_store_operations_total", "backend" => self.backend, "operation" => operation)
-            .increment(1);
+        metrics::counter!(
+            "distlock_store_operations_total",
+            "backend" => self.backend,
+            "operation" => operation
+        )
+        .increment(1);
     }
 
     /// Statements sent so far.

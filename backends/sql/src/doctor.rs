@@ -67,13 +67,19 @@ pub(crate) async fn line<D: Dialect>(health: &mut Health, dialect: &D) {
     }
     .await;
     match tried {
-        Ok(()) => health.found("line", Verdict::Pass, "the first of those who wait is woken"),
+        Ok(()) => health.found(
+            "line",
+            Verdict::Pass,
+            "the first of those who wait is woken",
+        ),
         Err(error) => health.found(
             "line",
             Verdict::Warn,
             format!(
-                "no places can be kept for those who wait, so each release wakes all of them: {}; run \
-                 `distlock migrate`, and grant SELECT, INSERT, UPDATE and DELETE on distributed_line",
+                "no places can be kept for those who wait, so each release wakes all of them: {}; \
+                    run \
+                 `distlock migrate`, and grant SELECT, INSERT, UPDATE and DELETE on \
+                 distributed_line",
                 error.message()
             ),
         ),

@@ -21,7 +21,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | `config` | options that several dialects share, checked once |
-//! | `opened_store`, `store_handle`, `store` | one opened store and its handles: batches, background tasks, closing |
+//! | `opened_store`, `store_handle`, `store` | a store and its handles: batches, tasks, closing |
 //! | `operation` | the operations of a batch, their answers, and their undo |
 //! | `lock` | [`DistLock`](distlock_core::DistLock): locks |
 //! | `wait` | contenders, and one poller per process for all of them |
@@ -31,7 +31,7 @@
 //! | `schema_check` | compares the required tables with the database's catalogue |
 //! | `fence` | the checking half of fencing, for a row in the caller's own transaction |
 //! | `statement_error`, `driver_panics` | the meaning of a driver's error |
-//! | `dialect` | one folder for each database: statements, connections, tables, error codes, options, doctor |
+//! | `dialect` | one folder for each database: statements, connections, tables, errors, doctor |
 //!
 //! # Guarantees
 //!

@@ -52,8 +52,10 @@ impl TablesStatus {
 pub(crate) fn start_over_advice(table_prefix: &str, separator: &str, migrate: &str) -> String {
     let tables = ["lock", "record", "meta"].map(|it| format!("{table_prefix}distributed_{it}"));
     format!(
-        "somebody changed them by hand, or a version made them that was never released. While nothing is held, run \
-         `DROP TABLE {}` on the database and then run `{migrate}`. This deletes the tokens of all locks, and all records: of \
+        "somebody changed them by hand, or a version made them that was never released. While \
+            nothing is held, run \
+         `DROP TABLE {}` on the database and then run `{migrate}`. This deletes the tokens of all \
+         locks, and all records: of \
          the kick-out flow, its bans, kept messages and generations",
         tables.join(separator)
     )
@@ -61,18 +63,21 @@ pub(crate) fn start_over_advice(table_prefix: &str, separator: &str, migrate: &s
 
 /// The problem of an opened store that finds no tables any more. Creating new ones would let a
 /// second holder in.
-pub(crate) const TABLES_GONE: &str = "has no tables of distlock any more: they were dropped or moved while they were in use, or it is \
+pub(crate) const TABLES_GONE: &str = "has no tables of distlock any more: they were dropped or \
+    moved while they were in use, or it is \
      another one now; open it anew once that is mended";
 
 /// The problem of a store whose meta row is absent. That row holds the version of the tables and
 /// the name of their history.
-pub(crate) const META_EMPTY: &str = "has an empty table distributed_meta, so that nothing names the history of the locks; to begin another history";
+pub(crate) const META_EMPTY: &str = "has an empty table distributed_meta, so that nothing names \
+    the history of the locks; to begin another history";
 
 /// The problem of tables of a later version than this program's; `None` when the version is known.
 pub(crate) fn newer_version_problem(version: i64) -> Option<String> {
     (version > LATEST).then(|| {
         format!(
-            "has tables of version {version}, made by a later version of distlock; this one knows up to {LATEST}"
+            "has tables of version {version}, made by a later version of distlock; this one knows \
+                up to {LATEST}"
         )
     })
 }

@@ -131,7 +131,8 @@ pub(crate) fn refusal(
     }
     if differences.iter().all(|it| it.of_writes) {
         return format!(
-            "the tables are not as expected ({differ}): triggers and rules can change or drop what is written, and two may \
+            "the tables are not as expected ({differ}): triggers and rules can change or drop \
+                what is written, and two may \
              hold one lock then; drop them"
         );
     }

@@ -72,7 +72,8 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<()> {
         return Ok(());
     }
     Err(invalid(format!(
-        "option `table_prefix`: {prefix:?} is not a lower-case letter or `_`, followed by at most 31 lower-case letters, \
+        "option `table_prefix`: {prefix:?} is not a lower-case letter or `_`, followed by at most \
+            31 lower-case letters, \
          digits or `_`"
     )))
 }

@@ -1,4 +1,4 @@
-//! What differs between databases, behind one private trait.
+//! One folder for each database, behind one private trait.
 
 mod contract;
 mod lock_row;

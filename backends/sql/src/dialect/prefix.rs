@@ -25,9 +25,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_prefix_bounds_exactly_its_texts(prefix in any::<String>(), text in any::<String>(), tail in any::<String>()) {
+        fn a_prefix_bounds_exactly_its_texts(
+            prefix in any::<String>(),
+            text in any::<String>(),
+            tail in any::<String>(),
+        ) {
             let above = above_prefix(&prefix);
-            let within = |text: &str| text >= prefix.as_str() && above.as_deref().is_none_or(|above| text < above);
+            let within = |text: &str| {
+                text >= prefix.as_str() && above.as_deref().is_none_or(|above| text < above)
+            };
             let longer = format!("{prefix}{tail}");
             prop_assert!(within(&longer));
             prop_assert_eq!(within(&text), text.starts_with(&prefix));

@@ -1,4 +1,7 @@
-//! What the handles of one opened store share.
+//! The state that all handles of one opened MySQL store share: options, clock, waiters, counters
+//! and statements.
+//!
+//! The context knows nothing of connections, so that every other file of the dialect may use it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,14 +17,14 @@ use crate::{
 /// The backend's short name.
 pub(super) const NAME: &str = "mysql";
 
-/// What the handles of one opened store share.
+/// The state that the handles of one opened store share.
 pub(crate) struct StoreContext {
     pub(crate) config: ServerConfig,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) wait_group: Arc<WaitGroup>,
     pub(crate) counters: RequestCounters,
     pub(super) statements: Statements,
-    // A std mutex: held to look and to swap only.
+    // A std mutex: it is held only to look and to swap, never across an await.
     history: Mutex<History>,
 }
 
@@ -45,7 +48,7 @@ impl StoreContext {
         })
     }
 
-    /// Notes which history a new connection has found.
+    /// Notes the history that a new connection has found.
     pub(super) fn note(&self, epoch: &Epoch) {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let before = history.epoch.replace(epoch.clone());
@@ -58,7 +61,7 @@ impl StoreContext {
         history.epoch.is_some()
     }
 
-    /// Whether earlier connections knew another history.
+    /// Whether earlier connections found another history.
     pub(super) fn history_changed(&self) -> bool {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         history.changed

@@ -1,4 +1,6 @@
-//! MySQL and MariaDB.
+//! MySQL and MariaDB behind the trait [`Dialect`].
+//!
+//! No statement exceeds the size that the server takes at once: long lists are split into parts.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -29,10 +31,11 @@ use crate::{
     wait::WaitGroup,
 };
 
-/// Operations in a batch: enough to share a flush of the disk, and few enough that their rows are not locked for long.
+/// The number of operations in a batch: enough to share a flush of the disk, and few enough that
+/// their rows are not locked for long.
 const BATCH: usize = 256;
 
-/// Room for one place in a line: its name twice, two signs for each byte, and expressions of time.
+/// Room for one queue entry: its name twice, two characters for each byte, and expressions of time.
 const PER_PLACE: usize = 4 * 255 + 300;
 
 /// A MySQL or MariaDB database.
@@ -40,7 +43,7 @@ pub(crate) struct MySqlDialect {
     context: Arc<StoreContext>,
     pool: ConnectionPool,
     locked_rows: LockedRows,
-    /// How many bytes the server takes at once.
+    /// The number of bytes that the server takes at once.
     packet: usize,
 }
 
@@ -51,13 +54,15 @@ impl MySqlDialect {
         let mut slot = ConnectionSlot::default();
         let open = slot.ready(&context).await?;
         let (tables, packet) = (open.tables.clone(), open.packet);
-        // A copy of the tables has their name too.
+        // A copied database has the name of the tables too, so that database and prefix are part of
+        // the key.
         let (database, prefix) = (&context.config.database, &context.config.table_prefix);
         context.wait_group = wait_groups::of(&format!("{tables} {prefix} {database}"));
         Ok(Self::with(Arc::new(context), slot, packet))
     }
 
-    /// Brings the tables up to date, creating them when they are absent. Says from which version it went.
+    /// Brings the tables up to date, and creates them when they are absent. Returns the version
+    /// before.
     pub(crate) async fn migrate(
         mut config: ServerConfig,
         clock: Arc<dyn Clock>,
@@ -68,7 +73,7 @@ impl MySqlDialect {
         Ok(TablesStatus::with(version, &MIGRATIONS, repairs))
     }
 
-    /// How the tables stand. Changes nothing.
+    /// Reads the state of the tables. Changes nothing.
     pub(crate) async fn status(
         config: ServerConfig,
         clock: Arc<dyn Clock>,
@@ -101,7 +106,7 @@ impl MySqlDialect {
             .map_err(|broken| slot.failed(broken.failed).into_error())
     }
 
-    /// The places in parts, each of which fits into one statement.
+    /// The queue entries in parts, each of which fits into one statement.
     fn places_at_once<'a>(&self, entries: &'a [QueueEntry]) -> std::slice::Chunks<'a, QueueEntry> {
         let room = self.packet.saturating_sub(PER_OPERATION);
         entries.chunks((room / PER_PLACE).max(1))
@@ -140,9 +145,10 @@ impl Dialect for MySqlDialect {
     fn limits(&self) -> Limits {
         let mut limits = Limits::default();
         limits.operations = BATCH.min(self.packet / PER_OPERATION).max(1);
-        // A byte takes two signs on its way, and some come twice.
+        // A byte takes two characters in a statement, and some values come twice.
         limits.bytes = (self.packet / 8).min(1024 * 1024);
-        // While the disk is waited for, the next one is on its way; and reads need a connection too.
+        // While one batch waits for the disk, the next one is in flight; reads need a connection
+        // too.
         let pool = usize::try_from(self.context.config.pool_size).unwrap_or(1);
         limits.in_flight = pool.saturating_sub(1).clamp(1, 2);
         limits
@@ -183,7 +189,8 @@ impl Dialect for MySqlDialect {
     async fn set_hints(&self, names: &[LockName], time: Duration) -> Result<()> {
         let statements = &self.context.statements;
         for names in parts(names, |it| it.as_str().as_bytes(), self.packet) {
-            // What somebody else has locked is left out: who waits for another lock must not wait for that one.
+            // Rows that another transaction has locked are left out: a waiter of one lock must not
+            // wait for the row of another lock.
             let keys = names.iter().map(|name| name.as_str().as_bytes());
             let unlocked = statements.unlocked(Reaped::Locks, keys);
             let names = first_columns(&self.read("want", unlocked).await?)?;
@@ -303,7 +310,7 @@ impl Dialect for MySqlDialect {
             return Ok(page);
         }
         for some in parts(&idle, Vec::as_slice, self.packet) {
-            // What somebody has locked is left for another turn.
+            // Rows that another transaction has locked are left for another turn.
             let unlocked = statements.unlocked(table, some.iter().map(Vec::as_slice));
             let unlocked = first_columns(&self.read("reap_look", unlocked).await?)?;
             if !unlocked.is_empty() {
@@ -311,7 +318,7 @@ impl Dialect for MySqlDialect {
                 page.removed += self.ask("reap", reap, Access::Write).await?.changed();
             }
         }
-        // An index leads to the idle rows, so that the next page begins where this one did.
+        // An index leads to the idle rows, so that the next page begins at the same place.
         page.next = (idle.len() == PAGE && page.removed > 0).then(String::new);
         Ok(page)
     }

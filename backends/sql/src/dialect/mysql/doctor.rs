@@ -1,4 +1,6 @@
-//! MySQL and MariaDB.
+//! The doctor of MySQL and MariaDB: durability, read-only state, clock, rights and tables.
+//!
+//! Every check only reads. A statement that tries a right matches no row.
 
 use std::collections::HashMap;
 
@@ -13,17 +15,19 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// A difference of the two clocks that is worth a word: leases do not depend on it, tokens after a failover do.
+/// A difference of the two clocks that is worth a warning, in microseconds. Leases do not depend on
+/// it; tokens after a failover do.
 const CLOCK_OFF: u64 = 5_000_000;
 
 const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
-    ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'binlog_format', 'read_only', 'super_read_only', \
+    ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'binlog_format', 'read_only', \
+    'super_read_only', \
     'wsrep_on', 'innodb_doublewrite', 'innodb_rollback_on_timeout', 'max_allowed_packet')";
 
-/// Whether the time stands still within a statement, whichever way it is asked for.
+/// Whether `SYSDATE` stands still within a statement, as `NOW` does.
 const STANDS_STILL: &str = "SELECT SLEEP(0.002), NOW(6) = SYSDATE(6)";
 
-/// A value and its overhead in hexadecimal.
+/// Room for the largest value, in hexadecimal, with its overhead.
 const PACKET: u64 = 1024 * 1024;
 
 /// Examines a server over a connection.
@@ -68,7 +72,8 @@ pub(crate) async fn examine(
         health.found(
             "sysdate-is-now",
             Verdict::Warn,
-            "on: a renewal that stood before a locked row counts from when it was sent, so one that its client gave up may cut \
+            "on: a renewal that stood before a locked row counts from when it was sent, so one \
+                that its client gave up may cut \
              a longer lease; start the server without it",
         );
     }
@@ -100,11 +105,18 @@ fn durability(health: &mut Health, variables: &HashMap<String, String>) {
             Verdict::Pass,
             "1: a commit is on the disk before it is answered",
         ),
-        "" => health.found("innodb_flush_log_at_trx_commit", Verdict::Unknown, "not shown"),
+        "" => health.found(
+            "innodb_flush_log_at_trx_commit",
+            Verdict::Unknown,
+            "not shown",
+        ),
         other => health.found(
             "innodb_flush_log_at_trx_commit",
             Verdict::Fail,
-            format!("{other}: a power cut or crash may take back granted locks and their tokens; set it to 1"),
+            format!(
+                "{other}: a power cut or crash may take back granted locks and their tokens; \
+                set it to 1"
+            ),
         ),
     }
     if on(get(variables, "log_bin")) {
@@ -149,7 +161,8 @@ fn topology(health: &mut Health, variables: &HashMap<String, String>) {
         health.found(
             "wsrep_on",
             Verdict::Warn,
-            "a Galera cluster: point every client at one node, because reads of another may be stale; all nodes crashing at \
+            "a Galera cluster: point every client at one node, because reads of another may be \
+                stale; all nodes crashing at \
              once may take back granted locks, so fence what the locks protect",
         );
     }
@@ -170,7 +183,7 @@ fn limits(health: &mut Health, variables: &HashMap<String, String>) {
     }
 }
 
-/// Whether the user may do what locks and records take.
+/// Checks whether the user has the rights that locks and records need.
 async fn rights(
     health: &mut Health,
     open: &mut OpenConnection,
@@ -180,7 +193,7 @@ async fn rights(
     for (right, statement) in context.statements.rights() {
         match ask(open, context, statement).await {
             Err(failed) if failed.meaning.kind == ErrorKind::AccessDenied => denied.push(right),
-            // A server that takes no writes refuses them whoever asks.
+            // A server that takes no writes refuses them for every user.
             Err(failed) => untold = Some(failed),
             Ok(_) => {}
         }

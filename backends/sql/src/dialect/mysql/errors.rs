@@ -1,4 +1,6 @@
-//! MySQL's and MariaDB's error numbers.
+//! The meaning of MySQL's and MariaDB's error numbers.
+//!
+//! An unknown number counts as an unknown outcome for a write.
 
 use distlock_core::{ErrorKind, threads::NO_THREAD};
 use sqlx::mysql::MySqlDatabaseError;
@@ -7,21 +9,21 @@ use crate::statement_error::{
     Access, ErrorMeaning, StatementError, TlsTrouble, no_thread, tls_trouble,
 };
 
-/// What sending again, or leaving something out, can cure.
+/// Troubles that sending again, or leaving a row out, can cure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MySqlTrouble {
-    /// The server took the transaction back, so that another could go on.
+    /// The server rolled the transaction back, so that another could go on.
     Deadlock,
     /// Another transaction has the row locked.
     Locked,
-    /// One of the rows of a batch is not as it must be for all of them to be changed, and none was.
+    /// One row of a batch is not in the state that changing all of them needs; none was changed.
     NotAll,
-    /// The server does not remember the statement, and nothing was done.
+    /// The server does not remember the statement; nothing was done.
     NotPrepared,
 }
 
 impl StatementError {
-    /// Reads the server's answer, or the driver's.
+    /// Reads the server's answer, or the driver's error.
     pub(crate) fn mysql(source: sqlx::Error, access: Access) -> Self {
         Self {
             meaning: mysql(&source, access),
@@ -44,13 +46,13 @@ impl StatementError {
         }
     }
 
-    /// It was not sent, because the connection was left in the middle of an answer.
+    /// The statement was not sent, because the connection was left in the middle of an answer.
     pub(crate) fn mysql_not_sent() -> Self {
         let source = std::io::Error::from(std::io::ErrorKind::NotConnected);
         Self::mysql(sqlx::Error::Io(source), Access::Read)
     }
 
-    /// It was not sent, because the server takes no more than `packet` bytes at once.
+    /// The statement was not sent, because the server takes no more than `packet` bytes at once.
     pub(crate) fn mysql_too_large(bytes: usize, packet: usize) -> Self {
         let problem = format!("{bytes} bytes are more than {packet}");
         Self {
@@ -60,20 +62,22 @@ impl StatementError {
         }
     }
 
-    /// Whether the server said so itself, and not the driver.
+    /// Whether the error is the server's own and not the driver's.
     pub(crate) fn is_of_mysql(&self) -> bool {
         mysql_number(&self.source).is_some()
     }
 
     pub(crate) fn mysql_trouble(&self) -> Option<MySqlTrouble> {
         match mysql_number(&self.source)? {
-            // Deadlock; changed since it was read; not certified by the group, before or at the commit.
+            // Deadlock; changed since it was read; not certified by the group, before or at the
+            // commit.
             1213 | 1020 | 3100 | 3101 => Some(MySqlTrouble::Deadlock),
-            // Waited for too long; was not to wait.
+            // Lock wait timeout; `NOWAIT` met a lock.
             1205 | 3572 => Some(MySqlTrouble::Locked),
-            // What we have it say where too few rows were found.
+            // Our own statement raises this overflow when its update has found too few rows.
             1690 => Some(MySqlTrouble::NotAll),
-            // It remembers too many already; it has forgotten it, or somebody between us has; it cannot remember this kind.
+            // The server remembers too many statements already; the server, or a proxy in between,
+            // has forgotten this one; the server cannot remember this kind.
             1461 | 1243 | 1295 => Some(MySqlTrouble::NotPrepared),
             _ => None,
         }
@@ -105,21 +109,27 @@ fn mysql(error: &sqlx::Error, access: Access) -> ErrorMeaning {
             ErrorMeaning::server_limit(NO_THREAD).reconnect()
         }
         sqlx::Error::Io(_) => ErrorMeaning::of(unknown, "the connection broke").reconnect(),
-        sqlx::Error::Configuration(problem) if problem.to_string().contains("RSA") => ErrorMeaning::of(
-            ErrorKind::AccessDenied,
-            "the server takes this password over TLS or a Unix socket only: set `ssl-mode` or `socket`",
+        sqlx::Error::Configuration(problem) if problem.to_string().contains("RSA") => {
+            ErrorMeaning::of(
+                ErrorKind::AccessDenied,
+                "the server takes this password over TLS or a Unix socket only: set `ssl-mode` or \
+                `socket`",
+            )
+            .reconnect()
+        }
+        sqlx::Error::Configuration(_) => ErrorMeaning::of(
+            ErrorKind::InvalidConfig,
+            "a file or option cannot be \
+                used",
         )
         .reconnect(),
-        sqlx::Error::Configuration(_) => {
-            ErrorMeaning::of(ErrorKind::InvalidConfig, "a file or option cannot be used").reconnect()
-        }
         sqlx::Error::ColumnDecode { .. }
         | sqlx::Error::Decode(_)
         | sqlx::Error::ColumnNotFound(_)
         | sqlx::Error::ColumnIndexOutOfBounds { .. } => {
             ErrorMeaning::of(ErrorKind::Corrupt, "a row cannot be read").one_row()
         }
-        // A stranger at the other end, or an answer cut off in the middle.
+        // The other end is not a MySQL server, or an answer was cut off in the middle.
         _ => ErrorMeaning::of(
             unknown,
             "the server speaks something else than MySQL, or its answer was damaged on the way",
@@ -136,16 +146,19 @@ fn of_tls(trouble: TlsTrouble) -> ErrorMeaning {
         ),
         TlsTrouble::Options => ErrorMeaning::of(
             ErrorKind::InvalidConfig,
-            "the driver cannot use what `ssl-ca`, `ssl-cert` and `ssl-key` name, or the host's name",
+            "the driver cannot use what `ssl-ca`, `ssl-cert` and `ssl-key` name, or the host's \
+                name",
         ),
         TlsTrouble::Certificate => ErrorMeaning::of(
             ErrorKind::Unavailable,
-            "the server's certificate is not trusted, or not for this host: `ssl-ca` names the file with the authority \
+            "the server's certificate is not trusted, or not for this host: `ssl-ca` names the \
+                file with the authority \
              to trust",
         ),
         TlsTrouble::Refused => ErrorMeaning::of(
             ErrorKind::AccessDenied,
-            "the server broke TLS off: it may accept only clients with a certificate (`ssl-cert` and `ssl-key`)",
+            "the server broke TLS off: it may accept only clients with a certificate (`ssl-cert` \
+                and `ssl-key`)",
         ),
         TlsTrouble::Protocol => ErrorMeaning::of(
             ErrorKind::Unavailable,
@@ -162,13 +175,28 @@ const fn too_large() -> ErrorMeaning {
     .one_row()
 }
 
-/// By number. One of the server's own errors means that the statement was not carried out, unless it says otherwise.
+/// The meaning of an error number. One of the server's own errors means that the statement was not
+/// carried out, unless it says otherwise.
 fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> ErrorMeaning {
     use ErrorKind::{AccessDenied, Corrupt, InvalidConfig, OutcomeUnknown, Unavailable};
     match number {
-        1205 | 3572 => ErrorMeaning::of(Unavailable, "another transaction has the row locked").one_row(),
-        1020 | 1213 | 3100 | 3101 => ErrorMeaning::of(Unavailable, "other transactions were in the way too often"),
-        1412 | 1615 => ErrorMeaning::of(Unavailable, "the tables were changed meanwhile").reconnect(),
+        1205 | 3572 => ErrorMeaning::of(
+            Unavailable,
+            "another transaction has the row \
+            locked",
+        )
+        .one_row(),
+        1020 | 1213 | 3100 | 3101 => ErrorMeaning::of(
+            Unavailable,
+            "other transactions were in \
+            the way too often",
+        ),
+        1412 | 1615 => ErrorMeaning::of(
+            Unavailable,
+            "the tables were changed \
+            meanwhile",
+        )
+        .reconnect(),
         1040 | 1129 | 1203 | 1226 => {
             ErrorMeaning::of(Unavailable, "the server has too many connections").reconnect()
         }
@@ -179,46 +207,61 @@ fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> ErrorMeaning {
         1053 | 1077 | 1079 | 1080 => {
             ErrorMeaning::of(Unavailable, "the server is shutting down").reconnect()
         }
-        // As while another one takes its place.
-        3032 | 3168 => ErrorMeaning::of(Unavailable, "the server was taken out of service").reconnect(),
-        1317 | 1969 | 3024 => ErrorMeaning::of(Unavailable, "the statement was stopped by the server"),
-        // Killed by an administrator, or for being idle; which of the two, and when, it does not say.
+        // For example while another server takes its place.
+        3032 | 3168 => ErrorMeaning::of(
+            Unavailable,
+            "the server was taken out of \
+            service",
+        )
+        .reconnect(),
+        1317 | 1969 | 3024 => ErrorMeaning::of(
+            Unavailable,
+            "the statement was stopped by the \
+            server",
+        ),
+        // An administrator or the idle timeout closed the connection; the server does not say which
+        // of the two, nor when.
         1152 | 1158..=1161 | 1184 | 1927 | 4031 => {
             ErrorMeaning::of(unknown_if_write, "the server closed the connection").reconnect()
         }
         1180 => ErrorMeaning::of(OutcomeUnknown, "the commit failed").reconnect(),
-        1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1251 | 1370 | 1524 | 1698 | 1820 | 1862 | 3118
-        | 3159 | 4151 => ErrorMeaning::of(AccessDenied, "access was refused").reconnect(),
+        1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1251 | 1370 | 1524 | 1698 | 1820 | 1862
+        | 3118 | 3159 | 4151 => ErrorMeaning::of(AccessDenied, "access was refused").reconnect(),
         1049 => ErrorMeaning::of(InvalidConfig, "there is no such database").reconnect(),
-        1054 | 1064 | 1136 | 1146 | 1356 | 1364 => ErrorMeaning::of(
-            InvalidConfig,
-            "the tables are not as expected",
-        )
-        .reconnect(),
+        1054 | 1064 | 1136 | 1146 | 1356 | 1364 => {
+            ErrorMeaning::of(InvalidConfig, "the tables are not as expected").reconnect()
+        }
         1665 => ErrorMeaning::of(
             InvalidConfig,
             "the server's binlog_format must be ROW or MIXED",
         ),
         1264..=1266 | 1366 | 1406 => ErrorMeaning::of(
             InvalidConfig,
-            "a value does not fit its column, so the tables were changed by hand: run `distlock doctor`",
+            "a value does not fit its column, so the tables were changed by hand: run `distlock \
+                doctor`",
         )
         .one_row(),
         1690 => ErrorMeaning::of(
             Corrupt,
-            "a number in a row is out of range, so the row was changed by hand: run `distlock doctor`",
+            "a number in a row is out of range, so the row was changed by hand: run `distlock \
+                doctor`",
         )
         .one_row(),
         1442 | 1644 => ErrorMeaning::of(
             InvalidConfig,
             "a trigger of the tables refuses it: they must have none",
         ),
-        1048 | 3819 | 4025 => ErrorMeaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
+        1048 | 3819 | 4025 => ErrorMeaning::of(
+            Corrupt,
+            "a row breaks the rules of its \
+            table",
+        )
+        .one_row(),
         1034 | 1035 | 1194 | 1195 | 1712 => ErrorMeaning::of(Corrupt, "a table is damaged"),
         1021 | 1114 => ErrorMeaning::server_limit("the disk or the table is full"),
         1037 | 1038 | 1041 | 1206 => ErrorMeaning::server_limit("the server is out of memory"),
         1153 => too_large().reconnect(),
-        // A proxy uses some numbers for what may have happened.
+        // Proxies use some numbers for statements that may have been carried out.
         _ => ErrorMeaning::of(
             unknown_if_write,
             "the server answered with an error that is not known here; its log may say more",

@@ -1,4 +1,4 @@
-//! For MySQL and MariaDB.
+//! Fencing in a MySQL or MariaDB transaction.
 
 use distlock_core::{Fence, FenceError};
 use sqlx::{MySqlConnection, Row as _};
@@ -8,33 +8,39 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// Creates the table of [`admit`] where it is absent: run it once, with the caller's own migrations.
+/// Creates the table of [`admit`] where it is absent: run it once, with the caller's own
+/// migrations.
 pub const CREATE_TABLE: &str = "
 CREATE TABLE IF NOT EXISTS distributed_fence (
     resource VARBINARY(255) NOT NULL PRIMARY KEY,
     state    TEXT           NOT NULL
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin";
 
-/// Touches the row, so that the transaction holds its lock before the bar is read, whatever its isolation level is.
+/// Touches the row, so that the transaction holds its lock before the fence state is read, whatever
+/// its isolation level is.
 const TOUCH: &str = "
-INSERT INTO distributed_fence (resource, state) VALUES (?, ?) ON DUPLICATE KEY UPDATE state = state";
+INSERT INTO distributed_fence (resource, state) VALUES (?, ?) ON DUPLICATE KEY UPDATE state = \
+    state";
 
 const READ: &str = "SELECT state FROM distributed_fence WHERE resource = ? FOR UPDATE";
 
 const WRITE: &str = "UPDATE distributed_fence SET state = ? WHERE resource = ?";
 
-/// Lets the latest holder through to `resource`, and raises its bar; or refuses and changes nothing.
-/// The [module](self) has an example.
+/// Admits the latest holder to `resource` and raises the fence state, or refuses and changes
+/// nothing. The [module](self) has an example.
 ///
-/// Everything happens on `connection`, in the transaction that is open there; the bar is raised when that is committed.
-/// After a refusal, roll back.
+/// Everything happens on `connection`, in the transaction that is open there; the raised state
+/// counts when that transaction is committed. After a refusal, roll back.
 ///
 /// # Errors
-/// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the table cannot be used, with
-/// [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) when what it holds cannot be read.
+///
+/// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the table cannot be
+/// used, with [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) when its content cannot be
+/// read.
 ///
 /// # Cancel safety
-/// Dropping it may leave the bar raised inside the open transaction: roll back.
+///
+/// Dropping it may leave the state raised inside the open transaction: roll back.
 pub async fn admit(
     connection: &mut MySqlConnection,
     resource: &str,
@@ -51,7 +57,7 @@ pub async fn admit(
         .fetch_one(&mut *connection)
         .await
         .map_err(failed)?;
-    // As bytes, because the driver takes a binary collation for binary data.
+    // Read as bytes, because the driver takes a binary collation for binary data.
     let state: Vec<u8> = row.try_get_unchecked(0).map_err(failed)?;
     let raised = raised(resource, &String::from_utf8_lossy(&state), fence)?;
     sqlx::query(WRITE)

@@ -1,6 +1,6 @@
-//! The two products of this dialect.
+//! The two products of this dialect, and where their SQL differs.
 
-/// Which of the two products it is.
+/// The product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flavour {
     MariaDb,
@@ -8,7 +8,7 @@ pub(crate) enum Flavour {
 }
 
 impl Flavour {
-    /// What follows the values of an insert that speaks of the row it would have inserted.
+    /// The text after the values of an insert that refers to the row it would have inserted.
     pub(crate) const fn new_row(self) -> &'static str {
         match self {
             Self::MariaDb => "",
@@ -16,7 +16,8 @@ impl Flavour {
         }
     }
 
-    /// A column of that row. MySQL is about to lose the one form, MariaDB never had the other.
+    /// A column of that row. MySQL is about to remove the form `VALUES(..)`; MariaDB never had the
+    /// other form.
     pub(crate) fn new_column(self, column: &str) -> String {
         match self {
             Self::MariaDb => format!("VALUES({column})"),

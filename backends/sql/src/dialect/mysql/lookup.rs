@@ -1,4 +1,4 @@
-//! Reading rows by their names, however many there are.
+//! Reads rows by their names, in as many statements as the names need.
 
 use distlock_core::{LockName, Result};
 
@@ -8,10 +8,11 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// Room for one operation's statement, its values apart.
+/// Room for one operation's statement, without its values.
 pub(super) const PER_OPERATION: usize = 4096;
 
-/// Reads the rows of these names on a connection. `access` is a write's where the answer tells what came of one.
+/// Reads the rows of these names on a connection. `access` is `Write` where the rows tell the
+/// outcome of a write that was sent before.
 pub(super) async fn look(
     open: &mut OpenConnection,
     context: &StoreContext,
@@ -29,13 +30,14 @@ pub(super) async fn look(
     Ok(looks)
 }
 
-/// The same in parts, each of which can be listed in one statement: one part, unless there are very many.
+/// Splits `all` into parts, each of which can be listed in one statement: one part, unless there
+/// are very many.
 pub(super) fn parts<'a, T>(
     all: &'a [T],
     bytes: impl Fn(&'a T) -> &'a [u8],
     packet: usize,
 ) -> impl Iterator<Item = &'a [T]> {
-    // A byte takes two signs.
+    // A byte takes two characters.
     let room = packet.saturating_sub(PER_OPERATION) / 2;
     let mut rest = all;
     std::iter::from_fn(move || {

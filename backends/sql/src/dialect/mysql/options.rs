@@ -1,4 +1,4 @@
-//! The options of this dialect.
+//! The names and values of MySQL's options.
 
 use crate::config::{
     ServerOptions,

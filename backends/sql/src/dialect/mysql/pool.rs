@@ -1,4 +1,6 @@
-//! Connections: opened when they are first needed, and again when they broke.
+//! The connections of one handle: opened when they are first needed, and again when they broke.
+//!
+//! A connection that was left in the middle of an answer is never lent again.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -19,18 +21,19 @@ use super::{
 };
 use crate::statement_error::{Access, StatementError};
 
-/// A connection that was idle for longer is tried before it is used: firewalls and servers forget such connections.
+/// A connection that was idle for longer is tested before it is used: firewalls and servers forget
+/// such connections.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// A few connections that are lent out one by one.
+/// A few connections that are lent one by one.
 #[derive(Debug)]
 pub(super) struct ConnectionPool {
-    // A std mutex: held to push and to pop only.
+    // A std mutex: it is held to push and to pop only.
     idle: Mutex<Vec<ConnectionSlot>>,
     permits: Semaphore,
 }
 
-/// A connection on loan, which is given back when this is dropped.
+/// A connection on loan. Dropping it gives the connection back.
 #[derive(Debug)]
 pub(super) struct LentConnection<'a> {
     pool: &'a ConnectionPool,
@@ -38,11 +41,11 @@ pub(super) struct LentConnection<'a> {
     _permit: SemaphorePermit<'a>,
 }
 
-/// One connection, or the place for one.
+/// The slot of one connection, which may be empty.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionSlot {
     open: Option<OpenConnection>,
-    /// Whether a connection of this loan was of no more use.
+    /// Whether a connection of this loan became unusable.
     broke: bool,
 }
 
@@ -50,14 +53,14 @@ pub(super) struct ConnectionSlot {
 pub(crate) struct OpenConnection {
     connection: RawConnection,
     pub(super) flavour: Flavour,
-    /// Product and version, as people know them.
+    /// Product and version, for people.
     pub(super) server: String,
-    /// What names the tables, whichever server they are on.
+    /// The name of the tables' history, the same on every server that has a copy of them.
     pub(super) tables: String,
     pub(super) epoch: Epoch,
-    /// Whether the server is asked to remember statements.
+    /// Whether statements are prepared on the server.
     pub(super) prepares: bool,
-    /// How many bytes the server takes at once.
+    /// The number of bytes that the server takes at once.
     pub(super) packet: usize,
     used: Moment,
 }
@@ -70,7 +73,7 @@ impl ConnectionPool {
         }
     }
 
-    /// A connection, once one is free; the one that was used last, if there is a choice.
+    /// A connection, once one is free; the most recently used one, if there is a choice.
     pub(super) async fn lend(&self, context: &StoreContext) -> Result<LentConnection<'_>> {
         let permit = tokio::select! {
             biased;
@@ -119,10 +122,11 @@ impl Drop for LentConnection<'_> {
     fn drop(&mut self) {
         let mut slot = std::mem::take(&mut self.slot);
         if std::mem::take(&mut slot.broke) {
-            // The others were opened on the same server, which may have gone.
+            // The other idle connections were opened to the same server, which may be gone.
             self.pool.idle().clear();
         }
-        // What was left in the middle of an answer would take the rest of it for the answer to what is sent next.
+        // A connection that was left in the middle of an answer would take the rest of it for the
+        // answer to the next statement.
         let good = slot
             .open
             .as_ref()
@@ -134,7 +138,7 @@ impl Drop for LentConnection<'_> {
 }
 
 impl ConnectionSlot {
-    /// The connection.
+    /// The open connection; it is opened first if necessary.
     pub(super) async fn ready(&mut self, context: &StoreContext) -> Result<&mut OpenConnection> {
         if let Some(open) = &mut self.open {
             let idle = context.clock.now().since(open.used) > IDLE;
@@ -153,7 +157,7 @@ impl ConnectionSlot {
         }
     }
 
-    /// Notes a failure: a connection that is of no more use is replaced before the next operation.
+    /// Notes a failure: an unusable connection is replaced before the next operation.
     pub(super) fn failed(&mut self, failed: StatementError) -> StatementError {
         if failed.meaning.reconnect {
             self.disconnect();
@@ -161,7 +165,7 @@ impl ConnectionSlot {
         failed
     }
 
-    /// Forgets the connection: the next operation opens another.
+    /// Drops the connection: the next operation opens another.
     pub(super) fn disconnect(&mut self) {
         self.broke |= self.open.take().is_some();
     }
@@ -199,8 +203,9 @@ impl OpenConnection {
         })
     }
 
-    /// Sends statements, in one round trip, and reads what comes back. What the server would not take is not sent: it breaks
-    /// the connection off, often before it can be heard why.
+    /// Sends statements in one round trip and reads the results. A text that exceeds the server's
+    /// limit is not sent: the server would break the connection off, often before its reason can be
+    /// read.
     pub(crate) async fn send(
         &mut self,
         context: &StoreContext,
@@ -220,7 +225,7 @@ impl OpenConnection {
         answered
     }
 
-    /// Sends one statement that the server is to remember, and reads what comes back.
+    /// Sends one prepared statement and reads its result.
     pub(super) async fn send_prepared(
         &mut self,
         context: &StoreContext,
@@ -236,14 +241,14 @@ impl OpenConnection {
         answered
     }
 
-    /// Notes that the server cannot be made to remember statements.
+    /// Notes that the server does not prepare statements; from now on they are sent as text.
     pub(super) fn sends_text_only(&mut self, problem: PartialFailure) {
         let problem = problem.failed.into_error();
         tracing::debug!(%problem, "statements are sent as text from now on");
         self.prepares = false;
     }
 
-    /// Ends a transaction that a failed statement has left open. Says whether that worked.
+    /// Ends a transaction that a failed statement has left open. Returns whether that worked.
     pub(super) async fn roll_back(&mut self, context: &StoreContext) -> bool {
         self.send(context, "rollback", "ROLLBACK".to_owned(), Access::Read)
             .await

@@ -1,4 +1,6 @@
-//! What goes over one connection, and whether all of it came back.
+//! One connection of the driver, and whether every answer on it was read to its end.
+//!
+//! A connection with an unread answer carries no further statement.
 
 use distlock_core::Result;
 use futures_util::TryStreamExt as _;
@@ -13,8 +15,9 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// A connection. The driver's may not be left in the middle of an answer, as it is when a caller stops to wait: what is sent
-/// next would be told the rest of it. So what is under way is noted, and such a connection carries nothing any more.
+/// A connection. A caller that stops waiting leaves the driver's connection in the middle of an
+/// answer; the next statement would receive the rest of that answer as its own. So a statement in
+/// flight is noted, and a connection whose answer was not read to the end is not used any more.
 #[derive(Debug)]
 pub(super) struct RawConnection {
     connection: MySqlConnection,
@@ -22,23 +25,23 @@ pub(super) struct RawConnection {
     unread: bool,
 }
 
-/// What came back: the statements' results in order, and all rows.
+/// The results of the statements in order, and all rows.
 #[derive(Debug, Default)]
 pub(crate) struct StatementResults {
     pub(crate) done: Vec<MySqlQueryResult>,
     pub(crate) rows: Vec<MySqlRow>,
 }
 
-/// Why it did not all come back.
+/// The error that ended a request.
 #[derive(Debug)]
 pub(crate) struct PartialFailure {
     pub(crate) failed: StatementError,
-    /// How many statements were carried out before.
+    /// The number of statements that were carried out before.
     pub(crate) done: usize,
 }
 
 impl StatementResults {
-    /// How many rows were changed.
+    /// The number of changed rows.
     pub(super) fn changed(&self) -> u64 {
         self.done.iter().map(MySqlQueryResult::rows_affected).sum()
     }
@@ -52,7 +55,7 @@ impl RawConnection {
         }
     }
 
-    /// Whether it is of no more use.
+    /// Whether it cannot be used any more.
     pub(super) const fn is_spent(&self) -> bool {
         self.unread
     }
@@ -71,20 +74,20 @@ impl RawConnection {
         answers
     }
 
-    /// Sends statements, in one round trip, and reads what comes back.
+    /// Sends statements in one round trip and reads the results.
     pub(super) async fn exchange(
         &mut self,
         context: &StoreContext,
         statements: String,
         access: Access,
     ) -> Result<StatementResults, PartialFailure> {
-        // Safe: values are in it as numbers and hexadecimal literals only, and the table prefix holds nothing but
-        // `[a-z0-9_]`.
+        // Safe: values are in it as numbers and hexadecimal literals only, and the table prefix
+        // holds nothing but `[a-z0-9_]`.
         let statements = sqlx::raw_sql(AssertSqlSafe(statements));
         self.read(context, statements, access).await
     }
 
-    /// The same for anything that can be sent.
+    /// Sends a text or a prepared statement and reads the results.
     pub(super) async fn read<'q>(
         &mut self,
         context: &StoreContext,
@@ -110,8 +113,12 @@ impl RawConnection {
             Ok(())
         };
         let outcome = tokio::select! {
-            read = catch_panics(reading) => read.map_err(|error| StatementError::mysql(error, access)),
-            () = context.clock.sleep(context.config.statement_timeout) => Err(StatementError::mysql_timed_out(access)),
+            read = catch_panics(reading) => {
+                read.map_err(|error| StatementError::mysql(error, access))
+            }
+            () = context.clock.sleep(context.config.statement_timeout) => {
+                Err(StatementError::mysql_timed_out(access))
+            }
         };
         // The server's own error is the end of its answer.
         self.unread = matches!(&outcome, Err(failed) if !failed.is_of_mysql());

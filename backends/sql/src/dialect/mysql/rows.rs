@@ -1,4 +1,5 @@
-//! What a row means.
+//! Reads rows into values. A value that cannot be read is an error of kind `Corrupt`, never a free
+//! lock.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,7 +18,8 @@ use crate::{
     wait::remaining_of_hint,
 };
 
-/// A column, whatever its type is called: a table that was changed by hand may have another.
+/// Reads a column, whatever the name of its type: a table that was changed by hand may have another
+/// type.
 pub(crate) fn column<'r, T>(row: &'r MySqlRow, index: usize) -> Result<T>
 where
     T: sqlx::Decode<'r, sqlx::MySql>,
@@ -31,7 +33,7 @@ pub(crate) fn string(row: &MySqlRow, index: usize) -> Result<String> {
 }
 
 fn optional_string(row: &MySqlRow, index: usize) -> Result<Option<String>> {
-    // As bytes, because the driver takes a binary collation for binary data.
+    // Read as bytes, because the driver takes a binary collation for binary data.
     let bytes: Option<Vec<u8>> = column(row, index)?;
     bytes
         .map(|bytes| String::from_utf8(bytes).map_err(|_| corrupt("a text is not UTF-8")))
@@ -53,7 +55,7 @@ fn token_column(row: &MySqlRow, index: usize) -> Result<FencingToken> {
     token(number.map_err(|_| corrupt("a token is negative"))?)
 }
 
-/// The name of a row of the lock table, and the rest of it.
+/// Reads the name of a row of the lock table, and the rest of the row.
 pub(super) fn lock(row: &MySqlRow, context: &StoreContext) -> Result<(LockName, Result<LockRow>)> {
     let name = string(row, 0)?;
     let name = LockName::new(name).map_err(|error| corrupt(error.message()))?;
@@ -91,7 +93,7 @@ fn lock_row(row: &MySqlRow, context: &StoreContext) -> Result<LockRow> {
         owner,
         held,
         last_token: token,
-        // Only a hint: whatever else stands there is none.
+        // The trace is only a hint: any other text there counts as no trace.
         forced: owner.is_none()
             && column::<Option<&[u8]>>(row, 6).ok().flatten() == Some(FORCED.as_bytes()),
         until: Some(until),
@@ -99,7 +101,7 @@ fn lock_row(row: &MySqlRow, context: &StoreContext) -> Result<LockRow> {
     })
 }
 
-/// A row of the record table.
+/// Reads a row of the record table.
 pub(super) fn record(row: &MySqlRow) -> Result<(RecordKey, Entry)> {
     let key = RecordKey::new(string(row, 0)?).map_err(|error| corrupt(error.message()))?;
     let version = Version::new(token_column(row, 1)?.get());
@@ -107,7 +109,7 @@ pub(super) fn record(row: &MySqlRow) -> Result<(RecordKey, Entry)> {
     Ok((key, Entry::new(version, column(row, 2)?, Some(age))))
 }
 
-/// From one time in microseconds to a later one; zero when it is not later.
+/// The time from one moment to a later one, both in microseconds; zero when it is not later.
 fn after(earlier: i64, later: i64) -> Duration {
     let micros = later.saturating_sub(earlier);
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))

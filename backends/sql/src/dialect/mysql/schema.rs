@@ -1,4 +1,4 @@
-//! What the tables must be, and the question that asks the catalogue what they are.
+//! The tables that MySQL and MariaDB must have, and the comparison with the catalogue.
 
 use distlock_core::Result;
 
@@ -63,7 +63,7 @@ fn tables() -> Vec<Table> {
     ]
 }
 
-/// The first form had an index on `expires_at`, and nothing else for the reaper.
+/// The first form of the table had an index on `expires_at`, and no other index for the reaper.
 const FORMER_PARTS: [FormerPart; 1] = [FormerPart {
     table: "distributed_lock",
     part: "expires_minute",
@@ -84,8 +84,8 @@ DEALLOCATE PREPARE distlock_drop",
     },
 }];
 
-/// What is otherwise than it must be, as the answer to [`Statements::parts`] shows. A table that is
-/// not there is passed over where `some` are enough.
+/// The differences that the answer to [`Statements::parts`](super::statements::Statements::parts)
+/// shows. With `some`, an absent table is left out.
 pub(super) fn compare(
     context: &StoreContext,
     answers: &StatementResults,
@@ -112,7 +112,7 @@ pub(super) fn compare(
     Ok(differences(prefix, &tables(), &FORMER_PARTS, &found, some))
 }
 
-/// A type without the width at which its numbers are shown: MariaDB names that, MySQL does not.
+/// A type without the display width of its numbers: MariaDB shows a width, MySQL does not.
 fn plain(kind: &str) -> String {
     for number in ["bigint", "tinyint"] {
         if let Some(width) = kind.strip_prefix(number)

@@ -1,4 +1,6 @@
-//! The server: how it is reached, what each session is set up to be, and what the server says of itself.
+//! Connects to the server, and reads its identity and limits.
+//!
+//! Every session is set up by [`SESSION`] before it carries anything else.
 
 use std::collections::HashMap;
 
@@ -17,32 +19,48 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// Makes the session what the promises rest on, whatever the server's defaults, its `init_connect` or a proxy made of it:
-/// strict about what does not fit, at the server's true time, every statement a transaction of its own that sees what was
-/// committed before it, ended by nobody but ourselves, and not waiting for long for what others have locked. And made to look
-/// rows up by their key, many at once, without estimating first how many there are of each name, and whatever it estimates.
+/// Sets the session up as the promises need it, whatever the server's defaults, its `init_connect`
+/// or a proxy made of it.
+///
+/// - Values that do not fit are errors.
+///
+/// - The time is the server's true time.
+///
+/// - Every statement is a transaction of its own and sees everything that was committed before it.
+///
+/// - Only this program ends a statement, and no statement waits long for rows that others have
+///   locked.
+///
+/// - Rows are looked up by their key, many at once, without an estimate of the number of rows of
+///   each name.
+///
 /// Each product's own settings are comments to the other.
-pub(super) const SESSION: &str = "SET NAMES utf8mb4, autocommit = 1, completion_type = 0, sql_safe_updates = 0, \
+pub(super) const SESSION: &str = "SET NAMES utf8mb4, autocommit = 1, completion_type = 0, \
+    sql_safe_updates = 0, \
     sql_big_selects = 1, /*!80000 max_execution_time = 0, */ /*M!100600 max_statement_time = 0, */ \
-    sql_select_limit = 18446744073709551615, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
-    timestamp = DEFAULT, innodb_lock_wait_timeout = 1, lock_wait_timeout = 2, wait_timeout = 28800, eq_range_index_dive_limit = 1; \
+    sql_select_limit = 18446744073709551615, sql_mode = \
+    'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
+    timestamp = DEFAULT, innodb_lock_wait_timeout = 1, lock_wait_timeout = 2, wait_timeout = \
+    28800, eq_range_index_dive_limit = 1; \
     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
 
 pub(super) const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
-    ('version', 'version_comment', 'server_uuid', 'server_uid', 'wsrep_on', 'wsrep_cluster_address', \
+    ('version', 'version_comment', 'server_uuid', 'server_uid', 'wsrep_on', \
+    'wsrep_cluster_address', \
     'max_allowed_packet')";
 
-/// What a server says of itself.
+/// The server's answer about itself.
 pub(super) struct Variables {
     pub(super) flavour: Flavour,
     pub(super) server: String,
-    /// What tells it from other servers; `None` where any of a cluster may answer.
+    /// A name that distinguishes the server from others; `None` where any server of a cluster may
+    /// answer.
     pub(super) identity: Option<String>,
-    /// How many bytes it takes at once.
+    /// The number of bytes that it takes at once.
     pub(super) packet: usize,
 }
 
-/// What a server takes at once that does not say: the least that any can be set to take.
+/// The limit of a server that does not tell its limit: the lowest one that can be configured.
 const LEAST_PACKET: usize = 1024;
 
 impl Variables {
@@ -102,7 +120,8 @@ pub(super) async fn connect(context: &StoreContext) -> Result<RawConnection> {
             SslMode::VerifyCa => MySqlSslMode::VerifyCa,
             SslMode::VerifyFull => MySqlSslMode::VerifyIdentity,
         })
-        // None that is used again is ever given up, and the session is set up by ourselves.
+        // The cache is large enough that no statement in use is evicted. The session is set up by
+        // [`SESSION`] and not by the driver.
         .statement_cache_capacity(MOST)
         .pipes_as_concat(false)
         .no_engine_substitution(false)
@@ -127,7 +146,8 @@ pub(super) async fn connect(context: &StoreContext) -> Result<RawConnection> {
         () = context.clock.sleep(config.connect_timeout) => {
             return Err(Error::new(
                 ErrorKind::Unavailable,
-                format!("{} did not answer in time (option `connect_timeout`)", database_label(context)),
+                format!("{} did not answer in time (option \
+                    `connect_timeout`)", database_label(context)),
             ));
         }
     };
@@ -138,7 +158,7 @@ pub(super) async fn connect(context: &StoreContext) -> Result<RawConnection> {
     })
 }
 
-/// Which database it is about, without user and password.
+/// The database's name and address for messages, without user and password.
 pub(super) fn database_label(context: &StoreContext) -> String {
     let config = &context.config;
     match &config.socket {

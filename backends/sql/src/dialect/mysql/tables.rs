@@ -1,4 +1,8 @@
-//! The tables: which of them are there and of which version, made where there are none, and brought up to date.
+//! Finds, creates and upgrades the tables.
+//!
+//! In MySQL each change of a table is a transaction of its own, so that another process may see
+//! half of the tables. Opening waits for such a process; it never changes tables that exist, except
+//! for adding missing ones.
 
 use std::{collections::HashMap, fmt::Write as _, time::Duration};
 
@@ -17,26 +21,28 @@ use crate::{
     statement_error::Access,
 };
 
-/// How long opening waits for other processes that make the tables at the same moment.
+/// How long opening waits for another process that creates the tables at the same moment.
 const SETTING_UP: Duration = Duration::from_secs(3);
 
-/// Whoever makes the tables writes that last, unless it is stopped before.
+/// The meta row is the last step of creating the tables: it is absent if that process was stopped
+/// before.
 const UNFINISHED: &str = migrate::META_EMPTY;
 
-const ONLY_SOME: &str = "has only some of distlock's tables, or another program's tables of the same names. For the latter, \
+const ONLY_SOME: &str = "has only some of distlock's tables, or another program's tables of the \
+    same names. For the latter, \
      choose another database or a `table_prefix`; to make what is missing";
 
-/// Which of our tables are there.
+/// The tables that are present.
 enum TablesFound {
     Nothing,
-    /// Not all of them, or not what is in them from the beginning: what is wrong.
+    /// Some are missing, or the meta row is: the text names the problem.
     Partly(&'static str),
-    /// All of them: their version, and what names them.
+    /// All of them: their version, and the name of their history.
     Whole(i64, String),
 }
 
-/// Sets the session up, makes the tables where there are none and that is wanted, and finds them as they must be. Says who
-/// the server is, and what names the tables.
+/// Sets the session up, creates the tables where they are absent and that is wanted, and checks
+/// them. Returns the server's identity and the name of the tables' history.
 pub(super) async fn ready(
     connection: &mut RawConnection,
     context: &StoreContext,
@@ -66,7 +72,7 @@ pub(super) async fn ready(
     }
     check_not_newer(context, version)?;
     if version < LATEST && context.config.migrate && !context.was_opened() {
-        // As where this user may not make tables. Locks do without what is missing.
+        // For example where this user may not create tables. Locks work without the missing table.
         if let Err(error) = upgrade(connection, context, version).await {
             tracing::debug!(%error, "the tables stay at version {version}");
         }
@@ -75,15 +81,16 @@ pub(super) async fn ready(
     Ok((variables, tables))
 }
 
-/// Brings the tables up to date. Says from which version it went, and what it mended in tables that
-/// had the latest one.
+/// Brings the tables up to date. Returns the version before, and the repairs of tables that had the
+/// latest version.
 pub(super) async fn migrate(context: &StoreContext) -> Result<(i64, Vec<Migration>)> {
     let mut connection = connect(context).await?;
     let (_, found) = set_up_session(&mut connection, context).await?;
     let version = match found {
         TablesFound::Whole(version, _) => version,
         TablesFound::Nothing => 0,
-        // As when whoever made them was stopped: here, one table comes after the other.
+        // For example when the process that created them was stopped: here, one table comes after
+        // the other.
         TablesFound::Partly(_) => {
             check_present_parts(&mut connection, context).await?;
             0
@@ -107,8 +114,8 @@ pub(super) async fn migrate(context: &StoreContext) -> Result<(i64, Vec<Migratio
     Ok((version, repairs))
 }
 
-/// The version of the tables, 0 when there are none, and what is to be mended in tables that have
-/// the latest one. Changes nothing.
+/// The version of the tables, 0 when they are absent, and the repairs that tables of the latest
+/// version need. Changes nothing.
 pub(super) async fn version(context: &StoreContext) -> Result<(i64, Vec<Migration>)> {
     let mut connection = connect(context).await?;
     let (_, found) = set_up_session(&mut connection, context).await?;
@@ -133,7 +140,7 @@ async fn leave(connection: RawConnection) {
     }
 }
 
-/// Sets the session up, and asks who is there and what is there.
+/// Sets the session up, and reads the server's identity and the present tables.
 async fn set_up_session(
     connection: &mut RawConnection,
     context: &StoreContext,
@@ -158,7 +165,7 @@ async fn set_up_session(
     let deadline = context.clock.now() + SETTING_UP;
     let found = loop {
         match present(connection, context, tables_present).await? {
-            // Another process may be making them: here, one table comes after the other.
+            // Another process may be creating them: here, one table comes after the other.
             TablesFound::Partly(_) if context.clock.now() < deadline => {
                 context.clock.sleep(SETTING_UP / 100).await;
                 let found = run(connection, context, context.statements.tables_present()).await?;
@@ -173,7 +180,7 @@ async fn set_up_session(
     Ok((variables, found))
 }
 
-/// What is there, where so many tables are.
+/// The state of the tables, by their number.
 async fn present(
     connection: &mut RawConnection,
     context: &StoreContext,
@@ -189,7 +196,7 @@ async fn present(
     })
 }
 
-/// The tables' version, and what names them; `None` when that was not written yet.
+/// The tables' version and the name of their history; `None` when the meta row is absent.
 async fn meta(
     connection: &mut RawConnection,
     context: &StoreContext,
@@ -200,8 +207,8 @@ async fn meta(
         .transpose()
 }
 
-/// Whether those of our tables that are there are as a version of ours made them: others are
-/// another program's, and are left alone.
+/// Checks that those of our tables that are present were made by a version of ours. Other tables
+/// are another program's, and are left alone.
 async fn check_present_parts(connection: &mut RawConnection, context: &StoreContext) -> Result<()> {
     let found = run(connection, context, context.statements.parts()).await?;
     let differences = schema::compare(context, &found, true)?;
@@ -209,7 +216,8 @@ async fn check_present_parts(connection: &mut RawConnection, context: &StoreCont
         return Ok(());
     }
     let problem = format!(
-        "has tables that are not as distlock makes them, so they are another program's or were changed by hand ({}): choose \
+        "has tables that are not as distlock makes them, so they are another program's or were \
+            changed by hand ({}): choose \
          another database or a `table_prefix`",
         describe(&differences)
     );
@@ -220,7 +228,7 @@ fn check_not_newer(context: &StoreContext, version: i64) -> Result<()> {
     migrate::newer_version_problem(version).map_or(Ok(()), |problem| Err(wrong(context, problem)))
 }
 
-/// Whether the tables are what the promises rest on.
+/// Checks that the tables are as the promises need them.
 async fn check_tables(connection: &mut RawConnection, context: &StoreContext) -> Result<()> {
     let differences = differences(connection, context).await?;
     if differences.is_empty() {
@@ -229,7 +237,7 @@ async fn check_tables(connection: &mut RawConnection, context: &StoreContext) ->
     Err(schema_error(context, &differences))
 }
 
-/// What brings tables of a former make up to date.
+/// The repairs that bring tables of an older release up to date.
 async fn needed_repairs(
     connection: &mut RawConnection,
     context: &StoreContext,
@@ -255,8 +263,8 @@ fn schema_error(context: &StoreContext, differences: &[SchemaDifference]) -> Err
     )
 }
 
-/// Applies the migrations that are missing. Each statement of theirs may be repeated: here, every change of a table is a
-/// transaction of its own, and others may do the same at the same time.
+/// Applies the missing migrations. Each of their statements may be repeated: here, every change of
+/// a table is a transaction of its own, and other processes may do the same at the same time.
 async fn upgrade(
     connection: &mut RawConnection,
     context: &StoreContext,

@@ -1,4 +1,6 @@
-//! The handles of this process that are on the same tables.
+//! The wait groups of this process, one for each set of tables.
+//!
+//! A group lives as long as a handle uses it.
 
 use std::{
     collections::HashMap,
@@ -7,7 +9,7 @@ use std::{
 
 use crate::wait::WaitGroup;
 
-/// The group of the tables with this name, the same for every handle in this process that is opened on them.
+/// The wait group of the tables with this name, the same for every handle of this process on them.
 pub(super) fn of(tables: &str) -> Arc<WaitGroup> {
     static GROUPS: LazyLock<Mutex<HashMap<String, Weak<WaitGroup>>>> =
         LazyLock::new(Mutex::default);

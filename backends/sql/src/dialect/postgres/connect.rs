@@ -1,4 +1,7 @@
-//! Connecting to the server, and setting a session up so that no setting of server, database or user changes a promise.
+//! Connects to the server and sets the session up, so that no setting of server, database or user
+//! changes a promise.
+//!
+//! Every wait for the server in this dialect has a time limit from here.
 
 use std::{future::Future, time::Duration};
 
@@ -15,15 +18,17 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// How long a statement waits for a row that somebody else has locked.
+/// How long a statement waits for a row that another transaction has locked.
 const ROW_LOCK: Duration = Duration::from_millis(400);
 
-/// Has a session last for as long as nothing is asked of it. Not every version has these settings.
+/// Turns off the settings that end an idle session. Not every version has these settings.
 pub(super) const NO_IDLE_TIMEOUTS: &str = "
-    SELECT count(set_config(name, '0', false)) FROM unnest(ARRAY['idle_session_timeout', 'transaction_timeout']) AS name
+    SELECT count(set_config(name, '0', false)) FROM unnest(ARRAY['idle_session_timeout', \
+        'transaction_timeout']) AS name
      WHERE current_setting(name, true) IS NOT NULL";
 
-/// Bounds what waits for an answer. A panic of the driver is an answer that was not understood.
+/// Limits the time of one request. A panic of the driver counts as an answer that it did not
+/// understand.
 pub(super) async fn with_statement_timeout<T>(
     context: &StoreContext,
     access: Access,
@@ -35,7 +40,9 @@ pub(super) async fn with_statement_timeout<T>(
         answer = asking => answer.unwrap_or_else(|panic| {
             Err(StatementError::postgres(panic_error(&*panic), access))
         }),
-        () = context.clock.sleep(context.config.statement_timeout) => Err(StatementError::postgres_timed_out(access)),
+        () = context.clock.sleep(context.config.statement_timeout) => {
+            Err(StatementError::postgres_timed_out(access))
+        }
     }
 }
 
@@ -54,19 +61,20 @@ pub(super) async fn with_connect_timeout<T>(
         }),
         () = context.clock.sleep(limit) => Err(Error::new(
             ErrorKind::Unavailable,
-            format!("{} did not answer in time (option `connect_timeout`)", context.database_label()),
+            format!("{} did not answer in time (option \
+                `connect_timeout`)", context.database_label()),
         )),
     }
 }
 
-/// What the driver connects with.
+/// The driver's options.
 pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
     let mut options = PgConnectOptions::new_without_pgpass()
         .host(&config.host)
         .port(config.port)
         .database(&config.database)
         .application_name("distlock")
-        // Nothing here is a fraction, and a pooler refuses a setting that it does not know.
+        // No value here is a fraction, and a pooler refuses a setting that it does not know.
         .extra_float_digits(None)
         .ssl_mode(match config.ssl_mode_in_use() {
             SslMode::Disable => PgSslMode::Disable,
@@ -102,10 +110,11 @@ pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Se
         context
             .explain(StatementError::postgres(error, Access::Read).on_connecting(&context.config))
     })?;
-    // On the server, a statement ends before we stop to wait for it.
+    // The server ends a statement before this side stops waiting for it.
     let statement = context.config.statement_timeout.as_millis() * 3 / 4;
     let (end_left, left) = context.sessions.end_left();
-    // Planning a batch's statement takes longer than carrying it out, and every plan is by the unique index: once is enough.
+    // Planning a batch's statement takes longer than carrying it out, and every plan uses the
+    // unique index: one generic plan is enough.
     let set_up = format!(
         "SET default_transaction_isolation = 'read committed';
          SET statement_timeout = {statement};
@@ -120,15 +129,19 @@ pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Se
                 set_config('synchronous_commit', CASE WHEN {} THEN 'off'
                            WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'
                            ELSE current_setting('synchronous_commit') END, false),
-                set_config('search_path', coalesce(quote_ident(s.schema) || ', pg_temp', ''), false),
+                set_config('search_path', coalesce(quote_ident(s.schema) || ', pg_temp', ''), \
+                    false),
                 pg_backend_pid(),
                 ({NO_IDLE_TIMEOUTS}),
                 ({end_left}),
-                (SELECT (extract(epoch FROM backend_start) * 1000000)::int8 FROM pg_stat_get_activity(pg_backend_pid()))
+                (SELECT (extract(epoch FROM backend_start) * 1000000)::int8 FROM \
+                    pg_stat_get_activity(pg_backend_pid()))
            FROM (SELECT {} AS schema OFFSET 0) s",
         ROW_LOCK.as_millis(),
         !durable,
-        context.statements.schema(context.schema.get().map(String::as_str)),
+        context
+            .statements
+            .schema(context.schema.get().map(String::as_str)),
     );
     context.counters.count("open");
     let answer = sqlx::raw_sql(AssertSqlSafe(set_up))
@@ -154,7 +167,8 @@ pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Se
         return Err(Error::new(
             ErrorKind::InvalidConfig,
             format!(
-                "the database's encoding is {encoding}, which cannot hold every name: use one with UTF8"
+                "the database's encoding is {encoding}, which cannot hold every name: use one \
+                    with UTF8"
             ),
         ));
     }

@@ -1,4 +1,8 @@
-//! What the handles of one opened store share.
+//! The state that all handles of one opened Postgres store share: options, clock, waiters,
+//! counters, statements and sessions.
+//!
+//! The context also turns a driver's error into the error that a caller sees, because the remedy
+//! names the options.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -15,7 +19,7 @@ use crate::{
 /// The backend's short name.
 pub(super) const NAME: &str = "postgres";
 
-/// What the handles of one opened database share.
+/// The state that the handles of one opened store share.
 pub(crate) struct StoreContext {
     pub(crate) config: ServerConfig,
     pub(crate) clock: Arc<dyn Clock>,
@@ -23,9 +27,10 @@ pub(crate) struct StoreContext {
     pub(crate) counters: RequestCounters,
     pub(super) statements: Statements,
     pub(super) sessions: session::Sessions,
-    /// Where the tables were found, or made, by the first connection: all others look there and nowhere else.
+    /// The schema in which the first connection found or created the tables. All other connections
+    /// use this schema and no other.
     pub(super) schema: OnceLock<String>,
-    // A std mutex: held to look and to swap only.
+    // A std mutex: it is held only to look and to swap, never across an await.
     history: Mutex<History>,
 }
 
@@ -50,7 +55,7 @@ impl StoreContext {
         })
     }
 
-    /// Notes which history a new connection has found.
+    /// Notes the history that a new connection has found.
     pub(super) fn note(&self, epoch: Epoch) {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let before = history.epoch.replace(epoch);
@@ -67,10 +72,10 @@ impl StoreContext {
         history.changed
     }
 
-    /// The error as people see it: what is wrong with the tables comes with what helps.
+    /// The error for callers. A problem of the tables comes with its remedy.
     pub(super) fn explain(&self, failed: StatementError) -> Error {
-        // What another connection may find otherwise is not in the tables; and a value that does not fit is in a column that
-        // the doctor knows.
+        // If another connection may not see the problem, it is not in the tables. A value that does
+        // not fit is in a column that the doctor knows.
         let (tables, value) = (!failed.meaning.reconnect, failed.meaning.one_row);
         if tables && !value {
             return self.unexpected_tables(failed);
@@ -93,7 +98,7 @@ impl StoreContext {
         }
     }
 
-    /// What is missing in tables that have the right version.
+    /// The error for tables that have the right version but lack a part.
     pub(super) fn unexpected_tables(&self, failed: StatementError) -> Error {
         let error = failed.into_error();
         if error.kind() != ErrorKind::InvalidConfig {
@@ -117,7 +122,7 @@ impl StoreContext {
         format!("distlock migrate --backend '{}'", self.config.url())
     }
 
-    /// Which database it is, for messages.
+    /// The database's name and address, for messages.
     pub(super) fn database_label(&self) -> String {
         let config = &self.config;
         let database = excerpt(&config.database);

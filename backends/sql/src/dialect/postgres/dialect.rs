@@ -1,4 +1,4 @@
-//! Postgres: one primary, any number of hosts.
+//! Postgres behind the trait [`Dialect`]: one primary, any number of client hosts.
 
 use std::{collections::HashMap, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ use crate::{
     wait::{RENEW_HINT_BELOW, WaitGroup},
 };
 
-/// Rows that one step of the reaper walks.
+/// The number of rows that one step of the reaper reads.
 const PAGE: i64 = 1000;
 
 type Statement = Query<'static, Postgres, PgArguments>;
@@ -42,7 +42,7 @@ type Statement = Query<'static, Postgres, PgArguments>;
 pub(crate) struct PostgresDialect {
     context: Arc<StoreContext>,
     pool: ConnectionPool,
-    /// For marks, which need not survive a crash.
+    /// For hints and queue entries, which need not survive a crash.
     marking: ConnectionPool,
 }
 
@@ -52,7 +52,8 @@ impl PostgresDialect {
         Self::connected(Arc::new(StoreContext::new(config, clock)?)).await
     }
 
-    /// Brings the tables up to date, creating them when they are absent. Says from which version it went.
+    /// Brings the tables up to date, and creates them when they are absent. Returns the version
+    /// before.
     pub(crate) async fn migrate(
         config: ServerConfig,
         clock: Arc<dyn Clock>,
@@ -62,7 +63,7 @@ impl PostgresDialect {
         Ok(TablesStatus::at(version, &MIGRATIONS))
     }
 
-    /// How the tables stand. Changes nothing.
+    /// Reads the state of the tables. Changes nothing.
     pub(crate) async fn status(
         config: ServerConfig,
         clock: Arc<dyn Clock>,
@@ -104,7 +105,7 @@ impl PostgresDialect {
             .map_err(|failed| context.explain(failed))
     }
 
-    /// Changes rows outside of any batch, and says how many.
+    /// Changes rows outside of any batch, and returns their number.
     async fn change(
         &self,
         pool: &ConnectionPool,
@@ -158,7 +159,7 @@ impl Dialect for PostgresDialect {
 
     fn limits(&self) -> Limits {
         let mut limits = Limits::default();
-        // One that waits for a row must not hold up the rest, and reads need a connection too.
+        // A batch that waits for a row must not delay the rest, and reads need a connection too.
         let pool = usize::try_from(self.context.config.pool_size).unwrap_or(1);
         limits.in_flight = pool.saturating_sub(1).clamp(1, 2);
         limits
@@ -175,7 +176,7 @@ impl Dialect for PostgresDialect {
     ) -> Result<Vec<Reply<Answer>>, Failure> {
         let context = &*self.context;
         let deadline = context.clock.now() + context.config.statement_timeout;
-        // Why it is not known whether it was carried out before it was sent again.
+        // The error of the first send, if the batch was sent twice.
         let mut doubt: Option<Error> = None;
         loop {
             let connection = self.pool.lend(context).await;
@@ -210,7 +211,7 @@ impl Dialect for PostgresDialect {
                     let pause = Duration::from_micros(fastrand::u64(500..5000));
                     context.clock.sleep(pause).await;
                 }
-                // As after a restart of the server.
+                // For example after a restart of the server.
                 Err(failed)
                     if doubt.is_none()
                         && failed.lost_connection()
@@ -220,7 +221,7 @@ impl Dialect for PostgresDialect {
                     context.counters.retried();
                     doubt = Some(failed.into_error());
                 }
-                // Whatever came of the second time: the first may have been carried out.
+                // The reason of the second failure does not matter: the first may have been carried out.
                 Err(failed) => {
                     return Err(doubt.map_or_else(|| context.failure(failed), Failure::Whole));
                 }
@@ -473,7 +474,7 @@ impl fmt::Debug for PostgresDialect {
     }
 }
 
-/// The parameters of a statement that walks a table in order.
+/// Binds the parameters of a statement that reads a table in order.
 fn page(query: Statement, prefix: &str, after: Option<&str>, limit: u32) -> Statement {
     query
         .bind(after.map_or(prefix, |after| after.max(prefix)).to_owned())

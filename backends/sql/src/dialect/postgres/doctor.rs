@@ -1,4 +1,6 @@
-//! Postgres: what survives a crash, who may write, and whether the session is ours.
+//! The doctor of Postgres: crash safety, write access, clock, session, tables and rights.
+//!
+//! Every check only reads.
 
 use std::time::Duration;
 
@@ -12,10 +14,10 @@ use sqlx::{
 use super::{context::StoreContext, schema};
 use crate::doctor::{self, RowCounts};
 
-/// Clocks of hosts that are kept right differ by less.
+/// Clocks of well-kept hosts differ by less.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 
-/// What the server is set to, not what our own session has changed.
+/// The server's own settings, not those that our session has changed.
 const SETTINGS: &str = "
 SELECT current_setting('server_version'),
        current_setting('fsync'),
@@ -28,30 +30,34 @@ SELECT current_setting('server_version'),
        current_setting('default_transaction_isolation'),
        pg_backend_pid()";
 
-/// What the user may not do with our tables. Rows of the third are made and removed by who sets the tables up.
+/// The rights on our tables that the user lacks. Rows of the third table are created and removed by
+/// the user that sets the tables up.
 const DENIED: &str = "
 SELECT p || ' ON ' || c.relname
   FROM pg_class c, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p
  WHERE c.oid IN (to_regclass($1), to_regclass($2), to_regclass($3))
    AND NOT (c.oid = to_regclass($3) AND p IN ('INSERT', 'DELETE'))
-   AND NOT CASE p WHEN 'DELETE' THEN has_table_privilege(c.oid, p) ELSE has_any_column_privilege(c.oid, p) END
+   AND NOT CASE p WHEN 'DELETE' THEN has_table_privilege(c.oid, p) ELSE \
+       has_any_column_privilege(c.oid, p) END
  ORDER BY c.relname, p";
 
-/// Which of our tables are published to other servers without what tells their rows apart there, so that no row of theirs can
-/// be changed; and the index that could.
+/// Those of our tables that are published to other servers without a replica identity, so that no
+/// row of theirs can be changed; and the index that could be the identity.
 const PUBLISHED: &str = "
 SELECT DISTINCT ON (c.relname) c.relname::text, k.relname::text
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  JOIN pg_index i ON i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+  JOIN pg_index i ON i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate AND \
+      i.indpred IS NULL
   JOIN pg_class k ON k.oid = i.indexrelid
  WHERE c.oid IN (to_regclass($1), to_regclass($2), to_regclass($3))
    AND (c.relreplident = 'n' OR c.relreplident = 'd'
         AND NOT EXISTS (SELECT FROM pg_index p WHERE p.indrelid = c.oid AND p.indisprimary))
    AND EXISTS (SELECT FROM pg_publication_tables t JOIN pg_publication p USING (pubname)
-                WHERE t.schemaname = n.nspname AND t.tablename = c.relname AND (p.pubupdate OR p.pubdelete))
+                WHERE t.schemaname = n.nspname AND t.tablename = c.relname AND (p.pubupdate OR \
+                    p.pubdelete))
  ORDER BY c.relname";
 
-/// Of which of our tables the user may be shown only some rows.
+/// Those of our tables of which the user may be shown only some rows.
 const FILTERED: &str = "
 SELECT c.relname::text FROM pg_class c
  WHERE c.oid IN (to_regclass($1), to_regclass($2), to_regclass($3)) AND row_security_active(c.oid)
@@ -80,8 +86,10 @@ pub(crate) async fn examine(
     } else if read_only == "on" {
         (
             Verdict::Fail,
-            "it takes no writes: somebody set `default_transaction_read_only` for the server, the database or the user; \
-             `SELECT * FROM pg_db_role_setting` shows where, and `ALTER .. RESET default_transaction_read_only` ends it",
+            "it takes no writes: somebody set `default_transaction_read_only` for the server, the \
+                database or the user; \
+             `SELECT * FROM pg_db_role_setting` shows where, and `ALTER .. RESET \
+             default_transaction_read_only` ends it",
         )
     } else {
         (Verdict::Pass, "a primary")
@@ -95,7 +103,8 @@ pub(crate) async fn examine(
     if apart < CLOCKS_DIFFER {
         health.found("clock", Verdict::Pass, detail);
     } else {
-        let advice = "leases count by the server's clock, so that nothing breaks, but one of the two is wrong";
+        let advice = "leases count by the server's clock, so that nothing breaks, but one of the \
+            two is wrong";
         health.found("clock", Verdict::Warn, format!("{detail}: {advice}"));
     }
 
@@ -140,7 +149,8 @@ fn durability(health: &mut Health, settings: &PgRow) -> Result<(), sqlx::Error> 
         if value == "on" {
             health.found(name, Verdict::Pass, "on");
         } else {
-            let detail = "off: a power cut may take back granted locks and their tokens, or damage the tables";
+            let detail = "off: a power cut may take back granted locks and their tokens, or \
+                damage the tables";
             health.found(name, Verdict::Fail, detail);
         }
     }
@@ -158,7 +168,8 @@ fn durability(health: &mut Health, settings: &PgRow) -> Result<(), sqlx::Error> 
     Ok(())
 }
 
-/// Whether what we set in a session stays set: a pooler in transaction mode gives us another one each time.
+/// Checks whether the session keeps our settings: a pooler in transaction mode lends another
+/// session each time.
 async fn session(
     health: &mut Health,
     connection: &mut PgConnection,
@@ -182,13 +193,14 @@ async fn session(
         health.found(
             "session",
             Verdict::Fail,
-            "it changes under us: a pooler in transaction mode is in between; use session mode or the server itself",
+            "it changes under us: a pooler in transaction mode is in between; use session mode or \
+                the server itself",
         );
     }
     Ok(())
 }
 
-/// Whether the user may do what locks and records take.
+/// Checks whether the user has the rights that locks and records need.
 async fn rights(
     health: &mut Health,
     connection: &mut PgConnection,
@@ -213,7 +225,8 @@ async fn rights(
         .await?;
     for table in filtered {
         let detail = format!(
-            "{table} has row-level security: unless its policies let this user see and write every row, locks are refused; run \
+            "{table} has row-level security: unless its policies let this user see and write \
+                every row, locks are refused; run \
              `ALTER TABLE {table} DISABLE ROW LEVEL SECURITY`"
         );
         health.found("row security", Verdict::Warn, detail);
@@ -221,7 +234,7 @@ async fn rights(
     Ok(())
 }
 
-/// Whether rows can be changed although they are published to other servers.
+/// Checks whether rows of published tables can be changed.
 async fn published(
     health: &mut Health,
     connection: &mut PgConnection,
@@ -238,7 +251,8 @@ async fn published(
     for row in &rows {
         let (table, index): (String, String) = (row.try_get(0)?, row.try_get(1)?);
         let detail = format!(
-            "{table} is published without a replica identity, so that the server changes no row of it: run \
+            "{table} is published without a replica identity, so that the server changes no row \
+                of it: run \
              `ALTER TABLE {table} REPLICA IDENTITY USING INDEX {index}`"
         );
         health.found("publication", Verdict::Fail, detail);
@@ -246,7 +260,7 @@ async fn published(
     Ok(())
 }
 
-/// Locks, records, and what there is once.
+/// The names of the lock, record and meta tables.
 fn tables(context: &StoreContext) -> [String; 3] {
     ["lock", "record", "meta"]
         .map(|table| format!("{}distributed_{table}", context.config.table_prefix))

@@ -1,4 +1,6 @@
-//! Postgres' SQLSTATE codes.
+//! The meaning of Postgres' SQLSTATE codes.
+//!
+//! An unknown code counts as an unknown outcome for a write.
 
 use distlock_core::{ErrorKind, threads::NO_THREAD};
 use sqlx::postgres::PgDatabaseError;
@@ -12,20 +14,21 @@ impl StatementError {
     pub(crate) fn postgres(source: sqlx::Error, access: Access) -> Self {
         Self {
             meaning: postgres(&source, access),
-            // The driver adds a line number, which is one of the server's own source.
+            // The driver's text adds a line number of the server's own source, so that the server's
+            // words are used.
             said: said(&source),
             source,
         }
     }
 
-    /// No answer came within the time allowed.
+    /// No answer came within the time limit.
     pub(crate) fn postgres_timed_out(access: Access) -> Self {
         let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
         Self::postgres(sqlx::Error::Io(source), access)
     }
 }
 
-/// What the server itself said, with its code, by which it is found in the manual.
+/// The server's own words with its code, which the manual lists.
 fn said(error: &sqlx::Error) -> Option<String> {
     let error = error
         .as_database_error()?
@@ -33,8 +36,9 @@ fn said(error: &sqlx::Error) -> Option<String> {
     Some(format!("{} (SQLSTATE {})", error.message(), error.code()))
 }
 
-/// The other end is no such server, or something between has damaged what it said.
-const STRANGE: &str = "the server speaks something else than Postgres, or its answer was damaged on \
+/// The other end is not a Postgres server, or something in between has damaged its answer.
+const STRANGE: &str = "the server speaks something else than Postgres, or its answer was damaged \
+    on \
                        the way";
 
 fn postgres(error: &sqlx::Error, access: Access) -> ErrorMeaning {
@@ -63,7 +67,7 @@ fn postgres(error: &sqlx::Error, access: Access) -> ErrorMeaning {
         | sqlx::Error::ColumnIndexOutOfBounds { .. } => {
             ErrorMeaning::of(Corrupt, "a row cannot be read").one_row()
         }
-        // A packet that the driver does not expect, such as a way to log in that it does not know.
+        // A packet that the driver does not expect, such as an unknown way to log in.
         _ => ErrorMeaning::of(unknown_if_write, STRANGE).reconnect(),
     }
 }
@@ -76,16 +80,19 @@ fn of_tls(trouble: TlsTrouble) -> ErrorMeaning {
         ),
         TlsTrouble::Options => ErrorMeaning::of(
             ErrorKind::InvalidConfig,
-            "the driver cannot use what `sslrootcert`, `sslcert` and `sslkey` name, or the host's name",
+            "the driver cannot use what `sslrootcert`, `sslcert` and `sslkey` name, or the host's \
+                name",
         ),
         TlsTrouble::Certificate => ErrorMeaning::of(
             ErrorKind::Unavailable,
-            "the server's certificate is not trusted, or not for this host: `sslrootcert` names the file with the authority \
+            "the server's certificate is not trusted, or not for this host: `sslrootcert` names \
+                the file with the authority \
              to trust",
         ),
         TlsTrouble::Refused => ErrorMeaning::of(
             ErrorKind::AccessDenied,
-            "the server broke TLS off: it may accept only clients with a certificate (`sslcert` and `sslkey`)",
+            "the server broke TLS off: it may accept only clients with a certificate (`sslcert` \
+                and `sslkey`)",
         ),
         TlsTrouble::Protocol => ErrorMeaning::of(
             ErrorKind::Unavailable,
@@ -94,11 +101,11 @@ fn of_tls(trouble: TlsTrouble) -> ErrorMeaning {
     }
 }
 
-/// A statement that was refused has changed nothing: only where the connection ends is a write unknown.
+/// A refused statement has changed nothing: a write is unknown only where the connection ends.
 fn by_state(state: &str, unknown_if_write: ErrorKind) -> ErrorMeaning {
     use ErrorKind::{AccessDenied, Corrupt, InvalidConfig, LimitExceeded, Unavailable};
     match state {
-        // As of an `INSERT` with a conflict to resolve, on a table with rules.
+        // For example for an `INSERT` with a conflict clause on a table with rules.
         "0A000" => {
             return ErrorMeaning::of(
                 InvalidConfig,
@@ -131,7 +138,7 @@ fn by_state(state: &str, unknown_if_write: ErrorKind) -> ErrorMeaning {
             return ErrorMeaning::of(Unavailable, "the server has no connection to spare")
                 .reconnect();
         }
-        // Such as rows that are published to other servers and have nothing that tells them apart there.
+        // For example for rows that are published to other servers without a replica identity.
         "55000" => {
             return ErrorMeaning::of(InvalidConfig, "a table cannot be changed as it is").one_row();
         }
@@ -143,8 +150,8 @@ fn by_state(state: &str, unknown_if_write: ErrorKind) -> ErrorMeaning {
         "57P03" => {
             return ErrorMeaning::of(Unavailable, "the server is starting or stopping").reconnect();
         }
-        // Several clients take turns in one session, or one has got another's: the statements that it had prepared are not
-        // those that are there.
+        // Several clients take turns in one session, or one client has got another's session: the
+        // prepared statements there are not its own.
         "26000" | "42P05" => {
             return ErrorMeaning::of(
                 InvalidConfig,
@@ -184,7 +191,8 @@ mod tests {
     use super::*;
     use crate::statement_error::tests::{Coded, may_pass};
 
-    /// State, kind for a read, kind for a write, may be one row's fault, needs a new connection, worth another try.
+    /// State, kind for a read, kind for a write, may be one row's fault, needs a new connection,
+    /// worth another try.
     const TABLE: &[(&str, ErrorKind, ErrorKind, bool, bool, bool)] = {
         use ErrorKind::{
             AccessDenied as Denied, Corrupt, InvalidConfig as Config, LimitExceeded as Limit,

@@ -1,4 +1,4 @@
-//! In a Postgres transaction.
+//! Fencing in a Postgres transaction.
 
 use distlock_core::{Fence, FenceError};
 use sqlx::PgConnection;
@@ -8,14 +8,15 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// Creates the table of [`admit`] where it is absent: run it once, with the caller's own migrations.
+/// Creates the table of [`admit`] where it is absent: run it once, with the caller's own
+/// migrations.
 pub const CREATE_TABLE: &str = "
 CREATE TABLE IF NOT EXISTS distributed_fence (
     resource text COLLATE \"C\" NOT NULL PRIMARY KEY,
     state    text NOT NULL
 )";
 
-/// Touches the row, so that the transaction holds its lock before the bar is read.
+/// Touches the row, so that the transaction holds its lock before the fence state is read.
 const READ: &str = "
 INSERT INTO distributed_fence AS f (resource, state) VALUES ($1, $2)
 ON CONFLICT (resource) DO UPDATE SET state = f.state
@@ -23,14 +24,16 @@ RETURNING state";
 
 const WRITE: &str = "UPDATE distributed_fence SET state = $2 WHERE resource = $1";
 
-/// [`FenceGuard::SQL_CONDITION`](distlock_core::FenceGuard::SQL_CONDITION) with the numbers of two parameters, as Postgres wants
-/// them: the token's and the owner's. Both can be those of the values that the same statement writes.
+/// [`FenceGuard::SQL_CONDITION`](distlock_core::FenceGuard::SQL_CONDITION) with the numbers of two
+/// parameters, as Postgres wants them: the token's and the owner's. Both can be those of the values
+/// that the same statement writes.
 ///
 /// ```
 /// # use distlock_sql as distlock;
 /// let condition = distlock::fence::postgres::sql_condition(3, 4);
 /// let pay = format!(
-///     "UPDATE account SET balance = $1, fence_token = $3, fence_owner = $4 WHERE id = $2 AND {condition}"
+///     "UPDATE account SET balance = $1, fence_token = $3, fence_owner = $4
+///      WHERE id = $2 AND {condition}"
 /// );
 /// assert!(pay.ends_with("AND (fence_token < $3 OR (fence_token = $3 AND fence_owner = $4))"));
 /// ```
@@ -39,19 +42,23 @@ pub fn sql_condition(token: u16, owner: u16) -> String {
     format!("(fence_token < ${token} OR (fence_token = ${token} AND fence_owner = ${owner}))")
 }
 
-/// Lets the latest holder through to `resource`, and raises its bar; or refuses and changes nothing.
-/// The [module](self) has an example.
+/// Admits the latest holder to `resource` and raises the fence state, or refuses and changes
+/// nothing. The [module](self) has an example.
 ///
-/// Everything happens on `connection`, in the transaction that is open there; the bar is raised when that is committed.
-/// After a refusal, roll back. It works at every isolation level; above READ COMMITTED the database may ask for the whole
-/// transaction to be repeated, as always there.
+/// Everything happens on `connection`, in the transaction that is open there; the raised state
+/// counts when that transaction is committed. After a refusal, roll back. It works at every
+/// isolation level. Above READ COMMITTED the database may ask the caller to repeat the whole
+/// transaction, as always there.
 ///
 /// # Errors
-/// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the table cannot be used, with
-/// [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) when what it holds cannot be read.
+///
+/// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the table cannot be
+/// used, with [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) when its content cannot be
+/// read.
 ///
 /// # Cancel safety
-/// Dropping it may leave the bar raised inside the open transaction: roll back.
+///
+/// Dropping it may leave the state raised inside the open transaction: roll back.
 pub async fn admit(
     connection: &mut PgConnection,
     resource: &str,

@@ -1,4 +1,7 @@
-//! Being told of releases.
+//! Receives the server's notifications of releases.
+//!
+//! The listener has a connection of its own. After connecting it wakes all waiters once, because
+//! notifications before that were not received.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,14 +11,14 @@ use sqlx::postgres::{PgListener, PgPoolOptions};
 use super::{connect, context::StoreContext};
 use crate::driver_panics::catch_panics;
 
-/// After this long without a word, the server is asked whether it is still there.
+/// After this long without a notification, the server is asked whether it is still there.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// Comes before the name of a lock whose line somebody has left. No name holds such a character, so
-/// programs that know of no lines take it for nothing.
+/// Stands before the name of a lock whose queue a contender has left. No name holds such a
+/// character, so programs that do not know the store queue ignore such a notification.
 pub(super) const LEFT_QUEUE: char = '\u{1}';
 
-/// Wakes those who wait for a name as soon as the server tells that it is free. Ends when the connection is lost.
+/// Wakes waiters on each notification. Ends when the connection is lost.
 pub(super) async fn listen(context: Arc<StoreContext>) {
     if let Err(error) = catch_panics(listening(&context)).await {
         tracing::debug!(%error, "releases in other processes are noticed by polling for a while");
@@ -36,7 +39,7 @@ async fn listening(context: &StoreContext) -> Result<(), sqlx::Error> {
         .execute(&mut listener)
         .await?;
     listener.listen(&context.statements.channel()).await?;
-    // What was freed until now went by unheard.
+    // Releases before this moment were not received.
     context.wait_group.any_may_be_free();
     loop {
         let told = tokio::select! {

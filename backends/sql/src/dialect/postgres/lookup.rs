@@ -1,4 +1,4 @@
-//! Reading rows by their names.
+//! Reads rows by their names.
 
 use std::collections::HashMap;
 

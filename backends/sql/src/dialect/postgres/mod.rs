@@ -1,4 +1,4 @@
-//! Postgres: one primary, any number of hosts.
+//! Postgres: one primary, any number of client hosts.
 
 mod connect;
 mod context;

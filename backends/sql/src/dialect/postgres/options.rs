@@ -1,4 +1,5 @@
-//! The options of this dialect.
+//! The names and values of Postgres' options. The mode `allow` is missing: the driver takes it for
+//! `disable`.
 
 use crate::config::{
     ServerOptions,

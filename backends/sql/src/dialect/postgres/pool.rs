@@ -1,4 +1,7 @@
-//! Connections: opened when they are needed, set up so that no setting of server, database or user changes a promise.
+//! The connections of one handle: opened when they are first needed, each to tables that were
+//! checked.
+//!
+//! A connection that is not given back is dropped, because its state is unknown.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -15,17 +18,18 @@ use super::{
 };
 use crate::statement_error::{Access, StatementError};
 
-/// A few connections that are lent out one by one.
+/// A few connections that are lent one by one.
 #[derive(Debug)]
 pub(super) struct ConnectionPool {
-    // A std mutex: held to push and to pop only.
+    // A std mutex: it is held to push and to pop only.
     idle: Mutex<Vec<Session>>,
     permits: Semaphore,
-    /// Whether what is committed over these connections must be on the disk first.
+    /// Whether commits over these connections must be on the disk before they are answered.
     durable: bool,
 }
 
-/// A connection on loan. Unless it is [settled](LentConnection::settle), it is thrown away: its state is not known.
+/// A connection on loan. Unless it is [given back](LentConnection::give_back), it is dropped: its
+/// state is unknown.
 pub(super) struct LentConnection<'a> {
     pool: &'a ConnectionPool,
     connection: Session,
@@ -82,14 +86,14 @@ impl LentConnection<'_> {
         &mut self.connection
     }
 
-    /// Gives it back, unless what happened on it has made it useless.
+    /// Gives the connection back, unless the outcome shows that it cannot be used again.
     pub(super) fn give_back<T>(
         self,
         outcome: Result<T, StatementError>,
     ) -> Result<T, StatementError> {
         let broken = outcome.as_ref().err();
         if let Some(failed) = broken.filter(|failed| failed.meaning.reconnect) {
-            // The others were opened on the same server, which may have gone.
+            // The other idle connections were opened to the same server, which may be gone.
             self.pool.idle().clear();
             if failed.is_timeout() {
                 self.connection.leave();
@@ -101,7 +105,7 @@ impl LentConnection<'_> {
     }
 }
 
-/// A connection to tables that are as they must be.
+/// A connection to tables that are as the promises need them.
 async fn open(context: &StoreContext, durable: bool) -> Result<Session> {
     let opening = async {
         let (mut connection, schema) = connect(context, durable).await?;
@@ -122,7 +126,7 @@ async fn open(context: &StoreContext, durable: bool) -> Result<Session> {
     with_connect_timeout(context, opening).await
 }
 
-/// Which history this is: of which cluster, on which of its timelines, and of which tables in it.
+/// The name of the history: the cluster, its timeline, and the tables in it.
 async fn epoch(
     connection: &mut PgConnection,
     context: &StoreContext,
@@ -139,7 +143,8 @@ async fn epoch(
         }
         Err(error) => {
             let failed = StatementError::postgres(error, Access::Read);
-            // Hosted servers may keep it to themselves; then a failover is seen only where the tables say so.
+            // Hosted servers may hide their timeline. Then a failover is seen only if the tables
+            // show it.
             if failed.meaning.kind == ErrorKind::AccessDenied {
                 return Ok(Epoch::new(tables));
             }

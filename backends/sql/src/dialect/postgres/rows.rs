@@ -1,4 +1,5 @@
-//! From rows to values. What cannot be read is corrupt, never free.
+//! Reads rows into values. A value that cannot be read is an error of kind `Corrupt`, never a free
+//! lock.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,13 +17,13 @@ use crate::{
     wait::remaining_of_hint,
 };
 
-/// A row of the lock table, with what a refused operation is judged by.
+/// A row of the lock table with the columns that explain a refusal.
 pub(super) struct LockRowAndNonce {
     pub(super) row: LockRow,
     pub(super) nonce: Option<Uuid>,
 }
 
-/// One column.
+/// Reads one column.
 pub(super) fn column<'r, T>(row: &'r PgRow, index: usize) -> Result<T>
 where
     T: sqlx::Decode<'r, Postgres> + sqlx::Type<Postgres>,
@@ -31,7 +32,7 @@ where
         .map_err(|error| StatementError::postgres(error, Access::Read).into_error())
 }
 
-/// A token or version.
+/// Reads a token or version.
 pub(super) fn token(row: &PgRow, index: usize) -> Result<FencingToken> {
     let number: i64 = column(row, index)?;
     u64::try_from(number)
@@ -40,7 +41,7 @@ pub(super) fn token(row: &PgRow, index: usize) -> Result<FencingToken> {
         .ok_or_else(|| corrupt(format!("token {number} is out of range")))
 }
 
-/// The name of a row of the lock table, and the rest of it. `hint_id` is this process's.
+/// Reads the name of a row of the lock table, and the rest of the row. `hint_id` is this process's.
 pub(super) fn lock(row: &PgRow, hint_id: i64) -> Result<(LockName, Result<LockRowAndNonce>)> {
     let name: String = column(row, 0)?;
     let name = LockName::new(name).map_err(|error| corrupt(error.message()))?;
@@ -59,7 +60,7 @@ fn look(row: &PgRow, hint_id: i64) -> Result<LockRowAndNonce> {
             let mut holder = HolderInfo::new(column::<String>(row, 6)?);
             holder.meta = column(row, 7)?;
             holder.token = Some(token);
-            // It is only shown.
+            // The time is only shown to people.
             let acquired = column::<Option<i64>>(row, 5)?.map(duration);
             holder.acquired_at = acquired.and_then(|time| SystemTime::UNIX_EPOCH.checked_add(time));
             holder.expires_in = Some(expires_in);
@@ -67,7 +68,7 @@ fn look(row: &PgRow, hint_id: i64) -> Result<LockRowAndNonce> {
         }
         _ => None,
     };
-    // Only a hint: one that never ends is none.
+    // The hint is not binding: an infinite one counts as none.
     let hint_remaining = duration(column::<Option<i64>>(row, 9)?.unwrap_or(0));
     let wanted_by: i64 = column(row, 8)?;
     Ok(LockRowAndNonce {
@@ -75,7 +76,7 @@ fn look(row: &PgRow, hint_id: i64) -> Result<LockRowAndNonce> {
             owner,
             held,
             last_token: token,
-            // Only a hint: whatever else stands there is none.
+            // The trace is only a hint: any other text there counts as no trace.
             forced: owner.is_none()
                 && column::<Option<&str>>(row, 7).ok().flatten() == Some(FORCED),
             until: Some(until),
@@ -85,7 +86,7 @@ fn look(row: &PgRow, hint_id: i64) -> Result<LockRowAndNonce> {
     })
 }
 
-/// A row of the record table.
+/// Reads a row of the record table.
 pub(super) fn record(row: &PgRow) -> Result<(RecordKey, Entry)> {
     let key: String = column(row, 0)?;
     let key = RecordKey::new(key).map_err(|error| corrupt(error.message()))?;
@@ -94,7 +95,7 @@ pub(super) fn record(row: &PgRow) -> Result<(RecordKey, Entry)> {
     Ok((key, Entry::new(version, column(row, 2)?, Some(age))))
 }
 
-/// A time, which the statement leaves out when it is infinite.
+/// A time; the statement leaves it out when it is infinite.
 fn finite(micros: Option<i64>, column: &str) -> Result<i64> {
     micros.ok_or_else(|| {
         corrupt(format!(
@@ -103,7 +104,7 @@ fn finite(micros: Option<i64>, column: &str) -> Result<i64> {
     })
 }
 
-/// From microseconds; zero when it is in the past.
+/// The duration of these microseconds; zero when they are negative.
 fn duration(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }

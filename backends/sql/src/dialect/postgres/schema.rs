@@ -1,4 +1,4 @@
-//! What the tables must be, and the question that asks the catalogue what they are.
+//! The tables that Postgres must have, and the comparison with the catalogue.
 
 use sqlx::{PgConnection, Row as _};
 
@@ -61,8 +61,7 @@ fn tables() -> Vec<Table> {
     ]
 }
 
-/// What is otherwise than it must be. A table that is not there is passed over where `some` are
-/// enough.
+/// The parts that differ. With `some`, an absent table is left out.
 pub(crate) async fn compare(
     connection: &mut PgConnection,
     context: &StoreContext,

@@ -1,7 +1,8 @@
-//! Whether each connection has a session of the server to itself.
+//! Checks that each connection has a session of the server to itself.
 //!
-//! A pooler in transaction mode lends a session for one transaction at a time. What we have set in it would reach others and
-//! be missing where it is needed, and nobody would be told of releases, so such a pooler is refused.
+//! A pooler in transaction mode lends a session for one transaction at a time. Our settings would
+//! reach other clients and would be missing where they are needed, and no notification would
+//! arrive. So such a pooler is refused.
 
 use std::{
     collections::HashSet,
@@ -15,7 +16,8 @@ use sqlx::{Connection as _, PgConnection};
 
 use crate::driver_panics::catch_panics;
 
-/// A session of the server, among all it ever had: its process, and when that was started, in microseconds since 1970.
+/// Identifies a session among all sessions that the server ever had: its process, and the start of
+/// that process in microseconds since 1970.
 pub(super) type SessionId = (i32, i64);
 
 /// The sessions that the connections of one opened database have now.
@@ -25,15 +27,17 @@ pub(super) struct Sessions(Arc<Mutex<KnownSessions>>);
 #[derive(Debug, Default)]
 struct KnownSessions {
     taken: HashSet<SessionId>,
-    /// Those that were left because no answer came. The server bounds what they do, except for how long a commit waits for a
-    /// standby: one that has gone would fill it up with them.
+    /// The sessions that were abandoned because no answer came. The server limits the time of
+    /// everything they do, except for a commit that waits for a standby: if the standby is gone,
+    /// such sessions would fill the server up.
     left: HashSet<SessionId>,
 }
 
 /// A connection and the session that is its own.
 #[derive(Debug)]
 pub(super) struct Session {
-    // Given up before the connection is: a pooler may lend the session to our next connection at once.
+    // The claim is dropped before the connection: a pooler may lend the session to our next
+    // connection at once.
     claim: SessionClaim,
     connection: PgConnection,
 }
@@ -45,15 +49,17 @@ struct SessionClaim {
 }
 
 impl Sessions {
-    /// Notes whose session this is.
+    /// Claims a session for one connection.
     ///
     /// # Errors
-    /// When another connection has the same one.
+    ///
+    /// Another connection has the same session.
     pub(super) fn claim(&self, id: SessionId, connection: PgConnection) -> Result<Session> {
         if !self.lock().taken.insert(id) {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
-                "two connections are given the same session: a pooler in transaction mode is in between; use its session \
+                "two connections are given the same session: a pooler in transaction mode is in \
+                    between; use its session \
                  mode, or the server itself",
             ));
         }
@@ -66,8 +72,9 @@ impl Sessions {
         })
     }
 
-    /// A query that ends the sessions that were left and wait for a standby still, and which those may be. Only under our
-    /// name: a pooler may have lent one to another program meanwhile.
+    /// A query that ends the abandoned sessions that still wait for a standby, and the list of
+    /// these sessions. It ends only sessions with our application name: a pooler may have lent one
+    /// to another program meanwhile.
     pub(super) fn end_left(&self) -> (String, Vec<SessionId>) {
         let left: Vec<_> = self.lock().left.iter().copied().collect();
         let mut ids = String::from("(0, 0::int8)");
@@ -77,12 +84,13 @@ impl Sessions {
         let end = format!(
             "SELECT count(pg_terminate_backend(a.pid)) FROM pg_stat_get_activity(NULL) a
               WHERE (a.pid, (extract(epoch FROM a.backend_start) * 1000000)::int8) IN (VALUES {ids})
-                AND a.wait_event = 'SyncRep' AND a.application_name = current_setting('application_name')"
+                AND a.wait_event = 'SyncRep' AND a.application_name = \
+                    current_setting('application_name')"
         );
         (end, left)
     }
 
-    /// They were seen to.
+    /// Forgets these sessions, which the query has ended.
     pub(super) fn ended(&self, left: &[SessionId]) {
         self.lock().left.retain(|id| !left.contains(id));
     }
@@ -93,13 +101,13 @@ impl Sessions {
 }
 
 impl Session {
-    /// Leaves it, because no answer came.
+    /// Abandons the session, because no answer came.
     pub(super) fn leave(self) {
         let SessionClaim { sessions, id } = &self.claim;
         sessions.lock().left.insert(*id);
     }
 
-    /// Ends it in good order.
+    /// Closes the connection in good order.
     pub(super) async fn close(self) {
         let Self { claim, connection } = self;
         drop(claim);

@@ -1,4 +1,7 @@
-//! The tables: which of them are there and of which version, made where there are none, and brought up to date.
+//! Finds, creates and upgrades the tables.
+//!
+//! All migrations are applied in one transaction, under an advisory lock, so that other processes
+//! never see half of them. Tables that differ are refused and never changed.
 
 use distlock_core::{Error, ErrorKind, Result};
 use sqlx::{AssertSqlSafe, PgConnection};
@@ -16,18 +19,20 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-const ONLY_SOME: &str = "the database has only some of distlock's tables, or another program's tables of the same names. For \
+const ONLY_SOME: &str = "the database has only some of distlock's tables, or another program's \
+    tables of the same names. For \
      the latter, choose another `table_prefix`; to make what is missing";
 
-/// Which of our tables are there.
+/// The tables that are present.
 enum TablesFound {
     Nothing,
-    /// Not all of them.
+    /// Some are missing.
     Partly,
     Whole,
 }
 
-/// Makes the tables where there are none and that is wanted, and finds them as they must be. Says what names them.
+/// Creates the tables where they are absent and that is wanted, and checks them. Returns the name
+/// of their history.
 pub(super) async fn ready(
     connection: &mut PgConnection,
     context: &StoreContext,
@@ -59,7 +64,7 @@ pub(super) async fn ready(
     }
     check_not_newer(version)?;
     if version < LATEST && context.config.migrate && context.schema.get().is_none() {
-        // As where this user may not make tables. Locks do without what is missing.
+        // For example where this user may not create tables. Locks work without the missing table.
         if let Err(error) = upgrade(connection, context).await {
             tracing::debug!(%error, "the tables stay at version {version}");
             sqlx::raw_sql("ROLLBACK")
@@ -72,7 +77,7 @@ pub(super) async fn ready(
     Ok(tables)
 }
 
-/// Brings the tables up to date and says from which version it went.
+/// Brings the tables up to date and returns the version before.
 pub(super) async fn migrate(context: &StoreContext) -> Result<i64> {
     let migrating = async {
         let (mut connection, _) = connect(context, true).await?;
@@ -85,7 +90,7 @@ pub(super) async fn migrate(context: &StoreContext) -> Result<i64> {
     with_connect_timeout(context, migrating).await
 }
 
-/// The version of the tables; 0 when there are none. Changes nothing.
+/// The version of the tables; 0 when they are absent. Changes nothing.
 pub(super) async fn version(context: &StoreContext) -> Result<i64> {
     let asking = async {
         let (mut connection, _) = connect(context, true).await?;
@@ -124,15 +129,16 @@ async fn found(connection: &mut PgConnection, context: &StoreContext) -> Result<
     })
 }
 
-/// Whether those of our tables that are there are as distlock makes them: others are another
-/// program's, and are left alone.
+/// Checks that those of our tables that are present are as distlock creates them. Other tables are
+/// another program's, and are left alone.
 async fn check_present_tables(connection: &mut PgConnection, context: &StoreContext) -> Result<()> {
     let differences = differences(connection, context, true).await?;
     if differences.is_empty() {
         return Ok(());
     }
     let problem = format!(
-        "the database has tables that are not as distlock makes them, so they are another program's or were changed by hand \
+        "the database has tables that are not as distlock makes them, so they are another \
+            program's or were changed by hand \
          ({}): choose another database or a `table_prefix`",
         describe(&differences)
     );
@@ -144,7 +150,7 @@ fn check_not_newer(version: i64) -> Result<()> {
     migrate::newer_version_problem(version).map_or(Ok(()), |problem| Err(wrong(problem)))
 }
 
-/// Whether the tables are what the promises rest on.
+/// Checks that the tables are as the promises need them.
 async fn check_tables(connection: &mut PgConnection, context: &StoreContext) -> Result<()> {
     let differences = differences(connection, context, false).await?;
     if differences.is_empty() {
@@ -165,7 +171,8 @@ async fn differences(
     compared.map_err(|error| StatementError::postgres(error, Access::Read).into_error())
 }
 
-/// The version of the tables, and the name of their history; `None` when somebody has deleted that.
+/// The version of the tables, and the name of their history; `None` when somebody has deleted that
+/// row.
 async fn meta(
     connection: &mut PgConnection,
     context: &StoreContext,
@@ -179,7 +186,7 @@ async fn meta(
         .transpose()
 }
 
-/// Applies the migrations that are missing, in one transaction, and says from which version it went.
+/// Applies the missing migrations in one transaction, and returns the version before.
 async fn upgrade(connection: &mut PgConnection, context: &StoreContext) -> Result<i64> {
     let failed = |error| {
         let failed = StatementError::postgres(error, Access::Read);
@@ -193,7 +200,8 @@ async fn upgrade(connection: &mut PgConnection, context: &StoreContext) -> Resul
         }
         failed.into_error()
     };
-    // Whether this is dropped half-way or fails: the connection is thrown away, and the server rolls back.
+    // If this future is dropped half-way or fails, the connection is dropped too, and the server
+    // rolls back.
     context.counters.count("open");
     let begin = format!(
         "BEGIN; SET LOCAL lock_timeout = {limit}; SET LOCAL statement_timeout = {limit}",
@@ -205,14 +213,14 @@ async fn upgrade(connection: &mut PgConnection, context: &StoreContext) -> Resul
             .await
             .map_err(failed)?;
     }
-    // Another process may have done it while we waited.
+    // Another process may have done it while this one waited.
     let version = match found(connection, context).await? {
-        // Without a version, each step makes what is not there, and names a new history.
+        // Without a version, each step creates the missing parts and names a new history.
         TablesFound::Whole => meta(connection, context)
             .await?
             .map_or(0, |(version, _)| version),
         TablesFound::Nothing => 0,
-        // Somebody has dropped the others: each step makes what is not there.
+        // Somebody has dropped the other tables: each step creates the missing ones.
         TablesFound::Partly => {
             check_present_tables(connection, context).await?;
             0

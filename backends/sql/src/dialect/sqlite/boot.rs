@@ -1,4 +1,4 @@
-//! Which boot of the machine this is: times since boot mean something only together with it.
+//! The id of the machine's present boot: times since boot mean something only together with it.
 
 use std::{fs, path::Path};
 
@@ -8,11 +8,12 @@ use super::{file, options::SqliteConfig};
 
 const ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// By how much the clocks of a process's time namespace differ from the machine's.
+/// The offsets of the clocks of a process's time namespace from the machine's clocks.
 const OFFSETS: &str = "/proc/self/timens_offsets";
 
-/// The boot's id. One that others who open the file may not share is refused: they would take each other's live locks, each
-/// taking the other's for those of an earlier boot, or for older than they are.
+/// The boot's id. A process with another boot id than other users of the file is refused: each
+/// would take the other's live leases for leases of an earlier boot, or for expired ones, and would
+/// take the locks.
 pub(super) fn id(config: &SqliteConfig, path: &Path) -> Result<[u8; 16]> {
     if !config.force
         && let Some(problem) = isolation_problem()
@@ -20,7 +21,8 @@ pub(super) fn id(config: &SqliteConfig, path: &Path) -> Result<[u8; 16]> {
         return Err(file::wrong(
             path,
             format!(
-                "{problem}: let it have the machine's own, or add `force=true` if all who open the file are in it"
+                "{problem}: let it have the machine's own, or add `force=true` if all who open \
+                    the file are in it"
             ),
         ));
     }
@@ -36,9 +38,10 @@ pub(super) fn id(config: &SqliteConfig, path: &Path) -> Result<[u8; 16]> {
         .map_err(|error| wrong(error.to_string()))
 }
 
-/// Why this process may see another boot, or other times since then, than others on this machine.
+/// Why this process may see another boot, or other times since boot, than other processes of this
+/// machine.
 pub(crate) fn isolation_problem() -> Option<&'static str> {
-    // Where there is no such file, there are no time namespaces.
+    // A kernel without this file has no time namespaces.
     let offsets = fs::read_to_string(OFFSETS).unwrap_or_default();
     differs(file::is_mounted_itself(Path::new(ID)), &offsets)
 }
@@ -46,7 +49,8 @@ pub(crate) fn isolation_problem() -> Option<&'static str> {
 fn differs(id_is_mounted: bool, offsets: &str) -> Option<&'static str> {
     if id_is_mounted {
         return Some(
-            "this process is in a container with a boot id of its own (/proc/sys/kernel/random/boot_id is mounted)",
+            "this process is in a container with a boot id of its own \
+                (/proc/sys/kernel/random/boot_id is mounted)",
         );
     }
     offsets
@@ -54,7 +58,8 @@ fn differs(id_is_mounted: bool, offsets: &str) -> Option<&'static str> {
         .filter_map(|line| line.strip_prefix("boottime"))
         .any(|offset| offset.split_whitespace().any(|number| number != "0"))
         .then_some(
-            "this process is in a time namespace with a time since boot of its own (/proc/self/timens_offsets)",
+            "this process is in a time namespace with a time since boot of its own \
+                (/proc/self/timens_offsets)",
         )
 }
 

@@ -1,4 +1,5 @@
-//! Connecting to the file with the settings that the promises rest on, and what is asked while a connection is set up.
+//! Connects to the file with the settings that the promises need, and sends the statements of
+//! setting up.
 
 use std::path::Path;
 
@@ -14,7 +15,7 @@ use crate::statement_error::{Access, StatementError};
 /// `SQLITE_BUSY`
 const BUSY: i32 = 5;
 
-/// Opens a connection with the settings that the promises rest on.
+/// Opens a connection with the settings that the promises need.
 pub(super) async fn connect(context: &StoreContext) -> Result<SqliteConnection, SetUpError> {
     SqliteConnectOptions::new()
         .filename(&context.path)
@@ -24,13 +25,15 @@ pub(super) async fn connect(context: &StoreContext) -> Result<SqliteConnection, 
         .foreign_keys(false)
         .pragma("trusted_schema", "OFF")
         .pragma("temp_store", "MEMORY")
-        // In pages. Until the log is written over from its start for the first time, every commit makes the file longer,
-        // which a file system syncs more slowly than a write in place; with the standard 1000 that lasts for long.
+        // The number counts pages. Until the log is overwritten from its start for the first time,
+        // every commit makes the file longer, which a file system syncs more slowly than a write in
+        // place. The default of 1000 makes this phase long.
         .pragma("wal_autocheckpoint", "256")
-        // A batch's answers must fit: SQLite's thread would otherwise wait for the reader inside its transaction.
+        // All answers of a batch must fit: otherwise SQLite's thread waits for the reader inside
+        // its transaction.
         .row_buffer_size(4096)
         .thread_name(|id| format!("distlock-sql-{id}"))
-        // Its only use would be to warn of statements that waited for another process.
+        // The log would only warn of statements that waited for another process.
         .disable_statement_logging()
         .connect()
         .await
@@ -81,7 +84,7 @@ where
     row.map_err(|error| SetUpError::of(error, context))
 }
 
-/// Why setting up did not work.
+/// Why setting up failed.
 pub(super) enum SetUpError {
     /// Another process is setting up or writing: worth another try.
     Busy(StatementError),
@@ -112,7 +115,7 @@ impl From<Error> for SetUpError {
     }
 }
 
-/// Says which file it is about.
+/// Names the file in the error.
 fn named(error: Error, path: &Path) -> Error {
     Error::new(error.kind(), path_excerpt(path)).caused_by(error)
 }

@@ -1,4 +1,7 @@
-//! One connection, opened when it is first needed, and again when the file was replaced or the connection broke.
+//! One connection: opened when it is first needed, and again when the file was replaced or the
+//! connection broke.
+//!
+//! A connection to a file that the path does not lead to any more is never used.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -16,23 +19,24 @@ use crate::statement_error::StatementError;
 /// How long opening waits for other processes that set the file up at the same moment.
 const SETTING_UP: Duration = Duration::from_secs(5);
 
-/// How long SQLite itself waits in the end, where [`BusyRetry`] does: it asks, sleeps for a millisecond, and asks again. Left
-/// to itself it sleeps for longer each time, up to 100 ms, while others write one transaction after the other.
+/// The busy time-out where [`BusyRetry`] does the waiting: SQLite asks, sleeps for a millisecond,
+/// and asks once more. SQLite's own waiting sleeps longer each time, up to 100 ms, and loses
+/// against processes that write one transaction after the other.
 const SHORT_BUSY_TIMEOUT: &str = "PRAGMA busy_timeout = 1";
 
-/// Where the file logs ahead, a commit then waits for no disk. A crash of the host may undo the last
-/// ones, and damages nothing.
+/// With a write-ahead log, a commit then waits for no disk. A crash of the host may undo the last
+/// commits, and damages nothing.
 const UNSYNCED: &str = "PRAGMA synchronous = NORMAL";
 
 #[derive(Debug, Default)]
 pub(super) struct ConnectionSlot {
     open: Option<OpenConnection>,
-    /// Of the last connection.
+    /// The epoch of the last connection.
     epoch: Option<Epoch>,
     history_changed: bool,
-    /// Whether it is for those who wait for their turn to write with [`BusyRetry`].
+    /// Whether [`BusyRetry`] waits for other writers on this connection.
     retries_when_busy: bool,
-    /// Whether what it writes may be lost when the host crashes, which spares it the disk.
+    /// Whether its writes may be lost when the host crashes, so that they need no sync.
     unsynced: bool,
     closed: bool,
 }
@@ -41,18 +45,19 @@ pub(super) struct ConnectionSlot {
 pub(super) struct OpenConnection {
     pub(super) connection: SqliteConnection,
     pub(super) epoch: Epoch,
-    /// Whether an earlier connection of this link knew another history.
+    /// Whether an earlier connection of this slot found another history.
     pub(super) history_changed: bool,
-    /// It is of no more use: it broke, or a transaction was begun and not ended, so that it holds the file's write lock and
-    /// what is sent next would become a part of it.
+    /// It cannot be used again: it broke, or a transaction was begun and not ended. Such a
+    /// connection holds the file's write lock, and the next statement would become a part of that
+    /// transaction.
     pub(super) is_spent: bool,
-    /// Whether waiting for others who write is left to [`BusyRetry`].
+    /// Whether [`BusyRetry`] waits for other writers.
     pub(super) retries_when_busy: bool,
     file: FileId,
 }
 
 impl ConnectionSlot {
-    /// For those who write.
+    /// The slot of the connection that writes.
     pub(super) fn writing() -> Self {
         Self {
             retries_when_busy: true,
@@ -60,7 +65,7 @@ impl ConnectionSlot {
         }
     }
 
-    /// For those who write what need not survive a crash.
+    /// The slot of the connection for hints and queue entries, which need not survive a crash.
     pub(super) fn hinting() -> Self {
         Self {
             unsynced: true,
@@ -68,7 +73,7 @@ impl ConnectionSlot {
         }
     }
 
-    /// For those who come too late.
+    /// A slot that refuses everything.
     pub(super) fn closed() -> Self {
         Self {
             closed: true,
@@ -76,7 +81,7 @@ impl ConnectionSlot {
         }
     }
 
-    /// The connection, on the file that the path leads to now.
+    /// The connection to the file that the path leads to now.
     pub(super) async fn ready(&mut self, context: &StoreContext) -> Result<&mut OpenConnection> {
         if self.closed {
             return Err(Error::new(
@@ -84,7 +89,8 @@ impl ConnectionSlot {
                 "the store's handle was closed",
             ));
         }
-        // A file that was removed or replaced lives on unseen by other processes: locks in it would exclude nobody.
+        // A file that was removed or replaced still exists, unseen by other processes: locks in it
+        // would exclude nobody.
         let same = match &self.open {
             Some(open) => {
                 matches!(FileId::of(&context.path), Ok(Some(file)) if file == open.file)
@@ -114,8 +120,9 @@ impl ConnectionSlot {
         }
     }
 
-    /// The connection, taken out until it is [put back](Self::put_back). If that never happens, because a transaction broke
-    /// off or the runtime ended in the middle of one, it is closed, SQLite rolls back, and the file is free for others.
+    /// Takes the connection out of the slot until it is [put back](Self::put_back). If it is not
+    /// put back, because a transaction broke off or the runtime ended in the middle of one, the
+    /// connection closes, SQLite rolls back, and the file is free for others.
     pub(super) async fn take(&mut self, context: &StoreContext) -> Result<OpenConnection> {
         self.ready(context).await?;
         self.open
@@ -129,7 +136,7 @@ impl ConnectionSlot {
         }
     }
 
-    /// Notes a failure: a connection that is of no more use is replaced before the next operation.
+    /// Notes a failure: an unusable connection is replaced before the next operation.
     pub(super) fn failed(&mut self, failed: StatementError) -> StatementError {
         if failed.meaning.reconnect {
             self.open = None;
@@ -195,8 +202,9 @@ impl OpenConnection {
         })
     }
 
-    /// Leaves waiting for others who write to [`BusyRetry`]. Not where the file does not log ahead: there, whoever reads keeps a
-    /// transaction from being committed, which cannot be sent again.
+    /// Leaves waiting for other writers to [`BusyRetry`]. A file without a write-ahead log keeps
+    /// SQLite's own waiting: there, a reader delays the commit of a transaction, and a commit
+    /// cannot be sent again.
     async fn use_short_busy_timeout(&mut self, context: &StoreContext) -> Result<(), SetUpError> {
         let mode: (String,) = query(&mut self.connection, context, "PRAGMA journal_mode").await?;
         if mode.0 == "wal" {

@@ -1,4 +1,5 @@
-//! What the handles of one opened file share.
+//! The state that all handles of one opened file share: options, clocks, waiters, counters and
+//! statements.
 
 use std::{
     path::PathBuf,
@@ -16,7 +17,7 @@ use crate::{counters::RequestCounters, wait::WaitGroup};
 /// The backend's short name.
 pub(super) const NAME: &str = "sqlite";
 
-/// What the handles of one opened file share.
+/// The state that the handles of one opened file share.
 pub(crate) struct StoreContext {
     pub(crate) config: SqliteConfig,
     pub(crate) path: PathBuf,
@@ -29,7 +30,7 @@ pub(crate) struct StoreContext {
     pub(super) was_opened: AtomicBool,
 }
 
-/// The two clocks, in microseconds.
+/// The readings of the two clocks, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClockReadings {
     pub(super) boot: i64,

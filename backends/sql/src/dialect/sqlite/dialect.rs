@@ -1,4 +1,4 @@
-//! SQLite: one file, processes of one host.
+//! SQLite behind the trait [`Dialect`]: one file, processes of one host.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -34,14 +34,14 @@ use crate::{
     wait::{RENEW_HINT_BELOW, WaitGroup},
 };
 
-/// Rows that one step of the reaper walks.
+/// The number of rows that one step of the reaper reads.
 const PAGE: i64 = 1000;
 
 /// A SQLite file, with one connection that writes and one that reads.
 pub(crate) struct SqliteDialect {
     context: Arc<StoreContext>,
     writer: Mutex<ConnectionSlot>,
-    /// For marks and places of waiters, which need not survive a crash of the host.
+    /// For hints and queue entries, which need not survive a crash of the host.
     hinting: Mutex<ConnectionSlot>,
     reader: ReadConnection,
 }
@@ -58,7 +58,8 @@ impl SqliteDialect {
         Ok(Self::with(Arc::new(context), writer))
     }
 
-    /// Brings the tables up to date, creating them when they are absent. Says from which version it went.
+    /// Brings the tables up to date, and creates them when they are absent. Returns the version
+    /// before.
     pub(crate) async fn migrate(
         mut config: SqliteConfig,
         clock: Arc<dyn Clock>,
@@ -69,7 +70,7 @@ impl SqliteDialect {
         Ok(TablesStatus::at(version, &MIGRATIONS))
     }
 
-    /// How the tables stand. Changes nothing.
+    /// Reads the state of the tables. Changes nothing.
     pub(crate) async fn status(
         config: SqliteConfig,
         clock: Arc<dyn Clock>,
@@ -136,7 +137,7 @@ impl SqliteDialect {
     }
 }
 
-/// How many rows.
+/// The number of changed rows.
 type Changed = u64;
 
 type Statement = Query<'static, Sqlite, SqliteArguments>;
@@ -171,12 +172,13 @@ impl Dialect for SqliteDialect {
     fn limits(&self) -> Limits {
         let mut limits = Limits::default();
         limits.ahead = true;
-        // One for each statement of a transaction.
+        // One batch for each statement of a transaction.
         limits.in_steps = true;
         limits
     }
 
-    /// What takes and what frees shares a transaction, and with it the flush, which costs more than either statement.
+    /// Acquires and releases share a transaction, and with it the sync, which costs more than
+    /// either statement.
     fn batched_as(kind: OperationKind) -> OperationKind {
         match kind {
             OperationKind::Release => OperationKind::Acquire,
@@ -203,7 +205,8 @@ impl Dialect for SqliteDialect {
                 ops,
                 context: &self.context,
                 open: &mut open,
-                // Taken just before sending: the lease is never shorter than the caller counts, who looked earlier.
+                // The clock is read just before sending: the caller read it earlier, so that the
+                // lease is never shorter than the caller counts.
                 now: self.context.now(),
                 again: busy_retry.is_some(),
             };
@@ -448,7 +451,8 @@ impl Dialect for SqliteDialect {
     }
 
     async fn health(&self) -> Result<Health> {
-        // On a connection of its own: a check of a large file takes long, and nobody must wait for it.
+        // The check has a connection of its own: the check of a large file takes long, and no
+        // operation must wait for it.
         let mut open = OpenConnection::new(&self.context).await?;
         let now = self.context.now();
         let stock = sqlx::query(self.context.statements.row_counts.text())

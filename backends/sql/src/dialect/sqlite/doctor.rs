@@ -1,4 +1,6 @@
-//! SQLite: the file, and how it is written.
+//! The doctor of SQLite: journal, sync, integrity, tables, file and boot clock.
+//!
+//! Every check only reads.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -8,7 +10,7 @@ use sqlx::{Row as _, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArgum
 use super::{boot, context::StoreContext, schema};
 use crate::doctor;
 
-/// Less free space than this will soon be too little.
+/// The check warns below this free space.
 const ENOUGH_SPACE: u64 = 64 * 1024 * 1024;
 
 /// Examines a SQLite file over a connection; `stock` is the query that counts rows.
@@ -27,7 +29,10 @@ pub(crate) async fn examine(
         health.found(
             "journal mode",
             Verdict::Warn,
-            format!("{journal}: readers and writers hold each other up; set it with `PRAGMA journal_mode = WAL`"),
+            format!(
+                "{journal}: readers and writers hold each other up; set it with `PRAGMA \
+                journal_mode = WAL`"
+            ),
         );
     }
 
@@ -86,7 +91,7 @@ pub(crate) async fn examine(
     Ok(health)
 }
 
-/// Who can read the file, and whether there is room.
+/// Checks the file's permissions and the free space.
 fn file(health: &mut Health, context: &StoreContext) {
     match std::fs::metadata(&context.path) {
         Ok(metadata) => {
@@ -121,7 +126,8 @@ fn file(health: &mut Health, context: &StoreContext) {
     }
 }
 
-/// Leases compare times since boot, which a container may have for itself.
+/// Checks the boot clock. Leases compare times since boot; a container may have a boot clock of its
+/// own.
 fn boot_clock(health: &mut Health, forced: bool) {
     match boot::isolation_problem() {
         Some(problem) => health.found(

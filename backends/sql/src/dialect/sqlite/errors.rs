@@ -1,4 +1,6 @@
-//! SQLite's result codes.
+//! The meaning of SQLite's result codes.
+//!
+//! An unknown code counts as an unknown outcome for a write.
 
 use distlock_core::{ErrorKind, threads::NO_THREAD};
 
@@ -15,7 +17,7 @@ impl StatementError {
     }
 }
 
-/// The code SQLite answered with, if it was SQLite.
+/// SQLite's result code, if the error is SQLite's.
 pub(crate) fn sqlite_code(error: &sqlx::Error) -> Option<i32> {
     match error {
         sqlx::Error::Database(database) => database.code()?.parse().ok(),
@@ -56,7 +58,7 @@ fn sqlite(error: &sqlx::Error, access: Access) -> ErrorMeaning {
     }
 }
 
-/// By result code; extended codes first, then the primary code in the low byte.
+/// The meaning of a result code; extended codes first, then the primary code in the low byte.
 fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> ErrorMeaning {
     use ErrorKind::{AccessDenied, Corrupt, Internal, InvalidConfig, LimitExceeded, Unavailable};
     match code {
@@ -64,14 +66,15 @@ fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> ErrorMeaning {
         1032 => {
             return ErrorMeaning::of(Unavailable, "the file was moved or replaced").reconnect();
         }
-        // SQLITE_READONLY_RECOVERY, _CANTLOCK: the write-ahead log cannot be opened by us.
+        // SQLITE_READONLY_RECOVERY, _CANTLOCK: this process cannot open the write-ahead log.
         264 | 520 => return ErrorMeaning::of(Unavailable, "the write-ahead log cannot be used"),
         // SQLITE_IOERR_NOMEM
         3082 => return ErrorMeaning::server_limit("out of memory").reconnect(),
         _ => {}
     }
     match code & 0xff {
-        // SQLITE_ERROR: a statement that SQLite refuses, so a table is missing or another program's.
+        // SQLITE_ERROR: SQLite refuses the statement, so that a table is missing or another
+        // program's.
         1 => ErrorMeaning::of(InvalidConfig, "the tables are not as expected"),
         3 | 23 => ErrorMeaning::of(AccessDenied, "access was refused"),
         5 => ErrorMeaning::of(
@@ -94,7 +97,7 @@ fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> ErrorMeaning {
         18 => ErrorMeaning::of(LimitExceeded, "a value is too large").one_row(),
         19 | 20 => ErrorMeaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
         26 => ErrorMeaning::of(InvalidConfig, "the file is not a SQLite database").reconnect(),
-        // SQLITE_MISUSE, SQLITE_RANGE: only whoever calls SQLite wrongly is told so.
+        // SQLITE_MISUSE, SQLITE_RANGE: the caller used SQLite wrongly.
         21 | 25 => ErrorMeaning::of(Internal, "the database was asked wrongly").reconnect(),
         _ => ErrorMeaning::of(
             unknown_if_write,
@@ -111,7 +114,8 @@ mod tests {
     use super::*;
     use crate::statement_error::tests::{Coded, may_pass};
 
-    /// Name, code, kind for a read, kind for a write, may be one row's fault, needs a new connection.
+    /// Name, code, kind for a read, kind for a write, may be one row's fault, needs a new
+    /// connection.
     const TABLE: &[(&str, i32, ErrorKind, ErrorKind, bool, bool)] = {
         use ErrorKind::{
             AccessDenied as Denied, Corrupt, Internal, InvalidConfig as Config,

@@ -1,4 +1,4 @@
-//! In a SQLite transaction.
+//! Fencing in a SQLite transaction.
 
 use distlock_core::{Fence, FenceError};
 use sqlx::SqliteConnection;
@@ -8,14 +8,15 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// Creates the table of [`admit`] where it is absent: run it once, with the caller's own migrations.
+/// Creates the table of [`admit`] where it is absent: run it once, with the caller's own
+/// migrations.
 pub const CREATE_TABLE: &str = "
 CREATE TABLE IF NOT EXISTS distributed_fence (
     resource TEXT NOT NULL PRIMARY KEY,
     state    TEXT NOT NULL
 ) STRICT";
 
-/// Touches the row, so that the transaction holds the write lock before the bar is read.
+/// Touches the row, so that the transaction holds the write lock before the fence state is read.
 const READ: &str = "
 INSERT INTO distributed_fence (resource, state) VALUES (?1, ?2)
 ON CONFLICT (resource) DO UPDATE SET state = state
@@ -23,18 +24,21 @@ RETURNING state";
 
 const WRITE: &str = "UPDATE distributed_fence SET state = ?2 WHERE resource = ?1";
 
-/// Lets the latest holder through to `resource`, and raises its bar; or refuses and changes nothing.
-/// The [module](self) has an example.
+/// Admits the latest holder to `resource` and raises the fence state, or refuses and changes
+/// nothing. The [module](self) has an example.
 ///
-/// Everything happens on `connection`, in the transaction that is open there; the bar is raised when that is committed.
-/// After a refusal, roll back.
+/// Everything happens on `connection`, in the transaction that is open there; the raised state
+/// counts when that transaction is committed. After a refusal, roll back.
 ///
 /// # Errors
-/// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the table cannot be used, with
-/// [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) when what it holds cannot be read.
+///
+/// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] when the table cannot be
+/// used, with [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) when its content cannot be
+/// read.
 ///
 /// # Cancel safety
-/// Dropping it may leave the bar raised inside the open transaction: roll back.
+///
+/// Dropping it may leave the state raised inside the open transaction: roll back.
 pub async fn admit(
     connection: &mut SqliteConnection,
     resource: &str,
@@ -43,7 +47,7 @@ pub async fn admit(
     let rows: Vec<(String,)> = sqlx::query_as(READ)
         .bind(resource.to_owned())
         .bind(unseen()?)
-        // To the end: the statement has run only then.
+        // All rows are fetched, because the statement has run only at the end.
         .fetch_all(&mut *connection)
         .await
         .map_err(failed)?;

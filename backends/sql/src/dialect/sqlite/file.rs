@@ -1,4 +1,7 @@
-//! The database file itself: what must be true of it before SQLite opens it.
+//! Checks the database file before SQLite opens it.
+//!
+//! The module never opens an existing file: closing any descriptor of the file would drop the locks
+//! that this process holds on it.
 
 use std::{
     fs,
@@ -14,7 +17,7 @@ use rustix::fs::Access;
 use super::options::SqliteConfig;
 use crate::config::quoted;
 
-/// Which file it is, whatever its name.
+/// The identity of a file, independent of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FileId {
     device: u64,
@@ -41,18 +44,20 @@ impl From<&fs::Metadata> for FileId {
     }
 }
 
-/// The path with the present folder put before it, so that a later change of folder does not matter and SQLite never takes
-/// it for a URI.
+/// The absolute path, so that a later change of folder does not matter and SQLite never takes the
+/// path for a URI.
 pub(super) fn absolute(config: &SqliteConfig) -> Result<PathBuf> {
     config.check()?;
     std::path::absolute(&config.path)
         .map_err(|error| wrong(&config.path, "cannot be resolved").caused_by(error))
 }
 
-/// Checks the file and its folder, and creates the file when it is absent and may be created. Changes nothing else.
+/// Checks the file and its folder, and creates the file when it is absent and may be created.
+/// Changes nothing else.
 pub(super) fn prepare(config: &SqliteConfig, path: &Path) -> Result<()> {
-    // Closing a descriptor drops every lock of the process on that file, also those of other connections. `create` closes
-    // one, so nobody in this process may have gone on to let SQLite open the file meanwhile.
+    // Closing a descriptor drops every lock of the process on that file, also those of other
+    // connections. `create` closes a descriptor, so that no other thread of this process may let
+    // SQLite open the file meanwhile.
     static PREPARING: Mutex<()> = Mutex::new(());
     let _preparing = PREPARING
         .lock()
@@ -69,7 +74,8 @@ pub(super) fn prepare(config: &SqliteConfig, path: &Path) -> Result<()> {
         return Err(wrong(
             path,
             format!(
-                "is on {kind}, where SQLite's locks cannot be relied on: use a local disk, or add `force=true` if the \
+                "is on {kind}, where SQLite's locks cannot be relied on: use a local disk, or add \
+                    `force=true` if the \
                  file is never shared between hosts and its locks work"
             ),
         ));
@@ -85,7 +91,8 @@ pub(super) fn prepare(config: &SqliteConfig, path: &Path) -> Result<()> {
         Err(error) if error.kind() == Io::NotFound && !config.migrate => Err(Error::new(
             ErrorKind::InvalidConfig,
             format!(
-                "{} does not exist, and `migrate=false` forbids to create it: run `distlock migrate --backend {}`",
+                "{} does not exist, and `migrate=false` forbids to create it: run `distlock \
+                    migrate --backend {}`",
                 path_excerpt(path),
                 quoted(&config.url())
             ),
@@ -103,7 +110,8 @@ fn check_existing(path: &Path, folder: &Path, metadata: &fs::Metadata) -> Result
     if kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device() {
         return Err(wrong(path, "is not an ordinary file"));
     }
-    // Not by opening it: closing any descriptor of the file would drop the locks that this process holds on it.
+    // The check does not open the file: closing any descriptor of the file would drop the locks
+    // that this process holds on it.
     rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK)
         .map_err(|error| refused(path, "cannot be read and written", io::Error::from(error)))?;
     rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {
@@ -115,22 +123,26 @@ fn check_existing(path: &Path, folder: &Path, metadata: &fs::Metadata) -> Result
     })
 }
 
-/// What is wrong with a file that may be in use under another name. SQLite keeps its log and its locks beside the name that
-/// it was given, so that those who use different names would not exclude each other, and would damage the file.
+/// The problem of a file that may be in use under another name. SQLite keeps its log and its locks
+/// beside the name that it was given. Processes that use different names would not exclude each
+/// other, and would damage the file.
 fn second_name_problem(names: u64, is_mounted_itself: bool) -> Option<&'static str> {
     if names > 1 {
         return Some(
-            "has several names (hard links), and those who use another one would not be excluded: remove the other names, \
+            "has several names (hard links), and those who use another one would not be excluded: \
+                remove the other names, \
              or add `force=true` if nobody ever opens them",
         );
     }
     is_mounted_itself.then_some(
-        "is mounted by itself, and those who use it where it came from would not be excluded: mount its folder instead, or \
+        "is mounted by itself, and those who use it where it came from would not be excluded: \
+            mount its folder instead, or \
          add `force=true` if nobody else ever opens it",
     )
 }
 
-/// Whether the file itself, not just its folder, was mounted where it is. A kernel that cannot tell does not count as a yes.
+/// Whether the file itself, not just its folder, is a mount point. A kernel that cannot tell counts
+/// as no.
 #[cfg(target_os = "linux")]
 pub(super) fn is_mounted_itself(path: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
@@ -160,10 +172,12 @@ fn create(path: &Path) -> Result<()> {
     }
 }
 
-/// What kind of network file system a file or folder is on, wherever links lead, if it is on one.
+/// The kind of network file system of a file or folder, after following links; `None` for a local
+/// one.
 #[cfg(target_os = "linux")]
 fn network_file_system(path: &Path) -> Option<&'static str> {
-    // From statfs(2). FUSE is among them because most of its file systems are remote and few of them lock.
+    // The numbers are from statfs(2). FUSE is among them because most of its file systems are
+    // remote and few of them lock.
     const KINDS: [(u32, &str); 14] = [
         (0x0102_1997, "a 9P file system"),
         (0x5346_414f, "AFS"),
@@ -196,7 +210,7 @@ fn network_file_system(_: &Path) -> Option<&'static str> {
     None
 }
 
-/// What the operating system refused.
+/// The error for a refusal of the operating system.
 fn refused(path: &Path, problem: impl std::fmt::Display, error: io::Error) -> Error {
     let mut refused = wrong(path, problem);
     if error.kind() == Io::PermissionDenied {

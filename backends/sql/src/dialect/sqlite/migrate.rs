@@ -11,7 +11,7 @@ use super::{
 };
 use crate::migrate::LATEST;
 
-/// Brings the tables up to date and says from which version it went.
+/// Brings the tables up to date and returns the version before.
 pub(super) async fn migrate(context: &StoreContext) -> Result<i64> {
     let present = match FileId::of(&context.path) {
         Ok(Some(_)) => present(context).await?,
@@ -19,7 +19,7 @@ pub(super) async fn migrate(context: &StoreContext) -> Result<i64> {
     };
     let version = match present {
         PresentVersion::Version(version) => version,
-        // Each step makes what is not there, and names a new history.
+        // Each step creates the missing parts and names a new history.
         PresentVersion::Emptied => 0,
     };
     if present == PresentVersion::Version(0) {

@@ -1,4 +1,4 @@
-//! Options of a SQLite store, checked once.
+//! The options of a SQLite store, each checked once.
 
 use std::{
     fmt::Write as _,
@@ -12,23 +12,25 @@ use crate::config::{
     REAP_AFTER, check_prefix, check_range, duration, escape, flag, invalid, unknown,
 };
 
-/// Where the file is and how it is used.
+/// The path of the file and how the store uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SqliteConfig {
     /// The database file. It is created, readable by its owner only, when it is absent.
     pub path: PathBuf,
-    /// How long a free or expired row stays before it is removed; 1 s to 365 days, 1 h unless told otherwise.
+    /// How long a free or expired row stays before it is removed; 1 s to 365 days, 1 h by default.
     pub reap_after: Duration,
-    /// Whether connecting creates what is absent. It never changes what is there.
+    /// Whether connecting creates a missing file and missing tables. It never changes existing
+    /// ones.
     pub migrate: bool,
-    /// Put before the tables' names; nothing unless told otherwise.
+    /// A text before the tables' names; empty by default.
     pub table_prefix: String,
-    /// How long a statement waits for another process that writes; 1 ms to 1 s, 1 s unless told otherwise.
+    /// How long a statement waits for another process that writes; 1 ms to 1 s, 1 s by default.
     pub busy_timeout: Duration,
-    /// Use the file although it is on a network file system, where locks cannot be relied on, or may be in use under another
-    /// name (a hard link, or mounted by itself), where nobody would be excluded, or this process is in a container that has a
-    /// boot id or a time since boot of its own, so that others would take its locks.
+    /// Use the file in spite of one of these dangers. The file is on a network file system, whose
+    /// locks cannot be relied on. Or it may be in use under another name (a hard link, or mounted
+    /// by itself), so that nobody would be excluded. Or this process is in a container with a boot
+    /// id or a time since boot of its own, so that others would take its locks.
     pub force: bool,
 }
 
@@ -42,7 +44,7 @@ impl SqliteConfig {
         "table_prefix",
     ];
 
-    /// A file with everything else as it is unless told otherwise.
+    /// A file with the default of every other option.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -54,10 +56,12 @@ impl SqliteConfig {
         }
     }
 
-    /// From the parts of a URL `sqlite:PATH?option=value&..`, already percent-decoded.
+    /// Reads the parts of a URL `sqlite:PATH?option=value&..`, already percent-decoded.
     ///
     /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option, and for an unknown one the nearest known name.
+    ///
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option, and for an
+    /// unknown one the nearest known name.
     pub fn from_url_parts(path: &str, options: &[(String, String)]) -> Result<Self> {
         Self::parse(path, options).map_err(|error| error.on("sqlite"))
     }
@@ -81,6 +85,7 @@ impl SqliteConfig {
     /// Checks every option against its range.
     ///
     /// # Errors
+    ///
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option.
     pub fn check(&self) -> Result<()> {
         self.checked().map_err(|error| error.on("sqlite"))
@@ -92,7 +97,8 @@ impl SqliteConfig {
             return Err(invalid("the path of the SQLite file is empty"));
         }
         if path.to_str().is_none_or(|path| path.contains('\0')) {
-            // It is not shown: what cannot be a path may be a URL that was meant for a server.
+            // The text is not shown: it cannot be a path, and it may be a URL that was meant for a
+            // server.
             return Err(invalid(
                 "the path of the SQLite file is not UTF-8 or holds a NUL",
             ));
@@ -111,7 +117,7 @@ impl SqliteConfig {
         check_prefix(&self.table_prefix)
     }
 
-    /// The URL that means this configuration, with `migrate` left out.
+    /// The URL of this configuration, with `migrate` left out.
     #[must_use]
     pub fn url(&self) -> String {
         let standard = Self::new(&self.path);
@@ -169,7 +175,8 @@ mod tests {
         assert!(!config.migrate && config.force);
         assert_eq!(
             config.url(),
-            "sqlite:/tmp/a%20b.db?busy_timeout=250ms&force=true&reap_after=7200000ms&table_prefix=app_"
+            "sqlite:/tmp/a%20b.db\
+             ?busy_timeout=250ms&force=true&reap_after=7200000ms&table_prefix=app_"
         );
     }
 

@@ -1,4 +1,4 @@
-//! What a batch is sent as.
+//! The parameters of a batch's statement.
 
 use distlock_core::{AcquireRequest, FencingToken, OwnerId};
 use serde::Serialize;
@@ -10,7 +10,7 @@ pub(super) fn json<T: Serialize>(rows: &[T]) -> String {
     serde_json::to_string(rows).unwrap_or_default()
 }
 
-/// Identities side by side, 16 bytes each, in the order of the rows.
+/// Owner ids side by side, 16 bytes each, in the order of the rows.
 #[derive(Default)]
 pub(super) struct IdBlob(Vec<u8>);
 
@@ -47,13 +47,14 @@ pub(super) fn tokens(tokens: impl Iterator<Item = Option<FencingToken>>) -> Vec<
     digits
 }
 
-/// As many digits as the highest token has, 2^53 - 1.
+/// The number of digits of the highest token, 2^53 - 1.
 const TOKEN_WIDTH: usize = 16;
 
-/// ValueBlob side by side, and where each begins.
+/// Values side by side, and the position of each.
 #[derive(Default)]
 pub(super) struct ValueBlob {
-    /// Ends with one byte that belongs to no value: SQLite takes an empty blob's `substr` for NULL.
+    /// The blob ends with one byte that belongs to no value: SQLite takes an empty blob's `substr`
+    /// for NULL.
     bytes: Vec<u8>,
 }
 
@@ -70,7 +71,7 @@ impl ValueBlob {
     }
 }
 
-/// Name, time to live in microseconds, label, meta.
+/// Name, TTL in microseconds, label, meta.
 pub(super) fn request(request: &AcquireRequest) -> (&str, u64, &str, Option<&str>) {
     (
         request.name.as_str(),

@@ -1,4 +1,7 @@
 //! The connection that reads.
+//!
+//! A read whose future is not polled any more keeps the connection; later reads then get a new one,
+//! so that no read waits for ever.
 
 use std::{
     sync::{
@@ -16,11 +19,11 @@ use super::connection::ConnectionSlot;
 /// How long one read waits for the one before it. Most take microseconds.
 const READ_WAIT: Duration = Duration::from_secs(1);
 
-/// Whoever reads has the connection for itself, and may stand still in the middle of it for as long as it likes: what nobody
-/// polls does not go on. Others then go on with a connection of their own.
+/// The shared connection of all reads. A reader has the connection for itself, and its future may
+/// stop being polled in the middle of the read. Later readers then go on with a new connection.
 #[derive(Debug, Default)]
 pub(super) struct ReadConnection {
-    // A std mutex: held to look and to swap only.
+    // A std mutex: it is held only to look and to swap, never across an await.
     slot: StdMutex<Arc<Mutex<ConnectionSlot>>>,
     closed: AtomicBool,
 }
@@ -41,7 +44,8 @@ impl ReadConnection {
         }
     }
 
-    /// What is asked for after this is refused. Whoever has the connection for too long closes it in the end.
+    /// Closes the connection; later reads are refused. A reader that holds the connection for too
+    /// long closes it at its own end.
     pub(super) async fn close(&self, clock: &dyn Clock) {
         self.closed.store(true, Relaxed);
         self.take(clock).await.close().await;

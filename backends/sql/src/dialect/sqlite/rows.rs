@@ -1,4 +1,5 @@
-//! From rows to values. What cannot be read is corrupt, never free.
+//! Reads rows into values. A value that cannot be read is an error of kind `Corrupt`, never a free
+//! lock.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +17,7 @@ use crate::{
     wait::remaining_of_hint,
 };
 
-/// One column.
+/// Reads one column.
 pub(super) fn column<'r, T>(row: &'r SqliteRow, index: usize) -> Result<T>
 where
     T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
@@ -25,7 +26,7 @@ where
         .map_err(|error| StatementError::sqlite(error, Access::Read).into_error())
 }
 
-/// A token or version.
+/// Reads a token or version.
 pub(super) fn token(row: &SqliteRow, index: usize) -> Result<FencingToken> {
     let number: i64 = column(row, index)?;
     u64::try_from(number)
@@ -38,7 +39,7 @@ pub(super) fn version(row: &SqliteRow, index: usize) -> Result<Version> {
     Ok(Version::new(token(row, index)?.get()))
 }
 
-/// The name of a row of the lock table, and the rest of it.
+/// Reads the name of a row of the lock table, and the rest of the row.
 pub(super) fn lock(
     row: &SqliteRow,
     context: &StoreContext,
@@ -82,7 +83,7 @@ fn lock_row(row: &SqliteRow, context: &StoreContext, now: ClockReadings) -> Resu
         owner,
         held,
         last_token: token,
-        // Only a hint: whatever else stands there is none.
+        // The trace is only a hint: any other text there counts as no trace.
         forced: owner.is_none() && column::<Option<&str>>(row, 7).ok().flatten() == Some(FORCED),
         until: this_boot.then_some(until),
         hint_remaining: if this_boot {
@@ -93,7 +94,7 @@ fn lock_row(row: &SqliteRow, context: &StoreContext, now: ClockReadings) -> Resu
     })
 }
 
-/// A row of the record table.
+/// Reads a row of the record table.
 pub(super) fn record(
     row: &SqliteRow,
     context: &StoreContext,
@@ -102,7 +103,7 @@ pub(super) fn record(
     let key: String = column(row, 0)?;
     let key = RecordKey::new(key).map_err(|error| corrupt(error.message()))?;
     let boot: &[u8] = column(row, 3)?;
-    // How long the machine was off is not known.
+    // The time that the machine was off is unknown.
     let age = match boot == context.boot {
         true => Some(after(column(row, 4)?, now.boot)),
         false => None,
@@ -111,7 +112,7 @@ pub(super) fn record(
     Ok((key, entry))
 }
 
-/// From one time in microseconds to a later one; zero when it is not later.
+/// The time from one moment to a later one, both in microseconds; zero when it is not later.
 fn after(earlier: i64, later: i64) -> Duration {
     let micros = later.saturating_sub(earlier);
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))

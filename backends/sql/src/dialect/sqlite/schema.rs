@@ -1,7 +1,7 @@
-//! What the tables must be: as the migration makes them.
+//! The tables that a SQLite file must have: as the migration creates them.
 //!
-//! SQLite keeps the statement that made a table. Its parts are compared with those of our own
-//! statements, since the catalogue's other views tell of no collation and of no check.
+//! SQLite keeps the statement that created a table. The parts of that statement are compared with
+//! the parts of our own, since the catalogue's other views show no collation and no check.
 
 use sqlx::{Row as _, SqliteConnection};
 
@@ -11,7 +11,7 @@ use crate::{
     schema_check::{FoundPart, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences},
 };
 
-/// What is otherwise than it must be.
+/// The parts that differ.
 pub(crate) async fn compare(
     connection: &mut SqliteConnection,
     context: &StoreContext,
@@ -30,7 +30,7 @@ pub(crate) async fn compare(
     Ok(differences(prefix, &tables(), &[], &found, false))
 }
 
-/// As the migrations make them: those of the required version, since no promise rests on others.
+/// The tables of the required version, since no promise rests on later ones.
 fn tables() -> Vec<Table<String>> {
     let mut tables = Vec::new();
     for statement in MIGRATIONS
@@ -51,7 +51,7 @@ fn tables() -> Vec<Table<String>> {
     tables
 }
 
-/// The parts of the statement that makes a table: how it is kept, its columns, and constraints of
+/// The parts of the statement that creates a table: its storage, its columns, and constraints of
 /// the whole table.
 fn parts(sql: &str) -> Vec<(String, String)> {
     let sql = normalised(sql);
@@ -85,7 +85,7 @@ fn parts(sql: &str) -> Vec<(String, String)> {
     parts
 }
 
-/// Without comments, quotes, capitals and spaces that mean nothing.
+/// The statement without comments, quotes, capitals and meaningless spaces.
 fn normalised(sql: &str) -> String {
     let lines = sql
         .lines()

@@ -1,4 +1,7 @@
-//! The tables: which of them are there and of which version, made where there are none, and brought up to date.
+//! Finds, creates and upgrades the tables.
+//!
+//! All migrations are applied in one transaction, so that other processes never see half of them.
+//! Tables that differ are refused and never changed.
 
 use distlock_core::{Error, Result};
 use sqlx::SqliteConnection;
@@ -16,27 +19,28 @@ use crate::{
     schema_check::refusal,
 };
 
-/// Stays set in the file.
+/// The mode stays set in the file.
 const JOURNAL_MODE_WAL: &str = "PRAGMA journal_mode = WAL";
 
-/// What is in a file.
+/// The content of a file.
 enum TablesFound {
     Nothing,
-    /// Nothing of ours.
+    /// Only tables of others.
     Others,
     Ours,
 }
 
-/// Which version the tables have.
+/// The version of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PresentVersion {
     /// 0 when there are none.
     Version(i64),
-    /// They do not say: somebody has emptied the table that does.
+    /// The meta row is absent: somebody has emptied its table.
     Emptied,
 }
 
-/// Makes the tables where there are none and that is wanted, and finds them as they must be. Says what names their history.
+/// Creates the tables where they are absent and that is wanted, and checks them. Returns the name
+/// of their history.
 pub(super) async fn ready(
     connection: &mut SqliteConnection,
     context: &StoreContext,
@@ -61,7 +65,7 @@ pub(super) async fn ready(
         return Err(not_migrated(context, &problem).into());
     }
     if version < LATEST && context.config.migrate && !context.was_opened() {
-        // Locks do without what is missing.
+        // Locks work without the missing table.
         if let Err(error) = upgrade(connection, context).await {
             let error = error.into_error();
             tracing::debug!(%error, "the tables stay at version {version}");
@@ -85,7 +89,7 @@ pub(super) async fn version(context: &StoreContext) -> Result<i64> {
     }
 }
 
-/// The version of the tables of a file that is there.
+/// The version of the tables of an existing file.
 pub(super) async fn present(context: &StoreContext) -> Result<PresentVersion> {
     let read = async {
         let mut connection = connect(context).await?;
@@ -102,13 +106,20 @@ async fn found(
     connection: &mut SqliteConnection,
     context: &StoreContext,
 ) -> Result<TablesFound, SetUpError> {
-    match query(connection, context, context.statements.tables_present.text()).await? {
+    match query(
+        connection,
+        context,
+        context.statements.tables_present.text(),
+    )
+    .await?
+    {
         (0, 0) => Ok(TablesFound::Nothing),
         (_, 0) => Ok(TablesFound::Others),
         (_, 3) => Ok(TablesFound::Ours),
         (_, _) => Err(file::wrong(
             &context.path,
-            "has only some of distlock's tables, or another program's tables of the same names: choose another file or a \
+            "has only some of distlock's tables, or another program's tables of the same names: \
+                choose another file or a \
              `table_prefix`",
         )
         .into()),
@@ -128,7 +139,8 @@ async fn present_version(
     })
 }
 
-/// The version of the tables, and the name of their history; `None` when somebody has deleted that.
+/// The version of the tables, and the name of their history; `None` when somebody has deleted that
+/// row.
 async fn meta(
     connection: &mut SqliteConnection,
     context: &StoreContext,
@@ -136,7 +148,8 @@ async fn meta(
     query_optional(connection, context, context.statements.meta.text()).await
 }
 
-/// Whether tables of this version are what this program works with, and what the promises rest on.
+/// Checks that this program works with tables of this version, and that they are as the promises
+/// need them.
 pub(super) async fn check(
     connection: &mut SqliteConnection,
     context: &StoreContext,
@@ -156,7 +169,7 @@ pub(super) async fn check(
     Err(file::wrong(&context.path, problem).into())
 }
 
-/// Makes the tables; for an empty file the write-ahead log first, which stays set.
+/// Creates the tables; for an empty file the write-ahead log first, which stays set.
 async fn create(
     connection: &mut SqliteConnection,
     context: &StoreContext,
@@ -168,14 +181,15 @@ async fn create(
     upgrade(connection, context).await.map(drop)
 }
 
-/// Applies the migrations that are missing, in one transaction, and says from which version it went.
+/// Applies the missing migrations in one transaction, and returns the version before.
 pub(super) async fn upgrade(
     connection: &mut SqliteConnection,
     context: &StoreContext,
 ) -> Result<i64, SetUpError> {
-    // Whether this is dropped half-way or fails: the connection is thrown away, and SQLite rolls back.
+    // If this future is dropped half-way or fails, the connection is dropped too, and SQLite rolls
+    // back.
     run(connection, context, "BEGIN IMMEDIATE").await?;
-    // Another process may have done it while we waited.
+    // Another process may have done it while this one waited.
     let version = match present_version(connection, context).await? {
         PresentVersion::Version(version) => version,
         PresentVersion::Emptied => 0,

@@ -1,4 +1,6 @@
-//! The handles of this process that are on one file.
+//! The wait groups of this process, one for each file and prefix.
+//!
+//! A group lives as long as a handle uses it.
 
 use std::{
     collections::HashMap,
@@ -8,7 +10,7 @@ use std::{
 use super::file::FileId;
 use crate::wait::WaitGroup;
 
-/// The group of a file's tables, the same for every handle in this process that is opened on it.
+/// The wait group of a file's tables, the same for every handle of this process on that file.
 pub(super) fn of(file: FileId, prefix: &str) -> Arc<WaitGroup> {
     type Groups = HashMap<(FileId, String), Weak<WaitGroup>>;
     static GROUPS: LazyLock<Mutex<Groups>> = LazyLock::new(Mutex::default);

@@ -1,4 +1,4 @@
-//! Statements that change the rows of many operations.
+//! Statements that change the rows of many operations at once.
 
 use std::fmt::Write as _;
 
@@ -12,8 +12,9 @@ use super::{
 use crate::dialect::mysql::flavour::Flavour;
 
 impl Statements {
-    /// As [`Self::acquire`] for many names, sorted, and then the time, which is the token of each. Where one was refused, held
-    /// already, or has another token, the insert says so by 1 as its `LAST_INSERT_ID`, and the rows must be looked at.
+    /// As [`Self::acquire`] for many names, sorted, and then the time, which is the token of each.
+    /// If a lock was refused, was held by the same owner already, or got another token, the insert
+    /// reports 1 as its `LAST_INSERT_ID`, and the rows must be read.
     pub(crate) fn acquire_all(
         &self,
         requests: &[&AcquireRequest],
@@ -26,7 +27,8 @@ impl Statements {
         let _ = write!(
             sql,
             "{SET_BATCH_NOW}; \
-             INSERT INTO {lock} (lock_name, holder_id, token, acquired_at, expires_at, holder, meta) VALUES "
+             INSERT INTO {lock} (lock_name, holder_id, token, acquired_at, expires_at, holder, \
+             meta) VALUES "
         );
         for (at, request) in requests.iter().enumerate() {
             sql.push_str(if at == 0 { "(" } else { ",(" });
@@ -62,14 +64,16 @@ impl Statements {
         sql
     }
 
-    /// Frees the leases, all of which have tokens; or none of them, where one is not its owner's any more. The `LAST_INSERT_ID`
-    /// of the update is 1 when another process waits for one of them.
+    /// Frees all of the leases, each of which has a token; or none of them, if one has another
+    /// owner by now. The `LAST_INSERT_ID` of the update is 1 when another process waits for one of
+    /// them.
     pub(crate) fn release_all(&self, leases: &[&Lease], hint_id: i64) -> String {
         let now = BATCH_NOW;
         self.change_all(
             leases,
             &format!(
-                "token = token + IF(wanted_until > {now} AND wanted_by <> {hint_id}, 0 * LAST_INSERT_ID(1), 0), \
+                "token = token + IF(wanted_until > {now} AND wanted_by <> {hint_id}, 0 * \
+                    LAST_INSERT_ID(1), 0), \
                  holder_id = {NOBODY}, expires_at = {now}, meta = NULL, nonce = NULL"
             ),
             "",
@@ -77,8 +81,9 @@ impl Statements {
         )
     }
 
-    /// Renews the leases, all of which have tokens; or none of them, where one is over or not its owner's any more. Unless it
-    /// `waits`, it fails at once where somebody else has locked one.
+    /// Renews all of the leases, each of which has a token; or none of them, if one is over or has
+    /// another owner by now. Unless it `waits`, it fails at once when another transaction has
+    /// locked one of the rows.
     pub(crate) fn renew_all(&self, leases: &[&Lease], ttl: Ttl, waits: bool) -> String {
         self.change_all(
             leases,
@@ -88,10 +93,8 @@ impl Statements {
         )
     }
 
-    /// Changes the rows of all of these leases, or fails with an error of its own, [`MySqlTrouble::NotAll`], before anything is
-    /// committed.
-    ///
-    /// [`MySqlTrouble::NotAll`]: super::errors::MySqlTrouble::NotAll
+    /// Changes the rows of all of these leases; or fails with an error of its own,
+    /// `MySqlTrouble::NotAll`, before anything is committed.
     fn change_all(&self, leases: &[&Lease], set: &str, condition: &str, waits: bool) -> String {
         let lock = &self.lock;
         let mut sql = String::with_capacity(600 + leases.len() * 200);
@@ -100,7 +103,8 @@ impl Statements {
             let names = leases.iter().map(|lease| lease.name.as_str().as_bytes());
             let _ = write!(
                 sql,
-                "SELECT COUNT(lock_name) FROM {lock} FORCE INDEX (PRIMARY) WHERE lock_name IN ({}) FOR UPDATE NOWAIT; ",
+                "SELECT COUNT(lock_name) FROM {lock} FORCE INDEX (PRIMARY) WHERE lock_name IN \
+                    ({}) FOR UPDATE NOWAIT; ",
                 list(names)
             );
         }
@@ -116,7 +120,7 @@ impl Statements {
         }
         let _ = write!(sql, "){condition} AND ");
         push_owned_rows(&mut sql, leases);
-        // Too large a number, where the update has found fewer rows.
+        // The number is too large when the update has found fewer rows; the overflow is the error.
         let _ = write!(
             sql,
             "; SET @distlock_all = EXP(710 * (ROW_COUNT() <> {})); COMMIT",
@@ -126,8 +130,9 @@ impl Statements {
     }
 }
 
-/// Whether a row is one of the leases'. One value for each, because servers look a value up in a list, but compare rows of
-/// values one by one; unmistakable, because the holder has 16 bytes and the token ends where the name begins.
+/// The condition for a row of one of the leases. It compares one value for each lease, because
+/// servers look a value up in a list, but compare rows of several values one by one. The value is
+/// unambiguous: the owner has 16 bytes, and the token ends where the name begins.
 fn push_owned_rows(sql: &mut String, leases: &[&Lease]) {
     sql.push_str("CONCAT(holder_id, token, '/', lock_name) IN (");
     let mut value = Vec::with_capacity(300);

@@ -13,7 +13,8 @@ use crate::{
 };
 
 impl Statements {
-    /// What changes the row of one operation, if it is as it must be; `now` is [`NOW`] or [`BATCH_NOW`].
+    /// The statement that changes the row of one operation if the row's state allows it; `now` is
+    /// [`NOW`](super::expressions::NOW) or [`BATCH_NOW`](super::expressions::BATCH_NOW).
     pub(crate) fn write(
         &self,
         op: &Operation,
@@ -38,24 +39,29 @@ impl Statements {
                     ),
                 };
                 format!(
-                    "UPDATE {lock} SET token = LAST_INSERT_ID(token), expires_at = {ROW_NOW} + {ttl}{set} \
+                    "UPDATE {lock} SET token = LAST_INSERT_ID(token), expires_at = {ROW_NOW} + \
+                        {ttl}{set} \
                      WHERE {} AND expires_at > {ROW_NOW}{condition}",
                     owned_row(lease)
                 )
             }
-            // Says 2 when another process waits, else 1. Assignments are carried out from left to right and see what those
-            // before them did, so that the time is worked out once.
+            // It reports 2 when another process waits, else 1. Assignments are carried out from
+            // left to right and see the values of those before them, so that the time is computed
+            // once.
             Operation::Release(lease) => format!(
                 "UPDATE {lock} SET expires_at = {now}, \
-                 token = token + 0 * LAST_INSERT_ID(IF(wanted_until > expires_at AND wanted_by <> {hint_id}, 2, 1)), \
+                 token = token + 0 * LAST_INSERT_ID(IF(wanted_until > expires_at AND wanted_by <> \
+                 {hint_id}, 2, 1)), \
                  holder_id = {NOBODY}, meta = NULL, nonce = NULL WHERE {}",
                 owned_row(lease)
             ),
-            // Says the token, and [`WANTED`] beside it when another process waits.
+            // It reports the token, plus [`WANTED`] when another process waits.
             Operation::HandOver(lease, next) => format!(
                 "UPDATE {lock} SET acquired_at = {now}, token = GREATEST(token + 1, acquired_at), \
-                 expires_at = acquired_at + {} + 0 * LAST_INSERT_ID(token + IF(wanted_until > acquired_at AND wanted_by <> {hint_id}, {WANTED}, 0)), \
-                 holder_id = {}, holder = {}, meta = {}, nonce = NULL WHERE {} AND expires_at > {now}",
+                 expires_at = acquired_at + {} + 0 * LAST_INSERT_ID(token + IF(wanted_until > \
+                 acquired_at AND wanted_by <> {hint_id}, {WANTED}, 0)), \
+                 holder_id = {}, holder = {}, meta = {}, nonce = NULL WHERE {} AND expires_at > \
+                 {now}",
                 next.ttl.as_millis() * 1000,
                 hex(next.owner.as_uuid().as_bytes()),
                 text(next.holder.as_str()),
@@ -63,15 +69,18 @@ impl Statements {
                 owned_row(lease)
             ),
             Operation::Force(name, token) => format!(
-                "UPDATE {lock} SET holder_id = {NOBODY}, expires_at = {now}, meta = {}, nonce = NULL \
-                 WHERE lock_name = {} AND token = {} AND holder_id <> {NOBODY} AND expires_at > {now}",
+                "UPDATE {lock} SET holder_id = {NOBODY}, expires_at = {now}, meta = {}, nonce = \
+                    NULL \
+                 WHERE lock_name = {} AND token = {} AND holder_id <> {NOBODY} AND expires_at > \
+                 {now}",
                 text(FORCED),
                 hex(name.as_str().as_bytes()),
                 token.get()
             ),
             Operation::Create(key, value) => self.create(key, value, flavour, now),
             Operation::Replace(key, value, version) => format!(
-                "UPDATE {} SET version = LAST_INSERT_ID(GREATEST(version + 1, {now})), value = {}, written_at = {now} \
+                "UPDATE {} SET version = LAST_INSERT_ID(GREATEST(version + 1, {now})), value = \
+                    {}, written_at = {now} \
                  WHERE record_key = {} AND version = {} AND deleted = 0",
                 self.record,
                 hex(value),
@@ -89,10 +98,12 @@ impl Statements {
         }
     }
 
-    /// Takes a missing, free or stale row, or one that is ours already, and says its token; 0 for one that is held.
+    /// Takes a missing, free or expired row, or one that is ours already, and reports its token; 0
+    /// for a row that is held.
     ///
-    /// The values of the insert are evaluated first in any case, so the branch that refuses must say 0 itself. Assignments
-    /// are carried out from left to right and see what those before them did: who holds it and until when come last.
+    /// The values of the insert are evaluated first in any case, so the branch that refuses must
+    /// report 0 itself. Assignments are carried out from left to right and see the values of those
+    /// before them, so that owner and end of the lease come last.
     fn acquire(&self, request: &AcquireRequest, hint_id: i64, now: &str) -> String {
         let owner = hex(request.owner.as_uuid().as_bytes());
         let until = format!("{now} + {}", request.ttl.as_millis() * 1000);
@@ -105,7 +116,8 @@ impl Statements {
              VALUES ({}, {owner}, LAST_INSERT_ID({now}), {now}, {until}, {holder}, {meta}) \
              ON DUPLICATE KEY UPDATE \
              token = CASE WHEN {free} THEN LAST_INSERT_ID(GREATEST(token + 1, {now})) \
-             WHEN holder_id = {owner} THEN LAST_INSERT_ID(token) ELSE token + LAST_INSERT_ID(0) END, \
+             WHEN holder_id = {owner} THEN LAST_INSERT_ID(token) ELSE token + LAST_INSERT_ID(0) \
+             END, \
              acquired_at = IF({free}, {now}, acquired_at), \
              nonce = IF({free}, NULL, nonce), \
              wanted_until = IF({ours} AND wanted_by = {hint_id}, 0, wanted_until), \
@@ -119,7 +131,8 @@ impl Statements {
         )
     }
 
-    /// Says the version, or 0 when there is such a record. A tombstone's version is passed, never repeated.
+    /// Reports the version, or 0 when the record exists. A tombstone's version is exceeded, never
+    /// repeated.
     fn create(&self, key: &RecordKey, value: &[u8], flavour: Flavour, now: &str) -> String {
         let record = &self.record;
         let (alias, new) = (flavour.new_row(), flavour.new_column("value"));
@@ -127,7 +140,8 @@ impl Statements {
             "INSERT INTO {record} (record_key, version, value, deleted, written_at) \
              VALUES ({}, LAST_INSERT_ID({now}), {}, 0, {now}){alias} \
              ON DUPLICATE KEY UPDATE \
-             version = IF({record}.deleted = 1, LAST_INSERT_ID(GREATEST({record}.version + 1, {now})), \
+             version = IF({record}.deleted = 1, LAST_INSERT_ID(GREATEST({record}.version + 1, \
+             {now})), \
              {record}.version + LAST_INSERT_ID(0)), \
              value = IF({record}.deleted = 1, {new}, {record}.value), \
              written_at = IF({record}.deleted = 1, {now}, {record}.written_at), \
@@ -137,7 +151,7 @@ impl Statements {
         )
     }
 
-    /// StatementResults with an error at once when the operation's row is locked by another transaction.
+    /// Fails at once when another transaction has locked the operation's row.
     pub(crate) fn probe(&self, op: &Operation) -> String {
         let (table, column) = self.table(match op.lock() {
             Some(_) => Reaped::Locks,

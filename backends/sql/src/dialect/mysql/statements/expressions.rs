@@ -5,31 +5,33 @@ use distlock_core::{Lease, Renewal};
 use super::literals::hex;
 use crate::dialect::{Reaped, mysql::flavour::Flavour};
 
-/// Microseconds since 1970. No session's time zone has a part in it.
+/// Microseconds since 1970. It does not depend on the session's time zone.
 pub(crate) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
 
-/// The same for all statements of a batch, once [`SET_BATCH_NOW`] was sent.
+/// The same time for all statements of a batch, once [`SET_BATCH_NOW`] was sent.
 pub(crate) const BATCH_NOW: &str = "@distlock_now";
 
-/// The same as it is when the row is at hand, after others who had it locked. `SYSDATE` has no form that is at UTC whatever the
-/// session's time zone: so it only says how much later it is.
+/// The time when the row is at hand, after waiting for others who had it locked. `SYSDATE` has no
+/// form in UTC: so it only adds how much later it is than `NOW`.
 pub(super) const ROW_NOW: &str = "(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6)) \
     + TIMESTAMPDIFF(MICROSECOND,NOW(6),SYSDATE(6)))";
 
-/// Who stands in a row that was freed: nobody. As long as an identity, because a row that keeps its length is changed where it
-/// is, which takes a server much less than making room for another; `NULL`, as others may have written, means the same.
+/// The owner in a free row. It is as long as an owner id, because a server changes a row of the
+/// same length in place, at much less cost than it makes room for another. `NULL`, which others may
+/// have written, means the same.
 pub(crate) const NOBODY: &str = "x'00000000000000000000000000000000'";
 
-/// What is added to the token that a hand-over says when another process waits: tokens are far below.
+/// Added to the token that a hand-over reports when another process waits: tokens are far below.
 pub(crate) const WANTED: u64 = 1 << 60;
 
 pub(crate) const SET_BATCH_NOW: &str =
     "SET @distlock_now = TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
 
-/// What the insert of a row does where there is one: takes it when it is free, stale or ours already. The tokens are those
-/// of a row that is taken, and of one that is not.
+/// The conflict clause of an insert: takes the row when it is free, expired or ours already. The
+/// tokens are those of a row that is taken, and of a row that is not.
 ///
-/// Assignments are carried out from left to right and see what those before them did: who holds it and until when come last.
+/// Assignments are carried out from left to right and see the values of those before them, so that
+/// owner and end of the lease come last.
 pub(crate) fn unless_held(
     lock: &str,
     flavour: Flavour,
@@ -70,13 +72,14 @@ pub(crate) fn unless_held(
     )
 }
 
-/// How long a lease lasts whose row is taken `until` then: longer, where the row was its owner's already and lasts longer, which
-/// shows by when it was acquired.
+/// The end of the lease of a row that is taken `until` then. A row that was its owner's already
+/// keeps a later end; such a row shows by its time of acquiring.
 pub(super) fn lease_end(table: &str, now: &str, until: &str) -> String {
     format!("IF({table}acquired_at = {now}, {until}, GREATEST({table}expires_at, {until}))")
 }
 
-/// Whether nobody stands in a row, or somebody whose lease is over. `table` is what its columns are named after.
+/// The condition that nobody holds a row, or that its lease is over. `table` stands before its
+/// columns.
 pub(super) fn free_condition(table: &str, now: &str) -> String {
     format!(
         "({table}expires_at <= {now} OR {table}holder_id = {NOBODY} OR {table}holder_id IS NULL)"
@@ -85,9 +88,10 @@ pub(super) fn free_condition(table: &str, now: &str) -> String {
 
 pub(super) fn idle_condition(table: Reaped, reap_after: u128) -> String {
     match table {
-        // The minutes are what the index leads by.
+        // The index leads by minutes.
         Reaped::Locks => format!(
-            "expires_minute <= ({NOW} - {reap_after}) DIV 60000000 AND expires_at <= {NOW} - {reap_after} AND token < {NOW}"
+            "expires_minute <= ({NOW} - {reap_after}) DIV 60000000 AND expires_at <= {NOW} - \
+                {reap_after} AND token < {NOW}"
         ),
         Reaped::Records => {
             format!("deleted = 1 AND written_at <= {NOW} - {reap_after} AND version < {NOW}")
@@ -95,7 +99,7 @@ pub(super) fn idle_condition(table: Reaped, reap_after: u128) -> String {
     }
 }
 
-/// The row of a lease that is still its owner's.
+/// The condition for the row of a lease that is still its owner's.
 pub(super) fn owned_row(lease: &Lease) -> String {
     let name = hex(lease.name.as_str().as_bytes());
     let owner = hex(lease.owner.as_uuid().as_bytes());

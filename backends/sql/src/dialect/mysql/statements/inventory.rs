@@ -1,5 +1,5 @@
-//! Statements about the tables themselves: what is there, what the user may do with it, and how
-//! much is in it. They are sent when tables are set up, and by the doctor.
+//! Statements about the tables themselves: which of them exist, which rights the user has, and how
+//! many rows they hold. They are sent when tables are set up, and by the doctor.
 
 use super::{
     expressions::{NOBODY, NOW},
@@ -10,22 +10,23 @@ use crate::schema_check::{KEY, STORAGE, UNTOUCHED, WRITES};
 impl Statements {
     /// A migration's text for these tables.
     pub(crate) fn script(&self, sql: &str) -> String {
-        // Every name of ours begins so, and nothing else does.
+        // Every name of ours begins with `distributed_`, and nothing else does.
         sql.replace("distributed_", &format!("{}distributed_", self.prefix))
     }
 
-    /// The tables' version, and what names them. The version counts the table that version 2 adds,
-    /// which leaves `schema_version` alone.
+    /// The tables' version, and the name of their history. The version counts the table that
+    /// version 2 adds, which leaves `schema_version` alone.
     pub(crate) fn meta(&self) -> String {
         format!(
             "SELECT schema_version + (schema_version = 1 AND EXISTS (SELECT 1 \
-             FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '{}')), \
+             FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = \
+             '{}')), \
              epoch FROM {} WHERE id = 1",
             self.line, self.meta
         )
     }
 
-    /// How many of our tables there are.
+    /// The number of our tables that exist.
     pub(crate) fn tables_present(&self) -> String {
         format!(
             "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() \
@@ -34,7 +35,7 @@ impl Statements {
         )
     }
 
-    /// For each right that it takes, a statement that changes nothing and is refused without it.
+    /// For each needed right, a statement that changes nothing and is refused without the right.
     pub(crate) fn rights(&self) -> Vec<(String, String)> {
         let update = |table: &str, some: &str| {
             let statement = format!("UPDATE {table} SET {some} = {some} WHERE 1 = 0");
@@ -51,37 +52,41 @@ impl Statements {
                 (format!("DELETE ON {table}"), delete),
             ]
         };
-        // Those that have no value unless told one.
+        // The columns without a default.
         let lock = "lock_name, token, acquired_at, expires_at, holder";
         let record = "record_key, version, value, deleted, written_at";
         [
             of(&self.lock, lock, "expires_at"),
             of(&self.record, record, "version"),
-            // Its row is made by who sets the tables up.
+            // The row is created by the user that sets the tables up.
             vec![update(&self.meta, "reaped_at")],
         ]
         .concat()
     }
 
-    /// Locks held, free, stale; the longest time since one went stale; records and tombstones.
+    /// The numbers of held, free and expired locks; the longest time since one expired; the numbers
+    /// of records and tombstones.
     pub(crate) fn row_counts(&self) -> String {
         let held = format!("holder_id <> {NOBODY} AND expires_at > {NOW}");
         let stale = format!("holder_id <> {NOBODY} AND expires_at <= {NOW}");
         format!(
-            "SELECT COUNT(CASE WHEN {held} THEN 1 END), COUNT(CASE WHEN COALESCE(holder_id, {NOBODY}) = {NOBODY} THEN 1 END), \
-             COUNT(CASE WHEN {stale} THEN 1 END), MAX(CASE WHEN {stale} THEN {NOW} - expires_at END), \
-             (SELECT COUNT(*) FROM {0} WHERE deleted = 0), (SELECT COUNT(*) FROM {0} WHERE deleted = 1) FROM {1}",
+            "SELECT COUNT(CASE WHEN {held} THEN 1 END), COUNT(CASE WHEN COALESCE(holder_id, \
+                {NOBODY}) = {NOBODY} THEN 1 END), \
+             COUNT(CASE WHEN {stale} THEN 1 END), MAX(CASE WHEN {stale} THEN {NOW} - expires_at \
+             END), \
+             (SELECT COUNT(*) FROM {0} WHERE deleted = 0), (SELECT COUNT(*) FROM {0} WHERE \
+             deleted = 1) FROM {1}",
             self.record, self.lock
         )
     }
 
-    /// For each part of each table that is there: the table, the part, and what it is.
+    /// For each part of each existing table: the table, the part, and its value.
     ///
-    /// A key counts that is unique for whole columns. All such keys of a table are one part: a
-    /// second one would have the statement that takes a lock change the row of another lock.
+    /// A key counts if it is unique for whole columns. All such keys of a table are one part: a
+    /// second one would make the statement that takes a lock change the row of another lock.
     ///
-    /// A trigger `BEFORE` a row may change it. One `AFTER` may not touch its own table, and who
-    /// lacks the right `TRIGGER` is shown none.
+    /// A trigger `BEFORE` a row may change it. One `AFTER` may not touch its own table. A user
+    /// without the right `TRIGGER` is shown no triggers.
     pub(crate) fn parts(&self) -> String {
         let names = format!("('{}', '{}', '{}')", self.lock, self.record, self.meta);
         let ours = format!("table_schema = DATABASE() AND table_name IN {names}");
@@ -90,9 +95,11 @@ impl Statements {
              CONCAT(table_type, ' in ', COALESCE(engine, 'nothing')), '', '', '' \
              FROM information_schema.tables WHERE {ours} \
              UNION ALL SELECT table_name, '{WRITES}', COALESCE((SELECT \
-             GROUP_CONCAT(CONCAT('the trigger ', trigger_name) ORDER BY trigger_name SEPARATOR ' and ') \
+             GROUP_CONCAT(CONCAT('the trigger ', trigger_name) ORDER BY trigger_name SEPARATOR ' \
+             and ') \
              FROM information_schema.triggers WHERE event_object_schema = table_schema \
-             AND event_object_table = table_name AND action_timing = 'BEFORE'), '{UNTOUCHED}'), '', '', '' \
+             AND event_object_table = table_name AND action_timing = 'BEFORE'), '{UNTOUCHED}'), \
+             '', '', '' \
              FROM information_schema.tables WHERE {ours} \
              UNION ALL SELECT table_name, column_name, column_type, \
              CASE WHEN character_set_name IS NULL THEN '' \

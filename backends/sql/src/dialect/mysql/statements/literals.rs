@@ -1,4 +1,4 @@
-//! Values inside of statements, in a form that has no quotes, no escapes and no character set.
+//! Values inside of statements, in a form without quotes, escapes or character sets.
 
 /// Bytes.
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -7,7 +7,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     out
 }
 
-/// Bytes, at the end of a statement.
+/// Appends bytes to a statement.
 pub(crate) fn push_hex(out: &mut String, bytes: &[u8]) {
     out.reserve(bytes.len() * 2 + 3);
     out.push_str("x'");
@@ -26,7 +26,7 @@ pub(crate) fn text(text: &str) -> String {
     out
 }
 
-/// Text, at the end of a statement.
+/// Appends text to a statement.
 pub(crate) fn push_text(out: &mut String, text: &str) {
     out.push_str("_utf8mb4 ");
     push_hex(out, text.as_bytes());
@@ -37,7 +37,7 @@ pub(crate) fn optional_text(value: Option<&str>) -> String {
     value.map_or_else(|| "NULL".to_owned(), text)
 }
 
-/// For `IN (..)`.
+/// A list for `IN (..)`.
 pub(crate) fn list<'a>(values: impl Iterator<Item = &'a [u8]>) -> String {
     let mut out = String::new();
     for value in values {

@@ -1,14 +1,17 @@
 //! Every statement that is sent in normal operation.
 //!
-//! Statements are text without parameters, except those that are [`prepared`](super::prepared): all values are numbers or
-//! hexadecimal literals (see [`literals`](super::literals)), so that no mode, quoting style or character set of the server
-//! changes their meaning, and several statements travel in one round trip. Each answers for itself: how many rows it matched, and what it gave to `LAST_INSERT_ID`, which comes back
-//! in the same packet.
+//! Statements are text without parameters, except for the prepared ones: all values are numbers or
+//! hexadecimal literals (see `literals`). So no mode, quoting style or character set of the server
+//! changes their meaning, and several statements travel in one round trip. Each statement reports
+//! its outcome in its own result packet: the number of matched rows, and its value for
+//! `LAST_INSERT_ID`.
 //!
-//! Now is the server's UTC clock as it was when the statement began, so a lease that was waited for counts from before. A
-//! statement that nobody waits for any more may still stand before a row that somebody has locked, and come to it with a time
-//! that has long passed: it must not cut what its lock's holder was told since. So who takes a lock that is its own already
-//! only ever adds to the lease, and a renewal, which may be meant to shorten it, counts from when it has the row.
+//! The time of a statement is the server's UTC clock when the statement began, so that a lease
+//! whose row was waited for counts from before the wait. A statement may reach its row long after
+//! its caller gave up, because another transaction had the row locked; its time is old then. It
+//! must not shorten the lease that the holder was promised since. So an acquire of a lock that its
+//! owner holds already only ever extends the lease. A renewal, which may be meant to shorten it,
+//! counts from the moment when it has the row.
 
 mod batches;
 mod changes;

@@ -1,5 +1,7 @@
-//! What a lone operation is sent with, and what takes many locks. Reading a statement's text costs a server as much as
-//! carrying it out, so it is made to remember these: once per connection, when each is first needed.
+//! The prepared statements: for a lone operation, and for taking many locks.
+//!
+//! Parsing a statement costs a server as much as carrying it out, so that these are prepared once
+//! for each connection, when each is first needed.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,34 +11,36 @@ use sqlx::{AssertSqlSafe, MySql, SqlSafeStr as _, SqlStr, mysql::MySqlArguments,
 use super::expressions::{NOBODY, NOW, WANTED, unless_held};
 use crate::{dialect::mysql::flavour::Flavour, operation::Operation};
 
-/// A statement that the server is to remember, with its values.
+/// A prepared statement with its values.
 pub(crate) type PreparedQuery<'q> = Query<'q, MySql, MySqlArguments>;
 
-/// How many rows a statement that takes many has. A batch goes with the next larger one, and repeats its last row: who has
-/// just got a lock gets it again.
+/// The numbers of rows of the statements that take many locks. A batch uses the next larger one and
+/// repeats its last row: an owner that has just got a lock gets it again.
 const SIZES: [usize; 12] = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
 
-/// The statements of one table prefix, for one product, that a connection has the server remember, at most.
+/// The largest number of statements that a connection prepares.
 pub(crate) const MOST: usize = 3 + SIZES.len();
 
-/// The statements of one table prefix, for one product.
+/// The prepared statements of one table prefix, for one product.
 #[derive(Debug)]
 pub(crate) struct PreparedStatements {
     lock: String,
     flavour: Flavour,
-    /// Name, owner, TTL in microseconds, label, meta, mark.
+    /// Name, owner, TTL in microseconds, label, meta, hint id.
     acquire: SqlStr,
-    /// Mark, name, owner, token.
+    /// Hint id, name, owner, token.
     release: SqlStr,
-    /// TTL in microseconds, mark, and owner, label and meta of the next holder; name, owner and token of the present one.
+    /// TTL in microseconds, hint id, and owner, label and meta of the next holder; name, owner and
+    /// token of the present one.
     hand_over: SqlStr,
-    /// One for each of the [`SIZES`]: name, owner, TTL in microseconds, label and meta for each row; mark.
+    /// One for each of the [`SIZES`]: name, owner, TTL in microseconds, label and meta for each
+    /// row; hint id.
     acquire_all: [OnceLock<SqlStr>; SIZES.len()],
 }
 
 impl PreparedStatements {
     pub(crate) fn new(lock: &str, flavour: Flavour) -> Self {
-        // The new row has the time too, so that it is worked out once.
+        // The new row has the time too, so that it is computed once.
         let now = &flavour.new_column("acquired_at");
         let (old, new) = (format!("{lock}.holder_id"), flavour.new_column("holder_id"));
         let tokens = [
@@ -46,20 +50,24 @@ impl PreparedStatements {
             ),
         ];
         let acquire = format!(
-            "INSERT INTO {lock} (lock_name, holder_id, token, acquired_at, expires_at, holder, meta) \
+            "INSERT INTO {lock} (lock_name, holder_id, token, acquired_at, expires_at, holder, \
+                meta) \
              VALUES (?, ?, LAST_INSERT_ID({NOW}), {NOW}, {NOW} + ?, ?, ?){}",
             unless_held(lock, flavour, now, "?", tokens)
         );
-        // Assignments are carried out from left to right and see what those before them did: the time is worked out once.
+        // Assignments are carried out from left to right and see the values of those before them:
+        // the time is computed once.
         let release = format!(
             "UPDATE {lock} SET expires_at = {NOW}, \
-             token = token + 0 * LAST_INSERT_ID(IF(wanted_until > expires_at AND wanted_by <> ?, 2, 1)), \
+             token = token + 0 * LAST_INSERT_ID(IF(wanted_until > expires_at AND wanted_by <> ?, \
+             2, 1)), \
              holder_id = {NOBODY}, meta = NULL, nonce = NULL \
              WHERE lock_name = ? AND holder_id = ? AND token = ?"
         );
         let hand_over = format!(
             "UPDATE {lock} SET acquired_at = {NOW}, token = GREATEST(token + 1, acquired_at), \
-             expires_at = acquired_at + ? + 0 * LAST_INSERT_ID(token + IF(wanted_until > acquired_at AND wanted_by <> ?, {WANTED}, 0)), \
+             expires_at = acquired_at + ? + 0 * LAST_INSERT_ID(token + IF(wanted_until > \
+             acquired_at AND wanted_by <> ?, {WANTED}, 0)), \
              holder_id = ?, holder = ?, meta = ?, nonce = NULL \
              WHERE lock_name = ? AND holder_id = ? AND token = ? AND expires_at > {NOW}"
         );
@@ -73,8 +81,9 @@ impl PreparedStatements {
         }
     }
 
-    /// Takes many locks, sorted by name, and says the time, which is the token of each. Where one was refused, held already, or
-    /// has another token, it says 1, and the rows must be looked at. `None` for more than fit into one.
+    /// Takes many locks, sorted by name, and reports the time, which is the token of each. If a
+    /// lock was refused, was held by the same owner already, or got another token, it reports 1,
+    /// and the rows must be read. `None` for more than fit into one statement.
     pub(crate) fn acquire_all<'q>(
         &self,
         requests: &[&'q AcquireRequest],
@@ -91,27 +100,29 @@ impl PreparedStatements {
 
     fn take_all(&self, rows: usize) -> String {
         let Self { lock, flavour, .. } = self;
-        // What a row says of itself is what it was given before: the time is worked out once.
+        // A value may refer to an earlier value of the same row: the time is computed once.
         let row = |token: &str| format!("(?, ?, {NOW}, {token}, acquired_at + ?, ?, ?)");
         let first = row("LAST_INSERT_ID(acquired_at)");
         let others = vec![row("acquired_at"); rows - 1].join(", ");
         let now = &flavour.new_column("acquired_at");
         let (old, new) = (format!("{lock}.holder_id"), flavour.new_column("holder_id"));
-        // All values of a row come before what is done where there is one already.
+        // All values of a row are evaluated before its conflict clause.
         let tokens = [
             &*format!("IF({lock}.token < {now}, {now}, {lock}.token + 1 + 0 * LAST_INSERT_ID(1))"),
             &*format!(
-                "{lock}.token + IF({old} = {new} AND {lock}.token = {now}, 0, 0 * LAST_INSERT_ID(1))"
+                "{lock}.token + IF({old} = {new} AND {lock}.token = {now}, 0, 0 * \
+                    LAST_INSERT_ID(1))"
             ),
         ];
         format!(
-            "INSERT INTO {lock} (lock_name, holder_id, acquired_at, token, expires_at, holder, meta) \
+            "INSERT INTO {lock} (lock_name, holder_id, acquired_at, token, expires_at, holder, \
+                meta) \
              VALUES {first}, {others}{}",
             unless_held(lock, *flavour, now, "?", tokens)
         )
     }
 
-    /// The statement for an operation, if there is one.
+    /// The prepared statement of an operation, if it has one.
     pub(crate) fn query<'q>(&self, op: &'q Operation, hint_id: i64) -> Option<PreparedQuery<'q>> {
         let token = |lease: &Lease| Some(lease.token?.get().cast_signed());
         Some(match op {
@@ -137,7 +148,7 @@ impl PreparedStatements {
     }
 }
 
-/// Safe: all that varies in these texts is the table prefix, which holds nothing but `[a-z0-9_]`.
+/// Safe: only the table prefix varies in these texts, and it holds nothing but `[a-z0-9_]`.
 fn sql(text: String) -> SqlStr {
     AssertSqlSafe(Arc::<str>::from(text)).into_sql_str()
 }

@@ -1,4 +1,4 @@
-//! Statements that read rows, or mark them as wanted.
+//! Statements that read rows, and the one that sets waiter hints.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ impl Statements {
         )
     }
 
-    /// Which of the rows are there, and which of them nobody has locked: 0 or 1, and the key.
+    /// The rows that exist, and those of them that nobody has locked: 0 or 1, and the key.
     pub(crate) fn there_and_unlocked(&self, table: Reaped, keys: &[&[u8]]) -> String {
         let (name, column) = self.table(table);
         let keys = list(keys.iter().copied());
@@ -39,27 +39,30 @@ impl Statements {
         keys: impl Iterator<Item = &'a [u8]>,
     ) -> String {
         let (table, column) = self.table(table);
-        // Without being forced to, the optimiser may well read, and lock, all of a small table.
+        // Without `FORCE INDEX` the optimiser may read, and lock, all of a small table.
         format!(
-            "SELECT {column} FROM {table} FORCE INDEX (PRIMARY) WHERE {column} IN ({}) FOR UPDATE SKIP LOCKED",
+            "SELECT {column} FROM {table} FORCE INDEX (PRIMARY) WHERE {column} IN ({}) FOR UPDATE \
+                SKIP LOCKED",
             list(keys)
         )
     }
 
-    /// Where the mark of another process stands, it becomes that of several.
+    /// Where the hint of another process stands, it becomes the hint of several.
     pub(crate) fn set_hints(&self, names: &[Vec<u8>], hint_id: i64, time: Duration) -> String {
         let (micros, renew) = (time.as_micros(), RENEW_HINT_BELOW.as_micros());
         format!(
             "UPDATE {} FORCE INDEX (PRIMARY) \
-             SET wanted_by = IF(wanted_until > {NOW} + {renew}, {SEVERAL_PROCESSES}, {hint_id}), wanted_until = {NOW} + {micros} \
+             SET wanted_by = IF(wanted_until > {NOW} + {renew}, {SEVERAL_PROCESSES}, {hint_id}), \
+             wanted_until = {NOW} + {micros} \
              WHERE lock_name IN ({}) AND holder_id <> {NOBODY} \
-             AND (wanted_by NOT IN ({hint_id}, {SEVERAL_PROCESSES}) OR wanted_until <= {NOW} + {renew})",
+             AND (wanted_by NOT IN ({hint_id}, {SEVERAL_PROCESSES}) OR wanted_until <= {NOW} + \
+             {renew})",
             self.lock,
             list(names.iter().map(Vec::as_slice))
         )
     }
 
-    /// Held locks from `from` on, below `below`, but not `not`.
+    /// Held locks of the range, in byte order.
     pub(crate) fn list(&self, range: &Range<'_>) -> String {
         format!(
             "SELECT {} FROM {} WHERE {} AND holder_id <> {NOBODY} AND expires_at > {NOW} \
@@ -73,7 +76,8 @@ impl Statements {
 
     pub(crate) fn get(&self, keys: &[RecordKey]) -> String {
         format!(
-            "SELECT record_key, version, value, written_at, {NOW} FROM {} WHERE record_key IN ({}) AND deleted = 0",
+            "SELECT record_key, version, value, written_at, {NOW} FROM {} WHERE record_key IN \
+                ({}) AND deleted = 0",
             self.record,
             list(keys.iter().map(|key| key.as_str().as_bytes()))
         )
@@ -90,7 +94,7 @@ impl Statements {
     }
 }
 
-/// Part of a table, in byte order.
+/// A part of a table, in byte order.
 pub(crate) struct Range<'a> {
     pub(crate) from: &'a str,
     pub(crate) after: Option<&'a str>,
@@ -113,6 +117,7 @@ impl Range<'_> {
 
 fn lock_columns() -> String {
     format!(
-        "lock_name, holder_id, token, expires_at, acquired_at, holder, meta, wanted_by, wanted_until, {NOW}"
+        "lock_name, holder_id, token, expires_at, acquired_at, holder, meta, wanted_by, \
+            wanted_until, {NOW}"
     )
 }

@@ -11,7 +11,8 @@ use super::{
 use crate::dialect::QueueEntry;
 
 impl Statements {
-    /// Takes places in lines, or renews them, and says for each its name and how many are ahead.
+    /// Takes or renews queue entries, and reports for each its name and the number of entries
+    /// ahead.
     pub(crate) fn renew_queue_entries(&self, entries: &[QueueEntry], lease: Duration) -> String {
         let line = &self.line;
         let rows = |write: &dyn Fn(&QueueEntry, String) -> String| {
@@ -31,7 +32,7 @@ impl Statements {
         )
     }
 
-    /// Gives places up, and removes those of their lines that have lapsed.
+    /// Gives up queue entries, and removes the expired entries of the same queues.
     pub(crate) fn leave_queues(&self, entries: &[QueueEntry]) -> String {
         let waiters: Vec<_> = entries.iter().map(|it| it.waiter.to_string()).collect();
         format!(
@@ -42,7 +43,7 @@ impl Statements {
         )
     }
 
-    /// Removes lapsed places.
+    /// Removes expired entries.
     pub(crate) fn remove_expired_entries(&self) -> String {
         format!(
             "DELETE FROM {} WHERE expires_at <= {NOW} LIMIT {PAGE}",

@@ -1,4 +1,6 @@
 //! The statements of one table prefix.
+//!
+//! The type is empty of SQL: each kind of statement is in a file of its own.
 
 use super::prepared::PreparedStatements;
 use crate::dialect::{Reaped, mysql::flavour::Flavour};
@@ -16,7 +18,7 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    /// `prefix` was checked by [`ServerConfig::check`](crate::ServerConfig::check).
+    /// The caller has checked `prefix` by [`ServerConfig::check`](crate::ServerConfig::check).
     pub(crate) fn new(prefix: &str) -> Self {
         let table = |name: &str| format!("{prefix}distributed_{name}");
         let prepared = |flavour| PreparedStatements::new(&table("lock"), flavour);
@@ -30,7 +32,7 @@ impl Statements {
         }
     }
 
-    /// The statements that this product is to remember.
+    /// The prepared statements of a product.
     pub(crate) const fn prepared(&self, flavour: Flavour) -> &PreparedStatements {
         let [mariadb, mysql] = &self.prepared;
         match flavour {

@@ -1,4 +1,4 @@
-//! The answer to an operation, from what its statement did or from the row that refused it.
+//! The answer to an operation, from the result of its statement or from the row that refused it.
 
 use distlock_core::{
     AcquireRequest, Attempt, Deleted, Forced, Grant, HandOver, Lease, LockName, LossFeed,
@@ -14,16 +14,18 @@ use crate::{
     operation::{Answer, Operation},
 };
 
-/// What the statement says when another process waits.
+/// The report of a release when another process waits.
 pub(super) const RELEASE_WANTED: u64 = 2;
 
-/// When nobody does.
+/// The report of a release when no other process waits.
 pub(super) const UNWANTED: u64 = 1;
 
-/// When another process waits for it, or for one that was freed with it.
+/// The report when another process waits for this lock, or for one that was freed in the same
+/// statement.
 pub(super) const PERHAPS_WANTED: u64 = 3;
 
-/// What came of an operation: the token, version or note that its statement brings back, or `None` when it was refused.
+/// The outcome of an operation: the token, version or report of its statement, or `None` when it
+/// was refused.
 pub(super) type Outcome = Option<u64>;
 
 pub(super) fn answer(op: &Operation, id: Outcome, refused_rows: &RefusedRows) -> Result<Answer> {
@@ -44,7 +46,7 @@ pub(super) fn acquired(
     refused_rows: &RefusedRows,
 ) -> Result<Answer> {
     let Some(token) = token else {
-        // No row any more: it was held when we asked.
+        // The row is gone by now: the lock was held when the statement asked.
         let row = refused_rows.row(&request.name)?;
         return Ok(Answer::Acquired(Attempt::Busy(
             row.and_then(|row| row.held),

@@ -1,5 +1,8 @@
-//! Batches that change something: a statement for each row, all in one round trip and one transaction, and one read to tell
-//! the refused ones why.
+//! Sends a batch: one statement for each row, all in one round trip and one transaction.
+//!
+//! A batch is sent again only when nothing of it was carried out, or when a second send is
+//! harmless. Rows that other transactions have locked are left out, so that one locked row delays
+//! one operation and not the whole batch.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -36,27 +39,28 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// How often a transaction that the server took back is sent again, beside the time there is for it.
+/// How often a transaction that the server rolled back is sent again, within the time limit.
 const ATTEMPTS: u32 = 12;
 
-/// A row that somebody else had locked when it was looked at may be free after this.
+/// The pause before a row that was found locked once is read again.
 const PROBE_PAUSE: Duration = Duration::from_millis(20);
 
-/// One batch on its way.
+/// One batch in flight.
 pub(crate) struct Batch<'a> {
     pub(crate) ops: &'a [Operation],
     pub(crate) context: &'a StoreContext,
     pub(crate) slot: &'a mut ConnectionSlot,
     pub(crate) locked_rows: &'a LockedRows,
     pub(crate) doubt: Option<EarlierSend>,
-    /// The rows, where they were looked at after the operations were carried out.
+    /// The rows, if they were read after the operations were carried out.
     pub(crate) rows_after: Option<HashMap<LockName, Result<LockRow>>>,
 }
 
-/// Why it is not known whether operations were carried out before they were sent again.
+/// The first send of operations that were sent twice, with its error.
 pub(crate) struct EarlierSend {
     why: Error,
-    /// Their places in the batch: rows that others had locked were left out the first time.
+    /// The positions of these operations in the batch: rows that others had locked were left out
+    /// the first time.
     sent: Vec<usize>,
 }
 
@@ -68,7 +72,7 @@ impl<'a> Batch<'a> {
             self.probe(op).await.map_err(StatementError::into_failure)?;
         }
         let done = self.done(now).await;
-        // Whatever came of the second time: the first may have been carried out.
+        // The reason of the second failure does not matter: the first may have been carried out.
         let done = done.map_err(|failure| match &self.doubt {
             Some(doubt) => Failure::Whole(doubt.why.clone()),
             None => failure,
@@ -89,14 +93,16 @@ impl<'a> Batch<'a> {
         Ok(replies)
     }
 
-    /// Carries the operations out, as often as the server takes them back, except those whose rows are locked by others.
+    /// Carries the operations out, as often as the server rolls them back, except those whose rows
+    /// are locked by others.
     async fn done(&mut self, started: Moment) -> Result<Vec<CarriedOut<'a>>, Failure> {
         let (ops, context) = (self.ops, self.context);
         let lone = ops.len() == 1;
         let mut sent: Vec<usize> = (0..ops.len())
             .filter(|at| lone || !self.locked_rows.contains(&ops[*at]))
             .collect();
-        // One row was found locked, so that others may be, and a lease may not be long enough to wait for each.
+        // One row was found locked lately, so that others may be locked too, and a lease may be too
+        // short to wait for each.
         if !lone && !self.locked_rows.is_empty() && matches!(ops, [Operation::Renew(..), ..]) {
             self.leave_out_locked(&mut sent).await;
         }
@@ -123,13 +129,14 @@ impl<'a> Batch<'a> {
             attempt += 1;
             let late = context.clock.now().since(started) > context.config.statement_timeout / 2;
             match (broken.failed.mysql_trouble(), broken.at) {
-                // One statement for all does not tell which row is locked: all that are must be left out at once, because each
-                // further one would be waited for.
+                // One statement for all rows does not tell which row is locked. All locked rows
+                // must be left out at once, because each further one would be waited for.
                 (Some(MySqlTrouble::Locked), _) if bulk.is_some() => {
                     context.counters.retried();
                     together = self.leave_out_locked(&mut sent).await;
                 }
-                // Nor which row is not as it must be: statements of their own do.
+                // One statement for all rows does not tell which row refused either: statements of
+                // their own do.
                 (Some(MySqlTrouble::NotAll), _) if bulk.is_some() => together = false,
                 // The statement that waited is the one whose row is locked.
                 (Some(MySqlTrouble::Locked), Some(at)) => {
@@ -148,7 +155,7 @@ impl<'a> Batch<'a> {
                     let pause = Duration::from_micros(fastrand::u64(100..2000) << attempt.min(5));
                     context.clock.sleep(pause).await;
                 }
-                // As after a restart of the server.
+                // For example after a restart of the server.
                 _ if self.doubt.is_none()
                     && !late
                     && broken.failed.lost_connection()
@@ -166,8 +173,8 @@ impl<'a> Batch<'a> {
         Ok(Vec::new())
     }
 
-    /// Asks which of the operations' rows others have locked, without waiting for any, and leaves those out. Says whether there
-    /// were some.
+    /// Finds the operations whose rows other transactions have locked, without waiting for any, and
+    /// leaves those out. Returns whether there were some.
     async fn leave_out_locked(&mut self, sent: &mut Vec<usize>) -> bool {
         let (ops, context, locked_rows) = (self.ops, self.context, self.locked_rows);
         let table = match ops.first().and_then(Operation::lock) {
@@ -179,7 +186,7 @@ impl<'a> Batch<'a> {
             return false;
         }
         let asked = context.statements.there_and_unlocked(table, &keys);
-        // Whatever is wrong with the connection shows when the operations are sent.
+        // A problem of the connection shows when the operations are sent.
         let Ok(open) = self.slot.ready(context).await else {
             return false;
         };
@@ -212,7 +219,7 @@ impl<'a> Batch<'a> {
         !locked.is_empty()
     }
 
-    /// One transaction.
+    /// Sends one transaction.
     async fn attempt(
         &mut self,
         ops: &[&Operation],
@@ -268,7 +275,8 @@ impl<'a> Batch<'a> {
             },
             Err(broken) => broken,
         };
-        // Nothing was committed if the server says that a statement before failed: it carries out none after that.
+        // Nothing was committed if the server says that a statement before failed: it carries out
+        // none after that.
         if !broken.failed.meaning.reconnect && !open.roll_back(context).await {
             self.slot.disconnect();
         }
@@ -279,7 +287,7 @@ impl<'a> Batch<'a> {
         }))
     }
 
-    /// What keeps a lone operation from being carried out.
+    /// The failure of a lone operation.
     fn broken_alone(&mut self, broken: PartialFailure) -> FailedBatch {
         FailedBatch {
             at: Some(0),
@@ -287,7 +295,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Fails at once for a row that was found locked a while ago and still is: waiting for it would hold up all others.
+    /// Fails at once for a row that was found locked a while ago and still is: waiting for it would
+    /// delay all others.
     async fn probe(&mut self, op: &Operation) -> Result<(), StatementError> {
         if !self.locked_rows.contains(op) {
             return Ok(());
@@ -346,7 +355,7 @@ impl<'a> Batch<'a> {
 
 /// An operation whose statement was carried out.
 struct CarriedOut<'a> {
-    /// Its place in the batch.
+    /// Its position in the batch.
     at: usize,
     op: &'a Operation,
     result: Outcome,
@@ -359,7 +368,7 @@ fn outcomes(ops: &[&Operation], done: &[MySqlQueryResult]) -> Vec<Outcome> {
     ops.iter().zip(done).map(outcome).collect()
 }
 
-/// Why a batch did not go through, and at which of its operations.
+/// Why a batch failed, and at which of its operations.
 pub(super) struct FailedBatch {
     pub(super) at: Option<usize>,
     pub(super) failed: StatementError,

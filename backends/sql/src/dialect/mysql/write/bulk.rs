@@ -1,5 +1,7 @@
-//! Batches of the frequent kinds, with one statement for all rows: a server carries it out in a fraction of the time that it
-//! takes for as many statements. It tells whether all went as it nearly always does; the rows are read only when not.
+//! One statement for all rows of a batch, for the frequent kinds.
+//!
+//! A server carries it out in a fraction of the time that it takes for one statement per row. Its
+//! result tells whether all rows went the usual way; only otherwise are the rows read.
 
 use std::time::Duration;
 
@@ -16,11 +18,12 @@ use crate::{
     operation::Operation,
 };
 
-/// A lease of at least this long outlives what a server lets a statement wait for a locked row, which for some is twice as
-/// long as they were told, and one more round. Shorter ones are not waited for.
+/// A renewal waits for a locked row only if the lease is at least this long. Such a lease outlives
+/// the server's lock wait, which on some servers is twice as long as configured, and one more
+/// round.
 const WAITS: Duration = Duration::from_secs(8);
 
-/// What can be said in one statement.
+/// The operations of one statement.
 pub(super) enum BulkStatement<'a> {
     Acquire(Vec<&'a AcquireRequest>),
     Release(Vec<&'a Lease>),
@@ -28,7 +31,8 @@ pub(super) enum BulkStatement<'a> {
 }
 
 impl<'a> BulkStatement<'a> {
-    /// The same kind throughout, and nothing special in it; `None` for others, and for one alone.
+    /// The statement of operations of one kind without special features; `None` for other batches
+    /// and for a lone operation.
     pub(super) fn of(ops: &[&'a Operation]) -> Option<Self> {
         if ops.len() < 2 {
             return None;
@@ -75,7 +79,7 @@ impl<'a> BulkStatement<'a> {
         }
     }
 
-    /// Whether it waits for a row that somebody else has locked.
+    /// Whether it waits for a row that another transaction has locked.
     fn waits(&self) -> bool {
         match self {
             Self::Renew(_, ttl) => ttl.duration() >= WAITS,
@@ -83,7 +87,7 @@ impl<'a> BulkStatement<'a> {
         }
     }
 
-    /// Its statements.
+    /// Its text.
     pub(super) fn script(&self, statements: &Statements, hint_id: i64, flavour: Flavour) -> String {
         match self {
             Self::Acquire(requests) => statements.acquire_all(requests, hint_id, flavour),
@@ -92,7 +96,7 @@ impl<'a> BulkStatement<'a> {
         }
     }
 
-    /// The statement that the server is to remember, if there is one.
+    /// The prepared statement, if there is one.
     pub(super) fn prepared(
         &self,
         prepared: &PreparedStatements,
@@ -104,7 +108,7 @@ impl<'a> BulkStatement<'a> {
         }
     }
 
-    /// As [`Self::outcomes`], of the one statement.
+    /// As [`Self::outcomes`], of the prepared statement.
     pub(super) fn outcomes_prepared(
         &self,
         answers: &StatementResults,
@@ -120,9 +124,9 @@ impl<'a> BulkStatement<'a> {
         })
     }
 
-    /// What came of each, where that was the same; `None` when the rows must be looked at.
+    /// The outcome of each operation, if the result covers all; `None` when the rows must be read.
     pub(super) fn outcomes(&self, answers: &StatementResults) -> Result<Option<Vec<Outcome>>> {
-        // How many statements it is made of, and which of them changes the rows.
+        // The number of statements, and the position of the one that changes the rows.
         let (all, change) = match self {
             Self::Acquire(_) => (3, 1),
             Self::Release(_) | Self::Renew(..) if self.waits() => (5, 2),

@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Batch<'_> {
-    /// One round trip, with one statement that changes all rows.
+    /// Sends one statement that changes all rows, in one round trip.
     pub(super) async fn attempt_in_one_statement(
         &mut self,
         bulk: &BulkStatement<'_>,
@@ -66,7 +66,9 @@ impl Batch<'_> {
                 (Err(corrupt), _) => StatementError::out_of_step(corrupt).after_partial_work(true),
             },
             Err(mut broken) => {
-                // Of these alone, what is carried out counts at once.
+                // The prepared statement is alone in its request; a text has the statement that
+                // sets the time before it. A grant counts as soon as its statement was carried out,
+                // because it is no part of a transaction.
                 let before = usize::from(!prepared);
                 let granted = matches!(bulk, BulkStatement::Acquire(_)) && broken.done > before;
                 broken.failed = broken.failed.after_partial_work(granted);
@@ -82,8 +84,9 @@ impl Batch<'_> {
         }))
     }
 
-    /// What came of each, by the rows as they are now; they also tell the refused why. A row that cannot be read is nobody's:
-    /// whoever asked for it is told so.
+    /// The outcome of each acquire, by the rows as they are now; the rows also give the refused
+    /// callers their reason. A row that cannot be read counts as refused, and its caller gets the
+    /// error.
     fn held_by(
         &mut self,
         requests: &[&AcquireRequest],

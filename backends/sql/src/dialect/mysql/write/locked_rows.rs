@@ -1,4 +1,7 @@
-//! Rows that others have locked.
+//! Remembers the rows that other transactions had locked lately.
+//!
+//! Batches leave these rows out, and a lone operation probes them first. An entry is only a guess:
+//! a probe removes it when the row is free.
 
 use std::{
     collections::HashMap,
@@ -10,18 +13,18 @@ use distlock_core::Moment;
 
 use crate::operation::Operation;
 
-/// How long a row that somebody else had locked is taken to be locked still.
+/// How long a row that was found locked counts as locked.
 const LOCKED_FOR: Duration = Duration::from_secs(60);
 
-/// Rows that others have locked.
+/// The rows that others have locked, by key.
 #[derive(Debug, Default)]
 pub(crate) struct LockedRows(Mutex<HashMap<String, SeenLocked>>);
 
-/// How a row was last seen to be locked.
+/// The last time when a row was found locked.
 #[derive(Clone, Copy, Debug)]
 struct SeenLocked {
     at: Moment,
-    /// For longer than a statement waits, or more than once.
+    /// It was locked for longer than a statement waits, or more than once.
     confirmed: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Batches that change something: a statement for each row, all in one round trip and one transaction, and one read to tell
-//! the refused ones why.
+//! Batches that change something: a statement for each row, all in one round trip and one
+//! transaction, and at most one read of the rows of refused operations.
 
 mod answers;
 mod batch;

@@ -1,4 +1,4 @@
-//! The rows of refused operations.
+//! The rows of refused operations, which give the reason of each refusal.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use distlock_core::{Epoch, LockName, Result};
 
 use crate::dialect::LockRow;
 
-/// What the refused are told from.
+/// The rows of refused operations, and the store's history.
 pub(super) struct RefusedRows {
     pub(super) rows: Result<HashMap<LockName, Result<LockRow>>>,
     pub(super) epoch: Epoch,
@@ -14,7 +14,7 @@ pub(super) struct RefusedRows {
 }
 
 impl RefusedRows {
-    /// The row of a refused operation; `None` when there is none any more.
+    /// The row of a refused operation; `None` when it is gone.
     pub(super) fn row(&self, name: &LockName) -> Result<Option<LockRow>> {
         let rows = self.rows.as_ref().map_err(Clone::clone)?;
         rows.get(name).cloned().transpose()

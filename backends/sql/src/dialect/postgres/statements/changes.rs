@@ -2,26 +2,31 @@
 
 use super::templates::{Insert, Update};
 
-/// The row of a name is free when nobody stands in it or when its lease is over. Whoever stands in it already gets the same
-/// token again. The token is the higher of the previous one plus one and the server's clock. `$6` this process.
+/// A lock is free when its row has no owner or when its lease is over. An owner that has the lock
+/// already gets the same token again. The new token is the higher of the previous one plus one and
+/// the server's clock. `$6` is this process's hint id.
 ///
-/// A row that nobody may take is not even locked, so that asking for a held lock writes nothing.
+/// A row of a held lock is not even locked, so that asking for a held lock writes nothing.
 pub(super) const ACQUIRE: Insert = Insert {
-    input: "unnest($1::text[], $2::uuid[], $3::int8[], $4::text[], $5::text[]) AS k (key, owner, ttl, holder, meta)",
+    input: "unnest($1::text[], $2::uuid[], $3::int8[], $4::text[], $5::text[]) AS k (key, owner, \
+        ttl, holder, meta)",
     table: "distributed_lock",
     key: "lock_name",
     when: "(l.holder_id IS NULL OR l.expires_at <= clock_timestamp() OR l.holder_id = k.owner)",
     set: "token = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN l.token
                 ELSE greatest(l.token + 1, {now_micros}) END,
-        acquired_at = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN l.acquired_at
+        acquired_at = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN \
+            l.acquired_at
                 ELSE clock_timestamp() END,
-        nonce = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN l.nonce END,
+        nonce = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN l.nonce \
+            END,
         wanted_until = CASE WHEN l.wanted_by = $6 THEN 'epoch' ELSE l.wanted_until END,
         holder_id = k.owner,
         expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
         holder = k.holder, meta = k.meta",
     columns: "lock_name, holder_id, token, expires_at, acquired_at, holder, meta",
-    new: "k.key, k.owner, {now_micros}, clock_timestamp() + k.ttl * interval '1 microsecond', clock_timestamp(),
+    new: "k.key, k.owner, {now_micros}, clock_timestamp() + k.ttl * interval '1 microsecond', \
+        clock_timestamp(),
         k.holder, k.meta",
     number: "token",
 };
@@ -32,7 +37,8 @@ pub(super) const RENEW: Update = Update {
            AS k (key, owner, token, ttl, step, nonce)",
     table: "distributed_lock",
     key: "lock_name",
-    when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token) AND l.expires_at > clock_timestamp()
+    when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token) AND l.expires_at > \
+        clock_timestamp()
        AND (k.step <> 2 OR l.nonce = k.nonce)",
     set: "expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
         nonce = CASE k.step WHEN 0 THEN l.nonce WHEN 1 THEN k.nonce END",
@@ -41,11 +47,13 @@ pub(super) const RENEW: Update = Update {
     tell: None,
 };
 
-/// `$4` this process, `$5` where others who wait are told: only where somebody does, because that costs all who commit.
+/// `$4` is this process's hint id, `$5` the channel of notifications. It notifies only where a
+/// process waits, because a notification costs every committing session.
 ///
-/// It grants nothing, so it waits for no disk and no standby. A crash of the server can bring back, for what is left of its
-/// lease, a lock that was freed in the last moments before (three times `wal_writer_delay`), and a failover one whose release
-/// the standby had not received; every grant that follows on it does wait, and with it what was written before.
+/// A release grants nothing, so it waits for no disk and no standby. A crash of the server can
+/// bring back, for the rest of its lease, a lock that was freed in the last moments before (three
+/// times `wal_writer_delay`). A failover can bring back a lock whose release the standby had not
+/// received. Every later grant does wait, and its commit covers everything that was written before.
 pub(super) const RELEASE: Update = Update {
     input: "unnest($1::text[], $2::uuid[], $3::int8[]) AS k (key, owner, token)",
     table: "distributed_lock",
@@ -57,14 +65,15 @@ pub(super) const RELEASE: Update = Update {
     tell: Some("$5"),
 };
 
-/// `$8` this process.
+/// `$8` is this process's hint id.
 pub(super) const HAND_OVER: Update = Update {
     input:
         "unnest($1::text[], $2::uuid[], $3::int8[], $4::uuid[], $5::int8[], $6::text[], $7::text[])
            AS k (key, owner, token, next, ttl, holder, meta)",
     table: "distributed_lock",
     key: "lock_name",
-    when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token) AND l.expires_at > clock_timestamp()",
+    when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token) AND l.expires_at > \
+        clock_timestamp()",
     set: "holder_id = k.next,
         token = greatest(l.token + 1, {now_micros}),
         expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
@@ -75,7 +84,7 @@ pub(super) const HAND_OVER: Update = Update {
     tell: None,
 };
 
-/// `$3` this process, `$4` where others who wait are told.
+/// `$3` is this process's hint id, `$4` the channel of notifications.
 // The text in `meta` is `dialect::FORCED`.
 pub(super) const FORCE: Update = Update {
     input: "unnest($1::text[], $2::int8[]) AS k (key, token)",
@@ -89,13 +98,14 @@ pub(super) const FORCE: Update = Update {
     tell: Some("$4"),
 };
 
-/// A tombstone's version is passed, never repeated.
+/// A tombstone's version is exceeded, never repeated.
 pub(super) const CREATE: Insert = Insert {
     input: "unnest($1::text[], $2::bytea[]) AS k (key, value)",
     table: "distributed_record",
     key: "record_key",
     when: "l.deleted",
-    set: "version = greatest(l.version + 1, {now_micros}), value = k.value, deleted = false, written_at = clock_timestamp()",
+    set: "version = greatest(l.version + 1, {now_micros}), value = k.value, deleted = false, \
+        written_at = clock_timestamp()",
     columns: "record_key, version, value, deleted, written_at",
     new: "k.key, {now_micros}, k.value, false, clock_timestamp()",
     number: "version",
@@ -106,7 +116,8 @@ pub(super) const REPLACE: Update = Update {
     table: "distributed_record",
     key: "record_key",
     when: "l.version = k.version AND NOT l.deleted",
-    set: "version = greatest(l.version + 1, {now_micros}), value = k.value, written_at = clock_timestamp()",
+    set: "version = greatest(l.version + 1, {now_micros}), value = k.value, written_at = \
+        clock_timestamp()",
     returning: "l.version",
     hint_id: "NULL",
     tell: None,

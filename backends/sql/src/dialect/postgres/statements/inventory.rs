@@ -2,7 +2,8 @@
 
 /// The version counts the table that version 2 adds, which leaves `schema_version` alone.
 pub(super) const META: &str = "
-SELECT schema_version + (schema_version = 1 AND to_regclass('distributed_line') IS NOT NULL)::int, epoch
+SELECT schema_version + (schema_version = 1 AND to_regclass('distributed_line') IS NOT \
+    NULL)::int, epoch
   FROM distributed_meta WHERE id = 1";
 
 pub(super) const SCHEMA: &str = "
@@ -11,28 +12,31 @@ coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.reln
              AND c.relname IN ('distributed_lock', 'distributed_record', 'distributed_meta')
            ORDER BY array_position(current_schemas(false), n.nspname) LIMIT 1), current_schema())";
 
-/// Which of our tables there are, all as of one moment: `to_regclass` would look each name up by itself, and find a part of
-/// what another process is just committing.
+/// Those of our tables that exist, all as of one moment: `to_regclass` would look each name up by
+/// itself, and would find half of the tables that another process is just committing.
 pub(super) const TABLES_PRESENT: &str = "
 SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname = current_schema() AND c.relname IN ('distributed_lock', 'distributed_record', 'distributed_meta')";
+ WHERE n.nspname = current_schema() AND c.relname IN ('distributed_lock', 'distributed_record', \
+     'distributed_meta')";
 
-/// Locks held, free, stale; the longest time since one went stale; records and tombstones.
+/// The numbers of held, free and expired locks; the longest time since one expired; the numbers of
+/// records and tombstones.
 pub(super) const ROW_COUNTS: &str = "
 SELECT count(*) FILTER (WHERE holder_id IS NOT NULL AND expires_at > clock_timestamp()),
        count(*) FILTER (WHERE holder_id IS NULL),
        count(*) FILTER (WHERE holder_id IS NOT NULL AND expires_at <= clock_timestamp()),
        (extract(epoch FROM max(clock_timestamp() - expires_at)
-                FILTER (WHERE holder_id IS NOT NULL AND expires_at <= clock_timestamp() AND isfinite(expires_at)))
+                FILTER (WHERE holder_id IS NOT NULL AND expires_at <= clock_timestamp() AND \
+                    isfinite(expires_at)))
         * 1000000)::int8,
        (SELECT count(*) FROM distributed_record WHERE NOT deleted),
        (SELECT count(*) FROM distributed_record WHERE deleted)
   FROM distributed_lock";
 
-/// For each part of each table that is there: the table, the part, and what it is. Of the checks
-/// only those of a range are looked for. An index counts that is unique for one whole column, for
-/// every row and at once, and compares as the column does: the statement that takes a lock can do
-/// with no other. Quotes are left out, because `quote_all_identifiers` puts them everywhere.
+/// For each part of each existing table: the table, the part, and its value. Of the checks only
+/// those of a range count. An index counts if it is unique for one whole column, for every row and
+/// at once, and compares as the column does: the statement that takes a lock needs such an index.
+/// Quotes are left out, because `quote_all_identifiers` puts them everywhere.
 pub(super) const SCHEMA_PARTS: &str = "
 WITH ours AS (
     SELECT c.oid, c.relname::text AS name, c.relkind, c.relpersistence
@@ -48,10 +52,12 @@ UNION ALL
 SELECT name, 'triggers and rules', coalesce(
            (SELECT string_agg(meddler, ' and ' ORDER BY meddler)
               FROM (SELECT 'the trigger ' || tgname AS meddler FROM pg_trigger
-                     WHERE tgrelid = ours.oid AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 3 = 3
+                     WHERE tgrelid = ours.oid AND NOT tgisinternal AND tgenabled IN ('O', 'A') \
+                         AND tgtype & 3 = 3
                     UNION ALL
                     SELECT 'the rule ' || rulename FROM pg_rewrite
-                     WHERE ev_class = ours.oid AND ev_type <> '1' AND ev_enabled IN ('O', 'A')) m), 'none')
+                     WHERE ev_class = ours.oid AND ev_type <> '1' AND ev_enabled IN ('O', 'A')) \
+                         m), 'none')
   FROM ours
 UNION ALL
 SELECT o.name, a.attname::text,

@@ -1,12 +1,13 @@
 //! Every statement that is sent in normal operation.
 //!
-//! A batch is one statement over `unnest` of one array for each column. It first locks the rows it may change, in the order
-//! of their names, so that no two batches wait for each other in a circle, and leaves out rows that others have locked
-//! (`SKIP LOCKED`): those operations are sent singly afterwards. A single operation is the same statement over its values,
-//! without that first step: it waits a little for its row.
+//! A batch is one statement over `unnest` of one array for each column. It first locks the rows
+//! that it may change, in the order of their names, so that no two batches wait for each other in a
+//! circle. It leaves out rows that others have locked (`SKIP LOCKED`): those operations are sent
+//! one by one afterwards. A single operation is the same statement over its values, without that
+//! first step: it waits a little for its row.
 //!
-//! What a condition says about the time is asked again after a row was waited for: `clock_timestamp()` is the time of asking,
-//! and at READ COMMITTED a changed row is looked at again.
+//! A condition on the time is evaluated again after a wait for a row: `clock_timestamp()` is the
+//! time of evaluation, and at READ COMMITTED a changed row is read again.
 
 mod changes;
 mod inventory;

@@ -1,52 +1,62 @@
-//! Statements that read rows, or mark them as wanted.
+//! Statements that read rows, and those that set waiter hints.
 
-/// `$1` names. A time that is infinite is no number, and the server would refuse the whole
-/// statement because of one row.
+/// `$1` names. An infinite time is no number, and the server would refuse the whole statement
+/// because of one row.
 pub(super) const LOOK: &str = "
 SELECT lock_name, holder_id, token,
        (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at) * 1000000 END)::int8,
-       (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * 1000000 END)::int8,
+       (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * \
+           1000000 END)::int8,
        (CASE WHEN isfinite(acquired_at) THEN extract(epoch FROM acquired_at) * 1000000 END)::int8,
        holder, meta, wanted_by,
-       (CASE WHEN isfinite(wanted_until) THEN extract(epoch FROM wanted_until - clock_timestamp()) * 1000000 END)::int8,
+       (CASE WHEN isfinite(wanted_until) THEN extract(epoch FROM wanted_until - \
+           clock_timestamp()) * 1000000 END)::int8,
        nonce
   FROM distributed_lock WHERE lock_name = ANY ($1::text[])";
 
-/// `$1` names; `$2` this process; `$3` for how long; `$4` how little may be left of a mark before it is renewed. Where another
-/// process's stands, it becomes the mark of several, 0.
+/// `$1` names; `$2` this process's hint id; `$3` the life of the hint; `$4` how little of a hint
+/// may remain before it is renewed. Where another process's hint stands, it becomes the hint of
+/// several, 0.
 pub(super) const SET_HINTS: &str = "
 UPDATE distributed_lock l SET
-       wanted_by = CASE WHEN l.wanted_until > clock_timestamp() + $4 * interval '1 microsecond' THEN 0 ELSE $2 END,
+       wanted_by = CASE WHEN l.wanted_until > clock_timestamp() + $4 * interval '1 microsecond' \
+           THEN 0 ELSE $2 END,
        wanted_until = clock_timestamp() + $3 * interval '1 microsecond'
   FROM (SELECT lock_name FROM distributed_lock
          WHERE lock_name = ANY ($1::text[]) AND holder_id IS NOT NULL
-           AND (wanted_by NOT IN ($2, 0) OR wanted_until <= clock_timestamp() + $4 * interval '1 microsecond')
+           AND (wanted_by NOT IN ($2, 0) OR wanted_until <= clock_timestamp() + $4 * interval '1 \
+               microsecond')
          ORDER BY lock_name FOR UPDATE SKIP LOCKED) k
  WHERE l.lock_name = k.lock_name AND l.holder_id IS NOT NULL";
 
-/// `$1` a name; the rest as for [`SET_HINTS`]. Says whether the lock is held and carries a mark that tells of this process, so that
-/// its release will be told.
+/// `$1` a name; the rest as for [`SET_HINTS`]. Returns whether the lock is held and carries a hint
+/// of this process, so that its release will be notified.
 pub(super) const SET_HINT: &str = "
 WITH marked AS (
     UPDATE distributed_lock SET
-           wanted_by = CASE WHEN wanted_until > clock_timestamp() + $4 * interval '1 microsecond' THEN 0 ELSE $2 END,
+           wanted_by = CASE WHEN wanted_until > clock_timestamp() + $4 * interval '1 microsecond' \
+               THEN 0 ELSE $2 END,
            wanted_until = clock_timestamp() + $3 * interval '1 microsecond'
      WHERE lock_name = $1 AND holder_id IS NOT NULL AND expires_at > clock_timestamp()
-       AND (wanted_by NOT IN ($2, 0) OR wanted_until <= clock_timestamp() + $4 * interval '1 microsecond')
+       AND (wanted_by NOT IN ($2, 0) OR wanted_until <= clock_timestamp() + $4 * interval '1 \
+           microsecond')
     RETURNING 1
 ) SELECT EXISTS (SELECT FROM marked)
       OR EXISTS (SELECT FROM distributed_lock
                   WHERE lock_name = $1 AND holder_id IS NOT NULL AND expires_at > clock_timestamp()
-                    AND wanted_by IN ($2, 0) AND wanted_until > clock_timestamp() + $4 * interval '1 microsecond')";
+                    AND wanted_by IN ($2, 0) AND wanted_until > clock_timestamp() + $4 * interval \
+                        '1 microsecond')";
 
-/// `$1` from, `$2` but not this one, `$3` below, `$4` how many.
+/// `$1` the first name, `$2` a name to leave out, `$3` the upper bound, `$4` the number of rows.
 pub(super) const LIST: &str = "
 SELECT lock_name, holder_id, token,
        (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at) * 1000000 END)::int8,
-       (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * 1000000 END)::int8,
+       (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * \
+           1000000 END)::int8,
        (CASE WHEN isfinite(acquired_at) THEN extract(epoch FROM acquired_at) * 1000000 END)::int8,
        holder, meta, wanted_by,
-       (CASE WHEN isfinite(wanted_until) THEN extract(epoch FROM wanted_until - clock_timestamp()) * 1000000 END)::int8,
+       (CASE WHEN isfinite(wanted_until) THEN extract(epoch FROM wanted_until - \
+           clock_timestamp()) * 1000000 END)::int8,
        nonce
   FROM distributed_lock
  WHERE lock_name >= $1
@@ -59,17 +69,20 @@ SELECT lock_name, holder_id, token,
 /// `$1` keys.
 pub(super) const GET: &str = "
 SELECT record_key, version, value,
-       (CASE WHEN isfinite(written_at) THEN extract(epoch FROM clock_timestamp() - written_at) * 1000000 END)::int8
+       (CASE WHEN isfinite(written_at) THEN extract(epoch FROM clock_timestamp() - written_at) * \
+           1000000 END)::int8
   FROM distributed_record WHERE record_key = ANY ($1::text[]) AND NOT deleted";
 
 /// `$1` keys.
 pub(super) const VERSIONS: &str = "
-SELECT record_key, version FROM distributed_record WHERE record_key = ANY ($1::text[]) AND NOT deleted";
+SELECT record_key, version FROM distributed_record WHERE record_key = ANY ($1::text[]) AND NOT \
+    deleted";
 
 /// As [`LIST`].
 pub(super) const SCAN: &str = "
 SELECT record_key, version, value,
-       (CASE WHEN isfinite(written_at) THEN extract(epoch FROM clock_timestamp() - written_at) * 1000000 END)::int8
+       (CASE WHEN isfinite(written_at) THEN extract(epoch FROM clock_timestamp() - written_at) * \
+           1000000 END)::int8
   FROM distributed_record
  WHERE record_key >= $1
    AND ($2::text IS NULL OR record_key <> $2)

@@ -1,6 +1,7 @@
 //! Statements of the store queue.
 
-/// `$1` names, `$2` waiters, `$3` the lease of a place. Says each name, and how many are ahead.
+/// `$1` names, `$2` ids of entries, `$3` the lease of an entry. Returns each name and the number of
+/// entries ahead.
 pub(super) const RENEW_QUEUE_ENTRIES: &str = "
 WITH kept AS (
     INSERT INTO distributed_line AS l (lock_name, waiter, ticket, expires_at)
@@ -13,14 +14,17 @@ WITH kept AS (
                           AND (o.ticket, o.waiter) < (k.ticket, k.waiter))
     FROM kept k";
 
-/// `$1` names, `$2` waiters, `$3` where those behind are told, `$4` what comes before the name there. It tells also when nobody
-/// is seen behind: somebody may be joining at this moment, and neither statement sees what the other has not committed.
+/// `$1` names, `$2` ids of entries, `$3` the channel of notifications, `$4` the text before the
+/// name there. It notifies even if nobody is seen behind: a contender may be joining at this
+/// moment, and neither statement sees the uncommitted rows of the other.
 pub(super) const LEAVE_QUEUES: &str = "
 WITH gone AS (
     DELETE FROM distributed_line
-     WHERE lock_name = ANY ($1::text[]) AND (waiter = ANY ($2::int8[]) OR expires_at <= clock_timestamp())
+     WHERE lock_name = ANY ($1::text[]) AND (waiter = ANY ($2::int8[]) OR expires_at <= \
+         clock_timestamp())
     RETURNING lock_name
-) SELECT pg_notify($3, $4 || left_line.lock_name) FROM (SELECT DISTINCT lock_name FROM gone) left_line";
+) SELECT pg_notify($3, $4 || left_line.lock_name) FROM (SELECT DISTINCT lock_name FROM gone) \
+    left_line";
 
 pub(super) const REMOVE_EXPIRED_ENTRIES: &str =
     "DELETE FROM distributed_line WHERE expires_at <= clock_timestamp()";

@@ -1,13 +1,16 @@
 //! Statements of the reaper.
 
-/// `$1` how long ago the last turn must be. One that lies ahead was had when the clock was wrong.
+/// `$1` how long ago the last turn must be. A turn in the future was taken when the clock was
+/// wrong, so that it does not count.
 pub(super) const CLAIM_REAPING: &str = "
 UPDATE distributed_meta SET reaped_at = clock_timestamp()
- WHERE id = 1 AND (reaped_at IS NULL OR reaped_at <= clock_timestamp() - $1 * interval '1 microsecond'
+ WHERE id = 1 AND (reaped_at IS NULL OR reaped_at <= clock_timestamp() - $1 * interval '1 \
+     microsecond'
                    OR reaped_at > clock_timestamp())";
 
-/// `$1` after, `$2` how many, `$3` how long idle: one page of the table, and which of its rows are idle. A row whose token is
-/// not below the clock stays: a new row's token would not be higher.
+/// `$1` the key before the page, `$2` the number of rows, `$3` how long idle: one page of the
+/// table, and whether each row is idle. A row whose token is not below the clock stays: a new row's
+/// token would not be higher.
 pub(super) const IDLE_LOCKS: &str = "
 SELECT lock_name,
        token < (extract(epoch FROM clock_timestamp()) * 1000000)::int8

@@ -1,4 +1,4 @@
-//! The statements of one table prefix.
+//! The statements of one table prefix, built once for each opened store.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -37,7 +37,7 @@ pub(crate) struct Statements {
     pub(crate) tables_present: Sql,
     pub(crate) schema_parts: Sql,
     pub(crate) row_counts: Sql,
-    /// What the tables' names begin with.
+    /// The text before the tables' names.
     prefix: String,
 }
 
@@ -58,13 +58,14 @@ pub(crate) struct Sql(Arc<str>);
 
 impl Sql {
     pub(crate) fn text(&self) -> SqlStr {
-        // Safe: the text is one of the constants below; all that varies is the prefix, which holds nothing but `[a-z0-9_]`.
+        // Safe: the text is one of the constants of this folder; only the prefix varies, and it
+        // holds nothing but `[a-z0-9_]`.
         AssertSqlSafe(Arc::clone(&self.0)).into_sql_str()
     }
 }
 
 impl Statements {
-    /// `prefix` was checked by [`ServerConfig::check`](crate::ServerConfig::check).
+    /// The caller has checked `prefix` by [`ServerConfig::check`](crate::ServerConfig::check).
     pub(crate) fn new(prefix: &str) -> Self {
         let sql = |text: &str| Sql(prefixed(text, prefix).into());
         let batches = |lone: bool| Batches {
@@ -123,11 +124,12 @@ impl Statements {
         prefixed(text, &self.prefix)
     }
 
-    /// The schema that the tables are in: this one, or the first along the `search_path` that has one of them. Where none has,
-    /// they are made in the first that there is.
+    /// An expression for the schema of the tables: the known one, or the first along the
+    /// `search_path` that has one of them. If none has, the tables are created in the first schema
+    /// that exists.
     pub(crate) fn schema(&self, known: Option<&str>) -> String {
         match known {
-            // As bytes, because what a quote means is a setting.
+            // The name is sent as bytes, because the meaning of a quote depends on a setting.
             Some(known) => {
                 let hex = known.bytes().fold(String::new(), |mut hex, byte| {
                     let _ = write!(hex, "{byte:02x}");
@@ -139,7 +141,7 @@ impl Statements {
         }
     }
 
-    /// Where releases are told.
+    /// The channel of notifications.
     pub(crate) fn channel(&self) -> String {
         prefixed("distributed_lock", &self.prefix)
     }

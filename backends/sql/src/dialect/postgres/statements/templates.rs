@@ -1,22 +1,25 @@
 //! The two forms of a statement that changes rows: for a batch and for a lone operation.
+//!
+//! Both forms share all conditions and assignments, so that they cannot differ in meaning.
 
-/// The server's clock in microseconds since 1970: what tokens and versions rise with.
+/// The server's clock in microseconds since 1970: tokens and versions rise with it.
 const NOW_MICROS: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8";
 
-/// A batch that only changes rows that are there.
+/// A batch that only changes existing rows.
 pub(super) struct Update {
     /// The operations as rows `k`.
     pub(super) input: &'static str,
     pub(super) table: &'static str,
     pub(super) key: &'static str,
-    /// Which row `l` each of them may change.
+    /// The condition on the row `l` that an operation may change.
     pub(super) when: &'static str,
     pub(super) set: &'static str,
-    /// Of each row that was changed, beside its key. `{wanted}` is whether another process waits for it.
+    /// The columns that a changed row returns beside its key. `{wanted}` says whether another
+    /// process waits for it.
     pub(super) returning: &'static str,
-    /// This process, for `{wanted}`.
+    /// This process's hint id, for `{wanted}`.
     pub(super) hint_id: &'static str,
-    /// Where others who wait are told of it.
+    /// The channel on which waiters are notified.
     pub(super) tell: Option<&'static str>,
 }
 
@@ -56,18 +59,18 @@ pub(super) fn update(it: &Update, lone: bool) -> String {
         .replace("{now_micros}", NOW_MICROS)
 }
 
-/// A batch that changes rows that are there, and makes those that are not.
+/// A batch that changes existing rows and creates missing ones.
 pub(super) struct Insert {
     /// The operations as rows `k`.
     pub(super) input: &'static str,
     pub(super) table: &'static str,
     pub(super) key: &'static str,
-    /// Which row `l` each of them may change.
+    /// The condition on the row `l` that an operation may change.
     pub(super) when: &'static str,
     pub(super) set: &'static str,
     pub(super) columns: &'static str,
     pub(super) new: &'static str,
-    /// What tokens or versions are called here.
+    /// The column of the token or version.
     pub(super) number: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What an operation is answered, from what its statement did or from the row that it found.
+//! The answer to an operation, from the effect of its statement or from its row.
 
 use distlock_core::{
     Attempt, Deleted, Forced, Grant, HandOver, Lease, LossFeed, ReleaseOutcome, Renewal, Renewed,
@@ -57,7 +57,8 @@ pub(super) fn carried_out(
     })
 }
 
-/// The answer to an operation that was not carried out, from its row; `None` when nothing in the row speaks against it.
+/// The answer to an operation that was not carried out, from its row; `None` when nothing in the
+/// row forbids the operation.
 pub(super) fn refused(
     op: &Operation,
     refused_rows: &Result<RefusedRows>,

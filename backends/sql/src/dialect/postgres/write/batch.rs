@@ -1,4 +1,8 @@
-//! Batches that change something: one conditional statement each, and one read to tell the refused ones why.
+//! Sends a batch: one conditional statement, and one read of the rows of operations that it did not
+//! carry out.
+//!
+//! An operation without a clear refusal is sent again alone, so that a row that was locked for a
+//! moment does not count as held.
 
 use std::collections::HashMap;
 
@@ -16,10 +20,10 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// How often a lone operation is sent when its row was changed between the statement and the look at it.
+/// How often a lone operation is sent when its row changed between the statement and the read.
 const TRIES: u8 = 4;
 
-/// One batch on its way.
+/// One batch in flight.
 pub(crate) struct Batch<'a> {
     pub(crate) ops: &'a [Operation],
     pub(crate) context: &'a StoreContext,
@@ -54,7 +58,8 @@ impl Batch<'_> {
                             Reply::Done(Ok(Answer::Acquired(Attempt::Busy(None))))
                         }
                         None if last && lone => Reply::Done(Err(left_unchanged())),
-                        // Nothing speaks against it: its row was locked, or has changed just now.
+                        // Nothing in the row forbids it: the row was locked, or has changed just
+                        // now.
                         None => Reply::Alone,
                     },
                 })
@@ -66,7 +71,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Sends the statement, and says by name what it did.
+    /// Sends the statement, and returns its effect for each name.
     async fn change(
         &mut self,
         kind: OperationKind,
@@ -78,7 +83,7 @@ impl Batch<'_> {
             query: sqlx::query(context.statements.batch(kind, lone).text()),
             lone,
         };
-        // To its end: an error of the commit shows only there.
+        // The answer is read to its end, because an error of the commit shows only there.
         let rows = bind(query, kind, self.ops, context)
             .fetch_all(&mut *self.connection)
             .await
@@ -101,7 +106,7 @@ impl Batch<'_> {
             .map_err(|error| StatementError::corrupt(error).after_partial_work(true))
     }
 
-    /// RefusedRows at the rows of the operations that were not carried out.
+    /// Reads the rows of the operations that were not carried out.
     async fn refused_rows(&mut self, done: &HashMap<String, CarriedOut>) -> Result<RefusedRows> {
         let refused = self.ops.iter().filter(|op| !done.contains_key(op.key()));
         let (locks, records): (Vec<_>, Vec<_>) = refused.partition(|op| op.lock().is_some());
@@ -140,11 +145,12 @@ impl Batch<'_> {
     }
 }
 
-/// Each try changed nothing, and nothing in the row speaks against it.
+/// Each try changed nothing, and nothing in the row forbids the change.
 fn left_unchanged() -> Error {
     Error::new(
         ErrorKind::Unavailable,
-        "the server left the row as it is each time, though nothing in it speaks against the change: others change it all \
+        "the server left the row as it is each time, though nothing in it speaks against the \
+            change: others change it all \
          the time, or a trigger of the tables drops what is written (`distlock doctor` names it)",
     )
 }

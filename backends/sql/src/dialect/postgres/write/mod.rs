@@ -1,4 +1,5 @@
-//! Batches that change something: one conditional statement each, and one read to tell the refused ones why.
+//! Batches that change something: one conditional statement each, and at most one read of the rows
+//! of refused operations.
 
 mod answers;
 mod batch;

@@ -1,4 +1,4 @@
-//! What a batch's statement and the look at its rows bring back.
+//! The results of a batch's statement and of the read of its rows.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use distlock_core::{FencingToken, LockName, RecordKey, Result, Version};
 
 use crate::{dialect::postgres::rows, operation::Operation};
 
-/// What the statement says of an operation it carried out.
+/// The effect of an operation that the statement carried out.
 pub(super) enum CarriedOut {
     Token(Result<FencingToken>),
     HandedOver {
@@ -18,15 +18,16 @@ pub(super) enum CarriedOut {
     },
 }
 
-/// What stands in the rows of the refused.
+/// The rows of operations that were not carried out.
 #[derive(Default)]
 pub(super) struct RefusedRows {
     pub(super) locks: HashMap<LockName, Result<rows::LockRowAndNonce>>,
     pub(super) records: HashMap<RecordKey, Version>,
 }
 
-/// A lock that was held whenever it was asked for and free whenever it was looked at, because others pass it on faster than
-/// that: its token tells that they do. It is busy, and nobody can say who has it.
+/// Detects a lock that other processes pass on very fast: each attempt finds it held, and each read
+/// finds it free, but its token changes in between. Such a lock is busy, and nobody can name its
+/// holder.
 #[derive(Default)]
 pub(super) struct FastTurnover {
     token: Option<FencingToken>,
@@ -42,7 +43,7 @@ impl FastTurnover {
         }
     }
 
-    /// Whether that is why it was not taken.
+    /// Whether the fast turnover explains that the lock was not taken.
     pub(super) const fn is_reason(&self, op: &Operation) -> bool {
         matches!(op, Operation::Acquire(_)) && self.seen
     }

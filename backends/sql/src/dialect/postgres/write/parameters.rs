@@ -11,14 +11,14 @@ use crate::{
 
 type Statement = Query<'static, Postgres, PgArguments>;
 
-/// A statement and its values, so far.
+/// A statement and its values so far.
 pub(super) struct QueryBuilder {
     pub(super) query: Statement,
     pub(super) lone: bool,
 }
 
 impl QueryBuilder {
-    /// A value of each operation: an array, and of a lone one the value itself.
+    /// Binds one value of each operation: an array, or the value itself for a lone operation.
     fn of_each<T>(mut self, values: impl Iterator<Item = T>) -> Self
     where
         T: Encode<'static, Postgres> + Type<Postgres> + Send + 'static,
@@ -32,7 +32,7 @@ impl QueryBuilder {
         self
     }
 
-    /// A value for all operations.
+    /// Binds one value for all operations.
     fn of_all<T>(mut self, value: T) -> Self
     where
         T: Encode<'static, Postgres> + Type<Postgres> + Send + 'static,

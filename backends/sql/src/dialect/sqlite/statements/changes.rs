@@ -2,8 +2,9 @@
 
 use super::sources::{LEASES_BESIDE, Source, filled};
 
-/// Rows of name, time to live, label, meta; `?6` this process. Takes what [`ACQUIRE`] would give a token equal to the wall
-/// clock, which is nearly always all of it. How many rows it changed is all that must come back then, no row has to.
+/// Rows of name, TTL, label, meta; `?6` is this process's hint id. Takes those locks for which
+/// [`ACQUIRE`] would grant a token equal to the wall clock, which is nearly always all of them.
+/// Then the number of changed rows is the whole answer, and no row has to come back.
 pub(super) const TAKE: &str = "
 INSERT INTO distributed_lock AS l
     (lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta)
@@ -23,8 +24,9 @@ WHERE l.token < ?5
     OR l.expires_at <= ?4
     OR (l.boot_id <> ?3 AND length(l.boot_id) = 16))";
 
-/// Rows of name, token or null; `?6` this process. Frees what nobody else waits for. As with [`TAKE`], the number of rows
-/// says it all when it is all of them.
+/// Rows of name, token or null; `?6` is this process's hint id. Frees the locks that no other
+/// process waits for. As with [`TAKE`], the number of rows is the whole answer when it is the
+/// number of leases.
 pub(super) const FREE: &str = "
 UPDATE distributed_lock AS l SET
     holder_id = NULL, boot_id = ?3, expires_at = ?4, holder = '', meta = NULL, nonce = NULL
@@ -34,19 +36,22 @@ UPDATE distributed_lock AS l SET
    AND l.token = ifnull({1}, l.token)
    AND (l.wanted_until <= ?4 OR l.wanted_by = ?6)";
 
-/// `?1` rows of name, time to live, label, meta; `?2` owners; `?6` this process.
+/// `?1` rows of name, TTL, label, meta; `?2` owners; `?6` this process's hint id.
 ///
-/// The row of a name is free when nobody stands in it, when its lease is over, or when it is from another boot. Whoever
-/// stands in it already gets the same token again. The token is the higher of the previous one plus one and the wall clock.
+/// A lock is free when its row has no owner, when its lease is over, or when it is from another
+/// boot. An owner that has the lock already gets the same token again. The new token is the higher
+/// of the previous one plus one and the wall clock.
 pub(super) const ACQUIRE: &str = "
 INSERT INTO distributed_lock AS l
     (lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta)
-SELECT j.value ->> 0, substr(?2, j.key * 16 + 1, 16), ?5, ?3, ?4 + (j.value ->> 1), ?5, j.value ->> 2, j.value ->> 3
+SELECT j.value ->> 0, substr(?2, j.key * 16 + 1, 16), ?5, ?3, ?4 + (j.value ->> 1), ?5, j.value \
+    ->> 2, j.value ->> 3
   FROM json_each(?1) AS j WHERE true
 ON CONFLICT (lock_name) DO UPDATE SET
     token = CASE WHEN l.holder_id = excluded.holder_id AND l.boot_id = ?3 AND l.expires_at > ?4
             THEN l.token ELSE max(l.token + 1, ?5) END,
-    acquired_at = CASE WHEN l.holder_id = excluded.holder_id AND l.boot_id = ?3 AND l.expires_at > ?4
+    acquired_at = CASE WHEN l.holder_id = excluded.holder_id AND l.boot_id = ?3 AND l.expires_at \
+        > ?4
             THEN l.acquired_at ELSE ?5 END,
     nonce = CASE WHEN l.holder_id = excluded.holder_id AND l.boot_id = ?3 AND l.expires_at > ?4
             THEN l.nonce END,
@@ -62,7 +67,8 @@ WHERE l.holder_id IS NULL
    OR (l.boot_id <> ?3 AND length(l.boot_id) = 16)
 RETURNING lock_name, token";
 
-/// `?1` rows of name, time to live, token or null, ticket step (0 keep, 1 issue, 2 redeem); `?2` owners; `?6` nonces.
+/// `?1` rows of name, TTL, token or null, ticket step (0 keep, 1 issue, 2 redeem); `?2` owners;
+/// `?6` nonces.
 pub(super) const RENEW: &str = "
 UPDATE distributed_lock AS l SET
     expires_at = ?4 + (j.value ->> 1),
@@ -75,7 +81,7 @@ UPDATE distributed_lock AS l SET
    AND (j.value ->> 3 <> 2 OR l.nonce = substr(?6, j.key * 16 + 1, 16))
 RETURNING lock_name, token";
 
-/// `?1` rows of name, token or null; `?2` owners; `?6` this process.
+/// `?1` rows of name, token or null; `?2` owners; `?6` this process's hint id.
 pub(super) const RELEASE: &str = "
 UPDATE distributed_lock AS l SET
     holder_id = NULL, boot_id = ?3, expires_at = ?4, holder = '', meta = NULL, nonce = NULL
@@ -85,7 +91,7 @@ UPDATE distributed_lock AS l SET
    AND (j.value ->> 1 IS NULL OR l.token = j.value ->> 1)
 RETURNING lock_name, wanted_until > ?4 AND wanted_by <> ?6";
 
-/// `?1` rows of name, time to live, label, meta, token or null; `?2` owners; `?6` next owners.
+/// `?1` rows of name, TTL, label, meta, token or null; `?2` owners; `?6` next owners.
 pub(super) const HAND_OVER: &str = "
 UPDATE distributed_lock AS l SET
     holder_id = substr(?6, j.key * 16 + 1, 16),
@@ -112,13 +118,14 @@ UPDATE distributed_lock AS l SET
    AND l.holder_id IS NOT NULL AND l.boot_id = ?3 AND l.expires_at > ?4
 RETURNING lock_name";
 
-/// `?1` rows of key, start, length; `?2` values. A tombstone's version is passed, never repeated.
+/// `?1` rows of key, start, length; `?2` values. A tombstone's version is exceeded, never repeated.
 pub(super) const CREATE: &str = "
 INSERT INTO distributed_record AS r (record_key, version, value, deleted, boot_id, written_at)
 SELECT j.value ->> 0, ?5, substr(?2, (j.value ->> 1) + 1, j.value ->> 2), 0, ?3, ?4
   FROM json_each(?1) AS j WHERE true
 ON CONFLICT (record_key) DO UPDATE SET
-    version = max(r.version + 1, ?5), value = excluded.value, deleted = 0, boot_id = ?3, written_at = ?4
+    version = max(r.version + 1, ?5), value = excluded.value, deleted = 0, boot_id = ?3, \
+        written_at = ?4
 WHERE r.deleted = 1
 RETURNING record_key, version";
 
@@ -139,7 +146,8 @@ UPDATE distributed_record AS r SET value = x'', deleted = 1, boot_id = ?3, writt
  WHERE r.record_key = j.value ->> 0 AND r.version = j.value ->> 1 AND r.deleted = 0
 RETURNING record_key, version";
 
-/// Takes and frees in one transaction, sent as a whole: four answers, of which the second and the third count rows.
+/// Takes and frees in one transaction, sent as a whole: four answers, of which the second and the
+/// third count rows.
 pub(super) fn take_and_free(takers: &Source) -> String {
     let (take, free) = (filled(TAKE, takers), filled(FREE, &LEASES_BESIDE));
     format!("BEGIN IMMEDIATE; {take}; {free}; COMMIT")

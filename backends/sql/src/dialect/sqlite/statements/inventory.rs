@@ -3,16 +3,18 @@
 /// The version counts the table that version 2 adds, which leaves `schema_version` alone.
 pub(super) const META: &str = "
 SELECT schema_version + (schema_version = 1
-       AND EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'distributed_line')), epoch
+       AND EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = \
+           'distributed_line')), epoch
   FROM distributed_meta WHERE id = 1";
 
-/// How many tables and other objects the file holds, and how many of ours.
+/// The number of tables and other objects in the file, and the number of ours.
 pub(super) const TABLES_PRESENT: &str = "
 SELECT count(*),
        coalesce(sum(name IN ('distributed_lock', 'distributed_record', 'distributed_meta')), 0)
   FROM sqlite_master";
 
-/// Locks held, free, stale; the longest time since one went stale; records and tombstones.
+/// The numbers of held, free and expired locks; the longest time since one expired; the numbers of
+/// records and tombstones.
 pub(super) const ROW_COUNTS: &str = "
 SELECT count(*) FILTER (WHERE holder_id IS NOT NULL AND boot_id = ?3 AND expires_at > ?4),
        count(*) FILTER (WHERE holder_id IS NULL),
@@ -23,8 +25,8 @@ SELECT count(*) FILTER (WHERE holder_id IS NOT NULL AND boot_id = ?3 AND expires
        (SELECT count(*) FROM distributed_record WHERE deleted = 1)
   FROM distributed_lock";
 
-/// Our tables, the statement of each, and its triggers: each of them can change rows or leave them
-/// out, also one `AFTER`, which may write to its own table.
+/// Our tables, the statement of each, and its triggers. Each trigger can change rows or leave them
+/// out; even one `AFTER` may write to its own table.
 pub(super) const SCHEMA_PARTS: &str = "
 SELECT o.name, coalesce(o.sql, ''),
        coalesce((SELECT group_concat('the trigger ' || t.name, ' and ') FROM sqlite_master t

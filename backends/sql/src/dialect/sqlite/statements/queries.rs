@@ -1,22 +1,27 @@
-//! Statements that read rows, or mark them as wanted.
+//! Statements that read rows, and the one that sets waiter hints.
 
 /// `?1` names.
 pub(super) const LOOK: &str = "
-SELECT lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta, wanted_by, wanted_until
+SELECT lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta, wanted_by, \
+    wanted_until
   FROM distributed_lock
  WHERE lock_name IN (SELECT value FROM json_each(?1))";
 
-/// `?1` names; `?2` this process; `?3` until when; `?4` until when a mark stands that is renewed. Where another process's
-/// stands for longer, it becomes the mark of several, 0.
+/// `?1` names; `?2` this process's hint id; `?3` the end of the new hint. A hint that ends before
+/// `?4` is renewed. Where another process's hint stands for longer, it becomes the hint of several,
+/// 0.
 pub(super) const SET_HINTS: &str = "
-UPDATE distributed_lock SET wanted_by = CASE WHEN wanted_until > ?4 THEN 0 ELSE ?2 END, wanted_until = ?3
+UPDATE distributed_lock SET wanted_by = CASE WHEN wanted_until > ?4 THEN 0 ELSE ?2 END, \
+    wanted_until = ?3
  WHERE lock_name IN (SELECT value FROM json_each(?1))
    AND holder_id IS NOT NULL
    AND (wanted_by NOT IN (?2, 0) OR wanted_until <= ?4)";
 
-/// `?1` from, `?2` but not this one, `?5` below (null = no bound: every blob is above every text), `?6` how many.
+/// `?1` the first name, `?2` a name to leave out, `?5` the upper bound (null = no bound: every blob
+/// is above every text), `?6` the number of rows.
 pub(super) const LIST: &str = "
-SELECT lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta, wanted_by, wanted_until
+SELECT lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta, wanted_by, \
+    wanted_until
   FROM distributed_lock
  WHERE lock_name >= ?1
    AND lock_name < coalesce(?5, x'')
@@ -31,7 +36,8 @@ SELECT record_key, version, value, boot_id, written_at
   FROM distributed_record
  WHERE record_key IN (SELECT value FROM json_each(?1)) AND deleted = 0";
 
-/// As [`LIST`]: `?1` from, `?2` but not this one, `?3` below, `?4` how many.
+/// As [`LIST`]: `?1` the first key, `?2` a key to leave out, `?3` the upper bound, `?4` the number
+/// of rows.
 pub(super) const SCAN: &str = "
 SELECT record_key, version, value, boot_id, written_at
   FROM distributed_record

@@ -1,7 +1,7 @@
 //! Statements of the store queue.
 
-/// `?1` rows of name and waiter, `?6` the lease of a place. Says each name, and how many are ahead.
-/// Both statements travel together.
+/// `?1` rows of name and id of the entry, `?6` the lease of an entry. Returns each name and the
+/// number of entries ahead. Both statements travel together.
 pub(super) const RENEW_QUEUE_ENTRIES: &str = "
 INSERT INTO distributed_line (lock_name, waiter, boot_id, ticket, expires_at)
 SELECT j.value ->> 0, j.value ->> 1, ?3, ?4, ?4 + ?6 FROM json_each(?1) AS j WHERE true
@@ -13,7 +13,7 @@ SELECT m.lock_name, (SELECT count(*) FROM distributed_line o
   FROM json_each(?1) AS j
   JOIN distributed_line m ON m.lock_name = j.value ->> 0 AND m.waiter = j.value ->> 1";
 
-/// `?1` names, `?2` waiters.
+/// `?1` names, `?2` ids of entries.
 pub(super) const LEAVE_QUEUES: &str = "
 DELETE FROM distributed_line
  WHERE lock_name IN (SELECT value FROM json_each(?1))

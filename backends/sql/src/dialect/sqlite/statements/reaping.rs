@@ -6,10 +6,11 @@ UPDATE distributed_meta SET reaped_boot = ?3, reaped_at = ?4
  WHERE id = 1 AND (reaped_at IS NULL OR reaped_boot IS NOT ?3 OR reaped_at <= ?4 - ?1)
 RETURNING id";
 
-/// `?1` after, `?2` how many, `?6` how long idle: one page of the table, and which of its rows are idle.
+/// `?1` the key before the page, `?2` the number of rows, `?6` how long idle: one page of the
+/// table, and whether each row is idle.
 ///
-/// Since when a row of another boot is idle is not known, but certainly since this boot. A row whose token is not below the
-/// wall clock stays: a new row's token would not be higher.
+/// A row of another boot has been idle for an unknown time, but at least since this boot. A row
+/// whose token is not below the wall clock stays: a new row's token would not be higher.
 pub(super) const IDLE_LOCKS: &str = "
 SELECT lock_name,
        token < ?5 AND CASE WHEN boot_id = ?3 THEN expires_at <= ?4 - ?6 ELSE ?4 >= ?6 END
@@ -24,10 +25,12 @@ DELETE FROM distributed_lock
 /// As [`IDLE_LOCKS`], for tombstones.
 pub(super) const IDLE_RECORDS: &str = "
 SELECT record_key,
-       deleted = 1 AND version < ?5 AND CASE WHEN boot_id = ?3 THEN written_at <= ?4 - ?6 ELSE ?4 >= ?6 END
+       deleted = 1 AND version < ?5 AND CASE WHEN boot_id = ?3 THEN written_at <= ?4 - ?6 ELSE ?4 \
+           >= ?6 END
   FROM distributed_record WHERE record_key > ?1 ORDER BY record_key LIMIT ?2";
 
 pub(super) const REAP_RECORDS: &str = "
 DELETE FROM distributed_record
  WHERE record_key IN (SELECT value FROM json_each(?1))
-   AND deleted = 1 AND version < ?5 AND CASE WHEN boot_id = ?3 THEN written_at <= ?4 - ?6 ELSE ?4 >= ?6 END";
+   AND deleted = 1 AND version < ?5 AND CASE WHEN boot_id = ?3 THEN written_at <= ?4 - ?6 ELSE ?4 \
+       >= ?6 END";

@@ -1,4 +1,4 @@
-//! The statements of one table prefix.
+//! The statements of one table prefix, built once for each opened store.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ pub(crate) struct Statements {
     pub(crate) tables_present: Sql,
     pub(crate) schema_parts: Sql,
     pub(crate) row_counts: Sql,
-    /// What the tables' names begin with.
+    /// The text before the tables' names.
     prefix: String,
 }
 
@@ -60,13 +60,14 @@ pub(crate) struct Sql(Arc<str>);
 
 impl Sql {
     pub(crate) fn text(&self) -> SqlStr {
-        // Safe: the text is one of the constants below; all that varies is the prefix, which holds nothing but `[a-z0-9_]`.
+        // Safe: the text is one of the constants of this folder; only the prefix varies, and it
+        // holds nothing but `[a-z0-9_]`.
         AssertSqlSafe(Arc::clone(&self.0)).into_sql_str()
     }
 }
 
 impl Statements {
-    /// `prefix` was checked by [`SqliteConfig::check`](crate::SqliteConfig::check).
+    /// The caller has checked `prefix` by [`SqliteConfig::check`](crate::SqliteConfig::check).
     pub(crate) fn new(prefix: &str) -> Self {
         let sql = |text: &str| Sql(prefixed(text, prefix).into());
         Self {

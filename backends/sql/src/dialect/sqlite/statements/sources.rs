@@ -1,9 +1,9 @@
-//! Where the operations of a statement come from.
+//! The forms in which a statement receives its operations.
 
-/// Where the operations of a statement come from: what stands for the row source, an owner, and the columns of a row.
+/// The texts for the row source, an owner, and the columns of a row.
 pub(super) type Source = [(&'static str, &'static str); 6];
 
-/// A batch, as everywhere else.
+/// A batch of any operations.
 pub(super) const MANY: Source = [
     ("{from}", "FROM json_each(?1) AS j"),
     ("{owner}", "substr(?2, j.key * 16 + 1, 16)"),
@@ -13,7 +13,7 @@ pub(super) const MANY: Source = [
     ("{3}", "j.value ->> 3"),
 ];
 
-/// One operation, without the detour over JSON: a lone caller pays nothing for the batches of others.
+/// One operation, without JSON: a lone caller does not pay for the batches of others.
 pub(super) const ONE: Source = [
     ("{from}", ""),
     ("{owner}", "?2"),
@@ -23,7 +23,7 @@ pub(super) const ONE: Source = [
     ("{3}", "?9"),
 ];
 
-/// A batch of takers that differ in name and owner only, as those of one process mostly do.
+/// A batch of acquires that differ in name and owner only, as those of one process mostly do.
 pub(super) const ALIKE: Source = [
     ("{from}", "FROM json_each(?1) AS j"),
     ("{owner}", "substr(?2, j.key * 16 + 1, 16)"),
@@ -46,7 +46,7 @@ pub(super) const LEASES: Source = [
     ("{3}", "NULL"),
 ];
 
-/// The same beside a batch of takers.
+/// The same beside a batch of acquires.
 pub(super) const LEASES_BESIDE: Source = [
     ("{from}", "FROM json_each(?10) AS j"),
     ("{owner}", "substr(?11, j.key * 16 + 1, 16)"),

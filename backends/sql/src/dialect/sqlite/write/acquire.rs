@@ -1,4 +1,7 @@
-//! Taking locks.
+//! Acquires locks.
+//!
+//! The short statement takes locks that are plainly free and reports only a number. If it took
+//! fewer, the rows are read, and the full statement judges the rest.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -20,14 +23,15 @@ use crate::{
 };
 
 impl Batch<'_> {
-    /// What became of requests of which so many were taken.
+    /// The answers to these requests, of which `taken` were taken.
     pub(super) async fn acquired(
         &mut self,
         requests: &[&AcquireRequest],
         taken: usize,
     ) -> Result<Vec<Result<Answer>>, StatementError> {
         let mut answers = self.answers(requests, taken).await?;
-        // Rows that others used since the clock was read may be removed already, and with them their tokens, which were higher.
+        // Rows that others used since the clock was read may be reaped already, and with them their
+        // tokens, which were higher.
         if self.context.clock.now().since(self.clock_read_at()) >= self.context.config.reap_after {
             self.give_back(requests, &mut answers).await;
         }
@@ -52,7 +56,8 @@ impl Batch<'_> {
         let mut refused_rows = self
             .refused_rows(requests.iter().map(|request| &request.name).collect())
             .await;
-        // Left over: what is ours already, and what is free but has a token that the wall clock has not reached.
+        // The rest: locks that are ours already, and free locks whose token the wall clock has not
+        // reached.
         let open_to_us = |request: &&&AcquireRequest| match refused_rows
             .as_ref()
             .map(|refused_rows| refused_rows.get(&request.name))
@@ -87,9 +92,11 @@ impl Batch<'_> {
                 }
                 Ok(Some(Ok(row))) => Ok(Attempt::Busy(row.held)),
                 Ok(Some(Err(error))) => Err(error),
-                // Reaped or removed meanwhile: it was held when we asked.
+                // The row was reaped or removed meanwhile: the lock was held when the statement
+                // asked.
                 Ok(None) => Ok(Attempt::Busy(None)),
-                // Some were granted, but which is not known: each asks again as the same owner.
+                // Some were granted, but it is unknown which: each caller asks again as the same
+                // owner.
                 Err(error) if taken > 0 => Err(unknown(error)),
                 Err(error) => Err(error.clone()),
             }
@@ -97,7 +104,7 @@ impl Batch<'_> {
         Ok(answers.map(|answer| answer.map(Answer::Acquired)).collect())
     }
 
-    /// Takes what is free, and says how many that were.
+    /// Takes the free locks, and returns their number.
     pub(super) async fn take(
         &mut self,
         requests: &[&AcquireRequest],
@@ -136,7 +143,7 @@ impl Batch<'_> {
         .await
     }
 
-    /// Takes what only the full statement can judge.
+    /// Takes the locks that only the full statement can judge.
     async fn acquire_again(
         &mut self,
         requests: &[&AcquireRequest],
@@ -159,12 +166,13 @@ impl Batch<'_> {
         }
     }
 
-    /// When the clock was read that the tokens are from.
+    /// The reading of the clock that the tokens come from.
     fn clock_read_at(&self) -> Moment {
         Moment::from_boot(Duration::from_micros(self.now.boot.unsigned_abs()))
     }
 
-    /// Frees what was granted with the time of asking for its token, and says that nothing was granted.
+    /// Frees the locks that were granted with the time of asking as their token, and answers that
+    /// nothing was granted.
     async fn give_back(&mut self, requests: &[&AcquireRequest], answers: &mut [Result<Answer>]) {
         let outdated = self.now.wall.unsigned_abs();
         let (mut granted, mut leases) = (Vec::new(), Vec::new());
@@ -183,7 +191,8 @@ impl Batch<'_> {
         let released = loop {
             match self.free(&leases).await {
                 Ok(freed) => break self.released(&leases, freed).await,
-                // As long as it stands, asking once more would find it and take its token for one of now.
+                // While the row stands, another acquire of the same owner would find it and take
+                // its token for a fresh one.
                 Err(failed) if self.may_retry(&failed, &mut busy_retry) => {}
                 Err(failed) => break Err(failed),
             }
@@ -198,7 +207,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Whether the row is what taking it just now has made of it.
+    /// Whether the row is as this batch's statement has left it.
     fn took(&self, row: &LockRow, request: &AcquireRequest) -> bool {
         let until = self.now.boot + (request.ttl.as_millis() * 1000).cast_signed();
         row.owner == Some(request.owner)
@@ -211,7 +220,7 @@ impl Batch<'_> {
     }
 }
 
-/// Whether they differ in name and owner only.
+/// Whether the requests differ in name and owner only.
 pub(super) fn differ_in_owner_only(requests: &[&AcquireRequest]) -> bool {
     requests.iter().all(|request| {
         let first = requests[0];

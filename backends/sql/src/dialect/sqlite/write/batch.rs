@@ -1,5 +1,6 @@
-//! Batches that change something: one conditional statement each, and one read to tell the refused ones why. A batch that both
-//! takes and frees is a transaction of two.
+//! One batch in flight, and the steps that all kinds share.
+//!
+//! Every answer is read to its end, because SQLite commits only there.
 
 use std::collections::HashMap;
 
@@ -22,19 +23,19 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// One batch on its way.
+/// One batch in flight.
 pub(crate) struct Batch<'a> {
     pub(crate) ops: &'a [Operation],
     pub(crate) context: &'a StoreContext,
     pub(crate) open: &'a mut OpenConnection,
     pub(crate) now: ClockReadings,
-    /// Whether it was sent before and met others who write, so that nothing was done.
+    /// Whether it was sent before and met other writers, so that nothing was done.
     pub(crate) again: bool,
 }
 
 pub(super) type BatchResult = Result<Vec<Reply<Answer>>, StatementError>;
 
-/// What stands in the rows of the refused, by name.
+/// The rows of refused operations, by name.
 pub(super) type RefusedRows = HashMap<LockName, Result<LockRow>>;
 
 impl Batch<'_> {
@@ -49,8 +50,8 @@ impl Batch<'_> {
         }
     }
 
-    /// Counts a statement. While others write, SQLite is asked every millisecond whether they are
-    /// done, which is no statement more.
+    /// Counts a statement. While others write, SQLite is asked every millisecond; these repetitions
+    /// do not count.
     pub(super) fn count(&self, kind: OperationKind) {
         if !self.again {
             self.context.counters.count(kind.name());
@@ -72,7 +73,8 @@ impl Batch<'_> {
         Ok(tokens)
     }
 
-    /// Sends the statement and reads to its end: it is committed only there, and an error of the commit shows only there.
+    /// Sends the statement and reads to its end: it is committed only there, and an error of the
+    /// commit shows only there.
     pub(super) async fn rows(
         &mut self,
         kind: OperationKind,
@@ -90,7 +92,7 @@ impl Batch<'_> {
         .map_err(|error| StatementError::sqlite(error, Access::Write))
     }
 
-    /// Sends a statement that answers with nothing but a number of rows.
+    /// Sends a statement whose answer is only a number of rows.
     pub(super) async fn changes(
         &mut self,
         kind: OperationKind,
@@ -110,7 +112,8 @@ impl Batch<'_> {
         Ok(usize::try_from(changed.rows_affected()).unwrap_or(usize::MAX))
     }
 
-    /// Whether a statement that is not the first of its batch is sent again after this. The first is sent again with the batch.
+    /// Whether a later statement of the batch is sent again after this failure. The first statement
+    /// is sent again with the batch.
     pub(super) fn may_retry(&self, failed: &StatementError, busy_retry: &mut BusyRetry) -> bool {
         failed.meaning.retry && self.open.retries_when_busy && busy_retry.may_retry(self.context)
     }
@@ -128,7 +131,7 @@ impl Batch<'_> {
 
 pub(super) type Statement = Query<'static, Sqlite, SqliteArguments>;
 
-/// The parameters that all statements share.
+/// A statement with the parameters that all statements share.
 pub(super) struct BatchStatement<'a> {
     pub(super) sql: &'a Sql,
     pub(super) context: &'a StoreContext,
@@ -160,7 +163,7 @@ fn statement(context: &StoreContext, kind: OperationKind) -> &Sql {
     }
 }
 
-/// The locks that are not among the changed ones.
+/// The names of the locks that were not changed.
 pub(super) fn names<'a, T>(
     ops: &'a [Operation],
     changed: &HashMap<String, T>,
@@ -171,7 +174,7 @@ pub(super) fn names<'a, T>(
         .collect()
 }
 
-/// The statement was carried out, but not for whom.
+/// The statement was carried out, but it is unknown for which callers.
 pub(super) fn unknown(error: &Error) -> Error {
     Error::new(
         ErrorKind::OutcomeUnknown,
@@ -180,7 +183,7 @@ pub(super) fn unknown(error: &Error) -> Error {
     .caused_by(error.clone())
 }
 
-/// An answer for each, also where there is but one error for all.
+/// One answer for each operation, even if there is one error for all.
 pub(super) fn answers_or_error(
     answers: Result<Vec<Result<Answer>>, StatementError>,
     count: usize,

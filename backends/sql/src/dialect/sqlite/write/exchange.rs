@@ -1,4 +1,4 @@
-//! Taking and freeing in one transaction.
+//! Acquires and releases in one transaction, so that they share its sync.
 
 use distlock_core::{AcquireRequest, Lease, batch::Reply};
 use futures_util::TryStreamExt as _;
@@ -15,7 +15,8 @@ use crate::{
 };
 
 impl Batch<'_> {
-    /// A batch that takes, frees, or both. Each name is in it once, so that the order does not matter.
+    /// Sends a batch of acquires, releases, or both. Each name is in it once, so that the order
+    /// does not matter.
     pub(super) async fn exchange(mut self) -> BatchResult {
         let (mut requests, mut leases) = (Vec::new(), Vec::new());
         for op in self.ops {
@@ -36,8 +37,8 @@ impl Batch<'_> {
             return Ok(answers.into_iter().map(Reply::Done).collect());
         }
         let (taken, freed) = self.take_and_free(&requests, &leases).await?;
-        // From here on something has happened: what fails now fails for its own part only. What was freed is looked at
-        // first, before others take it.
+        // The transaction is committed now: a later failure concerns its own part only. The rows of
+        // released locks are read first, before others take the locks.
         let released = self.released(&leases, freed).await;
         let acquired = self.acquired(&requests, taken).await;
         let is_broken = |failed: &StatementError| failed.meaning.reconnect;
@@ -52,7 +53,7 @@ impl Batch<'_> {
         Ok(answers.map(Reply::Done).collect())
     }
 
-    /// Takes what is free and frees what nobody else waits for, and says how many that were.
+    /// Takes the free locks, frees those that no other process waits for, and returns both numbers.
     async fn take_and_free(
         &mut self,
         requests: &[&AcquireRequest],
@@ -103,7 +104,8 @@ impl Batch<'_> {
                 }
             }
         };
-        // Where it was begun and not committed, the connection is closed, and SQLite rolls back.
+        // If the transaction was begun and not committed, the connection is closed, and SQLite
+        // rolls back.
         self.open.is_spent = !ended.is_empty() && ended.len() < 4;
         outcome.map_err(|failed| {
             if ended.is_empty() {

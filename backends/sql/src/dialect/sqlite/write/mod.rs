@@ -1,5 +1,5 @@
-//! Batches that change something: one conditional statement each, and one read to tell the refused ones why. A batch that both
-//! takes and frees is a transaction of two.
+//! Batches that change something: one conditional statement each, and one read of the rows of
+//! refused operations. A batch that both takes and frees is a transaction of two.
 
 mod acquire;
 mod batch;

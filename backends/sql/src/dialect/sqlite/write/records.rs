@@ -1,4 +1,4 @@
-//! Writing and deleting records.
+//! Writes and deletes records.
 
 use distlock_core::{Deleted, Version, Written, batch::Reply};
 

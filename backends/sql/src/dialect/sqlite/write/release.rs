@@ -1,4 +1,4 @@
-//! Freeing locks: by their holders, and by force.
+//! Frees locks: by their holders, and by force.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl Batch<'_> {
-    /// What became of leases of which so many were freed.
+    /// The answers to these leases, of which `freed` were freed.
     pub(super) async fn released(
         &mut self,
         leases: &[&Lease],
@@ -34,12 +34,13 @@ impl Batch<'_> {
             let answers = leases.iter().map(|_| Ok(Answer::Released(released())));
             return Ok(answers.collect());
         }
-        // What is left is wanted by others, or is not ours.
+        // Others wait for the rest, or the rest is not ours.
         let wanted = self
             .release_wanted(leases)
             .await
             .map_err(|failed| failed.after_partial_work(freed > 0))?;
-        // Those not among the wanted ones: all freed before, or none, or some; only then their rows must tell.
+        // The leases without waiters were all freed before, or none, or some; only in the last case
+        // their rows must tell.
         let rest = leases.len() - wanted.len();
         let refused_rows = if freed == 0 || freed == rest {
             Ok(RefusedRows::new())
@@ -66,7 +67,8 @@ impl Batch<'_> {
         Ok(answers.map(|answer| answer.map(Answer::Released)).collect())
     }
 
-    /// Whether the lease was freed just now, as far as its row still tells: it may have gone through other hands since.
+    /// Whether the lease was freed just now, as far as its row still tells: others may have held
+    /// the lock since.
     fn freed(&self, lease: &Lease, row: &LockRow) -> Result<bool> {
         match row.owner {
             Some(owner) if owner == lease.owner => Ok(false),
@@ -79,7 +81,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Frees what nobody else waits for, and says how many that were.
+    /// Frees the locks that no other process waits for, and returns their number.
     pub(super) async fn free(&mut self, leases: &[&Lease]) -> Result<usize, StatementError> {
         let hint_id = self.context.wait_group.hint_id();
         if let [lease] = leases {
@@ -110,7 +112,7 @@ impl Batch<'_> {
         .await
     }
 
-    /// Frees what is still ours, and says by name whether others wait for it.
+    /// Frees the remaining leases of ours, and returns for each name whether others wait for it.
     async fn release_wanted(
         &mut self,
         leases: &[&Lease],

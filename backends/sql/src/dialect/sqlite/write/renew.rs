@@ -1,4 +1,4 @@
-//! Keeping locks, and passing them on.
+//! Renews leases, and hands locks over.
 
 use distlock_core::{
     Grant, HandOver, Lease, LossFeed, LossReason, Renewed, Result, TicketStep, batch::Reply,
