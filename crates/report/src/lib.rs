@@ -35,32 +35,24 @@
 //! - *Fairness* is the cycles of the busiest task over those of the idlest, within a round.
 //! - Errors are counted, shown and never retried away.
 
-mod arm;
 pub mod compare;
-mod counting;
-mod engine;
-mod locker;
-mod machine;
+mod measure;
 pub mod render;
-mod report;
-mod sample;
-mod statistics;
-mod table;
-mod takeover;
-mod timing;
-mod workload;
+mod results;
 
-pub use arm::{Arm, Counters, Subject};
 pub use compare::Comparison;
-pub use counting::{CountingLock, CountingRecords, CountingStore};
-pub use engine::{measure, measure_round};
-pub use locker::{LockerSubject, bench};
-pub use machine::{machine, too_busy};
-pub use report::Report;
-pub use sample::{Latencies, Sample};
-pub use statistics::{Figures, Ratio, Spread};
-pub use takeover::{
-    Ended, Quantiles, TakeoverFigures, TakeoverRatio, TakeoverReport, TakeoverSample,
+pub use measure::{
+    arm::{Arm, Counters, Subject},
+    counting::{CountingLock, CountingRecords, CountingStore},
+    engine::{measure, measure_round},
+    locker::{LockerSubject, bench},
+    machine::{machine, too_busy},
+    timing::keep,
+    workload::{Options, Workload},
 };
-pub use timing::keep;
-pub use workload::{Options, Workload};
+pub use results::{
+    report::Report,
+    sample::{Latencies, Sample},
+    statistics::{Figures, Ratio, Spread},
+    takeover::{Ended, Quantiles, TakeoverFigures, TakeoverRatio, TakeoverReport, TakeoverSample},
+};

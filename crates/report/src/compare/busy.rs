@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{compare::Comparison, render::text::number, statistics::Spread};
+use crate::{compare::Comparison, render::text::number, results::statistics::Spread};
 
 /// What others took during one round of all stores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

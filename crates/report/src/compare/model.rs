@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     compare::{busy::RoundLoad, properties::PropertyResult},
-    statistics::{Figures, Ratio, Spread},
-    workload::Workload,
+    measure::workload::Workload,
+    results::statistics::{Figures, Ratio, Spread},
 };
 
 /// Everything a report says, as data.

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     compare::{Comparison, Measure, Scenario, ScenarioKind, StoreFacts},
-    table::count,
+    results::table::count,
 };
 
 fn stores(comparison: &Comparison) -> Vec<(String, String)> {

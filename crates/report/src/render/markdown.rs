@@ -13,7 +13,7 @@ use crate::{
         Comparison, Figure, INSTEAD, LIMIT, NOT_MEASURED, PROPERTIES, ScenarioKind, StoreFacts,
         advice, busy, criteria, is_difference, load, prose, shown_by_faults, without_other_ways,
     },
-    statistics::Spread,
+    results::statistics::Spread,
 };
 
 /// The report as Markdown.

@@ -8,8 +8,8 @@ use crate::{
         Comparison, Measure, PROPERTIES, PeerRun, StoreFacts, durability, is_difference, prose,
         shown_by_faults, way,
     },
-    statistics::Spread,
-    table::count,
+    results::statistics::Spread,
+    results::table::count,
 };
 
 /// A column of a table of costs: heading, experiment, measure, how it is written.

@@ -1,8 +1,8 @@
 //! Numbers for people.
 
 use crate::{
-    statistics::Spread,
-    table::{count, micros},
+    results::statistics::Spread,
+    results::table::{count, micros},
 };
 
 /// What a page may not take as markup.

@@ -1,5 +1,8 @@
-use super::*;
-use crate::compare::{Figure, Finding, Promises, PropertyResult, model::tests::small};
+use super::{Advice, advice, criteria};
+use crate::compare::{
+    Comparison, Figure, Finding, Measure, Promises, PropertyResult, Scenario, ScenarioKind,
+    StoreFacts, durability, model::tests::small,
+};
 
 fn network(mut comparison: Comparison) -> Comparison {
     for store in &mut comparison.stores {

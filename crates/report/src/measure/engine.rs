@@ -9,11 +9,11 @@ use distlock_core::{Error, ErrorKind, Result};
 use tokio::task::{JoinSet, coop::consume_budget};
 
 use crate::{
-    arm::{Arm, Counters, Subject},
-    report::Report,
-    sample::{Latencies, Sample},
-    timing::{keep, nanos, now, pause_after_error},
-    workload::{Options, Workload},
+    measure::arm::{Arm, Counters, Subject},
+    measure::timing::{keep, nanos, now, pause_after_error},
+    measure::workload::{Options, Workload},
+    results::report::Report,
+    results::sample::{Latencies, Sample},
 };
 
 /// Runs one workload on every arm, taking turns, in rounds. The first arm is what the others are compared with.

@@ -5,9 +5,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    sample::{Latencies, float},
-    statistics::Spread,
-    table::{Table, count, micros},
+    results::sample::{Latencies, float},
+    results::statistics::Spread,
+    results::table::{Table, count, micros},
 };
 
 /// When the sessions that were taken over heard of it and were gone. Both count from the moment the new login was sent, or

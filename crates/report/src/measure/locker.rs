@@ -5,11 +5,11 @@ use std::{fmt, sync::Arc, time::Duration};
 use distlock_core::{DistLock, Guard, Locker, Released, Result};
 
 use crate::{
-    arm::{Arm, Counters, Subject},
-    counting::CountingLock,
-    engine::measure,
-    report::Report,
-    workload::{Options, Workload},
+    measure::arm::{Arm, Counters, Subject},
+    measure::counting::CountingLock,
+    measure::engine::measure,
+    measure::workload::{Options, Workload},
+    results::report::Report,
 };
 
 /// Measures one backend through [`Locker`] and [`Guard`]. The arm is named after the backend.

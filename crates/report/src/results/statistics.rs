@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::sample::{Latencies, Sample, float};
+use crate::results::sample::{Latencies, Sample, float};
 
 /// A figure that was measured in several rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -179,7 +179,7 @@ fn task_range(samples: &[&Sample]) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::tests::sample;
+    use crate::results::sample::tests::sample;
 
     fn assert_close(seen: f64, expected: f64) {
         assert!(

@@ -3,8 +3,8 @@
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use crate::{
-    engine::{Round, run_round},
-    sample::Sample,
+    measure::engine::{Round, run_round},
+    results::sample::Sample,
 };
 
 /// One way of taking and freeing locks: a locker, a raw driver, another library.

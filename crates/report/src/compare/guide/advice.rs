@@ -12,11 +12,8 @@ use crate::{
         prose::failover_may_lose,
     },
     render::text::{millis, number, time},
-    statistics::Spread,
+    results::statistics::Spread,
 };
-
-#[cfg(test)]
-mod tests;
 
 /// One piece of advice.
 #[derive(Clone, Debug, PartialEq, Eq)]

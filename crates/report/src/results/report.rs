@@ -5,10 +5,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    sample::Sample,
-    statistics::{Figures, Ratio, Spread},
-    table::{Table, count, micros},
-    workload::Workload,
+    measure::workload::Workload,
+    results::sample::Sample,
+    results::statistics::{Figures, Ratio, Spread},
+    results::table::{Table, count, micros},
 };
 
 /// One workload on one or several arms.
@@ -51,7 +51,7 @@ impl Report {
         let seconds = Spread::of(
             samples
                 .iter()
-                .map(|s| crate::sample::float(s.elapsed_ns) / 1e9),
+                .map(|s| crate::results::sample::float(s.elapsed_ns) / 1e9),
         );
         Self {
             workload: samples.first().map(|s| s.workload),
@@ -188,7 +188,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::sample::tests::sample;
+    use crate::results::sample::tests::sample;
 
     fn two_arms() -> Report {
         let mut samples = vec![

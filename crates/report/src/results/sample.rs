@@ -5,7 +5,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::{timing::nanos, workload::Workload};
+use crate::measure::{timing::nanos, workload::Workload};
 
 /// One round of one arm, as it was measured. Everything else in a report is computed from these.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,0 +1,9 @@
+//! Runs workloads and measures them.
+
+pub(crate) mod arm;
+pub(crate) mod counting;
+pub(crate) mod engine;
+pub(crate) mod locker;
+pub(crate) mod machine;
+pub(crate) mod timing;
+pub(crate) mod workload;

@@ -1,0 +1,7 @@
+//! Samples, and the figures that are computed from them.
+
+pub(crate) mod report;
+pub(crate) mod sample;
+pub(crate) mod statistics;
+pub(crate) mod table;
+pub(crate) mod takeover;
