@@ -42,11 +42,12 @@ mod results;
 
 pub use compare::Comparison;
 pub use measure::{
-    arm::{Arm, Counters, Subject},
+    arm::Arm,
     counting::{CountingLock, CountingRecords, CountingStore},
     engine::{measure, measure_round},
     locker::{LockerSubject, bench},
     machine::{machine, too_busy},
+    subject::{Counters, Subject},
     timing::keep,
     workload::{Options, Workload},
 };

@@ -1,20 +1,7 @@
 //! How much of the machine others took while a comparison was measured.
 
-use serde::{Deserialize, Serialize};
-
-use crate::{compare::Comparison, render::text::number, results::statistics::Spread};
-
-/// What others took during one round of all stores.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RoundLoad {
-    /// What was measured meanwhile.
-    pub experiment: String,
-    /// Which round, from 0.
-    pub round: u32,
-    /// Share of all processors' time that went neither to this run and its servers nor to nobody,
-    /// in per cent.
-    pub others_percent: f64,
-}
+use super::model::Comparison;
+use crate::{render::text::number, results::statistics::Spread};
 
 /// From here on a round counts as disturbed: a tenth is more than the spread of a quiet machine.
 pub const BUSY_PERCENT: f64 = 10.0;
@@ -57,7 +44,7 @@ fn disturbed(comparison: &Comparison) -> impl Iterator<Item = f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::model::tests::small;
+    use crate::compare::{fixtures::small, model::RoundLoad};
 
     fn with(shares: &[f64]) -> Comparison {
         let mut all = small();

@@ -3,9 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    compare::{busy::RoundLoad, properties::PropertyResult},
     measure::workload::Workload,
-    results::statistics::{Figures, Ratio, Spread},
+    results::statistics::{Figures, Ratio},
 };
 
 /// Everything a report says, as data.
@@ -272,260 +271,40 @@ pub struct PeerRun {
     pub missing: Option<String>,
 }
 
-impl Comparison {
-    /// A store by its key.
-    #[must_use]
-    pub fn store(&self, key: &str) -> Option<&StoreFacts> {
-        self.stores.iter().find(|store| store.key == key)
-    }
-
-    /// One figure.
-    #[must_use]
-    pub fn figure(&self, store: &str, experiment: &str, measure: Measure) -> Option<&Figure> {
-        self.figures
-            .iter()
-            .find(|it| it.store == store && it.experiment == experiment && it.measure == measure)
-    }
-
-    /// A figure's median and range, where there is a number.
-    #[must_use]
-    pub fn spread(&self, store: &str, experiment: &str, measure: Measure) -> Option<Spread> {
-        self.figure(store, experiment, measure)?.spread()
-    }
-
-    /// What failed in stores that did not die: the store's name, the experiment, and why.
-    #[must_use]
-    pub fn failures(&self) -> Vec<(&str, &str, &str)> {
-        let mut all = Vec::new();
-        for figure in &self.figures {
-            let (Some(why), Some(store)) = (&figure.missing, self.store(&figure.store)) else {
-                continue;
-            };
-            let failure = (
-                store.name.as_str(),
-                figure.experiment.as_str(),
-                why.as_str(),
-            );
-            if store.stopped.is_none() && !all.contains(&failure) {
-                all.push(failure);
-            }
-        }
-        all
-    }
-
-    /// The sizes of all experiments of a family, rising: `independent` may give 1, 16, 64.
-    #[must_use]
-    pub fn sizes(&self, family: &str) -> Vec<u32> {
-        let mut sizes: Vec<u32> = self
-            .figures
-            .iter()
-            .filter_map(|it| it.experiment.strip_prefix(family)?.strip_prefix('-'))
-            .filter_map(|size| size.parse().ok())
-            .collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
-    }
-
-    /// Whose figure is clearly the best: its whole range beats every other one's, and a reader sees
-    /// the difference. `None` when the ranges overlap, when `show` writes the same for another
-    /// store, or when only one has a number. A store of one process is left out: nothing that
-    /// arbitrates between processes competes with it.
-    #[must_use]
-    pub fn clear_best(
-        &self,
-        experiment: &str,
-        measure: Measure,
-        show: fn(f64) -> String,
-    ) -> Option<&str> {
-        let mut all: Vec<(&str, Spread)> = self
-            .stores
-            .iter()
-            .filter(|store| {
-                let promises = store.promises.as_ref();
-                promises.is_none_or(|it| it.reach != "process")
-            })
-            .filter_map(|store| {
-                let spread = self.spread(&store.key, experiment, measure)?;
-                Some((store.key.as_str(), spread))
-            })
-            .collect();
-        let more = measure.more_is_better();
-        all.sort_by(|(_, a), (_, b)| {
-            let order = a.median.total_cmp(&b.median);
-            if more { order.reverse() } else { order }
-        });
-        let [(best, first), _, ..] = all.as_slice() else {
-            return None;
-        };
-        let printed = show(first.median);
-        let clear = all[1..].iter().all(|(_, other)| {
-            let apart = if more {
-                first.low > other.high
-            } else {
-                first.high < other.low
-            };
-            apart && show(other.median) != printed
-        });
-        clear.then_some(best)
-    }
-
-    /// One store's figure over another's, round by round.
-    #[must_use]
-    pub fn ratio(
-        &self,
-        store: &str,
-        over: &str,
-        experiment: &str,
-        measure: Measure,
-    ) -> Option<Spread> {
-        let above = self.figure(store, experiment, measure)?;
-        let below = self.figure(over, experiment, measure)?;
-        if above.missing.is_some() || below.missing.is_some() {
-            return None;
-        }
-        Spread::of(above.rounds.iter().zip(&below.rounds).map(|(a, b)| a / b))
-    }
+/// What the suite found about one property of one store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PropertyResult {
+    /// [`Property::key`].
+    pub property: String,
+    /// Cases that passed.
+    pub passed: u32,
+    /// Cases that failed, with what they said.
+    pub failed: Vec<String>,
+    /// Cases that cannot be asked of this store, with why.
+    pub not_applicable: Vec<String>,
 }
 
-impl Figure {
-    /// Median and range; `None` when there is no number.
+impl PropertyResult {
+    /// As a table shows it.
     #[must_use]
-    pub fn spread(&self) -> Option<Spread> {
-        match self.missing {
-            Some(_) => None,
-            None => Spread::of(self.rounds.iter().copied()),
+    pub fn mark(&self) -> &'static str {
+        match (self.passed, self.failed.len(), self.not_applicable.len()) {
+            (0, 0, 0) => "–",
+            (0, 0, _) => "n/a",
+            (_, 0, _) => "✓",
+            _ => "✗",
         }
     }
 }
 
-/// Whether a ratio differs from 1 in every round, and `show` does not write it as 1: only then may
-/// it be called a difference.
-#[must_use]
-pub fn is_difference(ratio: Spread, show: fn(f64) -> String) -> bool {
-    (ratio.low > 1.0 || ratio.high < 1.0) && show(ratio.median) != show(1.0)
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use crate::render::text::number;
-
-    /// Two stores, three rounds.
-    pub(crate) fn small() -> Comparison {
-        let store = |key: &str, name: &str| StoreFacts {
-            key: key.into(),
-            product: key.into(),
-            name: name.into(),
-            server: format!("{name} 1.2"),
-            setup: "for a test".into(),
-            ..StoreFacts::default()
-        };
-        let figure = |store: &str, experiment: &str, measure, rounds: &[f64]| Figure {
-            store: store.into(),
-            experiment: experiment.into(),
-            measure,
-            rounds: rounds.to_vec(),
-            missing: None,
-        };
-        Comparison {
-            about: About {
-                rounds: 3,
-                ..About::default()
-            },
-            stores: vec![store("redis", "Redis"), store("sqlite", "SQLite")],
-            figures: vec![
-                figure("redis", "uncontended", Measure::P50, &[100.0, 110.0, 90.0]),
-                figure("sqlite", "uncontended", Measure::P50, &[50.0, 220.0, 45.0]),
-                figure(
-                    "redis",
-                    "independent-64",
-                    Measure::Rate,
-                    &[40.0, 50.0, 60.0],
-                ),
-                figure(
-                    "sqlite",
-                    "independent-64",
-                    Measure::Rate,
-                    &[20.0, 25.0, 30.0],
-                ),
-            ],
-            scenarios: Vec::new(),
-            peers: Vec::new(),
-            loads: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn the_best_is_only_named_when_no_other_range_reaches_it() {
-        let all = small();
-        // 45 to 220 around 90 to 110.
-        assert_eq!(all.clear_best("uncontended", Measure::P50, number), None);
-        assert_eq!(
-            all.clear_best("independent-64", Measure::Rate, number),
-            Some("redis")
-        );
-    }
-
-    #[test]
-    fn of_figures_that_are_printed_alike_none_is_the_best() {
-        let mut all = small();
-        // Ranges that do not meet: 245.6 to 245.8, and 246.0 to 246.4.
-        all.figures[0].rounds = vec![245.6, 245.7, 245.8];
-        all.figures[1].rounds = vec![246.0, 246.2, 246.4];
-        for (show, best) in [
-            (number as fn(f64) -> String, None),
-            (|value| format!("{value:.1}"), Some("redis")),
-        ] {
-            assert_eq!(all.clear_best("uncontended", Measure::P50, show), best);
-        }
-    }
-
-    #[test]
-    fn a_ratio_that_is_printed_as_one_is_no_difference() {
-        let hardly = Spread {
-            median: 1.01,
-            low: 1.005,
-            high: 1.02,
-        };
-        assert!(!is_difference(hardly, number));
-        assert!(is_difference(hardly, |value| format!("{value:.3}")));
-    }
-
-    #[test]
-    fn ratios_pair_rounds_by_hand() {
-        let all = small();
-        // 100/50, 110/220, 90/45.
-        let mixed = all
-            .ratio("redis", "sqlite", "uncontended", Measure::P50)
-            .unwrap();
-        assert_eq!((mixed.low, mixed.median, mixed.high), (0.5, 2.0, 2.0));
-        assert!(!is_difference(mixed, number));
-        let clear = all
-            .ratio("redis", "sqlite", "independent-64", Measure::Rate)
-            .unwrap();
-        assert_eq!((clear.low, clear.high), (2.0, 2.0));
-        assert!(is_difference(clear, number));
-    }
-
-    #[test]
-    fn a_figure_that_says_why_it_is_missing_has_no_number() {
-        let mut all = small();
-        all.figures[2].missing = Some("the server died".into());
-        assert_eq!(all.spread("redis", "independent-64", Measure::Rate), None);
-        assert_eq!(
-            all.ratio("redis", "sqlite", "independent-64", Measure::Rate),
-            None
-        );
-        assert_eq!(
-            all.clear_best("independent-64", Measure::Rate, number),
-            None
-        );
-    }
-
-    #[test]
-    fn sizes_of_a_family() {
-        assert_eq!(small().sizes("independent"), [64]);
-        assert!(small().sizes("idle").is_empty());
-    }
+/// What others took during one round of all stores.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoundLoad {
+    /// What was measured meanwhile.
+    pub experiment: String,
+    /// Which round, from 0.
+    pub round: u32,
+    /// Share of all processors' time that went neither to this run and its servers nor to nobody,
+    /// in per cent.
+    pub others_percent: f64,
 }

@@ -1,8 +1,6 @@
 //! The properties that people ask about, and which conformance cases answer.
 
-use serde::{Deserialize, Serialize};
-
-use crate::compare::{Comparison, ScenarioKind, StoreFacts};
+use super::model::{Comparison, ScenarioKind, StoreFacts};
 
 /// A property of locks, in the words of those who choose a store.
 #[derive(Clone, Copy, Debug)]
@@ -123,32 +121,6 @@ pub const PROPERTIES: [Property; 13] = [
         ],
     },
 ];
-
-/// What the suite found about one property of one store.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PropertyResult {
-    /// [`Property::key`].
-    pub property: String,
-    /// Cases that passed.
-    pub passed: u32,
-    /// Cases that failed, with what they said.
-    pub failed: Vec<String>,
-    /// Cases that cannot be asked of this store, with why.
-    pub not_applicable: Vec<String>,
-}
-
-impl PropertyResult {
-    /// As a table shows it.
-    #[must_use]
-    pub fn mark(&self) -> &'static str {
-        match (self.passed, self.failed.len(), self.not_applicable.len()) {
-            (0, 0, 0) => "–",
-            (0, 0, _) => "n/a",
-            (_, 0, _) => "✓",
-            _ => "✗",
-        }
-    }
-}
 
 /// Properties that no case of the suite can show, because a server has to die for them: title, and a mark per store.
 #[must_use]

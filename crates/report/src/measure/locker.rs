@@ -4,13 +4,14 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use distlock_core::{DistLock, Guard, Locker, Released, Result};
 
-use crate::{
-    measure::arm::{Arm, Counters, Subject},
-    measure::counting::CountingLock,
-    measure::engine::measure,
-    measure::workload::{Options, Workload},
-    results::report::Report,
+use super::{
+    arm::Arm,
+    counting::CountingLock,
+    engine::measure,
+    subject::{Counters, Subject},
+    workload::{Options, Workload},
 };
+use crate::results::report::Report;
 
 /// Measures one backend through [`Locker`] and [`Guard`]. The arm is named after the backend.
 ///

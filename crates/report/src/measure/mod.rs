@@ -5,5 +5,7 @@ pub(crate) mod counting;
 pub(crate) mod engine;
 pub(crate) mod locker;
 pub(crate) mod machine;
+mod round;
+pub(crate) mod subject;
 pub(crate) mod timing;
 pub(crate) mod workload;

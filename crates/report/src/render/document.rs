@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    html::{figure, shell},
+    frame::{figure, shell},
     markdown,
     svg::{Row, Svg},
     text::{escape, millis},

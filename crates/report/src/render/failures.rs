@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use super::{
     figures,
-    sections::named,
-    text::{escape, millis},
+    frame::figure,
+    text::{escape, millis, named},
 };
 use crate::compare::{Comparison, Scenario, ScenarioKind};
 
@@ -79,8 +79,8 @@ pub(crate) fn section(comparison: &Comparison) -> Option<String> {
             kind.title(),
             what(kind)
         );
-        if let Some(figure) = figures::recovery(comparison, kind).filter(|_| all.len() > 1) {
-            html += &super::html::figure(&figure);
+        if let Some(recovery) = figures::recovery(comparison, kind).filter(|_| all.len() > 1) {
+            html += &figure(&recovery);
         }
         for scenario in all {
             let Some(store) = comparison.store(&scenario.store) else {
@@ -97,8 +97,8 @@ pub(crate) fn section(comparison: &Comparison) -> Option<String> {
                 named(store),
                 escape(&outcome(scenario))
             );
-            if let Some(figure) = figures::lanes(comparison, scenario) {
-                html += &figure.inline();
+            if let Some(lanes) = figures::lanes(comparison, scenario) {
+                html += &lanes.inline();
             }
             html += "</figure>";
         }

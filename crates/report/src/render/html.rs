@@ -3,9 +3,13 @@
 use std::fmt::Write as _;
 
 use super::{
-    failures, figures, sections, style,
-    svg::Svg,
-    text::{escape, number, time, with_units},
+    cost_table::cost_table,
+    costs::{Column, costs},
+    failures, figures,
+    frame::{figure, shell},
+    peer_table::peer_table,
+    sections,
+    text::{escape, listed, number, time, with_units},
 };
 use crate::compare::{
     Comparison, INSTEAD, LIMIT, Measure, NOT_MEASURED, advice, busy, criteria, load,
@@ -37,25 +41,6 @@ pub fn html(comparison: &Comparison) -> String {
     shell("Distributed locks, side by side", &keys, &page)
 }
 
-/// A page around a body. `stores` are keys and products; each has a colour.
-pub(crate) fn shell(title: &str, stores: &[(String, String)], body: &str) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n\
-         <title>{}</title>\n<style>\n:root{{{}{}}}\n\
-         @media(prefers-color-scheme:dark){{:root{{{}{}}}}}\n{}{}</style>\n</head>\n<body>\n<main>\n\
-         {body}</main>\n</body>\n</html>\n",
-        escape(title),
-        style::LIGHT,
-        style::colours(stores, false),
-        style::DARK,
-        style::colours(stores, true),
-        style::PAGE,
-        style::FIGURE,
-    )
-}
-
 fn other_ways(comparison: &Comparison) -> String {
     let mut html = String::from("<h2 id=\"peers\">Other ways in the same stores</h2>\n");
     if comparison.peers.is_empty() {
@@ -66,7 +51,7 @@ fn other_ways(comparison: &Comparison) -> String {
              one. Plain rows and raw commands have no lease renewal, no token and no loss notice: they show the floor that \
              the store sets. A ratio is bold when no round contradicts it and it is not printed as 1.</p>\n";
     for run in &comparison.peers {
-        html += &sections::peer_table(comparison, run);
+        html += &peer_table(comparison, run);
     }
     if let Some(without) = without_other_ways(comparison) {
         let _ = writeln!(html, "<p>{}</p>", escape(&without));
@@ -89,16 +74,6 @@ fn instead() -> String {
     }
     let _ = write!(html, "</dl>\n<p>{}</p></aside>\n", escape(LIMIT));
     html
-}
-
-/// A figure with its title as text of the page.
-pub(crate) fn figure(svg: &Svg) -> String {
-    format!(
-        "<figure><figcaption>{}<span>{}</span></figcaption>{}</figure>",
-        escape(&svg.title),
-        escape(&svg.note),
-        svg.inline()
-    )
 }
 
 fn opening(comparison: &Comparison) -> String {
@@ -138,15 +113,6 @@ fn opening(comparison: &Comparison) -> String {
     html + "<a href=\"#peers\">Other ways</a><a href=\"#method\">Method</a></nav>\n"
 }
 
-/// `a, b and c`.
-pub(crate) fn listed(names: &[&str]) -> String {
-    match names {
-        [] => "Nothing".into(),
-        [one] => (*one).into(),
-        [many @ .., last] => format!("{} and {last}", many.join(", ")),
-    }
-}
-
 fn guide(comparison: &Comparison) -> String {
     let mut html = String::from("<h2 id=\"guide\">Which one?</h2>\n");
     html += &glance(comparison);
@@ -169,18 +135,18 @@ fn guide(comparison: &Comparison) -> String {
 
 fn glance(comparison: &Comparison) -> String {
     let columns = [
-        sections::Column::new("one cycle", "uncontended", Measure::P50, time),
-        sections::Column::new(
+        Column::new("one cycle", "uncontended", Measure::P50, time),
+        Column::new(
             "cycles/s, 64 callers",
             "independent-64",
             Measure::Rate,
             number,
         ),
-        sections::Column::new("wake-up elsewhere", "wakeup", Measure::P50, time),
-        sections::Column::new("takeover of a login", "kickout", Measure::P50, time),
-        sections::Column::new("takeover, other node", "takeover-cross", Measure::P50, time),
+        Column::new("wake-up elsewhere", "wakeup", Measure::P50, time),
+        Column::new("takeover of a login", "kickout", Measure::P50, time),
+        Column::new("takeover, other node", "takeover-cross", Measure::P50, time),
     ];
-    sections::cost_table(comparison, &columns).unwrap_or_default()
+    cost_table(comparison, &columns).unwrap_or_default()
 }
 
 fn promises(comparison: &Comparison) -> String {
@@ -229,8 +195,8 @@ fn cost(comparison: &Comparison) -> String {
         html += &figure(svg);
     }
     html += "\n</div>\n";
-    for (title, note, columns) in sections::costs(comparison) {
-        if let Some(table) = sections::cost_table(comparison, &columns) {
+    for (title, note, columns) in costs(comparison) {
+        if let Some(table) = cost_table(comparison, &columns) {
             let _ = write!(
                 html,
                 "<h3>{}</h3>\n<p class=\"quiet\">{}</p>\n{table}",

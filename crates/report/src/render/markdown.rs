@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use super::{
+    costs::{Column, costs},
     failures,
-    html::listed,
-    sections::{self, Column},
-    text::{number, range, time},
+    peer_table::way_named,
+    sections,
+    text::{gone, listed, number, range, time},
 };
 use crate::{
     compare::{
@@ -63,7 +64,7 @@ pub fn markdown(comparison: &Comparison) -> String {
     instead(&mut text);
     promises(comparison, &mut text);
     text += "\n## What it costs\n";
-    for (title, note, columns) in sections::costs(comparison) {
+    for (title, note, columns) in costs(comparison) {
         cost(comparison, title, &note, &columns, &mut text);
     }
     for (store, experiment, why) in comparison.failures() {
@@ -203,7 +204,7 @@ fn cost(comparison: &Comparison, title: &str, note: &str, columns: &[Column], te
 fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String {
     let figure = comparison.figure(&store.key, &column.experiment, column.measure);
     if figure.is_some_and(|it| it.missing.is_some()) {
-        return sections::gone(store).into();
+        return gone(store).into();
     }
     let Some(spread) = figure.and_then(Figure::spread) else {
         return "–".into();
@@ -305,7 +306,7 @@ fn peers(comparison: &Comparison, text: &mut String) {
                         },
                     );
                 vec![
-                    sections::way_named(&figures.arm),
+                    way_named(&figures.arm),
                     shown(figures.cycles_per_second, number),
                     shown(figures.p50_us, time),
                     shown(figures.p99_us, time),

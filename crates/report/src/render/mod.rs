@@ -2,7 +2,9 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `html.rs`, `sections.rs`, `failures.rs` | the page |
+//! | `html.rs`, `frame.rs` | the page |
+//! | `costs.rs`, `cost_table.rs`, `peer_table.rs` | the tables of figures |
+//! | `sections.rs`, `failures.rs` | the tables of promises; behaviour under failure |
 //! | `markdown.rs` | the same as Markdown |
 //! | `document.rs` | a report of any kind, in both forms |
 //! | `figures.rs` | which figure shows what |
@@ -10,11 +12,15 @@
 //! | `style.rs` | colours and typography |
 //! | `text.rs` | numbers for people |
 
+mod cost_table;
+mod costs;
 mod document;
 mod failures;
 mod figures;
+mod frame;
 mod html;
 mod markdown;
+mod peer_table;
 mod sections;
 mod style;
 mod svg;

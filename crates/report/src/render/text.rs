@@ -1,8 +1,11 @@
 //! Numbers for people.
 
 use crate::{
-    results::statistics::Spread,
-    results::table::{count, micros},
+    compare::StoreFacts,
+    results::{
+        statistics::Spread,
+        table::{count, micros},
+    },
 };
 
 /// What a page may not take as markup.
@@ -100,6 +103,44 @@ pub(crate) fn with_units(text: &str) -> String {
 /// The range behind a median: `36 to 44`.
 pub(crate) fn range(spread: Spread, show: fn(f64) -> String) -> String {
     format!("{} to {}", show(spread.low), show(spread.high))
+}
+
+/// `a, b and c`.
+pub(crate) fn listed(names: &[&str]) -> String {
+    match names {
+        [] => "Nothing".into(),
+        [one] => (*one).into(),
+        [many @ .., last] => format!("{} and {last}", many.join(", ")),
+    }
+}
+
+/// What stands where a number should be.
+pub(crate) fn gone(store: &StoreFacts) -> &'static str {
+    if store.stopped.is_some() {
+        "died"
+    } else {
+        "failed"
+    }
+}
+
+/// The range, where there was more than one round.
+pub(crate) fn behind(spread: Spread, show: fn(f64) -> String) -> String {
+    if show(spread.low) == show(spread.high) {
+        return String::new();
+    }
+    // A line may break at the "to" only.
+    let (low, high) = (unbroken(&show(spread.low)), unbroken(&show(spread.high)));
+    format!("<small>{low} to {high}</small>")
+}
+
+/// A store's name with its colour.
+pub(crate) fn named(store: &StoreFacts) -> String {
+    format!(
+        // No line breaks between the dot and the name.
+        "<span class=\"dot\" style=\"color:var(--{})\">\u{25cf}</span>\u{a0}{}",
+        store.key,
+        escape(&store.name)
+    )
 }
 
 #[cfg(test)]

@@ -1,7 +1,15 @@
 //! Which store to pick, from what was measured.
 
 mod advice;
+mod criteria;
+mod evidence;
+mod fitness;
+mod offers;
+mod ranking;
+mod standing;
 #[cfg(test)]
 mod tests;
+mod words;
 
-pub use advice::{Advice, STAY_WITHIN, advice, criteria};
+pub use advice::{Advice, advice};
+pub use criteria::{STAY_WITHIN, criteria};

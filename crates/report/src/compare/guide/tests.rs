@@ -1,7 +1,7 @@
 use super::{Advice, advice, criteria};
 use crate::compare::{
     Comparison, Figure, Finding, Measure, Promises, PropertyResult, Scenario, ScenarioKind,
-    StoreFacts, durability, model::tests::small,
+    StoreFacts, durability, fixtures::small,
 };
 
 fn network(mut comparison: Comparison) -> Comparison {

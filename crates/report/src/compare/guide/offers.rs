@@ -1,0 +1,76 @@
+//! Properties that can speak for a store whose figures do not.
+
+use super::{evidence::played, ranking::LOOKED_AT};
+use crate::compare::{
+    model::{Comparison, ScenarioKind, StoreFacts},
+    prose::failover_may_lose,
+};
+
+/// The suite must have seen it: a promise alone is no advice.
+pub(super) fn serves_in_order(store: &StoreFacts) -> bool {
+    let promised = store
+        .promises
+        .as_ref()
+        .is_some_and(|it| it.fairness == "fifo");
+    promised
+        && store
+            .properties
+            .iter()
+            .any(|it| it.property == "fairness" && it.passed > 0 && it.failed.is_empty())
+}
+
+/// What may speak for a store whose figures do not.
+type Offer = fn(&Comparison, &StoreFacts) -> bool;
+const OFFERS: [(&str, Offer); 3] = [
+    (IN_ORDER, |_, store| serves_in_order(store)),
+    (GOES_ON, |comparison, store| {
+        played(comparison, store, ScenarioKind::LeaderLost).is_some_and(|it| it.usable_ms.is_some())
+    }),
+    (WITHOUT_LOSS, |comparison, store| {
+        !failover_may_lose(&store.product)
+            && played(comparison, store, ScenarioKind::LeaderLost)
+                .is_some_and(|it| it.usable_ms.is_some() && it.holder_kept == Some(true))
+    }),
+];
+pub(super) const IN_ORDER: &str = "service in the order of arrival";
+pub(super) const GOES_ON: &str = "locks that go on when a server dies";
+pub(super) const WITHOUT_LOSS: &str = "locks that go on without loss when a server dies";
+
+/// What a store offers, and no store does whose figures are better.
+pub(super) fn only_here(
+    comparison: &Comparison,
+    store: &StoreFacts,
+    others: &[&StoreFacts],
+) -> Vec<&'static str> {
+    let mut only: Vec<&str> = OFFERS
+        .iter()
+        .filter(|(_, offers)| {
+            let better = |it: &&StoreFacts| offers(comparison, it) && nearer(comparison, it, store);
+            offers(comparison, store) && !others.iter().any(better)
+        })
+        .map(|(what, _)| *what)
+        .collect();
+    // The stronger one says it all.
+    if only.contains(&WITHOUT_LOSS) {
+        only.retain(|it| *it != GOES_ON);
+    }
+    only
+}
+
+/// Whether all figures that are looked at are better than another store's.
+fn nearer(comparison: &Comparison, one: &StoreFacts, other: &StoreFacts) -> bool {
+    LOOKED_AT.iter().all(|(experiment, measure, _)| {
+        let of = |store: &StoreFacts| {
+            let spread = comparison.spread(&store.key, experiment, *measure)?;
+            Some(spread.median)
+        };
+        let (Some(one), Some(other)) = (of(one), of(other)) else {
+            return false;
+        };
+        if measure.more_is_better() {
+            one > other
+        } else {
+            one < other
+        }
+    })
+}

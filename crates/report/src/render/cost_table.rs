@@ -1,0 +1,60 @@
+//! A table of costs as HTML.
+
+use std::fmt::Write as _;
+
+use super::{
+    costs::Column,
+    text::{behind, escape, gone, named, unbroken},
+};
+use crate::compare::{Comparison, StoreFacts};
+
+/// A table of costs; `None` when nobody has a number or a reason for any column.
+pub(crate) fn cost_table(comparison: &Comparison, columns: &[Column]) -> Option<String> {
+    let columns: Vec<&Column> = columns
+        .iter()
+        .filter(|column| {
+            comparison
+                .figures
+                .iter()
+                .any(|it| it.experiment == column.experiment && it.measure == column.measure)
+        })
+        .collect();
+    if columns.is_empty() {
+        return None;
+    }
+    let mut html = String::from("<div class=\"scroll\"><table><thead><tr><th>store</th>");
+    for column in &columns {
+        let _ = write!(html, "<th>{}</th>", escape(&column.heading));
+    }
+    html += "</tr></thead><tbody>";
+    for store in &comparison.stores {
+        let _ = write!(html, "<tr><th>{}</th>", named(store));
+        for column in &columns {
+            html += &cell(comparison, store, column);
+        }
+        html += "</tr>";
+    }
+    Some(html + "</tbody></table></div>\n")
+}
+
+fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String {
+    let figure = comparison.figure(&store.key, &column.experiment, column.measure);
+    if let Some(why) = figure.and_then(|it| it.missing.as_ref()) {
+        return format!(
+            "<td class=\"bad\" title=\"{}\">{}</td>",
+            escape(why),
+            gone(store)
+        );
+    }
+    let Some(spread) = figure.and_then(crate::compare::Figure::spread) else {
+        return "<td class=\"none\">–</td>".into();
+    };
+    let best = column.best(comparison) == Some(&store.key);
+    let middle = unbroken(&(column.show)(spread.median));
+    let middle = if best {
+        format!("<b>{middle}</b>")
+    } else {
+        middle
+    };
+    format!("<td>{middle}{}</td>", behind(spread, column.show))
+}

@@ -1,0 +1,78 @@
+//! The table of other ways of locking in one store, as HTML.
+
+use std::fmt::Write as _;
+
+use super::text::{behind, escape, number, time, unbroken};
+use crate::{
+    compare::{Comparison, PeerRun, is_difference, way},
+    results::statistics::Spread,
+};
+
+/// An arm with what it does: `redis-raw: SET NX PX and DEL`.
+pub(crate) fn way_named(arm: &str) -> String {
+    match way(arm) {
+        Some(what) if what != arm => format!("{arm}: {what}"),
+        _ => arm.to_owned(),
+    }
+}
+
+/// Other ways of locking in one store.
+pub(crate) fn peer_table(comparison: &Comparison, run: &PeerRun) -> String {
+    let name = comparison
+        .store(&run.store)
+        .map_or(run.store.as_str(), |store| store.name.as_str());
+    let workload = run.workload.map_or("", crate::Workload::as_str);
+    let heading = format!(
+        "<h3>{}: {workload}, {} {}</h3>",
+        escape(name),
+        run.callers,
+        if run.callers == 1 {
+            "caller"
+        } else {
+            "callers"
+        },
+    );
+    if let Some(why) = &run.missing {
+        return format!(
+            "{heading}<p class=\"bad\">Not measured: {}</p>\n",
+            escape(why)
+        );
+    }
+    let mut html = format!(
+        "{heading}<div class=\"scroll\"><table><thead><tr><th>way</th><th>cycles a second</th>\
+         <th>half within</th><th>99 % within</th><th>over the first</th></tr></thead><tbody>"
+    );
+    for figures in &run.figures {
+        let ratio = run
+            .ratios
+            .iter()
+            .find(|ratio| ratio.arm == figures.arm)
+            .and_then(|ratio| ratio.cycles_per_second);
+        let shown = |spread: Option<Spread>, show: fn(f64) -> String| {
+            spread.map_or_else(
+                || "–".into(),
+                |it| format!("{}{}", unbroken(&show(it.median)), behind(it, show)),
+            )
+        };
+        let ratio = ratio.map_or_else(
+            || "–".into(),
+            |it| {
+                let text = format!("×\u{a0}{}", number(it.median));
+                if is_difference(it, number) {
+                    format!("<b>{text}</b>{}", behind(it, number))
+                } else {
+                    format!("{text}{}", behind(it, number))
+                }
+            },
+        );
+        let _ = write!(
+            html,
+            "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{ratio}</td></tr>",
+            escape(&way_named(&figures.arm)),
+            shown(figures.cycles_per_second, number),
+            shown(figures.p50_us, time),
+            shown(figures.p99_us, time),
+        );
+    }
+    html + "</tbody></table></div>\n"
+}
