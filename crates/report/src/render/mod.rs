@@ -8,7 +8,7 @@
 //! | `markdown.rs` | the same as Markdown |
 //! | `document.rs` | a report of any kind, in both forms |
 //! | `figures.rs` | which figure shows what |
-//! | `svg.rs` | how a figure is drawn |
+//! | `svg.rs`, `scale.rs` | how a figure is drawn |
 //! | `style.rs` | colours and typography |
 //! | `text.rs` | numbers for people |
 
@@ -21,6 +21,7 @@ mod frame;
 mod html;
 mod markdown;
 mod peer_table;
+mod scale;
 mod sections;
 mod style;
 mod svg;

@@ -5,3 +5,4 @@ pub(crate) mod sample;
 pub(crate) mod statistics;
 pub(crate) mod table;
 pub(crate) mod takeover;
+mod takeover_text;

@@ -8,7 +8,7 @@ use crate::{
     measure::workload::Workload,
     results::sample::Sample,
     results::statistics::{Figures, Ratio, Spread},
-    results::table::{Table, count, micros},
+    results::table::{Table, count, factor, micros},
 };
 
 /// One workload on one or several arms.
@@ -114,8 +114,8 @@ impl fmt::Display for Report {
                 "{} over {}: cycles/s {}, p50 {}",
                 ratio.arm,
                 ratio.over,
-                times(ratio.cycles_per_second),
-                times(ratio.p50)
+                factor(ratio.cycles_per_second),
+                factor(ratio.p50)
             )?;
         }
         for figures in &self.figures {
@@ -174,13 +174,6 @@ fn decimals(value: Option<f64>) -> String {
 
 fn time(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), micros)
-}
-
-fn times(ratio: Option<Spread>) -> String {
-    ratio.map_or_else(
-        || "-".into(),
-        |Spread { median, low, high }| format!("x {median:.2} ({low:.2} to {high:.2})"),
-    )
 }
 
 #[cfg(test)]

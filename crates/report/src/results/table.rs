@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::statistics::Spread;
+
 /// Rows under a heading.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
@@ -70,6 +72,14 @@ pub(crate) fn micros(us: f64) -> String {
         value if value < 99.95 => format!("{value:.1} {unit}"),
         value => format!("{value:.0} {unit}"),
     }
+}
+
+/// A ratio with its range: `x 2.00 (1.90 to 2.10)`.
+pub(crate) fn factor(ratio: Option<Spread>) -> String {
+    ratio.map_or_else(
+        || "-".into(),
+        |Spread { median, low, high }| format!("x {median:.2} ({low:.2} to {high:.2})"),
+    )
 }
 
 #[cfg(test)]
