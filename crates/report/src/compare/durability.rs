@@ -17,7 +17,7 @@ const CHECKS: [&str; 6] = [
 #[must_use]
 pub fn durability(store: &StoreFacts) -> Option<String> {
     let mut said: Vec<String> = Vec::new();
-    for finding in CHECKS.iter().flat_map(|check| found(store, check)) {
+    for finding in CHECKS.iter().flat_map(|check| findings_of(store, check)) {
         let setting = setting(finding);
         // Every server of a group says it of itself.
         if !said.contains(&setting) {
@@ -42,12 +42,12 @@ pub(crate) fn not_durable(store: &StoreFacts) -> Vec<&Finding> {
     let bad = |it: &&Finding| it.verdict == "warn" || it.verdict == "fail";
     CHECKS
         .iter()
-        .flat_map(|check| found(store, check))
+        .flat_map(|check| findings_of(store, check))
         .filter(bad)
         .collect()
 }
 
-fn found<'a>(store: &'a StoreFacts, check: &'a str) -> impl Iterator<Item = &'a Finding> {
+fn findings_of<'a>(store: &'a StoreFacts, check: &'a str) -> impl Iterator<Item = &'a Finding> {
     store.findings.iter().filter(move |it| it.check == check)
 }
 

@@ -3,27 +3,27 @@
 //! Whoever measures fills a [`Comparison`]; [`render`](crate::render) turns it into pages. Nothing here measures, and the
 //! pages are computed from the JSON form alone, so that they can be made again from it.
 
-mod busy;
+mod alternatives;
 mod durability;
 #[cfg(test)]
 mod fixtures;
 mod guide;
-mod instead;
 mod lookup;
+mod machine_load;
 mod model;
+mod peer_arms;
 mod properties;
 mod prose;
-mod ways;
 
-pub use busy::{BUSY_PERCENT, busy, load};
+pub use alternatives::{ALTERNATIVES, Alternative, LEASE_LIMIT};
 pub use durability::durability;
 pub use guide::{Advice, STAY_WITHIN, advice, criteria};
-pub use instead::{INSTEAD, Instead, LIMIT};
 pub use lookup::is_difference;
+pub use machine_load::{BUSY_PERCENT, busy_warning, load_sentence};
 pub use model::{
     About, Comparison, Figure, Finding, Interval, Lane, Measure, PeerRun, Promises, PropertyResult,
     RoundLoad, Scenario, ScenarioKind, StoreFacts,
 };
+pub use peer_arms::{PEERS_NOT_MEASURED, describe_arm, stores_without_peers};
 pub use properties::{PROPERTIES, Property, shown_by_faults};
 pub use prose::{Prose, prose};
-pub use ways::{NOT_MEASURED, way, without_other_ways};

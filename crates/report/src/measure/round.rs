@@ -46,24 +46,24 @@ pub(crate) async fn run_round<S: Subject>(subject: Arc<S>, round: Round) -> Samp
     }
     let before = subject.counters();
     let start = now();
-    let tallies = run_tasks(&subject, &round, round.time).await;
+    let results = run_tasks(&subject, &round, round.time).await;
     let Counters {
         operations,
         statements,
         retries,
         loads,
     } = subject.counters().since(before);
-    let end = tallies.iter().map(|t| t.ended).max().unwrap_or(start);
+    let end = results.iter().map(|t| t.ended).max().unwrap_or(start);
     let mut latencies = Latencies::new();
-    tallies.iter().for_each(|t| latencies.add(&t.latencies));
+    results.iter().for_each(|t| latencies.add(&t.latencies));
     Sample {
         arm: round.arm,
         workload: round.workload,
         round: round.number,
         elapsed_ns: nanos(end.duration_since(start)),
-        cycles_per_task: tallies.iter().map(|t| t.cycles).collect(),
-        errors: tallies.iter().map(|t| t.errors).sum(),
-        first_error: tallies.into_iter().find_map(|t| t.first_error),
+        cycles_per_task: results.iter().map(|t| t.cycles).collect(),
+        errors: results.iter().map(|t| t.errors).sum(),
+        first_error: results.into_iter().find_map(|t| t.first_error),
         operations,
         statements,
         retries,
@@ -72,32 +72,33 @@ pub(crate) async fn run_round<S: Subject>(subject: Arc<S>, round: Round) -> Samp
     }
 }
 
-async fn run_tasks<S: Subject>(subject: &Arc<S>, round: &Round, time: Duration) -> Vec<Tally> {
-    let hand_overs = (round.workload == Workload::Handoff).then(Arc::<HandOvers>::default);
+async fn run_tasks<S: Subject>(subject: &Arc<S>, round: &Round, time: Duration) -> Vec<TaskResult> {
+    let last_release = (round.workload == Workload::Handoff).then(Arc::<LastRelease>::default);
     let until = now() + time;
     let mut tasks = JoinSet::new();
     for task in 0..round.callers {
         let subject = Arc::clone(subject);
         let (name, hold) = (round.name_of(task), round.hold);
-        let hand_overs = hand_overs.clone();
+        let last_release = last_release.clone();
         tasks.spawn(async move {
-            let tally = run_task(&*subject, &name, task, hold, until, hand_overs.as_deref()).await;
-            (task, tally)
+            let result =
+                run_task(&*subject, &name, task, hold, until, last_release.as_deref()).await;
+            (task, result)
         });
     }
-    let mut tallies = Vec::with_capacity(tasks.len());
+    let mut results = Vec::with_capacity(tasks.len());
     while let Some(joined) = tasks.join_next().await {
         match joined {
-            Ok(tally) => tallies.push(tally),
+            Ok(result) => results.push(result),
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
-    tallies.sort_by_key(|(task, _)| *task);
-    tallies.into_iter().map(|(_, tally)| tally).collect()
+    results.sort_by_key(|(task, _)| *task);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 /// What one task did.
-struct Tally {
+struct TaskResult {
     cycles: u64,
     errors: u64,
     first_error: Option<String>,
@@ -111,21 +112,21 @@ struct Tally {
 /// How many durations are gathered before they go to the histogram.
 const RECENT: usize = 512;
 
-impl Tally {
-    fn took(&mut self, time: Duration) {
+impl TaskResult {
+    fn record_latency(&mut self, time: Duration) {
         self.recent.push(time);
         if self.recent.len() >= RECENT {
-            self.settle();
+            self.flush_recent();
         }
     }
 
-    fn settle(&mut self) {
+    fn flush_recent(&mut self) {
         for time in self.recent.drain(..) {
             self.latencies.record(time);
         }
     }
 
-    fn failed(&mut self, error: &impl ToString) {
+    fn record_error(&mut self, error: &impl ToString) {
         self.errors += 1;
         self.first_error.get_or_insert_with(|| error.to_string());
     }
@@ -137,9 +138,9 @@ async fn run_task<S: Subject>(
     task: u32,
     hold: Duration,
     until: Instant,
-    hand_overs: Option<&HandOvers>,
-) -> Tally {
-    let mut tally = Tally {
+    last_release: Option<&LastRelease>,
+) -> TaskResult {
+    let mut result = TaskResult {
         cycles: 0,
         errors: 0,
         first_error: None,
@@ -152,33 +153,33 @@ async fn run_task<S: Subject>(
         let start = now();
         let done = match subject.acquire(name).await {
             Ok(held) => {
-                if let Some(released) = hand_overs.and_then(|all| all.granted(task)) {
-                    tally.took(now().duration_since(released));
+                if let Some(released) = last_release.and_then(|all| all.take_by_other(task)) {
+                    result.record_latency(now().duration_since(released));
                 }
                 keep(hold).await;
-                if let Some(hand_overs) = hand_overs {
-                    hand_overs.releasing(task);
+                if let Some(last_release) = last_release {
+                    last_release.note(task);
                 }
                 subject.release(held).await
             }
             Err(error) => Err(error),
         };
-        tally.ended = now();
+        result.ended = now();
         match done {
             Ok(()) => {
-                tally.cycles += 1;
-                if hand_overs.is_none() {
-                    tally.took(tally.ended.duration_since(start));
+                result.cycles += 1;
+                if last_release.is_none() {
+                    result.record_latency(result.ended.duration_since(start));
                 }
             }
             Err(error) => {
-                tally.failed(&error);
+                result.record_error(&error);
                 pause_after_error().await;
             }
         }
-        if tally.ended >= until {
-            tally.settle();
-            return tally;
+        if result.ended >= until {
+            result.flush_recent();
+            return result;
         }
         // A subject that is always ready would keep its thread to itself until the time is over.
         consume_budget().await;
@@ -187,11 +188,11 @@ async fn run_task<S: Subject>(
 
 /// When the lock was last released, and by which task. Only its holder looks.
 #[derive(Default)]
-struct HandOvers(Mutex<Option<(u32, Instant)>>);
+struct LastRelease(Mutex<Option<(u32, Instant)>>);
 
-impl HandOvers {
+impl LastRelease {
     /// When another task released the lock that `task` was just granted.
-    fn granted(&self, task: u32) -> Option<Instant> {
+    fn take_by_other(&self, task: u32) -> Option<Instant> {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -199,7 +200,7 @@ impl HandOvers {
             .and_then(|(other, released)| (other != task).then_some(released))
     }
 
-    fn releasing(&self, task: u32) {
+    fn note(&self, task: u32) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((task, now()));
     }
 }
@@ -210,12 +211,12 @@ mod tests {
 
     #[test]
     fn only_another_tasks_release_is_a_hand_over() {
-        let hand_overs = HandOvers::default();
-        assert!(hand_overs.granted(1).is_none());
-        hand_overs.releasing(1);
-        assert!(hand_overs.granted(1).is_none());
-        hand_overs.releasing(1);
-        assert!(hand_overs.granted(2).is_some());
-        assert!(hand_overs.granted(2).is_none());
+        let last_release = LastRelease::default();
+        assert!(last_release.take_by_other(1).is_none());
+        last_release.note(1);
+        assert!(last_release.take_by_other(1).is_none());
+        last_release.note(1);
+        assert!(last_release.take_by_other(2).is_some());
+        assert!(last_release.take_by_other(2).is_none());
     }
 }

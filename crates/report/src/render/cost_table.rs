@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     costs::Column,
-    text::{behind, escape, gone, named, unbroken},
+    text::{coloured_name, escape, missing_mark, range_behind, unbroken},
 };
 use crate::compare::{Comparison, StoreFacts};
 
@@ -28,7 +28,7 @@ pub(crate) fn cost_table(comparison: &Comparison, columns: &[Column]) -> Option<
     }
     html += "</tr></thead><tbody>";
     for store in &comparison.stores {
-        let _ = write!(html, "<tr><th>{}</th>", named(store));
+        let _ = write!(html, "<tr><th>{}</th>", coloured_name(store));
         for column in &columns {
             html += &cell(comparison, store, column);
         }
@@ -43,7 +43,7 @@ fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String 
         return format!(
             "<td class=\"bad\" title=\"{}\">{}</td>",
             escape(why),
-            gone(store)
+            missing_mark(store)
         );
     }
     let Some(spread) = figure.and_then(crate::compare::Figure::spread) else {
@@ -56,5 +56,5 @@ fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String 
     } else {
         middle
     };
-    format!("<td>{middle}{}</td>", behind(spread, column.show))
+    format!("<td>{middle}{}</td>", range_behind(spread, column.show))
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{
     frame::{figure, shell},
     markdown,
-    svg::{Row, Svg},
+    svg::{RangeRow, Svg},
     text::{escape, millis},
 };
 
@@ -124,7 +124,7 @@ impl Document {
                 }
                 Block::Table(heading, rows) => body += &table(heading, rows),
                 Block::Times { title, note, rows } => {
-                    let rows: Vec<_> = rows.iter().map(Row::from).collect();
+                    let rows: Vec<_> = rows.iter().map(RangeRow::from).collect();
                     body += &figure(&Svg::new(title, note, Vec::new()).ranges(&rows, millis));
                     body.push('\n');
                 }
@@ -181,7 +181,7 @@ impl Document {
     }
 }
 
-impl From<&Times> for Row {
+impl From<&Times> for RangeRow {
     fn from(times: &Times) -> Self {
         Self {
             key: times.store.clone(),

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use super::{
     figures,
     frame::figure,
-    text::{escape, millis, named},
+    text::{coloured_name, escape, millis},
 };
 use crate::compare::{Comparison, Scenario, ScenarioKind};
 
 /// What was broken, in a sentence.
-pub(crate) fn what(kind: ScenarioKind) -> &'static str {
+pub(crate) fn describe_fault(kind: ScenarioKind) -> &'static str {
     match kind {
         ScenarioKind::HolderKilled => {
             "A process holds the lock and is killed with SIGKILL; a client in another process waits. Its lease must run out \
@@ -77,7 +77,7 @@ pub(crate) fn section(comparison: &Comparison) -> Option<String> {
             html,
             "<h3>{}</h3><p>{}</p><div class=\"grid\">",
             kind.title(),
-            what(kind)
+            describe_fault(kind)
         );
         if let Some(recovery) = figures::recovery(comparison, kind).filter(|_| all.len() > 1) {
             html += &figure(&recovery);
@@ -94,7 +94,7 @@ pub(crate) fn section(comparison: &Comparison) -> Option<String> {
             let _ = write!(
                 html,
                 "<figure><figcaption>{}<span class=\"{class}\">{}</span></figcaption>",
-                named(store),
+                coloured_name(store),
                 escape(&outcome(scenario))
             );
             if let Some(lanes) = figures::lanes(comparison, scenario) {

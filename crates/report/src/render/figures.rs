@@ -1,7 +1,7 @@
 //! Which figure shows what.
 
 use super::{
-    svg::{Bar, Row, Series, Svg},
+    svg::{Bar, LineSeries, RangeRow, Svg},
     text::{millis, number, time},
 };
 use crate::{
@@ -85,11 +85,11 @@ pub(crate) fn idle(comparison: &Comparison) -> Option<Svg> {
 fn series(
     comparison: &Comparison,
     values: impl Fn(&StoreFacts) -> Vec<Option<f64>>,
-) -> Vec<Series> {
+) -> Vec<LineSeries> {
     comparison
         .stores
         .iter()
-        .map(|store| Series {
+        .map(|store| LineSeries {
             key: store.key.clone(),
             label: store.name.clone(),
             values: values(store),
@@ -100,13 +100,13 @@ fn series(
 
 /// A latency of every store, from its median to the slowest in a hundred.
 pub(crate) fn latency(comparison: &Comparison, experiment: &str, title: &str) -> Option<Svg> {
-    let mut rows: Vec<Row> = comparison
+    let mut rows: Vec<RangeRow> = comparison
         .stores
         .iter()
         .filter_map(|store| {
             let middle = comparison.spread(&store.key, experiment, Measure::P50)?;
             let slow = comparison.spread(&store.key, experiment, Measure::P99);
-            Some(Row {
+            Some(RangeRow {
                 key: store.key.clone(),
                 label: store.name.clone(),
                 low: middle.median,
@@ -126,14 +126,14 @@ pub(crate) fn latency(comparison: &Comparison, experiment: &str, title: &str) ->
 
 /// From a fault to the next holder, or to the next cycle that works.
 pub(crate) fn recovery(comparison: &Comparison, kind: ScenarioKind) -> Option<Svg> {
-    let mut rows: Vec<Row> = comparison
+    let mut rows: Vec<RangeRow> = comparison
         .scenarios
         .iter()
         .filter(|scenario| scenario.kind == kind)
         .filter_map(|scenario| {
             let store = comparison.store(&scenario.store)?;
-            let value = told(scenario)?;
-            Some(Row {
+            let value = scenario_time(scenario)?;
+            Some(RangeRow {
                 key: store.key.clone(),
                 label: store.name.clone(),
                 low: value,
@@ -161,7 +161,7 @@ pub(crate) fn recovery(comparison: &Comparison, kind: ScenarioKind) -> Option<Sv
 }
 
 /// The time that a scenario is about.
-pub(crate) fn told(scenario: &Scenario) -> Option<f64> {
+pub(crate) fn scenario_time(scenario: &Scenario) -> Option<f64> {
     match scenario.kind {
         ScenarioKind::HolderKilled => scenario.next_holder_ms,
         _ => scenario.usable_ms,

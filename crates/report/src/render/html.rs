@@ -9,11 +9,11 @@ use super::{
     frame::{figure, shell},
     peer_table::peer_table,
     sections,
-    text::{escape, listed, number, time, with_units},
+    text::{escape, join_names, number, time, with_units},
 };
 use crate::compare::{
-    Comparison, INSTEAD, LIMIT, Measure, NOT_MEASURED, advice, busy, criteria, load,
-    without_other_ways,
+    ALTERNATIVES, Comparison, LEASE_LIMIT, Measure, PEERS_NOT_MEASURED, advice, busy_warning,
+    criteria, load_sentence, stores_without_peers,
 };
 
 /// One self-contained page: no script, nothing fetched, light and dark.
@@ -26,7 +26,7 @@ pub fn html(comparison: &Comparison) -> String {
         .collect();
     let mut page = opening(comparison);
     page += &guide(comparison);
-    page += &instead();
+    page += &alternatives();
     page += &promises(comparison);
     page += &cost(comparison);
     if let Some(failures) = failures::section(comparison) {
@@ -44,7 +44,7 @@ pub fn html(comparison: &Comparison) -> String {
 fn other_ways(comparison: &Comparison) -> String {
     let mut html = String::from("<h2 id=\"peers\">Other ways in the same stores</h2>\n");
     if comparison.peers.is_empty() {
-        let _ = writeln!(html, "<p>{}</p>", escape(NOT_MEASURED));
+        let _ = writeln!(html, "<p>{}</p>", escape(PEERS_NOT_MEASURED));
         return html;
     }
     html += "<p>Measured on the same servers in the same run, each table with its ways interleaved; the first row is the plain \
@@ -53,17 +53,17 @@ fn other_ways(comparison: &Comparison) -> String {
     for run in &comparison.peers {
         html += &peer_table(comparison, run);
     }
-    if let Some(without) = without_other_ways(comparison) {
+    if let Some(without) = stores_without_peers(comparison) {
         let _ = writeln!(html, "<p>{}</p>", escape(&without));
     }
     html
 }
 
 /// When something simpler is the better answer.
-fn instead() -> String {
+fn alternatives() -> String {
     let mut html =
         String::from("<aside class=\"box\" id=\"instead\"><h2>When not to use a lock</h2>\n<dl>");
-    for it in INSTEAD {
+    for it in ALTERNATIVES {
         let _ = write!(
             html,
             "<dt>{}: <b>{}</b></dt><dd>{}</dd>",
@@ -72,7 +72,7 @@ fn instead() -> String {
             escape(it.why)
         );
     }
-    let _ = write!(html, "</dl>\n<p>{}</p></aside>\n", escape(LIMIT));
+    let _ = write!(html, "</dl>\n<p>{}</p></aside>\n", escape(LEASE_LIMIT));
     html
 }
 
@@ -87,13 +87,13 @@ fn opening(comparison: &Comparison) -> String {
         "<h1>Distributed locks, side by side</h1>\n<p>{} behind one lock library, measured in one run on one machine: what each \
          promises, what it costs, and what happens when something dies.</p>\n<p class=\"quiet\">{}. distlock {}. {} interleaved \
          {} of every figure.</p>\n",
-        escape(&listed(&names)),
+        escape(&join_names(&names)),
         escape(&about.date),
         escape(&about.version),
         about.rounds,
         if about.rounds == 1 { "round" } else { "rounds" },
     );
-    for remark in busy(comparison).iter().chain(&about.remarks) {
+    for remark in busy_warning(comparison).iter().chain(&about.remarks) {
         let _ = writeln!(html, "<p class=\"note\">{}</p>", escape(remark));
     }
     for store in &comparison.stores {
@@ -224,7 +224,7 @@ fn method(comparison: &Comparison) -> String {
          what is compared ran in the same minute. A figure is the median of its rounds with the lowest and the highest beside \
          it. Callers go through the same locker, with renewal, tokens and loss notice. A store that fails leaves no number.</p>\n",
     );
-    let _ = writeln!(html, "<p>{}</p>", escape(&load(comparison)));
+    let _ = writeln!(html, "<p>{}</p>", escape(&load_sentence(comparison)));
     let _ = writeln!(html, "<p><code>{}</code></p>", escape(&about.command));
     html += "<div class=\"scroll\"><table><tbody>";
     for (label, value) in &about.machine {

@@ -5,14 +5,15 @@ use std::fmt::Write as _;
 use super::{
     costs::{Column, costs},
     failures,
-    peer_table::way_named,
+    peer_table::arm_with_description,
     sections,
-    text::{gone, listed, number, range, time},
+    text::{join_names, missing_mark, number, range, time},
 };
 use crate::{
     compare::{
-        Comparison, Figure, INSTEAD, LIMIT, NOT_MEASURED, PROPERTIES, ScenarioKind, StoreFacts,
-        advice, busy, criteria, is_difference, load, prose, shown_by_faults, without_other_ways,
+        ALTERNATIVES, Comparison, Figure, LEASE_LIMIT, PEERS_NOT_MEASURED, PROPERTIES,
+        ScenarioKind, StoreFacts, advice, busy_warning, criteria, is_difference, load_sentence,
+        prose, shown_by_faults, stores_without_peers,
     },
     results::statistics::Spread,
 };
@@ -29,12 +30,12 @@ pub fn markdown(comparison: &Comparison) -> String {
     let mut text = format!(
         "# Distributed locks, side by side\n\n{} behind one lock library, measured in one run on one machine.\n\n\
          {}. distlock {}. Median of {} interleaved rounds, lowest to highest in brackets.\n",
-        listed(&names),
+        join_names(&names),
         about.date,
         about.version,
         about.rounds
     );
-    for remark in busy(comparison).iter().chain(&about.remarks) {
+    for remark in busy_warning(comparison).iter().chain(&about.remarks) {
         let _ = write!(text, "\n> {remark}\n");
     }
     for store in &comparison.stores {
@@ -61,7 +62,7 @@ pub fn markdown(comparison: &Comparison) -> String {
     for it in criteria() {
         let _ = writeln!(text, "- {it}");
     }
-    instead(&mut text);
+    alternatives(&mut text);
     promises(comparison, &mut text);
     text += "\n## What it costs\n";
     for (title, note, columns) in costs(comparison) {
@@ -81,7 +82,7 @@ pub fn markdown(comparison: &Comparison) -> String {
         text,
         "```sh\n{}\n```\n\n{}\n\n",
         about.command,
-        load(comparison)
+        load_sentence(comparison)
     );
     table(&mut text, &["".into(), "".into()], &{
         let machine = about.machine.iter().cloned();
@@ -97,12 +98,12 @@ pub fn markdown(comparison: &Comparison) -> String {
     text
 }
 
-fn instead(text: &mut String) {
+fn alternatives(text: &mut String) {
     text.push_str("\n## When not to use a lock\n\n");
-    for it in INSTEAD {
+    for it in ALTERNATIVES {
         let _ = writeln!(text, "- {}: **{}**. {}", it.when, it.take, it.why);
     }
-    let _ = write!(text, "\n{LIMIT}\n");
+    let _ = write!(text, "\n{LEASE_LIMIT}\n");
 }
 
 fn promises(comparison: &Comparison, text: &mut String) {
@@ -165,7 +166,7 @@ fn promises(comparison: &Comparison, text: &mut String) {
                 "- **{}** ({}; durability when measured: {}): {} What breaks it: {}",
                 store.name,
                 store.server,
-                sections::durable(store),
+                sections::durability_text(store),
                 prose.promise,
                 prose.breaks
             );
@@ -204,7 +205,7 @@ fn cost(comparison: &Comparison, title: &str, note: &str, columns: &[Column], te
 fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String {
     let figure = comparison.figure(&store.key, &column.experiment, column.measure);
     if figure.is_some_and(|it| it.missing.is_some()) {
-        return gone(store).into();
+        return missing_mark(store).into();
     }
     let Some(spread) = figure.and_then(Figure::spread) else {
         return "–".into();
@@ -216,10 +217,10 @@ fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String 
     } else {
         middle
     };
-    format!("{middle}{}", behind(spread, column.show))
+    format!("{middle}{}", range_behind(spread, column.show))
 }
 
-fn behind(spread: Spread, show: fn(f64) -> String) -> String {
+fn range_behind(spread: Spread, show: fn(f64) -> String) -> String {
     if show(spread.low) == show(spread.high) {
         return String::new();
     }
@@ -244,7 +245,7 @@ fn scenarios(comparison: &Comparison, text: &mut String) {
             text,
             "\n### {}\n\n{}\n\n",
             kind.title(),
-            failures::what(kind)
+            failures::describe_fault(kind)
         );
         for scenario in all {
             let name = comparison
@@ -258,7 +259,7 @@ fn scenarios(comparison: &Comparison, text: &mut String) {
 fn peers(comparison: &Comparison, text: &mut String) {
     text.push_str("\n## Other ways in the same stores\n\n");
     if comparison.peers.is_empty() {
-        let _ = writeln!(text, "{NOT_MEASURED}");
+        let _ = writeln!(text, "{PEERS_NOT_MEASURED}");
         return;
     }
     text.push_str(
@@ -290,7 +291,7 @@ fn peers(comparison: &Comparison, text: &mut String) {
                 let shown = |spread: Option<Spread>, show: fn(f64) -> String| {
                     spread.map_or_else(
                         || "–".to_owned(),
-                        |it| format!("{}{}", show(it.median), behind(it, show)),
+                        |it| format!("{}{}", show(it.median), range_behind(it, show)),
                     )
                 };
                 let ratio = run
@@ -302,11 +303,15 @@ fn peers(comparison: &Comparison, text: &mut String) {
                         || "–".to_owned(),
                         |it| {
                             let bold = if is_difference(it, number) { "**" } else { "" };
-                            format!("{bold}× {}{bold}{}", number(it.median), behind(it, number))
+                            format!(
+                                "{bold}× {}{bold}{}",
+                                number(it.median),
+                                range_behind(it, number)
+                            )
                         },
                     );
                 vec![
-                    way_named(&figures.arm),
+                    arm_with_description(&figures.arm),
                     shown(figures.cycles_per_second, number),
                     shown(figures.p50_us, time),
                     shown(figures.p99_us, time),
@@ -324,7 +329,7 @@ fn peers(comparison: &Comparison, text: &mut String) {
         .map(str::to_owned);
         table(text, &heading, &rows);
     }
-    if let Some(without) = without_other_ways(comparison) {
+    if let Some(without) = stores_without_peers(comparison) {
         let _ = write!(text, "\n{without}\n");
     }
 }

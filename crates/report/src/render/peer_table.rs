@@ -2,15 +2,15 @@
 
 use std::fmt::Write as _;
 
-use super::text::{behind, escape, number, time, unbroken};
+use super::text::{escape, number, range_behind, time, unbroken};
 use crate::{
-    compare::{Comparison, PeerRun, is_difference, way},
+    compare::{Comparison, PeerRun, describe_arm, is_difference},
     results::statistics::Spread,
 };
 
 /// An arm with what it does: `redis-raw: SET NX PX and DEL`.
-pub(crate) fn way_named(arm: &str) -> String {
-    match way(arm) {
+pub(crate) fn arm_with_description(arm: &str) -> String {
+    match describe_arm(arm) {
         Some(what) if what != arm => format!("{arm}: {what}"),
         _ => arm.to_owned(),
     }
@@ -51,7 +51,7 @@ pub(crate) fn peer_table(comparison: &Comparison, run: &PeerRun) -> String {
         let shown = |spread: Option<Spread>, show: fn(f64) -> String| {
             spread.map_or_else(
                 || "–".into(),
-                |it| format!("{}{}", unbroken(&show(it.median)), behind(it, show)),
+                |it| format!("{}{}", unbroken(&show(it.median)), range_behind(it, show)),
             )
         };
         let ratio = ratio.map_or_else(
@@ -59,16 +59,16 @@ pub(crate) fn peer_table(comparison: &Comparison, run: &PeerRun) -> String {
             |it| {
                 let text = format!("×\u{a0}{}", number(it.median));
                 if is_difference(it, number) {
-                    format!("<b>{text}</b>{}", behind(it, number))
+                    format!("<b>{text}</b>{}", range_behind(it, number))
                 } else {
-                    format!("{text}{}", behind(it, number))
+                    format!("{text}{}", range_behind(it, number))
                 }
             },
         );
         let _ = write!(
             html,
             "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{ratio}</td></tr>",
-            escape(&way_named(&figures.arm)),
+            escape(&arm_with_description(&figures.arm)),
             shown(figures.cycles_per_second, number),
             shown(figures.p50_us, time),
             shown(figures.p99_us, time),

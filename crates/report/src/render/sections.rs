@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::text::{escape, named};
+use super::text::{coloured_name, escape};
 use crate::compare::{Comparison, PROPERTIES, StoreFacts, durability, prose, shown_by_faults};
 
 /// Properties by store.
@@ -113,11 +113,16 @@ pub(crate) fn capabilities(store: &StoreFacts) -> Option<Vec<(&'static str, Stri
                 other => other.to_owned(),
             },
         ),
-        ("shortest lease", super::text::millis(small(it.min_ttl_ms))),
+        (
+            "shortest lease",
+            super::text::millis(whole_millis(it.min_ttl_ms)),
+        ),
         (
             "longest lease at a time",
-            it.max_lease_ms
-                .map_or_else(|| "as asked".into(), |ms| super::text::millis(small(ms))),
+            it.max_lease_ms.map_or_else(
+                || "as asked".into(),
+                |ms| super::text::millis(whole_millis(ms)),
+            ),
         ),
         ("locks survive a restart", yes(it.survives_restart)),
         ("hand-over in one step", yes(it.hand_over)),
@@ -125,7 +130,7 @@ pub(crate) fn capabilities(store: &StoreFacts) -> Option<Vec<(&'static str, Stri
     ])
 }
 
-fn small(ms: u64) -> f64 {
+fn whole_millis(ms: u64) -> f64 {
     std::time::Duration::from_millis(ms).as_secs_f64() * 1e3
 }
 
@@ -154,7 +159,7 @@ pub(crate) fn capability_table(comparison: &Comparison) -> Option<String> {
 }
 
 /// Under which durability it was measured.
-pub(crate) fn durable(store: &StoreFacts) -> String {
+pub(crate) fn durability_text(store: &StoreFacts) -> String {
     durability(store).unwrap_or_else(|| "not recorded".into())
 }
 
@@ -165,10 +170,10 @@ pub(crate) fn prose_list(comparison: &Comparison) -> String {
         let _ = write!(
             html,
             "<section><h3>{}</h3><p class=\"quiet\">{}<br>{}<br>Durability when measured: {}</p>",
-            named(store),
+            coloured_name(store),
             escape(&store.server),
             escape(&store.setup),
-            escape(&durable(store))
+            escape(&durability_text(store))
         );
         if let Some(prose) = prose(&store.product) {
             let _ = write!(

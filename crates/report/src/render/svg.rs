@@ -31,7 +31,7 @@ pub(crate) struct Svg {
 }
 
 /// A value with its range, as a row of a range plot.
-pub(crate) struct Row {
+pub(crate) struct RangeRow {
     pub(crate) key: String,
     pub(crate) label: String,
     pub(crate) low: f64,
@@ -42,7 +42,7 @@ pub(crate) struct Row {
 }
 
 /// A line of a line plot: one value per step, where there is one.
-pub(crate) struct Series {
+pub(crate) struct LineSeries {
     pub(crate) key: String,
     pub(crate) label: String,
     pub(crate) values: Vec<Option<f64>>,
@@ -82,7 +82,7 @@ impl Svg {
     }
 
     /// Dots with ranges, one row each. Less is to the left.
-    pub(crate) fn ranges(mut self, rows: &[Row], unit: fn(f64) -> String) -> Self {
+    pub(crate) fn ranges(mut self, rows: &[RangeRow], unit: fn(f64) -> String) -> Self {
         let (left, right, step) = (
             room(rows.iter().map(|it| &it.label)) + 8.0,
             WIDTH - 78.0,
@@ -122,7 +122,7 @@ impl Svg {
     pub(crate) fn lines(
         mut self,
         steps: &[String],
-        series: &[Series],
+        series: &[LineSeries],
         unit: fn(f64) -> String,
     ) -> Self {
         let labels = room(series.iter().map(|it| &it.label));
@@ -169,7 +169,7 @@ impl Svg {
             }
         }
         ends.sort_by(|a, b| a.1.total_cmp(&b.1));
-        for (y, (x, at, line)) in spread_out(&ends.iter().map(|end| end.1).collect::<Vec<_>>())
+        for (y, (x, at, line)) in move_apart(&ends.iter().map(|end| end.1).collect::<Vec<_>>())
             .into_iter()
             .zip(ends)
         {
@@ -282,7 +282,7 @@ impl Svg {
 }
 
 /// Moves labels apart that would lie on each other. `wanted` rises.
-fn spread_out(wanted: &[f64]) -> Vec<f64> {
+fn move_apart(wanted: &[f64]) -> Vec<f64> {
     const GAP: f64 = 13.0;
     let mut places = wanted.to_vec();
     for _ in 0..40 {
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn labels_do_not_lie_on_each_other() {
-        let places = spread_out(&[50.0, 51.0, 52.0, 120.0]);
+        let places = move_apart(&[50.0, 51.0, 52.0, 120.0]);
         assert!(places.windows(2).all(|pair| pair[1] - pair[0] > 12.5));
         assert!((places[3] - 120.0).abs() < 1e-6);
     }

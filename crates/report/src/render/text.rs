@@ -106,7 +106,7 @@ pub(crate) fn range(spread: Spread, show: fn(f64) -> String) -> String {
 }
 
 /// `a, b and c`.
-pub(crate) fn listed(names: &[&str]) -> String {
+pub(crate) fn join_names(names: &[&str]) -> String {
     match names {
         [] => "Nothing".into(),
         [one] => (*one).into(),
@@ -115,7 +115,7 @@ pub(crate) fn listed(names: &[&str]) -> String {
 }
 
 /// What stands where a number should be.
-pub(crate) fn gone(store: &StoreFacts) -> &'static str {
+pub(crate) fn missing_mark(store: &StoreFacts) -> &'static str {
     if store.stopped.is_some() {
         "died"
     } else {
@@ -124,7 +124,7 @@ pub(crate) fn gone(store: &StoreFacts) -> &'static str {
 }
 
 /// The range, where there was more than one round.
-pub(crate) fn behind(spread: Spread, show: fn(f64) -> String) -> String {
+pub(crate) fn range_behind(spread: Spread, show: fn(f64) -> String) -> String {
     if show(spread.low) == show(spread.high) {
         return String::new();
     }
@@ -134,7 +134,7 @@ pub(crate) fn behind(spread: Spread, show: fn(f64) -> String) -> String {
 }
 
 /// A store's name with its colour.
-pub(crate) fn named(store: &StoreFacts) -> String {
+pub(crate) fn coloured_name(store: &StoreFacts) -> String {
     format!(
         // No line breaks between the dot and the name.
         "<span class=\"dot\" style=\"color:var(--{})\">\u{25cf}</span>\u{a0}{}",

@@ -140,8 +140,8 @@ impl fmt::Display for Report {
 }
 
 /// What is printed of each arm.
-type Row = (&'static str, fn(&Figures) -> String);
-const ROWS: [Row; 13] = [
+type ReportRow = (&'static str, fn(&Figures) -> String);
+const ROWS: [ReportRow; 13] = [
     ("cycles/s", |it| {
         whole(it.cycles_per_second.map(|it| it.median))
     }),

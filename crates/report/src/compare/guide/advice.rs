@@ -6,11 +6,11 @@
 use std::iter::once;
 
 use super::{
-    evidence::{facts, may_lose, measured_under, survived},
+    evidence::{facts, may_lose, measured_under, recovery_after},
     fitness::{network_stores, reach, unfit},
     offers::serves_in_order,
     ranking::ranked,
-    standing::{Standing, standing},
+    store_rank::{StoreRank, rank_store},
     words::{names, sentences},
 };
 use crate::{
@@ -105,7 +105,7 @@ fn by_need(comparison: &Comparison) -> Vec<Advice> {
         });
     }
     for store in network_stores(comparison) {
-        let Some(survived) = survived(comparison, store, ScenarioKind::LeaderLost) else {
+        let Some(recovery) = recovery_after(comparison, store, ScenarioKind::LeaderLost) else {
             continue;
         };
         let caution = failover_may_lose(&store.product);
@@ -116,7 +116,7 @@ fn by_need(comparison: &Comparison) -> Vec<Advice> {
             } else {
                 store.name.clone()
             },
-            because: sentences([survived, may_lose(store), measured_under(&[store])]),
+            because: sentences([recovery, may_lose(store), measured_under(&[store])]),
         });
     }
     all
@@ -172,20 +172,20 @@ fn by_store(comparison: &Comparison, store: &StoreFacts) -> Option<Advice> {
         return None;
     }
     let name = &store.name;
-    let (pick, why) = match standing(comparison, store) {
-        Standing::Unfit(pick, why) => (pick.to_owned(), sentences([why])),
-        Standing::Alone => (
+    let (pick, why) = match rank_store(comparison, store) {
+        StoreRank::Unfit(pick, why) => (pick.to_owned(), sentences([why])),
+        StoreRank::Alone => (
             "No advice from this run".to_owned(),
             sentences([
                 facts(comparison, store),
                 format!("No figures of another store stand beside those of {name} here."),
             ]),
         ),
-        Standing::Near(beside) => (
+        StoreRank::Near(beside) => (
             format!("Stay with {name}"),
             sentences(once(facts(comparison, store)).chain(beside)),
         ),
-        Standing::Far {
+        StoreRank::Far {
             beside,
             better,
             only_here,
@@ -199,7 +199,7 @@ fn by_store(comparison: &Comparison, store: &StoreFacts) -> Option<Advice> {
                     ))),
             ),
         ),
-        Standing::Far {
+        StoreRank::Far {
             beside, only_here, ..
         } => (
             format!("Stay with {name} only for {}", only_here.join(" and ")),
@@ -213,7 +213,7 @@ fn by_store(comparison: &Comparison, store: &StoreFacts) -> Option<Advice> {
             ),
         ),
     };
-    let after_a_crash = survived(comparison, store, ScenarioKind::ServerKilled);
+    let after_a_crash = recovery_after(comparison, store, ScenarioKind::ServerKilled);
     Some(Advice {
         need: format!("You already run {name}"),
         pick,

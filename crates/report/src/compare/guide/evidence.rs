@@ -11,7 +11,7 @@ use crate::{
     render::text::{millis, number, time},
 };
 
-pub(super) fn played<'a>(
+pub(super) fn scenario_of<'a>(
     comparison: &'a Comparison,
     store: &StoreFacts,
     kind: ScenarioKind,
@@ -23,12 +23,12 @@ pub(super) fn played<'a>(
 }
 
 /// When locks could be taken again after a fault, and what became of the one that was held.
-pub(super) fn survived(
+pub(super) fn recovery_after(
     comparison: &Comparison,
     store: &StoreFacts,
     kind: ScenarioKind,
 ) -> Option<String> {
-    let fault = played(comparison, store, kind)?;
+    let fault = scenario_of(comparison, store, kind)?;
     let what = match kind {
         ScenarioKind::HolderKilled => return None,
         ScenarioKind::ServerKilled => "its server was killed and started again",
@@ -75,7 +75,7 @@ pub(super) fn facts(comparison: &Comparison, store: &StoreFacts) -> String {
             "{late} from a release to the grant in another client"
         ));
     }
-    let killed = played(comparison, store, ScenarioKind::HolderKilled);
+    let killed = scenario_of(comparison, store, ScenarioKind::HolderKilled);
     if let Some((ttl, next)) = killed.and_then(|it| Some((it.ttl_ms, it.next_holder_ms?))) {
         parts.push(format!(
             "{} from the death of a holder to the next grant (lease {} s)",

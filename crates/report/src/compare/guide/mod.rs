@@ -6,7 +6,7 @@ mod evidence;
 mod fitness;
 mod offers;
 mod ranking;
-mod standing;
+mod store_rank;
 #[cfg(test)]
 mod tests;
 mod words;

@@ -1,6 +1,6 @@
 //! Properties that can speak for a store whose figures do not.
 
-use super::{evidence::played, ranking::LOOKED_AT};
+use super::{evidence::scenario_of, ranking::LOOKED_AT};
 use crate::compare::{
     model::{Comparison, ScenarioKind, StoreFacts},
     prose::failover_may_lose,
@@ -24,11 +24,12 @@ type Offer = fn(&Comparison, &StoreFacts) -> bool;
 const OFFERS: [(&str, Offer); 3] = [
     (IN_ORDER, |_, store| serves_in_order(store)),
     (GOES_ON, |comparison, store| {
-        played(comparison, store, ScenarioKind::LeaderLost).is_some_and(|it| it.usable_ms.is_some())
+        scenario_of(comparison, store, ScenarioKind::LeaderLost)
+            .is_some_and(|it| it.usable_ms.is_some())
     }),
     (WITHOUT_LOSS, |comparison, store| {
         !failover_may_lose(&store.product)
-            && played(comparison, store, ScenarioKind::LeaderLost)
+            && scenario_of(comparison, store, ScenarioKind::LeaderLost)
                 .is_some_and(|it| it.usable_ms.is_some() && it.holder_kept == Some(true))
     }),
 ];
@@ -45,7 +46,9 @@ pub(super) fn only_here(
     let mut only: Vec<&str> = OFFERS
         .iter()
         .filter(|(_, offers)| {
-            let better = |it: &&StoreFacts| offers(comparison, it) && nearer(comparison, it, store);
+            let better = |it: &&StoreFacts| {
+                offers(comparison, it) && has_better_figures(comparison, it, store)
+            };
             offers(comparison, store) && !others.iter().any(better)
         })
         .map(|(what, _)| *what)
@@ -58,7 +61,7 @@ pub(super) fn only_here(
 }
 
 /// Whether all figures that are looked at are better than another store's.
-fn nearer(comparison: &Comparison, one: &StoreFacts, other: &StoreFacts) -> bool {
+fn has_better_figures(comparison: &Comparison, one: &StoreFacts, other: &StoreFacts) -> bool {
     LOOKED_AT.iter().all(|(experiment, measure, _)| {
         let of = |store: &StoreFacts| {
             let spread = comparison.spread(&store.key, experiment, *measure)?;

@@ -8,7 +8,7 @@ pub const BUSY_PERCENT: f64 = 10.0;
 
 /// That the machine was busy, in a sentence; `None` if it was not, or if nothing was recorded.
 #[must_use]
-pub fn busy(comparison: &Comparison) -> Option<String> {
+pub fn busy_warning(comparison: &Comparison) -> Option<String> {
     let shares: Vec<f64> = disturbed(comparison).collect();
     let median = Spread::of(shares.iter().copied())?.median;
     Some(format!(
@@ -21,7 +21,7 @@ pub fn busy(comparison: &Comparison) -> Option<String> {
 
 /// The same for the method, where a quiet machine and a missing record are told too.
 #[must_use]
-pub fn load(comparison: &Comparison) -> String {
+pub fn load_sentence(comparison: &Comparison) -> String {
     let rounds = comparison.loads.len();
     let limit = number(BUSY_PERCENT);
     match disturbed(comparison).count() {
@@ -77,7 +77,7 @@ mod tests {
             ),
         ] {
             let all = with(shares);
-            let said = busy(&all);
+            let said = busy_warning(&all);
             match named {
                 Some(named) => assert!(
                     said.as_ref().is_some_and(|it| it.starts_with(named)),
@@ -85,7 +85,11 @@ mod tests {
                 ),
                 None => assert_eq!(said, None),
             }
-            assert!(load(&all).contains(method), "{}", load(&all));
+            assert!(
+                load_sentence(&all).contains(method),
+                "{}",
+                load_sentence(&all)
+            );
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::compare::Comparison;
 
 /// What an arm of `distlock-peers` does; `None` for one that is not known here.
 #[must_use]
-pub fn way(arm: &str) -> Option<&'static str> {
+pub fn describe_arm(arm: &str) -> Option<&'static str> {
     Some(match arm {
         "redis-raw" => "SET NX PX and DEL",
         "redis-scripts" => "bare scripts that compare the owner",
@@ -24,14 +24,14 @@ pub fn way(arm: &str) -> Option<&'static str> {
 }
 
 /// What a report says that was made without them.
-pub const NOT_MEASURED: &str = "Not measured in this run: raw commands of the servers, locks that the databases bring, and \
+pub const PEERS_NOT_MEASURED: &str = "Not measured in this run: raw commands of the servers, locks that the databases bring, and \
                                 the libraries rslock (Redis) and zookeeper-client (ZooKeeper). With --peers, and the \
                                 program distlock-peers beside it, the command measures them on the same servers in the \
                                 same run, and their figures stand here.";
 
 /// The stores on which no other way was tried, in a sentence; `None` if there is no such store.
 #[must_use]
-pub fn without_other_ways(comparison: &Comparison) -> Option<String> {
+pub fn stores_without_peers(comparison: &Comparison) -> Option<String> {
     let names: Vec<&str> = comparison
         .stores
         .iter()

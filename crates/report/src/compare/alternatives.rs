@@ -2,7 +2,7 @@
 
 /// A situation, what to use in it, and why.
 #[derive(Clone, Copy, Debug)]
-pub struct Instead {
+pub struct Alternative {
     /// What the caller wants.
     pub when: &'static str,
     /// What does it without a lock.
@@ -12,33 +12,33 @@ pub struct Instead {
 }
 
 /// The cases, the most frequent ones first.
-pub const INSTEAD: [Instead; 6] = [
-    Instead {
+pub const ALTERNATIVES: [Alternative; 6] = [
+    Alternative {
         when: "The same thing must not be created twice",
         take: "a unique index",
         why: "The database refuses the second insert, whoever is late.",
     },
-    Instead {
+    Alternative {
         when: "One record is read, changed and written back",
         take: "compare-and-swap",
         why: "Write only if the version is still the one that was read. Who comes second reads again.",
     },
-    Instead {
+    Alternative {
         when: "Several rows of one database change together",
         take: "a transaction with row locks",
         why: "The row locks end with the transaction, and no lease can run out before it.",
     },
-    Instead {
+    Alternative {
         when: "Jobs must run one after the other",
         take: "a queue with one consumer",
         why: "The queue keeps the order, and a job that fails comes back. One consumer per key is enough.",
     },
-    Instead {
+    Alternative {
         when: "Doing it twice would only be wasteful",
         take: "an idempotent operation",
         why: "With a key for each request the second run changes nothing.",
     },
-    Instead {
+    Alternative {
         when: "All callers are in one process",
         take: "a mutex",
         why: "It needs no network and no lease, and it is faster by orders of magnitude.",
@@ -46,5 +46,5 @@ pub const INSTEAD: [Instead; 6] = [
 ];
 
 /// What a lock with a lease cannot do, whatever store it is in.
-pub const LIMIT: &str = "A lock with a lease cannot stop a holder that slept past its lease from writing late. Where \
+pub const LEASE_LIMIT: &str = "A lock with a lease cannot stop a holder that slept past its lease from writing late. Where \
                          that would do harm, the resource itself must refuse an older fencing token.";

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// How a store stands beside the others.
-pub(super) enum Standing {
+pub(super) enum StoreRank {
     /// It must not be advised: what to do instead, and why.
     Unfit(&'static str, String),
     /// Its figures, or all others', are missing.
@@ -27,9 +27,9 @@ pub(super) enum Standing {
     },
 }
 
-pub(super) fn standing(comparison: &Comparison, store: &StoreFacts) -> Standing {
+pub(super) fn rank_store(comparison: &Comparison, store: &StoreFacts) -> StoreRank {
     if let Some((pick, why)) = unfit(comparison, store) {
-        return Standing::Unfit(pick, why);
+        return StoreRank::Unfit(pick, why);
     }
     let others: Vec<&StoreFacts> = network_stores(comparison)
         .filter(|it| it.key != store.key)
@@ -39,7 +39,7 @@ pub(super) fn standing(comparison: &Comparison, store: &StoreFacts) -> Standing 
         let own = comparison.spread(&store.key, experiment, measure);
         let ranked = ranked(comparison, others.iter().copied(), experiment, measure);
         let (Some(own), Some((best, top))) = (own, ranked.first()) else {
-            return Standing::Alone;
+            return StoreRank::Alone;
         };
         let more = measure.more_is_better();
         let (better, worse) = if more {
@@ -54,9 +54,9 @@ pub(super) fn standing(comparison: &Comparison, store: &StoreFacts) -> Standing 
         }
     }
     let Some(first) = far.first() else {
-        return Standing::Near(beside);
+        return StoreRank::Near(beside);
     };
-    Standing::Far {
+    StoreRank::Far {
         beside,
         better: first.name.clone(),
         only_here: only_here(comparison, store, &others),
