@@ -9,11 +9,15 @@ use std::{
     process::Command,
 };
 
-/// Looks at the page from inside and tells the page around it. It is added to a copy: the page itself has no script.
+/// Measures the page from inside and reports to the page around it. It is added to a copy, because
+/// the page itself has no script.
 const PROBE: &str = r#"<script>
 addEventListener("load", () => {
   const svgs = [...document.querySelectorAll("svg")];
-  const drawn = svgs.filter(it => it.getBoundingClientRect().width > 200 && it.getBoundingClientRect().height > 30);
+  const drawn = svgs.filter(it => {
+    const box = it.getBoundingClientRect();
+    return box.width > 200 && box.height > 30;
+  });
   const page = document.documentElement;
   let outside = 0, smallest = 99;
   for (const svg of drawn) {
@@ -39,7 +43,8 @@ addEventListener("load", () => {
     const [label, figure] = [text, text.ownerSVGElement].map(it => it.getBoundingClientRect());
     return label.left < figure.left - 1 || label.right > figure.right + 1;
   }).map(text => text.textContent);
-  const named = it => `${it.tagName} ${it.scrollWidth}>${it.clientWidth} ${it.textContent.slice(0, 40)}`;
+  const named = it =>
+    `${it.tagName} ${it.scrollWidth}>${it.clientWidth} ${it.textContent.slice(0, 40)}`;
   parent.postMessage(JSON.stringify({
     figures: svgs.length, drawn: drawn.length, outside, smallest,
     labels, tables: tables.length, clipped: [...clipped].map(named),
@@ -48,7 +53,8 @@ addEventListener("load", () => {
 });
 </script>"#;
 
-/// A frame as wide as a telephone: a browser's own window cannot be made that narrow. Its page starts after this script.
+/// A frame as wide as a telephone, because a browser's own window cannot be made that narrow. Its
+/// page starts after this script.
 const AROUND: &str = r#"<!doctype html><link rel="icon" href="data:,"><script>
 addEventListener("message", told => {
   const seen = document.createElement("pre");
@@ -56,7 +62,8 @@ addEventListener("message", told => {
   seen.textContent = told.data;
   document.body.append(seen);
 });
-</script><body><iframe src="page.html" style="border:0;height:800px;width:WIDTHpx"></iframe></body>"#;
+</script><body>
+<iframe src="page.html" style="border:0;height:800px;width:WIDTHpx"></iframe></body>"#;
 
 fn published() -> String {
     let published = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/comparison/report.html");

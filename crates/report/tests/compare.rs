@@ -1,4 +1,5 @@
-//! The pages: word for word for a small comparison, and the published one made again from its data.
+//! The pages: word for word for a small comparison, and the published page made again from its
+//! data.
 
 use std::{fs, path::Path};
 
@@ -173,7 +174,7 @@ fn fairness_between_processes_has_a_table_of_its_own() {
         "| SQLite | **1.9** | 17 % | **32 %** | **87.0 ms** |"
     );
     assert!(render::html(&all).contains("Fairness between processes"));
-    // What the published run did not measure is not in its table.
+    // The table of the published run has no column for a figure that it did not measure.
     let published = render::markdown(&published());
     let (_, table) = published
         .split_once("### Fairness between processes")
@@ -195,7 +196,8 @@ fn other_ways_are_shown_explained_and_missed() {
         serde_json::from_value(serde_json::json!({
             "arm": arm, "cycles_per_second": spread, "p50_us": null, "p90_us": null, "p99_us": null,
             "max_us": null, "operations_per_cycle": null, "statements_per_cycle": null,
-            "cycles_per_task": [1, 1], "unfairness": null, "cycles": 1, "errors": 0, "first_error": null,
+            "cycles_per_task": [1, 1], "unfairness": null, "cycles": 1, "errors": 0,
+            "first_error": null,
         }))
         .unwrap()
     };
@@ -226,7 +228,7 @@ fn published() -> Comparison {
     serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
 }
 
-/// `docs/comparison` says what its own data say.
+/// `docs/comparison` equals the pages that its own data give.
 #[test]
 fn the_published_report_is_made_from_its_data() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/comparison");

@@ -21,7 +21,7 @@ async fn every_workload_runs_without_a_failure_and_leaves_nothing_held() {
         let figures = report.arm("memory").expect("named after the backend");
         assert_eq!(figures.errors, 0, "{workload}: {:?}", figures.first_error);
         assert!(figures.cycles_per_task.0 > 0, "{workload}: {report}");
-        // At least one call that grants and one that lets go, or one that does both.
+        // At least one call that grants and one that releases, or one that does both.
         assert!(figures.operations_per_cycle.unwrap() >= 0.9, "{report}");
         assert_eq!(report.samples.len(), 3);
 
@@ -56,7 +56,7 @@ async fn the_counter_sees_what_reaches_the_backend() {
         .acquired()
         .unwrap();
     assert_eq!(counting.calls(), 1, "one attempt");
-    // By the keeper's own handle, which counts too.
+    // By the keeper's own handle, whose calls count too.
     guard.extend(Duration::from_secs(20)).await.unwrap();
     assert_eq!(counting.calls(), 2, "one renewal");
     let _ = guard.release().await;

@@ -1,13 +1,13 @@
-//! When something simpler than a distributed lock is the better answer.
+//! Situations in which something simpler than a distributed lock is the better answer.
 
 /// A situation, what to use in it, and why.
 #[derive(Clone, Copy, Debug)]
 pub struct Alternative {
-    /// What the caller wants.
+    /// The caller's need.
     pub when: &'static str,
-    /// What does it without a lock.
+    /// The tool that meets it without a lock.
     pub take: &'static str,
-    /// Why that is better.
+    /// The reason.
     pub why: &'static str,
 }
 
@@ -21,7 +21,8 @@ pub const ALTERNATIVES: [Alternative; 6] = [
     Alternative {
         when: "One record is read, changed and written back",
         take: "compare-and-swap",
-        why: "Write only if the version is still the one that was read. Who comes second reads again.",
+        why: "Write only if the version is still the one that was read. Who comes second reads \
+            again.",
     },
     Alternative {
         when: "Several rows of one database change together",
@@ -31,7 +32,8 @@ pub const ALTERNATIVES: [Alternative; 6] = [
     Alternative {
         when: "Jobs must run one after the other",
         take: "a queue with one consumer",
-        why: "The queue keeps the order, and a job that fails comes back. One consumer per key is enough.",
+        why: "The queue keeps the order, and a job that fails comes back. One consumer per key is \
+            enough.",
     },
     Alternative {
         when: "Doing it twice would only be wasteful",
@@ -45,6 +47,8 @@ pub const ALTERNATIVES: [Alternative; 6] = [
     },
 ];
 
-/// What a lock with a lease cannot do, whatever store it is in.
-pub const LEASE_LIMIT: &str = "A lock with a lease cannot stop a holder that slept past its lease from writing late. Where \
-                         that would do harm, the resource itself must refuse an older fencing token.";
+/// The limit of a lock with a lease, in any store.
+pub const LEASE_LIMIT: &str = "A lock with a lease cannot stop a holder that slept past its lease \
+    from writing late. Where \
+                         that would do harm, the resource itself must refuse an older fencing \
+                         token.";

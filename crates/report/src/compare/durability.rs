@@ -1,9 +1,10 @@
-//! Under which durability a store was measured: what its server said of its own settings in the
-//! same run, or what the starter of the server set. Nothing is assumed from the product.
+//! The durability under which a store was measured: the server's own report of its settings in the
+//! same run, or the setting of the tool that started the server. Nothing is assumed from the
+//! product.
 
 use crate::compare::{Finding, StoreFacts};
 
-/// The checks of `doctor` that tell whether a granted lock survives a crash of the server.
+/// The checks of `doctor` that show whether a granted lock survives a crash of the server.
 const CHECKS: [&str; 6] = [
     "persistence",
     "synchronous_commit",
@@ -19,7 +20,7 @@ pub fn durability(store: &StoreFacts) -> Option<String> {
     let mut said: Vec<String> = Vec::new();
     for finding in CHECKS.iter().flat_map(|check| findings_of(store, check)) {
         let setting = setting(finding);
-        // Every server of a group says it of itself.
+        // Every server of a group reports its own setting, and equal ones are shown once.
         if !said.contains(&setting) {
             said.push(setting);
         }
@@ -51,8 +52,8 @@ fn findings_of<'a>(store: &'a StoreFacts, check: &'a str) -> impl Iterator<Item 
     store.findings.iter().filter(move |it| it.check == check)
 }
 
-/// `check=value`; what a check says after its colon is an explanation. One of several servers says
-/// its address first.
+/// `check=value`. The text after a finding's colon is an explanation and is cut off. One of several
+/// servers reports its address first, and the address is cut off too.
 fn setting(finding: &Finding) -> String {
     let said = match finding.detail.split_once(": ") {
         Some((address, said)) if address.contains(':') && !address.contains(' ') => said,
@@ -137,7 +138,8 @@ mod tests {
                     ),
                 ],
                 Some(
-                    "append-only file, synced at every write, append-only file, appendfsync everysec",
+                    "append-only file, synced at every write, append-only file, appendfsync \
+                     everysec",
                 ),
             ),
             // Servers of a group that agree, and servers that do not.
@@ -170,7 +172,7 @@ mod tests {
         let mut set = store(&[("server", "pass", "serves as leader")]);
         set.durability = Some("forceSync=yes".into());
         assert_eq!(durability(&set).as_deref(), Some("forceSync=yes"));
-        // What a server says goes before what was meant.
+        // A server's own report wins over the starter's setting.
         set.findings = store(&[("fsync", "fail", "off: damage")]).findings;
         assert_eq!(durability(&set).as_deref(), Some("fsync=off"));
     }

@@ -1,4 +1,7 @@
-//! Figures of a comparison: where one is, its spread, the clear best, the ratio of two stores.
+//! Lookups in a comparison: one figure, its spread, the clear best, the ratio of two stores.
+//!
+//! Invariant: a difference is claimed only when the ranges of all rounds support it and the printed
+//! figures differ.
 
 use super::model::{Comparison, Figure, Measure, StoreFacts};
 use crate::results::statistics::Spread;
@@ -24,7 +27,7 @@ impl Comparison {
         self.figure(store, experiment, measure)?.spread()
     }
 
-    /// What failed in stores that did not die: the store's name, the experiment, and why.
+    /// Failures in stores that did not die: the store's name, the experiment, and the reason.
     #[must_use]
     pub fn failures(&self) -> Vec<(&str, &str, &str)> {
         let mut all = Vec::new();
@@ -58,10 +61,10 @@ impl Comparison {
         sizes
     }
 
-    /// Whose figure is clearly the best: its whole range beats every other one's, and a reader sees
-    /// the difference. `None` when the ranges overlap, when `show` writes the same for another
-    /// store, or when only one has a number. A store of one process is left out: nothing that
-    /// arbitrates between processes competes with it.
+    /// The store whose figure is clearly the best: its whole range beats every other range, and a
+    /// reader sees the difference. `None` when the ranges overlap, when `show` prints the same for
+    /// another store, or when only one store has a number. A store of one process is left out,
+    /// because it does not arbitrate between processes.
     #[must_use]
     pub fn clear_best(
         &self,

@@ -1,25 +1,29 @@
-//! How much of the machine others took while a comparison was measured.
+//! The load by other processes on the machine during a comparison.
 
 use super::model::Comparison;
 use crate::{render::text::number, results::statistics::Spread};
 
-/// From here on a round counts as disturbed: a tenth is more than the spread of a quiet machine.
+/// A round with this share or more counts as disturbed: a tenth is more than the spread of a quiet
+/// machine.
 pub const BUSY_PERCENT: f64 = 10.0;
 
-/// That the machine was busy, in a sentence; `None` if it was not, or if nothing was recorded.
+/// A sentence that says that the machine was busy; `None` if it was not, or if nothing was
+/// recorded.
 #[must_use]
 pub fn busy_warning(comparison: &Comparison) -> Option<String> {
     let shares: Vec<f64> = disturbed(comparison).collect();
     let median = Spread::of(shares.iter().copied())?.median;
     Some(format!(
-        "The machine was busy: {} % of CPU went to others in {} of {} rounds. The figures are indicative only.",
+        "The machine was busy: {} % of CPU went to others in {} of {} rounds. The figures are \
+         indicative only.",
         number(median),
         shares.len(),
         comparison.loads.len(),
     ))
 }
 
-/// The same for the method, where a quiet machine and a missing record are told too.
+/// The same for the section on the method, which also mentions a quiet machine and a missing
+/// record.
 #[must_use]
 pub fn load_sentence(comparison: &Comparison) -> String {
     let rounds = comparison.loads.len();
@@ -28,7 +32,8 @@ pub fn load_sentence(comparison: &Comparison) -> String {
         _ if rounds == 0 => "CPU of others during the rounds: not measured.".to_owned(),
         0 => format!("CPU of others: less than {limit} % in each of {rounds} rounds."),
         many => format!(
-            "CPU of others: {limit} % or more in {many} of {rounds} rounds, where the median is printed above."
+            "CPU of others: {limit} % or more in {many} of {rounds} rounds, where the median is \
+             printed above."
         ),
     }
 }

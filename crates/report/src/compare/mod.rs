@@ -1,7 +1,8 @@
-//! Several stores side by side: what was found out about them, as data.
+//! Several stores side by side: the results of a run, as data.
 //!
-//! Whoever measures fills a [`Comparison`]; [`render`](crate::render) turns it into pages. Nothing here measures, and the
-//! pages are computed from the JSON form alone, so that they can be made again from it.
+//! The run fills a [`Comparison`]; [`render`](crate::render) turns it into pages. Nothing here
+//! measures. Invariant: the pages are computed from the JSON form alone, so they can be made again
+//! from it.
 
 mod alternatives;
 mod durability;

@@ -1,4 +1,6 @@
-//! The data of a comparison.
+//! The data of a comparison, as written to JSON.
+//!
+//! The names of the fields are the format of published reports: an older report must stay readable.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,70 +9,71 @@ use crate::{
     results::statistics::{Figures, Ratio},
 };
 
-/// Everything a report says, as data.
+/// The whole content of a report, as data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// When, where and how.
+    /// Time, place and method.
     pub about: About,
     /// The stores, in the order in which they are shown.
     pub stores: Vec<StoreFacts>,
-    /// What was measured.
+    /// The measured figures.
     pub figures: Vec<Figure>,
-    /// What was broken on purpose, and what came of it.
+    /// The faults, and their outcomes.
     pub scenarios: Vec<Scenario>,
     /// Other ways of locking in the same stores.
     pub peers: Vec<PeerRun>,
-    /// What others took of the machine, round by round.
+    /// The load by other processes on the machine, round by round.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loads: Vec<RoundLoad>,
 }
 
-/// When, where and how a comparison was made.
+/// Time, place and method of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
     /// Version of the tool.
     pub version: String,
-    /// What was typed, without secrets.
+    /// The command line, without secrets.
     pub command: String,
-    /// When it was finished (RFC 3339).
+    /// The time of its end (RFC 3339).
     pub date: String,
-    /// Whether short rounds and fewer cases were asked for.
+    /// Whether short rounds and fewer cases were requested.
     pub quick: bool,
-    /// In how many interleaved rounds each figure was measured.
+    /// The number of interleaved rounds of each figure.
     pub rounds: u32,
     /// The machine, as label and value: `("processor", "..")`.
     pub machine: Vec<(String, String)>,
-    /// What a reader must know about this run.
+    /// Remarks that a reader needs about this run.
     pub remarks: Vec<String>,
 }
 
 /// One store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StoreFacts {
-    /// Its name among the figures: `redis`, or `redis-2` for a second one.
+    /// The name among the figures: `redis`, or `redis-2` for a second one.
     pub key: String,
-    /// What it is, in lower case: `redis`, `mariadb`. Decides colour and prose.
+    /// The product in lower case: `redis`, `mariadb`. It decides the colour and the prose.
     pub product: String,
     /// For people: `Redis`.
     pub name: String,
-    /// Product and version, as the server says.
+    /// Product and version, as the server reports them.
     pub server: String,
-    /// How it was set up, or where it was found.
+    /// How it was set up, or its address.
     pub setup: String,
-    /// What the starter of its server set of its durability, where the server itself does not tell.
+    /// The durability that the starter of the server has set, where the server itself does not
+    /// report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durability: Option<String>,
-    /// What the backend promises.
+    /// The backend's promises.
     pub promises: Option<Promises>,
-    /// What `doctor` found.
+    /// The findings of `doctor`.
     pub findings: Vec<Finding>,
-    /// What the conformance suite found, per property.
+    /// The results of the conformance suite, per property.
     pub properties: Vec<PropertyResult>,
-    /// Why it takes no further part, if it died half-way.
+    /// The reason why it takes no further part, if it died half-way.
     pub stopped: Option<String>,
 }
 
-/// What a backend promises, as its capabilities say.
+/// The promises of a backend, from its capabilities.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(
     missing_docs,
@@ -90,14 +93,14 @@ pub struct Promises {
     pub hand_over: bool,
 }
 
-/// A setting of a server that was looked at.
+/// A setting of a server that was checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// The setting.
     pub check: String,
     /// `pass`, `warn`, `fail` or `unknown`.
     pub verdict: String,
-    /// What was seen.
+    /// The value that was found.
     pub detail: String,
 }
 
@@ -106,17 +109,17 @@ pub struct Finding {
 pub struct Figure {
     /// The store's key.
     pub store: String,
-    /// What was done: `independent-64`.
+    /// The experiment: `independent-64`.
     pub experiment: String,
-    /// What was measured.
+    /// The measured quantity.
     pub measure: Measure,
     /// One value per round, in order. Rounds of the same number were neighbours in time.
     pub rounds: Vec<f64>,
-    /// Why there is no number.
+    /// The reason why there is no number.
     pub missing: Option<String>,
 }
 
-/// What a figure counts.
+/// The quantity that a figure counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
@@ -142,7 +145,7 @@ pub enum Measure {
     Cpu,
     /// Peak resident memory of the client, in KiB.
     Memory,
-    /// Changes that were begun anew per cycle.
+    /// Changes that were started again, per cycle.
     Retries,
     /// Loads behind a cache per second.
     Loads,
@@ -162,7 +165,7 @@ impl Measure {
     }
 }
 
-/// What was broken.
+/// The fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScenarioKind {
@@ -208,14 +211,15 @@ impl ScenarioKind {
     }
 }
 
-/// One fault, and who believed to hold the lock meanwhile. Times are milliseconds from the start of the recording.
+/// One fault, and the clients that believed to hold the lock. Times are milliseconds from the start
+/// of the recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scenario {
     /// The store's key.
     pub store: String,
-    /// What was broken.
+    /// The fault.
     pub kind: ScenarioKind,
-    /// The lease that was asked for.
+    /// The requested lease.
     pub ttl_ms: u64,
     /// From the fault to the grant of the next holder.
     pub next_holder_ms: Option<f64>,
@@ -223,33 +227,33 @@ pub struct Scenario {
     pub usable_ms: Option<f64>,
     /// Whether the holder before the fault kept its lock throughout.
     pub holder_kept: Option<bool>,
-    /// When it was broken, and until when.
+    /// The time of the fault.
     pub fault: Option<Interval>,
-    /// Who believed to hold it, and when.
+    /// The clients, and when each believed to hold the lock.
     pub lanes: Vec<Lane>,
-    /// What was wrong, if two believed so at once, or the tokens did not rise.
+    /// The broken promise: two holders at once, or tokens that did not rise.
     pub broken: Option<String>,
-    /// Why it could not be played to its end.
+    /// The reason why the scenario could not be run to its end.
     pub failed: Option<String>,
 }
 
 /// One client of a scenario.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lane {
-    /// Which client.
+    /// The client's name.
     pub who: String,
     /// When it believed to hold the lock.
     pub holds: Vec<Interval>,
 }
 
-/// From when until when.
+/// An interval of time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Start, in milliseconds.
     pub from: f64,
     /// End, in milliseconds.
     pub until: f64,
-    /// What is written on it.
+    /// The label on it.
     pub label: String,
 }
 
@@ -258,34 +262,34 @@ pub struct Interval {
 pub struct PeerRun {
     /// The store's key.
     pub store: String,
-    /// What was done.
+    /// The workload.
     pub workload: Option<Workload>,
-    /// By how many callers.
+    /// The number of callers.
     pub callers: u64,
-    /// One per way; the first is the plain one.
+    /// One per way of locking; the first is the plain one.
     pub figures: Vec<Figures>,
-    /// Every further one over the first.
+    /// The ratio of each further one to the first.
     pub ratios: Vec<Ratio>,
-    /// Why there are no figures.
+    /// The reason why there are no figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 
-/// What the suite found about one property of one store.
+/// The suite's result for one property of one store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PropertyResult {
-    /// [`Property::key`].
+    /// The key of the property, as in [`Property`](crate::compare::Property).
     pub property: String,
     /// Cases that passed.
     pub passed: u32,
-    /// Cases that failed, with what they said.
+    /// Cases that failed, with their messages.
     pub failed: Vec<String>,
-    /// Cases that cannot be asked of this store, with why.
+    /// Cases that do not apply to this store, with the reason.
     pub not_applicable: Vec<String>,
 }
 
 impl PropertyResult {
-    /// As a table shows it.
+    /// The mark in a table.
     #[must_use]
     pub fn mark(&self) -> &'static str {
         match (self.passed, self.failed.len(), self.not_applicable.len()) {
@@ -297,14 +301,14 @@ impl PropertyResult {
     }
 }
 
-/// What others took during one round of all stores.
+/// The load by other processes during one round of all stores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundLoad {
-    /// What was measured meanwhile.
+    /// The experiment that ran in that round.
     pub experiment: String,
-    /// Which round, from 0.
+    /// The number of the round, from 0.
     pub round: u32,
-    /// Share of all processors' time that went neither to this run and its servers nor to nobody,
+    /// The share of all processors' time that neither this run and its servers used nor was idle,
     /// in per cent.
     pub others_percent: f64,
 }

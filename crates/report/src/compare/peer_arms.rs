@@ -1,8 +1,8 @@
-//! The other ways of locking that `distlock-peers` measures: what each is.
+//! Descriptions of the other ways of locking that `distlock-peers` measures.
 
 use crate::compare::Comparison;
 
-/// What an arm of `distlock-peers` does; `None` for one that is not known here.
+/// A description of an arm of `distlock-peers`; `None` for an unknown one.
 #[must_use]
 pub fn describe_arm(arm: &str) -> Option<&'static str> {
     Some(match arm {
@@ -23,13 +23,16 @@ pub fn describe_arm(arm: &str) -> Option<&'static str> {
     })
 }
 
-/// What a report says that was made without them.
-pub const PEERS_NOT_MEASURED: &str = "Not measured in this run: raw commands of the servers, locks that the databases bring, and \
-                                the libraries rslock (Redis) and zookeeper-client (ZooKeeper). With --peers, and the \
-                                program distlock-peers beside it, the command measures them on the same servers in the \
+/// The text of a report that was made without the other ways.
+pub const PEERS_NOT_MEASURED: &str = "Not measured in this run: raw commands of the servers, \
+    locks that the databases bring, and \
+                                the libraries rslock (Redis) and zookeeper-client (ZooKeeper). \
+                                With --peers, and the \
+                                program distlock-peers beside it, the command measures them on \
+                                the same servers in the \
                                 same run, and their figures stand here.";
 
-/// The stores on which no other way was tried, in a sentence; `None` if there is no such store.
+/// The stores on which no other way was measured, in a sentence; `None` if there is no such store.
 #[must_use]
 pub fn stores_without_peers(comparison: &Comparison) -> Option<String> {
     let names: Vec<&str> = comparison
@@ -40,7 +43,8 @@ pub fn stores_without_peers(comparison: &Comparison) -> Option<String> {
         .collect();
     (!names.is_empty()).then(|| {
         format!(
-            "Not measured on {}: the other ways need one server that the command itself has started.",
+            "Not measured on {}: the other ways need one server that the command itself has \
+             started.",
             names.join(", ")
         )
     })

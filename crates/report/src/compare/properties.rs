@@ -1,19 +1,19 @@
-//! The properties that people ask about, and which conformance cases answer.
+//! The properties that readers ask about, and the conformance cases that decide them.
 
 use super::model::{Comparison, ScenarioKind, StoreFacts};
 
-/// A property of locks, in the words of those who choose a store.
+/// A property of locks, in the words of a reader who chooses a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Property {
     /// The name in data.
     pub key: &'static str,
     /// For people.
     pub title: &'static str,
-    /// The cases that decide it, of which a quick run asks the first only.
+    /// The cases that decide it. A quick run runs only the first one.
     pub cases: &'static [&'static str],
 }
 
-/// What was asked, and what came out.
+/// All properties, in the order of the table.
 pub const PROPERTIES: [Property; 13] = [
     Property {
         key: "exclusion",
@@ -122,7 +122,8 @@ pub const PROPERTIES: [Property; 13] = [
     },
 ];
 
-/// Properties that no case of the suite can show, because a server has to die for them: title, and a mark per store.
+/// Properties that no case of the suite can show, because a server has to die for them: title, and
+/// a mark per store.
 #[must_use]
 pub fn shown_by_faults(comparison: &Comparison) -> Vec<(&'static str, Vec<&'static str>)> {
     if comparison.scenarios.is_empty() {
@@ -137,7 +138,7 @@ pub fn shown_by_faults(comparison: &Comparison) -> Vec<(&'static str, Vec<&'stat
         if played.peek().is_none() {
             return "–";
         }
-        // A fault that nobody got over shows nothing good.
+        // A fault without recovery is no success.
         if played.all(|it| it.broken.is_none() && it.failed.is_none() && it.usable_ms.is_some()) {
             "✓"
         } else {

@@ -1,4 +1,4 @@
-//! What is measured: one way of taking and freeing locks, under a name.
+//! An arm: a subject with a name, ready to be measured.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -14,7 +14,7 @@ pub struct Arm {
     run: Box<dyn Fn(Round) -> Turn + Send + Sync>,
 }
 
-/// One round of one arm, running.
+/// A running round of one arm.
 type Turn = Pin<Box<dyn Future<Output = Sample> + Send>>;
 
 impl Arm {
@@ -31,7 +31,7 @@ impl Arm {
         }
     }
 
-    /// Its name.
+    /// The name of the arm.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

@@ -1,4 +1,4 @@
-//! Counts what reaches a backend.
+//! Counts the calls that reach a backend.
 
 use std::{
     future::Future,
@@ -19,16 +19,17 @@ use distlock_core::{
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A backend whose calls are counted, those of handles that were opened from it too.
+/// A backend whose calls are counted, with the calls of handles that were opened from it.
 ///
-/// Waiting is not a call: what a store is asked while somebody waits shows in its own statements.
+/// Waiting is not a call. The requests that a store gets while a caller waits show in the store's
+/// own statements.
 #[derive(Clone, Debug)]
 pub struct CountingLock {
     inner: Arc<dyn DistLock>,
     calls: Arc<Calls>,
 }
 
-/// On a cache line of its own: whoever reads what lies beside it would otherwise wait for those who count.
+/// On a cache line of its own. Otherwise each count would slow down reads of the data beside it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Calls(AtomicU64);
@@ -73,7 +74,8 @@ impl DistLock for CountingLock {
         }))
     }
 
-    // Not an async function, here and below where it counts in a figure: the other's future needs no second box around it.
+    // Not an async function, here and below where it counts in a figure: the inner future then
+    // needs no second box.
     fn try_acquire<'a, 'b, 'async_trait>(
         &'a self,
         request: &'b AcquireRequest,
@@ -178,8 +180,8 @@ impl Contender for CountingContender {
     }
 }
 
-/// Records whose calls are counted, those of handles that were opened from them too. Scans are counted apart: they belong to
-/// background work.
+/// Records whose calls are counted, with the calls of handles that were opened from them. Scans are
+/// counted apart, because they belong to background work.
 #[derive(Clone, Debug)]
 pub struct CountingRecords {
     inner: Arc<dyn Records>,
@@ -198,7 +200,7 @@ impl CountingRecords {
         }
     }
 
-    /// Calls so far, scans aside.
+    /// Calls so far, without scans.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
@@ -276,7 +278,7 @@ pub struct CountingStore {
 }
 
 impl CountingStore {
-    /// Counts from zero what goes through [`store`](Self::store).
+    /// Counts the calls that go through [`store`](Self::store), from zero.
     #[must_use]
     pub fn new(inner: &Store) -> Self {
         Self {
@@ -285,13 +287,13 @@ impl CountingStore {
         }
     }
 
-    /// The store that is counted. Every call gives one with a locker of its own.
+    /// The store that is counted. Every call gives a store with a locker of its own.
     #[must_use]
     pub fn store(&self) -> Store {
         Store::new(Arc::new(self.lock.clone()), Arc::new(self.records.clone()))
     }
 
-    /// Calls so far to locks and records, scans aside.
+    /// Calls to locks and records so far, without scans.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.lock.calls() + self.records.calls()

@@ -1,4 +1,7 @@
-//! The loops: arms take turns, tasks run cycles until the time is over.
+//! Measures arms in rounds.
+//!
+//! Invariant: arms take turns within each round, so figures that are compared come from the same
+//! minute.
 
 use distlock_core::{Error, ErrorKind, Result};
 
@@ -9,16 +12,19 @@ use super::{
 };
 use crate::results::{report::Report, sample::Sample};
 
-/// Runs one workload on every arm, taking turns, in rounds. The first arm is what the others are compared with.
+/// Runs one workload on every arm, in rounds, with the arms taking turns. The other arms are
+/// compared with the first one.
 ///
-/// Every run has lock names of its own, which start with `bench:`, unless the options name the lock. A store that fails makes no error here: failed cycles
-/// are counted in the report.
+/// Every run has lock names of its own, which start with `bench:`, unless the options name the
+/// lock. A failing store is no error here: failed cycles are counted in the report.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] when the options do not fit the workload, or there is no arm, or two have one name.
+/// [`ErrorKind::InvalidArgument`] when the options do not fit the workload, when there is no arm,
+/// or when two arms have one name.
 ///
 /// # Cancel safety
-/// Safe to drop: running cycles are aborted, and what they held is given back as the subject does on drop.
+/// Safe to drop: running cycles are aborted, and the subject releases the locks that it held, as it
+/// does on drop.
 ///
 /// # Panics
 /// When a subject panics.
@@ -28,7 +34,7 @@ pub async fn measure(arms: &[Arm], workload: Workload, options: &Options) -> Res
     let run = format!("bench:{:08x}", fastrand::u32(..));
     let mut samples = Vec::new();
     for round in 0..options.rounds {
-        // Every other round goes backwards, so that no arm always runs after the same neighbour.
+        // Every other round goes backwards, so no arm always runs after the same neighbour.
         let mut turn: Vec<&Arm> = arms.iter().collect();
         if round % 2 == 1 {
             turn.reverse();
@@ -51,8 +57,8 @@ pub async fn measure(arms: &[Arm], workload: Workload, options: &Options) -> Res
     Ok(Report::new(samples))
 }
 
-/// Runs one round of one arm, for those who arrange the turns themselves. The round lasts as long as one of the options'
-/// rounds does.
+/// Runs one round of one arm, for a caller that arranges the turns itself. The round lasts as long
+/// as one of the options' rounds.
 ///
 /// # Errors
 /// As [`measure`].

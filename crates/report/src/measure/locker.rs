@@ -13,14 +13,16 @@ use super::{
 };
 use crate::results::report::Report;
 
-/// Measures one backend through [`Locker`] and [`Guard`]. The arm is named after the backend.
+/// Measures one backend through [`Locker`] and [`Guard`]. The arm has the name of the backend.
 ///
-/// It opens a handle of its own and closes it at the end; `lock` stays open. The locks it takes have names that start with
-/// `bench:`, and are released; rows that a store keeps for a while after a release are left to its reaper.
+/// It opens a handle of its own and closes it at the end; `lock` stays open. The locks it takes
+/// have names that start with `bench:`, and are released. Rows that a store keeps for a while after
+/// a release are left to its reaper.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`](distlock_core::ErrorKind::InvalidArgument) when the options do not fit the workload, and
-/// any error of opening a handle. What fails later is counted in the report.
+/// [`ErrorKind::InvalidArgument`](distlock_core::ErrorKind::InvalidArgument) when the options do
+/// not fit the workload, and any error of opening a handle. Later failures are counted in the
+/// report.
 ///
 /// # Cancel safety
 /// Safe to drop: held locks are released in the background, as when a guard is dropped.

@@ -1,8 +1,8 @@
-//! The machine that measured.
+//! The machine of a run.
 
 use std::{fs, thread};
 
-/// Label and value, nothing that names its owner.
+/// Labels and values of the machine, without anything that names its owner.
 #[must_use]
 pub fn machine() -> Vec<(String, String)> {
     let mut all = Vec::new();
@@ -47,7 +47,7 @@ pub fn machine() -> Vec<(String, String)> {
     all
 }
 
-/// Says so if more tasks want to run than there are cores: then no figure is of much use.
+/// A warning if more tasks want to run than there are cores: the figures are then of little use.
 #[must_use]
 pub fn too_busy() -> Option<String> {
     let load = fs::read_to_string("/proc/loadavg").ok()?;
@@ -56,7 +56,8 @@ pub fn too_busy() -> Option<String> {
     let cores = u32::try_from(cores).ok()?;
     (load > f64::from(cores) * 1.5).then(|| {
         format!(
-            "The machine was busy with other things: load {load:.0} on {cores} cores when this run began. Its figures are \
+            "The machine was busy with other things: load {load:.0} on {cores} cores when this \
+             run began. Its figures are \
              indicative only."
         )
     })

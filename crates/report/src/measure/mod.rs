@@ -1,4 +1,4 @@
-//! Runs workloads and measures them.
+//! Runs workloads on subjects and takes samples. Nothing here computes a figure.
 
 pub(crate) mod arm;
 pub(crate) mod counting;

@@ -1,4 +1,6 @@
 //! One round of one arm: tasks run cycles until the time is over.
+//!
+//! Invariant: every task finishes at least one cycle, and errors count as cycles that failed.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -14,7 +16,7 @@ use super::{
 };
 use crate::results::sample::{Latencies, Sample};
 
-/// What one arm does in its turn.
+/// The work of one arm in one round.
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
     pub(super) arm: String,
@@ -22,9 +24,9 @@ pub(crate) struct Round {
     pub(super) number: u32,
     pub(super) callers: u32,
     pub(super) names: String,
-    /// The lock of a workload that shares one, where it was named.
+    /// The shared lock of the workload, if the options name one.
     pub(super) shared: Option<String>,
-    /// How long each lock is kept.
+    /// How long each lock is held.
     pub(super) hold: Duration,
     pub(super) warmup: Duration,
     pub(super) time: Duration,
@@ -97,19 +99,19 @@ async fn run_tasks<S: Subject>(subject: &Arc<S>, round: &Round, time: Duration) 
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// What one task did.
+/// The results of one task.
 struct TaskResult {
     cycles: u64,
     errors: u64,
     first_error: Option<String>,
     latencies: Latencies,
-    /// Those that are not among them yet. A histogram is large, and going to it each time would cost the next cycle what the
-    /// processor had at hand.
+    /// Durations that are not in the histogram yet. A histogram is large, and touching it in each
+    /// cycle would evict the processor's cache before the next cycle.
     recent: Vec<Duration>,
     ended: Instant,
 }
 
-/// How many durations are gathered before they go to the histogram.
+/// How many durations are gathered before they go into the histogram.
 const RECENT: usize = 512;
 
 impl TaskResult {
@@ -148,7 +150,7 @@ async fn run_task<S: Subject>(
         recent: Vec::with_capacity(RECENT),
         ended: now(),
     };
-    // Everybody gets one cycle, also when the machine was too busy to start a task in time.
+    // Every task runs one cycle, also when the machine was too busy to start it in time.
     loop {
         let start = now();
         let done = match subject.acquire(name).await {
@@ -181,17 +183,17 @@ async fn run_task<S: Subject>(
             result.flush_recent();
             return result;
         }
-        // A subject that is always ready would keep its thread to itself until the time is over.
+        // A subject that is always ready would otherwise keep its thread until the time is over.
         consume_budget().await;
     }
 }
 
-/// When the lock was last released, and by which task. Only its holder looks.
+/// The last release of the lock: its time, and the task. Only the present holder reads it.
 #[derive(Default)]
 struct LastRelease(Mutex<Option<(u32, Instant)>>);
 
 impl LastRelease {
-    /// When another task released the lock that `task` was just granted.
+    /// The time at which another task released the lock that `task` was just granted.
     fn take_by_other(&self, task: u32) -> Option<Instant> {
         self.0
             .lock()

@@ -1,44 +1,45 @@
-//! What is measured: a way of taking and freeing locks, and the totals of what reached its store.
+//! The thing that is measured: a way of taking and freeing locks, with totals of the calls that
+//! reached its store.
 
 use std::{fmt, future::Future};
 
 /// One way of taking and freeing locks: a locker, a raw driver, another library.
 ///
-/// The workload's loops are compiled once per subject, so a subject that answers in nanoseconds is not measured through
-/// boxed futures.
+/// The loops of a workload are compiled once per subject, so a subject that answers in nanoseconds
+/// is not measured through boxed futures.
 pub trait Subject: Send + Sync + 'static {
-    /// What stands for a held lock.
+    /// The value of a held lock.
     type Held: Send;
-    /// What a failed operation says.
+    /// The error of a failed operation.
     type Error: fmt::Display + Send;
 
-    /// Takes the lock, waiting while somebody holds it.
+    /// Takes the lock; waits while it is held.
     fn acquire(&self, name: &str) -> impl Future<Output = Result<Self::Held, Self::Error>> + Send;
 
     /// Frees the lock.
     fn release(&self, held: Self::Held) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Running totals of what reached the store.
+    /// Running totals of the calls that reached the store.
     fn counters(&self) -> Counters {
         Counters::default()
     }
 }
 
-/// Running totals of what reached a store; `None` = cannot be told.
+/// Running totals of the calls that reached a store; `None` = unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Calls to the backend's contract, or driver calls of a raw subject.
     pub operations: Option<u64>,
     /// Statements or commands that went to the store.
     pub statements: Option<u64>,
-    /// Changes that were begun anew because somebody was in between.
+    /// Changes that were started again, because another change came in between.
     pub retries: Option<u64>,
     /// Loads behind a cache.
     pub loads: Option<u64>,
 }
 
 impl Counters {
-    /// What was added since `earlier`.
+    /// The growth since `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         let grown = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         Self {

@@ -1,8 +1,9 @@
-//! The only place that reads the machine's clock or sleeps: what is measured here is real time, not a lease.
+//! Real time. Only this module reads the machine's clock or sleeps: the measured times are real
+//! times, and no lease depends on them.
 
 use std::time::{Duration, Instant};
 
-/// Now.
+/// The present moment.
 #[expect(
     clippy::disallowed_methods,
     reason = "throughput and latency are measured in real time; no lease depends on it"
@@ -11,7 +12,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Lets a failing store breathe, so that a run against a dead one does not spin.
+/// Pauses after an error, so that a run against a dead store does not spin.
 #[expect(
     clippy::disallowed_methods,
     reason = "a pause between failures in real time; no lease depends on it"
@@ -20,13 +21,13 @@ pub(crate) async fn pause_after_error() {
     tokio::time::sleep(Duration::from_millis(10)).await;
 }
 
-/// Lets some time go by while a lock is held, to within less than a millisecond.
+/// Waits for some time while a lock is held, exact to less than a millisecond.
 ///
 /// # Cancel safety
-/// Safe.
+/// Safe to drop: nothing is changed.
 pub async fn keep(time: Duration) {
     if !time.is_zero() {
-        // Tokio's timers would make a millisecond two.
+        // Tokio's timers would turn one millisecond into two.
         async_io::Timer::after(time).await;
     }
 }

@@ -1,11 +1,11 @@
-//! What is done, by how many, for how long.
+//! Workloads, and the options of a run.
 
 use std::{fmt, str::FromStr, time::Duration};
 
 use distlock_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-/// What the callers do.
+/// The work of the callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -16,7 +16,7 @@ pub enum Workload {
     Independent,
     /// Many callers, one name, nothing done while holding.
     Contended,
-    /// As `Contended`, but what is timed is a release until the next caller's grant.
+    /// As `Contended`, but the measured time is from a release to the next caller's grant.
     Handoff,
     /// Many callers change the unread counters of one user.
     Counters,
@@ -25,7 +25,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// Those of acquiring and releasing.
+    /// The workloads of acquiring and releasing.
     pub const LOCKS: [Self; 4] = [
         Self::Uncontended,
         Self::Independent,
@@ -46,7 +46,7 @@ impl Workload {
         }
     }
 
-    /// How many callers there are when nobody says.
+    /// The number of callers by default.
     #[must_use]
     pub const fn default_concurrency(self) -> u32 {
         match self {
@@ -82,7 +82,8 @@ impl FromStr for Workload {
             .find(|workload| workload.as_str() == text)
             .ok_or_else(|| {
                 invalid(format!(
-                    "unknown workload \"{text}\": there are uncontended, independent, contended, handoff"
+                    "unknown workload \"{text}\": there are uncontended, independent, contended, \
+                     handoff"
                 ))
             })
     }
@@ -98,12 +99,12 @@ pub struct Options {
     pub duration: Duration,
     /// How often the arms take turns.
     pub rounds: u32,
-    /// Run before each round of each arm and not counted.
+    /// How long each arm runs before each of its rounds without being counted.
     pub warmup: Duration,
-    /// The lock that all callers want, in a workload that shares one: runs of several processes with the same name compete.
-    /// `None` = a name of its own.
+    /// The lock that all callers want, in a workload that shares one. Runs of several processes
+    /// with the same name compete. `None` = a name of its own.
     pub name: Option<String>,
-    /// How long each lock is kept. It is part of a cycle.
+    /// How long each lock is held. It is part of a cycle.
     pub hold: Duration,
 }
 
@@ -121,7 +122,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Most callers that may be asked for.
+    /// The largest number of callers.
     pub const MAX_CONCURRENCY: u32 = 10_000;
 
     /// Sets the number of callers.
@@ -159,17 +160,14 @@ impl Options {
         self
     }
 
-    /// Sets how long each lock is kept.
+    /// Sets how long each lock is held.
     #[must_use]
     pub const fn hold(mut self, hold: Duration) -> Self {
         self.hold = hold;
         self
     }
 
-    /// How many callers `workload` gets.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when the options do not fit the workload or are out of range.
+    /// The number of callers for `workload`.
     pub fn callers(&self, workload: Workload) -> Result<u32> {
         let callers = self
             .concurrency
@@ -186,7 +184,8 @@ impl Options {
             && !workload.shares_one_name()
         {
             return Err(invalid(format!(
-                "the name \"{name}\" is for contended and handoff, whose callers share one lock, and for counters and cache, not for {workload}"
+                "the name \"{name}\" is for contended and handoff, whose callers share one lock, \
+                 and for counters and cache, not for {workload}"
             )));
         }
         if !(1..=Self::MAX_CONCURRENCY).contains(&callers) {

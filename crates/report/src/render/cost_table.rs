@@ -8,7 +8,7 @@ use super::{
 };
 use crate::compare::{Comparison, StoreFacts};
 
-/// A table of costs; `None` when nobody has a number or a reason for any column.
+/// A table of costs; `None` when no store has a number or a reason in any column.
 pub(crate) fn cost_table(comparison: &Comparison, columns: &[Column]) -> Option<String> {
     let columns: Vec<&Column> = columns
         .iter()

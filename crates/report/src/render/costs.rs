@@ -6,7 +6,7 @@ use crate::{
     results::table::count,
 };
 
-/// A column of a table of costs: heading, experiment, measure, how it is written.
+/// A column of a table of costs: heading, experiment, measure, and the form of a value.
 pub(crate) struct Column {
     pub(crate) heading: String,
     pub(crate) experiment: String,
@@ -29,7 +29,7 @@ impl Column {
         }
     }
 
-    /// Whose figure is marked, if any is.
+    /// The store whose figure is marked as the best, if there is one.
     pub(crate) fn best<'a>(&self, comparison: &'a Comparison) -> Option<&'a str> {
         comparison.clear_best(&self.experiment, self.measure, self.show)
     }
@@ -76,7 +76,12 @@ fn lock_costs(comparison: &Comparison) -> Vec<CostTable> {
             vec![
                 Column::new("half within", "uncontended", Measure::P50, time),
                 Column::new("99 % within", "uncontended", Measure::P99, time),
-                Column::new("requests a cycle", "uncontended", Measure::Statements, number),
+                Column::new(
+                    "requests a cycle",
+                    "uncontended",
+                    Measure::Statements,
+                    number,
+                ),
                 Column::new("bytes a cycle", "traffic", Measure::Bytes, bytes),
             ],
         ),
@@ -87,9 +92,16 @@ fn lock_costs(comparison: &Comparison) -> Vec<CostTable> {
         ),
         (
             "What 64 callers cost the client",
-            "Requests and processor time per cycle; peak resident memory of a process that does nothing else.".into(),
+            "Requests and processor time per cycle; peak resident memory of a process that does \
+             nothing else."
+                .into(),
             vec![
-                Column::new("requests a cycle", "independent-64", Measure::Statements, number),
+                Column::new(
+                    "requests a cycle",
+                    "independent-64",
+                    Measure::Statements,
+                    number,
+                ),
                 Column::new("processor a cycle", "independent-64", Measure::Cpu, time),
                 Column::new("99 % within", "independent-64", Measure::P99, time),
                 Column::new("peak memory", "process-64", Measure::Memory, kib),
@@ -97,29 +109,60 @@ fn lock_costs(comparison: &Comparison) -> Vec<CostTable> {
         ),
         (
             "One name that everybody wants",
-            "Sixteen callers of one process; busiest over idlest is 1 when all get the same. Wake-up: from a release in one \
-             client to the grant in another. While 64 callers wait for a lock that is held elsewhere, the store is asked so \
+            "Sixteen callers of one process; busiest over idlest is 1 when all get the same. \
+             Wake-up: from a release in one \
+             client to the grant in another. While 64 callers wait for a lock that is held \
+             elsewhere, the store is asked so \
              often a second, and so much travels both ways."
                 .into(),
             vec![
                 Column::new("cycles a second", "contended-16", Measure::Rate, number),
-                Column::new("busiest over idlest", "contended-16", Measure::Unfairness, number),
+                Column::new(
+                    "busiest over idlest",
+                    "contended-16",
+                    Measure::Unfairness,
+                    number,
+                ),
                 Column::new("hand-over, half within", "handoff-2", Measure::P50, time),
-                Column::new("wake-up elsewhere, half within", "wakeup", Measure::P50, time),
+                Column::new(
+                    "wake-up elsewhere, half within",
+                    "wakeup",
+                    Measure::P50,
+                    time,
+                ),
                 Column::new("wake-up, 99 % within", "wakeup", Measure::P99, time),
-                Column::new("requests a second while waiting", "waiting-64", Measure::WaitingStatements, number),
-                Column::new("bytes a second while waiting", "waiting-64", Measure::WaitingBytes, bytes),
+                Column::new(
+                    "requests a second while \
+                    waiting",
+                    "waiting-64",
+                    Measure::WaitingStatements,
+                    number,
+                ),
+                Column::new(
+                    "bytes a second while \
+                    waiting",
+                    "waiting-64",
+                    Measure::WaitingBytes,
+                    bytes,
+                ),
             ],
         ),
         (
             "Fairness between processes",
-            "Four processes want one lock, and each keeps it for 10 ms. When all get the same, busiest over idlest is 1 and \
-             each share of the cycles is 25 %. Longest wait: of all processes, from asking until the lock was released \
+            "Four processes want one lock, and each keeps it for 10 ms. When all get the same, \
+             busiest over idlest is 1 and \
+             each share of the cycles is 25 %. Longest wait: of all processes, from asking until \
+             the lock was released \
              again, less the 10 ms."
                 .into(),
             vec![
                 Column::new("cycles a second", "processes-4", Measure::Rate, number),
-                Column::new("busiest over idlest", "processes-4", Measure::Unfairness, number),
+                Column::new(
+                    "busiest over idlest",
+                    "processes-4",
+                    Measure::Unfairness,
+                    number,
+                ),
                 Column::new("least share", "processes-4", Measure::LeastShare, percent),
                 Column::new("largest share", "processes-4", Measure::MostShare, percent),
                 Column::new("longest wait", "processes-4", Measure::LongestWait, time),
@@ -138,7 +181,8 @@ fn kickout_costs() -> Vec<CostTable> {
     vec![
         (
             "The kick-out flow",
-            "One account, two nodes: a login on the other device takes the session over and the old one is told. Logins: \
+            "One account, two nodes: a login on the other device takes the session over and the \
+             old one is told. Logins: \
              different accounts, 32 at a time."
                 .into(),
             vec![
@@ -149,33 +193,108 @@ fn kickout_costs() -> Vec<CostTable> {
         ),
         (
             "The kick-out flow, with gateways and their clients",
-            "One account, real WebSocket clients, two gateway nodes: from sending the new login until the old client has read \
+            "One account, real WebSocket clients, two gateway nodes: from sending the new login \
+             until the old client has read \
              its notice and until its connection is gone, one takeover at a time."
                 .into(),
             vec![
-                Column::new("same node: told, half within", "takeover-local", Measure::P50, time),
-                Column::new("same node: told, 99 %", "takeover-local", Measure::P99, time),
-                Column::new("same node: gone, half within", "takeover-local-gone", Measure::P50, time),
-                Column::new("other node: told, half within", "takeover-cross", Measure::P50, time),
-                Column::new("other node: told, 99 %", "takeover-cross", Measure::P99, time),
-                Column::new("other node: gone, half within", "takeover-cross-gone", Measure::P50, time),
+                Column::new(
+                    "same node: told, half within",
+                    "takeover-local",
+                    Measure::P50,
+                    time,
+                ),
+                Column::new(
+                    "same node: told, 99 %",
+                    "takeover-local",
+                    Measure::P99,
+                    time,
+                ),
+                Column::new(
+                    "same node: gone, half \
+                    within",
+                    "takeover-local-gone",
+                    Measure::P50,
+                    time,
+                ),
+                Column::new(
+                    "other node: told, half within",
+                    "takeover-cross",
+                    Measure::P50,
+                    time,
+                ),
+                Column::new(
+                    "other node: told, 99 %",
+                    "takeover-cross",
+                    Measure::P99,
+                    time,
+                ),
+                Column::new(
+                    "other node: gone, half \
+                    within",
+                    "takeover-cross-gone",
+                    Measure::P50,
+                    time,
+                ),
             ],
         ),
         (
             "Gateways with many clients",
-            "Logins that each take over, and messages, in a second, two ways of routing: fenced compares at the target, locked \
-             holds the account's lock from the lookup until the delivery. Calls are to the store, per takeover. An idle session's \
+            "Logins that each take over, and messages, in a second, two ways of routing: fenced \
+             compares at the target, locked \
+             holds the account's lock from the lookup until the delivery. Calls are to the store, \
+             per takeover. An idle session's \
              memory is that of the node's process, which for the memory store has the records too."
                 .into(),
             vec![
-                Column::new("logins a second, fenced", "takeover-fenced", Measure::Rate, number),
-                Column::new("logins a second, locked", "takeover-locked", Measure::Rate, number),
-                Column::new("calls a takeover", "takeover-fenced", Measure::Operations, number),
-                Column::new("messages a second, fenced", "route-fenced", Measure::Rate, number),
-                Column::new("messages a second, locked", "route-locked", Measure::Rate, number),
-                Column::new("a message, fenced, half within", "route-fenced", Measure::P50, time),
-                Column::new("a message, locked, half within", "route-locked", Measure::P50, time),
-                Column::new("memory of an idle session", "sessions", Measure::Memory, kib),
+                Column::new(
+                    "logins a second, fenced",
+                    "takeover-fenced",
+                    Measure::Rate,
+                    number,
+                ),
+                Column::new(
+                    "logins a second, locked",
+                    "takeover-locked",
+                    Measure::Rate,
+                    number,
+                ),
+                Column::new(
+                    "calls a takeover",
+                    "takeover-fenced",
+                    Measure::Operations,
+                    number,
+                ),
+                Column::new(
+                    "messages a second, fenced",
+                    "route-fenced",
+                    Measure::Rate,
+                    number,
+                ),
+                Column::new(
+                    "messages a second, locked",
+                    "route-locked",
+                    Measure::Rate,
+                    number,
+                ),
+                Column::new(
+                    "a message, fenced, half within",
+                    "route-fenced",
+                    Measure::P50,
+                    time,
+                ),
+                Column::new(
+                    "a message, locked, half within",
+                    "route-locked",
+                    Measure::P50,
+                    time,
+                ),
+                Column::new(
+                    "memory of an idle session",
+                    "sessions",
+                    Measure::Memory,
+                    kib,
+                ),
             ],
         ),
     ]
@@ -186,29 +305,86 @@ fn recipe_costs() -> Vec<CostTable> {
     vec![
         (
             "Unread counters",
-            "Sixteen callers change one user's counters: an increment, and after every fourth a clear. The ways give the same \
-             results; watch and script are a Redis server's own, the transaction a database's. Begun anew: because somebody \
+            "Sixteen callers change one user's counters: an increment, and after every fourth a \
+             clear. The ways give the same \
+             results; watch and script are a Redis server's own, the transaction a database's. \
+             Begun anew: because somebody \
              was in between, per change."
                 .into(),
             vec![
-                Column::new("lock, changes a second", "counters-lock", Measure::Rate, number),
-                Column::new("optimistic, changes a second", "counters-optimistic", Measure::Rate, number),
-                Column::new("begun anew a change", "counters-optimistic", Measure::Retries, number),
-                Column::new("watch, changes a second", "counters-watch", Measure::Rate, number),
-                Column::new("begun anew a change", "counters-watch", Measure::Retries, number),
-                Column::new("script, changes a second", "counters-script", Measure::Rate, number),
-                Column::new("transaction, changes a second", "counters-transaction", Measure::Rate, number),
+                Column::new(
+                    "lock, changes a second",
+                    "counters-lock",
+                    Measure::Rate,
+                    number,
+                ),
+                Column::new(
+                    "optimistic, changes a \
+                    second",
+                    "counters-optimistic",
+                    Measure::Rate,
+                    number,
+                ),
+                Column::new(
+                    "begun anew a change",
+                    "counters-optimistic",
+                    Measure::Retries,
+                    number,
+                ),
+                Column::new(
+                    "watch, changes a second",
+                    "counters-watch",
+                    Measure::Rate,
+                    number,
+                ),
+                Column::new(
+                    "begun anew a change",
+                    "counters-watch",
+                    Measure::Retries,
+                    number,
+                ),
+                Column::new(
+                    "script, changes a second",
+                    "counters-script",
+                    Measure::Rate,
+                    number,
+                ),
+                Column::new(
+                    "transaction, changes a \
+                    second",
+                    "counters-transaction",
+                    Measure::Rate,
+                    number,
+                ),
             ],
         ),
         (
             "A hot value of a cache",
-            "Sixty-four callers want one value that is fresh for 200 ms and takes 20 ms to load: 4.5 loads a second would do. \
-             The cache is in Redis, in the store's records, or in memory where records tell no ages."
+            "Sixty-four callers want one value that is fresh for 200 ms and takes 20 ms to load: \
+             4.5 loads a second would do. \
+             The cache is in Redis, in the store's records, or in memory where records tell no \
+             ages."
                 .into(),
             vec![
-                Column::new("loads a second, guarded", "cache-guarded", Measure::Loads, number),
-                Column::new("loads a second, without the guard", "cache-naive", Measure::Loads, number),
-                Column::new("looks a second, guarded", "cache-guarded", Measure::Rate, number),
+                Column::new(
+                    "loads a second, guarded",
+                    "cache-guarded",
+                    Measure::Loads,
+                    number,
+                ),
+                Column::new(
+                    "loads a second, without the \
+                    guard",
+                    "cache-naive",
+                    Measure::Loads,
+                    number,
+                ),
+                Column::new(
+                    "looks a second, guarded",
+                    "cache-guarded",
+                    Measure::Rate,
+                    number,
+                ),
                 Column::new("99 % within", "cache-guarded", Measure::P99, time),
             ],
         ),

@@ -9,7 +9,7 @@ use super::{
     text::{escape, millis},
 };
 
-/// See the module.
+/// A report of headings, text, tables and figures.
 #[derive(Debug)]
 pub struct Document {
     title: String,
@@ -18,7 +18,7 @@ pub struct Document {
 
 #[derive(Debug)]
 enum Block {
-    /// Of the second or third level.
+    /// A heading of the second or third level.
     Heading(u8, String),
     Text(String),
     Command(String),
@@ -34,7 +34,7 @@ enum Block {
 /// A row of a figure of times.
 #[derive(Clone, Debug)]
 pub struct Times {
-    /// Key of the store, which gives the colour.
+    /// The key of the store, which decides the colour.
     pub store: String,
     /// The name beside the row.
     pub label: String,
@@ -45,7 +45,7 @@ pub struct Times {
 }
 
 impl Document {
-    /// An empty one.
+    /// An empty document.
     #[must_use]
     pub fn new(title: impl Into<String>) -> Self {
         Self {
@@ -79,7 +79,8 @@ impl Document {
         self.blocks.push(Block::List(entries));
     }
 
-    /// Adds a table. Each row has as many cells as the heading; all but the first are figures.
+    /// Adds a table. Each row has as many cells as the heading; all cells but the first are
+    /// figures.
     pub fn table<const COLUMNS: usize>(
         &mut self,
         heading: [&str; COLUMNS],
@@ -155,7 +156,7 @@ impl Document {
                     }
                 }
                 Block::Table(heading, rows) => markdown::table(&mut text, heading, rows),
-                // The line before has begun.
+                // Markdown leaves the figure out, so the blank line is taken back.
                 Block::Times { .. } => {
                     text.pop();
                 }
@@ -203,7 +204,7 @@ fn table(heading: &[String], rows: &[Vec<String>]) -> String {
     for row in rows {
         html += "<tr>";
         for cell in row {
-            // A sentence is read from the left, a figure from the right.
+            // A sentence is aligned to the left, a figure to the right.
             let class = if cell.contains(' ') && !cell.starts_with(|c: char| c.is_ascii_digit()) {
                 " class=\"text\""
             } else {
@@ -216,7 +217,7 @@ fn table(heading: &[String], rows: &[Vec<String>]) -> String {
     html + "</tbody></table></div>\n"
 }
 
-/// Markup of a text in which code stands between backticks.
+/// Markup of a text in which code is between backticks.
 fn code(text: &str) -> String {
     let mut html = String::new();
     for (at, part) in text.split('`').enumerate() {

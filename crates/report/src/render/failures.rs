@@ -9,30 +9,35 @@ use super::{
 };
 use crate::compare::{Comparison, Scenario, ScenarioKind};
 
-/// What was broken, in a sentence.
+/// The fault, in a sentence.
 pub(crate) fn describe_fault(kind: ScenarioKind) -> &'static str {
     match kind {
         ScenarioKind::HolderKilled => {
-            "A process holds the lock and is killed with SIGKILL; a client in another process waits. Its lease must run out \
+            "A process holds the lock and is killed with SIGKILL; a client in another process \
+             waits. Its lease must run out \
              before anybody else may have it."
         }
         ScenarioKind::ServerKilled => {
-            "The server is killed with SIGKILL while a client holds the lock and another waits, and is started again on the \
+            "The server is killed with SIGKILL while a client holds the lock and another waits, \
+             and is started again on the \
              same data a second later. The holder releases after a while."
         }
         ScenarioKind::ServerPaused => {
-            "The server is stopped with SIGSTOP for longer than the lease, then goes on. The holder cannot renew, so it must \
+            "The server is stopped with SIGSTOP for longer than the lease, then goes on. The \
+             holder cannot renew, so it must \
              stop believing before anybody else is granted the lock."
         }
         ScenarioKind::LeaderLost => {
-            "Of several servers that stand in for each other, the one that decides is killed while a client holds the lock \
-             and another waits: the leader of ZooKeeper's three, the primary that Redis' sentinels name, the primary of \
+            "Of several servers that stand in for each other, the one that decides is killed \
+             while a client holds the lock \
+             and another waits: the leader of ZooKeeper's three, the primary that Redis' \
+             sentinels name, the primary of \
              the lock's slot in Redis Cluster."
         }
     }
 }
 
-/// A sentence about one scenario's outcome.
+/// The outcome of one scenario, in a sentence.
 pub(crate) fn outcome(scenario: &Scenario) -> String {
     if let Some(why) = &scenario.failed {
         return format!("could not be played: {why}");
@@ -58,7 +63,7 @@ pub(crate) fn outcome(scenario: &Scenario) -> String {
     parts.join("; ")
 }
 
-/// All of it; `None` when nothing was broken on purpose.
+/// The whole section; `None` when there is no scenario.
 pub(crate) fn section(comparison: &Comparison) -> Option<String> {
     if comparison.scenarios.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! Which figure shows what.
+//! The data of each figure.
 
 use super::{
     svg::{Bar, LineSeries, RangeRow, Svg},
@@ -52,7 +52,7 @@ pub(crate) fn throughput(comparison: &Comparison) -> Svg {
     .lines(&steps, &series, short)
 }
 
-/// Latency with one caller while others' locks lie in the store.
+/// Latency of one caller while other locks are held in the store.
 pub(crate) fn idle(comparison: &Comparison) -> Option<Svg> {
     let sizes = comparison.sizes("idle");
     if sizes.len() < 2 {
@@ -124,7 +124,7 @@ pub(crate) fn latency(comparison: &Comparison, experiment: &str, title: &str) ->
     Some(Svg::new(title, note, stores(comparison)).ranges(&rows, coarse_time))
 }
 
-/// From a fault to the next holder, or to the next cycle that works.
+/// The time from a fault to the next holder, or to the next cycle that works.
 pub(crate) fn recovery(comparison: &Comparison, kind: ScenarioKind) -> Option<Svg> {
     let mut rows: Vec<RangeRow> = comparison
         .scenarios
@@ -160,7 +160,7 @@ pub(crate) fn recovery(comparison: &Comparison, kind: ScenarioKind) -> Option<Sv
     Some(Svg::new(kind.title(), note, stores(comparison)).ranges(&rows, coarse_millis))
 }
 
-/// The time that a scenario is about.
+/// The time that a scenario measures.
 pub(crate) fn scenario_time(scenario: &Scenario) -> Option<f64> {
     match scenario.kind {
         ScenarioKind::HolderKilled => scenario.next_holder_ms,
@@ -168,7 +168,7 @@ pub(crate) fn scenario_time(scenario: &Scenario) -> Option<f64> {
     }
 }
 
-/// Who believed to hold the lock, and when.
+/// The clients of a scenario, and when each believed to hold the lock.
 pub(crate) fn lanes(comparison: &Comparison, scenario: &Scenario) -> Option<Svg> {
     let store = comparison.store(&scenario.store)?;
     let bar = |it: &crate::compare::Interval| Bar {

@@ -2,14 +2,15 @@
 
 use super::{style, svg::Svg, text::escape};
 
-/// A page around a body. `stores` are keys and products; each has a colour.
+/// A page around a body. `stores` are keys and products; each store has a colour.
 pub(crate) fn shell(title: &str, stores: &[(String, String)], body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n\
          <title>{}</title>\n<style>\n:root{{{}{}}}\n\
-         @media(prefers-color-scheme:dark){{:root{{{}{}}}}}\n{}{}</style>\n</head>\n<body>\n<main>\n\
+         @media(prefers-color-scheme:dark){{:root{{{}{}}}}}\n{}{}</style>\n</head>\n\
+         <body>\n<main>\n\
          {body}</main>\n</body>\n</html>\n",
         escape(title),
         style::LIGHT,

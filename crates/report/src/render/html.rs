@@ -1,4 +1,4 @@
-//! The page.
+//! The page as HTML.
 
 use std::fmt::Write as _;
 
@@ -31,8 +31,10 @@ pub fn html(comparison: &Comparison) -> String {
     page += &cost(comparison);
     if let Some(failures) = failures::section(comparison) {
         page += "<h2 id=\"failure\">Behaviour under failure</h2>\n\
-                 <p>A bar is the time in which a client believed to hold the lock: from the answer to its request until its \
-                 release was sent, or until it was told that the lock is lost. The shaded part is the fault. Two bars at the \
+                 <p>A bar is the time in which a client believed to hold the lock: from the \
+                 answer to its request until its \
+                 release was sent, or until it was told that the lock is lost. The shaded part is \
+                 the fault. Two bars at the \
                  same time would be two holders.</p>\n";
         page += &failures;
     }
@@ -47,9 +49,12 @@ fn other_ways(comparison: &Comparison) -> String {
         let _ = writeln!(html, "<p>{}</p>", escape(PEERS_NOT_MEASURED));
         return html;
     }
-    html += "<p>Measured on the same servers in the same run, each table with its ways interleaved; the first row is the plain \
-             one. Plain rows and raw commands have no lease renewal, no token and no loss notice: they show the floor that \
-             the store sets. A ratio is bold when no round contradicts it and it is not printed as 1.</p>\n";
+    html += "<p>Measured on the same servers in the same run, each table with its ways \
+        interleaved; the first row is the plain \
+             one. Plain rows and raw commands have no lease renewal, no token and no loss notice: \
+             they show the floor that \
+             the store sets. A ratio is bold when no round contradicts it and it is not printed \
+             as 1.</p>\n";
     for run in &comparison.peers {
         html += &peer_table(comparison, run);
     }
@@ -59,7 +64,7 @@ fn other_ways(comparison: &Comparison) -> String {
     html
 }
 
-/// When something simpler is the better answer.
+/// The box about alternatives to a lock.
 fn alternatives() -> String {
     let mut html =
         String::from("<aside class=\"box\" id=\"instead\"><h2>When not to use a lock</h2>\n<dl>");
@@ -84,8 +89,10 @@ fn opening(comparison: &Comparison) -> String {
         .map(|store| store.name.as_str())
         .collect();
     let mut html = format!(
-        "<h1>Distributed locks, side by side</h1>\n<p>{} behind one lock library, measured in one run on one machine: what each \
-         promises, what it costs, and what happens when something dies.</p>\n<p class=\"quiet\">{}. distlock {}. {} interleaved \
+        "<h1>Distributed locks, side by side</h1>\n<p>{} behind one lock library, measured in one \
+         run on one machine: what each \
+         promises, what it costs, and what happens when something dies.</p>\n<p \
+         class=\"quiet\">{}. distlock {}. {} interleaved \
          {} of every figure.</p>\n",
         escape(&join_names(&names)),
         escape(&about.date),
@@ -106,7 +113,8 @@ fn opening(comparison: &Comparison) -> String {
             );
         }
     }
-    html += "<nav><a href=\"#guide\">Which one?</a><a href=\"#instead\">When not to</a><a href=\"#promises\">Promises</a><a href=\"#cost\">Cost</a>";
+    html += "<nav><a href=\"#guide\">Which one?</a><a href=\"#instead\">When not to</a><a \
+        href=\"#promises\">Promises</a><a href=\"#cost\">Cost</a>";
     if !comparison.scenarios.is_empty() {
         html += "<a href=\"#failure\">Failure</a>";
     }
@@ -152,7 +160,8 @@ fn glance(comparison: &Comparison) -> String {
 fn promises(comparison: &Comparison) -> String {
     let mut html = String::from("<h2 id=\"promises\">What each one promises</h2>\n");
     if let Some(table) = sections::properties(comparison) {
-        html += "<p>Put to the test by the conformance suite on these very servers: cases that passed, of those that were \
+        html += "<p>Put to the test by the conformance suite on these very servers: cases that \
+            passed, of those that were \
                  asked. The last rows are what was seen when servers were broken.</p>\n";
         html += &table;
     }
@@ -220,9 +229,12 @@ fn cost(comparison: &Comparison) -> String {
 fn method(comparison: &Comparison) -> String {
     let about = &comparison.about;
     let mut html = String::from(
-        "<h2 id=\"method\">How this was made</h2>\n<p>Stores take turns, round by round, every other round backwards, so that \
-         what is compared ran in the same minute. A figure is the median of its rounds with the lowest and the highest beside \
-         it. Callers go through the same locker, with renewal, tokens and loss notice. A store that fails leaves no number.</p>\n",
+        "<h2 id=\"method\">How this was made</h2>\n<p>Stores take turns, round by round, every \
+         other round backwards, so that \
+         what is compared ran in the same minute. A figure is the median of its rounds with the \
+         lowest and the highest beside \
+         it. Callers go through the same locker, with renewal, tokens and loss notice. A store \
+         that fails leaves no number.</p>\n",
     );
     let _ = writeln!(html, "<p>{}</p>", escape(&load_sentence(comparison)));
     let _ = writeln!(html, "<p><code>{}</code></p>", escape(&about.command));
@@ -244,5 +256,6 @@ fn method(comparison: &Comparison) -> String {
             escape(&store.setup)
         );
     }
-    html + "</tbody></table></div>\n<p class=\"quiet\">Every figure is in report.json, every round in samples/.</p>\n"
+    html + "</tbody></table></div>\n<p class=\"quiet\">Every figure is in report.json, every \
+        round in samples/.</p>\n"
 }

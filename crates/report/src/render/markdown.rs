@@ -1,4 +1,4 @@
-//! The same as Markdown, for terminals and code hosts.
+//! The report as Markdown, for terminals and code hosts.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,8 @@ pub fn markdown(comparison: &Comparison) -> String {
         .map(|it| it.name.as_str())
         .collect();
     let mut text = format!(
-        "# Distributed locks, side by side\n\n{} behind one lock library, measured in one run on one machine.\n\n\
+        "# Distributed locks, side by side\n\n{} behind one lock library, measured in one run on \
+         one machine.\n\n\
          {}. distlock {}. Median of {} interleaved rounds, lowest to highest in brackets.\n",
         join_names(&names),
         about.date,
@@ -263,7 +264,8 @@ fn peers(comparison: &Comparison, text: &mut String) {
         return;
     }
     text.push_str(
-        "Measured on the same servers in the same run, each table with its ways interleaved; the first row is the plain one.\n",
+        "Measured on the same servers in the same run, each table with its ways interleaved; the \
+         first row is the plain one.\n",
     );
     for run in &comparison.peers {
         let name = comparison
@@ -353,7 +355,7 @@ pub(super) fn table(text: &mut String, heading: &[String], rows: &[Vec<String>])
     }
 }
 
-/// One line, whatever a server said.
+/// Joins a server's message into one line.
 fn plain(said: &str) -> String {
     said.split_whitespace().collect::<Vec<_>>().join(" ")
 }

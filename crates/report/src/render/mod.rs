@@ -1,14 +1,14 @@
-//! Pages from a [`Comparison`]: the same data always gives the same bytes.
+//! Pages from a [`Comparison`]. Invariant: the same data always gives the same bytes.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
 //! | `html.rs`, `frame.rs` | the page |
 //! | `costs.rs`, `cost_table.rs`, `peer_table.rs` | the tables of figures |
 //! | `sections.rs`, `failures.rs` | the tables of promises; behaviour under failure |
 //! | `markdown.rs` | the same as Markdown |
 //! | `document.rs` | a report of any kind, in both forms |
-//! | `figures.rs` | which figure shows what |
-//! | `svg.rs`, `scale.rs` | how a figure is drawn |
+//! | `figures.rs` | the data of each figure |
+//! | `svg.rs`, `scale.rs` | the drawing of a figure |
 //! | `style.rs` | colours and typography |
 //! | `text.rs` | numbers for people |
 
@@ -33,7 +33,7 @@ pub use markdown::markdown;
 
 use crate::compare::Comparison;
 
-/// Throughput by number of callers as a picture of its own, for a README.
+/// Throughput by number of callers, as a picture of its own for a README.
 #[must_use]
 pub fn throughput_svg(comparison: &Comparison) -> String {
     figures::throughput(comparison).standalone()

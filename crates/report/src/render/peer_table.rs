@@ -8,7 +8,7 @@ use crate::{
     results::statistics::Spread,
 };
 
-/// An arm with what it does: `redis-raw: SET NX PX and DEL`.
+/// An arm with its description: `redis-raw: SET NX PX and DEL`.
 pub(crate) fn arm_with_description(arm: &str) -> String {
     match describe_arm(arm) {
         Some(what) if what != arm => format!("{arm}: {what}"),

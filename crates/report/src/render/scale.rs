@@ -1,6 +1,6 @@
 //! Where values lie on an axis, and its ticks.
 
-/// Where values lie between two ends; in powers of ten when they differ tenfold.
+/// Maps values to positions between two ends; logarithmic when the values differ tenfold.
 pub(crate) struct Scale {
     low: f64,
     high: f64,
@@ -9,7 +9,8 @@ pub(crate) struct Scale {
     log: bool,
 }
 
-/// What a scale tells apart. Beyond them powers of ten are zero or infinite, and ticks have no end.
+/// The smallest and the largest value of a scale. Beyond them powers of ten become zero or
+/// infinite, and ticks would have no end.
 const LEAST: f64 = 1e-18;
 const MOST: f64 = 1e18;
 
@@ -50,7 +51,7 @@ impl Scale {
         self.from + (self.to - self.from) * share.clamp(0.0, 1.0)
     }
 
-    /// Round values within it, about `most` of them.
+    /// Round values within the scale, about `most` of them.
     pub(crate) fn ticks(&self, most: usize) -> Vec<f64> {
         if self.log {
             let mut all = Vec::new();

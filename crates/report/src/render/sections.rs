@@ -58,7 +58,7 @@ fn class(mark: &str) -> &'static str {
     }
 }
 
-/// What failed in the suite, word for word.
+/// The failed cases of the suite, with their messages.
 pub(crate) fn failed_cases(comparison: &Comparison) -> Vec<(String, String)> {
     comparison
         .stores
@@ -158,12 +158,12 @@ pub(crate) fn capability_table(comparison: &Comparison) -> Option<String> {
     Some(html + "</tbody></table></div>\n")
 }
 
-/// Under which durability it was measured.
+/// The durability under which it was measured.
 pub(crate) fn durability_text(store: &StoreFacts) -> String {
     durability(store).unwrap_or_else(|| "not recorded".into())
 }
 
-/// What each store promises and what breaks it, with its server and settings.
+/// The promise of each store and the events that break it, with its server and settings.
 pub(crate) fn prose_list(comparison: &Comparison) -> String {
     let mut html = String::from("<div class=\"grid\">");
     for store in &comparison.stores {

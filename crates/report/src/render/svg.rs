@@ -1,4 +1,5 @@
-//! How figures are drawn: 360 units wide, so that their text is readable on a telephone and pleasant beside another figure.
+//! Draws figures. Each is 360 units wide, so that its text is readable on a telephone and beside
+//! another figure.
 
 use std::fmt::Write as _;
 
@@ -11,8 +12,8 @@ use super::{
 /// The width of every figure.
 const WIDTH: f64 = 360.0;
 
-/// What the longest label takes. A letter is at most so wide on average in the fonts that browsers
-/// have.
+/// The width of the longest label. A letter has at most this width on average in the fonts of
+/// browsers.
 fn room<'a>(labels: impl Iterator<Item = &'a String>) -> f64 {
     const LETTER: f64 = 6.8;
     let longest = labels.map(|it| it.chars().count()).max().unwrap_or(0);
@@ -37,7 +38,7 @@ pub(crate) struct RangeRow {
     pub(crate) low: f64,
     pub(crate) middle: f64,
     pub(crate) high: f64,
-    /// What is written beside it.
+    /// The text beside it.
     pub(crate) text: String,
 }
 
@@ -100,7 +101,8 @@ impl Svg {
             self.text(left - 8.0, y + 4.0, "", "end", &row.label);
             let _ = write!(
                 self.body,
-                "<line x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" style=\"stroke:var(--{});stroke-width:4;\
+                "<line x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" \
+                 style=\"stroke:var(--{});stroke-width:4;\
                  stroke-linecap:round;opacity:.35\"/>",
                 scale.at(row.low),
                 scale.at(row.high),
@@ -153,7 +155,8 @@ impl Svg {
                 .collect();
             let _ = write!(
                 self.body,
-                "<polyline points=\"{}\" style=\"fill:none;stroke:var(--{});stroke-width:2;stroke-linejoin:round\"/>",
+                "<polyline points=\"{}\" \
+                 style=\"fill:none;stroke:var(--{});stroke-width:2;stroke-linejoin:round\"/>",
                 path.join(" "),
                 line.key
             );
@@ -189,7 +192,7 @@ impl Svg {
         self
     }
 
-    /// Lanes over time in milliseconds: who believed to hold the lock, and when something was broken.
+    /// Lanes over time in milliseconds: the clients that believed to hold the lock, and the fault.
     pub(crate) fn lanes(
         mut self,
         key: &str,
@@ -205,7 +208,8 @@ impl Svg {
             let (from, until) = (x(fault.from), x(fault.until).max(x(fault.from) + 1.5));
             let _ = write!(
                 self.body,
-                "<rect x=\"{from:.1}\" y=\"14\" width=\"{:.1}\" height=\"{:.1}\" style=\"fill:var(--fault)\"/>",
+                "<rect x=\"{from:.1}\" y=\"14\" width=\"{:.1}\" height=\"{:.1}\" \
+                 style=\"fill:var(--fault)\"/>",
                 until - from,
                 bottom - 14.0
             );
@@ -221,7 +225,8 @@ impl Svg {
                 let (from, until) = (x(bar.from), x(bar.until).max(x(bar.from) + 2.0));
                 let _ = write!(
                     self.body,
-                    "<rect x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"14\" rx=\"2\" style=\"fill:var(--{key})\">\
+                    "<rect x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"14\" rx=\"2\" \
+                     style=\"fill:var(--{key})\">\
                      <title>{}</title></rect>",
                     top + 4.0,
                     until - from,
@@ -232,7 +237,7 @@ impl Svg {
         let whole = [1.0, 2.0, 5.0, 10.0, 20.0, 60.0]
             .into_iter()
             .find(|seconds| end / 1000.0 / seconds <= 6.0)
-            // Whole minutes, so that there are never more than a few ticks.
+            // Whole minutes, so there are never more than a few ticks.
             .unwrap_or_else(|| (end / 360_000.0).ceil() * 60.0);
         let mut tick = 0.0;
         while tick * 1000.0 <= end {
@@ -249,7 +254,7 @@ impl Svg {
         self
     }
 
-    /// As part of a page, which brings the colours.
+    /// The figure as part of a page, which brings the colours.
     pub(crate) fn inline(&self) -> String {
         format!(
             "<svg viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" aria-label=\"{}\">{}</svg>",
@@ -259,12 +264,13 @@ impl Svg {
         )
     }
 
-    /// As a file of its own.
+    /// The figure as a file of its own.
     pub(crate) fn standalone(&self) -> String {
         let light = style::colours(&self.stores, false);
         let dark = style::colours(&self.stores, true);
         format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 -44 {WIDTH} {height:.0}\" width=\"720\" height=\"{double:.0}\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 -44 {WIDTH} {height:.0}\" \
+             width=\"720\" height=\"{double:.0}\" \
              role=\"img\" aria-label=\"{title}\">\n<style>\nsvg{{{fixed_light}{light}}}\n\
              @media(prefers-color-scheme:dark){{svg{{{fixed_dark}{dark}}}}}\n{figure}</style>\n\
              <text x=\"2\" y=\"-28\" style=\"font-size:13px;font-weight:600\">{title}</text>\
@@ -281,7 +287,7 @@ impl Svg {
     }
 }
 
-/// Moves labels apart that would lie on each other. `wanted` rises.
+/// Moves labels apart that would overlap. `wanted` rises.
 fn move_apart(wanted: &[f64]) -> Vec<f64> {
     const GAP: f64 = 13.0;
     let mut places = wanted.to_vec();

@@ -8,7 +8,7 @@ use crate::{
     },
 };
 
-/// What a page may not take as markup.
+/// Replaces the characters that a page would take as markup.
 pub(crate) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -23,7 +23,7 @@ pub(crate) fn escape(text: &str) -> String {
     safe
 }
 
-/// A number with three digits or as a whole: `0.25`, `4.2`, `17`, `12,345`.
+/// A number with three digits, or a whole number: `0.25`, `4.2`, `17`, `12,345`.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         _ if !value.is_finite() => "–".into(),
@@ -83,7 +83,7 @@ pub(crate) fn unbroken(text: &str) -> String {
     text.replace(' ', "\u{a0}")
 }
 
-/// A text in which no time is parted from its unit by a new line.
+/// A text in which no line break separates a time from its unit.
 pub(crate) fn with_units(text: &str) -> String {
     let mut words = text.split(' ').peekable();
     let mut glued = String::with_capacity(text.len());
@@ -114,7 +114,7 @@ pub(crate) fn join_names(names: &[&str]) -> String {
     }
 }
 
-/// What stands where a number should be.
+/// The mark in place of a missing number.
 pub(crate) fn missing_mark(store: &StoreFacts) -> &'static str {
     if store.stopped.is_some() {
         "died"
@@ -123,12 +123,12 @@ pub(crate) fn missing_mark(store: &StoreFacts) -> &'static str {
     }
 }
 
-/// The range, where there was more than one round.
+/// The range after a number, unless both ends are printed alike.
 pub(crate) fn range_behind(spread: Spread, show: fn(f64) -> String) -> String {
     if show(spread.low) == show(spread.high) {
         return String::new();
     }
-    // A line may break at the "to" only.
+    // A line may break only at the "to".
     let (low, high) = (unbroken(&show(spread.low)), unbroken(&show(spread.high)));
     format!("<small>{low} to {high}</small>")
 }
@@ -136,7 +136,7 @@ pub(crate) fn range_behind(spread: Spread, show: fn(f64) -> String) -> String {
 /// A store's name with its colour.
 pub(crate) fn coloured_name(store: &StoreFacts) -> String {
     format!(
-        // No line breaks between the dot and the name.
+        // No line break between the dot and the name.
         "<span class=\"dot\" style=\"color:var(--{})\">\u{25cf}</span>\u{a0}{}",
         store.key,
         escape(&store.name)

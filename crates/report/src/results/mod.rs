@@ -1,4 +1,4 @@
-//! Samples, and the figures that are computed from them.
+//! Samples, and the figures that are computed from them. Nothing here measures.
 
 pub(crate) mod report;
 pub(crate) mod sample;

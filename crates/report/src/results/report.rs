@@ -1,4 +1,4 @@
-//! Samples with what is said about them, as JSON and as text.
+//! A report: samples and the figures computed from them, as JSON and as text.
 
 use std::fmt;
 
@@ -15,24 +15,25 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// What was done; `None` when there is no sample.
+    /// The workload; `None` when there is no sample.
     pub workload: Option<Workload>,
-    /// By how many callers.
+    /// The number of callers.
     pub callers: usize,
-    /// In how many rounds.
+    /// The number of rounds.
     pub rounds: usize,
     /// Measured time of one round, in seconds (the median).
     pub seconds_per_round: f64,
     /// One per arm, in the order of the arms.
     pub figures: Vec<Figures>,
-    /// Every further arm over the first one.
+    /// The ratio of each further arm to the first one.
     pub ratios: Vec<Ratio>,
-    /// What all this was computed from.
+    /// The samples that all figures are computed from.
     pub samples: Vec<Sample>,
 }
 
 impl Report {
-    /// Computes the figures of samples of one workload, also of samples that another process measured.
+    /// Computes the figures of the samples of one workload, also of samples that another process
+    /// measured.
     #[must_use]
     pub fn new(samples: Vec<Sample>) -> Self {
         let mut arms: Vec<&str> = Vec::new();
@@ -95,7 +96,7 @@ impl fmt::Display for Report {
             if self.rounds == 1 { "round" } else { "rounds" },
             self.seconds_per_round
         )?;
-        // An arm a column: an arm a line would not fit a terminal.
+        // One column per arm: one line per arm would not fit a terminal.
         let heading = [""]
             .into_iter()
             .chain(self.figures.iter().map(|it| &*it.arm));
@@ -139,7 +140,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// What is printed of each arm.
+/// A row of the text: its label, and the value of an arm.
 type ReportRow = (&'static str, fn(&Figures) -> String);
 const ROWS: [ReportRow; 13] = [
     ("cycles/s", |it| {

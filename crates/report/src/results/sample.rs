@@ -1,4 +1,4 @@
-//! What one round of one arm saw.
+//! The measured values of one round of one arm.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::measure::{timing::nanos, workload::Workload};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Sample {
-    /// Which arm.
+    /// The name of the arm.
     pub arm: String,
-    /// What was done.
+    /// The workload.
     pub workload: Workload,
-    /// Which round, from 0.
+    /// The number of the round, from 0.
     pub round: u32,
     /// From the start of the first task to the end of the last one.
     pub elapsed_ns: u64,
@@ -29,7 +29,7 @@ pub struct Sample {
     pub operations: Option<u64>,
     /// Statements or commands that went to the store.
     pub statements: Option<u64>,
-    /// Changes that were begun anew because somebody was in between.
+    /// Changes that were started again, because another change came in between.
     #[serde(default)]
     pub retries: Option<u64>,
     /// Loads behind a cache.
@@ -46,7 +46,8 @@ impl Sample {
         self.cycles_per_task.iter().sum()
     }
 
-    /// The busiest task's cycles over the idlest one's; `None` when a task got nothing.
+    /// The cycles of the busiest task over those of the idlest one; `None` when a task finished
+    /// none.
     #[must_use]
     pub fn unfairness(&self) -> Option<f64> {
         let least = *self.cycles_per_task.iter().min()?;
@@ -61,13 +62,14 @@ impl Sample {
     }
 }
 
-/// A histogram of durations with three significant digits, written as `[upper bound in ns, count]` pairs.
+/// A histogram of durations with three significant digits, written as `[upper bound in ns, count]`
+/// pairs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
 pub struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    /// The longest duration that is told from longer ones: one hour.
+    /// The longest duration that is told apart from longer ones: one hour.
     pub const MAX: Duration = Duration::from_secs(3600);
 
     /// An empty histogram.
@@ -91,7 +93,7 @@ impl Latencies {
             .expect("all histograms have the same bounds");
     }
 
-    /// How many were recorded.
+    /// The number of recorded durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.len()
@@ -103,7 +105,7 @@ impl Latencies {
         Duration::from_nanos(self.0.value_at_quantile(share))
     }
 
-    /// The longest.
+    /// The longest duration.
     #[must_use]
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.0.max())
@@ -119,7 +121,7 @@ impl Default for Latencies {
 impl From<Vec<(u64, u64)>> for Latencies {
     fn from(pairs: Vec<(u64, u64)>) -> Self {
         let mut latencies = Self::new();
-        // Of a duration that was never seen, the histogram would still take the maximum.
+        // A pair with the count 0 is skipped: the histogram would take its duration as the maximum.
         for (value, count) in pairs.into_iter().filter(|(_, count)| *count > 0) {
             latencies.0.saturating_record_n(value, count);
         }
@@ -137,7 +139,7 @@ impl From<Latencies> for Vec<(u64, u64)> {
     }
 }
 
-/// A count as a number to calculate with; exact below 2^53, which no count here comes near.
+/// A count as a floating-point number; exact below 2^53, and all counts here are far below that.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
 pub(crate) fn float(count: u64) -> f64 {
     count as f64

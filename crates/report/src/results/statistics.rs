@@ -1,4 +1,5 @@
-//! From samples to figures: medians of rounds with their spread, and ratios taken round by round.
+//! Computes figures from samples: medians of rounds with their spread, and ratios taken round by
+//! round.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Over finite values; `None` when there is none.
+    /// The spread of the finite values; `None` when there is none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
         values.sort_by(f64::total_cmp);
@@ -36,11 +37,11 @@ impl Spread {
     }
 }
 
-/// What is said about one arm.
+/// The figures of one arm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Figures {
-    /// Which arm.
+    /// The name of the arm.
     pub arm: String,
     /// Cycles per second of all tasks together.
     pub cycles_per_second: Option<Spread>,
@@ -56,7 +57,7 @@ pub struct Figures {
     pub operations_per_cycle: Option<f64>,
     /// Statements or commands per cycle.
     pub statements_per_cycle: Option<f64>,
-    /// Changes that were begun anew, because somebody was in between, per cycle.
+    /// Changes that were started again because another change came in between, per cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retries_per_cycle: Option<f64>,
     /// Loads behind a cache, per second.
@@ -64,7 +65,8 @@ pub struct Figures {
     pub loads_per_second: Option<f64>,
     /// Least and most cycles of a task, summed over the rounds.
     pub cycles_per_task: (u64, u64),
-    /// Cycles of the busiest task over the idlest one's, per round; `None` when some task got nothing in some round.
+    /// Cycles of the busiest task over those of the idlest one, per round; `None` when some task
+    /// finished none in some round.
     pub unfairness: Option<Spread>,
     /// Finished cycles.
     pub cycles: u64,
@@ -75,7 +77,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Over the rounds of one arm.
+    /// The figures of the rounds of one arm.
     #[must_use]
     pub fn of(arm: &str, samples: &[&Sample]) -> Self {
         let quantile = |share: f64| {
@@ -89,7 +91,7 @@ impl Figures {
         let mut all = Latencies::new();
         samples.iter().for_each(|s| all.add(&s.latencies));
         let cycles: u64 = samples.iter().map(|s| s.cycles()).sum();
-        // Failed cycles reach the store too, so a rate per finished cycle is only told when there was one.
+        // Failed cycles reach the store too, so a rate per finished cycle needs a finished cycle.
         let per_cycle = |total: Option<u64>| {
             (cycles > 0)
                 .then_some(total?)

@@ -1,4 +1,4 @@
-//! Plain aligned text: the first column to the left, the others to the right.
+//! Aligned text: the first column to the left, the others to the right.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Takeovers: what a round of gateways saw, and what is said about all rounds.
+//! Takeovers: the samples of rounds of gateways, and the figures computed from them.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,24 +7,24 @@ use super::{
     statistics::Spread,
 };
 
-/// When the sessions that were taken over heard of it and were gone. Both count from the moment the new login was sent, or
-/// was due to be sent where the rate is given.
+/// The times at which the old sessions of takeovers learned of their end and were closed. Both
+/// count from the sending of the new login, or from the moment it was due where a rate is given.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
     /// Until the old client had read its notice.
     pub told: Latencies,
-    /// Until its connection was closed by both sides.
+    /// Until both sides had closed its connection.
     pub gone: Latencies,
 }
 
-/// One round of one group of nodes, as it was measured. Everything else is computed from these.
+/// One measured round of one group of nodes. Everything else is computed from these.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TakeoverSample {
-    /// How the nodes route messages.
+    /// The way in which the nodes route messages.
     pub arm: String,
-    /// Which round, from 0.
+    /// The number of the round, from 0.
     pub round: u32,
-    /// How long there were takeovers.
+    /// The time during which there were takeovers.
     pub elapsed_ns: u64,
     /// Finished takeovers.
     pub takeovers: u64,
@@ -32,7 +32,8 @@ pub struct TakeoverSample {
     pub errors: u64,
     /// The first failure's text.
     pub first_error: Option<String>,
-    /// Calls to the store during the takeovers, background scans aside; `None` where the nodes are processes of their own.
+    /// Calls to the store during the takeovers, without background scans; `None` where the nodes
+    /// are processes of their own.
     pub operations: Option<u64>,
     /// From sending a login until its confirmation.
     pub confirmed: Latencies,
@@ -40,11 +41,11 @@ pub struct TakeoverSample {
     pub local: Ended,
     /// Takeovers between two nodes.
     pub cross: Ended,
-    /// How long there were messages.
+    /// The time during which there were messages.
     pub messages_elapsed_ns: u64,
-    /// Messages whose outcome was told.
+    /// Messages with a known outcome.
     pub messages: u64,
-    /// From sending a message until its outcome was told.
+    /// From sending a message until its outcome was known.
     pub message: Latencies,
 }
 
@@ -67,7 +68,7 @@ impl TakeoverSample {
         self.first_error.get_or_insert_with(|| error.to_string());
     }
 
-    /// Adds what another caller of the same round saw.
+    /// Adds the values of another caller of the same round.
     pub fn add(&mut self, other: &Self) {
         self.takeovers += other.takeovers;
         self.messages += other.messages;
@@ -96,7 +97,7 @@ impl TakeoverSample {
 /// A distribution of times, over all rounds together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
-    /// How many there were.
+    /// The number of times.
     pub count: u64,
     /// Half are at most this, in microseconds.
     pub p50_us: f64,
@@ -109,7 +110,7 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// Of these times; `None` when there are none.
+    /// The quantiles of these times; `None` when there are none.
     #[must_use]
     pub fn of<'a>(latencies: impl IntoIterator<Item = &'a Latencies>) -> Option<Self> {
         let mut all = Latencies::new();
@@ -127,13 +128,13 @@ impl Quantiles {
     }
 }
 
-/// What is said about one way of routing.
+/// The figures of one way of routing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TakeoverFigures {
-    /// How the nodes route messages.
+    /// The way in which the nodes route messages.
     pub arm: String,
-    /// Logins per second, each of which takes over.
+    /// Logins per second; each login takes a session over.
     pub logins_per_second: Option<Spread>,
     /// Finished takeovers.
     pub takeovers: u64,
@@ -141,7 +142,7 @@ pub struct TakeoverFigures {
     pub errors: u64,
     /// The first failure's text.
     pub first_error: Option<String>,
-    /// Calls to the store per takeover, the nodes' own renewals among them and their scans aside.
+    /// Calls to the store per takeover, with the nodes' own renewals and without their scans.
     pub operations_per_takeover: Option<f64>,
     /// From sending a login until its confirmation.
     pub confirmed: Option<Quantiles>,
@@ -155,7 +156,7 @@ pub struct TakeoverFigures {
     pub cross_gone: Option<Quantiles>,
     /// Messages per second.
     pub messages_per_second: Option<Spread>,
-    /// From sending a message until its outcome was told.
+    /// From sending a message until its outcome was known.
     pub message: Option<Quantiles>,
 }
 
@@ -191,7 +192,7 @@ impl TakeoverFigures {
     }
 }
 
-/// One way of routing over another, round by round.
+/// The ratio of one way of routing to another, round by round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TakeoverRatio {
@@ -205,7 +206,7 @@ pub struct TakeoverRatio {
     pub told_p50: Option<Spread>,
     /// Messages per second; more is better.
     pub messages_per_second: Option<Spread>,
-    /// Median time until a message's outcome was told; less is better.
+    /// Median time until a message's outcome was known; less is better.
     pub message_p50: Option<Spread>,
 }
 
@@ -236,21 +237,21 @@ pub struct TakeoverReport {
     pub workload: String,
     /// The store.
     pub backend: String,
-    /// How many nodes a group has.
+    /// The number of nodes in a group.
     pub nodes: u32,
     /// Whether each node is a process of its own.
     pub processes: bool,
-    /// How many accounts are taken over at the same time.
+    /// The number of accounts that are taken over at the same time.
     pub callers: u32,
-    /// Logins per second that were due; `None` = as many as there can be.
+    /// Logins per second that were due; `None` = as many as possible.
     pub rate: Option<f64>,
-    /// In how many rounds.
+    /// The number of rounds.
     pub rounds: u32,
     /// One per arm.
     pub figures: Vec<TakeoverFigures>,
-    /// Every further arm over the first one.
+    /// The ratio of each further arm to the first one.
     pub ratios: Vec<TakeoverRatio>,
-    /// What all this was computed from.
+    /// The samples that all figures are computed from.
     pub samples: Vec<TakeoverSample>,
 }
 

@@ -1,4 +1,4 @@
-//! Comparisons that nobody measured.
+//! Comparisons that are made up for tests.
 #![allow(dead_code, reason = "each test uses its own")]
 
 use distlock_report::{
@@ -143,7 +143,7 @@ pub(crate) fn small() -> Comparison {
         }
         add("wakeup", Measure::P50, 500.0 * factor);
     }
-    // One that died: its row stays, its number goes.
+    // One store died: its row stays, its number goes.
     all.stores[2].stopped = Some("in round 2 of wakeup: connection refused".into());
     if let Some(figure) = all.figures.last_mut() {
         figure.missing = all.stores[2].stopped.clone();

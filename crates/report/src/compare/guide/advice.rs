@@ -26,13 +26,13 @@ use crate::{
 pub struct Advice {
     /// The reader's situation or need.
     pub need: String,
-    /// What to do.
+    /// The advice.
     pub pick: String,
     /// The figures behind it, in whole sentences.
     pub because: String,
 }
 
-/// All that can be said: first by need, then by what the reader already runs.
+/// All advice: first by need, then by the store that the reader already runs.
 #[must_use]
 pub fn advice(comparison: &Comparison) -> Vec<Advice> {
     let mut all = by_need(comparison);
@@ -122,7 +122,8 @@ fn by_need(comparison: &Comparison) -> Vec<Advice> {
     all
 }
 
-/// Who is clearly best among the stores that are reached over the network; or that nobody is.
+/// Names the best of the stores over the network, if its figures are clearly the best. Otherwise
+/// names all stores that this run does not tell apart.
 fn best(
     comparison: &Comparison,
     need: &str,
@@ -132,7 +133,7 @@ fn best(
 ) -> Option<Advice> {
     let all = ranked(comparison, network_stores(comparison), experiment, measure);
     let ((first, top), (second, next)) = (*all.first()?, *all.get(1)?);
-    // Whose range meets the best one's, or who prints the same.
+    // Stores whose range meets the range of the first one, or whose printed figure is the same.
     let level: Vec<&StoreFacts> = all
         .iter()
         .filter(|(_, it)| {

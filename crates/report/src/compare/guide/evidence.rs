@@ -22,7 +22,7 @@ pub(super) fn scenario_of<'a>(
         .find(|it| it.store == store.key && it.kind == kind)
 }
 
-/// When locks could be taken again after a fault, and what became of the one that was held.
+/// The time until locks could be taken again after a fault, and the fate of the lock that was held.
 pub(super) fn recovery_after(
     comparison: &Comparison,
     store: &StoreFacts,
@@ -53,12 +53,13 @@ pub(super) fn may_lose(store: &StoreFacts) -> String {
         return String::new();
     }
     format!(
-        "{} replicates asynchronously, so a failover can lose a granted lock: then only the token tells two holders apart.",
+        "{} replicates asynchronously, so a failover can lose a granted lock: then only the token \
+         tells two holders apart.",
         store.name
     )
 }
 
-/// The figures of one store in a sentence.
+/// The figures of one store, in a sentence.
 pub(super) fn facts(comparison: &Comparison, store: &StoreFacts) -> String {
     let mut parts = Vec::new();
     let spread = |experiment: &str, measure| comparison.spread(&store.key, experiment, measure);

@@ -9,7 +9,7 @@ pub(super) fn reach(store: &StoreFacts) -> &str {
     store.promises.as_ref().map_or("", |it| it.reach.as_str())
 }
 
-/// Reached over the network, and nothing speaks against it.
+/// The stores over the network that nothing speaks against.
 pub(super) fn network_stores(comparison: &Comparison) -> impl Iterator<Item = &StoreFacts> {
     comparison
         .stores
@@ -17,7 +17,7 @@ pub(super) fn network_stores(comparison: &Comparison) -> impl Iterator<Item = &S
         .filter(|store| reach(store) == "network" && unfit(comparison, store).is_none())
 }
 
-/// Why a store must not be advised at all.
+/// The reason why a store must not be advised at all, with the advice to print instead.
 pub(super) fn unfit(comparison: &Comparison, store: &StoreFacts) -> Option<(&'static str, String)> {
     let name = &store.name;
     if let Some(why) = &store.stopped {

@@ -1,4 +1,4 @@
-//! Which store to pick, from what was measured.
+//! Advice on which store to pick, from the figures of a run.
 
 mod advice;
 mod criteria;

@@ -6,7 +6,8 @@ use crate::compare::{
     prose::failover_may_lose,
 };
 
-/// The suite must have seen it: a promise alone is no advice.
+/// Whether waiters are served in order. The suite must have seen it: a promise alone is no reason
+/// for advice.
 pub(super) fn serves_in_order(store: &StoreFacts) -> bool {
     let promised = store
         .promises
@@ -19,7 +20,7 @@ pub(super) fn serves_in_order(store: &StoreFacts) -> bool {
             .any(|it| it.property == "fairness" && it.passed > 0 && it.failed.is_empty())
 }
 
-/// What may speak for a store whose figures do not.
+/// A property that can speak for a store whose figures do not.
 type Offer = fn(&Comparison, &StoreFacts) -> bool;
 const OFFERS: [(&str, Offer); 3] = [
     (IN_ORDER, |_, store| serves_in_order(store)),
@@ -37,7 +38,7 @@ pub(super) const IN_ORDER: &str = "service in the order of arrival";
 pub(super) const GOES_ON: &str = "locks that go on when a server dies";
 pub(super) const WITHOUT_LOSS: &str = "locks that go on without loss when a server dies";
 
-/// What a store offers, and no store does whose figures are better.
+/// The properties of a store that no store with better figures has.
 pub(super) fn only_here(
     comparison: &Comparison,
     store: &StoreFacts,
@@ -53,14 +54,14 @@ pub(super) fn only_here(
         })
         .map(|(what, _)| *what)
         .collect();
-    // The stronger one says it all.
+    // The stronger property includes the weaker one.
     if only.contains(&WITHOUT_LOSS) {
         only.retain(|it| *it != GOES_ON);
     }
     only
 }
 
-/// Whether all figures that are looked at are better than another store's.
+/// Whether all figures of the guide are better than those of another store.
 fn has_better_figures(comparison: &Comparison, one: &StoreFacts, other: &StoreFacts) -> bool {
     LOOKED_AT.iter().all(|(experiment, measure, _)| {
         let of = |store: &StoreFacts| {

@@ -5,7 +5,7 @@ use crate::{
     results::statistics::Spread,
 };
 
-/// The figures that "stay with" looks at: experiment, measure, what it is.
+/// The figures that "stay with" rests on: experiment, measure, description.
 pub(super) const LOOKED_AT: [(&str, Measure, &str); 2] = [
     ("uncontended", Measure::P50, "one cycle of one caller"),
     (
@@ -15,7 +15,7 @@ pub(super) const LOOKED_AT: [(&str, Measure, &str); 2] = [
     ),
 ];
 
-/// Best first.
+/// The stores with this figure, the best one first.
 pub(super) fn ranked<'a>(
     comparison: &'a Comparison,
     stores: impl Iterator<Item = &'a StoreFacts>,

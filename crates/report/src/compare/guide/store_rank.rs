@@ -11,15 +11,15 @@ use crate::{
     render::text::number,
 };
 
-/// How a store stands beside the others.
+/// The figures of a store compared with those of the others.
 pub(super) enum StoreRank {
-    /// It must not be advised: what to do instead, and why.
+    /// It must not be advised: the advice to print instead, and the reason.
     Unfit(&'static str, String),
-    /// Its figures, or all others', are missing.
+    /// Its figures are missing, or those of all other stores.
     Alone,
     /// Its figures are near the best ones.
     Near(Vec<String>),
-    /// They are not; and what it offers that no store with better figures does.
+    /// Its figures are far from the best ones.
     Far {
         beside: Vec<String>,
         better: String,

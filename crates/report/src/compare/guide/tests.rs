@@ -298,7 +298,7 @@ fn reports() -> Vec<(&'static str, Comparison)> {
     ]
 }
 
-/// What may follow a number.
+/// The words that may follow a number.
 const UNITS: [&str; 10] = [
     "ns", "µs", "ms", "s", "cycles", "callers", "times", "B", "KiB", "%",
 ];
@@ -350,7 +350,7 @@ fn advice_with_figures_says_under_which_durability_they_were_measured() {
             {
                 let said = durability(store).unwrap_or_else(|| "durability not recorded".into());
                 let expected = format!("{}, {said}", store.name);
-                // "Rather Redis" is said to those who run Postgres.
+                // "Rather Redis" is advice for readers who run Postgres.
                 assert!(
                     measured.contains(&expected) || it.pick.starts_with("Rather"),
                     "{report}: {expected}: {it:?}"
@@ -362,7 +362,8 @@ fn advice_with_figures_says_under_which_durability_they_were_measured() {
     let of = of(&near, "lowest latency");
     assert!(
         of.because.ends_with(
-            "Measured under: Redis, append-only file, appendfsync everysec; Postgres, synchronous_commit=on."
+            "Measured under: Redis, append-only file, appendfsync everysec; Postgres, \
+             synchronous_commit=on."
         ),
         "{of:?}"
     );
