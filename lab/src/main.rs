@@ -1,5 +1,5 @@
-//! `distlock-lab`: breaks stores, and checks what locks on them were worth. It is no part of what
-//! users install.
+//! `distlock-lab`: breaks stores on purpose, and checks the promises of their locks. Users do not
+//! install this program.
 
 mod chaos;
 mod report;
@@ -14,7 +14,7 @@ use anyhow::Result;
 use clap::Parser;
 use tokio::runtime::Builder;
 
-/// Break stores, and check what locks on them were worth.
+/// Break stores on purpose, and check the promises of their locks.
 #[derive(Debug, Parser)]
 #[command(name = "distlock-lab", version, max_term_width = 80)]
 enum LabCommand {
@@ -26,11 +26,11 @@ enum LabCommand {
 fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
-        // Nobody reads any more, as behind `head`.
+        // The reader of the output has gone, as `head` does.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "distlock-lab: {error:#}");
-            // A server or a worker that could not be started.
+            // The run could not start a server or a worker.
             ExitCode::from(69)
         }
     }
@@ -42,7 +42,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn run() -> Result<ExitCode> {
-    // A worker of a run is this very program, and so is a node.
+    // A run starts this very program for its workers and nodes.
     if let Some(settings) = chaos::WorkerSettings::from_environment()? {
         return chaos::work(settings).map(|()| ExitCode::SUCCESS);
     }
@@ -55,7 +55,7 @@ fn run() -> Result<ExitCode> {
             runtime.block_on(chaos::run(chaos))
         }
         LabCommand::Report(report) => report::run(&report).map(|()| ExitCode::SUCCESS),
-        // No runtime: it polls everything itself.
+        // The simulation polls all tasks itself, so it needs no runtime.
         LabCommand::Simulate(simulate) => simulation::run(&simulate),
     }
 }

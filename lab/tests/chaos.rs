@@ -1,4 +1,5 @@
-//! Short runs of the chaos lab. All stores, all planted bugs and long runs: `scripts/soak chaos`.
+//! Short runs of the chaos lab. `scripts/soak chaos` runs all stores, all planted bugs and long
+//! runs.
 
 use std::{
     fs::{self, OpenOptions},
@@ -6,7 +7,7 @@ use std::{
     process::{Command, Output},
 };
 
-/// A run that is the same every time, as far as processes can be.
+/// A fixed seed: the faults are the same every time, but the scheduling of processes is not.
 const FIXED: &str = "20260101";
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/seeds/chaos.txt");
 
@@ -18,7 +19,7 @@ fn chaos(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Asserts the exit code, and shows what was said.
+/// Asserts the exit code, and returns the output.
 fn ends(output: &Output, code: i32) -> String {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -26,7 +27,7 @@ fn ends(output: &Output, code: i32) -> String {
     said
 }
 
-/// One short run. The error is what it said.
+/// Makes one short run. The error is the output of the run.
 fn play(store: &str, seed: u64) -> Result<(), String> {
     let output = chaos(&[
         "--spawn",
@@ -44,14 +45,14 @@ fn play(store: &str, seed: u64) -> Result<(), String> {
     Err(format!("{store} with seed {seed}: {said}{errors}"))
 }
 
-/// The seeds that are kept for a store.
+/// Returns the kept seeds of a store.
 fn kept(store: &str) -> Vec<u64> {
     let seeds = fs::read_to_string(SEEDS).unwrap();
     let of_store = |line: &str| line.strip_prefix(store)?.trim().parse().ok();
     seeds.lines().filter_map(of_store).collect()
 }
 
-/// Keeps a seed, so that it is tried again from now on.
+/// Keeps a seed, so that later tests try it again.
 fn keep(store: &str, seed: u64) {
     let mut seeds = OpenOptions::new().append(true).open(SEEDS).unwrap();
     writeln!(seeds, "{store} {seed}").unwrap();
@@ -79,7 +80,7 @@ macro_rules! stores {
     )+};
 }
 
-/// On the seeds that are kept, and on a fresh one.
+/// Each store runs on its kept seeds and on a fresh seed.
 mod keeps_its_promises {
     use super::keeps_its_promises;
 
@@ -124,14 +125,14 @@ fn gateways_keep_their_promises_on_a_fixed_seed() {
         ]),
         0,
     );
-    // A run in which nobody was ever superseded shows nothing.
+    // A run without any superseded session proves nothing.
     assert!(
         said.contains("memory     not applicable") && said.contains(" I6:"),
         "{said}"
     );
 }
 
-/// Bugs that show within seconds over SQLite. All of them: `distlock-lab chaos --planted`.
+/// Bugs that show within seconds over SQLite. `distlock-lab chaos --planted` runs all bugs.
 const SOON: &str = "valid-too-long,lease-rounded-down,tokens-stand-still,tokens-by-process,\
                     tokens-by-skewed-clocks,tokens-wrap,hand-over-keeps-token,fails-open,\
                     checks-then-sets,deletes-the-expired,takes-over-early,reaper-eats-live-rows,\

@@ -1,4 +1,4 @@
-//! A short run of one control and its twin. All of them: `distlock-lab chaos --controls`.
+//! A short run of one control and its twin. `distlock-lab chaos --controls` runs all controls.
 
 use std::{
     fs,
@@ -45,7 +45,7 @@ fn set_nx_and_del_violate_exclusion_where_distlock_does_not() {
 
 #[test]
 fn what_is_no_control_is_said() {
-    // A bug that can be planted, and nothing at all.
+    // The first name is a planted bug, and the second name does not exist.
     for wrong in ["fails-open", "papyrus"] {
         let output = controls(&["--only", wrong]);
         let errors = String::from_utf8_lossy(&output.stderr);

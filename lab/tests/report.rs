@@ -1,4 +1,4 @@
-//! The published report is what its data says, and the data shows what the README claims.
+//! The published report says what its data says, and the data shows what the README claims.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const PUBLISHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/robustness");
 
-/// The files of the data, relative to the report.
+/// Returns the files of the data, relative to the report.
 fn data() -> Vec<PathBuf> {
     let mut files = Vec::new();
     for folder in ["", "runs", "gateways", "planted"] {

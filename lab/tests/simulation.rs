@@ -1,5 +1,5 @@
-//! The simulation: fixed seeds, fresh seeds, and the bugs that it must find. More seeds:
-//! `scripts/soak simulate`.
+//! The simulation: fixed seeds, fresh seeds, and the bugs that it must find. `scripts/soak
+//! simulate` runs more seeds.
 
 use std::process::{Command, Output};
 
@@ -14,7 +14,7 @@ fn simulate(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Asserts that every promise was kept, and gives what was said.
+/// Asserts that every promise was kept, and returns the output.
 fn good(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -39,7 +39,7 @@ fn planted_bugs_are_caught() {
     assert!(caught >= 19, "{said}");
 }
 
-/// Another process hashes its tables in another way, and must come to the same history.
+/// Another process has other hash keys for its tables, and must still make the same history.
 #[test]
 fn another_process_repeats_each_step() {
     let history = || {

@@ -1,4 +1,5 @@
-//! `distlock-lab chaos`.
+//! Runs `distlock-lab chaos`: chooses the runs that the options ask for, and prints the result of
+//! each.
 
 use std::process::ExitCode;
 
@@ -14,7 +15,7 @@ use super::{
 };
 use crate::report;
 
-/// Runs it.
+/// Runs the command.
 pub(crate) async fn run(chaos: ChaosOptions) -> Result<ExitCode> {
     let seed = chaos.seed.unwrap_or_else(|| fastrand::u64(..));
     if chaos.gateways.gateways {
@@ -51,7 +52,7 @@ async fn stores(chaos: &ChaosOptions, seed: u64) -> Result<ExitCode> {
                 print_broken(chaos, &plan, &result)?;
             }
             runs.runs.push(published::run(&plan, result));
-            // Written after each run, so that a run that fails loses no earlier one.
+            // The file is written after each run, so that a failed run loses no earlier result.
             if let Some(folder) = &chaos.out {
                 report::keep(folder, &format!("runs/{}.json", chaos.name(seed)), &runs)?;
             }
@@ -64,7 +65,7 @@ async fn stores(chaos: &ChaosOptions, seed: u64) -> Result<ExitCode> {
     Ok(exit_code(good))
 }
 
-/// One run with all faults, or one for each of them.
+/// Plans one run with all faults or, with `--each`, one run for each fault.
 fn plans(chaos: &ChaosOptions, store: StoreKind, seed: u64) -> Vec<RunPlan> {
     let mut all = RunPlan::of(store, chaos.seconds, seed);
     if !chaos.faults.is_empty() {
@@ -113,7 +114,7 @@ fn print_result(plan: &RunPlan, result: &RunResult) -> Result<()> {
     Ok(())
 }
 
-/// An exception and the fault that it was matched to.
+/// Describes one excused violation and the fault that excuses the violation.
 fn example(result: &RunResult) -> String {
     let excused = result
         .verdict

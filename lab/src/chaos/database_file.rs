@@ -1,4 +1,4 @@
-//! Another program that uses the database file: it keeps it locked, or changes it.
+//! Another program that uses the database file of SQLite: it locks the file, or changes a row.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,7 +10,7 @@ use sqlx::{
     AssertSqlSafe, Connection as _, Executor as _, SqliteConnection, sqlite::SqliteConnectOptions,
 };
 
-/// Locks the file, until this future is dropped.
+/// Locks the file until this future is dropped.
 pub(super) async fn keep_locked(path: PathBuf) -> Result<()> {
     let options = SqliteConnectOptions::new().filename(path);
     let mut connection = SqliteConnection::connect_with(&options).await?;
@@ -18,10 +18,10 @@ pub(super) async fn keep_locked(path: PathBuf) -> Result<()> {
     std::future::pending().await
 }
 
-/// How long another program may keep the file locked meanwhile.
+/// Time-out for a file that another program keeps locked.
 const BUSY: Duration = Duration::from_secs(10);
 
-/// Runs a statement.
+/// Runs one statement.
 pub(super) async fn run(path: &Path, statement: &str) -> Result<()> {
     let options = SqliteConnectOptions::new()
         .filename(path)

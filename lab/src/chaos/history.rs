@@ -1,7 +1,8 @@
-//! The history of a run: a verdict is made of nothing else.
+//! The history of a run: the only input of the verdict.
 //!
-//! All processes of a run are on one machine, so every time in a history is of one clock: the
-//! boot-time clock, in microseconds.
+//! All processes of a run are on one machine, so every time in a history comes from one clock: the
+//! boot-time clock, in microseconds. The serialized names are kept, because published histories and
+//! tools use them.
 
 use distlock::{Clock as _, Moment, SystemClock};
 use serde::{Deserialize, Serialize};
@@ -9,12 +10,12 @@ use serde::{Deserialize, Serialize};
 /// Microseconds since boot.
 pub(crate) type Micros = u64;
 
-/// Now.
+/// Returns the present time.
 pub(crate) fn now() -> Micros {
     micros(SystemClock.now())
 }
 
-/// A moment of the boot-time clock.
+/// Converts a moment of the boot-time clock.
 pub(crate) fn micros(moment: Moment) -> Micros {
     u64::try_from(moment.since_boot().as_micros()).unwrap_or(u64::MAX)
 }
@@ -22,38 +23,38 @@ pub(crate) fn micros(moment: Moment) -> Micros {
 /// One line of a history.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct HistoryEntry {
-    /// The process that it is about. A process that replaces another has a number of its own.
+    /// The process that recorded the line. A replacement process has its own number.
     pub(crate) worker: u32,
     pub(crate) event: Event,
 }
 
-/// In the place of a fencing token, of a lock that gives none.
+/// Stands for the fencing token of a lock that has none.
 pub(crate) const NO_TOKEN: u64 = 0;
 
-/// One of the holds of a process.
+/// The number of one hold within its process.
 pub(crate) type HoldNumber = u64;
 
-/// One thing that a process did or saw.
+/// One step or observation of a process.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// The process is ready to be broken.
+    /// The process is ready for faults.
     Started { pid: u32 },
-    /// A call of the library has begun. `bound_us` is its documented bound.
+    /// A call of the library begins. `bound_us` is its documented bound.
     Called {
         call: u64,
         what: CallKind,
         at: Micros,
         bound_us: u64,
     },
-    /// That call has answered, or its future was dropped.
+    /// A call has returned, or its future was dropped.
     Answered {
         call: u64,
         at: Micros,
         answer: CallResult,
     },
-    /// A guard was given out that had been asked for at `asked`. `resumed` is the ticket that it
-    /// came from.
+    /// The caller got a guard that it had asked for at `asked`. `resumed` is the ticket that the
+    /// guard came from.
     Granted {
         hold: HoldNumber,
         name: String,
@@ -62,21 +63,21 @@ pub(crate) enum Event {
         at: Micros,
         resumed: Option<u64>,
     },
-    /// `is_valid()` was asked after `from`, and had said yes by `to`.
+    /// `is_valid()` was called after `from`, and had returned `true` by `to`.
     Valid {
         hold: HoldNumber,
         from: Micros,
         to: Micros,
         deadline: Micros,
     },
-    /// The process let a hold go, or saw that it is not valid any more.
+    /// The process gives a hold up, or sees that the hold is not valid any more.
     Ended {
         hold: HoldNumber,
         at: Micros,
         deadline: Micros,
         how: HoldEnd,
     },
-    /// `ended()` resolved with a loss. The task that waited for it never asked `is_valid()`.
+    /// `ended()` returned with a loss. The task that waited for it never called `is_valid()`.
     #[serde(rename = "told")]
     LossNotified {
         hold: HoldNumber,
@@ -84,12 +85,14 @@ pub(crate) enum Event {
         deadline: Micros,
         reason: String,
     },
-    /// A write of a record that is about to be sent, or a read or write that has answered. A
-    /// process that is killed in between has noted its write.
+    /// A write of a record that is about to be sent, or a read or write that has returned. The
+    /// write is recorded before it is sent, so a killed process has recorded every write that may
+    /// have happened.
     Record(RecordStep),
-    /// The store keeps the lock of a hold until `until`, even if the hold is released earlier.
+    /// The store keeps the lock of a hold until `until`, even after an earlier release.
     Keeps { hold: HoldNumber, until: Micros },
-    /// The process's next waiter has joined the line for a lock. Places are given in this order.
+    /// The next waiter of a process has joined the local queue for a lock. Places rise in this
+    /// order.
     Queued {
         #[serde(rename = "line")]
         queue: u64,
@@ -106,39 +109,39 @@ pub(crate) enum Event {
     },
     /// A step of a recipe.
     Recipe(RecipeStep),
-    /// A write to the registers of a name.
+    /// A write to the two registers of a name.
     Wrote {
         name: String,
         fenced: FencedAnswer,
-        /// The unfenced register had been written since this writer read it.
+        /// Another process had written the unfenced register after this writer read it.
         unfenced_lost: bool,
     },
-    /// The process did not run, or was kept from it on purpose.
+    /// The process did not run, because it was stopped, blocked on purpose, or not scheduled.
     Stalled { from: Micros, to: Micros },
-    /// Memory and descriptors of the process.
+    /// Memory and file descriptors of the process.
     Usage {
         at: Micros,
         resident_kib: u64,
         descriptors: u64,
     },
-    /// After the last fault, one task tried to take a lock once more.
+    /// Roll call: after the last fault, one task acquired a lock once more.
     RollCall {
         at: Micros,
         task: u32,
-        /// `None` = it got in.
+        /// `None` means that the task acquired the lock.
         problem: Option<String>,
     },
-    /// The process was asked to end and has closed its store.
+    /// The process was asked to end, and has closed its store.
     Finished { at: Micros },
-    /// The process ended although nobody killed it.
+    /// The process ended although the nemesis did not kill it.
     Crashed { how: String },
-    /// Something was broken; see [`InjectedFault`].
+    /// A fault was injected; see [`InjectedFault`].
     Fault(InjectedFault),
-    /// After everybody had left, the store still showed this lock.
+    /// The store still shows this lock after all workers have ended.
     Left { name: String, holder: String },
 }
 
-/// A call whose bound is documented.
+/// A call with a documented bound.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CallKind {
@@ -154,28 +157,28 @@ pub(crate) enum CallKind {
     Close,
 }
 
-/// How a call ended.
+/// The end of a call.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CallResult {
     Done,
     Refused,
     Failed,
-    /// The caller dropped its future.
+    /// The caller dropped the future.
     Dropped,
 }
 
-/// How a hold ended at its process.
+/// The end of a hold, as its process sees it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum HoldEnd {
-    /// `release` is about to be called.
+    /// The process is about to call `release`.
     Released,
-    /// The guard is about to be dropped.
+    /// The process is about to drop the guard.
     Dropped,
-    /// The guard is about to become this ticket.
+    /// The process is about to turn the guard into a ticket.
     Ticket,
-    /// `is_valid()` said no.
+    /// `is_valid()` returned `false`.
     NotValid,
 }
 
@@ -184,20 +187,21 @@ pub(crate) enum HoldEnd {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FencedAnswer {
     Accepted,
-    /// Accepted, although the register had been written since this writer read it.
+    /// The register accepted the write, although another process had written after this writer's
+    /// read.
     AcceptedAndLost,
-    /// A later token was seen before.
+    /// The register had seen a later token.
     Refused,
 }
 
-/// One operation on a record. Values are unique, so a value says which write it is from.
+/// One operation on a record. Values are unique, so a value identifies the write that made it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct RecordStep {
-    /// Of one process; the answer has the number of its question.
+    /// The number within one process. The answer has the number of its request.
     pub(crate) number: u64,
     pub(crate) key: String,
     pub(crate) from: Micros,
-    /// `None` = it has not answered.
+    /// `None` means that the operation has not returned.
     pub(crate) to: Option<Micros>,
     pub(crate) step: RecordOperation,
 }
@@ -206,9 +210,9 @@ pub(crate) struct RecordStep {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RecordOperation {
-    /// The value that was read, and its version.
+    /// A read; `seen` is the value and the version.
     Get { seen: Option<(u64, u64)> },
-    /// `version` is `None` unless the write was confirmed.
+    /// A write; `version` is `None` unless the write was confirmed.
     Put {
         expected: Option<u64>,
         value: u64,
@@ -230,23 +234,24 @@ pub(crate) enum WriteOutcome {
     Unknown,
 }
 
-/// One step of a task that uses a recipe: something it did, or an answer.
+/// One step of a task that uses a recipe: an action of the task, or an answer.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RecipeStep {
-    /// Work that only a leader does has begun.
+    /// The work of a leader has begun.
     Leads {
         election: String,
         term: u64,
         at: Micros,
     },
-    /// It is over.
+    /// The work of a leader is over.
     LedUntil {
         election: String,
         term: u64,
         at: Micros,
     },
-    /// A periodic job runs. It was asked for at `asked`, and put on record after that.
+    /// A periodic job runs. The task asked for it at `asked`, and the store recorded the start
+    /// after that.
     JobRuns {
         job: String,
         run: u64,
@@ -261,14 +266,14 @@ pub(crate) enum RecipeStep {
         asked: Micros,
         at: Micros,
     },
-    /// The result of that effect, as one of those who asked for it was told.
+    /// The result of that effect, as one caller received it.
     Told {
         key: String,
         value: u64,
         asked: Micros,
         at: Micros,
     },
-    /// One message was counted, and this is what was unread then.
+    /// One message was counted; the fields give the unread messages after that.
     Counted {
         conversation: u32,
         in_conversation: u64,
@@ -276,7 +281,7 @@ pub(crate) enum RecipeStep {
         asked: Micros,
         at: Micros,
     },
-    /// A gate let a holder through.
+    /// A gate accepted the fencing token of a holder.
     Admitted {
         token: u64,
         asked: Micros,
@@ -284,43 +289,42 @@ pub(crate) enum RecipeStep {
     },
 }
 
-/// Something that was broken, and from when to when.
+/// An injected fault, with its begin and end.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct InjectedFault {
     pub(crate) kind: String,
-    /// The store, worker or lock that was broken.
+    /// The store, worker or lock that the fault affects.
     pub(crate) target: String,
     pub(crate) from: Micros,
     pub(crate) to: Micros,
-    /// The exception that the documentation allows after it.
+    /// The exception that the documentation allows after the fault.
     pub(crate) excuse: Option<Excuse>,
 }
 
-/// A documented exception: what a fault may lead to.
+/// A documented exception: the violations that a fault may cause.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Excuse {
-    /// The lock was taken away by hand: its guard may be valid until its next renewal or its
-    /// deadline, beside the next one.
+    /// An administrator removed the lock. Its guard may be valid beside the next guard until its
+    /// next renewal or its deadline.
     Removed { name: String },
-    /// A client's session was ended by hand, and all locks that it held were taken away with it,
-    /// whichever they were.
+    /// An administrator ended a session, and with it all locks of that client.
     EndedSession,
-    /// The store lost what it knew: guards may be valid beside new ones for one TTL.
+    /// The store lost its data. Old guards may be valid beside new ones for one TTL.
     LostHistory,
-    /// The same, because another server has taken over that lacked what was acknowledged.
+    /// Another server has taken over that lacked acknowledged writes; the effect is the same.
     FailedOver,
-    /// The store's clock jumped ahead: leases ended there earlier than their guards.
+    /// The store's clock jumped forward, so leases ended at the store before their guards.
     SteppedClock { by_us: Micros },
 }
 
 impl Excuse {
-    /// Whether the store may lack what it had acknowledged before.
+    /// Tells whether the store may lack data that it had acknowledged.
     pub(crate) const fn forgets(&self) -> bool {
         matches!(self, Self::LostHistory | Self::FailedOver)
     }
 
-    /// Whether it may lead to a violation that is about this lock.
+    /// Tells whether the exception can explain a violation about this lock.
     pub(crate) fn is_about(&self, lock: &str) -> bool {
         match self {
             Self::Removed { name } => name == lock,

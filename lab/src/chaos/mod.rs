@@ -1,21 +1,22 @@
-//! The chaos lab: real processes, real servers, faults drawn from a seed, and a checker that sees
-//! everything and knows of no store how it works.
+//! The chaos lab: real processes, real servers, faults drawn from a seed, and a verdict over the
+//! whole history. The verdict must never know how a store keeps its promises.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
-//! | `command` | the command line, and what it prints |
+//! | `options`, `output` | the options of the command line, and the printed lines |
+//! | `command` | chooses and runs the runs |
 //! | `run` | one run from start to verdict |
-//! | `stores` | the stores, and how each is broken |
-//! | `workload` | what those processes do |
+//! | `stores` | the stores, and the ways to break each |
+//! | `workload` | the kinds of use |
 //! | `worker_group`, `worker` | the processes that take locks |
 //! | `referee` | the registers that the locks protect, and the history |
-//! | `nemesis`, `file` | what breaks things |
-//! | `history` | what is written down |
-//! | `verdict` | the checker: pure |
-//! | `published` | what a run leaves in the published report |
-//! | `gateways` | the kick-out gateway: nodes, clients and faults of their own |
-//! | `planted_bugs` | bugs that are planted, to see the checker find them |
-//! | `controls` | locks that people write or install, under the same faults |
+//! | `nemesis`, `database_file` | inject the faults |
+//! | `history` | the events of a run |
+//! | `verdict` | checks the promises against a history; pure |
+//! | `published` | the figures of a run for the published report |
+//! | `gateways` | the kick-out gateway, with its own nodes, clients and faults |
+//! | `planted_bugs` | deliberate bugs, to show that the verdict finds them |
+//! | `controls` | locks of other libraries, under the same faults |
 
 mod command;
 mod controls;

@@ -9,11 +9,11 @@ use super::{
     workload::Workload,
 };
 
-/// Break stores at random, and check what locks on them were worth.
+/// Break stores at random, and check the promises of their locks.
 ///
-/// Starts private servers and worker processes that fight for locks, breaks them by faults drawn
-/// from the seed, and judges everything that all of them saw. Exit code 1 means that a promise was
-/// broken; the line that repeats the run is printed.
+/// Starts private servers and worker processes that compete for locks, injects faults drawn from
+/// the seed, and judges the history of all processes. Exit code 1 means that a promise was broken;
+/// the command that repeats the run is printed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   distlock-lab chaos --spawn sqlite,redis --seconds 60
@@ -30,24 +30,24 @@ pub(crate) struct ChaosOptions {
         default_value = "memory,sqlite"
     )]
     pub(super) spawn: Vec<StoreKind>,
-    /// Faults to draw from (default: all that the store can have)
+    /// Faults to draw from (default: all that apply to the store)
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS")]
     pub(super) faults: Vec<FaultKind>,
-    /// What the workers do with the store (default: everything)
+    /// Kinds of use of the store (default: all)
     #[arg(long, value_enum, value_delimiter = ',', value_name = "USES")]
     pub(super) workloads: Vec<Workload>,
     #[command(flatten)]
     pub(super) gateways: gateways::GatewayOptions,
-    /// How long each store is broken
+    /// Duration of the faults, for each store
     #[arg(long, default_value_t = 20, value_name = "N")]
     pub(super) seconds: u64,
-    /// Repeats the faults of an earlier run (default: drawn, and printed)
+    /// Repeat the faults of an earlier run (default: drawn, and printed)
     #[arg(long, value_name = "S")]
     pub(super) seed: Option<u64>,
-    /// Plant each known bug instead, and see that it is caught
+    /// Plant each known bug, and check that the verdict finds it
     #[arg(long, group = "subjects")]
     pub(super) planted: bool,
-    /// Use locks that others write instead, and distlock beside each
+    /// Test locks of other libraries, and distlock beside each
     #[arg(long, group = "subjects", conflicts_with = "spawn")]
     pub(super) controls: bool,
     /// With --planted or --controls: these bugs or controls only
@@ -59,18 +59,18 @@ pub(crate) struct ChaosOptions {
         value_parser = names()
     )]
     pub(super) only: Vec<String>,
-    /// A run of its own for each kind of fault
+    /// Run each kind of fault alone
     #[arg(long, conflicts_with = "planted")]
     pub(super) each: bool,
     /// Add the results to the report in this folder
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
-    /// Where to keep the history of each run that broke a promise
+    /// Keep the history of each run that broke a promise in this folder
     #[arg(long, value_name = "DIR")]
     pub(super) keep: Option<PathBuf>,
 }
 
-/// Everything that `--only` can name.
+/// Returns all names that `--only` accepts.
 fn names() -> PossibleValuesParser {
     let bugs = StoreBug::value_variants()
         .iter()
@@ -81,8 +81,8 @@ fn names() -> PossibleValuesParser {
     PossibleValuesParser::new(bugs.chain(controls).flatten())
 }
 
-/// The bugs or controls that `--only` names; all of them if it names none. A bug is no control:
-/// that ends the program as any wrong argument does.
+/// Returns the bugs or controls that `--only` names, or all of them without `--only`. A name of the
+/// other kind ends the program like any wrong argument.
 pub(super) fn chosen<T: ValueEnum + Clone>(only: &[String]) -> Vec<T> {
     if only.is_empty() {
         return T::value_variants().to_vec();
@@ -99,7 +99,7 @@ pub(super) fn chosen<T: ValueEnum + Clone>(only: &[String]) -> Vec<T> {
 }
 
 impl ChaosOptions {
-    /// A name for the results of these runs.
+    /// Returns a name for the results of these runs.
     pub(super) fn name(&self, seed: u64) -> String {
         let stores: Vec<_> = self.spawn.iter().map(|it| it.key()).collect();
         let each = if self.each { "-each" } else { "" };

@@ -1,4 +1,4 @@
-//! The lines that a command prints, and the histories that it keeps.
+//! Prints the result of a run, and keeps histories.
 
 use std::{fs, io::Write as _, process::ExitCode};
 
@@ -25,7 +25,7 @@ pub(super) fn print_broken(chaos: &ChaosOptions, plan: &RunPlan, result: &RunRes
     keep(chaos, &plan.store.key(), plan.seed, &result.history)
 }
 
-/// Writes a history into the folder for it, if there is one.
+/// Writes a history into the folder of `--keep`, if there is one.
 pub(super) fn keep(
     chaos: &ChaosOptions,
     subject: &str,

@@ -1,4 +1,4 @@
-//! From a run and its verdict to the data of the published report.
+//! Converts a run and its verdict into the data of the published report.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::report::{BrokenPromise, ExcusedPromise, RunFigures, RunSet, Times};
 
-/// The runs of a command that begins now.
+/// Starts the data of a command: the machine, the version and the date.
 pub(super) fn runs() -> RunSet {
     RunSet {
         machine: distlock_report::machine(),
@@ -66,11 +66,11 @@ fn broken(violation: Violation) -> BrokenPromise {
     }
 }
 
-/// Counted by promise and kind of fault.
+/// Counts excused violations by promise and kind of fault.
 fn excused(violations: Vec<Violation>) -> Vec<ExcusedPromise> {
     let mut all: BTreeMap<(Promise, String), ExcusedPromise> = BTreeMap::new();
     for it in violations {
-        // "force-release of lock 1": the kind is enough.
+        // An excuse reads "force-release of lock 1", and only its kind is counted.
         let fault = it.excused_by.unwrap_or_default();
         let fault = fault.split(" of ").next().unwrap_or_default().to_owned();
         let of_kind = all.entry((it.promise, fault.clone()));

@@ -1,7 +1,8 @@
 //! The referee: keeps the registers that the workers' locks protect, and writes the history.
 //!
-//! Workers reach it through a socket, so what a worker has said is known although it was killed
-//! right after.
+//! Workers send their events through a socket, so an event that was sent is in the history even if
+//! its worker is killed right after. The referee must never change the order of the events of one
+//! worker.
 
 use std::{
     collections::HashMap,
@@ -23,37 +24,37 @@ use tokio::{
 
 use super::history::{Event, FencedAnswer, HistoryEntry, NO_TOKEN};
 
-/// One line of a worker. The first line of a connection is the worker's number.
+/// One message of a worker. The first line of a connection is the worker's number.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WorkerMessage {
-    /// Nothing comes back.
+    /// An event for the history. The referee sends no answer.
     Note(Event),
-    /// [`RegisterVersions`] comes back.
+    /// A read of both registers. The referee answers with [`RegisterVersions`].
     Read { name: String, token: u64 },
-    /// [`FencedAnswer`] comes back.
+    /// A write to both registers. The referee answers with [`FencedAnswer`].
     Write {
         name: String,
         token: u64,
         seen: RegisterVersions,
     },
-    /// Each new [`RunPhase`] comes back.
+    /// A request for the phases of the run. The referee sends each new [`RunPhase`].
     Phases,
 }
 
-/// How often each of the two registers of a name had been written when it was read.
+/// Number of writes to each register of a name at the time of a read.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct RegisterVersions {
     pub(crate) fenced: u64,
     pub(crate) unfenced: u64,
 }
 
-/// The part of a run that the workers are in.
+/// The phase of a run.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RunPhase {
     Working,
-    /// Everything is healed: each task takes a lock once more, and the worker ends.
+    /// All faults are healed: each task takes each lock once more, and the worker ends.
     RollCall,
 }
 
@@ -62,11 +63,11 @@ pub(crate) enum RunPhase {
 struct Registers {
     fenced: u64,
     unfenced: u64,
-    /// The highest token that the fenced one has seen.
+    /// The highest token that the fenced register has seen.
     highest: u64,
 }
 
-/// See the module.
+/// Serves all workers of a run until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Referee {
     state: Arc<RefereeState>,
@@ -78,10 +79,10 @@ struct RefereeState {
     history: Mutex<Vec<HistoryEntry>>,
     registers: Mutex<HashMap<String, Registers>>,
     processes: Mutex<HashMap<u32, u32>>,
-    /// The workers that are stopped at their next grant, and the sender that says so.
+    /// The workers to stop at their next grant, each with the sender that reports the stop.
     stops_at_grant: Mutex<HashMap<u32, oneshot::Sender<()>>>,
     phase: watch::Sender<RunPhase>,
-    /// A planted bug: the fenced register looks at a token, and writes a moment later.
+    /// A planted bug: the fenced register compares the token, and writes a moment later.
     late_writes: bool,
 }
 
@@ -101,7 +102,8 @@ impl Referee {
             while let Ok((stream, _)) = listener.accept().await {
                 let state = Arc::clone(&serving);
                 tokio::spawn(async move {
-                    // A worker that was killed leaves in the middle of a line.
+                    // A killed worker may leave in the middle of a line, so an error here is
+                    // expected.
                     let _ = state.serve(stream).await;
                 });
             }
@@ -109,7 +111,7 @@ impl Referee {
         Ok(Self { state, acceptor })
     }
 
-    /// Adds what the worker itself cannot say.
+    /// Adds an event that the worker itself cannot report.
     pub(crate) fn note(&self, worker: u32, event: Event) {
         self.state.note(worker, event);
     }
@@ -118,17 +120,17 @@ impl Referee {
         self.state.phase.send_replace(phase);
     }
 
-    /// The history until now.
+    /// Returns the history until now.
     pub(crate) fn history(&self) -> Vec<HistoryEntry> {
         locked(&self.state.history).clone()
     }
 
-    /// Whether a worker has said that it is ready.
+    /// Tells whether a worker has reported that it is ready.
     pub(crate) fn has_started(&self, worker: u32) -> bool {
         locked(&self.state.processes).contains_key(&worker)
     }
 
-    /// Whether a worker has said that it has done everything.
+    /// Tells whether a worker has reported its regular end.
     pub(crate) fn has_finished(&self, worker: u32) -> bool {
         let history = locked(&self.state.history);
         history
@@ -137,15 +139,15 @@ impl Referee {
             .any(|it| it.worker == worker && matches!(it.event, Event::Finished { .. }))
     }
 
-    /// Stops a worker at its next grant, before it can use what it was granted. The answer comes
-    /// when it stands.
+    /// Stops a worker at its next grant, before the worker can use the grant. The receiver resolves
+    /// when the worker is stopped.
     pub(crate) fn stop_at_next_grant(&self, worker: u32) -> oneshot::Receiver<()> {
         let (stopped, seen) = oneshot::channel();
         locked(&self.state.stops_at_grant).insert(worker, stopped);
         seen
     }
 
-    /// Takes an ambush back.
+    /// Cancels the stop of a worker.
     pub(crate) fn cancel_stop(&self, worker: u32) {
         locked(&self.state.stops_at_grant).remove(&worker);
     }
@@ -202,7 +204,8 @@ impl RefereeState {
         self.note(worker, event);
     }
 
-    /// The worker uses a grant only after a question to this referee, which it cannot ask now.
+    /// Stops the worker if that was requested. The worker uses a grant only after a question to
+    /// this referee, and a stopped process cannot ask.
     fn stop_if_requested(&self, worker: u32) {
         let Some(stopped) = locked(&self.stops_at_grant).remove(&worker) else {
             return;
@@ -213,8 +216,8 @@ impl RefereeState {
         }
     }
 
-    /// A read shows its token as well: otherwise an older holder could write after a newer one has
-    /// read, and the newer one would write over it.
+    /// Reads both registers. A read also shows its token. Otherwise an older holder could write
+    /// after the read of a newer holder, and the newer holder would overwrite that write.
     fn read(&self, name: String, token: u64) -> RegisterVersions {
         let mut all = locked(&self.registers);
         let it = all.entry(name).or_default();

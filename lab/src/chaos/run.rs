@@ -1,4 +1,4 @@
-//! One run: a store, workers that fight for its locks, a nemesis, and a verdict.
+//! One run: a store, workers that compete for its locks, a nemesis, and a verdict.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,15 +23,15 @@ use super::{
 
 /// A healed store answers by then.
 const HEALED: Duration = Duration::from_secs(90);
-/// Later than its deadline, in running time, no loss may be told.
+/// Longest allowed time from a deadline to the notice of its loss, in running time.
 const NOTICE: Duration = Duration::from_millis(250);
-/// How often a run that looks for one bug asks whether it was found.
+/// Pause between two verdicts in a run that looks for one bug.
 const LOOK: Duration = Duration::from_millis(500);
-/// Locks that all fight for, and those that are held for a moment each.
+/// Number of locks that all tasks compete for. Brief tasks use other locks.
 pub(super) const LOCKS: u32 = 4;
 const QUIET_LOCKS: u32 = 40;
 
-/// One run: which store, which faults, for how long.
+/// The plan of one run: the store, the faults, the duration and the load.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct RunPlan {
     pub(crate) store: StoreKind,
@@ -40,11 +40,11 @@ pub(crate) struct RunPlan {
     pub(crate) seconds: u64,
     pub(crate) seed: u64,
     pub(crate) ttl_ms: (u64, u64),
-    /// Longest time that a lock is held on purpose.
+    /// Longest time for which a task holds a lock on purpose.
     pub(crate) hold_ms: u64,
     pub(crate) workers: u32,
     pub(crate) tasks: u32,
-    /// How many of the tasks of a worker take locks for a moment only.
+    /// Number of tasks of each worker that hold their locks for a moment only.
     pub(crate) brief_tasks: u32,
     pub(crate) bug: Option<StoreBug>,
 }
@@ -59,7 +59,7 @@ pub(crate) struct RunResult {
 }
 
 impl RunPlan {
-    /// A plan for a store, with everything that can be broken there.
+    /// Plans a run on a store, with all faults that apply to the store.
     pub(crate) fn of(store: StoreKind, seconds: u64, seed: u64) -> Self {
         use clap::ValueEnum as _;
         let faults = FaultKind::value_variants().iter().copied();
@@ -78,7 +78,7 @@ impl RunPlan {
         }
     }
 
-    /// The command that repeats the faults.
+    /// Returns the command that repeats the faults.
     pub(crate) fn command(&self) -> String {
         let faults: Vec<_> = self.faults.iter().map(|it| it.key()).collect();
         let workloads: Vec<_> = self.workloads.iter().map(|it| it.key()).collect();
@@ -105,11 +105,11 @@ impl RunPlan {
     }
 }
 
-/// Plays a plan to its end.
+/// Runs a plan to its end.
 ///
 /// # Errors
-/// When the store or a worker cannot be started. Broken promises are no errors: they are in the
-/// verdict.
+/// Returns an error if the store or a worker cannot be started. A broken promise is no error: it is
+/// in the verdict.
 pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
     let folder = tempfile::tempdir().context("a folder for the run")?;
     let (kind, path) = (plan.store, folder.path().to_owned());
@@ -142,7 +142,7 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
         settings,
         workers: if inside { 1 } else { plan.workers },
     };
-    // Ours goes by none of the proxies.
+    // The nemesis acts as an administrator, so its client uses none of the proxies.
     let admin = match inside {
         true => None,
         false => Some(distlock::open(running_store.url()).await?),
@@ -171,7 +171,8 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
             .step(&mut worker_group, &mut running_store, locker.as_ref())
             .await?;
         worker_group.replace_crashed(&running_store).await?;
-        // An open fault is not in the history yet: what it excuses would be taken for the bug.
+        // An active fault is not in the history yet. The verdict would take a violation that the
+        // fault excuses for the bug.
         let looks = plan.bug.is_some() && !nemesis.has_open_excuse();
         if looks && SystemClock.now() >= next_look {
             if caught(plan, &referee) {
@@ -204,7 +205,7 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
         }
         admin.close().await;
     }
-    // Its servers end before their folder goes.
+    // The servers must end before the folder with their data is removed.
     block_in_place(|| drop(running_store));
     Ok(judged(plan, &referee, server))
 }
@@ -212,7 +213,7 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
 fn judged(plan: &RunPlan, referee: &Referee, server: String) -> RunResult {
     let history = referee.history();
     let mut verdict = judge(&history, plan.limits());
-    // A run in which nobody got in shows nothing.
+    // A run without a single grant proves nothing, so it must not pass.
     if verdict.grants == 0 && plan.bug.is_none() && plan.workloads.contains(&Workload::Locks) {
         verdict.violations.push(Violation {
             promise: Promise::Recovery,
@@ -228,7 +229,7 @@ fn judged(plan: &RunPlan, referee: &Referee, server: String) -> RunResult {
     }
 }
 
-/// Whether the planted bug was found.
+/// Tells whether the verdict finds the planted bug.
 fn caught(plan: &RunPlan, referee: &Referee) -> bool {
     plan.bug.is_some_and(|bug| {
         let promises = judge(&referee.history(), plan.limits()).promises();

@@ -1,4 +1,5 @@
-//! The workers of a run: started, stopped, killed and replaced.
+//! The workers of a run: starts, stops, kills and replaces them. Each worker has its own proxies to
+//! the store.
 
 use std::{env, path::PathBuf, process::Command, sync::Arc, time::Duration};
 
@@ -9,12 +10,12 @@ use tokio::time::timeout;
 
 use super::{history::Event, referee::Referee, stores::RunningStore, worker::WorkerSettings};
 
-/// A worker that has not come up by then never does: the store may be away for a while.
+/// A worker that has not started by then never starts. It may wait for a broken store.
 const START: Duration = Duration::from_secs(60);
-/// A word of a worker that has ended arrives by then, or was never said.
+/// Time-out for the last events of a worker that has ended.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// One worker and its own ways to the store.
+/// The process of one worker, with its proxies to the store.
 #[derive(Debug)]
 pub(crate) struct WorkerProcess {
     pub(crate) worker: u32,
@@ -28,14 +29,14 @@ impl WorkerProcess {
     }
 }
 
-/// The orders that all workers of a run get alike.
+/// The settings that all workers of a run share.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupSettings {
     pub(crate) settings: WorkerSettings,
     pub(crate) workers: u32,
 }
 
-/// See the module.
+/// All workers of one run.
 #[derive(Debug)]
 pub(crate) struct WorkerGroup {
     pub(crate) referee: Arc<Referee>,
@@ -97,7 +98,7 @@ impl WorkerGroup {
         .with_context(|| member.process.output())
     }
 
-    /// The worker at a place, unless another one has taken it.
+    /// Returns the worker at an index, unless another worker has replaced it.
     pub(crate) fn member(&self, at: usize, worker: u32) -> Option<&WorkerProcess> {
         self.members.get(at).filter(|it| it.worker == worker)
     }
@@ -109,7 +110,7 @@ impl WorkerGroup {
 
     /// Kills a worker, and starts another one in its place.
     pub(crate) async fn replace(&mut self, at: usize, running_store: &RunningStore) -> Result<()> {
-        // The old one first: it must not outlive its replacement's store.
+        // The old worker must end first: it must not outlive the store in its memory.
         self.members[at].signal(Signal::KILL).ok();
         self.note_panic(at);
         let member = self.start_member(running_store).await?;
@@ -117,7 +118,8 @@ impl WorkerGroup {
         Ok(())
     }
 
-    /// Stops a worker at its next grant. `false` = it was granted nothing within `patience`.
+    /// Stops a worker at its next grant. `false` means that the worker got no grant within
+    /// `patience`.
     pub(crate) async fn stop_at_grant(&self, worker: u32, patience: Duration) -> bool {
         let hit = self.referee.stop_at_next_grant(worker);
         let stands = timeout(patience, hit).await.is_ok_and(|hit| hit.is_ok());
@@ -127,7 +129,7 @@ impl WorkerGroup {
         stands
     }
 
-    /// Notes workers that have ended by themselves, and replaces them.
+    /// Records workers that have ended by themselves, and replaces them.
     pub(crate) async fn replace_crashed(&mut self, running_store: &RunningStore) -> Result<()> {
         for at in 0..self.members.len() {
             if !self.members[at].process.is_running()? {
@@ -147,7 +149,7 @@ impl WorkerGroup {
         self.referee.note(member.worker, Event::Crashed { how });
     }
 
-    /// Notes a panic that did not end the process.
+    /// Records a panic that did not end the process.
     fn note_panic(&self, at: usize) {
         let member = &self.members[at];
         let said = member.process.output();
@@ -157,13 +159,13 @@ impl WorkerGroup {
         }
     }
 
-    /// Waits until all have answered the roll call and ended.
+    /// Waits until all workers have answered the roll call and ended.
     pub(crate) fn wait_for_end(&mut self, within: Duration) {
         for at in 0..self.members.len() {
             let process = &mut self.members[at].process;
             let ended = tokio::task::block_in_place(|| process.wait(within));
             let worker = self.members[at].worker;
-            // Its last words may still be on their way.
+            // The last events may still be in the socket.
             let has_finished = || {
                 eventually("its last words", LAST_WORDS, || {
                     self.referee.has_finished(worker)

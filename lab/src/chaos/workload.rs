@@ -1,4 +1,4 @@
-//! What the workers do with the store: each kind of use has promises of its own.
+//! The kinds of use that the workers make of the store. Each kind has its own promises.
 
 use clap::ValueEnum;
 use fastrand::Rng;
@@ -8,25 +8,25 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Workload {
-    /// Locks, taken, used and given up in every way that the library has.
+    /// Locks, acquired, used and released in every way that the library offers
     Locks,
-    /// Reads and conditional writes of records.
+    /// Reads and conditional writes of records
     Records,
-    /// Several tasks of one process that wait for one lock, which come in turn.
+    /// Several tasks of one process that wait for one lock in the local queue
     #[value(name = "lines")]
     #[serde(rename = "lines")]
     LocalQueues,
-    /// Elections, periodic jobs, effects that happen once, counters and fences.
+    /// Elections, periodic jobs, effects that happen once, counters and fences
     Recipes,
 }
 
 impl Workload {
-    /// All of them: what one store lacks of a workload is left out by the worker.
+    /// Returns all kinds of use. A worker skips a use that its store does not support.
     pub(crate) fn all() -> Vec<Self> {
         Self::value_variants().to_vec()
     }
 
-    /// How often it is drawn, beside the others.
+    /// Returns the weight of the kind in a random draw.
     const fn weight(self) -> u32 {
         match self {
             Self::Locks => 50,
@@ -36,12 +36,12 @@ impl Workload {
         }
     }
 
-    /// Whether each use of it is over in a moment.
+    /// Tells whether each use of this kind takes a moment only.
     pub(crate) const fn is_quick(self) -> bool {
         matches!(self, Self::Locks | Self::Records)
     }
 
-    /// Draws one of them.
+    /// Draws one kind of use.
     pub(crate) fn draw(among: &[Self], rng: &mut Rng) -> Self {
         let all: u32 = among.iter().map(|it| it.weight()).sum();
         let mut left = rng.u32(..all.max(1));
@@ -54,7 +54,7 @@ impl Workload {
         Self::Locks
     }
 
-    /// Its name on the command line.
+    /// Returns the name of the kind on the command line.
     pub(crate) fn key(self) -> String {
         self.to_possible_value()
             .map_or_else(String::new, |it| it.get_name().to_owned())

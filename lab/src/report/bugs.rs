@@ -1,4 +1,4 @@
-//! Bugs: those that were planted, and those that were found.
+//! The chapters about bugs: planted bugs, and bugs that the lab found in distlock.
 
 use std::collections::BTreeMap;
 

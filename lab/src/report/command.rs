@@ -1,4 +1,4 @@
-//! `distlock-lab report`.
+//! Runs `distlock-lab report`.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ pub(crate) fn run(report: &ReportOptions) -> Result<()> {
     render(&report.out)
 }
 
-/// Writes the page into a folder that has data.
+/// Writes the page into a folder with data.
 pub(crate) fn render(folder: &Path) -> Result<()> {
     let document = page::document(&ReportData::read(folder)?);
     write(folder, "report.md", &document.markdown())?;

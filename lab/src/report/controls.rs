@@ -82,7 +82,7 @@ fn main_table(rows: &[ControlRow], page: &mut Document) {
     );
 }
 
-/// A row for each run of one fault alone.
+/// Adds a table with a row for each run of one fault alone.
 fn by_fault(rows: &[ControlRow], page: &mut Document) {
     page.section("One kind of fault at a time");
     page.text("A control that shows no overlaps was right in that run.");

@@ -1,4 +1,5 @@
-//! The data of the published report: figures and sentences, and nothing of how they came about.
+//! The data of the published report: figures and sentences only. Published files contain these
+//! names, so a field must never be renamed without a serialized alias.
 
 use std::collections::BTreeMap;
 
@@ -7,51 +8,51 @@ use serde::{Deserialize, Serialize};
 /// The runs of one command.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct RunSet {
-    /// Label and value: system, processor, load.
+    /// Label and value, for example the system, the processor and the load.
     pub(crate) machine: Vec<(String, String)>,
     pub(crate) version: String,
     pub(crate) date: String,
     pub(crate) runs: Vec<RunFigures>,
 }
 
-/// One store that was broken for a while.
+/// The figures of one run on one store.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct RunFigures {
     pub(crate) store: String,
-    /// The server's product and version, in its own words.
+    /// The server's product and version, as the server reports them.
     pub(crate) server: String,
-    /// The kinds of faults that were drawn from.
+    /// The kinds of faults of the run.
     pub(crate) kinds: Vec<String>,
     pub(crate) seconds: u64,
     pub(crate) seed: u64,
-    /// Shortest and longest lease.
+    /// Shortest and longest TTL.
     pub(crate) ttl_ms: (u64, u64),
     /// The command that repeats the faults.
     pub(crate) command: String,
     /// Calls of the library, and reads and writes of records.
     pub(crate) operations: u64,
     pub(crate) grants: u64,
-    /// Faults by kind.
+    /// Number of faults by kind.
     pub(crate) faults: BTreeMap<String, u64>,
-    /// Losses that were told.
+    /// Losses that were reported to a holder.
     pub(crate) losses: u64,
     pub(crate) fenced_writes: u64,
     pub(crate) fenced_refusals: u64,
     pub(crate) fenced_lost: usize,
     pub(crate) unfenced_lost: u64,
-    /// Records with so many operations at once that no order could be searched.
+    /// Records with too many concurrent operations to search for an order.
     pub(crate) undecided_records: u64,
-    /// Longest time that two guards of one lock were valid, excused or not.
+    /// Longest time for which two guards of one lock were both valid, excused or not.
     pub(crate) longest_overlap_us: u64,
-    /// From the end of each fault to the next grant.
+    /// Times from the end of each fault to the next grant.
     pub(crate) recovery: Times,
-    /// From the deadline of each lost lease to its notice.
+    /// Times from the deadline of each lost lease to its notice.
     pub(crate) notice: Times,
     pub(crate) excused: Vec<ExcusedPromise>,
     pub(crate) broken: Vec<BrokenPromise>,
 }
 
-/// How times are spread.
+/// The distribution of times.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Times {
     pub(crate) count: usize,
@@ -60,7 +61,7 @@ pub(crate) struct Times {
     pub(crate) longest_us: u64,
 }
 
-/// Violations that the documentation allows after a fault, with one of them in full.
+/// Violations that the documentation allows after a fault, with one complete example.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct ExcusedPromise {
     pub(crate) promise: String,
@@ -69,7 +70,7 @@ pub(crate) struct ExcusedPromise {
     pub(crate) example: String,
 }
 
-/// A promise that was broken, and nothing excuses it.
+/// A broken promise that no fault excuses.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct BrokenPromise {
     pub(crate) promise: String,
@@ -80,30 +81,30 @@ pub(crate) struct BrokenPromise {
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct PlantedBugs {
     pub(crate) command: String,
-    /// The unit of the effort: operations, or seeds.
+    /// The unit of the effort: operations, events or seeds.
     pub(crate) unit: String,
     pub(crate) bugs: Vec<PlantedBugResult>,
 }
 
-/// One planted bug, and whether it was found.
+/// One planted bug, and whether the lab found it.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct PlantedBugResult {
     pub(crate) name: String,
     pub(crate) about: String,
-    /// Where it was planted.
+    /// The store with the bug.
     pub(crate) store: String,
-    /// Until it was found.
+    /// The effort until the bug was found.
     pub(crate) effort: u64,
-    /// The promise that was found broken, and how. `None` = it was missed.
+    /// The broken promise and its details. `None` means that the bug was missed.
     pub(crate) found: Option<String>,
-    /// The seed on which it was found, or the last one.
+    /// The seed that showed the bug, or the last seed.
     pub(crate) seed: u64,
-    /// The same without the bug broke no promise on that seed.
+    /// Whether the twin broke no promise on that seed.
     pub(crate) twin_is_clean: bool,
 }
 
 impl PlantedBugResult {
-    /// A bug that was not found yet, with its name and help of the command line.
+    /// Returns a bug that is not found yet, with its name and help text from the command line.
     pub(crate) fn of(bug: &impl clap::ValueEnum, store: String, seed: u64) -> Self {
         let value = bug.to_possible_value();
         let value = value.as_ref();
@@ -120,14 +121,14 @@ impl PlantedBugResult {
     }
 }
 
-/// Locks that others write, and distlock beside each.
+/// Locks of other libraries, and distlock beside each.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct ControlReport {
-    /// Promises that a control cannot make.
+    /// Promises that no control makes.
     pub(crate) not_applicable: Vec<String>,
     /// Each control under the faults that show its weakness.
     pub(crate) rows: Vec<ControlRow>,
-    /// Each control under one kind of fault at a time, also where it is right.
+    /// Each control under one kind of fault at a time, with or without a violation.
     pub(crate) by_fault: Vec<ControlRow>,
 }
 
@@ -140,11 +141,11 @@ pub(crate) struct ControlRow {
     pub(crate) faults: Vec<String>,
     pub(crate) seconds: u64,
     pub(crate) seed: u64,
-    /// Runs of the control until it violated exclusion, this one included.
+    /// Number of runs of the control until it violated exclusion, including this run.
     pub(crate) runs: u64,
-    /// The command that repeats both.
+    /// The command that repeats both runs.
     pub(crate) command: String,
-    /// The twin's server, in its own words.
+    /// The twin's server, as the server reports itself.
     pub(crate) server: String,
     pub(crate) figures: ControlFigures,
     pub(crate) twin: ControlFigures,
@@ -156,46 +157,45 @@ pub(crate) struct ControlFigures {
     pub(crate) operations: u64,
     pub(crate) grants: u64,
     pub(crate) faults: u64,
-    /// Of a control: two believed at one instant. Of a twin: any promise that was broken outside
-    /// the documented exceptions.
+    /// For a control: pairs of holders that believed in the lock at one instant. For a twin: broken
+    /// promises outside the documented exceptions.
     pub(crate) violations: usize,
-    /// Of a control: those of the violations that came after a fault for which the documentation
-    /// of distlock would excuse distlock. Of a twin: those that it excuses, which are not counted
-    /// above.
+    /// For a control: those violations that came after a fault that would excuse distlock. For a
+    /// twin: the excused violations, which `violations` does not count.
     pub(crate) after_documented: usize,
     pub(crate) longest_overlap_us: u64,
     /// Updates that the unfenced registers lost.
     pub(crate) unfenced_lost: u64,
-    /// Updates that the fenced registers lost. `None` = not applicable: there is no token.
+    /// Updates that the fenced registers lost. `None` means that the control has no token.
     pub(crate) fenced_lost: Option<usize>,
     /// The first violation, in words.
     pub(crate) example: Option<String>,
 }
 
-/// Seeds of the simulation.
+/// The figures of a simulation.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct SimulationFigures {
     pub(crate) command: String,
     pub(crate) seeds: u64,
     pub(crate) steps: u64,
     pub(crate) seeds_a_minute: u64,
-    /// The promise that was broken, and how.
+    /// The broken promise and its details.
     pub(crate) broken: Option<String>,
 }
 
-/// Nodes of the kick-out gateway over one store.
+/// The figures of a run of gateways over one store.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct GatewayFigures {
     pub(crate) store: String,
     pub(crate) nodes: u32,
     pub(crate) seconds: u64,
     pub(crate) command: String,
-    /// Steps of the flow that nodes reported, and things that clients saw.
+    /// Number of events that nodes reported. `seen` is the number of observations of clients.
     pub(crate) events: usize,
     pub(crate) seen: usize,
-    /// Faults by kind.
+    /// Number of faults by kind.
     pub(crate) faults: BTreeMap<String, u64>,
-    /// How often each invariant was put at risk.
+    /// Number of checks of each invariant.
     pub(crate) looked_at: BTreeMap<String, usize>,
     pub(crate) broken: Vec<String>,
 }
@@ -204,8 +204,8 @@ pub(crate) struct GatewayFigures {
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct FoundBug {
     pub(crate) bug: String,
-    /// The run that showed it.
+    /// The run that showed the bug.
     pub(crate) seen_by: String,
-    /// The test that guards the mend.
+    /// The test that guards the fix.
     pub(crate) test: String,
 }

@@ -1,4 +1,4 @@
-//! The folder of the report: its data, read and written.
+//! The folder of the report: reads and writes its data.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -9,13 +9,13 @@ use super::data::{
     ControlReport, FoundBug, GatewayFigures, PlantedBugs, RunSet, SimulationFigures,
 };
 
-/// Everything that a page is made of.
+/// All data of a page.
 #[derive(Debug, Default)]
 pub(super) struct ReportData {
     pub(super) runs: Vec<RunSet>,
     pub(super) gateways: Vec<GatewayFigures>,
     pub(super) simulated: Option<SimulationFigures>,
-    /// By the name of the file: what they were planted in.
+    /// Planted bugs by the name of the file, which names their place.
     pub(super) planted: BTreeMap<String, PlantedBugs>,
     pub(super) controls: Option<ControlReport>,
     pub(super) found: Vec<FoundBug>,
@@ -46,7 +46,7 @@ impl ReportData {
     }
 }
 
-/// Every part in a folder, by the name of its file. Without the folder there is none.
+/// Reads all parts in a folder, by the name of the file. A missing folder has no parts.
 fn parts<T: DeserializeOwned>(folder: &Path) -> Result<BTreeMap<String, T>> {
     let mut all = BTreeMap::new();
     let Ok(entries) = fs::read_dir(folder) else {
@@ -62,7 +62,7 @@ fn parts<T: DeserializeOwned>(folder: &Path) -> Result<BTreeMap<String, T>> {
     Ok(all)
 }
 
-/// `None` = there is no such file.
+/// Reads one part. `None` means that the file does not exist.
 fn part<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     match fs::read(path) {
         Ok(data) => Ok(Some(

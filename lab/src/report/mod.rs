@@ -1,14 +1,15 @@
-//! `distlock-lab report`: the published page, made from the data that the other commands wrote.
+//! The published page, made from the data that the other commands wrote. The page must never say
+//! anything that the data does not show.
 //!
 //! | file in the folder | written by |
 //! |---|---|
-//! | `runs/*.json` | `chaos --out`, one file a command |
-//! | `gateways/*.json` | `chaos --gateways --out`, one file a store and seed |
+//! | `runs/*.json` | `chaos --out`, one file for each command |
+//! | `gateways/*.json` | `chaos --gateways --out`, one file for each store and seed |
 //! | `simulation.json` | `simulate --out` |
-//! | `planted/*.json` | each of these with `--planted` |
+//! | `planted/*.json` | each of these commands with `--planted` |
 //! | `controls.json` | `chaos --controls --out` |
-//! | `found.json` | people: every bug that was found in distlock so |
-//! | `report.md`, `report.html` | this |
+//! | `found.json` | people: all bugs that the lab found in distlock |
+//! | `report.md`, `report.html` | `report`, and each command with `--out` |
 
 mod bugs;
 mod command;

@@ -1,4 +1,4 @@
-//! The page: which chapters it has, and those of a few lines.
+//! The page: its order of chapters, and the short chapters.
 
 use std::collections::BTreeMap;
 

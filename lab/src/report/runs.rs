@@ -1,4 +1,4 @@
-//! The chapters about stores: what was broken, and what it did to the locks.
+//! The chapters about stores: the faults, and their effects on the locks.
 
 use std::collections::BTreeMap;
 

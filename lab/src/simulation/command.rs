@@ -1,4 +1,4 @@
-//! `distlock-lab simulate`.
+//! Runs `distlock-lab simulate`.
 
 use std::{
     io::Write as _,
@@ -21,11 +21,11 @@ use super::{
 };
 use crate::report::{self, PlantedBugResult, PlantedBugs, SimulationFigures};
 
-/// Run the engine in simulated time, one seed after the other.
+/// Run the engine in simulated time, one seed after another.
 ///
-/// Each seed is a few processes that fight for locks in the store in memory, over a network that
-/// loses, delays and repeats, and a batcher by itself. All promises are checked after every step.
-/// Exit code 1 means that one was broken; the command that repeats the run is printed.
+/// Each seed is a few processes that compete for locks of the in-memory store, over a network that
+/// loses, delays and repeats requests, and a batcher alone. All promises are checked after every
+/// step. Exit code 1 means that a promise was broken; the command that repeats the run is printed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   distlock-lab simulate
@@ -33,13 +33,13 @@ use crate::report::{self, PlantedBugResult, PlantedBugs, SimulationFigures};
   distlock-lab simulate --seeds 1 --seed 7 --trace
   distlock-lab simulate --planted")]
 pub(crate) struct SimulateOptions {
-    /// How many seeds to run
+    /// Number of seeds to run
     #[arg(long, default_value_t = 500, value_name = "N")]
     seeds: u64,
-    /// The first of them (default: drawn, and printed)
+    /// The first seed (default: drawn, and printed)
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// Plant each known bug instead, and see that it is caught
+    /// Plant each known bug, and check that it is found
     #[arg(long)]
     planted: bool,
     /// With --planted: these bugs only
@@ -59,15 +59,15 @@ pub(crate) struct SimulateOptions {
     out: Option<PathBuf>,
 }
 
-/// Seeds that are tried for one bug before it is taken for missed.
+/// Number of seeds that are tried for one bug before it counts as missed.
 const TRIES: u64 = 300;
 
-/// Runs it, outside of any runtime: the simulation polls everything itself.
+/// Runs the command outside of any runtime, because the simulation polls all tasks itself.
 ///
 /// # Errors
-/// When nothing can be printed, or no thread can be had.
+/// Returns an error if the output is closed or no thread can be started.
 pub(crate) fn run(simulate: &SimulateOptions) -> Result<ExitCode> {
-    // Small enough to be typed, and room for as many seeds after it as anybody wants.
+    // The seed is short enough to type, and leaves room for more seeds after it.
     let seed = simulate.seed.unwrap_or_else(|| fastrand::u64(..1 << 40));
     let good = if simulate.planted {
         planted(simulate, seed)?
@@ -80,15 +80,15 @@ pub(crate) fn run(simulate: &SimulateOptions) -> Result<ExitCode> {
     })
 }
 
-/// A seed, and what came of it.
+/// The first seed with a broken promise, and its result.
 type FailedSeed = (u64, SeedResult);
 
-/// Totals over all runs.
+/// Totals of all runs.
 #[derive(Default)]
 struct Totals {
     seeds: AtomicU64,
     steps: AtomicU64,
-    /// The hashes of all traces, in whichever order they were made.
+    /// The sum of the hashes of all traces, which does not depend on their order.
     hash: AtomicU64,
 }
 
@@ -139,8 +139,8 @@ fn seeds(simulate: &SimulateOptions, first: u64) -> Result<bool> {
     Ok(failed.is_none())
 }
 
-/// Runs all seeds on as many threads as there are processors. The failure with the lowest seed. No
-/// seed is begun after a failure.
+/// Runs all seeds on as many threads as there are processors, and returns the failure with the
+/// lowest seed. No thread starts a new seed after a failure.
 fn all(range: Range<u64>, trace: bool, sum: &Totals) -> Result<Option<FailedSeed>> {
     let next = AtomicU64::new(range.start);
     let work = || -> Result<Option<FailedSeed>> {
@@ -193,7 +193,7 @@ fn print_trace(outcome: &SeedResult) -> Result<()> {
     outcome.lines.iter().try_for_each(|line| print_line(line))
 }
 
-/// Each bug, until it is caught, and its twin on the same seed.
+/// Runs each planted bug until it is found, and its twin on the same seeds.
 fn planted(simulate: &SimulateOptions, seed: u64) -> Result<bool> {
     let bugs: Vec<EngineBug> = match simulate.only.as_slice() {
         [] => EngineBug::value_variants().to_vec(),
@@ -232,7 +232,7 @@ fn planted(simulate: &SimulateOptions, seed: u64) -> Result<bool> {
     Ok(caught == bugs.len() && clean)
 }
 
-/// Looks for a bug, and judges its twin on each seed that it took.
+/// Looks for a bug, and judges its twin on each seed that was tried.
 fn with_twins(bug: EngineBug, first: u64, trace: bool) -> Result<PlantedBugResult> {
     let mut result = PlantedBugResult::of(&bug, "memory".into(), first);
     (result.effort, result.found) = find_bug(bug, first, trace)?;
@@ -247,7 +247,7 @@ fn with_twins(bug: EngineBug, first: u64, trace: bool) -> Result<PlantedBugResul
     Ok(result)
 }
 
-/// How many seeds it took, and what was found.
+/// Returns the number of tried seeds, and the violation that was found.
 fn find_bug(bug: EngineBug, first: u64, trace: bool) -> Result<(u64, Option<String>)> {
     for tried in 0..TRIES {
         let seed = first.saturating_add(tried);

@@ -1,4 +1,4 @@
-//! The course of a run: a storm of faults, the roll call after it, some turns in peace, the end.
+//! The course of a run: a phase of faults, the roll call, some turns without faults, and the end.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,19 +10,19 @@ use super::{
     world::{SimulationPhase, World},
 };
 
-/// After the last fault, everybody gets every lock within this time: a request that is never
-/// answered, the lease that it takes, the bound on a step, and a pause for each that died in line.
+/// Time-out for the roll call: a request that is never answered, the lease that it takes, the bound
+/// of a step, and a pause for each killed process in the store queue.
 const RECOVERY: Duration = Duration::from_secs(6 + 3 + 5 + 4);
-/// The turns in peace never take longer.
+/// Time-out for the turns without faults.
 const PEACE: Duration = Duration::from_secs(120);
-/// After the last turn, what runs in the background ends within this time.
+/// Time-out for background work after the last turn.
 const BACKGROUND: Duration = Duration::from_secs(3);
-/// The bound on closing.
+/// The documented bound of `close`.
 const CLOSING: Duration = Duration::from_secs(10);
-/// How often it looks.
+/// Pause between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Plays one run to its end.
+/// Runs one run to its end.
 pub(super) async fn run_course(world: Arc<World>) {
     run_faults(&world).await;
     let healed = world.now();
@@ -98,7 +98,7 @@ async fn run_faults(world: &Arc<World>) {
 
 type Fault = fn(&Arc<World>);
 
-/// Breaks something.
+/// Injects a random fault, if the setting has that kind.
 fn fault(world: &Arc<World>) {
     let setting = &world.setting;
     let kinds: [(bool, Fault); 5] = [
@@ -114,7 +114,7 @@ fn fault(world: &Arc<World>) {
     }
 }
 
-/// One of those who run.
+/// Returns a random process that runs.
 fn random_process(world: &World) -> Option<usize> {
     let running: Vec<usize> = {
         let judge = world.judge();
@@ -124,7 +124,7 @@ fn random_process(world: &World) -> Option<usize> {
     world.draw(|random| random.choice(running))
 }
 
-/// Later, unless the storm is over by then.
+/// Ends a fault later, unless the phase of faults is over by then.
 fn end_later(world: &Arc<World>, most: u64, then: impl FnOnce(&Arc<World>) + Send + 'static) {
     let after = Duration::from_millis(world.draw(|random| random.u64(10..=most)));
     let world = Arc::clone(world);
@@ -151,8 +151,8 @@ fn pause(world: &Arc<World>) {
     });
 }
 
-/// Kills a process, and starts another one in its place. At most two in a run: the dead stay in
-/// the store's queue until they expire, and the roll call waits for them.
+/// Kills a process, and starts another one in its place. A run kills at most two processes: their
+/// entries stay in the store queue until they expire, and the roll call waits for that.
 fn kill(world: &Arc<World>) {
     let dead = world
         .judge()
@@ -196,7 +196,7 @@ fn force_release(world: &Arc<World>) {
     world.force_release_lock(lock);
 }
 
-/// Nobody wants anything any more, here or at the store.
+/// Checks that no lock is held or wanted, in the processes or at the store.
 fn check_nothing_is_wanted(world: &World) {
     let lockers = world.lockers().clone();
     let mut judge = world.judge();

@@ -1,6 +1,6 @@
-//! The executor: one thread, and the seed decides which of the tasks that are ready is polled next.
+//! The executor: one thread, and the seed decides which ready task is polled next.
 //!
-//! It polls no task of an owner that stands still, whatever wakes it meanwhile.
+//! The executor must never poll a task of a stopped process, even if the task was woken.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,15 +16,15 @@ use fastrand::Rng;
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
     Process(usize),
-    /// Requests and answers on their way.
+    /// Requests and answers in flight.
     Network,
-    /// The faults, and the course of the run.
+    /// The faults and the phases of the run.
     Course,
 }
 
 type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Gives tasks to the executor.
+/// Adds tasks to the executor.
 #[derive(Clone, Default)]
 pub(super) struct Spawner(Arc<Mutex<ReadyQueue>>);
 
@@ -65,7 +65,7 @@ impl Spawner {
     }
 
     fn queue(&self) -> MutexGuard<'_, ReadyQueue> {
-        // Nothing panics while it is held.
+        // No code panics while it holds this mutex.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -82,7 +82,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// One poll.
+/// One poll of one task.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct PolledStep {
     pub(super) task: u64,
@@ -104,7 +104,7 @@ impl Executor {
         &self.spawner
     }
 
-    /// Polls one task that is ready and whose owner runs; `None` when there is none.
+    /// Polls one ready task whose owner runs. `None` means that there is no such task.
     pub(super) fn step(
         &mut self,
         random: &mut Rng,
@@ -148,7 +148,7 @@ impl Executor {
         Some(id)
     }
 
-    /// Throws away the tasks of these owners, and what their destructors spawn.
+    /// Drops the tasks of these owners, and the tasks that their destructors spawn.
     pub(super) fn drop_those(&mut self, of: impl Fn(Owner) -> bool) {
         loop {
             let fresh = std::mem::take(&mut self.spawner.queue().fresh);
@@ -164,7 +164,7 @@ impl Executor {
         }
     }
 
-    /// Tasks that have not ended.
+    /// Returns the tasks that have not ended.
     pub(super) fn left(&self) -> Vec<(Owner, &'static str)> {
         let left = self.tasks.values();
         left.map(|task| (task.owner, task.what)).collect()

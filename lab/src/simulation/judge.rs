@@ -1,5 +1,5 @@
-//! The checks, made after every step. Nothing here asks a guard whether it is valid: such a
-//! question would find a loss by itself and tell those who wait for it.
+//! The checks after every step. They must never call `is_valid()` of a guard: that call would find
+//! a loss by itself, and notify the tasks that wait for it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,30 +13,31 @@ use super::{
     promise::{Breach, SimulationPromise},
 };
 
-/// A loss is told at most so long after the deadline, in running time.
+/// Longest allowed time from a deadline to the notice of its loss, in running time.
 const NOTICE: Duration = Duration::from_millis(250);
-/// A process that has just been resumed has this long to tell what it missed.
+/// Time in which a resumed process must report its missed losses.
 const RESUMED: Duration = Duration::from_millis(50);
-/// A store that hangs costs a caller at most so much beyond its wait.
+/// Extra time, beyond its wait, that a hanging store may cost a caller.
 const BEYOND: Duration = Duration::from_secs(5);
-/// A release takes four steps at the store at most, of 5 s each.
+/// The documented bound of a release: four steps at the store of at most 5 s each.
 const RELEASE: Duration = Duration::from_secs(20);
-/// In peace, a free lock is found, and one that nobody wants is given back, within this time.
+/// Time in which a free lock is granted, and an unwanted lock is released, while no fault is
+/// active.
 const SOON: Duration = Duration::from_millis(1500);
 
-/// Everything that was seen so far.
+/// All observations so far.
 #[derive(Default)]
 pub(super) struct Judge {
     broken: Option<Breach>,
     pub(super) processes: Vec<SimulatedProcess>,
     locks: Vec<ObservedLock>,
     calls: BTreeMap<u64, ObservedCall>,
-    /// Those that have no answer yet.
+    /// Calls that have no answer yet.
     asking: BTreeSet<u64>,
     guards: BTreeMap<u64, HeldGuard>,
-    /// Since when nothing goes wrong any more.
+    /// Begin of the time without faults.
     calm_since: Option<Duration>,
-    /// Whether the store keeps the order in which tasks of a process are served.
+    /// Whether the store decides the order in which tasks of a process are served.
     store_orders: bool,
 }
 
@@ -62,7 +63,7 @@ impl Judge {
         self.calm_since = Some(now);
     }
 
-    /// A call begins to ask for a lock.
+    /// Records that a call asks for a lock.
     pub(super) fn note_asked(
         &mut self,
         now: Duration,
@@ -86,7 +87,8 @@ impl Judge {
         number
     }
 
-    /// A call has got the lock. Which of the lock's grants it was.
+    /// Records that a call got the lock. Returns the number of the grant among all grants of the
+    /// lock.
     pub(super) fn note_granted(
         &mut self,
         now: Duration,
@@ -123,7 +125,7 @@ impl Judge {
                 self.record_breach(SimulationPromise::OwnAnswer, detail);
             }
         }
-        // A caller whose grant was taken away by hand before it knew of it may come late.
+        // A grant that was force-released before its caller knew of it may arrive late.
         if before >= token && !forced {
             let detail = format!("lock {lock}: token {token} was held after {before}");
             self.record_breach(SimulationPromise::TokensRise, detail);
@@ -144,7 +146,7 @@ impl Judge {
         grant.map(|(number, _)| number)
     }
 
-    /// A call ended without the lock, or its caller went away.
+    /// Records that a call ended without the lock, or that its caller went away.
     pub(super) fn note_over(&mut self, now: Duration, call: u64) {
         self.ends_in_time(now, call);
         self.asking.remove(&call);
@@ -154,19 +156,20 @@ impl Judge {
         }
     }
 
-    /// A guard is about to be released: its loss need not be told any more.
+    /// Records that a guard is about to be released. Its loss needs no notice after that.
     pub(super) fn note_release_begun(&mut self, call: u64) {
         if let Some(held) = self.guards.get_mut(&call) {
             held.leaving = true;
         }
     }
 
-    /// For how long a process has run.
+    /// Returns the time for which a process has run.
     pub(super) fn ran(&self, process: usize, now: Duration) -> Duration {
         self.processes[process].ran(now)
     }
 
-    /// A guard was released, which began when its process had run for so long.
+    /// Records that a release has ended. `begun` is the running time of the process at the begin of
+    /// the release.
     pub(super) fn note_released(
         &mut self,
         now: Duration,
@@ -187,7 +190,7 @@ impl Judge {
         }
     }
 
-    /// A call failed, and not because its wait was over.
+    /// Records that a call failed for another reason than its time-out.
     pub(super) fn note_failed(&mut self, call: u64, error: &Error) {
         let began = self.calls.get(&call).map(|call| call.began);
         if self.calm_since.is_some_and(|calm| began > Some(calm)) {
@@ -198,7 +201,7 @@ impl Judge {
         }
     }
 
-    /// Those who wait for a guard's end were told of a loss.
+    /// Records that the tasks that wait for a guard's end got notice of a loss.
     pub(super) fn note_loss_notified(&mut self, call: u64, reason: LossReason) {
         let Some(held) = self.guards.get_mut(&call) else {
             return;
@@ -213,7 +216,7 @@ impl Judge {
         }
     }
 
-    /// The store was asked for a lock, and has this now.
+    /// Records the holder of a lock at the store after a request.
     pub(super) fn note_stored(&mut self, now: Duration, lock: usize, row: Option<StoredHolder>) {
         let at = &mut self.locks[lock];
         let before = at.row;
@@ -246,7 +249,7 @@ impl Judge {
         }
     }
 
-    /// Somebody took the lock away from its holder by hand.
+    /// Records a forced release of a lock.
     pub(super) fn note_forced(&mut self, lock: usize, token: u64) {
         self.locks[lock].forced.insert(token);
         let all = self.guards.values_mut();
@@ -255,12 +258,12 @@ impl Judge {
         }
     }
 
-    /// The present holder, as the store has it.
+    /// Returns the present holder of a lock at the store.
     pub(super) fn row(&self, lock: usize, now: Duration) -> Option<StoredHolder> {
         self.locks[lock].row.filter(|row| row.expires > now)
     }
 
-    /// After every step.
+    /// Checks the promises about guards. The run calls this after every step.
     pub(super) fn check(&mut self, now: Duration) {
         let mut holders: Vec<(usize, u64)> = Vec::new();
         let mut wrong = None;
@@ -302,7 +305,7 @@ impl Judge {
         }
     }
 
-    /// Whenever time has passed.
+    /// Checks the promises about waiting. The run calls this whenever time has passed.
     pub(super) fn check_waits(&mut self, now: Duration) {
         let waits = |call: &&u64| self.processes[self.calls[*call].process].runs();
         let waiting: Vec<u64> = self.asking.iter().filter(waits).copied().collect();
@@ -332,7 +335,7 @@ impl Judge {
         }
     }
 
-    /// Whether a call that asks has asked for longer than it may.
+    /// Checks that a waiting call has not waited for too long.
     fn ends_in_time(&mut self, now: Duration, number: u64) {
         let Some(call) = self.calls.get(&number) else {
             return;
@@ -349,7 +352,7 @@ impl Judge {
         }
     }
 
-    /// The calls that still ask or hold, in processes that are alive.
+    /// Describes the calls that still ask or hold, in processes that are alive.
     pub(super) fn busy(&self) -> Vec<String> {
         let calls = self.calls.iter().filter(|(_, call)| {
             !matches!(call.state, CallState::Over(_)) && self.processes[call.process].alive

@@ -1,23 +1,24 @@
-//! The simulation: the engine and the store in memory in simulated time, on a simulated network,
-//! in one thread. The seed decides everything, so a failure is repeated step by step.
+//! The simulation: the engine and the in-memory store in simulated time, on a simulated network,
+//! in one thread. The seed decides everything, so a failure can be repeated step by step. Nothing
+//! here may read a real clock, use real randomness, or depend on the order of a hash table.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
-//! | `command` | the command line, and what it prints |
-//! | `run` | one seed from start to verdict |
-//! | `setting` | the meaning of a seed |
-//! | `tasks`, `time` | the executor and the clocks |
-//! | `world` | what all tasks of a run share |
-//! | `network` | requests that are late, lost, or arrive twice |
-//! | `worker`, `director` | those who take locks, and what breaks things |
-//! | `judge`, `seen`, `promise` | the checks after each step |
-//! | `batcher` | the same for group commit, by itself |
-//! | `trace` | what happened |
-//! | `planted_bugs` | bugs that are planted, to see the checks find them |
+//! | `command` | the options, and the printed results |
+//! | `run`, `result` | one seed from start to end, and its result |
+//! | `setting` | the values that a seed draws |
+//! | `executor`, `time` | the executor and the clocks |
+//! | `world` | the values that all tasks of a run share |
+//! | `network` | late, lost and repeated requests |
+//! | `worker`, `course` | the tasks that take locks, and the phases with their faults |
+//! | `judge`, `observed`, `promise` | the checks after each step |
+//! | `batcher` | the same for request batching, alone |
+//! | `trace` | the steps of a run |
+//! | `planted_bugs` | deliberate bugs, to show that the checks find them |
 //!
-//! Each process is a [`Locker`](distlock::Locker) of its own, with its own queue and keeper, which
-//! is polled here like any other task. Its clock was started at another moment and runs a little
-//! too fast or too slow. After each poll of any task, every promise is checked.
+//! Each process is a [`Locker`](distlock::Locker) of its own. Its local queue and its keeper are
+//! polled here like all other tasks. The clock of a process starts at its own moment and runs a
+//! little too fast or too slow. Every promise is checked after each poll of any task.
 
 mod batcher;
 mod command;

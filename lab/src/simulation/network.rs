@@ -1,7 +1,7 @@
-//! The network between a process and the store: it delays requests and answers, loses them, brings
-//! a request twice, and lets later ones overtake earlier ones.
+//! The network between a process and the store: it delays and loses requests and answers, delivers
+//! a request twice, and lets later requests overtake earlier ones.
 //!
-//! A request that was sent is on its way whether or not its sender still waits for the answer.
+//! A sent request arrives even if its sender has stopped waiting for the answer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,10 +20,10 @@ use super::{
     world::World,
 };
 
-/// A contender that waits looks at the lock at least so often.
+/// Longest time between two looks of a waiting contender.
 const PATROL: Duration = Duration::from_secs(1);
 
-/// A process's connection to the store.
+/// The connection of a process to the store.
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedConnection {
     world: Arc<World>,
@@ -32,10 +32,10 @@ pub(super) struct SimulatedConnection {
     capabilities: Capabilities,
 }
 
-/// The fate of one request.
+/// The fate of one request, drawn when it is sent.
 #[derive(Clone, Copy, Debug)]
 struct RequestFate {
-    /// How often it arrives.
+    /// Number of times that the request arrives.
     arrives: u32,
     out: Duration,
     again: Duration,
@@ -46,9 +46,9 @@ struct RequestFate {
 #[derive(Clone, Copy, Debug)]
 enum SenderOutcome {
     Answer,
-    /// Nothing happened, and nothing will.
+    /// The request did not happen and will not happen.
     Refused,
-    /// The connection broke after this time.
+    /// The connection breaks after this time.
     Unknown(Duration),
 }
 
@@ -88,14 +88,14 @@ impl RequestFate {
             fate.sender = SenderOutcome::Refused;
         } else if hits(chances.answer_lost) {
             fate.sender = unanswered(random);
-            // The sender may hear of its broken connection long before the request arrives.
+            // The sender may see the broken connection long before the request arrives.
             if random.bool() {
                 fate.out = LATEST / (2 << random.u32(0..6));
             }
         } else if hits(chances.twice) {
             fate.arrives = 2;
         } else if hits(chances.late) {
-            // As often a little too late as very much.
+            // Slightly late and very late requests are equally frequent.
             let late = LATEST / (1 << random.u32(0..7));
             match random.bool() {
                 true => fate.out = late,
@@ -117,7 +117,7 @@ impl SimulatedConnection {
         }
     }
 
-    /// Sends a request. `apply` is what it does at the store, each time it arrives.
+    /// Sends a request. `apply` performs the request at the store each time that it arrives.
     async fn send<T: Send + 'static, F: Future<Output = Result<T>> + Send>(
         &self,
         what: &'static str,
@@ -138,7 +138,7 @@ impl SimulatedConnection {
                 world.applied(&name, what);
                 if fate.arrives > 1 {
                     world.time.sleep(fate.again).await;
-                    // The answer to the second one is for nobody.
+                    // Nobody receives the answer to the second delivery.
                     drop(apply().await);
                     world.applied(&name, what);
                 }
@@ -161,7 +161,7 @@ impl SimulatedConnection {
         }
     }
 
-    /// A grant as its process sees it: with what the store will push.
+    /// Returns a grant as its process receives it: with the feed of losses that the store pushes.
     fn received(&self, name: &LockName, mut grant: Grant) -> Grant {
         if self.world.setting.pushes_losses {
             let (sender, feed) = LossFeed::new();
@@ -293,11 +293,11 @@ impl DistLock for SimulatedConnection {
     }
 }
 
-/// A place in the store's line, which the store tells when to ask.
+/// A contender in the store queue, which the store notifies.
 struct QueuedContender {
     by: SimulatedConnection,
     request: AcquireRequest,
-    /// Shared with requests on their way. `None` once it has left.
+    /// Requests in flight share the inner contender. `None` means that the contender has left.
     inner: Arc<Mutex<Option<Box<dyn Contender>>>>,
 }
 
@@ -312,7 +312,7 @@ impl Contender for QueuedContender {
                 match inner.try_lock().as_deref_mut() {
                     Ok(Some(inner)) => inner.attempt().await,
                     Ok(None) => Err(unknown()),
-                    // Late: its sender has gone on to wait.
+                    // The request is late: its sender already waits for a notification.
                     Err(_) => store.try_acquire(&asked).await,
                 }
             }
@@ -366,7 +366,7 @@ impl Contender for QueuedContender {
     }
 }
 
-/// A contender that asks again and again.
+/// A contender that polls.
 struct PollingContender {
     by: SimulatedConnection,
     request: AcquireRequest,

@@ -1,4 +1,4 @@
-//! Everything that the judge knows of processes, locks, calls and guards.
+//! The judge's observations of processes, locks, calls and guards.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ pub(super) struct SimulatedProcess {
     pub(super) alive: bool,
     pub(super) paused_since: Option<Duration>,
     pub(super) resumed: Duration,
-    /// How long it stood still until it was last resumed.
+    /// Total time of all pauses until the last resume.
     pub(super) stood: Duration,
 }
 
@@ -25,9 +25,9 @@ pub(super) struct ObservedLock {
     pub(super) freed: Duration,
     pub(super) last_token: u64,
     pub(super) last_held: u64,
-    /// By token: which grant of this lock it was, and to which call.
+    /// By token: the number of the grant for this lock, and the call that got it.
     pub(super) grants: BTreeMap<u64, (u64, u64)>,
-    /// Tokens of grants that were taken away by hand.
+    /// Tokens of grants that were force-released.
     pub(super) forced: BTreeSet<u64>,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct HeldGuard {
     pub(super) leaving: bool,
     pub(super) forced: bool,
     pub(super) told: bool,
-    /// Since when it was not valid any more.
+    /// Time since which the guard is not valid any more.
     pub(super) invalid: Option<Duration>,
 }
 
@@ -96,13 +96,13 @@ impl SimulatedProcess {
         }
     }
 
-    /// For how long it has run.
+    /// Returns the time for which the process has run.
     pub(super) fn ran(&self, now: Duration) -> Duration {
         let stands = self.paused_since.map(|since| now.saturating_sub(since));
         now.saturating_sub(self.stood + stands.unwrap_or_default())
     }
 
-    /// Whether it has run without a break since then, and for `time`.
+    /// Tells whether the process has run for `time` without a pause since `since`.
     pub(super) fn ran_without_break(&self, time: Duration, since: Duration, now: Duration) -> bool {
         self.runs() && now > since.max(self.resumed) + time
     }
@@ -123,13 +123,13 @@ impl HeldGuard {
         !self.watch.remaining().is_zero()
     }
 
-    /// Whether nothing can be the reason for its loss.
+    /// Tells whether no fault can explain a loss of this guard.
     pub(super) fn is_kept(&self, calm: Option<Duration>) -> bool {
         let in_peace = calm.is_some_and(|calm| self.since > calm);
         in_peace && self.renew == Renew::Auto && !self.forced
     }
 
-    /// Whether its process still has to be told when it is lost.
+    /// Tells whether a loss of this guard still needs a notice.
     pub(super) const fn is_open(&self) -> bool {
         !self.told && !self.leaving && !self.forced
     }

@@ -1,41 +1,41 @@
-//! The promises that a run checks.
+//! The promises that a simulation checks.
 
 use std::fmt;
 
 /// One promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SimulationPromise {
-    /// No two guards of a lock are valid at one time.
+    /// No two guards of a lock are valid at one instant.
     Exclusion,
-    /// No guard believes in its lease for longer than the store keeps it.
+    /// No guard trusts its lease for longer than the store keeps it.
     Belief,
     /// Tokens rise in the order of the grants.
     TokensRise,
-    /// A loss is told in time, and before the store grants the lock again.
+    /// A loss is reported in time, and before the store grants the lock again.
     LossIsTold,
-    /// Tasks of a process are served in the order in which they asked.
+    /// Tasks of a process are served in the order of their requests.
     QueueOrder,
-    /// A caller gets what was granted to it, and nobody else's.
+    /// A caller gets its own grant, and never the grant of another caller.
     OwnAnswer,
-    /// Nobody waits while the lock is free.
+    /// No caller waits while the lock is free.
     NobodyForgotten,
-    /// A lock that nobody holds or wants any more becomes free soon.
+    /// A lock that nobody holds or wants becomes free soon.
     GivenBack,
-    /// While nothing is wrong, no lock that is renewed is lost, and no call fails.
+    /// While no fault is active, no renewed lock is lost and no call fails.
     KeptInPeace,
     /// A call ends within its bound, whatever the store does.
     CallsEnd,
-    /// After the last fault, everybody gets every lock.
+    /// After the last fault, every task acquires every lock.
     Recovery,
-    /// In the end there are no waiters, timers and tasks.
+    /// At the end no waiter, timer or task is left.
     NothingLeft,
-    /// An operation in a batch is sent once, alone with its key, and answered.
+    /// An operation of a batch is sent once and answered, and no other batch in flight has its key.
     Batches,
-    /// Nothing panics.
+    /// No code panics.
     NoPanic,
 }
 
-/// A promise that was broken, and how.
+/// A broken promise, with details.
 #[derive(Clone, Debug)]
 pub(super) struct Breach {
     pub(super) promise: SimulationPromise,

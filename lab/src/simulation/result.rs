@@ -2,14 +2,14 @@
 
 use super::{promise::Breach, trace::Trace};
 
-/// The result of a run.
+/// The result of one seed.
 #[derive(Debug)]
 pub(super) struct SeedResult {
     pub(super) broken: Option<Breach>,
     pub(super) steps: u64,
-    /// The same for two runs in which the same happened.
+    /// Two runs have the same hash if the same steps happened.
     pub(super) hash: u64,
-    /// The last lines of the trace, or all of them.
+    /// The last lines of the trace, or all lines.
     pub(super) lines: Vec<String>,
 }
 

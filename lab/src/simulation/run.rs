@@ -1,4 +1,4 @@
-//! One run: a seed decides everything, and every step is judged.
+//! One run: the seed decides everything, and every step is checked.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -20,13 +20,13 @@ use super::{
     world::World,
 };
 
-/// No run needs as many.
+/// A run that takes more steps than this never ends.
 const MOST_STEPS: u64 = 2_000_000;
 
-/// Plays one seed of the engine, or of the batcher if the bug is in there.
+/// Runs one seed of the engine, or of the batcher if the bug is in the batcher.
 ///
 /// # Errors
-/// When there is no store in memory.
+/// Returns an error if the in-memory store cannot be opened.
 pub(super) fn run_seed(seed: u64, variant: Variant, all: bool) -> Result<SeedResult> {
     match variant {
         Variant::Planted(bug) | Variant::Twin(bug) if bug.is_in_the_batcher() => {
@@ -36,15 +36,15 @@ pub(super) fn run_seed(seed: u64, variant: Variant, all: bool) -> Result<SeedRes
     }
 }
 
-/// Plays one seed of the batcher.
+/// Runs one seed of the batcher.
 ///
 /// # Errors
-/// When there is no runtime.
+/// Returns an error if no runtime can be started.
 pub(super) fn run_batcher_seed(seed: u64, variant: Variant, all: bool) -> Result<SeedResult> {
     catch_panic(|| batcher::run_batcher(seed, variant.bug(), all))
 }
 
-/// A panic is a promise that was broken.
+/// Turns a panic into a broken promise.
 fn catch_panic(play: impl FnOnce() -> Result<SeedResult>) -> Result<SeedResult> {
     let played = catch_unwind(AssertUnwindSafe(play));
     played.unwrap_or_else(|panic| {
@@ -83,7 +83,8 @@ fn engine(seed: u64, variant: Variant, all: bool) -> Result<SeedResult> {
     Ok(outcome)
 }
 
-/// One step, or a leap to the end of the next sleep. `false` when nothing can happen any more.
+/// Makes one step, or moves time to the end of the next sleep. `false` means that nothing can
+/// happen any more.
 fn turn(world: &World, executor: &mut Executor, random: &mut Rng) -> bool {
     let runs = |owner| match owner {
         Owner::Process(number) => world.judge().processes[number].runs(),
@@ -100,7 +101,7 @@ fn turn(world: &World, executor: &mut Executor, random: &mut Rng) -> bool {
     let now = world.now();
     world.trace().polled(now, step);
     world.judge().check(now);
-    // To compute takes time as well.
+    // Computing takes time as well.
     if random.u32(0..4) == 0 {
         let took = Duration::from_micros(random.u64(1..=40));
         world.time.advance_to(now + took);
@@ -114,7 +115,8 @@ fn turn(world: &World, executor: &mut Executor, random: &mut Rng) -> bool {
     true
 }
 
-/// Once everything is closed, and what the dead left was thrown away.
+/// Checks that nothing is left after everything is closed and the tasks of killed processes are
+/// dropped.
 fn check_nothing_is_left(world: &World, executor: &mut Executor) {
     executor.drop_those(|owner| match owner {
         Owner::Process(number) => !world.judge().processes[number].alive,

@@ -1,51 +1,50 @@
-//! The meaning of a seed: how many take part, over which kind of store, and what goes wrong.
+//! The values that a seed draws: the number of processes, the kind of store, and the faults.
 
 use std::time::Duration;
 
 use distlock::{Capabilities, Fairness, Wakeup};
 use fastrand::Rng;
 
-/// No request takes longer on its way than this.
+/// Longest delay of a request.
 pub(super) const LATEST: Duration = Duration::from_secs(4);
 
-/// A connection is given up when nothing was heard for this long: the bound that each request of a
-/// store has.
+/// Time without an answer after which a connection is given up: the bound of each request of a
+/// store.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// No lease is longer than this.
+/// Longest TTL.
 pub(super) const LONGEST_TTL: Duration = Duration::from_secs(3);
 
-/// The shape of one run.
+/// The setting of one run.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     pub(super) processes: usize,
-    /// Tasks of each process that take locks.
+    /// Number of tasks of each process that take locks.
     pub(super) tasks: usize,
     pub(super) locks: usize,
-    /// Whether those who wait stand in line at the store, and are told. Otherwise they ask again
-    /// and again.
+    /// Whether waiters join a store queue and get notifications. Otherwise they poll.
     pub(super) store_queue: bool,
-    /// Whether the store passes a lock on in one step.
+    /// Whether the store supports the hand-over.
     pub(super) hand_over: bool,
     pub(super) hand_over_limit: u32,
-    /// How long things go wrong.
+    /// Length of the phase of faults.
     pub(super) fault_time: Duration,
     pub(super) chances: Chances,
-    /// Whole processes stand still.
+    /// Whether processes are paused.
     pub(super) pauses: bool,
-    /// Processes are killed, and new ones started.
+    /// Whether processes are killed and replaced.
     pub(super) kills: bool,
-    /// A process cannot reach the store for a while.
+    /// Whether single processes lose their connection to the store for a while.
     pub(super) cuts: bool,
-    /// Nobody can reach the store for a while.
+    /// Whether all processes lose their connection to the store for a while.
     pub(super) outages: bool,
-    /// Locks are taken away from their holders by hand.
+    /// Whether locks are force-released.
     pub(super) forced: bool,
-    /// Whether the store tells the holder of that, later.
+    /// Whether the store later notifies the holder of a force-released lock.
     pub(super) pushes_losses: bool,
 }
 
-/// So many requests of a thousand.
+/// Number of affected requests of a thousand.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Chances {
     pub(super) request_lost: u32,
@@ -58,8 +57,8 @@ pub(super) struct Chances {
 
 impl Setting {
     pub(super) fn draw(random: &mut Rng) -> Self {
-        // Each kind of fault is left out of many runs, and the rule in a few: some bugs show only
-        // without the others.
+        // Many runs leave a kind of fault out, and in a few runs it is very frequent. Some bugs
+        // show only without the other faults.
         let mut chance = |most: u32| match random.u32(0..8) {
             0..4 => 0,
             4..7 => random.u32(1..=most),
@@ -91,7 +90,8 @@ impl Setting {
         }
     }
 
-    /// The promises of the store in this run: its own, less those that it is kept from.
+    /// Returns the capabilities of the store in this run: its own, without those that the setting
+    /// removes.
     pub(super) fn capabilities(&self, own: &Capabilities) -> Capabilities {
         let mut promised = own.clone();
         promised.hand_over = self.hand_over;
@@ -102,7 +102,7 @@ impl Setting {
         promised
     }
 
-    /// Whether several tasks of a process wait at the store, in an order of the store's.
+    /// Tells whether the tasks of a process wait at the store, which then decides their order.
     pub(super) const fn store_orders_tasks(&self) -> bool {
         self.store_queue && !self.hand_over
     }

@@ -1,5 +1,5 @@
-//! Simulated time: one line of it for the whole world, and a clock for each process that shows it
-//! in its own way. Time moves only when the run says so.
+//! Simulated time: one timeline for all processes, and a clock for each process that shows this
+//! time in its own way. Time moves only when the run moves it.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use std::{
 
 use distlock::{Clock, Moment, Sleep};
 
-/// True time, and all who sleep.
+/// The true time, and all sleeping tasks.
 #[derive(Clone, Default)]
 pub(super) struct Timeline(Arc<Mutex<TimelineState>>);
 
@@ -29,17 +29,17 @@ impl Timeline {
         self.state().now
     }
 
-    /// When the first sleep ends.
+    /// Returns the end of the first sleep.
     pub(super) fn next(&self) -> Option<Duration> {
         self.state().sleepers.keys().next().map(|(end, _)| *end)
     }
 
-    /// Number of timers that have not fired.
+    /// Returns the number of timers that have not fired.
     pub(super) fn sleepers(&self) -> usize {
         self.state().sleepers.len()
     }
 
-    /// Lets time pass, and wakes those whose sleep is over.
+    /// Moves time forward, and wakes the tasks whose sleep is over.
     pub(super) fn advance_to(&self, now: Duration) {
         let woken: Vec<_> = {
             let state = &mut *self.state();
@@ -64,7 +64,7 @@ impl Timeline {
     }
 
     fn state(&self) -> MutexGuard<'_, TimelineState> {
-        // Nothing panics while it is held.
+        // No code panics while it holds this mutex.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,14 +94,13 @@ impl Drop for SimulatedSleep {
     }
 }
 
-/// The clock of one machine: it was started at another moment than the others, and is a little too
-/// fast or too slow.
+/// The clock of one machine. It starts at its own moment, and runs a little too fast or too slow.
 #[derive(Clone)]
 pub(super) struct MachineClock {
     time: Timeline,
-    /// It showed this at the beginning.
+    /// The time that the clock shows at the beginning.
     start: Duration,
-    /// How much it gains, in millionths; negative = it loses.
+    /// The error of the clock in millionths; a negative value means that the clock is slow.
     gains: i32,
 }
 
@@ -112,12 +111,12 @@ impl MachineClock {
         Self { time, start, gains }
     }
 
-    /// The true time at which it shows `moment`.
+    /// Returns the true time at which the clock shows `moment`.
     pub(super) fn true_time(&self, moment: Moment) -> Duration {
         self.true_span(moment.since_boot().saturating_sub(self.start))
     }
 
-    /// The true time that passes while it shows that `time` does.
+    /// Returns the true time that passes while the clock advances by `time`.
     pub(super) fn true_span(&self, time: Duration) -> Duration {
         scale(time, MILLION, self.rate())
     }
@@ -127,7 +126,7 @@ impl MachineClock {
     }
 }
 
-/// `time` times `by`, divided by `of`.
+/// Returns `time` times `by`, divided by `of`.
 fn scale(time: Duration, by: u128, of: u128) -> Duration {
     let nanos = time.as_nanos().saturating_mul(by) / of;
     u64::try_from(nanos).map_or(Duration::MAX, Duration::from_nanos)
@@ -139,13 +138,14 @@ impl Clock for MachineClock {
     }
 
     fn wall(&self) -> SystemTime {
-        // Any date will do; 2020-01-01.
+        // The date does not matter; this is 2020-01-01.
         let date = Duration::from_secs(1_577_836_800);
         SystemTime::UNIX_EPOCH + date + self.now().since_boot()
     }
 
     fn sleep(&self, time: Duration) -> Sleep {
-        // The rounding above must not end it before the clock shows its end.
+        // The extra nanoseconds balance the rounding: otherwise a sleep could end before the clock
+        // shows its end.
         let nanos = Duration::from_nanos(2);
         self.time.sleep(self.true_span(time).saturating_add(nanos))
     }

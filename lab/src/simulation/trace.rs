@@ -1,4 +1,4 @@
-//! The history of a run, step by step: as one number to compare two runs, and as lines to read.
+//! The steps of a run: as one hash to compare two runs, and as lines to read.
 
 use std::{
     collections::VecDeque,
@@ -9,7 +9,7 @@ use std::{
 
 use super::executor::{Owner, PolledStep};
 
-/// So many lines are kept for whoever looks at a failure.
+/// Number of lines that are kept to explain a failure.
 const LAST: usize = 30;
 
 /// One line.
@@ -18,11 +18,11 @@ pub(super) struct TraceLine {
     pub(super) at: Duration,
     pub(super) owner: Owner,
     pub(super) what: &'static str,
-    /// The number of the lock, of the call and of the grant, as far as it is about one.
+    /// The lock, the call and the grant that the line is about, if there are any.
     pub(super) about: About,
 }
 
-/// A lock by its number, a call, and the place of its grant among all of that lock.
+/// The number of a lock, of a call, and of a grant among all grants of that lock.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 pub(super) struct About {
     pub(super) lock: Option<usize>,
@@ -30,7 +30,7 @@ pub(super) struct About {
     pub(super) grant: Option<u64>,
 }
 
-/// The history of one run.
+/// The trace of one run.
 #[derive(Debug)]
 pub(super) struct Trace {
     hasher: DefaultHasher,
@@ -40,7 +40,7 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// With `all`, everything is kept, each poll as well.
+    /// Starts a trace. `all` keeps every line, with a line for each poll.
     pub(super) fn new(all: bool) -> Self {
         Self {
             hasher: DefaultHasher::new(),
@@ -75,12 +75,12 @@ impl Trace {
         self.lines.push_back(line);
     }
 
-    /// Polls until now.
+    /// Returns the number of polls until now.
     pub(super) const fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// The same for two runs in which the same happened.
+    /// Returns the hash of all steps: two runs have the same hash if the same steps happened.
     pub(super) fn hash(&self) -> u64 {
         self.hasher.finish()
     }

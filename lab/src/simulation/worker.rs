@@ -1,4 +1,4 @@
-//! The tasks that take locks, and give up at every point where they can.
+//! The tasks that take locks, and give up at every possible point.
 
 use std::{
     future::{Future, poll_fn},
@@ -22,10 +22,10 @@ use super::{
     world::{SimulationPhase, World},
 };
 
-/// How often each task takes a lock when nothing goes wrong any more.
+/// Number of turns of each task after the roll call.
 const TURNS: usize = 6;
 
-/// Starts a process: a locker, and tasks that use it.
+/// Starts a process: a locker, and the tasks that use it.
 pub(super) fn start(world: &Arc<World>) -> Result<()> {
     let clock = world.random_clock();
     let process = world.judge().processes.len();
@@ -75,7 +75,7 @@ struct SimulatedWorker {
     locker: Locker,
 }
 
-/// One turn of a task: how it asks for a lock, and what it does with it.
+/// One turn of a task: the way to acquire a lock, and its use.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     lock: usize,
@@ -101,7 +101,7 @@ enum AskMode {
 #[derive(Clone, Copy, Debug)]
 enum TurnEnd {
     Release,
-    /// Gives up waiting for the release at this poll.
+    /// Stops waiting for the release at this poll.
     Polls(u32),
     Drop,
 }
@@ -109,12 +109,13 @@ enum TurnEnd {
 impl Turn {
     fn draw(random: &mut Rng, locks: usize, storm: bool) -> Self {
         let ms = Duration::from_millis;
-        // In peace, what is left behind must not end by itself before it is noticed.
+        // Without faults all leases are long, so that an abandoned lease does not expire before the
+        // judge sees it.
         let shortest = if storm { 300 } else { LONGEST_TTL.as_millis() };
         let shortest = u64::try_from(shortest).unwrap_or_default();
         let longest = u64::try_from(LONGEST_TTL.as_millis()).unwrap_or_default();
         let mut ttl = || match random.u32(0..3) {
-            // A third of them is short, and meets requests that are late.
+            // A third of the leases is short, so that late requests meet expired leases.
             0 if storm => ms(random.u64(shortest..=700)),
             _ => ms(random.u64(shortest..=longest)),
         };
@@ -245,7 +246,7 @@ impl SimulatedWorker {
         let name = &self.world.names[turn.lock];
         let lock = self.locker.lock_named(name).ttl(turn.ttl).renew(turn.renew);
         let lock = lock.holder(format!("c{call}"));
-        // A caller that gives up drops its future, unless the bug is that nothing comes of that.
+        // A caller that gives up drops its future, unless the planted bug ignores that drop.
         let forgets = self.world.is(EngineBug::QueueKeepsTheCancelled);
         let give_up = move |asking: Pin<Box<_>>| {
             if forgets {
@@ -272,13 +273,13 @@ impl SimulatedWorker {
     }
 
     fn fails(&self, call: u64, error: &Error) {
-        // Of all the reasons, only this one needs nothing to be wrong.
+        // A time-out is the only error that needs no fault.
         if error.kind() != ErrorKind::Timeout {
             self.world.judge().note_failed(call, error);
         }
     }
 
-    /// Has the judge told when the lock is lost.
+    /// Tells the judge when the lock is lost.
     fn watch(&self, turn: Turn, call: u64, guard: &Guard) {
         let (world, process, watch) = (Arc::clone(&self.world), self.process, guard.watch());
         let owner = Owner::Process(process);
@@ -323,7 +324,7 @@ impl<F: Future> CancellableFuture<F> {
         Self(Some(Box::pin(future)))
     }
 
-    /// Polls it so many times, and gives it up after that.
+    /// Polls the future this many times, and gives it up after that.
     async fn for_polls(mut self, polls: u32, give_up: impl Fn(Pin<Box<F>>)) -> Option<F::Output> {
         let mut left = polls;
         poll_fn(|context| {
@@ -345,7 +346,7 @@ impl<F: Future> CancellableFuture<F> {
         .await
     }
 
-    /// Polls the future until `over` completes, and cancels it then.
+    /// Polls the future until `over` completes, and gives it up then.
     async fn until(
         mut self,
         over: impl Future<Output = ()>,

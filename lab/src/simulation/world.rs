@@ -1,4 +1,4 @@
-//! Everything that all tasks of one run share: time, chance, the store, and the judge.
+//! The values that all tasks of one run share: time, randomness, the store, and the judge.
 
 use std::{
     collections::BTreeMap,
@@ -28,14 +28,14 @@ use super::{
     trace::{About, Trace, TraceLine},
 };
 
-/// How far a run is.
+/// The phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SimulationPhase {
-    /// Things go wrong.
+    /// Faults are active.
     Faults,
-    /// Nothing goes wrong any more: everybody takes every lock once.
+    /// The last fault is over: each task takes every lock once.
     RollCall,
-    /// Nothing goes wrong, and nothing of the storm is on its way.
+    /// No fault is active, and no request of the phase of faults is in flight.
     Calm,
 }
 
@@ -53,11 +53,11 @@ pub(super) struct World {
     trace: Mutex<Trace>,
     judge: Mutex<Judge>,
     outages: Mutex<Outages>,
-    /// By lock and token: the process whose grant it is, and how it hears of its loss.
+    /// By lock and token: the process with that grant, and the sender of its loss.
     loss_senders: Mutex<BTreeMap<(usize, u64), (usize, LossSender)>>,
-    /// By process.
+    /// The locker of each process.
     lockers: Mutex<Vec<Locker>>,
-    /// Tasks that have answered the roll call, and those that are done.
+    /// Number of tasks that have answered the roll call, and of tasks that have finished.
     counts: Mutex<Counts>,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Counts {
     pub(super) done: usize,
 }
 
-/// The processes that are cut off from the store.
+/// The processes that cannot reach the store.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
     pub(super) outage: bool,
@@ -142,17 +142,17 @@ impl World {
         *self.phase.borrow() == SimulationPhase::Faults
     }
 
-    /// A clock of some machine.
+    /// Returns a clock with a random start and a random error.
     pub(super) fn random_clock(&self) -> MachineClock {
         self.draw(|random| clock(&self.time, random))
     }
 
-    /// Another handle on the store.
+    /// Returns a new handle on the store.
     pub(super) fn new_handle(&self) -> Result<Arc<dyn DistLock>> {
         poll_once(self.store.reopen())
     }
 
-    /// The chances of a request of this process, and whether it is cut off.
+    /// Returns the chances of a request of this process, and whether the process is cut off.
     pub(super) fn chances_of(&self, process: usize) -> (Chances, bool) {
         if !self.is_fault_phase() {
             return (Chances::default(), false);
@@ -188,7 +188,7 @@ impl World {
         self.names.iter().position(|it| it == name)
     }
 
-    /// A request has arrived: looks at what the store has now.
+    /// Records the holder of a lock after a request has arrived at the store.
     pub(super) fn applied(&self, name: &LockName, what: &'static str) {
         let Some(lock) = self.lock_number(name) else {
             return;
@@ -199,7 +199,7 @@ impl World {
         self.note(Owner::Network, what, Some(lock), call, None);
     }
 
-    /// The row of the store, which is asked in no time.
+    /// Reads the holder from the store, without any passing of time.
     fn look(&self, name: &LockName) -> Option<StoredHolder> {
         let held = poll_once(self.store.inspect(name)).ok()?.held?;
         let expires = self.store_clock.now() + held.expires_in?;
@@ -210,7 +210,7 @@ impl World {
         })
     }
 
-    /// How many the store believes to wait.
+    /// Returns the number of waiters that the store counts.
     pub(super) fn waiters(&self) -> u32 {
         let waiting = self.names.iter().map(|name| {
             let info = poll_once(self.store.inspect(name)).ok();
@@ -219,7 +219,7 @@ impl World {
         waiting.sum()
     }
 
-    /// The store can tell this process of the loss of its grant.
+    /// Keeps the sender by which the store can report the loss of a grant.
     pub(super) fn keep_loss_sender(
         &self,
         name: &LockName,
@@ -232,14 +232,15 @@ impl World {
         }
     }
 
-    /// Takes a lock away from its holder, who is told later, where the store tells.
+    /// Force-releases a lock. The store notifies the holder later, if the setting has that.
     pub(super) fn force_release_lock(&self, lock: usize) {
         let name = &self.names[lock];
         let Some(row) = self.look(name) else { return };
         let Ok(token) = FencingToken::new(row.token) else {
             return;
         };
-        // Before it happens: from here on the holder's belief is excused.
+        // The judge must know before the release happens, because the holder's trust in the lease
+        // is excused from then on.
         self.judge().note_forced(lock, row.token);
         let forced = poll_once(self.store.force_release(name, token));
         if !matches!(forced, Ok(Forced::Released)) {
@@ -257,7 +258,7 @@ impl World {
             });
     }
 
-    /// Breaks the circle of lockers and this.
+    /// Breaks the cycle of references between lockers and this value.
     pub(super) fn forget(&self) {
         let lockers = std::mem::take(&mut *self.lockers());
         drop(lockers);
@@ -271,7 +272,7 @@ fn clock(time: &Timeline, random: &mut Rng) -> MachineClock {
     MachineClock::new(time.clone(), start, random.i32(-5_000..=5_000))
 }
 
-/// The answer of a store in memory, which waits for nothing.
+/// Polls a future of the in-memory store once, because that store never waits.
 fn poll_once<T>(answer: impl Future<Output = distlock::Result<T>>) -> Result<T> {
     let mut answer = pin!(answer);
     match answer.as_mut().poll(&mut Waking::from_waker(Waker::noop())) {

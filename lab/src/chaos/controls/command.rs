@@ -1,4 +1,4 @@
-//! `distlock-lab chaos --controls`.
+//! Runs `distlock-lab chaos --controls`.
 
 use std::process::ExitCode;
 
@@ -20,10 +20,11 @@ use crate::{
     report::{self, ControlReport, ControlRow},
 };
 
-/// Seeds that are tried: whether a weakness shows depends on what the processes do meanwhile.
+/// Number of seeds that are tried for one control. A weakness depends on the scheduling of
+/// processes, so one seed may not show it.
 const TRIES: u64 = 3;
 
-/// Each control, and its twin on the same seed.
+/// Runs each control, and its twin on the same seed.
 pub(in crate::chaos) async fn run(chaos: &ChaosOptions, seed: u64) -> Result<ExitCode> {
     let mut good = true;
     let mut controls = ControlReport {
@@ -66,7 +67,7 @@ pub(in crate::chaos) async fn run(chaos: &ChaosOptions, seed: u64) -> Result<Exi
                 controls.by_fault.push(row);
             }
         }
-        // Written after each control, so that one that fails loses no earlier one.
+        // The file is written after each control, so that a failed control loses no earlier result.
         if let Some(folder) = &chaos.out {
             report::keep(folder, "controls.json", &controls)?;
         }
@@ -89,18 +90,18 @@ pub(in crate::chaos) async fn run(chaos: &ChaosOptions, seed: u64) -> Result<Exi
     Ok(exit_code(good))
 }
 
-/// The faults that a control's store can have, one by one.
+/// Returns the faults that the store of a control can have.
 fn single_faults(control: Control) -> Vec<FaultKind> {
     let all = FaultKind::value_variants().iter().copied();
-    // ForceRelease goes through distlock, which cannot free a control's lock.
+    // `force-release` goes through distlock, which cannot free the lock of a control.
     let works_on_controls = |it: &FaultKind| *it != FaultKind::ForceRelease;
     all.filter(|it| it.applies_to(control.store()) && control.can_have(*it))
         .filter(works_on_controls)
         .collect()
 }
 
-/// Plays a control until it violates exclusion or all seeds were tried, and its twin on the seed
-/// of the last run.
+/// Runs a control until it violates exclusion or all seeds were tried, and then its twin on the
+/// seed of the last run.
 async fn pair(chaos: &ChaosOptions, mut plan: ControlPlan, tries: u64) -> Result<ControlRow> {
     let mut runs = 0;
     let figures = loop {

@@ -1,11 +1,11 @@
-//! The figures of a control and of its twin, from their verdicts.
+//! Computes the figures of a control and of its twin from their verdicts.
 
 use crate::{
     chaos::verdict::{Promise, Verdict},
     report::ControlFigures,
 };
 
-/// Promises that a control cannot make: it has no tokens, notices, tickets or records.
+/// Promises that no control makes, because it has no tokens, notices, tickets or records.
 pub(super) const NOT_APPLICABLE: [Promise; 5] = [
     Promise::TokensRise,
     Promise::FencedUpdates,

@@ -1,11 +1,11 @@
-//! The controls by name: the store of each, its faults, and the belief of its users.
+//! The controls by name: the store of each control, its faults, and the belief of its users.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::chaos::{nemesis::FaultKind, stores::StoreKind};
 
-/// One control.
+/// One control: a lock of another library, or a recipe that people write.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Control {
@@ -28,13 +28,13 @@ pub(crate) enum Control {
 }
 
 impl Control {
-    /// Its name on the command line.
+    /// Returns the name of the control on the command line.
     pub(crate) fn key(self) -> String {
         self.to_possible_value()
             .map_or_else(String::new, |it| it.get_name().to_owned())
     }
 
-    /// The store that its twin uses.
+    /// Returns the kind of store that the twin uses.
     pub(crate) const fn store(self) -> StoreKind {
         match self {
             Self::SetNxDel | Self::SetNxCompare | Self::Watchdog | Self::Redlock | Self::Rslock => {
@@ -46,7 +46,8 @@ impl Control {
         }
     }
 
-    /// Shortest and longest TTL, in milliseconds, also of its twin. Short ones end more often.
+    /// Returns the shortest and longest TTL in milliseconds, for the control and its twin. A short
+    /// lease expires more often in a run.
     pub(super) const fn ttl_ms(self) -> (u64, u64) {
         match self {
             Self::SetNxDel | Self::SetNxCompare | Self::Watchdog => (500, 1_500),
@@ -54,28 +55,28 @@ impl Control {
         }
     }
 
-    /// The faults under which its weakness shows.
+    /// Returns the faults that show the weakness of the control.
     pub(crate) const fn faults(self) -> &'static [FaultKind] {
         match self {
-            // The holder is away for longer than the TTL.
+            // The holder stands still for longer than the TTL.
             Self::SetNxDel => &[FaultKind::StopWorker, FaultKind::StopAtGrant],
-            // The answer comes late, so the TTL is counted too late.
+            // The answer arrives late, so the user counts the TTL from too late a moment.
             Self::SetNxCompare => &[FaultKind::SlowConnections, FaultKind::StopReplies],
-            // No renewal gets through, and nobody tells.
+            // No renewal reaches the server, and the user gets no notice of that.
             Self::Watchdog => &[
                 FaultKind::StopWorker,
                 FaultKind::StopAtGrant,
                 FaultKind::BlackHole,
             ],
-            // A server is away when the lock is granted, and another one forgets it later.
+            // One server is down when the lock is granted, and another one later forgets its grant.
             Self::Redlock => &[FaultKind::KillServer, FaultKind::WipeServer],
-            // An extension fails, and takes the lock away.
+            // A failed extension deletes the key, so the lock is lost.
             Self::Rslock => &[FaultKind::EndConnections, FaultKind::LoseAnswer],
-            // The connection ends, and its user does not notice.
+            // The connection ends, and the user does not notice.
             Self::GetLock | Self::AdvisoryLock => {
                 &[FaultKind::EndConnections, FaultKind::CutConnections]
             }
-            // The session ends at the ensemble before it ends at the client.
+            // The ensemble ends the session before the client knows.
             Self::ZookeeperClient => &[
                 FaultKind::StopWorker,
                 FaultKind::BlackHole,
@@ -84,16 +85,16 @@ impl Control {
         }
     }
 
-    /// Whether it can be judged under a fault that its store can have.
+    /// Tells whether the control can be judged under a fault that its store can have.
     pub(super) const fn can_have(self, fault: FaultKind) -> bool {
-        // One of several servers forgets when it is wiped.
+        // `forget-all` empties all servers at once. `wipe-server` empties one of several servers.
         !matches!(
             (self, fault),
             (Self::Redlock | Self::Rslock, FaultKind::ForgetAll)
         )
     }
 
-    /// What its users believe, and why that is wrong now and then.
+    /// Describes the belief of the users, and the case in which that belief is wrong.
     pub(crate) const fn about(self) -> &'static str {
         match self {
             Self::SetNxDel => {

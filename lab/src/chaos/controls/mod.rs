@@ -1,19 +1,22 @@
 //! Controls: locks that people write or install, on the same stores, under the same faults, with
-//! the same workers, referee and checker.
+//! the same workers, referee and verdict as distlock.
 //!
-//! Each is the genuine recipe, and is judged by what its own users believe. None has a fencing
-//! token, so promises about tokens do not apply to it. Each has a twin: distlock on the same kind
-//! of store, with the same faults of the same seed.
+//! Each control is the genuine recipe and is judged by the belief of its users. No control has
+//! fencing tokens, so promises about tokens do not apply. Each control has a twin: distlock on the
+//! same kind of store, with the same faults of the same seed. A control must never be made weaker
+//! than its documentation describes it.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
+//! | `kinds` | the controls by name, with their stores and faults |
 //! | `lock` | the traits that a control implements |
-//! | `set_nx`, `watchdog`, `redlock`, `rslock` | on Redis, by way of `redis_link` |
+//! | `open` | opens a control for one process |
+//! | `set_nx`, `watchdog`, `redlock`, `rslock` | locks on Redis, through `redis_link` |
 //! | `session` | `GET_LOCK`, and the advisory locks of Postgres |
 //! | `zookeeper` | the recipe of the crate `zookeeper-client` |
-//! | `run` | one run of a control, and of its twin |
+//! | `run` | one run of a control, and the plan of its twin |
 //! | `command` | `chaos --controls` |
-//! | `figures` | the figures of both |
+//! | `figures` | the figures of a control and of its twin |
 
 mod command;
 mod figures;

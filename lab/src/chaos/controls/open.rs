@@ -9,10 +9,10 @@ use super::{
 };
 use crate::chaos::stores::RunningStore;
 
-/// The servers of a lock that needs a majority of them.
+/// Number of servers for a lock that needs a majority.
 const SERVERS: usize = 3;
 
-/// Starts its servers. Blocks.
+/// Starts the servers of a control. The function blocks.
 pub(super) fn start_store(control: Control, folder: &Path) -> Result<RunningStore> {
     match control {
         Control::Redlock | Control::Rslock => RunningStore::independent_redis(SERVERS),
@@ -20,7 +20,7 @@ pub(super) fn start_store(control: Control, folder: &Path) -> Result<RunningStor
     }
 }
 
-/// The lock for one process. It connects when it is used.
+/// Opens the lock for one process. The lock connects when it is used.
 pub(in crate::chaos) fn open(control: Control, url: &str) -> Result<Arc<dyn ControlLock>> {
     let urls = || url.split(',').collect::<Vec<_>>();
     Ok(match control {

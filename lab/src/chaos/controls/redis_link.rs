@@ -1,5 +1,5 @@
-//! One Redis server, asked as most programs ask it: one shared connection, made again after it
-//! broke.
+//! A client of one Redis server, built as most programs build it: one shared connection that is
+//! replaced after an error.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use redis::{
 };
 use tokio::sync::Mutex;
 
-/// Redisson and go-redis wait for an answer for 3 s unless told otherwise; redis-py and ioredis
-/// wait for ever.
+/// Redisson and go-redis wait 3 s for an answer by default; redis-py and ioredis wait for ever.
 const ANSWER: Duration = Duration::from_secs(3);
 
 pub(super) struct RedisLink {
@@ -64,17 +63,17 @@ impl RedisLink {
     }
 }
 
-/// Deletes a key if it has the value that its writer gave it.
+/// Deletes a key if the key still has the value of its writer.
 pub(super) const DELETE_OWN: &str = "\
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0";
 
-/// A value that nobody else uses.
+/// Returns a value that no other caller uses.
 pub(super) fn random_value() -> String {
     format!("{:032x}", fastrand::u128(..))
 }
 
-/// `SET key value NX PX ttl`.
+/// Builds `SET key value NX PX ttl`.
 pub(super) fn set_nx(key: &str, value: &str, ttl_ms: u64) -> Cmd {
     let mut command = redis::cmd("SET");
     command.arg(key).arg(value).arg("NX").arg("PX").arg(ttl_ms);

@@ -1,10 +1,10 @@
 //! Redlock, as Redis' documentation describes it ("Distributed Locks with Redis").
 //!
-//! The key is set on all servers at once, each with a short time-out. The lock is granted by a
-//! majority, and valid for the TTL less the time that this took and an allowance for clocks that
-//! drift. Whatever was not granted is deleted everywhere. Its users believe in that validity.
-//! A server that has lost its data comes back at once: the delay that the documentation recommends
-//! after a crash is what deployments leave out.
+//! The key is set on all servers at once, each with a short time-out. A majority grants the lock,
+//! and its validity is the TTL less the time of the requests and an allowance for clock drift. A
+//! lock that was not granted is deleted on all servers. The users believe in the computed validity.
+//! A server that has lost its data comes back at once: the documentation recommends a delay after a
+//! crash, but deployments leave it out.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use super::{
 
 /// "If the auto-release time is 10 seconds, the timeout could be in the ~ 5-50 milliseconds range."
 const EACH: Duration = Duration::from_millis(50);
-/// Beyond a hundredth of the TTL.
+/// Allowance for clock drift, in addition to a hundredth of the TTL.
 const DRIFT: Duration = Duration::from_millis(2);
 
 pub(super) struct Redlock(Vec<Arc<RedisLink>>);
@@ -73,7 +73,7 @@ struct Held {
 }
 
 impl Held {
-    /// On all servers, also on those that did not answer before.
+    /// Deletes the key on all servers, including the servers that did not answer before.
     async fn delete(&self) {
         let mut deleting = JoinSet::new();
         for server in &self.servers {

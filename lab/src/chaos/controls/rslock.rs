@@ -1,7 +1,7 @@
 //! The crate `rslock`, over three servers and used as its readme shows: acquire, extend, release.
 //!
-//! Its users believe in the documented `validity_time` of the lock that they hold. The readme
-//! prints that an extension failed and goes on, so the lock from before is still believed then.
+//! The users believe in the documented `validity_time` of their lock. The readme prints that an
+//! extension failed and goes on, so the users still believe in the earlier lock then.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl ControlLock for Rslock {
     }
 }
 
-/// The crate has counted from before it asked until now.
+/// The crate counts `validity_time` from before its request until this moment.
 fn end(lock: &Lock) -> Moment {
     let left = u64::try_from(lock.validity_time).unwrap_or(u64::MAX);
     SystemClock.now() + Duration::from_millis(left)

@@ -1,4 +1,4 @@
-//! One run of a control, and the run of its twin.
+//! One run of a control, and the plan of its twin.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::chaos::{
     worker_group::{GroupSettings, WorkerGroup},
 };
 
-/// Which control, which faults, for how long.
+/// The plan of one run: the control, its faults and its duration.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct ControlPlan {
     pub(super) control: Control,
@@ -29,7 +29,7 @@ pub(super) struct ControlPlan {
 }
 
 impl ControlPlan {
-    /// The command that repeats the faults, of the control and of its twin.
+    /// Returns the command that repeats the faults, for the control and its twin.
     pub(super) fn command(&self) -> String {
         let mut command = format!(
             "distlock-lab chaos --controls --only {} --seconds {} --seed {}",
@@ -44,7 +44,7 @@ impl ControlPlan {
         command
     }
 
-    /// The same, of distlock.
+    /// Returns the plan of the twin: distlock under the same conditions.
     pub(super) fn twin(&self) -> RunPlan {
         let mut plan = RunPlan::of(self.control.store(), self.seconds, self.seed);
         plan.faults.clone_from(&self.faults);
@@ -54,13 +54,13 @@ impl ControlPlan {
     }
 }
 
-/// Plays it to its end, and answers with the whole history.
+/// Runs the plan to its end, and returns the verdict with the whole history.
 ///
 /// # Errors
-/// When the servers or a worker cannot be started, or a worker crashes. A crash is a defect of the
-/// lab: workers handle every error that a control returns.
+/// Returns an error if the servers or a worker cannot be started, or if a worker crashes. A crash
+/// is a defect of the lab, because workers handle every error that a control returns.
 pub(super) async fn run_control(plan: &ControlPlan) -> Result<(Verdict, Vec<HistoryEntry>)> {
-    // So that everything but the lock is the same.
+    // The control takes every setting of its twin, so only the lock differs.
     let twin = plan.twin();
     let folder = tempfile::tempdir().context("a folder for the run")?;
     let (control, path) = (plan.control, folder.path().to_owned());
@@ -104,13 +104,14 @@ pub(super) async fn run_control(plan: &ControlPlan) -> Result<(Verdict, Vec<Hist
         .heal_all(&mut worker_group, &mut running_store)
         .await?;
     let history = referee.history();
-    // Its servers end before their folder goes.
+    // The servers must end before the folder with their data is removed.
     block_in_place(|| drop((worker_group, running_store)));
     let verdict = judged(&history, longest_ttl)?;
     Ok((verdict, history))
 }
 
-/// The verdict, with the violations that apply to a lock without tokens, tickets and notices.
+/// Returns the verdict, with only those violations that apply to a lock without tokens, tickets and
+/// notices.
 fn judged(history: &[HistoryEntry], longest_ttl: Duration) -> Result<Verdict> {
     let limits = Limits {
         ttl_us: u64::try_from(longest_ttl.as_micros()).unwrap_or_default(),

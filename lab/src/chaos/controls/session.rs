@@ -1,8 +1,8 @@
 //! Locks that belong to a database connection: `GET_LOCK` of MariaDB and MySQL, and the advisory
 //! locks of Postgres.
 //!
-//! The connection is taken from a pool and kept while the lock is held. Its users believe in the
-//! lock until they release it: the work goes on elsewhere, so nothing asks the connection.
+//! The connection comes from a pool and is kept while the lock is held. The users believe in the
+//! lock until they release it: their work uses other connections, so nothing checks this one.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use sqlx::{
 
 use super::lock::{ControlHold, ControlLock};
 
-/// Patience of the pool when it has to connect.
+/// Time-out of the pool for a new connection.
 const CONNECT: Duration = Duration::from_secs(2);
 
 pub(super) struct GetLock(Pool<MySql>);
@@ -105,7 +105,7 @@ impl ControlHold for PostgresHeld {
 
     async fn release(mut self: Box<Self>) {
         let releasing = sqlx::query("SELECT pg_advisory_unlock(hashtext($1))").bind(&self.name);
-        // As above.
+        // If the connection is gone, the server has freed the lock.
         let _ = releasing.execute(&mut *self.connection).await;
     }
 }

@@ -1,7 +1,8 @@
 //! `SET key value NX PX ttl`, and `DEL` at the end.
 //!
-//! Its users believe in the TTL from the moment the answer is there. The first form deletes the
-//! key whoever holds it by then; the second compares first, as Redis' documentation says.
+//! The users believe in the TTL from the moment of the answer. The first form deletes the key even
+//! if another holder has it by then. The second form compares the value first, as Redis'
+//! documentation says.
 
 use std::{sync::Arc, time::Duration};
 
@@ -63,7 +64,7 @@ impl ControlHold for Held {
     }
 
     async fn release(self: Box<Self>) {
-        // Without an answer the key is left to its TTL.
+        // If the request fails, the key stays until its TTL ends.
         if self.compares {
             let value = [self.value.as_str()];
             let _ = self.server.run::<i64>(DELETE_OWN, &self.key, &value).await;

@@ -1,11 +1,12 @@
 //! A lock with a watchdog, in the manner of Redisson's `RLock` without a lease time.
 //!
-//! The lock is a hash of its owner. A timer renews it at each third of the lease while its owner
-//! has not unlocked it; a renewal that failed is tried again at the next third, and one that finds
-//! another owner is the last. Nobody tells the owner, who believes in the lock until `unlock`.
+//! The lock is a hash with its owner as the field. A timer renews the lock at each third of the
+//! lease until the owner unlocks it. After a failed renewal the timer tries again at the next
+//! third, and after a renewal that finds another owner the timer stops. The owner gets no notice
+//! and believes in the lock until `unlock`.
 //!
-//! Redisson waits for a message of the one who unlocks, and this one asks again and again: that
-//! changes when it asks, not what it is granted. Redisson's lease is 30 s unless told otherwise.
+//! Redisson waits for a message from the process that unlocks, and this control polls: that changes
+//! the times of its requests, not the grants. Redisson's default lease is 30 s.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +20,8 @@ use super::{
     redis_link::{RedisLink, random_value},
 };
 
-/// KEYS: lock; ARGV: lease in ms, owner. Answers nothing, or how long somebody else still has it.
+/// KEYS: lock; ARGV: lease in ms, owner. Returns nil after a grant, or the remaining time of
+/// another owner.
 const LOCK: &str = "\
 if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
   redis.call('HINCRBY', KEYS[1], ARGV[2], 1)
@@ -28,13 +30,13 @@ if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[2])
 end
 return redis.call('PTTL', KEYS[1])";
 
-/// KEYS: lock; ARGV: lease in ms, owner. Answers 1 if the owner still has it.
+/// KEYS: lock; ARGV: lease in ms, owner. Returns 1 if the owner still has the lock.
 const RENEW: &str = "\
 if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then return 0 end
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
 return 1";
 
-/// KEYS: lock; ARGV: owner. Answers nothing if the owner does not have it.
+/// KEYS: lock; ARGV: owner. Returns nil if the owner does not have the lock.
 const UNLOCK: &str = "\
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return nil end
 if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) > 0 then return 0 end
@@ -98,7 +100,7 @@ impl ControlHold for Held {
     }
 
     async fn release(self: Box<Self>) {
-        // Without an answer the key is left to its lease.
+        // If the request fails, the key stays until its lease ends.
         self.renewing.abort();
         let owner = [self.owner.as_str()];
         let _ = self

@@ -1,7 +1,7 @@
 //! The lock recipe of the crate `zookeeper-client`, as its readme shows it.
 //!
-//! Its users believe in the lock until they drop it or the client says that its session is over.
-//! That client guards writes to ZooKeeper itself by the lock; these workers write elsewhere.
+//! The users believe in the lock until they drop it or the client reports the end of its session.
+//! The crate protects writes to ZooKeeper by the lock; these workers write elsewhere.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedL
 
 use super::lock::{ControlHold, ControlLock};
 
-/// As the twin's: see `RunningStore::url`.
+/// The session time-out of the twin; see `RunningStore::url`.
 const SESSION: Duration = Duration::from_secs(2);
 
 pub(super) struct ZooKeeperRecipe {
-    /// `user:password`, if the ensemble wants one.
+    /// `user:password`, if the ensemble requires one.
     account: Option<String>,
     hosts: String,
     client: Mutex<Option<Client>>,
@@ -37,7 +37,7 @@ impl ZooKeeperRecipe {
         })
     }
 
-    /// The client of this process, a new one if the session of the old one is over.
+    /// Returns the client of this process, or a new one if the session of the old client has ended.
     async fn client(&self) -> Option<Client> {
         let mut kept = self.client.lock().await;
         if let Some(client) = &*kept
@@ -93,7 +93,7 @@ impl ControlHold for Held {
     }
 
     async fn release(self: Box<Self>) {
-        // Its node is deleted in the background.
+        // The client deletes the lock's node in the background.
         drop(self);
     }
 }

@@ -1,4 +1,4 @@
-//! What is asked of a node by HTTP: where an account is.
+//! Asks the admin interface of a node for the session of an account.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -15,13 +15,13 @@ use tokio::{
 use super::node::ADMIN_TOKEN;
 use crate::chaos::history::now;
 
-/// A node that has not answered by then is stopped, or has no store.
+/// A node that has not answered by then is stopped or has no store.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Asks a node where an account is.
+/// Asks a node for the session of an account.
 ///
 /// # Errors
-/// When it cannot be reached, or cannot tell.
+/// Returns an error if the node cannot be reached or cannot answer.
 pub(super) async fn look_up(node: SocketAddr, uid: &Uid) -> Result<Fact> {
     let from_us = now();
     let answer = timeout(PATIENCE, get(node, &format!("/v1/users/{uid}"))).await??;

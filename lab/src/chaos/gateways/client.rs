@@ -1,4 +1,4 @@
-//! One connection of a device: it writes down what it does and sees.
+//! One connection of a device: it records its own steps and the frames that it receives.
 
 use std::{
     net::SocketAddr,
@@ -20,10 +20,10 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungsten
 
 use crate::chaos::history::now;
 
-/// A node that takes no connection by then is stopped, or dead.
+/// A node that accepts no connection by then is stopped or dead.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// What clients and the nemesis write down.
+/// The steps and frames of all clients, and the facts of the nemesis.
 #[derive(Debug, Default)]
 pub(super) struct Observations {
     seen: Mutex<Vec<Seen>>,
@@ -56,13 +56,13 @@ impl Observations {
     }
 }
 
-/// How a client stands.
+/// The state of a client's login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ClientState {
-    /// It has no answer yet.
+    /// The node has not answered yet.
     Waiting,
     In(SessionId, Generation),
-    /// It was turned away, told to go, or lost its connection.
+    /// The node refused the login or ended the session, or the connection broke.
     Out,
 }
 
@@ -72,7 +72,8 @@ enum ClientCommand {
     Leave,
 }
 
-/// A connected device. Dropping it breaks its connection off, as one whose battery is empty.
+/// A connected device. Dropping the value breaks the connection without a logout, as an empty
+/// battery does.
 #[derive(Debug)]
 pub(super) struct Client {
     state: watch::Receiver<ClientState>,
@@ -82,10 +83,10 @@ pub(super) struct Client {
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 impl Client {
-    /// Connects to a node and asks to log in.
+    /// Connects to a node and asks for a login.
     ///
     /// # Errors
-    /// When the node cannot be reached: then nothing was asked.
+    /// Returns an error if the node cannot be reached; no login was sent then.
     pub(super) async fn connect(
         node: SocketAddr,
         token: &str,
@@ -99,7 +100,7 @@ impl Client {
             "type": "login", "token": token, "device": stamp.device, "class": "",
             "intent": "login", "acks": true,
         });
-        // The connection's end says whether it went through.
+        // If this send fails, the reader sees the end of the connection.
         let _ = socket.send(Message::text(login.to_string())).await;
         let (tell, state) = watch::channel(ClientState::Waiting);
         let (commands, asked) = mpsc::unbounded_channel();
@@ -117,15 +118,16 @@ impl Client {
         self.state.borrow().clone()
     }
 
-    /// Waits for the answer to the login, or for the end.
+    /// Waits for the answer to the login, or for the end of the connection.
     pub(super) async fn answered(&mut self) -> ClientState {
         let answer = self.state.wait_for(|it| *it != ClientState::Waiting).await;
         answer.map_or(ClientState::Out, |it| it.clone())
     }
 
-    /// Waits until it is not in any more.
+    /// Waits until the client is logged out.
     pub(super) async fn wait_until_out(&mut self) {
-        // Without its task it is out, too.
+        // The sender is gone only if the client's task has ended, and then the client is out as
+        // well.
         let _ = self.state.wait_for(|it| *it == ClientState::Out).await;
     }
 
@@ -183,7 +185,7 @@ impl ClientConnection {
     }
 
     async fn send_frame(&mut self, frame: &Value) {
-        // A send that failed shows as the end of the connection.
+        // If this send fails, the reader sees the end of the connection.
         let _ = self.socket.send(Message::text(frame.to_string())).await;
     }
 
@@ -197,7 +199,7 @@ impl ClientConnection {
         self.send_frame(&frame).await;
     }
 
-    /// Notes a frame. Answers whether the connection is over.
+    /// Records a frame. Returns whether the connection is over.
     async fn read(&mut self, frame: &Value) -> bool {
         let id = || frame["id"].as_str().unwrap_or_default().to_owned();
         let code = || serde_json::from_value(frame["code"].clone()).unwrap_or(Code::Denied);
@@ -246,7 +248,7 @@ impl ClientConnection {
         false
     }
 
-    /// It was not let in: nothing more will come.
+    /// Records the refusal of a login and closes the connection.
     async fn leave_refused(&mut self, what: What) -> bool {
         self.saw(what);
         self.saw(What::Leaves);
@@ -255,7 +257,7 @@ impl ClientConnection {
     }
 }
 
-/// The next frame; `None` when the other side has closed. Cancel safe.
+/// Returns the next frame, or `None` after the other side has closed. Cancel safe.
 async fn next(socket: &mut Socket) -> Option<Value> {
     loop {
         match socket.next().await? {

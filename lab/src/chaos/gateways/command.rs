@@ -1,4 +1,4 @@
-//! `distlock-lab chaos --gateways`.
+//! Runs `distlock-lab chaos --gateways`.
 
 use std::{collections::BTreeMap, fs, io::Write as _, path::PathBuf, process::ExitCode};
 
@@ -15,10 +15,10 @@ use crate::{
     report::{self, GatewayFigures, PlantedBugResult, PlantedBugs},
 };
 
-/// What a run of gateways has beside the options of all runs.
+/// The options of runs with gateways, in addition to the options of all runs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GatewayOptions {
-    /// Run kick-out gateways over the stores, and clients that throw each other out
+    /// Run kick-out gateways over the stores, and clients that end each other's sessions
     #[arg(long, conflicts_with_all = ["faults", "workloads", "each", "only"])]
     pub(crate) gateways: bool,
     /// With --gateways: how many nodes
@@ -58,11 +58,11 @@ pub(crate) struct CommonOptions<'a> {
     pub(crate) seed: u64,
     pub(crate) keep: Option<&'a PathBuf>,
     pub(crate) out: Option<&'a PathBuf>,
-    /// Plant each known bug instead, and see that it is caught.
+    /// Plants each known bug, and checks that the verdict finds it.
     pub(crate) planted: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 pub(crate) async fn run(options: &GatewayOptions, run: &CommonOptions<'_>) -> Result<ExitCode> {
     let good = if run.planted {
         planted(options, run).await?
@@ -183,10 +183,11 @@ fn keep(plan: &GatewayPlan, result: &GatewayResult, run: &CommonOptions<'_>) -> 
     print_line(&format!("  history: {}", path.display()))
 }
 
-/// Seeds that are tried for one bug: whether it shows depends on what the processes do meanwhile.
+/// Number of seeds that are tried for one bug. A bug depends on the scheduling of processes, so one
+/// seed may not show it.
 const TRIES: u64 = 3;
 
-/// Each bug on each store, and beside them honest nodes on the same seed.
+/// Runs each planted bug on the store, and honest nodes on the same seeds.
 async fn planted(options: &GatewayOptions, run: &CommonOptions<'_>) -> Result<bool> {
     let bugs = match &options.node_bugs[..] {
         [] => NodeBug::value_variants(),

@@ -1,7 +1,7 @@
-//! How late a busy machine lets its processes run.
+//! Measures by how much a busy machine delays its processes.
 //!
-//! The documented slack is that of a machine that has time. What a machine without time takes
-//! longer is measured here, apart from all that is tested, and added to it.
+//! The documented slack applies to a machine with idle time. This meter measures the extra delay of
+//! a busy machine, apart from the tested nodes, and the run adds that delay to the slack.
 
 use std::{
     sync::{
@@ -15,8 +15,8 @@ use std::{
 
 use crate::chaos::history::{Micros, now};
 
-/// Of how many wake-ups one measurement consists: as many as a login needs on its way through the
-/// processes, with its calls to a store and to another node.
+/// Number of wake-ups in one measurement: about as many as one login needs in all processes, with
+/// its calls to a store and to another node.
 const WAKE_UPS: usize = 64;
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -55,7 +55,7 @@ impl DelayMeter {
         meter
     }
 
-    /// By how much things may have been late on this machine so far.
+    /// Returns the longest delay of this machine so far.
     pub(super) fn late(&self) -> Duration {
         let worst = self.worst.lock().unwrap_or_else(PoisonError::into_inner);
         Duration::from_micros(*worst)

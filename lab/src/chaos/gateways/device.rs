@@ -1,5 +1,5 @@
-//! What devices do: they log in on any node, stay for a while, send messages, and go in one of
-//! several ways.
+//! The devices of a run: each logs in on any node, stays for a while, sends messages, and leaves in
+//! one of several ways.
 
 use std::{
     sync::{
@@ -24,10 +24,10 @@ use super::{
     node_group::NodeAddresses,
 };
 
-/// How long a client that was turned away waits before it comes again.
+/// Pause of a refused client before its next login.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// What all devices of a run share.
+/// The values that all devices of a run share.
 #[derive(Clone, Debug)]
 pub(super) struct DeviceContext {
     pub(super) observations: Arc<Observations>,
@@ -36,19 +36,20 @@ pub(super) struct DeviceContext {
     numbers: Arc<AtomicU64>,
 }
 
-/// How long a device of an account stays, and how soon it comes again, at most.
+/// The longest stay of a device, and its longest pause between two logins.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StayTimes {
     pub(super) stays_ms: u64,
     pub(super) pauses_ms: u64,
 }
 
-/// Devices that throw each other out all the time.
+/// Devices that end each other's sessions all the time.
 pub(super) const SHORT_STAYS: StayTimes = StayTimes {
     stays_ms: 2_500,
     pauses_ms: 400,
 };
-/// Devices that stay for longer than a node's lease: what nobody is ever told shows only there.
+/// Devices that stay longer than the lease of a node. A missing kick shows only in such a long
+/// session.
 pub(super) const LONG_STAYS: StayTimes = StayTimes {
     stays_ms: 15_000,
     pauses_ms: 4_000,
@@ -84,7 +85,7 @@ impl DeviceContext {
 }
 
 impl TestDevice {
-    /// Comes and goes until it is told to stop.
+    /// Logs in and out again and again until `stop` turns true.
     pub(super) async fn come_and_go(mut self, mut stop: watch::Receiver<bool>) {
         while !*stop.borrow() {
             if let Some(client) = self.connect_to_any().await {
@@ -94,7 +95,7 @@ impl TestDevice {
         }
     }
 
-    /// Connects to some node. `None` = it cannot be reached.
+    /// Connects to a random node. `None` means that the node cannot be reached.
     async fn connect_to_any(&mut self) -> Option<Client> {
         let address = self.context.addresses.any(&mut self.rng)?;
         let key = TokenKey::new(KEY.as_bytes()).ok()?;
@@ -115,11 +116,11 @@ impl TestDevice {
 
     async fn visit(&mut self, mut client: Client, stop: &mut watch::Receiver<bool>) {
         if self.rng.u32(..20) == 0 {
-            // It gives up before it has an answer.
+            // Some devices leave before the node has answered.
             self.pause(20).await;
             return;
         }
-        // Half of them try another node soon.
+        // Half of the devices try another node soon.
         let patience = match self.rng.bool() {
             true => Duration::from_millis(self.rng.u64(500..2_000)),
             false => Duration::MAX,
@@ -133,7 +134,7 @@ impl TestDevice {
             return;
         }
         if self.rng.u32(..4) == 0 {
-            self.look().await;
+            self.look_up_own_account().await;
         }
         for _ in 0..self.rng.u32(..4) {
             self.send_to_random_account(&client);
@@ -145,7 +146,7 @@ impl TestDevice {
             () = SystemClock.sleep(stays) => {}
             _ = stop.wait_for(|stop| *stop) => {}
         }
-        // Otherwise its connection breaks off.
+        // In the other cases the connection breaks without a logout.
         if self.rng.u32(..3) > 0 {
             client.leave().await;
         }
@@ -157,8 +158,9 @@ impl TestDevice {
         client.send(to, format!("m{}", self.context.number()));
     }
 
-    /// Asks some node where an account is. What cannot be said shows nothing.
-    async fn look(&mut self) {
+    /// Asks a random node for the session of this account. A failed request proves nothing, so it
+    /// is not recorded.
+    async fn look_up_own_account(&mut self) {
         if let Some(address) = self.context.addresses.any(&mut self.rng)
             && let Ok(fact) = look_up(address.admin, &self.uid).await
         {
@@ -172,10 +174,10 @@ impl TestDevice {
             .await;
     }
 
-    /// After the last fault: logs in, as often as it takes.
+    /// Logs in after the last fault, with as many attempts as needed.
     ///
     /// # Errors
-    /// When the account is stuck.
+    /// Returns an error if the account cannot log in within the given time.
     pub(super) async fn log_in(&mut self, within: Duration) -> Result<Client> {
         let until = SystemClock.now() + within;
         while SystemClock.now() < until {

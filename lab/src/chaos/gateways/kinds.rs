@@ -1,41 +1,41 @@
-//! The kinds of faults of gateways, and the stores that can have each.
+//! The kinds of faults of gateways, and the stores to which each applies.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::chaos::stores::StoreKind;
 
-/// One way to break gateways.
+/// One kind of fault in gateways.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum NodeFaultKind {
-    /// SIGSTOP of a node, and SIGCONT later.
+    /// SIGSTOP of a node, and SIGCONT later
     StopNode,
-    /// SIGKILL of a node; it comes back under its name.
+    /// SIGKILL of a node, and a restart under the same name
     KillNode,
-    /// Other nodes cannot reach a node.
+    /// Connections of other nodes to a node are refused
     CutPeers,
-    /// What other nodes ask of a node gets lost on the way.
+    /// Requests of other nodes to a node are lost
     BlackHolePeers,
-    /// What other nodes ask of a node comes late.
+    /// Requests of other nodes to a node arrive late
     SlowPeers,
-    /// A node answers another one, and the answer is lost.
+    /// A node answers another node, and the answer is lost
     LosePeerAnswer,
-    /// A node's connections to the store are reset, and new ones at once.
+    /// A node's connections to the store are reset, and new ones are refused
     CutStore,
-    /// Nothing that a node and the store say to each other arrives.
+    /// No byte between a node and the store arrives
     BlackHoleStore,
-    /// A node's requests to the store, and its answers, come late.
+    /// A node's requests to the store, and the answers, arrive late
     SlowStore,
-    /// One request of a node happens, and its answer is lost.
+    /// One request of a node happens, and its answer is lost
     LoseStoreAnswer,
-    /// A node is cut off from everything but its clients: the store and the other nodes.
+    /// A node reaches neither the store nor other nodes, only its clients
     Isolate,
-    /// SIGSTOP of a server of the store.
+    /// SIGSTOP of a server of the store
     StopServer,
-    /// SIGKILL of a server of the store, and a restart on the data it kept.
+    /// SIGKILL of a server of the store, and a restart on the data that it kept
     KillServer,
-    /// Another program keeps the database file locked.
+    /// Another program keeps the database file locked
     LockFile,
 }
 
@@ -45,7 +45,7 @@ impl NodeFaultKind {
             .map_or_else(String::new, |it| it.get_name().to_owned())
     }
 
-    /// Whether nodes over a store of this kind can be broken so.
+    /// Tells whether this kind of fault applies to nodes over this kind of store.
     pub(crate) const fn applies_to(self, store: StoreKind) -> bool {
         match self {
             Self::StopNode

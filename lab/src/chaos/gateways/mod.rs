@@ -1,21 +1,23 @@
-//! Gateways: real nodes, clients that throw each other out, and faults.
+//! Gateways: real nodes, clients that end each other's sessions, and faults.
 //!
 //! Several processes run a node of the kick-out gateway over one store. Devices of a few accounts
-//! log in again and again on any of them, send messages, log out and break off. What the nodes'
-//! event lines, the clients and the nemesis say is judged by the checker of the flow,
-//! `distlock-checker`: this part of the lab has no opinion of its own on what is right.
+//! log in again and again on any node, send messages, log out and break their connections. The
+//! checker of the flow, `distlock-checker`, judges the events of the nodes, the records of the
+//! clients and the facts of the nemesis. This part of the lab must never decide by itself whether
+//! an event is right.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
 //! | `run` | one run from start to report |
 //! | `node` | the process that is one node |
-//! | `group` | the nodes, their lines to each other and to the store |
-//! | `device`, `client` | what devices do, and one connection of theirs |
-//! | `admin` | what is asked of a node by HTTP |
-//! | `nemesis` | what breaks things, and the facts that tell the checker of it |
-//! | `delay_meter` | how late a busy machine is |
+//! | `node_group` | the nodes, and the proxies between the nodes and the store |
+//! | `device`, `client` | the devices, and one connection of a device |
+//! | `admin` | a request to the admin interface of a node |
+//! | `kinds` | the kinds of faults |
+//! | `nemesis` | injects faults, and records a fact for the checker about each |
+//! | `delay_meter` | the delay that a busy machine adds |
 //! | `planted_bugs` | bugs that are planted in a node |
-//! | `command` | what is asked and printed |
+//! | `command` | the options, and the printed results |
 
 mod admin;
 mod client;

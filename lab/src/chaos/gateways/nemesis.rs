@@ -1,7 +1,8 @@
-//! Breaks nodes, their lines and the store at random, drawn from a seed, and heals them again.
+//! Breaks nodes, their connections and the store at random, drawn from a seed, and heals them
+//! again.
 //!
-//! Each fault becomes a fact of the history, about the node and the time that it really concerns.
-//! The checker makes its allowances from these, and from nothing else.
+//! Each fault becomes a fact of the history, about the very node and time that it affects. The
+//! checker makes its allowances from these facts alone, so a fault must never be left out.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -24,7 +25,7 @@ use crate::chaos::{
     stores::{PausedServer, RunningStore, StoreKind},
 };
 
-/// Something that is broken, and until when.
+/// A fault that is not healed yet: its time, and the step that ends it.
 struct ActiveNodeFault {
     from: Micros,
     until: Micros,
@@ -42,21 +43,21 @@ enum NodeRemedy {
     UnlockFile(JoinHandle<Result<()>>),
 }
 
-/// See the module.
+/// Injects the faults of one run.
 pub(super) struct NodeNemesis {
     rng: Rng,
     kinds: Vec<NodeFaultKind>,
-    /// A node's lease: faults last for less and for more than it.
+    /// The lease of a node. Some faults are shorter than this lease, and some are longer.
     lease: Duration,
     observations: Arc<Observations>,
     active: Vec<ActiveNodeFault>,
-    /// Faults by kind.
+    /// Number of faults by kind.
     pub(super) faults: BTreeMap<String, u64>,
 }
 
-/// Wounds that are open at a time.
+/// Number of faults that are active at a time.
 const AT_ONCE: usize = 2;
-/// Nodes try again after pauses of up to a second, and have to connect first.
+/// Nodes retry after pauses of up to a second, and need time to connect.
 const RECONNECT_US: Micros = 1_500_000;
 
 impl NodeNemesis {
@@ -76,7 +77,7 @@ impl NodeNemesis {
         }
     }
 
-    /// Breaks something, or waits a little.
+    /// Injects one fault if it can, and waits a little.
     pub(super) async fn step(
         &mut self,
         group: &mut NodeGroup,
@@ -181,13 +182,14 @@ impl NodeNemesis {
                 }
                 NodeRemedy::RestoreStore(at)
             }
-            // Somebody has to be left who takes its sessions over.
+            // At least one other node must be able to take the sessions over.
             NodeFaultKind::Isolate if self.active.is_empty() => {
                 node.peers.black_hole();
                 for proxy in &node.store {
                     proxy.black_hole();
                 }
-                // Also for longer than it may go on by itself: its lease, and a look before it.
+                // Some isolations last longer than the node may continue alone: its lease, and the
+                // check before the end of that lease.
                 lasts *= 2;
                 NodeRemedy::RestoreBoth(at)
             }
@@ -202,7 +204,7 @@ impl NodeNemesis {
         Ok(())
     }
 
-    /// Heals all that should be healed by `by`, and says what it was.
+    /// Heals all faults whose end is not after `by`, and records a fact about each.
     async fn heal(
         &mut self,
         group: &mut NodeGroup,
@@ -225,7 +227,8 @@ impl NodeNemesis {
                         from_us: from,
                         to_us: now(),
                     });
-                    // It may have held the file's lock: then nobody else could write meanwhile.
+                    // The stopped node may have held the lock of the file, so no other node could
+                    // write.
                     if running_store.kind == StoreKind::Sqlite {
                         self.note_no_store(None, from);
                     }
@@ -255,7 +258,7 @@ impl NodeNemesis {
         Ok(())
     }
 
-    /// Other nodes reach a node again.
+    /// Lets other nodes reach a node again.
     fn restore_peers(&self, node: &NodeProcess, from_us: Micros) -> Result<()> {
         node.peers.pass();
         self.observations.fact(Fact::Unreachable {
@@ -266,14 +269,14 @@ impl NodeNemesis {
         Ok(())
     }
 
-    /// A node reaches the store again.
+    /// Lets a node reach the store again.
     fn restore_store(&self, node: &NodeProcess, from_us: Micros) -> Result<()> {
         node.store.iter().for_each(FaultProxy::pass);
         self.note_no_store(Some(node.id()?), from_us);
         Ok(())
     }
 
-    /// Heals everything.
+    /// Heals all faults.
     pub(super) async fn heal_all(
         &mut self,
         group: &mut NodeGroup,
@@ -282,7 +285,7 @@ impl NodeNemesis {
         self.heal(group, running_store, Micros::MAX).await
     }
 
-    /// A node, or all of them, could not rely on the store.
+    /// Records that a node, or each node, could not rely on the store.
     fn note_no_store(&self, node: Option<NodeId>, from_us: Micros) {
         self.observations.fact(Fact::NoStore {
             node,

@@ -1,6 +1,8 @@
-//! The process that is one node: the gateway library's own, over a store that may have a bug.
+//! The process that is one node: the gateway library itself, over a store that may have a planted
+//! bug.
 //!
-//! Its settings come through the environment: they hold the store's URL, which may have a password.
+//! The settings come through the environment, because the store's URL may contain a password. A
+//! command line would show it to other users.
 
 use std::{env, io::Write as _, thread, time::Duration};
 
@@ -18,18 +20,18 @@ use super::planted_bugs::NodeBug;
 
 /// The variable that makes a process a node.
 const SETTINGS: &str = "DISTLOCK_LAB_NODE";
-/// By which clients' login tokens are signed, and the nodes' calls of each other.
+/// Signs the login tokens of clients and the calls between nodes.
 pub(super) const KEY: &str = "the nodes of a run share this key";
-/// What administrators show.
+/// The token that administrators show.
 pub(super) const ADMIN_TOKEN: &str = "the run's own administrator";
-/// How often a store that cannot be opened is tried again.
+/// Pause between two attempts to open the store.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The settings of a node. Times are in milliseconds.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct NodeSettings {
     pub(super) node: String,
-    /// Told apart by a planted bug.
+    /// The number of the node. Some planted bugs behave differently by this number.
     pub(super) number: u32,
     pub(super) url: String,
     pub(super) peer_listen: String,
@@ -44,7 +46,7 @@ pub(crate) struct NodeSettings {
 }
 
 impl NodeSettings {
-    /// `None` = this process is no node.
+    /// Reads the settings. `None` means that this process is no node.
     pub(crate) fn from_environment() -> Result<Option<Self>> {
         match env::var(SETTINGS) {
             Ok(text) => Ok(Some(serde_json::from_str(&text).context(SETTINGS)?)),
@@ -75,7 +77,7 @@ impl NodeSettings {
     }
 }
 
-/// Serves until it is told to end.
+/// Serves until SIGTERM.
 pub(crate) fn serve(settings: NodeSettings) -> Result<()> {
     tracing_subscriber::fmt()
         .with_max_level(tracing_subscriber::filter::LevelFilter::ERROR)
@@ -94,7 +96,8 @@ async fn started(settings: NodeSettings) -> Result<()> {
     let gateway = loop {
         match Gateway::start(settings.config(), store.clone()).await {
             Ok(gateway) => break gateway,
-            // The store may be broken at the moment, or a predecessor's lease not be over.
+            // The store may be broken at this moment, or the lease of an earlier process may still
+            // be valid.
             Err(error) if error.is_retryable() => SystemClock.sleep(RETRY_PAUSE).await,
             Err(error) => return Err(error.into()),
         }
@@ -110,13 +113,14 @@ async fn started(settings: NodeSettings) -> Result<()> {
         })
         .await?;
     store.close().await;
-    // It ends with the node that it hears.
+    // The printer ends when the gateway closes its channel of events.
     let printed = tokio::task::spawn_blocking(move || printer.join());
     drop(tokio::time::timeout(Duration::from_secs(2), printed).await);
     Ok(())
 }
 
-/// Opens the store, however long it takes: it may be broken at the moment.
+/// Opens the store, with as many attempts as needed, because the store may be broken at this
+/// moment.
 async fn open_store(settings: &NodeSettings) -> Store {
     loop {
         match distlock::open(settings.url.as_str()).await {
@@ -131,7 +135,7 @@ async fn open_store(settings: &NodeSettings) -> Store {
     }
 }
 
-/// Prints every transition. Events that were missed show as a gap in their numbers.
+/// Prints each event. Missed events show as a gap in the numbers.
 fn print(mut events: Receiver<Event>) {
     loop {
         match events.blocking_recv() {

@@ -1,5 +1,5 @@
-//! The nodes of a run: started, stopped, killed and replaced, with lines of their own to the store
-//! and in front of what other nodes reach them by.
+//! The nodes of a run: starts, stops, kills and replaces them. Each node has its own proxies to the
+//! store, and one proxy in front of its peer port.
 
 use std::{
     env,
@@ -20,13 +20,13 @@ use tokio::task::block_in_place;
 use super::node::NodeSettings;
 use crate::chaos::stores::RunningStore;
 
-/// A node that has not come up by then never does: it waits for its predecessor's lease, and the
-/// store may be away.
+/// A node that has not started by then never starts. It waits for the lease of its earlier process,
+/// and the store may be down.
 const START: Duration = Duration::from_secs(60);
-/// A process that was killed is gone by then.
+/// A killed process has ended by then.
 const GONE: Duration = Duration::from_secs(30);
 
-/// Where a node can be reached.
+/// The addresses of one node.
 #[derive(Clone, Debug)]
 pub(super) struct NodeAddress {
     pub(super) name: String,
@@ -34,7 +34,7 @@ pub(super) struct NodeAddress {
     pub(super) admin: SocketAddr,
 }
 
-/// Where the nodes can be reached that have come up, as clients know it.
+/// The addresses of all nodes that have started, as clients know them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeAddresses(Arc<Mutex<Vec<NodeAddress>>>);
 
@@ -61,15 +61,15 @@ impl NodeAddresses {
     }
 }
 
-/// One node.
+/// The process of one node, with its proxies.
 #[derive(Debug)]
 pub(super) struct NodeProcess {
     settings: NodeSettings,
     process: Option<Process>,
     is_up: bool,
-    /// In front of what other nodes reach it by.
+    /// The proxy in front of the node's peer port.
     pub(super) peers: FaultProxy,
-    /// Between it and each server of the store.
+    /// The proxies between the node and each server of the store.
     pub(super) store: Vec<FaultProxy>,
 }
 
@@ -83,13 +83,13 @@ impl NodeProcess {
     }
 
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if the node has no process.
     pub(super) fn signal(&self, which: Signal) -> Result<()> {
         self.process.as_ref().context("a node")?.signal(which)
     }
 }
 
-/// See the module.
+/// All nodes of one run.
 #[derive(Debug)]
 pub(super) struct NodeGroup {
     pub(super) nodes: Vec<NodeProcess>,
@@ -97,12 +97,12 @@ pub(super) struct NodeGroup {
     program: PathBuf,
     /// The output of processes that have ended.
     past: Vec<String>,
-    /// Nodes that ended although nobody killed them, and what they said.
+    /// Nodes that ended although the nemesis did not kill them, with the end of their output.
     pub(super) crashes: Vec<String>,
 }
 
 impl NodeGroup {
-    /// Starts so many nodes as `like` has it, and waits until they are up.
+    /// Starts `nodes` nodes with the settings `like`, and waits until all of them are up.
     pub(super) async fn start(
         nodes: u32,
         like: &NodeSettings,
@@ -145,7 +145,7 @@ impl NodeGroup {
         Ok(group)
     }
 
-    /// Starts the process of a node that has none. It is up later.
+    /// Starts the process of a node that has none. The node is up later.
     pub(super) fn start_process(&mut self, at: usize) -> Result<()> {
         let (name, value) = self.nodes[at].settings.variable()?;
         let process = Process::spawn(Command::new(&self.program).env(name, value))?;
@@ -153,7 +153,7 @@ impl NodeGroup {
         Ok(())
     }
 
-    /// Ends the process of a node as a crash does. It is gone when this returns.
+    /// Ends the process of a node as a crash does, and waits until the process is gone.
     pub(super) fn kill(&mut self, at: usize) -> Result<()> {
         let node = &mut self.nodes[at];
         self.addresses.forget(&node.settings.node);
@@ -165,7 +165,8 @@ impl NodeGroup {
         Ok(())
     }
 
-    /// Adds nodes that have come up to the roster. Records a node that crashed, and restarts it.
+    /// Adds nodes that have started to the known addresses. Records a crashed node, and restarts
+    /// it.
     pub(super) fn replace_crashed(&mut self) -> Result<()> {
         for at in 0..self.nodes.len() {
             let node = &mut self.nodes[at];
@@ -192,7 +193,7 @@ impl NodeGroup {
         Ok(())
     }
 
-    /// Waits until all of them are up.
+    /// Waits until all nodes are up.
     pub(super) async fn wait_until_up(&mut self) -> Result<()> {
         let group = Mutex::new(self);
         eventually_async("the nodes are up", START, async || {
@@ -203,7 +204,7 @@ impl NodeGroup {
         .await
     }
 
-    /// Everything that the processes of all nodes have said, process by process.
+    /// Returns the output of all processes of all nodes, process by process.
     pub(super) fn said(&self) -> Vec<String> {
         let running = self.nodes.iter().filter_map(|it| it.process.as_ref());
         let running = running.map(Process::output);
@@ -211,7 +212,7 @@ impl NodeGroup {
     }
 }
 
-/// Where a node says that it listens.
+/// Reads the addresses that a node prints when it is ready.
 fn announced(name: &str, output: &str) -> Option<NodeAddress> {
     let ready = output
         .lines()

@@ -1,7 +1,7 @@
-//! Bugs that are planted in a node: the checker is worth what it catches in something that runs.
+//! Bugs that are planted in a node, to show that the checker finds them in running processes.
 //!
-//! Each is a layer around the node's honest store, so the gateway has no switch for it. A node with
-//! such a layer does what a careless flow would do.
+//! Each bug is a layer around the node's honest store, so the gateway needs no switch for it. Such
+//! a layer makes the node behave like a careless implementation of the flow.
 
 use std::{
     collections::HashMap,
@@ -25,23 +25,24 @@ use crate::chaos::planted_bugs::{self, StoreBug};
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum NodeBug {
-    /// A login is confirmed before its record is written.
+    /// A login is confirmed before its record is written
     ConfirmsBeforeTheWrite,
-    /// A node goes by what it wrote itself of an account, and writes over what others have written.
+    /// A node trusts its own last write to an account's record, and overwrites the writes of other
+    /// nodes
     TrustsItsMemory,
-    /// A record of an account is now and then not found, and written anew.
+    /// A node now and then does not find an account's record, and writes a new one
     LosesSight,
-    /// A renewal of a lease that failed is taken for a success.
+    /// A failed renewal of a lease is taken for a success
     LeaseNeverEnds,
 }
 
-/// How long the early answer is ahead of the write.
+/// Time between the early confirmation and the write.
 const EARLY: Duration = Duration::from_millis(400);
 /// Prefix of the keys of account records.
 const ACCOUNT_PREFIX: &str = "sess/";
 
 impl NodeBug {
-    /// The invariants of which one must be found broken.
+    /// Returns the invariants that the bug may break; the checker must find one of them broken.
     const fn breaks(self) -> &'static [Invariant] {
         match self {
             Self::ConfirmsBeforeTheWrite => &[I1, I7],
@@ -51,29 +52,29 @@ impl NodeBug {
         }
     }
 
-    /// The faults under which it shows soon; none = any.
+    /// Returns the faults that show the bug soon. An empty list means that all faults are used.
     pub(super) const fn faults(self) -> &'static [NodeFaultKind] {
         match self {
-            // No kick reaches a node that is cut off: only the end of its lease ends a session.
+            // No kick reaches an isolated node, so only the end of its lease ends a session.
             Self::LeaseNeverEnds => &[NodeFaultKind::Isolate],
             _ => &[],
         }
     }
 
-    /// One of its invariants that was broken, and how.
+    /// Returns one violation that the bug explains, as text.
     pub(super) fn found(self, report: &Report) -> Option<String> {
         let mut violations = report.violations.iter();
         let found = violations.find(|it| self.breaks().contains(&it.invariant));
         found.map(ToString::to_string)
     }
 
-    /// Its name on the command line.
+    /// Returns the name of the bug on the command line.
     pub(super) fn key(self) -> String {
         self.to_possible_value()
             .map_or_else(String::new, |it| it.get_name().to_owned())
     }
 
-    /// An honest store with this bug.
+    /// Wraps an honest store in a layer with this bug.
     pub(super) fn into_store(self, store: &Store, number: u32) -> Store {
         if self == Self::LeaseNeverEnds {
             return planted_bugs::into_store(StoreBug::RenewalErrorIsSuccess, store, number);
@@ -88,21 +89,21 @@ impl NodeBug {
     }
 }
 
-/// What a node remembers of records.
+/// The records that a node remembers, by key.
 type RememberedRecords = Arc<Mutex<HashMap<RecordKey, Entry>>>;
 
 #[derive(Clone, Debug)]
 struct BuggyAccountRecords {
     inner: Arc<dyn Records>,
     bug: NodeBug,
-    /// The last value that this node wrote, by key.
+    /// The last value that this node wrote.
     written: RememberedRecords,
-    /// Values that it has confirmed and not written yet, by key.
+    /// Values that this node has confirmed but not written yet.
     early: RememberedRecords,
 }
 
 impl BuggyAccountRecords {
-    /// Writes whatever is there.
+    /// Writes the value whatever the version of the record is.
     async fn force(&self, key: &RecordKey, value: &[u8]) -> Result<Written> {
         loop {
             let there = self.inner.get(key).await?;
@@ -120,7 +121,7 @@ impl BuggyAccountRecords {
         let (mine, key, value) = (self.clone(), key.clone(), value.to_vec());
         tokio::spawn(async move {
             SystemClock.sleep(EARLY).await;
-            // A store that is away makes it later still.
+            // If the store is down, the write happens even later.
             while mine.force(&key, &value).await.is_err() {
                 SystemClock.sleep(EARLY).await;
             }

@@ -1,4 +1,4 @@
-//! One run: nodes over a store, devices that throw each other out, a nemesis, and the checker.
+//! One run: nodes over a store, devices that end each other's sessions, a nemesis, and the checker.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -31,16 +31,16 @@ use crate::chaos::{
 };
 
 const ACCOUNTS: u32 = 6;
-/// Devices of each account that come and go.
+/// Number of devices of each account.
 const DEVICES: u32 = 3;
-/// A healed store answers, and directory and clients agree, by then.
+/// Time-out for a healed store to answer, and for directory and clients to agree.
 const SETTLE_TIME: Duration = Duration::from_secs(60);
-/// The nodes' last words are here by then.
+/// Time-out for the last output of the nodes.
 const LAST_WORDS: Duration = Duration::from_secs(3);
-/// With a planted bug they may never agree.
+/// With a planted bug, directory and clients may never agree.
 const SETTLE_TIME_WITH_BUG: Duration = Duration::from_secs(8);
 
-/// One run: which store, how many nodes, which faults, for how long.
+/// The plan of one run: the store, the number of nodes, the faults and the duration.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct GatewayPlan {
     pub(super) store: StoreKind,
@@ -57,7 +57,7 @@ pub(super) struct GatewayResult {
     pub(super) report: Report,
     pub(super) history: History,
     pub(super) faults: BTreeMap<String, u64>,
-    /// What is wrong beside the flow's invariants: who crashed, who is stuck.
+    /// Problems that no invariant covers: crashed nodes, and accounts that cannot log in.
     pub(super) troubles: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ impl GatewayResult {
 }
 
 impl GatewayPlan {
-    /// The command that repeats the faults.
+    /// Returns the command that repeats the faults.
     pub(super) fn command(&self) -> String {
         let faults: Vec<_> = self.faults.iter().map(|it| it.key()).collect();
         format!(
@@ -83,7 +83,7 @@ impl GatewayPlan {
     }
 }
 
-/// The times of all nodes: short, so that a run sees many leases end.
+/// Returns the times of all nodes. They are short, so that many leases expire in a run.
 fn rules(slack: Duration) -> Rules {
     let mut rules = Rules::default();
     rules.lock_ttl = Duration::from_secs(2);
@@ -114,10 +114,11 @@ fn settings(rules: &Rules, bug: Option<NodeBug>) -> NodeSettings {
     }
 }
 
-/// Plays a plan to its end.
+/// Runs a plan to its end.
 ///
 /// # Errors
-/// When the store or a node cannot be started. What breaks an invariant is no error.
+/// Returns an error if the store or a node cannot be started. A broken invariant is no error: it is
+/// in the result.
 pub(super) async fn run_plan(plan: &GatewayPlan) -> Result<GatewayResult> {
     let folder = tempfile::tempdir().context("a folder for the run")?;
     let (kind, path) = (plan.store, folder.path().to_owned());
@@ -175,17 +176,17 @@ pub(super) async fn run_plan(plan: &GatewayPlan) -> Result<GatewayResult> {
         &mut troubles,
     )
     .await?;
-    // What was said until now may still be on its way.
+    // Some output of the nodes may still be in a pipe.
     let calm = eventually_async("a clean report", LAST_WORDS, async || {
         let (report, _) = judged(&group, &observations, &records, meter.late()).ok()?;
         report.is_clean().then_some(())
     });
     drop(calm.await);
     let (report, history) = judged(&group, &observations, &records, meter.late())?;
-    // Clients stay in until the report, so that no logout looks like a disagreement.
+    // Clients stay logged in until the report is made, so that no logout looks like a disagreement.
     drop(logged_in);
     troubles.extend(group.crashes.iter().cloned());
-    // The nodes end before their store does, and that before its folder goes.
+    // The nodes must end before their store, and the store before its folder is removed.
     let faults = std::mem::take(&mut nemesis.faults);
     block_in_place(|| {
         drop(group);
@@ -214,7 +215,7 @@ fn test_device(
     })
 }
 
-/// Everybody logs in once more, and then the directory names exactly who is in.
+/// Logs in each account once more, and waits until the directory names exactly these clients.
 async fn settle(
     context: &DeviceContext,
     running_store: &RunningStore,
@@ -269,7 +270,8 @@ async fn settle(
     Ok((found, logged_in))
 }
 
-/// The record of an account, if nothing is pending and it names the client that is in.
+/// Returns the record of an account, if nothing is pending and the record names the client's
+/// session.
 async fn agreed_record(
     records: &dyn Records,
     uid: &Uid,
@@ -288,7 +290,7 @@ async fn agreed_record(
     Ok(is_quiet.then_some(record))
 }
 
-/// The checker's word on everything that was said until now.
+/// Runs the checker over everything that was recorded until now.
 fn judged(
     group: &NodeGroup,
     observations: &Observations,
@@ -302,7 +304,7 @@ fn judged(
         ..History::default()
     };
     for said in group.said() {
-        // A process that was killed wrote half of its last line.
+        // The last line of a killed process may be incomplete.
         let whole = |line: &&str| serde_json::from_str::<serde_json::Value>(line).is_ok();
         history.read_node(said.lines().filter(whole))?;
     }

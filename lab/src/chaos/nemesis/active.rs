@@ -1,4 +1,4 @@
-//! Faults that go on: what is broken, until when, and how it is healed.
+//! Faults that are not healed yet: the time of each, and the step that ends it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::chaos::{
     stores::{FormerLeader, PausedServer},
 };
 
-/// Something that is broken, until when.
+/// A fault that is not healed yet, and the step that ends it.
 pub(super) struct ActiveFault {
     pub(super) fault: InjectedFault,
     pub(super) remedy: Remedy,
@@ -28,27 +28,28 @@ pub(super) enum Remedy {
     ResumeServer(PausedServer),
     RestartServer(usize),
     UnlockFile(JoinHandle<Result<()>>),
-    /// Servers that have no memory left.
+    /// Gives the servers memory again.
     FreeMemory,
-    /// A leader that loses its place. Whether another one has taken it, and the fault was noted.
+    /// Lets a former leader take part again. `noted` tells whether another server leads and the
+    /// fault is in the history.
     ReadmitLeader {
         former: FormerLeader,
         noted: bool,
     },
-    /// Servers that are healed, until they agree. Whether the fault was noted before.
+    /// Waits until healed servers agree. `noted` tells whether the fault is in the history already.
     AwaitAgreement {
         noted: bool,
-        /// The server that was away, if it may lead again.
+        /// The server that was down, if it may lead again.
         led: Option<usize>,
     },
 }
 
-/// A leader that was not replaced by then will not be.
+/// If no server has replaced the leader by then, none will.
 pub(super) const REPLACED: Duration = Duration::from_secs(40);
 /// Servers that do not agree by then never will.
 pub(super) const SETTLED: Duration = Duration::from_secs(120);
 
-/// Refuses to wait any longer for servers that do not agree.
+/// Fails if healed servers have not agreed for too long.
 pub(super) fn check_agreement_time(fault: &InjectedFault) -> Result<()> {
     ensure!(
         now() < fault.from + as_micros(SETTLED + REPLACED),
@@ -59,8 +60,8 @@ pub(super) fn check_agreement_time(fault: &InjectedFault) -> Result<()> {
     Ok(())
 }
 
-/// The exception that the documentation allows when a server is replaced by one that may lack what
-/// it had acknowledged.
+/// Returns the exception that the documentation allows after a failover to a server that may lack
+/// acknowledged writes.
 pub(super) fn lost_by_failover(may_lose: bool) -> Option<Excuse> {
     may_lose.then_some(Excuse::FailedOver)
 }

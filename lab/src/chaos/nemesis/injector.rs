@@ -1,4 +1,7 @@
-//! The nemesis: breaks things at random, drawn from a seed, and heals them again.
+//! The nemesis: injects faults at random, drawn from a seed, and heals them again.
+//!
+//! The order of the random draws decides which faults a seed gives, so no draw may be added,
+//! removed or moved.
 
 use std::time::Duration;
 
@@ -19,7 +22,7 @@ use crate::chaos::{
     worker_group::WorkerGroup,
 };
 
-/// See the module.
+/// Injects and heals the faults of one run.
 pub(crate) struct Nemesis {
     pub(super) rng: Rng,
     kinds: Vec<FaultKind>,
@@ -27,11 +30,11 @@ pub(crate) struct Nemesis {
     pub(super) active: Vec<ActiveFault>,
 }
 
-/// Wounds that are open at a time.
+/// Number of faults that are active at a time.
 const AT_ONCE: usize = 2;
-/// A request that trickles takes about this many pauses.
+/// A request that arrives in small parts takes about this many pauses.
 const TRICKLE: u32 = 40;
-/// How often servers are asked whether they agree.
+/// Pause between two questions whether servers agree.
 pub(super) const AGREE: Duration = Duration::from_millis(50);
 
 impl Nemesis {
@@ -44,7 +47,7 @@ impl Nemesis {
         }
     }
 
-    /// Breaks something, or waits a little.
+    /// Injects one fault if it can, and waits a little.
     pub(crate) async fn step(
         &mut self,
         worker_group: &mut WorkerGroup,
@@ -70,7 +73,7 @@ impl Nemesis {
         Ok(())
     }
 
-    /// Heals all that should be healed by `by`.
+    /// Heals all faults whose end is not after `by`.
     pub(crate) async fn heal(
         &mut self,
         worker_group: &mut WorkerGroup,
@@ -87,7 +90,8 @@ impl Nemesis {
                     if let Some(member) = worker_group.member(member, worker) {
                         member.signal(Signal::CONT)?;
                     }
-                    // It may be killed before it can say so itself.
+                    // The nemesis records the stall, because the worker may be killed before its
+                    // own meter reports it.
                     let (from, to) = (fault.from, now());
                     worker_group
                         .referee
@@ -126,7 +130,7 @@ impl Nemesis {
                         self.await_agreement(fault, noted, led);
                         continue;
                     }
-                    // Nobody has taken its place, so nothing is lost.
+                    // The same server leads again, so no acknowledged write is lost.
                     if led.is_some_and(|at| block_in_place(|| running_store.may_lose_by(at))) {
                         fault.excuse = None;
                     }
@@ -145,7 +149,7 @@ impl Nemesis {
         Ok(())
     }
 
-    /// Heals everything.
+    /// Heals all faults.
     pub(crate) async fn heal_all(
         &mut self,
         worker_group: &mut WorkerGroup,
@@ -159,7 +163,7 @@ impl Nemesis {
         Ok(())
     }
 
-    /// Whether a fault that may excuse a violation is still open, and so not in the history.
+    /// Tells whether a fault is active that may excuse a violation but is not in the history yet.
     pub(crate) fn has_open_excuse(&self) -> bool {
         self.active.iter().any(|ActiveFault { fault, remedy }| {
             let noted = matches!(
@@ -178,7 +182,8 @@ impl Nemesis {
         u64::try_from(longest.mul_f32(self.rng.f32()).as_micros()).unwrap_or_default()
     }
 
-    /// Breaks one thing. A fault that is over at once has no wound. `None` = it cannot be done now.
+    /// Injects one fault. A fault that is over at once has no remedy. `None` means that the fault
+    /// cannot be injected now.
     async fn inject(
         &mut self,
         kind: FaultKind,
@@ -233,7 +238,7 @@ impl Nemesis {
             FaultKind::KillWorker => {
                 of_worker(&mut fault);
                 worker_group.replace(member, running_store).await?;
-                // The store was a part of the process.
+                // The store was a part of the killed process.
                 fault.excuse = running_store.is_in_process().then_some(Excuse::LostHistory);
                 fault.to = now();
                 None
@@ -315,7 +320,7 @@ impl Nemesis {
     }
 }
 
-/// Breaks the connections that pass one proxy. `any` chooses the direction of a half-close.
+/// Breaks the connections of one proxy. `any` chooses the direction of a half-close.
 fn break_connections(kind: FaultKind, proxy: &FaultProxy, delay: Duration, any: usize) {
     match kind {
         FaultKind::CutConnections => proxy.refuse(),
@@ -337,13 +342,14 @@ fn break_connections(kind: FaultKind, proxy: &FaultProxy, delay: Duration, any: 
     }
 }
 
-/// Frees a lock by hand. `false` = nobody holds it, or nobody could be asked.
+/// Force-releases a lock. `false` means that nobody holds the lock, or that no request could be
+/// sent.
 async fn force_release(admin: Option<&Locker>, name: &str) -> bool {
     let Some(locker) = admin else { return false };
     let freeing = async {
         let held = locker.inspect(name).await.ok()?.held?;
         Some(locker.force_release(name, held.token?).await)
     };
-    // A request that failed may have happened.
+    // A failed request may have happened, so an error counts as a release.
     matches!(freeing.await, Some(Ok(Forced::Released) | Err(_)))
 }

@@ -1,4 +1,4 @@
-//! The kinds of faults, and the stores that can have each.
+//! The kinds of faults, and the stores to which each applies.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -7,72 +7,73 @@ use crate::chaos::stores::StoreKind;
 
 /// One way to break a store or its users.
 ///
-/// There is no slow and no full disk among them: both take rights over the machine (a device or a
-/// file system of its own). A limit on the size of files ends Redis instead of filling its disk.
+/// Slow disks and full disks are missing, because they need rights over the machine (a device or a
+/// file system for the run). A limit on file sizes does not replace them: it ends Redis instead of
+/// filling its disk.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum FaultKind {
-    /// SIGSTOP of a worker, and SIGCONT later.
+    /// SIGSTOP of a worker, and SIGCONT later
     StopWorker,
-    /// SIGSTOP of a worker between a grant and its first use.
+    /// SIGSTOP of a worker between a grant and its first use
     StopAtGrant,
-    /// SIGKILL of a worker; another one takes its place.
+    /// SIGKILL of a worker, and the start of another one
     KillWorker,
-    /// A lock is force-released by hand.
+    /// An administrator force-releases a lock
     ForceRelease,
-    /// Another program keeps the database file locked.
+    /// Another program keeps the database file locked
     LockFile,
-    /// A worker's connections are reset, and new ones at once.
+    /// A worker's connections are reset, and new ones are refused
     #[value(name = "cut-lines")]
     #[serde(rename = "cut-lines")]
     CutConnections,
-    /// The worker's ends of its connections are reset; the server's ends stay open and silent.
+    /// The worker's ends of its connections are reset; the server's ends stay open and silent
     ForsakeWorker,
-    /// Requests and replies of a worker arrive late.
+    /// Requests and replies of a worker arrive late
     #[value(name = "slow-lines")]
     #[serde(rename = "slow-lines")]
     SlowConnections,
-    /// Nothing that a worker sends arrives.
+    /// No request of a worker arrives
     StopRequests,
-    /// Nothing that a worker is sent arrives.
+    /// No reply to a worker arrives
     StopReplies,
-    /// Connections stand, and every byte is lost.
+    /// Connections stay open, and every byte is lost
     BlackHole,
-    /// One request happens and its answer is lost.
+    /// One request happens, and its answer is lost
     LoseAnswer,
-    /// SIGSTOP of a server.
+    /// SIGSTOP of a server
     StopServer,
-    /// SIGKILL of a server, and a restart on the data it kept.
+    /// SIGKILL of a server, and a restart on the data that it kept
     KillServer,
-    /// SIGKILL of a server, and a restart at once without its data: its history is lost.
+    /// SIGKILL of a server, and a restart at once without its data: its history is lost
     WipeServer,
-    /// An administrator ends every connection.
+    /// An administrator ends every connection
     EndConnections,
-    /// The server forgets loaded scripts.
+    /// The server forgets loaded scripts
     ForgetScripts,
-    /// The server forgets everything: its history is lost.
+    /// The server deletes all data: its history is lost
     ForgetAll,
-    /// Requests and replies of a worker arrive a few bytes at a time.
+    /// Requests and replies of a worker arrive a few bytes at a time
     Trickle,
-    /// One direction of a worker's connections is closed, and the other one goes on.
+    /// One direction of a worker's connections is closed, and the other one stays open
     HalfClose,
-    /// A worker's connections are reset, and each new one reaches the server twice.
+    /// A worker's connections are reset, and each new one reaches the server twice
     DuplicateConnect,
-    /// A lock's key, row or node is deleted by hand.
+    /// An administrator deletes a lock's key, row or node
     DeleteByHand,
-    /// A session of a worker is ended by hand.
+    /// An administrator ends a session of a worker
     ExpireSession,
-    /// The servers may use no more memory than they do.
+    /// The servers may use no more memory than they use now
     FillMemory,
-    /// The server's clock is put forward, and stays so.
+    /// The server's clock jumps forward, and stays ahead
     StepClock,
-    /// Another server is made the primary, or the primary is killed.
+    /// Another server becomes the primary by command, or the primary is killed
     Failover,
-    /// The primary is cut off from its replica and its sentinels, and still answers its clients.
+    /// The primary is cut off from its replica and its sentinels, and still answers its clients
     DeposePrimary,
-    /// SIGKILL of the server that leads, and a restart.
+    /// SIGKILL of the leader, and a restart
     KillLeader,
-    /// The leader's followers leave it, and it does not notice and still answers its clients.
+    /// The leader loses its followers without noticing it, and still answers its clients
     DeposeLeader,
 }
 
@@ -82,11 +83,11 @@ impl FaultKind {
             .map_or_else(String::new, |it| it.get_name().to_owned())
     }
 
-    /// Whether a store of this kind can be broken so.
+    /// Tells whether this kind of fault applies to this kind of store.
     pub(crate) const fn applies_to(self, store: StoreKind) -> bool {
         match self {
             Self::StopWorker | Self::StopAtGrant | Self::KillWorker => true,
-            // Nobody outside of the process can reach it.
+            // No other process can reach the store.
             Self::ForceRelease | Self::DeleteByHand => !matches!(store, StoreKind::Memory),
             Self::LockFile => matches!(store, StoreKind::Sqlite),
             Self::EndConnections => !matches!(
@@ -104,14 +105,14 @@ impl FaultKind {
             Self::ExpireSession | Self::KillLeader | Self::DeposeLeader => {
                 matches!(store, StoreKind::Zookeeper)
             }
-            // Redis hangs with the library that does it, see the harness.
+            // libfaketime makes Redis hang; see the harness.
             Self::StepClock => matches!(
                 store,
                 StoreKind::Mariadb | StoreKind::Mysql | StoreKind::Postgres
             ),
             Self::Failover => store.tells_addresses(),
             Self::DeposePrimary => matches!(store, StoreKind::RedisSentinel),
-            // Proxies stand between a worker and the servers for these.
+            // These faults need a proxy between a worker and the servers.
             Self::CutConnections
             | Self::ForsakeWorker
             | Self::SlowConnections

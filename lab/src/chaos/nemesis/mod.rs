@@ -1,4 +1,4 @@
-//! The nemesis: breaks things at random, drawn from a seed, and heals them again.
+//! The nemesis: injects faults at random, drawn from a seed, and heals them again.
 
 mod active;
 mod injector;

@@ -1,4 +1,4 @@
-//! Servers that lose their leader, and what is done to servers by hand.
+//! Faults of servers: a leader loses its place, or an administrator changes a server.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::chaos::{
 };
 
 impl Nemesis {
-    /// The rest of [`Nemesis::inject`]: faults of servers that are well.
+    /// Injects the faults that need healthy servers, as the second part of [`Nemesis::inject`].
     pub(super) async fn inject_into_servers(
         &mut self,
         kind: FaultKind,
@@ -43,7 +43,8 @@ impl Nemesis {
                 let Some(name) = random_held_name(self, worker_group, admin).await else {
                     return Ok(None);
                 };
-                // Another server may be away, whatever is known of it.
+                // A server may be down even though the nemesis knows no fault of it, so the
+                // deletion may fail half done.
                 let deleted = block_in_place(|| running_store.delete_lock(&name));
                 fault.target = format!("lock {name:?}");
                 if let Err(error) = deleted {
@@ -79,10 +80,11 @@ impl Nemesis {
         Ok(Some((fault, Some(Remedy::ReadmitLeader { former, noted }))))
     }
 
-    /// Waits, and looks meanwhile whether a leader is replaced that has lost its place.
+    /// Waits, and meanwhile records the fault of each former leader that another server has
+    /// replaced.
     ///
-    /// The fault ends for the checker when another one leads: no exception is documented for what
-    /// comes more than one lease later.
+    /// For the verdict the fault ends when another server leads. No exception is documented for a
+    /// violation more than one lease later.
     pub(super) async fn watch(
         &mut self,
         worker_group: &WorkerGroup,
@@ -108,7 +110,8 @@ impl Nemesis {
                 let lasts = fault.to.saturating_sub(fault.from);
                 fault.to = now();
                 worker_group.referee.note(0, Event::Fault(fault.clone()));
-                // Where it still answers, it goes on doing so for some leases after that.
+                // A former leader that still answers continues for some leases after its
+                // replacement.
                 fault.to += lasts / 2;
                 if former.still_answers() {
                     fault.to += lease;
@@ -124,7 +127,7 @@ impl Nemesis {
         }
     }
 
-    /// Lets a former leader take part again, once another one leads and the fault is over.
+    /// Lets a former leader take part again, once another server leads and the fault is over.
     pub(super) fn readmit(
         &mut self,
         former: FormerLeader,
@@ -142,7 +145,7 @@ impl Nemesis {
         Ok(())
     }
 
-    /// Breaks no server until they agree again.
+    /// Lets no other server fault begin until the servers agree again.
     pub(super) fn await_agreement(
         &mut self,
         fault: InjectedFault,
@@ -154,7 +157,7 @@ impl Nemesis {
     }
 }
 
-/// A lock that somebody holds now.
+/// Returns a random lock that somebody holds now.
 async fn random_held_name(
     nemesis: &mut Nemesis,
     worker_group: &WorkerGroup,

@@ -1,4 +1,4 @@
-//! Clocks that are wrong.
+//! Clocks with a planted bug.
 
 use std::{
     sync::{
@@ -11,7 +11,7 @@ use std::{
 
 use distlock::{Clock, Moment, Sleep, SystemClock};
 
-/// Tells the time, and wakes nobody.
+/// Shows the right time, but never ends a sleep.
 #[derive(Debug)]
 pub(super) struct NoAlarms;
 
@@ -29,7 +29,7 @@ impl Clock for NoAlarms {
     }
 }
 
-/// Tells the time, and sleeps too long.
+/// Shows the right time, but sleeps too long.
 #[derive(Debug)]
 pub(super) struct SleepsTooLong;
 
@@ -47,16 +47,16 @@ impl Clock for SleepsTooLong {
     }
 }
 
-/// Counts only while its process runs, as a clock of processor time does.
+/// Advances only while its process runs, as a clock of processor time does.
 #[derive(Debug)]
 pub(super) struct StandsStill {
     started: Moment,
     ran_us: Arc<AtomicU64>,
 }
 
-/// Pause between two looks at the system clock.
+/// Pause between two readings of the system clock.
 const TICK: Duration = Duration::from_millis(2);
-/// Most time that one look counts: a longer gap means that the process was stopped.
+/// Longest time that one reading adds. A longer gap means that the process was stopped.
 const LONGEST_STEP: Duration = Duration::from_millis(20);
 
 impl StandsStill {

@@ -1,4 +1,4 @@
-//! `distlock-lab chaos --planted`.
+//! Runs `distlock-lab chaos --planted`.
 
 use std::{collections::HashMap, process::ExitCode};
 
@@ -14,12 +14,13 @@ use crate::{
     report::{self, PlantedBugResult, PlantedBugs},
 };
 
-/// Seeds that are tried for one bug: whether it shows depends on what the processes do meanwhile.
+/// Number of seeds that are tried for one bug. A bug depends on the scheduling of processes, so one
+/// seed may not show it.
 const TRIES: u64 = 3;
-/// How long the honest store is judged for each bug.
+/// Seconds for which the twin of a bug runs.
 const TWIN_SECONDS: u64 = 5;
 
-/// Each bug, and beside it the honest store on the same seed.
+/// Runs each planted bug, and its twin on the same seed.
 pub(in crate::chaos) async fn run(chaos: &ChaosOptions, seed: u64) -> Result<ExitCode> {
     let mut twins = Twins::default();
     let mut bugs = Vec::new();
@@ -74,7 +75,7 @@ pub(in crate::chaos) async fn run(chaos: &ChaosOptions, seed: u64) -> Result<Exi
     Ok(exit_code(good))
 }
 
-/// Looks for one bug on several seeds, and judges the honest store on the seed where it was found.
+/// Looks for one bug on several seeds, and judges the twin on the last of them.
 async fn find_bug(
     bug: StoreBug,
     seconds: u64,
@@ -84,7 +85,7 @@ async fn find_bug(
     let mut outcome = PlantedBugResult::of(&bug, bug.store().key(), first);
     let mut plan = RunPlan::of(bug.store(), seconds, first);
     plan.bug = Some(bug);
-    // Bugs show where many fight for few locks.
+    // A bug shows soon if many tasks compete for few locks.
     plan.brief_tasks = 0;
     plan.workloads = bug.workloads().to_vec();
     plan.ttl_ms = bug.ttl_ms();
@@ -107,7 +108,7 @@ async fn find_bug(
         }
     }
     plan.bug = None;
-    // A server that takes the place of another takes its time.
+    // A failover needs more time than a short run has.
     if !bug.needs_a_group() {
         plan.seconds = TWIN_SECONDS.min(seconds);
     }
@@ -115,7 +116,7 @@ async fn find_bug(
     Ok(outcome)
 }
 
-/// The honest stores that were judged. Many bugs have the same one.
+/// The verdicts on twins that have run. Many bugs have the same twin.
 #[derive(Default)]
 struct Twins(HashMap<String, bool>);
 

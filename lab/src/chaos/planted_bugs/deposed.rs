@@ -1,4 +1,4 @@
-//! Clients that go on with a server that has lost its place, because it still answers them.
+//! Clients that keep using a former leader, because it still answers them.
 
 use std::{
     net::SocketAddr,
@@ -20,11 +20,12 @@ use tokio::time::timeout;
 
 use super::raw_request::ask_server;
 
-/// An answer that is not there by then does not come.
+/// Time-out for the answer of a former leader.
 const IMPATIENCE: Duration = Duration::from_millis(300);
 
-/// The store of a client that asks the sentinels for the primary once, and again only when it has
-/// failed. It asks the server itself from then on, so no round of sentinels vouches for a lease.
+/// Opens the store of a client that asks the sentinels for the primary once, and again only after
+/// an error. The client then uses the server directly, so no majority of sentinels confirms a
+/// lease.
 pub(super) async fn with_stale_primary(url: &str) -> Result<Store> {
     let sentinels = SentinelClient::of(url)?;
     let (at, store) = sentinels.open().await?;
@@ -35,8 +36,8 @@ pub(super) async fn with_stale_primary(url: &str) -> Result<Store> {
     ))
 }
 
-/// The store of a client that keeps to one server, and believes in its session for as long as that
-/// server answers without knowing of another leader.
+/// Opens the store of a client that uses one server only, and trusts its session as long as that
+/// server answers and names no new leader.
 pub(super) async fn with_trusted_server(url: &str, worker: u32) -> Result<Store> {
     let (before, rest) = url.split_once('@').context("a user")?;
     let (hosts, behind) = rest.split_once('/').context("a root")?;
@@ -61,7 +62,7 @@ fn around(store: &Store, at: SocketAddr, belief: BelievedLeader) -> Store {
     Store::with_clock(Arc::new(lock), store.records(), Arc::new(SystemClock))
 }
 
-/// See the module.
+/// A lock on a server that may have lost its place.
 #[derive(Debug)]
 struct DeposedLock {
     capabilities: Capabilities,
@@ -86,7 +87,7 @@ struct SentinelClient {
 #[derive(Debug)]
 struct EnsembleServer {
     at: SocketAddr,
-    /// Of the leader that it last served a grant for.
+    /// The epoch of the leader that the server followed at the last grant.
     epoch: AtomicU64,
 }
 
@@ -104,11 +105,11 @@ impl SentinelClient {
         })
     }
 
-    /// The primary that the first sentinel names which answers.
+    /// Returns the primary that the first answering sentinel names.
     async fn ask(&self) -> Result<SocketAddr> {
         let (password, name) = (&self.password, &self.primary);
         let question = format!("AUTH {password}\r\nSENTINEL GET-MASTER-ADDR-BY-NAME {name}\r\n");
-        // `+OK`, `*2`, and twice a length and a text.
+        // The answer is `+OK`, `*2`, and twice a length and a text.
         let is_enough = |answer: &str| answer.matches("\r\n").count() >= 6;
         for host in &self.hosts {
             let Ok(answer) = ask_server(*host, &question, is_enough).await else {
@@ -130,7 +131,8 @@ impl SentinelClient {
 }
 
 impl EnsembleServer {
-    /// The epoch of the leader that it serves for; `None` = it does not serve.
+    /// Returns the epoch of the leader that the server follows. `None` means that the server does
+    /// not serve.
     async fn epoch(&self) -> Option<u64> {
         let answer = ask_server(self.at, "srvr", |_| false).await.ok()?;
         let mut lines = answer.lines();
@@ -142,7 +144,7 @@ impl EnsembleServer {
 }
 
 impl BelievedLeader {
-    /// A grant about which nothing is heard any more.
+    /// Removes the feed of losses from a grant, so that the client hears of no loss.
     async fn told(&self, mut attempt: Attempt<Grant>) -> Attempt<Grant> {
         if let (Self::Leader(server), Attempt::Acquired(grant)) = (self, &mut attempt) {
             grant.loss = LossFeed::silent();
@@ -177,7 +179,7 @@ impl EnsembleServer {
                 self.remember().await;
                 Ok(believed(token))
             }
-            // The session is over, or nobody can prove that it is not.
+            // The session has ended, or the server cannot prove that it is alive.
             (
                 Err(_)
                 | Ok(Err(_) | Ok(Renewed::NotHeld(LossReason::SessionLost | LossReason::Expired))),
@@ -197,7 +199,7 @@ impl DeposedLock {
         Arc::clone(&inner.1)
     }
 
-    /// Returns the answer. After an error it asks the sentinels whether the primary was replaced.
+    /// Returns the answer. After an error it asks the sentinels for the primary again.
     async fn seen<T>(&self, answer: distlock::Result<T>) -> distlock::Result<T> {
         if let (Err(_), BelievedLeader::Primary(sentinels)) = (&answer, &self.belief)
             && let Ok((at, store)) = sentinels.open().await

@@ -1,4 +1,4 @@
-//! The planted bugs by name: the promise that each breaks, and the run in which it shows.
+//! The planted bugs by name: the promise that each bug breaks, and a run that shows it.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -9,13 +9,13 @@ use crate::chaos::{nemesis::FaultKind, stores::StoreKind, verdict::Promise, work
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum StoreBug {
-    /// A release frees the lock whoever holds it.
+    /// A release frees the lock even if somebody else holds it.
     ReleaseWithoutOwner,
-    /// A release looks at the owner, and deletes a moment later.
+    /// A release compares the owner, and deletes a moment later.
     ReleaseInTwoSteps,
-    /// A release says that it happened, and does nothing.
+    /// A release is confirmed and does nothing.
     ReleaseDoesNothing,
-    /// A renewal that finds somebody else there is taken for a success.
+    /// A renewal that finds another owner is taken for a success.
     RenewalAlwaysSucceeds,
     /// A renewal that failed, or has not answered, is taken for a success.
     RenewalErrorIsSuccess,
@@ -27,74 +27,74 @@ pub(crate) enum StoreBug {
     LeaseRoundedDown,
     /// Every token is 1.
     TokensStandStill,
-    /// Tokens are counted by each process for itself.
+    /// Each process counts its own tokens.
     TokensByProcess,
     /// Tokens come from clocks of processes that are seconds apart.
     TokensBySkewedClocks,
-    /// Tokens wrap around.
+    /// Tokens start again at a low number.
     TokensWrap,
     /// The next owner inherits the token.
     HandOverKeepsToken,
-    /// A hand-over looks at the owner, and writes the next one a moment later.
+    /// A hand-over compares the owner, and writes the next owner a moment later.
     HandOverInTwoSteps,
-    /// A lock is granted now and then although somebody holds it.
+    /// A lock is now and then granted although somebody holds it.
     FailsOpen,
-    /// Whether the lock is free and taking it are two steps.
+    /// The check that a lock is free and the acquire are two separate steps.
     ChecksThenSets,
-    /// A row that was seen to expire is deleted later, whoever holds the lock by then.
+    /// A row that has expired is deleted later, even if somebody holds the lock by then.
     DeletesTheExpired,
-    /// A client whose clock is ahead takes a lock for expired too early.
+    /// A client whose clock is ahead takes over a lease that has not expired.
     TakesOverEarly,
-    /// Cleaning up removes rows that are alive.
+    /// The reaper removes rows that have not expired.
     ReaperEatsLiveRows,
-    /// The answer to one operation of a batch goes to its neighbour as well.
+    /// The answer to one operation of a batch also goes to its neighbour.
     AnswersAreMixedUp,
     /// Two processes make different keys of one name.
     KeysByProcess,
-    /// A ticket can be resumed again and again.
+    /// A ticket can be resumed several times.
     TicketsReused,
-    /// Nobody is told a loss before they ask.
+    /// A loss is not reported; the holder must ask for it.
     LossIsNotTold,
-    /// The clock of leases stands still while the process does.
+    /// The clock of leases stands still while the process is stopped.
     ClockStandsStill,
-    /// Timers run twenty times as long.
+    /// Timers take twenty times as long.
     TimersRunLate,
-    /// Each attempt keeps two megabytes.
+    /// Each attempt leaks two megabytes.
     MemoryLeaks,
     /// Each attempt leaves files open.
     DescriptorsLeak,
-    /// The fenced register looks at the token, and writes a moment later.
+    /// The fenced register compares the token, and writes a moment later.
     FenceInTwoSteps,
-    /// Writes of records do not look at the version.
+    /// Writes of records ignore the version.
     WritesIgnoreVersions,
     /// Reads of records come from a cache.
     ReadsAreStale,
-    /// Some confirmed writes of records never happened.
+    /// Some confirmed writes of records never happen.
     WritesAreForgotten,
     /// Deletes of records are confirmed and do nothing.
     DeletesDoNothing,
     /// A version of a record is used twice.
     VersionsAreReused,
-    /// Sentinels are asked for the primary once, and not again while it answers.
+    /// A client asks the sentinels for the primary once, and not again while that primary answers.
     DeposedPrimary,
-    /// A session is believed for as long as the server that it hangs on answers.
+    /// A client trusts its session as long as its own server answers.
     DeposedLeader,
-    /// The record that a periodic job has started is confirmed and never written.
+    /// The start of a periodic job is confirmed and never recorded.
     StartsAreForgotten,
-    /// The record that an effect has happened is confirmed and never written.
+    /// The result of an effect is confirmed and never recorded.
     EffectsAreForgotten,
-    /// What a gate has seen is confirmed and never written.
+    /// The token that a gate has accepted is confirmed and never recorded.
     GatesForget,
-    /// Writes of counters do not look at the version.
+    /// Writes of counters ignore the version.
     CountersAreOverwritten,
-    /// A leader that cannot renew its lease believes in it for three times as long.
+    /// A leader that cannot renew its lease trusts it for three times as long.
     LeadersStay,
-    /// A lock that is to be kept for a minimum time is freed when it is released.
+    /// A lock with a minimum hold time is freed at its release.
     MinimumIsIgnored,
 }
 
 impl StoreBug {
-    /// The promises of which one must be found broken.
+    /// Returns the promises that the bug may break; the verdict must find one of them broken.
     pub(crate) const fn breaks(self) -> &'static [Promise] {
         use Promise::*;
         match self {
@@ -141,7 +141,8 @@ impl StoreBug {
         }
     }
 
-    /// A store on which it shows: some need an answer that is lost, or a server that hangs.
+    /// Returns a kind of store that shows the bug. Some bugs need a lost answer or a server that
+    /// hangs.
     pub(crate) const fn store(self) -> StoreKind {
         match self {
             Self::ReleaseWithoutOwner
@@ -154,28 +155,28 @@ impl StoreBug {
         }
     }
 
-    /// Whether it shows only when one server takes the place of another.
+    /// Tells whether the bug shows only in a failover.
     pub(crate) const fn needs_a_group(self) -> bool {
         matches!(self, Self::DeposedPrimary | Self::DeposedLeader)
     }
 
-    /// The faults under which it shows soon; `None` = any.
+    /// Returns the faults that show the bug soon. `None` means all faults.
     pub(crate) const fn faults(self) -> Option<&'static [FaultKind]> {
         match self {
             Self::RenewalAlwaysSucceeds => Some(&[FaultKind::ForceRelease]),
-            // The errors have to come before the lease ends.
+            // The errors must come before the end of the lease.
             Self::RenewalErrorIsSuccess => Some(&[FaultKind::CutConnections]),
             Self::LeadersStay => Some(&[FaultKind::CutConnections, FaultKind::BlackHole]),
-            // It takes many locks that change hands.
+            // The bug needs many hand-overs, and faults would make them rare.
             Self::ReleaseInTwoSteps | Self::HandOverInTwoSteps => Some(&[]),
-            // Workers that come later are sent to the new primary.
+            // A new worker asks the sentinels again, so it uses the new primary.
             Self::DeposedPrimary => Some(&[FaultKind::DeposePrimary, FaultKind::KillWorker]),
             Self::DeposedLeader => Some(&[FaultKind::DeposeLeader]),
             _ => None,
         }
     }
 
-    /// What the workers have to do for it to show soon.
+    /// Returns the kinds of use that show the bug soon.
     pub(crate) const fn workloads(self) -> &'static [Workload] {
         match self {
             Self::StartsAreForgotten
@@ -187,18 +188,18 @@ impl StoreBug {
         }
     }
 
-    /// Shortest and longest TTL under which it shows soon.
+    /// Returns the shortest and longest TTL that show the bug soon.
     pub(crate) const fn ttl_ms(self) -> (u64, u64) {
         match self {
             Self::RenewalErrorIsSuccess => (800, 1_200),
-            // A short lease ends during the two steps; a long one is handed over.
+            // A short lease ends between the two steps, and a long lease is handed over.
             Self::HandOverInTwoSteps => (300, 3_000),
             Self::DeposedPrimary | Self::DeposedLeader => self.store().ttl_ms(),
             _ => (300, 900),
         }
     }
 
-    /// Its name on the command line.
+    /// Returns the name of the bug on the command line.
     pub(crate) fn key(self) -> String {
         self.to_possible_value()
             .map_or_else(String::new, |it| it.get_name().to_owned())

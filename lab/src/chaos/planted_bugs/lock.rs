@@ -1,4 +1,4 @@
-//! Locks that are wrong.
+//! Locks with a planted bug.
 
 use std::{
     fs::File,
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::kinds::StoreBug;
 
-/// An honest lock with one bug. Handles that are reopened share what the bug needs to know.
+/// An honest lock with one bug. Reopened handles share the state of the bug.
 #[derive(Debug)]
 pub(super) struct BuggyLock {
     inner: Arc<dyn DistLock>,
@@ -37,13 +37,14 @@ struct BugState {
     files: Mutex<Vec<File>>,
 }
 
-/// A renewal that has not answered by then is taken for a success, too.
+/// A renewal that has not answered by then is also taken for a success.
 const IMPATIENCE: Duration = Duration::from_millis(100);
 
-/// Shorter than every lease that a worker asks for: what is left of a minimum time.
+/// Shorter than every lease that a worker asks for. A shorter TTL is the remaining part of a
+/// minimum hold time.
 const ANY_TTL: Duration = Duration::from_millis(200);
 
-/// The newest grant of this process: its answer can go astray.
+/// The newest grant of this process. One bug gives it to another caller.
 #[derive(Clone, Debug)]
 struct LastGrant {
     name: LockName,
@@ -129,7 +130,7 @@ impl BuggyLock {
         FencingToken::new(made).unwrap_or(token)
     }
 
-    /// The validity that is told, of a request that was sent at `sent`.
+    /// Returns the validity that the bug reports for a request sent at `sent`.
     fn valid_for(&self, valid_for: Duration, sent: Moment) -> Duration {
         match self.bug {
             StoreBug::ValidFromReceipt => valid_for + SystemClock.now().since(sent),
@@ -145,7 +146,7 @@ impl BuggyLock {
         grant
     }
 
-    /// A network on which some answers come late.
+    /// Delays some answers, as a slow network does.
     async fn slow_network(&self, ttl: Ttl) {
         if self.is(StoreBug::ValidFromReceipt) && fastrand::u32(..3) == 0 {
             SystemClock.sleep(ttl.duration() * 2 / 3).await;
@@ -160,7 +161,7 @@ impl BuggyLock {
         }
     }
 
-    /// Applies the bugs that come before the request.
+    /// Applies the bugs that act before the request.
     async fn before(&self, request: &AcquireRequest) -> Result<()> {
         match self.bug {
             StoreBug::ChecksThenSets if self.inner.inspect(&request.name).await?.held.is_none() => {
@@ -315,7 +316,7 @@ impl DistLock for BuggyLock {
             } => Renewed::Extended {
                 valid_for: self.valid_for(valid_for, sent),
                 epoch,
-                // The token that this bug gave out stays.
+                // The token that this bug gave out must stay the same.
                 token: lease.token.unwrap_or(token),
                 loss,
             },
@@ -339,7 +340,7 @@ impl DistLock for BuggyLock {
             StoreBug::ReleaseInTwoSteps => {
                 let held = self.inner.inspect(&mine.name).await?.held;
                 if held.and_then(|it| it.token) == mine.token {
-                    // Now and then something comes between the two steps.
+                    // In half of the releases something happens between the two steps.
                     if fastrand::bool() {
                         SystemClock.sleep(some_millis(1_500)).await;
                     }

@@ -1,7 +1,7 @@
-//! Bugs that are planted on purpose: the lab is worth what it catches.
+//! Bugs that are planted on purpose, to show that the verdict finds them.
 //!
-//! Each is a layer around an honest store, around its clock, or in the referee's register, so the
-//! library itself has no switch for it.
+//! Each bug is a layer around an honest store, around its clock, or in the referee's register. The
+//! library must never have a switch for a bug.
 
 mod clock;
 mod command;

@@ -22,7 +22,7 @@ pub(in crate::chaos) async fn open(bug: StoreBug, url: &str, worker: u32) -> Res
     }
 }
 
-/// An honest store with this bug.
+/// Wraps an honest store in the layers of this bug.
 pub(in crate::chaos) fn into_store(bug: StoreBug, store: &Store, worker: u32) -> Store {
     let clock: Arc<dyn Clock> = match bug {
         StoreBug::LossIsNotTold => Arc::new(NoAlarms),

@@ -1,4 +1,4 @@
-//! A question to a server, past every client library.
+//! A request to a server without any client library.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -9,10 +9,10 @@ use tokio::{
     time::timeout,
 };
 
-/// A server that answers later than that does not answer.
+/// Time-out for the answer of a server.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// The answer of a server, up to the end of the connection or until `is_enough`.
+/// Returns the answer of a server, up to the end of the connection or until `is_enough` accepts it.
 pub(super) async fn ask_server(
     server: SocketAddr,
     question: &str,

@@ -1,4 +1,4 @@
-//! Records that are wrong.
+//! Records with a planted bug.
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,7 @@ use distlock_conformance::RecordsLayer;
 
 use super::kinds::StoreBug;
 
-/// For how long a cache answers.
+/// Time for which the cache answers.
 const FRESH: Duration = Duration::from_millis(30);
 
 #[derive(Clone, Debug)]
@@ -109,7 +109,7 @@ impl RecordsLayer for BuggyRecords {
 }
 
 impl StoreBug {
-    /// Whether a write of this record is confirmed and never happens.
+    /// Tells whether the bug confirms a write of this record without sending it.
     fn forgets(self, key: &RecordKey) -> bool {
         let of = match self {
             Self::StartsAreForgotten => "periodic/start/",

@@ -1,4 +1,5 @@
-//! What an administrator does to a store by hand.
+//! The steps of an administrator: deleting a lock, ending a session, setting a clock, limiting
+//! memory.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use super::running::{ROOT, RunningStore, StoreServers};
 use crate::chaos::{database_file, history::Excuse};
 
 impl RunningStore {
-    /// Deletes the key, row or node of a lock, past the library. Blocks, on a thread that may.
+    /// Deletes the key, row or node of a lock without the library. The function blocks, so it needs
+    /// a thread that may block.
     pub(crate) fn delete_lock(&self, name: &str) -> Result<()> {
         let delete = format!("DELETE FROM distributed_lock WHERE lock_name = '{name}'");
         match &self.servers {
@@ -30,12 +32,12 @@ impl RunningStore {
             | StoreServers::IndependentRedis(_)
             | StoreServers::Sentinels(_)
             | StoreServers::Cluster(_) => {
-                // Names have no sign that a pattern treats specially.
+                // Lock names in the lab contain no special characters of a Redis pattern.
                 let pattern = format!("*:l:{}", encode(name));
                 for server in self.redis() {
                     let found = server.command(&["KEYS", &pattern])?;
                     for key in found.lines().filter(|it| !it.is_empty()) {
-                        // A replica refuses, and whoever it copies does it.
+                        // A replica refuses the command, and copies the deletion of its primary.
                         server.command(&["DEL", key])?;
                     }
                 }
@@ -45,8 +47,8 @@ impl RunningStore {
         }
     }
 
-    /// Ends the session that holds a lock, with everything that it holds. `false` = nobody holds
-    /// the lock. Blocks.
+    /// Ends the session that holds a lock, and with it all locks of that session. `false` means
+    /// that nobody holds the lock. The function blocks.
     pub(crate) fn end_session_of(&self, name: &str) -> Result<bool> {
         let StoreServers::ZooKeeper(it) = &self.servers else {
             bail!("this store has no sessions");
@@ -59,8 +61,8 @@ impl RunningStore {
         Ok(true)
     }
 
-    /// Puts the server's clock forward, and answers with the exception that the documentation
-    /// allows then. Blocks.
+    /// Puts the server's clock forward, and returns the exception that the documentation allows
+    /// then. The function blocks.
     pub(crate) fn put_clock_forward(&self, by: Duration) -> Result<Excuse> {
         match &self.servers {
             StoreServers::MySql(it) => it.put_clock_forward(by)?,
@@ -71,9 +73,9 @@ impl RunningStore {
         Ok(Excuse::SteppedClock { by_us })
     }
 
-    /// Leaves the servers no memory for anything new, or as much as they want. Blocks.
+    /// Leaves the servers no memory for new data, or removes the limit. The function blocks.
     pub(crate) fn limit_memory(&self, none_left: bool) -> Result<()> {
-        // Zero is no limit.
+        // Zero means no limit.
         let most = if none_left { "1" } else { "0" };
         for server in self.redis() {
             server.command(&["CONFIG", "SET", "maxmemory", most])?;

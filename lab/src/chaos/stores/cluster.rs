@@ -1,10 +1,10 @@
 //! A Redis cluster of three shards, each with a replica.
 //!
-//! Clients learn the addresses of the servers from the servers, and replicas use the same ones. So
-//! no proxy can stand in front of a server for one client alone, and a primary cannot be cut off
-//! from the others while its clients reach it: that is, it hears others through connections of its
-//! own, which no address leads past a proxy. A primary that stands still while it is replaced
-//! (`stop-server`) is the nearest to that.
+//! Clients learn the addresses of the servers from the servers, and replicas use the same
+//! addresses. So no proxy can stand in front of a server for one client alone. For the same reason
+//! a primary cannot be cut off from the other servers while clients still reach it, because the
+//! servers use connections of their own. The nearest fault is a primary that stands still while it
+//! is replaced (`stop-server`).
 
 use anyhow::{Context as _, Result};
 use distlock_harness::servers::redis::{RedisCluster, RedisServer};
@@ -49,9 +49,9 @@ impl ClusterStore {
         let Some(next) = self.replica_of(at)? else {
             return Ok(None);
         };
-        // FORCE does not wait until the replica has caught up. TAKEOVER asks no other primary;
-        // Redis documents no bound for it, so it is held to that of the others. The fourth choice
-        // kills the primary.
+        // FORCE does not wait until the replica has caught up. TAKEOVER asks no other primary.
+        // Redis documents no bound for TAKEOVER, so the bound of the other two applies. The fourth
+        // choice kills the primary.
         let asks: &[&[&str]] = &[&[], &["FORCE"], &["TAKEOVER"]];
         let how = match (how, asks.get(any / SHARDS % (asks.len() + 1))) {
             (LeaderRemoval::FailOver, Some(ask)) => {
@@ -70,7 +70,7 @@ impl ClusterStore {
     }
 
     fn replica_of(&self, primary: usize) -> Result<Option<usize>> {
-        // `slave0:ip=127.0.0.1,port=40000,state=online,..`
+        // The field reads `slave0:ip=127.0.0.1,port=40000,state=online,..`.
         let line = self.0.nodes[primary]
             .info("slave0")
             .context("its replica")?;
@@ -90,7 +90,8 @@ impl ClusterStore {
         }
     }
 
-    /// Whether every server sees all slots served and nobody missing, and each shard has a replica.
+    /// Tells whether every server sees all slots served and all servers present, and each shard has
+    /// a replica.
     pub(super) fn is_settled(&self) -> bool {
         let nodes = &self.0.nodes;
         let primaries = nodes.iter().filter(|it| is(it, "role", "master")).count();

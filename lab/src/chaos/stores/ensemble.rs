@@ -1,4 +1,5 @@
-//! ZooKeeper, whose followers reach the leader through lines that can be cut on one side.
+//! A ZooKeeper ensemble. Its followers reach the leader through proxies that can close one end of a
+//! connection.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -12,20 +13,20 @@ use tokio::runtime::Handle;
 use super::leader::{FormerLeader, LeaderRemoval, RemovedBy};
 
 const SERVERS: usize = 3;
-/// An election on a busy machine.
+/// Time-out for an election on a busy machine.
 const START: Duration = Duration::from_secs(60);
-/// Ticks of 250 ms for which a leader that its followers have left goes on answering: longer than
-/// an election and the session of a client last together.
+/// Number of ticks of 250 ms for which a leader without followers still answers. That time is
+/// longer than an election and a client's session together.
 const SYNC_LIMIT: &str = "syncLimit=32";
 
-/// An ensemble, and the lines between its servers.
+/// An ensemble, with the proxies between its servers.
 #[derive(Debug)]
 pub(super) struct EnsembleStore {
     pub(super) servers: ZooKeeper,
     links: Vec<PeerLink>,
 }
 
-/// From one server to the port of another one where its followers connect.
+/// The connection from one server to the quorum port of another server.
 #[derive(Debug)]
 struct PeerLink {
     from: usize,
@@ -34,7 +35,7 @@ struct PeerLink {
 }
 
 impl EnsembleStore {
-    /// Starts it. Blocks, on a thread that may.
+    /// Starts the ensemble. The function blocks, so it needs a thread that may block.
     pub(super) fn start() -> Result<Self> {
         let ports = (0..SERVERS).map(|_| Ports::pick());
         let ports: Vec<_> = ports.collect::<Result<_>>()?;
@@ -56,7 +57,7 @@ impl EnsembleStore {
             ..Setup::default()
         })?;
         let ensemble = Self { servers, links };
-        // A server that comes late may make the others elect once more.
+        // A server that starts late may cause another election.
         eventually("all follow", START, || ensemble.is_settled())?;
         Ok(ensemble)
     }
@@ -65,8 +66,9 @@ impl EnsembleStore {
         let at = self.servers.leader()?;
         let how = match how {
             LeaderRemoval::CutOff => {
-                // Its followers' ends are closed and its own stay silent, so it does not notice. No
-                // follower gets back to it.
+                // The followers' ends are closed, and the leader's ends stay open and silent, so
+                // the leader does not notice. The proxies refuse new connections, so no follower
+                // comes back.
                 for link in self.links.iter().filter(|it| it.to == at) {
                     link.proxy.forsake_clients();
                     link.proxy.refuse();
@@ -100,15 +102,15 @@ impl EnsembleStore {
         }
     }
 
-    /// Whether one leads and all others follow.
+    /// Tells whether one server leads and all others follow.
     pub(super) fn is_settled(&self) -> bool {
         self.servers.leader().is_ok() && self.servers.followers().len() == SERVERS - 1
     }
 
-    /// The nodes of those who stand in line for a lock, the holder's first.
+    /// Returns the nodes in the store queue of a lock, the holder's node first.
     pub(super) fn queue_of(&self, container: &str) -> Result<Vec<String>> {
         let mut nodes = self.servers.children(container).context("a lock's nodes")?;
-        // They end with their place in line.
+        // Each node name ends with its place in the queue.
         nodes.sort_unstable_by_key(|it| it.rsplit('-').next().map(str::to_owned));
         Ok(nodes
             .into_iter()

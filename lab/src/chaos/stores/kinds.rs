@@ -1,9 +1,9 @@
-//! The kinds of stores, and the times that each needs.
+//! The kinds of stores, with the times that each kind needs.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// Which store.
+/// A kind of store.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum StoreKind {
@@ -19,14 +19,14 @@ pub(crate) enum StoreKind {
 }
 
 impl StoreKind {
-    /// Its name on the command line.
+    /// Returns the name of the kind on the command line.
     pub(crate) fn key(self) -> String {
         self.to_possible_value()
             .map_or_else(String::new, |it| it.get_name().to_owned())
     }
 
-    /// Shortest and longest TTL of a run, in milliseconds, unless told otherwise. Where another
-    /// server can take over, some leases last as long as that takes.
+    /// Returns the default of the shortest and longest TTL, in milliseconds. On stores with
+    /// failover the longest TTL is as long as a failover takes.
     pub(crate) const fn ttl_ms(self) -> (u64, u64) {
         match self {
             Self::Memory | Self::Sqlite => (300, 900),
@@ -35,8 +35,8 @@ impl StoreKind {
         }
     }
 
-    /// Longest time that a lock is held on purpose, in milliseconds. Where another server can take
-    /// over, a hold must outlast that: otherwise it never meets both servers.
+    /// Returns the longest time that a lock is held on purpose, in milliseconds. On stores with
+    /// failover a hold must outlast the failover: otherwise no hold meets both servers.
     pub(crate) const fn longest_hold_ms(self) -> u64 {
         match self {
             Self::Zookeeper | Self::RedisSentinel | Self::RedisCluster => 20_000,
@@ -44,8 +44,8 @@ impl StoreKind {
         }
     }
 
-    /// How much longer than a TTL two guards of one lock may be valid after a failover, in
-    /// milliseconds: `cluster-node-timeout` of a cluster, as documented.
+    /// Returns how much longer than a TTL two guards of one lock may be valid after a failover, in
+    /// milliseconds. It is the `cluster-node-timeout` of a cluster, as documented.
     pub(crate) const fn failover_ms(self) -> u64 {
         match self {
             Self::RedisCluster => 3_000,
@@ -53,8 +53,8 @@ impl StoreKind {
         }
     }
 
-    /// Whether clients reach its servers by addresses that the servers tell them, so that no proxy
-    /// can stand in front of a server for one client alone.
+    /// Tells whether the servers tell clients their addresses. Then no proxy can stand in front of
+    /// a server for one client alone.
     pub(crate) const fn tells_addresses(self) -> bool {
         matches!(self, Self::RedisSentinel | Self::RedisCluster)
     }

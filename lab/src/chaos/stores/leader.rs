@@ -1,34 +1,35 @@
-//! How the server that leads others loses its place.
+//! The ways to remove a leader, and the state of a removed one.
 
-/// The way in which a leader loses its place.
+/// A way to remove a leader.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LeaderRemoval {
-    /// An administrator asks for it, or it is killed.
+    /// An administrator orders the failover, or the leader is killed.
     FailOver,
-    /// It is killed.
+    /// The leader is killed.
     Kill,
-    /// The servers that arbitrate do not hear of it any more, and it still answers its clients.
+    /// The arbitrating servers no longer hear the leader, and the leader still answers its clients.
     CutOff,
 }
 
-/// A leader that has lost its place, or is about to.
+/// A leader that has lost its place, or is about to lose it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FormerLeader {
-    /// Its place among the servers.
+    /// The index of the former leader.
     pub(super) at: usize,
-    /// The place of the server that is to follow it, where that is known before.
+    /// The index of the next leader, if it is known in advance.
     pub(super) next: usize,
     pub(super) how: RemovedBy,
 }
 
 impl FormerLeader {
-    /// Whether it still serves clients, because it does not know that it was replaced.
+    /// Tells whether the former leader still serves clients, because it does not know of its
+    /// replacement.
     pub(crate) const fn still_answers(self) -> bool {
         matches!(self.how, RemovedBy::CutOff)
     }
 }
 
-/// What has been done to it.
+/// The action that removes the leader.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RemovedBy {
     Asked,

@@ -1,4 +1,4 @@
-//! Takes the place of a leader from it, and lets it take part again.
+//! Removes a leader, and lets it take part again.
 
 use anyhow::{Result, bail};
 
@@ -8,7 +8,7 @@ use super::{
 };
 
 impl RunningStore {
-    /// Takes the leader's place from it. `None` = it cannot be done now. Blocks.
+    /// Removes the leader. `None` means that this is not possible now. The function blocks.
     pub(crate) fn remove_leader(
         &mut self,
         how: LeaderRemoval,
@@ -25,7 +25,7 @@ impl RunningStore {
         }
     }
 
-    /// Whether another server has taken its place. Blocks.
+    /// Tells whether another server has replaced the former leader. The function blocks.
     pub(crate) fn is_replaced(&self, former: FormerLeader) -> bool {
         match &self.servers {
             StoreServers::Sentinels(it) => it.is_replaced(former),
@@ -35,7 +35,7 @@ impl RunningStore {
         }
     }
 
-    /// Lets the former leader take part again. Blocks.
+    /// Lets the former leader take part again. The function blocks.
     pub(crate) fn rejoin(&mut self, former: FormerLeader) -> Result<()> {
         match &mut self.servers {
             StoreServers::Sentinels(it) => it.rejoin(former),
@@ -45,7 +45,8 @@ impl RunningStore {
         }
     }
 
-    /// Whether the servers agree on who leads, and whoever could follow is ready to. Blocks.
+    /// Tells whether the servers agree on the leader, and its possible successors are ready. The
+    /// function blocks.
     pub(crate) fn is_settled(&self) -> bool {
         match &self.servers {
             StoreServers::Sentinels(it) => it.is_settled(),
@@ -55,8 +56,9 @@ impl RunningStore {
         }
     }
 
-    /// Whether the server that [`RunningStore::pause`] or [`RunningStore::kill`] takes for this number is a
-    /// primary. Its replica may take over without the last acknowledged writes. Blocks.
+    /// Tells whether [`RunningStore::pause`] or [`RunningStore::kill`] would choose a primary for
+    /// this number. Its replica may take over without the last acknowledged writes. The function
+    /// blocks.
     pub(crate) fn may_lose_by(&self, any: usize) -> bool {
         match &self.servers {
             StoreServers::Sentinels(it) => it.leads(any % it.len()),

@@ -1,4 +1,5 @@
-//! The stores that are broken: each is started for one run, and is gone after it.
+//! The stores that a run breaks. Each store is started for one run and removed after it; a run must
+//! never touch a store that it has not started.
 
 mod administration;
 mod cluster;

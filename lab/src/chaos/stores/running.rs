@@ -1,4 +1,4 @@
-//! A store while it runs: its servers, and the ways to stop, kill and empty them.
+//! A store while it runs: its servers, and the ways to pause, kill and empty them.
 
 use std::{
     net::SocketAddr,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::chaos::history::Excuse;
 
-/// The node under which ZooKeeper keeps a run.
+/// The ZooKeeper node that contains a run.
 pub(super) const ROOT: &str = "/chaos";
 
 /// A store while it runs.
@@ -30,29 +30,30 @@ pub(crate) struct RunningStore {
 
 #[derive(Debug)]
 pub(super) enum StoreServers {
-    /// In the one process that uses it.
+    /// The store is in the memory of the one process that uses it.
     InProcess,
     File(PathBuf),
     Redis(RedisServer),
     Sentinels(SentinelStore),
     Cluster(ClusterStore),
-    /// Servers that do not know of each other.
+    /// Redis servers that do not know each other.
     IndependentRedis(Vec<RedisServer>),
     MySql(MySqlServer),
     Postgres(PostgresServer),
     ZooKeeper(EnsembleStore),
 }
 
-/// A server that stands still. It goes on when this is dropped or told to.
+/// A server that stands still. A paused Postgres continues when this value is dropped, other
+/// servers when [`RunningStore::resume`] is called.
 #[derive(Debug)]
 pub(crate) enum PausedServer {
     Postgres(Paused),
-    /// By its place among the servers; 0 where there is one only.
+    /// The index of the server; 0 if there is only one.
     Numbered(usize),
 }
 
 impl PausedServer {
-    /// Its place among the servers, where there are several.
+    /// Returns the index of the server, if the store has several.
     pub(crate) const fn place(&self) -> Option<usize> {
         match self {
             Self::Numbered(at) => Some(*at),
@@ -62,7 +63,8 @@ impl PausedServer {
 }
 
 impl RunningStore {
-    /// Starts it; `steps` = its clock is stepped later. Blocks.
+    /// Starts a store. `steps` means that the run steps the store's clock later. The function
+    /// blocks.
     pub(crate) fn start(kind: StoreKind, folder: &Path, steps: bool) -> Result<Self> {
         let mysql = if steps {
             MySqlServer::with_clock
@@ -84,7 +86,7 @@ impl RunningStore {
         Ok(Self { kind, servers })
     }
 
-    /// Starts Redis servers that do not know of each other. Blocks.
+    /// Starts Redis servers that do not know each other. The function blocks.
     pub(crate) fn independent_redis(servers: usize) -> Result<Self> {
         let all = (0..servers).map(|_| RedisServer::start());
         Ok(Self {
@@ -93,12 +95,12 @@ impl RunningStore {
         })
     }
 
-    /// Whether only the process that opens it can reach it.
+    /// Tells whether only the process that opens the store can reach it.
     pub(crate) const fn is_in_process(&self) -> bool {
         matches!(self.servers, StoreServers::InProcess)
     }
 
-    /// The file of an embedded store.
+    /// Returns the file of an embedded store.
     pub(crate) fn file(&self) -> Option<&Path> {
         match &self.servers {
             StoreServers::File(path) => Some(path),
@@ -106,7 +108,7 @@ impl RunningStore {
         }
     }
 
-    /// Its Redis servers that keep data.
+    /// Returns the Redis servers that keep data.
     pub(super) fn redis(&self) -> Vec<&RedisServer> {
         match &self.servers {
             StoreServers::Redis(it) => vec![it],
@@ -117,7 +119,7 @@ impl RunningStore {
         }
     }
 
-    /// Where its servers listen, if clients reach them where they are told to.
+    /// Returns the addresses of the servers, if a proxy can stand in front of them.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         match &self.servers {
             StoreServers::InProcess
@@ -142,7 +144,7 @@ impl RunningStore {
             StoreServers::Redis(it) => it.url(),
             StoreServers::Sentinels(it) => it.url(),
             StoreServers::Cluster(it) => it.url(),
-            // Of each, with commas between them.
+            // The URL of a control with several servers is a list with commas.
             StoreServers::IndependentRedis(all) => {
                 let urls: Vec<_> = all.iter().map(RedisServer::url).collect();
                 urls.join(",")
@@ -156,7 +158,8 @@ impl RunningStore {
         }
     }
 
-    /// As [`RunningStore::url`], by way of one proxy for each of [`RunningStore::addresses`].
+    /// Returns [`RunningStore::url`] with one proxy in place of each of
+    /// [`RunningStore::addresses`].
     pub(crate) fn url_through(&self, proxies: &[FaultProxy]) -> String {
         let ways = self.addresses().into_iter().zip(proxies);
         ways.fold(self.url(), |url, (address, proxy)| {
@@ -164,7 +167,7 @@ impl RunningStore {
         })
     }
 
-    /// Stops a server where it stands.
+    /// Stops a server with SIGSTOP or its like.
     pub(crate) fn pause(&self, any: usize) -> Result<PausedServer> {
         Ok(match &self.servers {
             StoreServers::Postgres(it) => PausedServer::Postgres(it.pause()?),
@@ -201,7 +204,7 @@ impl RunningStore {
         })
     }
 
-    /// Lets it go on.
+    /// Lets a paused server continue.
     pub(crate) fn resume(&self, paused: PausedServer) -> Result<()> {
         match (paused, &self.servers) {
             (PausedServer::Postgres(paused), _) => drop(paused),
@@ -222,7 +225,7 @@ impl RunningStore {
         Ok(())
     }
 
-    /// Kills a server as a crash would, and answers which.
+    /// Kills a server as a crash does, and returns its index.
     pub(crate) fn kill(&mut self, any: usize) -> usize {
         match &mut self.servers {
             StoreServers::Redis(it) => it.kill(),
@@ -253,7 +256,7 @@ impl RunningStore {
         0
     }
 
-    /// Starts it again on what it had kept. Blocks.
+    /// Restarts a killed server on the data that it kept. The function blocks.
     pub(crate) fn revive(&mut self, at: usize) -> Result<()> {
         match &mut self.servers {
             StoreServers::Redis(it) => it.restart(),
@@ -267,19 +270,19 @@ impl RunningStore {
         }
     }
 
-    /// Kills a server and starts it again without its data, and answers with the exception that
-    /// the documentation allows then. Blocks.
+    /// Kills a server and restarts it without its data. Returns the exception that the
+    /// documentation allows then. The function blocks.
     pub(crate) fn wipe(&mut self) -> Result<Excuse> {
         match &mut self.servers {
             StoreServers::Redis(it) => it.restart_empty()?,
-            // Always the same one: a minority of the servers forgets, and no more than that.
+            // The same server is wiped each time, so only a minority of the servers loses data.
             StoreServers::IndependentRedis(all) => all[0].restart_empty()?,
             _ => anyhow::bail!("the data of this store cannot be taken away"),
         }
         Ok(Excuse::LostHistory)
     }
 
-    /// Ends every connection of a client, as an administrator can. Blocks.
+    /// Ends every connection of a client, as an administrator can. The function blocks.
     pub(crate) fn end_connections(&self) -> Result<()> {
         match &self.servers {
             StoreServers::Postgres(it) => it
@@ -289,8 +292,8 @@ impl RunningStore {
                 )
                 .map(drop),
             StoreServers::MySql(it) => {
-                // MySQL cannot select from its table of processes while a statement with bytes that
-                // are no text is running.
+                // MySQL fails to read its process table by SELECT while a running statement
+                // contains bytes that are no text.
                 let all = it.sql("SHOW PROCESSLIST")?;
                 let clients = all
                     .lines()
@@ -298,14 +301,14 @@ impl RunningStore {
                 for client in clients {
                     let mut fields = client.split('\t');
                     let (id, user) = (fields.next(), fields.next());
-                    // The header, and threads of the server itself.
+                    // The first line is a header, and some threads belong to the server itself.
                     let Some(id) = id.and_then(|id| id.parse::<u64>().ok()) else {
                         continue;
                     };
                     if user == Some("system user") || user == Some("event_scheduler") {
                         continue;
                     }
-                    // One that has gone meanwhile needs no end.
+                    // A connection that has ended meanwhile gives an error, which does no harm.
                     let _ = it.sql(&format!("KILL {id}"));
                 }
                 Ok(())
@@ -314,7 +317,7 @@ impl RunningStore {
         }
     }
 
-    /// Makes Redis servers forget the scripts that clients have loaded. Blocks.
+    /// Makes Redis servers forget the scripts that clients have loaded. The function blocks.
     pub(crate) fn forget_scripts(&self) -> Result<()> {
         self.each_redis(&["SCRIPT", "FLUSH"])
     }
@@ -326,13 +329,13 @@ impl RunningStore {
         Ok(())
     }
 
-    /// Makes the store forget everything, and answers with the exception that the documentation
-    /// allows then. Blocks.
+    /// Deletes all data of the store. Returns the exception that the documentation allows then. The
+    /// function blocks.
     pub(crate) fn forget_all(&self) -> Result<Excuse> {
         if self.redis().is_empty() {
             bail!("this store cannot be told to forget everything");
         }
-        // A replica refuses, and forgets what its primary forgets.
+        // A replica refuses the command, and copies the deletion of its primary.
         self.each_redis(&["FLUSHALL"]).context("FLUSHALL")?;
         Ok(Excuse::LostHistory)
     }

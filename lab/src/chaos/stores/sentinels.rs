@@ -8,11 +8,11 @@ use distlock_harness::servers::redis::{RedisSentinels, RedisServer};
 
 use super::leader::{FormerLeader, LeaderRemoval, RemovedBy};
 
-/// Two servers for data, and three sentinels behind them in every count.
+/// Two servers with data, at the indices 0 and 1, and three sentinels after them.
 #[derive(Debug)]
 pub(super) struct SentinelStore(Box<RedisSentinels>);
 
-/// Servers for data.
+/// Number of servers with data.
 const DATA: usize = 2;
 
 impl SentinelStore {
@@ -48,7 +48,7 @@ impl SentinelStore {
         }
     }
 
-    /// The place of the server that all sentinels name.
+    /// Returns the index of the server that all sentinels name.
     fn primary(&self) -> Option<usize> {
         let mut named = (0..self.0.sentinels.len()).map(|at| self.0.named_by(at).ok());
         let first = named.next()??;
@@ -90,7 +90,7 @@ impl SentinelStore {
         Ok(Some(FormerLeader { at, next, how }))
     }
 
-    /// Whether a majority names the other one, and it knows.
+    /// Tells whether a majority of sentinels names the other server, and that server is a primary.
     pub(super) fn is_replaced(&self, FormerLeader { next, .. }: FormerLeader) -> bool {
         let port = self.server(next).port();
         let sentinels = 0..self.0.sentinels.len();
@@ -107,7 +107,8 @@ impl SentinelStore {
         }
     }
 
-    /// Whether all sentinels know each other, name one primary, and see its replica copy it.
+    /// Tells whether all sentinels know each other and name one primary, and the replica copies
+    /// that primary.
     pub(super) fn is_settled(&self) -> bool {
         let Some(at) = self.primary() else {
             return false;
@@ -128,7 +129,7 @@ fn sees_all(sentinel: &RedisServer) -> bool {
     let says = |about: &str, wanted: &[(&str, &str)]| {
         let said = sentinel.command(&["SENTINEL", about, RedisSentinels::PRIMARY]);
         said.is_ok_and(|said| {
-            // A field and its value take turns.
+            // Each field is followed by its value.
             let words: Vec<_> = said.lines().collect();
             let pairs = words.chunks_exact(2).map(|pair| (pair[0], pair[1]));
             wanted
@@ -141,6 +142,7 @@ fn sees_all(sentinel: &RedisServer) -> bool {
         ("num-slaves", "1"),
         ("num-other-sentinels", "2"),
     ];
-    // Whether the replica copies it was asked of the replica itself; sentinels ask seldom.
+    // Sentinels refresh the state of a replica rarely, so the replica itself was asked whether it
+    // copies.
     says("MASTER", &primary) && says("REPLICAS", &[("flags", "slave")])
 }

@@ -1,4 +1,4 @@
-//! Calls that took longer than their documented bound.
+//! Checks that no call takes longer than its documented bound.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use super::{
     promise::{Promise, Violation},
 };
 
-/// A call that was asked, and has not answered yet.
+/// A call that has not returned yet.
 struct PendingCall {
     what: CallKind,
     at: Micros,
     bound: Micros,
 }
 
-/// Time that a busy machine may add to any call.
+/// Extra time that a busy machine may need for any call.
 const SLACK: Micros = 1_000_000;
 
 pub(super) fn check(history: &[HistoryEntry], stalls: &Stalls) -> Vec<Violation> {
@@ -60,7 +60,7 @@ pub(super) fn check(history: &[HistoryEntry], stalls: &Stalls) -> Vec<Violation>
             _ => {}
         }
     }
-    // A process that goes on has not forgotten its calls.
+    // A process that still reports events should have reported the end of its calls as well.
     let alive = last_words(history);
     for ((worker, _), asked) in open {
         if let Some(last) = alive.get(&worker) {

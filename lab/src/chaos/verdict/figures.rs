@@ -1,4 +1,4 @@
-//! The result of a run in figures.
+//! The figures of a run.
 
 use std::collections::BTreeMap;
 
@@ -14,26 +14,26 @@ pub(crate) struct Verdict {
     pub(crate) operations: u64,
     pub(crate) grants: u64,
     pub(crate) fenced_writes: u64,
-    /// Writes that the fenced registers refused because a later token had been there.
+    /// Writes that the fenced registers refused because they had seen a later token.
     pub(crate) fenced_refusals: u64,
     /// Updates that the unfenced registers lost.
     pub(crate) unfenced_lost: u64,
-    /// Losses that were told.
+    /// Losses that were reported to a holder.
     pub(crate) losses: u64,
-    /// Histories of records that were too large to decide.
+    /// Records with too many concurrent operations to decide.
     pub(crate) undecided_records: u64,
-    /// Longest time that two guards of one name were valid, excused or not.
+    /// Longest time for which two guards of one name were both valid, excused or not.
     pub(crate) longest_overlap_us: Micros,
-    /// From the end of each fault to the next grant.
+    /// Times from the end of each fault to the next grant.
     pub(crate) recovery: Spread,
-    /// From the deadline of each lost lease to its notice, in running time.
+    /// Times from the deadline of each lost lease to its notice, in running time.
     pub(crate) notice: Spread,
-    /// Faults by kind.
+    /// Number of faults by kind.
     pub(crate) faults: BTreeMap<String, u64>,
     pub(crate) violations: Vec<Violation>,
 }
 
-/// How times are spread.
+/// The distribution of times.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Spread {
     pub(crate) count: usize,
@@ -59,12 +59,12 @@ impl Spread {
 }
 
 impl Verdict {
-    /// Violations that nothing excuses.
+    /// Returns the violations that no fault excuses.
     pub(crate) fn broken(&self) -> impl Iterator<Item = &Violation> {
         self.violations.iter().filter(|it| it.excused_by.is_none())
     }
 
-    /// The promises that were broken, each once.
+    /// Returns each broken promise once.
     pub(crate) fn promises(&self) -> Vec<Promise> {
         let mut all: Vec<_> = self.broken().map(|it| it.promise).collect();
         all.sort_unstable();

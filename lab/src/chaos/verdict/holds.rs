@@ -1,8 +1,9 @@
-//! Exclusion, notices of loss and tickets: the promises about holds.
+//! Checks the promises about holds: exclusion, notices of loss, and tickets.
 //!
-//! The checker counts a guard as valid from the first `is_valid()` that answered yes until the last
-//! one was asked that answered yes. It was valid in between as well, because validity does not come
-//! back. So each overlap that is found is real, and an overlap between two questions is missed.
+//! The verdict counts a guard as valid from the first `is_valid()` that returned `true` until the
+//! last call of `is_valid()` that returned `true`. The guard was valid in between as well, because
+//! a guard never becomes valid again. So each reported overlap is real. An overlap between two
+//! calls is missed.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +22,12 @@ pub(crate) struct Hold {
     pub(crate) worker: u32,
     pub(crate) name: String,
     token: u64,
-    /// When it was asked for: the store granted it later, and before the process knew.
+    /// Time of the request. The store granted the lock after that time, and before the process
+    /// knew.
     asked: Micros,
-    /// When it is certain to have been valid: from the first answer to the last question.
+    /// Time in which the guard was certainly valid: from the first answer to the last question.
     valid: Option<(Micros, Micros)>,
-    /// The deadline that was seen last.
+    /// The last known deadline.
     deadline: Micros,
     ended: Option<(Micros, HoldEnd)>,
     notified: Option<Micros>,
@@ -40,8 +42,8 @@ impl Hold {
     }
 }
 
-/// The holds of a history by name, in the order in which they were first valid. Those that were
-/// never valid have nothing to say and are left out.
+/// Collects the holds of a history by name, in the order of their first validity. A hold that was
+/// never valid proves nothing and is left out.
 pub(super) fn assemble(history: &[HistoryEntry]) -> BTreeMap<String, Vec<Hold>> {
     let mut all: BTreeMap<(u32, HoldNumber), Hold> = BTreeMap::new();
     for HistoryEntry { worker, event } in history {
@@ -110,7 +112,8 @@ pub(super) fn assemble(history: &[HistoryEntry]) -> BTreeMap<String, Vec<Hold>> 
     by_name
 }
 
-/// Every pair of guards of one name that were valid at one instant, and the longest such time.
+/// Finds every pair of guards of one name that were valid at one instant, and the longest such
+/// time.
 pub(super) fn overlaps(
     holds: &BTreeMap<String, Vec<Hold>>,
     faults: &[&InjectedFault],
@@ -119,7 +122,7 @@ pub(super) fn overlaps(
     let mut found = Vec::new();
     let mut longest = 0;
     for holds in holds.values() {
-        // All that are still valid, because each pair has an excuse of its own or none.
+        // All guards that are still valid are kept, because each pair needs its own excuse.
         let mut open: Vec<(&Hold, Micros)> = Vec::new();
         for hold in holds {
             let Some((first, last)) = hold.valid else {
@@ -148,8 +151,8 @@ pub(super) fn overlaps(
     (found, longest)
 }
 
-/// The fault after which both holds may be valid from `from` to `to`. The store must have granted
-/// one of them before the fault; the answer may have come long after.
+/// Finds the fault that excuses that both holds are valid from `from` to `to`. The store must have
+/// granted one of them before the fault; the answer may arrive long after.
 fn excuse(
     holds: [&Hold; 2],
     from: Micros,
@@ -162,12 +165,12 @@ fn excuse(
             return false;
         };
         let before = holds.iter().any(|hold| hold.asked <= fault.to);
-        // No documented exception lasts longer than the lease of before.
+        // No documented exception lasts longer than the lease that was granted before the fault.
         let lease = match excuse {
             Excuse::FailedOver => limits.ttl_us + limits.failover_us,
             _ => limits.ttl_us,
         };
-        // And a clock takes no more from a lease than it was put forward by.
+        // A stepped clock shortens a lease by no more than the step.
         let most = match excuse {
             Excuse::SteppedClock { by_us } => lease.min(*by_us),
             _ => lease,
@@ -178,7 +181,7 @@ fn excuse(
     Some(format!("{} of {}", fault.kind, fault.target))
 }
 
-/// Losses that were told too late, or not at all although the process went on.
+/// Finds losses that were reported too late, or never although the process went on.
 pub(super) fn notices(
     history: &[HistoryEntry],
     holds: &BTreeMap<String, Vec<Hold>>,
@@ -190,8 +193,8 @@ pub(super) fn notices(
     for hold in holds.values().flatten() {
         let seen = match (hold.notified, alive_at.get(&hold.worker)) {
             (Some(notified), _) => notified,
-            // Nobody waits for the loss of a guard that was let go. And a guard that has not ended
-            // may have been renewed since its deadline was seen.
+            // Nobody waits for the loss of a released guard. A guard that has not ended may have
+            // been renewed after its last known deadline.
             (None, Some(end)) if matches!(hold.ended, Some((_, HoldEnd::NotValid))) => *end,
             _ => continue,
         };
@@ -218,13 +221,13 @@ pub(super) fn notices(
     found
 }
 
-/// How long after its deadline each loss was told.
+/// Returns for each loss the time from its deadline to its notice.
 pub(super) fn lateness(holds: &BTreeMap<String, Vec<Hold>>, stalls: &Stalls) -> Vec<Micros> {
     let notified = |hold: &Hold| Some(stalls.running(hold.worker, hold.deadline, hold.notified?));
     holds.values().flatten().filter_map(notified).collect()
 }
 
-/// Tickets that more than one process or task resumed.
+/// Finds tickets that were resumed more than once.
 pub(super) fn tickets(history: &[HistoryEntry]) -> Vec<Violation> {
     let mut resumed: BTreeMap<u64, u32> = BTreeMap::new();
     let mut found = Vec::new();

@@ -1,8 +1,8 @@
-//! The checker: reads a history and says which promises were broken.
+//! The verdict: reads a history and finds the broken promises.
 //!
-//! It is pure: no clock, no input or output. It knows the promises, and nothing of how any store
-//! keeps them. A violation that the documentation allows after a fault is matched to that very
-//! fault and counted apart.
+//! The verdict is pure: it reads no clock and does no input or output. It must never know how a
+//! store keeps a promise. A violation that the documentation allows after a fault is matched to
+//! that very fault and counted apart.
 
 mod calls;
 mod figures;

@@ -1,4 +1,4 @@
-//! The processes: when they did not run, how much they used, and how they ended.
+//! Checks the processes: their stalls, their use of memory, and their ends.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::chaos::history::{Event, HistoryEntry, Micros};
 
 use super::promise::{Promise, Violation};
 
-/// When each process did not run: it was stopped, or kept waiting by a busy machine.
+/// The times in which each process did not run, because it was stopped or the machine was busy.
 #[derive(Debug, Default)]
 pub(super) struct Stalls(BTreeMap<u32, Vec<(Micros, Micros)>>);
 
@@ -24,18 +24,18 @@ impl Stalls {
         Self(all)
     }
 
-    /// Whether a process ran all the time between two moments.
+    /// Tells whether a process ran without a stall between two moments.
     pub(super) fn ran_through(&self, worker: u32, from: Micros, to: Micros) -> bool {
         let mut its = self.0.get(&worker).into_iter().flatten();
         !its.any(|(begin, end)| *begin <= to && *end >= from)
     }
 
-    /// How long a process ran between two moments.
+    /// Returns the time for which a process ran between two moments.
     pub(super) fn running(&self, worker: u32, from: Micros, to: Micros) -> Micros {
         let mut left = to.saturating_sub(from);
         let mut counted = from;
         for (begin, end) in self.0.get(&worker).into_iter().flatten() {
-            // Stalls may overlap: no time counts twice.
+            // Stalls may overlap, and no time must count twice.
             let begin = (*begin).max(counted);
             let end = (*end).min(to);
             if begin < end {
@@ -47,7 +47,7 @@ impl Stalls {
     }
 }
 
-/// When each process was last seen alive.
+/// Returns the time of the last event of each process.
 pub(super) fn last_words(history: &[HistoryEntry]) -> BTreeMap<u32, Micros> {
     let mut all: BTreeMap<u32, Micros> = BTreeMap::new();
     for HistoryEntry { worker, event } in history {
@@ -64,13 +64,13 @@ pub(super) fn last_words(history: &[HistoryEntry]) -> BTreeMap<u32, Micros> {
     all
 }
 
-/// How much a process may grow from the first third of its time to the last.
+/// Allowed growth of a process from the first third of its time to the last third.
 const GROWTH_KIB: u64 = 48 * 1024;
 const GROWTH_DESCRIPTORS: u64 = 64;
-/// A process that lived shorter than this many looks is not judged.
+/// A process with fewer measurements than this is not judged.
 const LOOKS: usize = 9;
 
-/// Growth, crashes, and what was left after the last fault.
+/// Finds growth, crashes, and problems after the last fault.
 pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut looks: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();

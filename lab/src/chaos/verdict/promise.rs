@@ -1,4 +1,4 @@
-//! The promises, and the ways in which they are found broken.
+//! The promises, and a violation of one.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chaos::history::Micros;
 
-/// A promise that can be broken.
+/// A promise. The documentation of each variant describes its violation.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Promise {
@@ -16,33 +16,33 @@ pub(crate) enum Promise {
     TokensRise,
     /// A fenced register lost an update that it had confirmed.
     FencedUpdates,
-    /// A lost lock was not told, or too late.
+    /// The holder of a lost lock got no notice, or a late one.
     LossIsTold,
-    /// After the last fault, somebody did not get in, or a lock was left behind.
+    /// After the last fault, a task did not acquire a lock, or a lock was left in the store.
     Recovery,
     /// A call took longer than its documented bound.
     CallsEnd,
-    /// Reads and writes of a record have no order in which each is right.
+    /// Reads and writes of a record have no order in which each answer is right.
     Linearizable,
     /// One ticket was resumed twice.
     TicketsOnce,
     /// Memory or descriptors kept growing.
     FlatResources,
-    /// A process ended by itself.
+    /// A process ended although nobody killed it.
     NoCrash,
-    /// A waiter was overtaken by a later one of its process.
+    /// A later waiter of the same process was served first.
     ServedInOrder,
-    /// A lock that was to be kept for a minimum time went to somebody else before.
+    /// Somebody else got a lock before its minimum hold time was over.
     KeptAtLeast,
-    /// The work of two leaders of one election was under way at one instant.
+    /// The work of two leaders of one election ran at one instant.
     OneLeader,
     /// A periodic job was started twice in a period.
     OncePerPeriod,
-    /// An effect happened twice, or somebody was told another result.
+    /// An effect happened twice, or a caller received a different result.
     OncePerKey,
-    /// Counts were lost.
+    /// A counter lost counts.
     CountersAddUp,
-    /// A gate let an earlier holder through after a later one.
+    /// A gate accepted an earlier holder after a later one.
     GateHolds,
 }
 
@@ -70,23 +70,23 @@ impl fmt::Display for Promise {
     }
 }
 
-/// One promise that was broken once.
+/// One violation of a promise.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Violation {
     pub(crate) promise: Promise,
     pub(crate) at: Micros,
     pub(crate) detail: String,
-    /// The fault after which the documentation allows it.
+    /// The fault after which the documentation allows the violation.
     pub(crate) excused_by: Option<String>,
 }
 
-/// The limits that a run is judged by.
+/// The limits of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Longest TTL of the run.
     pub(crate) ttl_us: Micros,
-    /// How much later than its deadline a loss may be told, in running time.
+    /// Longest allowed time from a deadline to the notice of its loss, in running time.
     pub(crate) notice_us: Micros,
-    /// How much longer than a TTL two guards may be valid together after a failover.
+    /// Extra time, beyond a TTL, in which two guards may be valid together after a failover.
     pub(crate) failover_us: Micros,
 }

@@ -1,4 +1,4 @@
-//! The promises of the recipes, as their documentation gives them.
+//! Checks the promises of the recipes, as their documentation gives them.
 
 #[cfg(test)]
 mod tests;
@@ -12,9 +12,9 @@ use super::{
     promise::{Limits, Promise, Violation},
 };
 
-/// Two starts of a job are at least so many tenths of its period apart.
+/// Two starts of a job are at least this many tenths of its period apart.
 const TENTHS: u64 = 9;
-/// The stores count milliseconds.
+/// The stores count time in milliseconds.
 const TICK_US: Micros = 2_000;
 
 pub(super) fn check(
@@ -26,8 +26,8 @@ pub(super) fn check(
     let ttl_us = limits.ttl_us;
     let eras = Eras::of(faults);
     let mut found = leaders(history, stalls, &eras, limits);
-    // Two may lead until the lease ends that the store ended too early or forgot: that is in the
-    // documentation. The lock of an election is not among those that are freed by hand.
+    // The documentation allows two leaders until the end of a lease that the store ended early or
+    // forgot. Nobody frees the lock of an election by hand.
     for violation in &mut found {
         let ended_early = |it: &&&InjectedFault| {
             let excuse = it.excuse.as_ref();
@@ -46,8 +46,8 @@ pub(super) fn check(
     found
 }
 
-/// The times between losses of the store's history. A recipe that finds nothing on record begins
-/// anew, as its documentation says, so only what happened within one era is compared.
+/// The times between losses of the store's data. A recipe that finds no record starts anew, as its
+/// documentation says, so only events within one such era are compared.
 struct Eras(Vec<(Micros, Micros)>);
 
 impl Eras {
@@ -58,8 +58,8 @@ impl Eras {
         Self(forgets.map(|it| (it.from, it.to)).collect())
     }
 
-    /// The era of something that took from `asked` to `at`; `None` = it was under way while the
-    /// store forgot.
+    /// Returns the era of an operation from `asked` to `at`. `None` means that the store lost data
+    /// during the operation.
     fn at(&self, asked: Micros, at: Micros) -> Option<usize> {
         let meanwhile = |(from, to): &&(Micros, Micros)| *from <= at && *to >= asked;
         if self.0.iter().any(|it| meanwhile(&it)) {
@@ -85,20 +85,20 @@ fn broken(promise: Promise, at: Micros, detail: String) -> Violation {
     }
 }
 
-/// One leader's work.
+/// The work of one leader.
 struct LeaderTerm {
     worker: u32,
     term: u64,
     from: Micros,
-    /// `None` = it was killed, or the run ended.
+    /// `None` means that the leader was killed, or the run ended.
     to: Option<Micros>,
 }
 
-/// Elections in which the work of one leader was not over when that of the next one began, or
-/// whose terms do not rise.
+/// Finds elections in which a leader worked after the next leader had begun, or in which terms do
+/// not rise.
 ///
-/// A process that stood still within a lease of the end of its work is left out: it may run on for
-/// a moment when it wakes up.
+/// A process that was stopped within a lease of the end of its work is left out, because it may run
+/// for a moment when it continues.
 fn leaders(
     history: &[HistoryEntry],
     stalls: &Stalls,
@@ -135,8 +135,8 @@ fn leaders(
         for (at, next) in terms.iter().enumerate() {
             for before in &terms[..at] {
                 let Some(to) = before.to else { continue };
-                // A leader that was stopped may go on for a moment when it wakes up: for less than
-                // a notice of loss may be late, because its lease ends with a margin.
+                // A stopped leader may run for a moment when it continues. That moment is shorter
+                // than the allowed delay of a notice, because the lease ends with a margin.
                 let ran_us = stalls.running(before.worker, next.from, to);
                 if to > next.from && ran_us > notice_us / 5 {
                     found.push(broken(
@@ -159,7 +159,7 @@ fn leaders(
                 .iter()
                 .filter(|it| eras.at(it.from, it.from) == era);
             let highest = same.map(|it| it.term).max();
-            // A process that stood still between its grant and its work begins late.
+            // A process that was stopped between its grant and its work begins its work late.
             let stood =
                 !stalls.ran_through(next.worker, next.from.saturating_sub(ttl_us), next.from);
             if let Some(highest) = highest
@@ -180,9 +180,9 @@ fn leaders(
     found
 }
 
-/// Jobs that were started twice in a period. The store records a start at some moment between the
-/// question and the first step of the job. Two starts count as a violation only if they are too
-/// close wherever those moments lie.
+/// Finds jobs that were started twice in a period. The store records a start at some moment between
+/// the request and the first step of the job. Two starts count as a violation only if every
+/// possible pair of such moments is too close.
 fn jobs(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     let mut jobs: BTreeMap<_, Vec<(Micros, Micros, u64)>> = BTreeMap::new();
     for (_, step) in steps(history) {
@@ -223,7 +223,7 @@ fn jobs(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     found
 }
 
-/// Effects that happened twice, and callers who were told of another one.
+/// Finds effects that happened twice, and callers that received a different result.
 fn effects(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     let mut made: BTreeMap<(&str, Option<usize>), u64> = BTreeMap::new();
     let mut found = Vec::new();
@@ -258,9 +258,10 @@ fn effects(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     found
 }
 
-/// Counts that two callers got alike, or that fell although nobody marked anything as read.
+/// Finds counts that two callers both received, and counts that fell although nobody marked a
+/// message as read.
 fn counters(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
-    /// When it was asked for and answered, and what was unread then.
+    /// Time of the request, time of the answer, and the unread messages then.
     type Count = (Micros, Micros, u64);
     let mut counts: BTreeMap<(String, usize), Vec<Count>> = BTreeMap::new();
     for (_, step) in steps(history) {
@@ -290,7 +291,7 @@ fn counters(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
         let mut highest = 0;
         let mut seen = std::collections::BTreeSet::new();
         for (asked, at, value) in counts {
-            // The highest of those who had their answer before this one asked.
+            // Only answers that came before this request bound the count.
             while let Some((.., before)) = answered.next_if(|it| it.1 < asked) {
                 highest = highest.max(before);
             }
@@ -303,7 +304,7 @@ fn counters(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     found
 }
 
-/// Holders that a gate let through after a later one.
+/// Finds holders that a gate accepted after a later holder.
 fn gates(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     let mut admitted: BTreeMap<usize, Vec<(Micros, Micros, u64)>> = BTreeMap::new();
     for (_, step) in steps(history) {

@@ -1,9 +1,9 @@
-//! Linearizability of records.
+//! Checks that records are linearizable.
 //!
-//! The search is the one of Wing and Gong ("Testing and Verifying Concurrent Objects", 1993) with
-//! Lowe's memory of the states that were tried before ("Testing for Linearizability", 2017). A
-//! record is a register with compare-and-swap, and each value is written once, so the state is one
-//! value. Versions are checked apart: none is used twice, and a later write has a higher one.
+//! The search is the algorithm of Wing and Gong ("Testing and Verifying Concurrent Objects", 1993)
+//! with Lowe's cache of tried states ("Testing for Linearizability", 2017). A record is a register
+//! with compare-and-swap, and each value is written once, so the state is one value. Versions are
+//! checked apart: no version is used twice, and a later write has a higher version.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,12 +13,12 @@ use crate::chaos::history::{
 
 use super::promise::{Promise, Violation};
 
-/// States that are tried for one key before it is given up as undecided.
+/// Number of states that are tried for one key before the key counts as undecided.
 const MOST: usize = 2_000_000;
 
-/// Violations, and how many keys were not decided.
+/// Returns the violations, and the number of undecided keys.
 pub(super) fn check(history: &[HistoryEntry], faults: &[&InjectedFault]) -> (Vec<Violation>, u64) {
-    // An answer takes the place of its question.
+    // The answer of an operation replaces its request.
     let mut last: BTreeMap<(u32, u64), &RecordStep> = BTreeMap::new();
     for HistoryEntry { worker, event } in history {
         if let Event::Record(step) = event {
@@ -62,7 +62,7 @@ pub(super) fn check(history: &[HistoryEntry], faults: &[&InjectedFault]) -> (Vec
     (found, undecided)
 }
 
-/// The fault in which the store lost what it knew, if it came while the record was used.
+/// Finds a fault in which the store lost data while the record was in use.
 fn excuse(steps: &[&RecordStep], faults: &[&InjectedFault]) -> Option<String> {
     let from = steps.iter().map(|it| it.from).min()?;
     let to = steps.iter().map(|it| it.to.unwrap_or(it.from)).max()?;
@@ -72,7 +72,7 @@ fn excuse(steps: &[&RecordStep], faults: &[&InjectedFault]) -> Option<String> {
     Some(format!("{} of {}", fault.kind, fault.target))
 }
 
-/// The problem with the versions of one key, if there is one.
+/// Returns the problem with the versions of one key, if there is one.
 fn versions(steps: &[&RecordStep]) -> Option<String> {
     let mut of_version: BTreeMap<u64, u64> = BTreeMap::new();
     let mut writes: Vec<(Micros, Micros, u64)> = Vec::new();
@@ -115,8 +115,8 @@ enum SearchResult {
     GaveUp,
 }
 
-/// One operation as the search sees it. It takes effect at one instant between `from` and `to`;
-/// one without a definite answer takes effect at any later time, or never.
+/// One operation as the search sees it. It takes effect at one instant between `from` and `to`. An
+/// operation without a definite answer takes effect at any later time, or never.
 struct TimedOperation {
     from: Micros,
     to: Micros,
@@ -143,7 +143,7 @@ impl Search {
                         ..
                     }
                 );
-                // A read that did not answer says nothing.
+                // A read without an answer proves nothing.
                 if it.to.is_none() && !unknown {
                     return None;
                 }
@@ -159,7 +159,8 @@ impl Search {
         Self { operations }
     }
 
-    /// Looks for an order, depth first. A state is what has taken effect, and the value then.
+    /// Looks for an order, depth first. A state is the set of operations that have taken effect,
+    /// and the value after them.
     fn run(&self) -> SearchResult {
         let mut tried: HashSet<(Vec<u64>, Option<u64>)> = HashSet::new();
         let nothing = vec![0_u64; self.operations.len().div_ceil(64)];
@@ -172,7 +173,8 @@ impl Search {
                 return SearchResult::GaveUp;
             }
             let is_done = |at: usize| done[at / 64] & (1 << (at % 64)) != 0;
-            // An operation can be next only if no other one had answered before it was asked.
+            // An operation can be next only if no other open operation was answered before its
+            // request.
             let left = || (0..self.operations.len()).filter(|at| !is_done(*at));
             let Some(first_answer) = left().map(|at| self.operations[at].to).min() else {
                 return SearchResult::Order;
@@ -192,8 +194,8 @@ impl Search {
     }
 }
 
-/// The value after a step that took effect while the value was `value`; `None` = its answer does
-/// not fit.
+/// Returns the value after an operation that took effect on `value`. `None` means that the answer
+/// does not fit.
 #[expect(
     clippy::option_option,
     reason = "the outer one is about the step, the inner one about the record"

@@ -1,4 +1,4 @@
-//! Each promise: a history that breaks it, and one beside it that does not.
+//! Each promise: a history that breaks it, and a similar history that keeps it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ fn entry(worker: u32, event: Event) -> HistoryEntry {
     HistoryEntry { worker, event }
 }
 
-/// A hold that was valid from `first` to `last`, and was released then.
+/// Returns a hold that was valid from `first` to `last` and released then.
 fn hold(worker: u32, token: u64, first: Micros, last: Micros) -> Vec<HistoryEntry> {
     let valid = |at| Event::Valid {
         hold: token,
@@ -69,7 +69,7 @@ fn removed(name: &str) -> Option<Excuse> {
     Some(Excuse::Removed { name: name.into() })
 }
 
-/// The promises that are broken without an excuse.
+/// Returns the promises that are broken without an excuse.
 fn broken(history: &[HistoryEntry]) -> Vec<Promise> {
     judge(history, LIMITS).promises()
 }
@@ -114,26 +114,26 @@ fn an_overlap_is_excused_by_its_own_fault_alone() {
             fault(200, 210, Some(Excuse::SteppedClock { by_us: 200 })),
             true,
         ),
-        // It was put forward by less than they were valid together.
+        // The clock was stepped by less than the guards were valid together.
         (
             fault(200, 210, Some(Excuse::SteppedClock { by_us: 50 })),
             false,
         ),
         (fault(200, 210, Some(Excuse::EndedSession)), true),
         (fault(200, 210, None), false),
-        // It came after the second one.
+        // The fault came after the second grant.
         (fault(400, 410, removed(NAME)), false),
     ] {
         let history = [overlap.clone(), vec![fault.clone()]].concat();
         assert_eq!(broken(&history).is_empty(), excused, "{fault:?}");
     }
-    // Longer than a TTL after the fault, nothing excuses it.
+    // No fault excuses an overlap longer than a TTL.
     let long = [hold(1, 1, 0, 5_000), hold(2, 2, 300, 5_000)].concat();
     let history = [long, vec![fault(200, 210, removed(NAME))]].concat();
     assert_eq!(broken(&history), [Promise::Exclusion]);
 }
 
-/// A failover lasts, so the end of the fault alone bounds nothing.
+/// A failover takes time, so the end of the fault alone bounds nothing.
 #[test]
 fn an_overlap_that_outlasts_a_lease_is_not_excused_by_a_long_fault() {
     let failover = fault(200, 5_000, Some(Excuse::FailedOver));
@@ -142,7 +142,7 @@ fn an_overlap_that_outlasts_a_lease_is_not_excused_by_a_long_fault() {
         let history = [overlap, vec![failover.clone()]].concat();
         assert_eq!(broken(&history).is_empty(), excused, "{last}");
     }
-    // A cluster may take longer than a lease.
+    // A failover of a cluster may take longer than a lease.
     let overlap = [hold(1, 1, 0, 1_301), hold(2, 2, 300, 1_302)].concat();
     let history = [overlap, vec![failover]].concat();
     let of_a_cluster = Limits {
@@ -150,7 +150,7 @@ fn an_overlap_that_outlasts_a_lease_is_not_excused_by_a_long_fault() {
         ..LIMITS
     };
     assert!(judge(&history, of_a_cluster).promises().is_empty());
-    // But only a failover.
+    // Other faults get no extra time.
     let overlap = [hold(1, 1, 0, 1_301), hold(2, 2, 300, 1_302)].concat();
     let forgot = fault(200, 5_000, Some(Excuse::LostHistory));
     let history = [overlap, vec![forgot]].concat();
@@ -177,7 +177,7 @@ fn no_fault_excuses_a_token_that_falls() {
     }
 }
 
-/// A store granted the lock, lost its history, and granted the lock again; the first answer came
+/// A store granted the lock, lost its data, and granted the lock again. The first answer arrives
 /// last.
 #[test]
 fn an_answer_that_is_late_is_excused_by_a_fault_before_it() {
@@ -189,7 +189,7 @@ fn an_answer_that_is_late_is_excused_by_a_fault_before_it() {
     let broken_after = |fault| broken(&[both.clone(), vec![fault]].concat());
     let lost = Some(Excuse::LostHistory);
     assert_eq!(broken_after(fault(200, 210, lost.clone())), []);
-    // It was asked for after the fault.
+    // The second hold was requested after the fault.
     assert_eq!(broken_after(fault(50, 60, lost)), [Promise::Exclusion]);
     assert_eq!(broken_after(fault(200, 210, None)), [Promise::Exclusion]);
 }
@@ -242,7 +242,7 @@ fn updates_that_a_fenced_register_loses() {
     }
 }
 
-/// A hold whose deadline was at 110 and whose process lives until 2,000.
+/// Returns a hold with its deadline at 110, in a process that lives until 2,000.
 fn lost(told: Option<Micros>) -> Vec<HistoryEntry> {
     let mut history = hold(1, 1, 0, 10);
     history.pop();
@@ -294,12 +294,12 @@ fn a_process_that_did_not_run_could_not_be_told() {
     let mut history = lost(Some(900));
     history.push(entry(1, Event::Stalled { from: 0, to: 500 }));
     assert_ne!(broken(&history), []);
-    // Stalls that overlap do not count twice.
+    // Overlapping stalls must not count twice.
     history.push(entry(1, Event::Stalled { from: 400, to: 649 }));
     assert_ne!(broken(&history), []);
     history.push(entry(1, Event::Stalled { from: 600, to: 650 }));
     assert_eq!(broken(&history), []);
-    // Another one's do not count at all.
+    // Stalls of another process must not count at all.
     for line in &mut history {
         if matches!(line.event, Event::Stalled { .. }) {
             line.worker = 2;
@@ -377,7 +377,7 @@ fn what_is_left_at_the_end() {
     assert_eq!(broken(&[entry(1, crashed)]), [Promise::NoCrash]);
 }
 
-/// An operation on the one record.
+/// Returns an operation on the one record.
 fn step(from: Micros, to: Micros, step: RecordOperation) -> HistoryEntry {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     let step = RecordStep {
@@ -390,7 +390,7 @@ fn step(from: Micros, to: Micros, step: RecordOperation) -> HistoryEntry {
     entry(1, Event::Record(step))
 }
 
-/// Versions are ten times the value.
+/// Returns a read; a version is ten times the value.
 fn get(value: Option<u64>) -> RecordOperation {
     RecordOperation::Get {
         seen: value.map(|value| (value, value * 10)),
@@ -415,10 +415,10 @@ fn histories_of_records_that_have_an_order() {
     use WriteOutcome::{Conflict, Done, Unknown};
     let right: [&[HistoryEntry]; 7] = [
         &[step(0, 1, put(None, 1, Done)), step(2, 3, get(Some(1)))],
-        // The read and the write were under way together, so either may be first.
+        // The read and the write were concurrent, so either may be first.
         &[step(0, 5, put(None, 1, Done)), step(1, 2, get(None))],
         &[step(0, 5, put(None, 1, Done)), step(1, 2, get(Some(1)))],
-        // One of two won.
+        // One of two writes succeeded.
         &[
             step(0, 5, put(None, 1, Done)),
             step(0, 5, put(None, 2, Conflict)),
@@ -441,7 +441,7 @@ fn histories_of_records_that_have_an_order() {
     }
 }
 
-/// A process that was killed had asked for more than it was answered.
+/// A killed process has sent more requests than it got answers.
 #[test]
 fn a_write_that_never_answered_may_have_happened() {
     let asked = |number| {
@@ -480,16 +480,16 @@ fn histories_of_records_that_have_none() {
             step(2, 9, put(Some(1), 2, Done)),
             step(2, 9, put(Some(1), 3, Done)),
         ],
-        // Two won.
+        // Both writes succeeded.
         &[
             step(0, 5, put(None, 1, Done)),
             step(0, 5, put(None, 2, Done)),
         ],
-        // Nobody won.
+        // No write succeeded.
         &[step(0, 5, put(None, 1, Conflict))],
         // A value that nobody wrote.
         &[step(0, 1, get(Some(1)))],
-        // It was seen, and was gone again.
+        // A value that was read, and was gone again.
         &[
             step(0, 1, put(None, 1, Unknown)),
             step(2, 3, get(Some(1))),
@@ -506,7 +506,7 @@ fn histories_of_records_that_have_none() {
             step(0, 1, put(None, 2, Done)),
             step(2, 3, put(Some(2), 1, Done)),
         ],
-        // Reads that see two writes in different orders.
+        // Two reads that see two writes in different orders.
         &[
             step(0, 1, put(None, 1, Done)),
             step(2, 9, put(Some(1), 2, Done)),
@@ -541,7 +541,7 @@ fn a_record_that_the_store_forgot_is_excused() {
     }
 }
 
-/// Histories of an honest record, made at random, and the same with one answer changed.
+/// Random histories of an honest record, each also with one answer changed.
 #[test]
 fn random_histories_of_a_record() {
     let seed = fastrand::u64(..);
@@ -552,7 +552,7 @@ fn random_histories_of_a_record() {
         let (mut value, mut at) = (None, 0);
         for number in 1..30 {
             at += 10;
-            // Each takes effect at `at`, and was under way for some time around it.
+            // Each operation takes effect at `at`, and was in flight for some time around it.
             let (from, to) = (at - rng.u64(..10), at + rng.u64(..25));
             let done = match rng.u32(..3) {
                 0 => get(value),
@@ -578,7 +578,7 @@ fn random_histories_of_a_record() {
             history.push(step(from, to, done));
         }
         assert_eq!(broken(&history), [], "seed {seed}: {history:?}");
-        // A read that saw what nobody can have seen then.
+        // This read returns a value that nobody wrote.
         let at = rng.usize(..history.len());
         if let Event::Record(RecordStep { step, .. }) = &mut history[at].event {
             *step = get(Some(5_000));

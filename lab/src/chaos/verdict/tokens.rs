@@ -1,4 +1,4 @@
-//! Fencing tokens: each grant has a higher one than those before it.
+//! Checks fencing tokens: each grant has a higher token than all earlier grants.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::chaos::history::{Event, HistoryEntry, Micros, NO_TOKEN};
 
 use super::promise::{Promise, Violation};
 
-/// A lock that was granted to a process.
+/// A grant to a process.
 struct TokenGrant<'a> {
     worker: u32,
     token: u64,
@@ -16,8 +16,8 @@ struct TokenGrant<'a> {
     name: &'a str,
 }
 
-/// Tokens that did not rise although the order of the two grants is certain: the newer one was
-/// asked for when the older one had been answered. No fault excuses it.
+/// Finds tokens that did not rise although the order of the two grants is certain: the newer lock
+/// was requested after the older request had been answered. No fault excuses such a token.
 pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
     let mut by_name: BTreeMap<&str, Vec<TokenGrant<'_>>> = BTreeMap::new();
     for HistoryEntry { worker, event } in history {
@@ -29,7 +29,7 @@ pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
             resumed,
             ..
         } = event
-            // A control has none.
+            // A control has no tokens.
             && *token != NO_TOKEN
         {
             by_name.entry(name).or_default().push(TokenGrant {

@@ -1,5 +1,4 @@
-//! Waiters of one process are served in the order in which they came, and a lock that is to be kept
-//! for a minimum time is kept for it.
+//! Checks the order in which the waiters of a process are served, and minimum hold times.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +6,9 @@ use crate::chaos::history::{Event, HistoryEntry, HoldEnd, HoldNumber, InjectedFa
 
 use super::promise::{Promise, Violation};
 
-/// Waiters that were overtaken by one who had joined the line behind them.
+/// Finds waiters that were served after a waiter with a later place in the local queue.
 ///
-/// A waiter that gave up, or whose call failed, was never served and holds up nobody.
+/// A waiter that gave up, or whose call failed, was never served and delays nobody.
 pub(super) fn order(history: &[HistoryEntry]) -> Vec<Violation> {
     let mut last: BTreeMap<(u32, u64), u32> = BTreeMap::new();
     let mut found = Vec::new();
@@ -37,20 +36,20 @@ pub(super) fn order(history: &[HistoryEntry]) -> Vec<Violation> {
     found
 }
 
-/// What is known of one hold.
+/// The facts about one hold.
 struct KeptLock<'a> {
     name: &'a str,
     asked: Micros,
-    /// The first question that was answered by yes.
+    /// The first `is_valid()` that returned `true`.
     valid: Option<Micros>,
     until: Option<Micros>,
-    /// When it was released, and the deadline of its lease then.
+    /// The time of the release, and the deadline of the lease at that time.
     released: Option<(Micros, Micros)>,
 }
 
-/// Locks that somebody else had before their minimum time was over.
+/// Finds locks that somebody else got before their minimum hold time was over.
 ///
-/// Only a lease that lasted for so long is looked at: a lock that was lost keeps nobody out.
+/// Only a lease that lasted through the minimum hold time counts: a lost lock keeps nobody out.
 pub(super) fn minimum(history: &[HistoryEntry], faults: &[&InjectedFault]) -> Vec<Violation> {
     let mut holds: BTreeMap<(u32, HoldNumber), KeptLock<'_>> = BTreeMap::new();
     for HistoryEntry { worker, event } in history {
@@ -140,14 +139,15 @@ mod tests {
 
     #[test]
     fn a_waiter_that_was_overtaken() {
-        // The second one gave up.
+        // The second waiter gave up.
         let fair = [served(1, 0), served(2, 1), served(1, 2), served(2, 2)];
         assert_eq!(order(&fair).len(), 0);
         let overtaken = [served(1, 0), served(1, 2), served(1, 1)];
         assert_eq!(order(&overtaken).len(), 1);
     }
 
-    /// One lock that is kept until `until` and released at 10, and another one from `next` on.
+    /// Returns one lock that is kept until `until` and released at 10, and another hold that begins
+    /// at `next`.
     fn kept(until: Micros, deadline: Micros, next: Micros) -> Vec<HistoryEntry> {
         let granted = |hold, at| Event::Granted {
             hold,
@@ -185,7 +185,7 @@ mod tests {
     fn a_lock_that_was_to_be_kept() {
         assert_eq!(minimum(&kept(50, 100, 50), &[]).len(), 0);
         assert_eq!(minimum(&kept(50, 100, 49), &[]).len(), 1);
-        // It was lost before.
+        // The lease ended before the minimum hold time.
         assert_eq!(minimum(&kept(50, 40, 45), &[]).len(), 0);
         let fault = InjectedFault {
             kind: "forget-all".into(),

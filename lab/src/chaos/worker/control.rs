@@ -1,6 +1,6 @@
-//! The tasks of a worker that uses a control instead of distlock. They take, use and give up locks
-//! as those of distlock do, as far as a control can: it has neither tickets nor records, and
-//! nothing tells its users of a loss.
+//! The tasks of a worker that uses a control instead of distlock. They acquire, use and release
+//! locks like the tasks of distlock, as far as a control allows: a control has no tickets and no
+//! records, and its users get no notice of a loss.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,13 +18,13 @@ use crate::chaos::{
     history::{CallKind, CallResult, Event, HoldEnd, HoldNumber, NO_TOKEN, now},
 };
 
-/// Up to how long a task waits before it asks again for a lock that somebody else has.
+/// Longest pause between two attempts for a busy lock.
 const AGAIN_MS: u64 = 40;
 
-/// Out of sixty rounds of use, how many ask for more time: for most controls that is nothing.
+/// Number of rounds, out of sixty, that extend the lock. Most controls ignore an extension.
 const EXTENSIONS: u32 = 6;
 
-/// Works until the process is killed: nothing is asked of a control after the last fault.
+/// Works until the process is killed, because a run asks nothing of a control after the last fault.
 pub(super) async fn work(
     settings: &Arc<WorkerSettings>,
     control: Control,
@@ -110,7 +110,7 @@ impl ControlTask {
         }
     }
 
-    /// Uses a lock for a while, and gives it up in any case.
+    /// Uses a lock for a while, and releases it in any case.
     async fn hold(
         &mut self,
         hold: HoldNumber,
@@ -121,7 +121,7 @@ impl ControlTask {
         let hold_time = match self.rng.u32(..20) {
             0..14 => longest / 30,
             14..17 => longest,
-            // Also longer than the lease.
+            // Some holds last longer than the lease.
             _ => longest * 3,
         };
         let until = SystemClock.now() + hold_time.mul_f32(self.rng.f32());
@@ -160,7 +160,8 @@ impl ControlTask {
         Ok(())
     }
 
-    /// Reads both registers and writes them, while the lock is believed. Answers whether it was.
+    /// Reads both registers and writes them while the user believes in the lock. Returns whether
+    /// the user did.
     async fn use_registers(
         &mut self,
         hold: HoldNumber,
@@ -182,7 +183,7 @@ impl ControlTask {
         Ok(true)
     }
 
-    /// Asks what the user believes, and says so if it is yes.
+    /// Asks for the belief of the user, and records a positive answer.
     fn is_believed(&self, hold: HoldNumber, held: &dyn ControlHold) -> bool {
         let from = now();
         let believed = held.is_believed();

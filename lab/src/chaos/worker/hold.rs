@@ -1,4 +1,4 @@
-//! A held lock: how it is used, and how it is given up.
+//! The use of a held lock, and the ways to give it up.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,15 +20,15 @@ impl WorkerTask {
         let hold_time = match self.rng.u32(..20) {
             0..14 => longest / 30,
             14..17 => longest,
-            // Also longer than a store needs to give the lock to somebody else,
+            // Some holds last longer than a store needs to grant the lock to somebody else.
             17..19 => longest * 3,
-            // and longer than a server needs to notice that it was replaced.
+            // A few holds last longer than a server needs to notice its replacement.
             _ => Duration::from_millis(self.settings.hold_ms),
         };
         let until = SystemClock.now() + hold_time.mul_f32(self.rng.f32());
         let mut valid = self.is_valid(hold, &guard.watch());
         if self.rng.u32(..6) == 0 {
-            // Nobody asks the guard now, so only a notice can tell a loss.
+            // Nobody calls `is_valid()` in this time, so only a notice can report a loss.
             let mut stop = self.stop.clone();
             valid = tokio::select! {
                 _ = &mut loss_watch => false,
@@ -52,7 +52,7 @@ impl WorkerTask {
         }
         if !valid || !self.is_valid(hold, &guard.watch()) {
             self.note_end(hold, &guard.watch(), HoldEnd::NotValid);
-            // A loss that is not loss_watch by now is never loss_watch.
+            // A loss that is not reported by then is never reported.
             if !loss_watch.is_finished() {
                 let _ = timeout(LATEST_NOTICE, loss_watch).await;
             }
@@ -109,7 +109,7 @@ impl WorkerTask {
         Ok(())
     }
 
-    /// Reads both registers and writes them, if the lock is still held. Answers whether it was.
+    /// Reads both registers and writes them if the lock is still held. Returns whether it was.
     async fn use_registers(&mut self, hold: HoldNumber, guard: &Guard) -> Result<bool> {
         let (name, token) = (guard.name().to_string(), guard.token().get());
         if !self.is_valid(hold, &guard.watch()) {
@@ -126,7 +126,7 @@ impl WorkerTask {
         Ok(true)
     }
 
-    /// A task that only waits: it never asks whether the guard is valid.
+    /// Starts a task that only waits for a loss: it never calls `is_valid()`.
     fn spawn_loss_watch(&self, hold: HoldNumber, watch: LockWatch) -> JoinHandle<()> {
         let history = Arc::clone(&self.history);
         tokio::spawn(async move {
@@ -141,7 +141,7 @@ impl WorkerTask {
         })
     }
 
-    /// Keeps this thread of the runtime from everything else, as a long calculation would.
+    /// Blocks this thread of the runtime, as a long calculation does.
     fn block_runtime(&mut self) {
         let longest = Duration::min(self.settings.longest_ttl() * 2, Duration::from_secs(2));
         let time = longest.mul_f32(self.rng.f32());

@@ -1,4 +1,4 @@
-//! Locks that nobody holds any more, and that the store still shows.
+//! Locks that the store still shows after all workers have ended.
 
 use std::time::Duration;
 
@@ -6,8 +6,9 @@ use distlock::{Clock as _, Locker, SystemClock};
 
 use super::settings::{BEYOND_WAIT, RETRY_PAUSE};
 
-/// Names and holders of the locks that are still held long after everybody has left: longer than
-/// the longest TTL of the run, and than the store's own, which recipes ask for.
+/// Returns the names and holders of locks that are still held long after the last worker has ended.
+/// The function waits longer than the longest TTL of the run, and than the store's default TTL,
+/// which recipes use.
 pub(crate) async fn leftovers(locker: &Locker, longest_ttl: Duration) -> Vec<(String, String)> {
     let longest = longest_ttl.max(locker.capabilities().default_ttl);
     let until = SystemClock.now() + longest + BEYOND_WAIT;

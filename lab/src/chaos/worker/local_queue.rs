@@ -1,4 +1,4 @@
-//! Several waiters of one process for one lock: they are served in the order in which they came.
+//! Several waiters of one process for one lock: the local queue serves them in order of arrival.
 
 use std::{future::Future, pin::Pin, task::Poll, time::Duration};
 
@@ -11,22 +11,22 @@ use super::{
 };
 use crate::chaos::history::{CallKind, CallResult, Event, HoldEnd, now};
 
-/// Waiters of one line at most.
+/// Largest number of waiters in one queue.
 const LONGEST: u32 = 6;
 
 impl WorkerTask {
-    /// Lines up several waiters at once, and serves them all.
+    /// Starts several waiters at once, and serves them all.
     pub(super) async fn wait_in_local_queue(&mut self) -> Result<()> {
         let capabilities = self.locker.capabilities();
         if capabilities.fairness == Fairness::Fifo && !capabilities.hand_over {
-            // The store keeps the line, and the first few of a process may change places.
+            // The store keeps the queue here, and the first waiters of a process may change places.
             return self.take_one().await;
         }
         let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait() * 4);
         let queue = self.history.number();
         let pause = Duration::from_micros(self.rng.u64(..4_000));
         let waiters = self.rng.u32(2..=LONGEST);
-        // Some give up while they wait: those behind them are not held up by it.
+        // Some waiters give up, and must not delay the waiters behind them.
         let impatient = self.rng.u32(..LONGEST * 2);
         let patience = self.random_wait();
         let task = &*self;
@@ -75,8 +75,8 @@ impl WorkerTask {
     }
 }
 
-/// Awaits all of them. Each is asked for the first time before the next one is, so they line up in
-/// their order.
+/// Awaits all futures. Each future is polled for the first time before the next one is, so they
+/// join the queue in this order.
 async fn all_in_order<F: Future<Output = ()>>(all: Vec<F>) {
     let mut open: Vec<Pin<Box<F>>> = all.into_iter().map(Box::pin).collect();
     std::future::poll_fn(|context| {

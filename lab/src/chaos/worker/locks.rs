@@ -1,7 +1,7 @@
-//! One task: takes locks in every way there is, again and again, until it is stopped.
+//! The ways to acquire a lock that give one guard, a set of guards, or none.
 //!
-//! Some tasks fight for few locks and hold them long, also beyond their lease. The others hurry:
-//! they hold many locks for a moment each, so that a run has many operations.
+//! Contended tasks compete for few locks and hold them long, also beyond the lease. Brief tasks
+//! hold many locks for a moment each, so that a run has many operations.
 
 use std::time::Duration;
 
@@ -100,14 +100,14 @@ impl WorkerTask {
         for (hold, guard) in holds.iter().zip(set.guards()) {
             self.note_end(*hold, &guard.watch(), HoldEnd::Released);
         }
-        // All at once, so it takes as long as one.
+        // The locks are released concurrently, so one release bound covers all.
         let call = self.history.call(CallKind::Release, RELEASE_BOUND);
         set.release().await;
         call.answered(CallResult::Done);
         Ok(())
     }
 
-    /// Drops the future of an `acquire` at some await.
+    /// Drops the future of an `acquire` at a random await.
     pub(super) async fn cancel_acquire(&mut self) {
         let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait());
         let patience = Duration::from_micros(self.rng.u64(..20_000));
@@ -115,7 +115,7 @@ impl WorkerTask {
         let acquiring = self.locker.lock(&name).ttl(ttl).wait(wait).acquire();
         tokio::select! {
             biased;
-            // A guard that comes at once is dropped at once.
+            // If the guard arrives before the time-out, it is dropped at once.
             guard = acquiring => call.result(&guard.map(drop)),
             () = SystemClock.sleep(patience) => drop(call),
         }
@@ -135,7 +135,7 @@ impl WorkerTask {
         self.pause().await;
     }
 
-    /// Two take one ticket: one of them may have it.
+    /// Resumes one ticket twice at once. At most one of the two calls may succeed.
     pub(super) async fn resume_twice(&mut self, ticket: Ticket, number: u64) -> Result<()> {
         let asked = now();
         let both = async |locker: &Locker, history: &HistoryWriter| {
@@ -159,7 +159,7 @@ impl WorkerTask {
         Ok(())
     }
 
-    /// Lets a ticket lie, also for longer than its lease, and releases it then.
+    /// Keeps a ticket for some time, also longer than its lease, and releases it then.
     pub(super) async fn release_ticket_late(&mut self, ticket: &Ticket) {
         if self.is_brief {
             self.pause().await;

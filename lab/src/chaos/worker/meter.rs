@@ -1,7 +1,7 @@
-//! Measures when this process did not run, and how much it uses.
+//! Measures the stalls of this process, and its memory and descriptors.
 //!
-//! A notice that comes late because the process was stopped, or because the machine was busy with
-//! others, is no defect of the library. A thread of its own tells the two apart.
+//! A late notice is no defect of the library if the process was stopped or the machine was busy. A
+//! thread of its own records such times.
 
 use std::{fs, sync::Arc, thread, time::Duration};
 
@@ -9,10 +9,10 @@ use super::referee_client::HistoryWriter;
 use crate::chaos::history::{Event, Micros, now};
 
 const TICK: Duration = Duration::from_millis(20);
-/// A thread that wakes up this much later than it wanted to was kept from it.
+/// A wake-up this much later than planned counts as a stall.
 const LATE_US: Micros = 40_000;
-/// Ticks between two looks at memory and descriptors.
-const READ_BOUND: u32 = 10;
+/// Number of ticks between two measurements of memory and descriptors.
+const MEASURE_TICKS: u32 = 10;
 
 pub(super) fn start(history: Arc<HistoryWriter>) -> std::io::Result<()> {
     let watching = move || {
@@ -26,7 +26,7 @@ pub(super) fn start(history: Arc<HistoryWriter>) -> std::io::Result<()> {
                 history.note(Event::Stalled { from, to });
             }
             ticks += 1;
-            if ticks.is_multiple_of(READ_BOUND)
+            if ticks.is_multiple_of(MEASURE_TICKS)
                 && let Some((resident_kib, descriptors)) = usage()
             {
                 history.note(Event::Usage {
@@ -43,7 +43,7 @@ pub(super) fn start(history: Arc<HistoryWriter>) -> std::io::Result<()> {
         .map(drop)
 }
 
-/// Memory in KiB, and open descriptors.
+/// Returns the memory in KiB, and the number of open descriptors.
 fn usage() -> Option<(u64, u64)> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let resident = status

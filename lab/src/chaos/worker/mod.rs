@@ -1,4 +1,5 @@
-//! A process that takes locks, uses them, and says all that it sees.
+//! A worker: a process that takes locks, uses them, and records every step. A worker must never
+//! judge its own observations.
 
 mod control;
 mod hold;

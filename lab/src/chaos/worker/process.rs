@@ -20,7 +20,7 @@ use crate::chaos::{
     planted_bugs,
 };
 
-/// Runs until the referee calls the workers together.
+/// Runs until the referee calls for the end of the run.
 pub(crate) fn run(settings: WorkerSettings) -> Result<()> {
     tracing_subscriber::fmt()
         .with_max_level(tracing_subscriber::filter::LevelFilter::ERROR)
@@ -71,7 +71,7 @@ async fn work(settings: Arc<WorkerSettings>) -> Result<()> {
     let mut referee = RefereeClient::connect(&settings.socket, settings.worker).await?;
     tokio::select! {
         called = referee.wait_for_roll_call() => called?,
-        // No task ends before: the first that does has failed.
+        // No task ends before the roll call, so a task that ends here has failed.
         Some(ended) = tasks.join_next() => ended??,
     }
     stop.send_replace(true);
@@ -95,7 +95,8 @@ async fn work(settings: Arc<WorkerSettings>) -> Result<()> {
     Ok(())
 }
 
-/// Opens the store, however long it takes: it may be broken at the moment.
+/// Opens the store, with as many attempts as needed, because the store may be broken at this
+/// moment.
 async fn open_store(settings: &WorkerSettings) -> Store {
     loop {
         let url = settings.url.as_str();

@@ -1,11 +1,13 @@
-//! Reads and writes of records. Each write has a unique value, so a read shows which write it saw.
+//! Reads and writes of records. Each write has a unique value, so a read shows the write that it
+//! saw.
 
 use distlock::{Clock as _, Deleted, Entry, Error, Expect, RecordKey, SystemClock, Written};
 
 use super::task::WorkerTask;
 use crate::chaos::history::{Event, Micros, RecordOperation, RecordStep, WriteOutcome, now};
 
-/// Keys are used for so long, so many at a time: the order of few operations is soon found.
+/// Length of the time in which a key is used, and the number of keys at a time. Few operations on a
+/// key keep the search for an order short.
 const WINDOW: Micros = 500_000;
 const KEYS: u32 = 6;
 
@@ -78,12 +80,13 @@ fn outcome(answer: &Result<bool, Error>) -> WriteOutcome {
     match answer {
         Ok(true) => WriteOutcome::Done,
         Ok(false) => WriteOutcome::Conflict,
-        // Also of an error that says that nothing happened: the search finds out whether it did.
+        // Even an error that says that nothing happened counts as unknown: the search for an order
+        // decides.
         Err(_) => WriteOutcome::Unknown,
     }
 }
 
-/// The value that a worker wrote.
+/// Returns the value that a worker wrote.
 fn number(entry: &Entry) -> u64 {
     let bytes = entry.value.as_slice().try_into();
     bytes.map_or(0, u64::from_le_bytes)

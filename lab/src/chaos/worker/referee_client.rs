@@ -1,4 +1,4 @@
-//! The lines from a worker to the referee.
+//! The connections from a worker to the referee.
 
 use std::{
     io::Write as _,
@@ -24,8 +24,8 @@ use crate::chaos::{
     referee::{RegisterVersions, RunPhase, WorkerMessage},
 };
 
-/// The process's own line to the referee, for notes. A note that was written is not lost when the
-/// process is killed right after.
+/// The connection of the process for events. An event that was written is not lost if the process
+/// is killed right after.
 #[derive(Debug)]
 pub(super) struct HistoryWriter {
     stream: Mutex<UnixStream>,
@@ -42,7 +42,7 @@ impl HistoryWriter {
         })
     }
 
-    /// A number that this process has not used yet.
+    /// Returns a number that this process has not used yet.
     pub(super) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
@@ -53,27 +53,27 @@ impl HistoryWriter {
         };
         line.push(b'\n');
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without a referee the run is over.
+        // If the referee is gone, the run is over.
         if stream.write_all(&line).is_err() {
             std::process::exit(0);
         }
     }
 
-    /// Does nothing and lets nobody else do anything on this thread, and says so.
+    /// Blocks this thread for a while, and records the stall.
     #[expect(
         clippy::disallowed_methods,
         reason = "a thread that is blocked is what is tried here"
     )]
     pub(super) fn block_this_thread(&self, time: Duration) {
         let from = now();
-        // Said before, because the process may be killed meanwhile.
+        // The stall is recorded before it begins, because the process may be killed meanwhile.
         let to = micros(SystemClock.now() + time);
         self.note(Event::Stalled { from, to });
         std::thread::sleep(time);
         self.note(Event::Stalled { from, to: now() });
     }
 
-    /// A call is about to be made.
+    /// Records that a call begins.
     pub(super) fn call(&self, what: CallKind, bound: Duration) -> OpenCall<'_> {
         let call = self.number();
         self.note(Event::Called {
@@ -90,7 +90,7 @@ impl HistoryWriter {
     }
 }
 
-/// A call that has not answered. Dropping it says that its future was dropped.
+/// A call that has not returned. Dropping the value records that the future was dropped.
 #[derive(Debug)]
 pub(super) struct OpenCall<'a> {
     history: &'a HistoryWriter,
@@ -121,7 +121,7 @@ impl Drop for OpenCall<'_> {
     }
 }
 
-/// A line of a task's own, for what the referee answers.
+/// The connection of one task for questions to the referee.
 #[derive(Debug)]
 pub(super) struct RefereeClient {
     lines: Lines<BufReader<OwnedReadHalf>>,
@@ -152,7 +152,7 @@ impl RefereeClient {
         self.ask(&WorkerMessage::Write { name, token, seen }).await
     }
 
-    /// Waits until the workers are called together.
+    /// Waits until the referee starts the roll call.
     pub(super) async fn wait_for_roll_call(&mut self) -> Result<()> {
         let mut phase: RunPhase = self.ask(&WorkerMessage::Phases).await?;
         while phase != RunPhase::RollCall {

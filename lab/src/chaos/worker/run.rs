@@ -1,5 +1,5 @@
-//! The work of a task: it draws one use after the other until it is stopped, and answers the roll
-//! call.
+//! The main loop of a task: it draws one use after another until it is stopped, and then answers
+//! the roll call.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::chaos::{
     workload::Workload,
 };
 
-/// Long enough that a lock which was not released shows as one.
+/// The TTL is long, so a lock that was not released shows up as a leftover.
 const ROLL_CALL_TTL: Duration = Duration::from_secs(60);
 
 impl WorkerTask {
@@ -30,7 +30,8 @@ impl WorkerTask {
         Ok(())
     }
 
-    /// Those of the run; a task that hurries leaves the slow ones to others, if there are any.
+    /// Returns the kinds of use of this task. A brief task leaves slow uses to other tasks, if the
+    /// run has any quick use.
     fn workloads(&self) -> Vec<Workload> {
         let all = &self.settings.workloads;
         let quick = all.iter().filter(|it| self.is_brief && it.is_quick());
@@ -60,7 +61,7 @@ impl WorkerTask {
         Ok(())
     }
 
-    /// Everybody gets in once more, each lock, within the longest TTL and 5 s.
+    /// Acquires each lock once more, within the longest TTL and 5 s.
     async fn answer_roll_call(&mut self) {
         let within = self.settings.longest_ttl() + BEYOND_WAIT;
         for name in self.settings.names.clone() {

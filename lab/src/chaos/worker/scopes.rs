@@ -1,5 +1,5 @@
-//! The ways to ask for a lock that leave the caller something else than one guard: a closure that
-//! runs under it, and a scope that takes it twice.
+//! The ways to acquire a lock that do not give one guard: a closure that runs under the lock, and a
+//! scope that takes the lock twice.
 
 use anyhow::Result;
 use distlock::{Clock as _, Guard, LockWatch, Scope, SystemClock};
@@ -12,7 +12,7 @@ use super::{
 use crate::chaos::history::{CallKind, CallResult, Event, HoldEnd, HoldNumber, micros, now};
 
 impl WorkerTask {
-    /// Runs a closure under a lock: it is dropped when the lock is lost.
+    /// Runs a closure under a lock. The library drops the closure if the lock is lost.
     pub(super) async fn run_closure(&mut self) -> Result<()> {
         let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait() * 2);
         let builder = self.locker.lock(&name).ttl(ttl).wait(wait);
@@ -52,21 +52,21 @@ impl WorkerTask {
             while now() < until && !*stop.borrow() {
                 SystemClock.sleep(std::time::Duration::from_millis(5)).await;
                 if !under.is_valid() {
-                    // From here on it only waits to be dropped.
+                    // The lock is lost, so the closure only waits until it is dropped.
                     return std::future::pending().await;
                 }
             }
-            // The release comes after this closure.
+            // The library releases the lock after this closure.
             under.how = HoldEnd::Released;
         };
-        // The closure may take as long as it likes, so no call is timed here.
+        // The closure has no time limit, so the call has no bound.
         let ran = builder.run(work).await;
         drop(ran);
         self.pause().await;
         Ok(())
     }
 
-    /// Takes a lock twice within one scope, and gives it up in either order.
+    /// Takes a lock twice within one scope, and releases the guards in either order.
     pub(super) async fn acquire_reentrant(&mut self) -> Result<()> {
         let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait() * 2);
         let scope = Scope::new();
@@ -84,7 +84,7 @@ impl WorkerTask {
         let asked = now();
         let call = self.history.call(CallKind::Acquire, wait + BEYOND_WAIT);
         let inner = match self.rng.u32(..3) {
-            // A nested guard may ask for a longer lease, which extends the one there is.
+            // A nested guard may ask for a longer TTL, which extends the existing lease.
             0 => lock.ttl(ttl * 2).reentrant(&scope).acquire().await,
             1 => outer.reenter(),
             _ => lock.reentrant(&scope).acquire().await,
@@ -94,7 +94,7 @@ impl WorkerTask {
             return self.note_end_and_release(hold, outer).await;
         };
         if inner.token() != outer.token() {
-            // The outer one was lost meanwhile, so this one is a hold of its own.
+            // The outer guard was lost meanwhile, so the inner guard is a hold of its own.
             let fresh = self.granted(&inner, asked, None);
             self.is_valid(hold, &outer.watch());
             self.is_valid(fresh, &inner.watch());
@@ -108,7 +108,7 @@ impl WorkerTask {
         let call = self.history.call(CallKind::Release, RELEASE_BOUND);
         let _ = first.release().await;
         call.answered(CallResult::Done);
-        // Only the last release frees it.
+        // Only the release of the last guard frees the lock.
         self.pause().await;
         self.is_valid(hold, &last.watch());
         self.note_end_and_release(hold, last).await
@@ -123,7 +123,7 @@ impl WorkerTask {
     }
 }
 
-/// Work under a lock. However it ends, also by being dropped, it says so.
+/// Work under a lock. Dropping the value records the end of the hold.
 struct WorkUnderLock<'a> {
     history: &'a HistoryWriter,
     hold: HoldNumber,
@@ -152,7 +152,7 @@ impl Drop for WorkUnderLock<'_> {
         let (hold, at, deadline) = (self.hold, now(), micros(self.watch.deadline()));
         if self.how == HoldEnd::NotValid {
             match self.watch.loss() {
-                // The closure was dropped: so a loss is told here.
+                // The library has dropped the closure, and that drop is the notice of the loss.
                 Some(reason) => self.history.note(Event::LossNotified {
                     hold,
                     at,

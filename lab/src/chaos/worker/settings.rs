@@ -1,6 +1,7 @@
-//! The settings of a worker, and the bounds that it measures calls by.
+//! The settings of a worker, and the documented bounds of calls.
 //!
-//! Its settings come through the environment: they hold the store's URL, which may have a password.
+//! The settings come through the environment, because the store's URL may contain a password. A
+//! command line would show it to other users.
 
 use std::{env, path::PathBuf, time::Duration};
 
@@ -11,15 +12,15 @@ use crate::chaos::{controls::Control, planted_bugs::StoreBug, workload::Workload
 
 /// The variable that makes a process a worker.
 const SETTINGS: &str = "DISTLOCK_LAB_WORKER";
-/// How often a store that cannot be opened is tried again.
+/// Pause between two attempts to open the store.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
-/// The documented bound of a call that only looks, and of `close`.
+/// The documented bound of `inspect`, `list` and `close`.
 pub(super) const READ_BOUND: Duration = Duration::from_secs(10);
 /// The documented bound of a release and of an extension.
 pub(super) const RELEASE_BOUND: Duration = Duration::from_secs(20);
-/// Time that the library may add to the wait that was asked for.
+/// Time that the library may add to the requested wait.
 pub(super) const BEYOND_WAIT: Duration = Duration::from_secs(5);
-/// A loss that is not told by then is never told.
+/// A loss that is not reported by then is never reported.
 pub(super) const LATEST_NOTICE: Duration = Duration::from_secs(2);
 
 /// The settings of a worker.
@@ -29,30 +30,31 @@ pub(crate) struct WorkerSettings {
     pub(crate) socket: PathBuf,
     pub(crate) url: String,
     pub(crate) seed: u64,
-    /// The locks that all fight for.
+    /// The locks that all tasks compete for.
     pub(crate) names: Vec<String>,
-    /// More locks, which are held for a moment each.
+    /// More locks, which brief tasks hold for a moment each.
     pub(crate) quiet_names: Vec<String>,
     pub(crate) ttl_ms: (u64, u64),
-    /// Longest time that a lock is held on purpose.
+    /// Longest time for which a task holds a lock on purpose.
     pub(crate) hold_ms: u64,
-    /// Independent clients of the store in this process, tasks of each, and how many of these
-    /// tasks hurry.
+    /// Number of independent clients of the store in this process. Each client has `tasks` tasks,
+    /// of which `brief_tasks` are brief.
     pub(crate) clients: u32,
     pub(crate) tasks: u32,
     pub(crate) brief_tasks: u32,
-    /// One thread for everything, instead of two.
+    /// Whether the runtime has one thread instead of two.
     pub(crate) single_threaded: bool,
-    /// Whether it looks at the end what the store still holds: of a store that nobody else sees.
+    /// Whether the worker looks for leftovers at the end. Only the process itself can do so for a
+    /// store in its memory.
     pub(crate) checks_leftovers: bool,
     pub(crate) workloads: Vec<Workload>,
     pub(crate) bug: Option<StoreBug>,
-    /// The lock that is used instead of distlock.
+    /// The lock that the worker uses instead of distlock.
     pub(crate) control: Option<Control>,
 }
 
 impl WorkerSettings {
-    /// `None` = this process is no worker.
+    /// Reads the settings. `None` means that this process is no worker.
     pub(crate) fn from_environment() -> Result<Option<Self>> {
         match env::var(SETTINGS) {
             Ok(text) => Ok(Some(serde_json::from_str(&text).context(SETTINGS)?)),

@@ -1,4 +1,4 @@
-//! One task of a worker: its connections, and the steps that all of its uses of locks share.
+//! One task of a worker: its connections, and the steps that all uses of locks share.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::chaos::history::{Event, HoldEnd, HoldNumber, Micros, micros, now};
 
-/// See the module.
+/// One task of a worker.
 pub(super) struct WorkerTask {
     pub(super) settings: Arc<WorkerSettings>,
     pub(super) history: Arc<HistoryWriter>,
@@ -23,14 +23,14 @@ pub(super) struct WorkerTask {
     pub(super) rng: Rng,
     pub(super) number: u32,
     pub(super) is_brief: bool,
-    /// Turns true when the work is over.
+    /// Turns true when the faults are over.
     pub(super) stop: watch::Receiver<bool>,
 }
 
-/// How a lock is asked for, drawn anew each time.
+/// A lock builder with random options.
 pub(super) struct DrawnOptions {
     pub(super) builder: LockBuilder,
-    /// For how long it stays taken at least, also if it is released sooner.
+    /// The minimum hold time: the lock stays taken for this time, even after an earlier release.
     pub(super) min_hold_us: Micros,
 }
 
@@ -44,7 +44,7 @@ impl WorkerTask {
         Duration::from_millis(self.rng.u64(least..=most))
     }
 
-    /// One of the few locks that all fight for, or of the many that are held for a moment.
+    /// Returns one of the few contended locks or, for a brief task, one of the many quiet locks.
     pub(super) fn name(&mut self) -> String {
         let names = if self.is_brief {
             &self.settings.quiet_names
@@ -54,12 +54,12 @@ impl WorkerTask {
         names[self.rng.usize(..names.len())].clone()
     }
 
-    /// Up to the longest TTL.
+    /// Returns a random time up to the longest TTL.
     pub(super) fn random_wait(&mut self) -> Duration {
         Duration::from_millis(self.rng.u64(..=self.settings.ttl_ms.1))
     }
 
-    /// Options that most callers never set, each of them now and then.
+    /// Sets options that most callers never use, each with a small probability.
     pub(super) fn with_options(&mut self, mut builder: LockBuilder) -> DrawnOptions {
         let mut min_hold_us = 0;
         if self.rng.u32(..8) == 0 {
@@ -72,7 +72,8 @@ impl WorkerTask {
             builder = builder.give_up_when_unreachable();
         }
         if self.rng.u32(..10) == 0 {
-            // Short beside each lease: nothing but the lease keeps a lock that its holder has left.
+            // The minimum hold time is shorter than every lease, because only the lease keeps a
+            // released lock.
             let longest = self.settings.ttl_ms.0 / 3;
             let time = Duration::from_millis(self.rng.u64(1..=longest));
             min_hold_us = u64::try_from(time.as_micros()).unwrap_or_default();
@@ -84,7 +85,7 @@ impl WorkerTask {
         }
     }
 
-    /// Notes the minimum hold time of a lock, before the lock is used.
+    /// Records the minimum hold time of a lock, before the lock is used.
     pub(super) fn note_min_hold(&self, hold: HoldNumber, asked: Micros, min_hold_us: Micros) {
         if min_hold_us > 0 {
             self.history.note(Event::Keeps {
@@ -94,7 +95,7 @@ impl WorkerTask {
         }
     }
 
-    /// A moment in which others get their turn, also after a call that failed at once.
+    /// Pauses for a moment, so that other tasks run even if every call fails at once.
     pub(super) async fn pause(&mut self) {
         SystemClock
             .sleep(Duration::from_micros(self.rng.u64(..8_000)))
@@ -114,7 +115,7 @@ impl WorkerTask {
         hold
     }
 
-    /// Asks a guard, and says so if it said yes.
+    /// Calls `is_valid()`, and records a positive answer.
     pub(super) fn is_valid(&self, hold: HoldNumber, watch: &LockWatch) -> bool {
         let from = now();
         let valid = watch.is_valid();

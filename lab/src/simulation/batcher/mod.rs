@@ -1,10 +1,10 @@
-//! The batcher by itself: callers that are polled, or not, and go away at any time, and a store
-//! that answers when the seed says so.
+//! The batcher alone, in single steps: callers that are polled or not and go away at any time, and
+//! a store that answers when the seed says so.
 //!
-//! Neither `shuttle` nor `loom` runs here: batcher and local queue stand on tokio's channels,
-//! notifications and tasks, which have no form that those two schedule, so each of these would have
-//! to be replaced by another one in the product's own source. Every await is a step here instead;
-//! what happens between two threads inside of one step is left to their mutexes.
+//! Neither `shuttle` nor `loom` runs here. The batcher and the local queue use tokio's channels,
+//! notifications and tasks, which `shuttle` and `loom` cannot schedule. The product's own source
+//! would need replacements for them. Every await is a step here instead, and the mutexes protect
+//! the code between two awaits.
 
 mod store;
 
@@ -34,7 +34,7 @@ use super::{
     world::locked,
 };
 
-/// So many turns of the runtime end everything that can go on by itself.
+/// After this number of turns of the runtime, nothing continues by itself.
 const TURNS: usize = 200;
 
 struct BatchCaller {
@@ -56,7 +56,7 @@ struct BatcherRun {
     seen: Arc<Mutex<BatcherObservations>>,
     batcher: Batcher<BatchStore>,
     callers: BTreeMap<u64, BatchCaller>,
-    /// Those that are never polled again, and never dropped.
+    /// Callers that are never polled again and never dropped.
     asleep: Vec<BatchCaller>,
     received: BTreeSet<u64>,
     releases: BTreeSet<u64>,
@@ -64,9 +64,9 @@ struct BatcherRun {
     shares_keys: bool,
 }
 
-/// Plays one seed.
+/// Runs one seed.
 pub(super) fn run_batcher(seed: u64, bug: Option<EngineBug>, all: bool) -> Result<SeedResult> {
-    // A turn of the runtime is one poll of one task.
+    // One turn of the runtime must be one poll of one task.
     let runtime = Builder::new_current_thread().event_interval(1).build()?;
     let seen = Arc::<Mutex<BatcherObservations>>::default();
     let steps = runtime.block_on(async {
@@ -137,7 +137,7 @@ impl BatcherRun {
         }
     }
 
-    /// A caller that has not been polled yet.
+    /// Adds a caller that has not been polled yet.
     fn ask(&mut self) {
         if self.callers.len() >= 12 {
             return;
@@ -172,7 +172,7 @@ impl BatcherRun {
         self.callers.insert(number, caller);
     }
 
-    /// Polls one of those who were woken.
+    /// Polls a random caller among the woken ones.
     fn poll_one(&mut self) {
         let woken = self.callers.iter().filter(|(_, caller)| caller.is_woken());
         let woken: Vec<u64> = woken.map(|(number, _)| *number).collect();
@@ -217,7 +217,7 @@ impl BatcherRun {
         }
     }
 
-    /// A caller goes away.
+    /// Drops a random caller.
     fn cancel_caller(&mut self) {
         let all: Vec<u64> = self.callers.keys().copied().collect();
         let Some(number) = self.random.choice(all) else {
@@ -232,7 +232,7 @@ impl BatcherRun {
         self.callers.remove(&number);
     }
 
-    /// A caller stops polling for ever: nobody may depend on it.
+    /// Stops polling a random caller for ever. No other caller may depend on it.
     fn stop_polling(&mut self) {
         let all: Vec<u64> = self.callers.keys().copied().collect();
         let Some(number) = self.random.choice(all).filter(|_| self.asleep.len() < 2) else {
@@ -242,7 +242,7 @@ impl BatcherRun {
         self.asleep.extend(self.callers.remove(&number));
     }
 
-    /// A batch comes back.
+    /// Completes a random batch.
     fn complete_batch(&mut self, fails: bool) {
         let mut seen = locked(&self.seen);
         let all: Vec<u64> = seen.flights.keys().copied().collect();
@@ -253,7 +253,7 @@ impl BatcherRun {
             return;
         };
         seen.lines.push(("batch comes back", number));
-        // An undo has to succeed, so that grants can be counted in the end.
+        // An undo must succeed, because the final check counts grants.
         let fails = fails && !flight.ops.iter().any(|op| op.undo);
         let fate = match self.random.u32(0..8) {
             0 if fails => BatchFate::Split,
@@ -264,7 +264,7 @@ impl BatcherRun {
         let _ = flight.fate.send(fate);
     }
 
-    /// Everybody is polled, and every batch comes back, until nothing happens any more.
+    /// Polls all callers and completes all batches until nothing happens any more.
     async fn end(&mut self) {
         for _ in 0..TURNS {
             yield_now().await;
@@ -295,7 +295,7 @@ impl BatcherRun {
             yield_now().await;
         }
         let asleep = self.asleep.iter().map(|caller| caller.op.number);
-        // Their grants are theirs.
+        // A grant to a caller that is never polled again is no leak.
         self.received.extend(asleep);
         let mut seen = locked(&self.seen);
         if !closed || !seen.flights.is_empty() {

@@ -1,4 +1,4 @@
-//! The store behind a batcher: it answers when it is told to, and sees everything.
+//! The store behind a batcher: it answers on command, and records everything.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,17 +28,17 @@ pub(super) enum OperationKind {
 pub(super) struct BatchOperation {
     pub(super) kind: OperationKind,
     pub(super) key: String,
-    /// The key as the batcher sees it.
+    /// The key that the batcher sees.
     pub(super) shown: String,
     pub(super) number: u64,
     pub(super) undo: bool,
 }
 
-/// The fate of a batch at the store.
+/// The result of a batch at the store.
 #[derive(Clone, Debug)]
 pub(super) enum BatchFate {
     Done,
-    /// Nothing happened to those of which this is true.
+    /// The store skips the operations whose entry is true.
     Skips(Vec<bool>),
     Split,
     Whole,
@@ -49,17 +49,18 @@ pub(super) struct SentBatch {
     pub(super) fate: oneshot::Sender<BatchFate>,
 }
 
-/// The store's side, and everything that was seen.
+/// The state of the store, and everything that was observed.
 #[derive(Default)]
 pub(super) struct BatcherObservations {
     pub(super) flights: BTreeMap<u64, SentBatch>,
     pub(super) last: u64,
-    /// When each operation was asked for, and given up.
+    /// The step in which each operation was requested. `given_up` has the step in which its caller
+    /// was dropped.
     pub(super) asked: BTreeMap<u64, u64>,
     pub(super) given_up: BTreeMap<u64, u64>,
     pub(super) applied: BTreeSet<u64>,
     pub(super) failed: BTreeSet<u64>,
-    /// Grants that were not taken back.
+    /// Grants that were not undone.
     pub(super) granted: BTreeSet<u64>,
     pub(super) holder: BTreeMap<String, u64>,
     pub(super) moment: u64,

@@ -1,4 +1,4 @@
-//! A clock that is wrong.
+//! A clock with a planted bug.
 
 use std::{
     sync::Arc,

@@ -1,4 +1,4 @@
-//! Connections that are wrong.
+//! A connection with a planted bug.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,7 @@ pub(super) struct BuggyConnection {
     bug: EngineBug,
     world: Arc<World>,
     process: usize,
-    /// Whether it is the keeper's.
+    /// Whether the keeper uses this connection.
     background: bool,
     requests: Arc<Mutex<BTreeMap<OwnerId, AcquireRequest>>>,
     last: Arc<Mutex<Option<NewestGrant>>>,
@@ -115,7 +115,7 @@ impl BuggyConnection {
         }
     }
 
-    /// Takes the lock again, as a renewal would that does not look whether it is still there.
+    /// Takes the lock again, like a renewal that does not compare the owner.
     fn renew_late(&self, lease: &Lease) {
         let Some(request) = locked(&self.requests).get(&lease.owner).cloned() else {
             return;

@@ -1,4 +1,4 @@
-//! The planted bugs by name: the promise that each breaks, and the run in which it shows.
+//! The planted bugs by name: the promise that each bug breaks, and a run that shows it.
 
 use clap::ValueEnum;
 
@@ -7,52 +7,52 @@ use crate::simulation::{promise::SimulationPromise, setting::Setting};
 /// One bug.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum EngineBug {
-    /// A release does not wake those who wait.
+    /// A release does not wake the waiters
     WakeUpLost,
-    /// A renewal that arrives after the release takes the lock again.
+    /// A renewal that arrives after the release takes the lock again
     RenewalAfterRelease,
-    /// The lease is counted from the answer instead of from the request.
+    /// The lease is counted from the answer instead of from the request
     ValidFromReceipt,
-    /// A release in the background does nothing.
+    /// A release in the background does nothing
     BackgroundReleaseLost,
-    /// A grant to a caller that went away is not given back.
+    /// A grant to a caller that went away is not released
     CancelledKeepsItsGrant,
-    /// A caller that goes away keeps its turn in the queue of its process.
+    /// A caller that goes away keeps its place in the local queue
     QueueKeepsTheCancelled,
-    /// The tasks of a process do not share a queue.
+    /// The tasks of a process do not share a local queue
     QueueForEachTask,
-    /// A contender that leaves keeps its place at the store.
+    /// A contender that leaves keeps its place in the store queue
     LeavesStayInLine,
-    /// Renewals are taken for done, and not sent.
+    /// Renewals are taken for a success and not sent
     RenewalNotSent,
-    /// Renewals are not made.
+    /// Renewals never end
     RenewalsSkipped,
-    /// A renewal that failed is taken for a success.
+    /// A renewal that failed is taken for a success
     RenewalErrorIsSuccess,
-    /// Deadlines are read from a clock that is too slow.
+    /// Deadlines are read from a clock that is too slow
     ClockRunsSlow,
-    /// Timers run twenty times as long.
+    /// Timers take twenty times as long
     TimersLate,
-    /// The answer to one caller goes to its neighbour as well.
+    /// The answer to one caller also goes to its neighbour
     AnswersMixedUp,
-    /// A release frees the lock whoever holds it.
+    /// A release frees the lock even if somebody else holds it
     ReleaseWithoutOwner,
-    /// The answers of a batch go to the wrong callers.
+    /// The answers of a batch go to the wrong callers
     BatchAnswersRotated,
-    /// When a caller goes away, its neighbour in the batch gets no answer.
+    /// When a caller goes away, its neighbour in the batch gets no answer
     BatchForgetsANeighbour,
-    /// A grant to a caller of a batch that went away stays.
+    /// A grant to a caller of a batch that went away is not undone
     BatchUndoesNothing,
-    /// Two batches hold the same key.
+    /// Two batches contain the same key
     BatchSharesKeys,
 }
 
-/// Which run of a seed.
+/// The variant of a seed.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::simulation) enum Variant {
     Honest,
     Planted(EngineBug),
-    /// As the one with this bug, without the bug.
+    /// The twin of a bug: the same setting, without the bug.
     Twin(EngineBug),
 }
 
@@ -66,7 +66,7 @@ impl Variant {
 }
 
 impl EngineBug {
-    /// The promises of which one must be found broken.
+    /// Returns the promises that the bug may break; the checks must find one of them broken.
     pub(in crate::simulation) const fn breaks(self) -> &'static [SimulationPromise] {
         use SimulationPromise::*;
         match self {
@@ -92,7 +92,7 @@ impl EngineBug {
         }
     }
 
-    /// Whether it lives in the batcher.
+    /// Tells whether the bug is planted in the batcher.
     pub(in crate::simulation) const fn is_in_the_batcher(self) -> bool {
         matches!(
             self,
@@ -103,7 +103,7 @@ impl EngineBug {
         )
     }
 
-    /// A run in which it can show; the honest twin has the same.
+    /// Changes the setting so that the bug can show. The twin has the same setting.
     pub(in crate::simulation) fn shape(self, setting: &mut Setting) {
         match self {
             Self::WakeUpLost | Self::LeavesStayInLine => setting.store_queue = true,

@@ -1,4 +1,4 @@
-//! The layers with a bug around the connection and the clock of a process.
+//! Puts a layer with a bug around the connection and the clock of a process.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Bugs that are planted on purpose: a check is worth what it catches.
+//! Bugs that are planted on purpose, to show that the checks find them.
 //!
-//! Each is a layer between the engine and the network, around the engine's clock, or in whoever
-//! uses the engine. The library itself has no switch for them.
+//! Each bug is a layer between the engine and the network, around the engine's clock, or in the
+//! user of the engine. The library must never have a switch for a bug.
 
 mod clock;
 mod connection;

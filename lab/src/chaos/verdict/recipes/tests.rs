@@ -1,4 +1,4 @@
-//! Each recipe's promise: histories that break it, and others beside them that do not.
+//! Each recipe's promise: histories that break it, and similar histories that keep it.
 
 use super::*;
 
@@ -55,12 +55,12 @@ fn two_leaders() {
     assert_eq!(judged(&fair, &[]), []);
     let both = [led(1, 1, 0, 11), led(2, 2, 10, 20)].concat();
     assert_eq!(judged(&both, &[]), [Promise::OneLeader]);
-    // It stood still meanwhile; that it stood still before does not count.
+    // The first leader was stopped during the overlap. An earlier stop does not excuse the overlap.
     assert_eq!(judged_with(&both, &[], &[(1, 5, 11)]), []);
     assert_eq!(judged_with(&both, &[], &[(1, 5, 10)]), [Promise::OneLeader]);
     let late = [led(1, 1, 0, 9_000), led(2, 2, 8_999, 9_500)].concat();
     assert_eq!(judged_with(&late, &[], &[(1, 5, 10)]), [Promise::OneLeader]);
-    // Another one stood still.
+    // Another process was stopped.
     assert_eq!(judged_with(&both, &[], &[(3, 5, 11)]), [Promise::OneLeader]);
     let falls = [led(1, 2, 0, 10), led(2, 2, 10, 20)].concat();
     assert_eq!(judged(&falls, &[]), [Promise::OneLeader]);
@@ -101,7 +101,7 @@ fn a_job_that_ran_twice() {
     assert_eq!(judged(&[runs(0, 10), runs(90_000, 90_100)], &[]), []);
     let twice = [runs(0, 10), runs(80_000, 80_100)];
     assert_eq!(judged(&twice, &[]), [Promise::OncePerPeriod]);
-    // Nobody knows when the first one was put on record, but it may have been in time.
+    // The first start may have been recorded early enough, so this is no violation.
     assert_eq!(judged(&[runs(0, 80_000), runs(90_000, 90_100)], &[]), []);
 }
 
@@ -145,9 +145,9 @@ fn counts_that_are_lost() {
         };
         (1, step)
     };
-    // Side by side, in either order.
+    // Concurrent counts may be answered in either order.
     assert_eq!(judged(&[count(2, 0, 10), count(1, 1, 9)], &[]), []);
-    // Between the two the store forgot everything.
+    // The store lost its data between the two counts.
     let forgot = InjectedFault {
         kind: "forget-all".into(),
         target: "redis".into(),

@@ -1,4 +1,4 @@
-//! Unread counters whose totals are right.
+//! The recipe of unread counters.
 
 use anyhow::Result;
 use distlock_recipes::unread::{Counter, LockedCounters, OptimisticCounters, UnreadCounters};
@@ -12,7 +12,7 @@ const USER: &str = "anna";
 const CONVERSATIONS: u32 = 3;
 
 impl WorkerTask {
-    /// Counts one message, with a lock or without one: both ways may be used beside each other.
+    /// Counts one message, with a lock or without one. Both ways may be used at the same time.
     pub(super) async fn count(&mut self) -> Result<()> {
         let counters: Box<dyn UnreadCounters> = if self.rng.bool() {
             let ttl = self.settings.longest_ttl();
@@ -23,7 +23,7 @@ impl WorkerTask {
         let conversation = self.rng.u32(..CONVERSATIONS);
         let counter = Counter::new(USER, conversation.to_string())?;
         let asked = now();
-        // It may wait for its lock for longer than a run goes on after its last fault.
+        // The recipe may wait for its lock longer than a run continues after its last fault.
         let mut stop = self.stop.clone();
         let unread = tokio::select! {
             unread = counters.increment(&counter, 1) => unread,

@@ -1,4 +1,4 @@
-//! One leader of many candidates, whose work is over before the next one's begins.
+//! The recipe of elections: the work of one leader ends before the work of the next leader begins.
 
 use anyhow::Result;
 use distlock::{Clock as _, SystemClock};
@@ -9,18 +9,18 @@ use crate::chaos::{
     worker::{referee_client::HistoryWriter, task::WorkerTask},
 };
 
-/// Candidates take turns, so there are few elections.
+/// Candidates take turns, so a run needs few elections.
 const ELECTIONS: u32 = 2;
 
 impl WorkerTask {
-    /// Stands in an election for a while, and works while it leads.
+    /// Takes part in an election for a while, and works as the leader.
     pub(super) async fn campaign(&mut self) -> Result<()> {
         let election = format!("chaos-{}", self.rng.u32(..ELECTIONS));
         let candidate = |worker: u32, task: u32| format!("{worker}-{task}");
         let me = candidate(self.settings.worker, self.number);
         let ttl = self.settings.longest_ttl();
         let stands = Election::new(&self.store, &election, &me)?.ttl(ttl);
-        // Also longer than a lease, so that it has to be renewed, or the work stopped.
+        // Some terms last longer than a lease, so that the lease needs a renewal or the work stops.
         let time = match self.rng.u32(..4) {
             0 => ttl * 2,
             _ => ttl / 10,
@@ -45,12 +45,12 @@ impl WorkerTask {
                 return;
             };
             let term = leadership.term().number.get();
-            // It is dropped, and the work with it, before the leadership is given up.
+            // The work is dropped before the leader resigns.
             tokio::select! {
                 biased;
                 _ = leadership.must_stop() => {}
                 () = async {
-                    // Nobody need stand who is named here; then it is refused.
+                    // The nominee may be no candidate; then the nomination fails.
                     drop(leadership.nominate(&nominee).await);
                     works(term).await;
                 } => {}
@@ -66,7 +66,7 @@ impl WorkerTask {
     }
 }
 
-/// A leader's work. Dropping it says that it is over.
+/// The work of a leader. Dropping the value records the end of the work.
 struct LeaderWork<'a> {
     history: &'a HistoryWriter,
     election: &'a str,

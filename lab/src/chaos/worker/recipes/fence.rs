@@ -1,4 +1,4 @@
-//! A gate that lets no earlier holder through after a later one.
+//! The recipe of fences: a gate accepts no earlier holder after a later one.
 
 use anyhow::Result;
 use distlock::{Clock as _, SystemClock};
@@ -12,7 +12,7 @@ use crate::chaos::{
 const RESOURCE: &str = "gate";
 
 impl WorkerTask {
-    /// Takes a lock, and shows its fence at the gate: also long after the lock is lost.
+    /// Takes a lock, and shows its fence at the gate, in some cases long after the lock is lost.
     pub(super) async fn show_fence_at_gate(&mut self) -> Result<()> {
         let (ttl, wait) = (self.ttl(), self.random_wait());
         let lock = self.locker.lock(RESOURCE).ttl(ttl).wait(wait);
@@ -26,7 +26,7 @@ impl WorkerTask {
             let _ = guard.release().await;
             SystemClock.sleep(self.random_wait() / 4).await;
         } else {
-            // It is released when it is dropped, behind the gate.
+            // The guard is released when it is dropped, after the gate has answered.
             let _behind = guard;
             self.show(&gate, &fence).await;
             return Ok(());

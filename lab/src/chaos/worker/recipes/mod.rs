@@ -1,7 +1,7 @@
-//! The recipes: what people build with a lock. Each has a promise of its own.
+//! The recipes: uses that people build with a lock, each with a promise of its own.
 //!
-//! The guarded cache is left out: it promises how many loads there are in the ordinary case, and no
-//! bound under faults.
+//! The guarded cache is left out. It promises a number of loads for the ordinary case, and no bound
+//! under faults.
 
 mod counters;
 mod election;
@@ -15,7 +15,7 @@ use super::task::WorkerTask;
 use crate::chaos::history::{Event, RecipeStep};
 
 impl WorkerTask {
-    /// Uses one recipe.
+    /// Uses a random recipe.
     pub(super) async fn use_recipe(&mut self) -> Result<()> {
         match self.rng.u32(..12) {
             0..3 => self.campaign().await?,

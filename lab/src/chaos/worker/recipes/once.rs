@@ -1,4 +1,4 @@
-//! An effect that is asked for several times, and happens once.
+//! The recipe of effects that several callers ask for, and that happen once.
 
 use anyhow::Result;
 use distlock::{Clock as _, Error, ErrorKind, SystemClock};
@@ -9,11 +9,11 @@ use crate::chaos::{
     worker::{settings::BEYOND_WAIT, task::WorkerTask},
 };
 
-/// All ask for one key for so long.
+/// Time for which all tasks ask for the same key.
 const WINDOW: Micros = 400_000;
 
 impl WorkerTask {
-    /// Asks for an effect that others ask for, too.
+    /// Asks for an effect that other tasks ask for as well.
     pub(super) async fn run_effect_once(&mut self) -> Result<()> {
         let key = format!("payment-{}", now() / WINDOW);
         let (ttl, wait) = (self.ttl(), self.random_wait());

@@ -1,4 +1,4 @@
-//! A job that many hosts start, and that runs on one of them once per period.
+//! The recipe of jobs that many hosts start, and that run on one of them once per period.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use crate::chaos::{
     worker::task::WorkerTask,
 };
 
-/// Long beside the time that a start takes.
+/// The period is much longer than a start takes.
 const PERIOD: Duration = Duration::from_millis(800);
-/// A host that dies keeps its job's lock for ten seconds, so there are many jobs.
+/// A killed host keeps the lock of its job for ten seconds, so a run needs many jobs.
 const JOBS: u32 = 8;
 
 impl WorkerTask {
     /// Starts a job, if it is due.
     pub(super) async fn run_periodic_job(&mut self) -> Result<()> {
-        // Not every store's records tell how old they are.
+        // The records of some stores do not tell their age.
         let Ok(periodic) = Periodic::new(&self.store) else {
             return Ok(());
         };
@@ -38,7 +38,7 @@ impl WorkerTask {
             });
             SystemClock.sleep(time).await;
             if fails {
-                // It has had its turn all the same.
+                // A failed job has used its turn of the period.
                 return Err(Error::new(ErrorKind::Unavailable, "the job failed"));
             }
             Ok(())
