@@ -20,7 +20,7 @@ fn chaos(arguments: &[&str]) -> Output {
 }
 
 /// Asserts the exit code, and returns the output.
-fn ends(output: &Output, code: i32) -> String {
+fn assert_exit(output: &Output, code: i32) -> String {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{said}{errors}");
@@ -28,7 +28,7 @@ fn ends(output: &Output, code: i32) -> String {
 }
 
 /// Makes one short run. The error is the output of the run.
-fn play(store: &str, seed: u64) -> Result<(), String> {
+fn run_chaos(store: &str, seed: u64) -> Result<(), String> {
     let output = chaos(&[
         "--spawn",
         store,
@@ -62,10 +62,10 @@ fn keeps_its_promises(store: &str) {
     let kept = kept(store);
     assert!(!kept.is_empty(), "{SEEDS} has no seed for {store}");
     for seed in kept {
-        play(store, seed).unwrap();
+        run_chaos(store, seed).unwrap();
     }
     let fresh = fastrand::u64(..);
-    if let Err(said) = play(store, fresh) {
+    if let Err(said) = run_chaos(store, fresh) {
         keep(store, fresh);
         panic!("{said}; the seed is kept in {SEEDS}");
     }
@@ -89,7 +89,7 @@ mod keeps_its_promises {
 
 #[test]
 fn one_use_of_the_store_can_be_chosen() {
-    let said = ends(
+    let said = assert_exit(
         &chaos(&[
             "--spawn",
             "sqlite",
@@ -113,7 +113,7 @@ fn one_use_of_the_store_can_be_chosen() {
 
 #[test]
 fn gateways_keep_their_promises_on_a_fixed_seed() {
-    let said = ends(
+    let said = assert_exit(
         &chaos(&[
             "--gateways",
             "--spawn",
@@ -152,13 +152,13 @@ fn planted_bugs_are_caught() {
         "--only",
         SOON,
     ];
-    let said = ends(&chaos(&only), 0);
+    let said = assert_exit(&chaos(&only), 0);
     let caught = said.lines().filter(|it| it.starts_with("caught")).count();
     assert_eq!(caught, SOON.split(',').count(), "{said}");
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn unknown_stores_and_faults_are_explained() {
     let output = chaos(&["--spawn", "papyrus"]);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(

@@ -44,7 +44,7 @@ fn set_nx_and_del_violate_exclusion_where_distlock_does_not() {
 }
 
 #[test]
-fn what_is_no_control_is_said() {
+fn unknown_controls_and_faults_are_explained() {
     // The first name is a planted bug, and the second name does not exist.
     for wrong in ["fails-open", "papyrus"] {
         let output = controls(&["--only", wrong]);

@@ -100,14 +100,14 @@ fn print_result(plan: &RunPlan, result: &RunResult) -> Result<()> {
     ))?;
     if verdict.undecided_records > 0 {
         print_line(&format!(
-            "           {} records were too busy to be judged",
+            "           {} records had too many concurrent operations to be judged",
             verdict.undecided_records
         ))?;
     }
     let excused = verdict.violations.len() - verdict.broken().count();
     if excused > 0 {
         print_line(&format!(
-            "           {excused} as documented after a fault, for example {}",
+            "           {excused} violations as documented after a fault, for example {}",
             example(result)
         ))?;
     }

@@ -19,13 +19,13 @@ pub(super) async fn keep_locked(path: PathBuf) -> Result<()> {
 }
 
 /// Time-out for a file that another program keeps locked.
-const BUSY: Duration = Duration::from_secs(10);
+const LOCKED_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs one statement.
 pub(super) async fn run(path: &Path, statement: &str) -> Result<()> {
     let options = SqliteConnectOptions::new()
         .filename(path)
-        .busy_timeout(BUSY);
+        .busy_timeout(LOCKED_TIMEOUT);
     let mut connection = SqliteConnection::connect_with(&options).await?;
     let statement = sqlx::raw_sql(AssertSqlSafe(statement.to_owned()));
     statement.execute(&mut connection).await?;

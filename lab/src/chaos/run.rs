@@ -22,11 +22,11 @@ use super::{
 };
 
 /// A healed store answers by then.
-const HEALED: Duration = Duration::from_secs(90);
+const HEAL_TIMEOUT: Duration = Duration::from_secs(90);
 /// Longest allowed time from a deadline to the notice of its loss, in running time.
 const NOTICE: Duration = Duration::from_millis(250);
 /// Pause between two verdicts in a run that looks for one bug.
-const LOOK: Duration = Duration::from_millis(500);
+const VERDICT_PAUSE: Duration = Duration::from_millis(500);
 /// Number of locks that all tasks compete for. Brief tasks use other locks.
 pub(super) const LOCKS: u32 = 4;
 const QUIET_LOCKS: u32 = 40;
@@ -150,7 +150,7 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
     let server = match &admin {
         Some(admin) => {
             let health = async || admin.locker().health().await.ok();
-            eventually_async("the store answers", HEALED, health)
+            eventually_async("the store answers", HEAL_TIMEOUT, health)
                 .await?
                 .server
         }
@@ -165,7 +165,7 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
     );
     let locker = admin.as_ref().map(Store::locker);
     let until = SystemClock.now() + Duration::from_secs(plan.seconds);
-    let mut next_look = SystemClock.now() + LOOK;
+    let mut next_verdict = SystemClock.now() + VERDICT_PAUSE;
     while SystemClock.now() < until {
         nemesis
             .step(&mut worker_group, &mut running_store, locker.as_ref())
@@ -174,11 +174,11 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
         // An active fault is not in the history yet. The verdict would take a violation that the
         // fault excuses for the bug.
         let looks = plan.bug.is_some() && !nemesis.has_open_excuse();
-        if looks && SystemClock.now() >= next_look {
+        if looks && SystemClock.now() >= next_verdict {
             if caught(plan, &referee) {
                 break;
             }
-            next_look = SystemClock.now() + LOOK;
+            next_verdict = SystemClock.now() + VERDICT_PAUSE;
         }
     }
     nemesis
@@ -191,7 +191,7 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
     }
     if let Some(admin) = &admin {
         let locker = admin.locker();
-        eventually_async("the healed store answers", HEALED, async || {
+        eventually_async("the healed store answers", HEAL_TIMEOUT, async || {
             locker.health().await.ok()
         })
         .await?;

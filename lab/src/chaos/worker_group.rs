@@ -11,9 +11,9 @@ use tokio::time::timeout;
 use super::{history::Event, referee::Referee, stores::RunningStore, worker::WorkerSettings};
 
 /// A worker that has not started by then never starts. It may wait for a broken store.
-const START: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time-out for the last events of a worker that has ended.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+const LAST_EVENTS: Duration = Duration::from_secs(10);
 
 /// The process of one worker, with its proxies to the store.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl WorkerGroup {
     }
 
     async fn has_started(&self, member: &WorkerProcess) -> Result<()> {
-        eventually_async("a worker starts", START, async || {
+        eventually_async("a worker starts", START_TIMEOUT, async || {
             self.referee.has_started(member.worker).then_some(())
         })
         .await
@@ -154,7 +154,7 @@ impl WorkerGroup {
         let member = &self.members[at];
         let said = member.process.output();
         if let Some(line) = said.lines().find(|line| line.contains("panicked at")) {
-            let how = format!("it goes on after a panic: {line}");
+            let how = format!("the process continued after a panic: {line}");
             self.referee.note(member.worker, Event::Crashed { how });
         }
     }
@@ -167,7 +167,7 @@ impl WorkerGroup {
             let worker = self.members[at].worker;
             // The last events may still be in the socket.
             let has_finished = || {
-                eventually("its last words", LAST_WORDS, || {
+                eventually("the last events of a worker", LAST_EVENTS, || {
                     self.referee.has_finished(worker)
                 })
             };

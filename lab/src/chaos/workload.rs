@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_chosen_is_drawn() {
+    fn only_chosen_workloads_are_drawn() {
         let mut rng = Rng::with_seed(7);
         let chosen = [Workload::LocalQueues, Workload::Recipes];
         let mut seen = Vec::new();

@@ -171,7 +171,7 @@ fn all(range: Range<u64>, trace: bool, sum: &Totals) -> Result<Option<FailedSeed
             .collect();
         let joined = workers.into_iter().map(|worker| {
             let worker = worker?;
-            worker.join().map_err(|_| anyhow!("a thread broke off"))?
+            worker.join().map_err(|_| anyhow!("a thread panicked"))?
         });
         joined.collect::<Result<Vec<_>>>()
     })?;
@@ -216,7 +216,7 @@ fn planted(simulate: &SimulateOptions, seed: u64) -> Result<bool> {
     let caught = result.iter().filter(|it| it.found.is_some()).count();
     let clean = result.iter().all(|it| it.twin_is_clean);
     print_line(&format!(
-        "{caught} of {} caught; the honest twins on the same seeds {}; seed {seed}",
+        "{caught} of {} caught; the twins on the same seeds {}; seed {seed}",
         result.len(),
         if clean { "are clean" } else { "ARE ACCUSED" }
     ))?;

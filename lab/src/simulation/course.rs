@@ -12,15 +12,15 @@ use super::{
 
 /// Time-out for the roll call: a request that is never answered, the lease that it takes, the bound
 /// of a step, and a pause for each killed process in the store queue.
-const RECOVERY: Duration = Duration::from_secs(6 + 3 + 5 + 4);
+const ROLL_CALL_TIMEOUT: Duration = Duration::from_secs(6 + 3 + 5 + 4);
 /// Time-out for the turns without faults.
-const PEACE: Duration = Duration::from_secs(120);
+const CALM_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time-out for background work after the last turn.
-const BACKGROUND: Duration = Duration::from_secs(3);
+const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(3);
 /// The documented bound of `close`.
-const CLOSING: Duration = Duration::from_secs(10);
+const CLOSE_BOUND: Duration = Duration::from_secs(10);
 /// Pause between two checks of a condition.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs one run to its end.
 pub(super) async fn run_course(world: Arc<World>) {
@@ -28,7 +28,10 @@ pub(super) async fn run_course(world: Arc<World>) {
     let healed = world.now();
     world.phase.send_replace(SimulationPhase::RollCall);
     let tasks = tasks_alive(&world);
-    let all_here = until(&world, RECOVERY, |world| world.counts().present == tasks).await;
+    let all_here = until(&world, ROLL_CALL_TIMEOUT, |world| {
+        world.counts().present == tasks
+    })
+    .await;
     if !all_here {
         return record_stuck(&world, "after the last fault");
     }
@@ -37,11 +40,11 @@ pub(super) async fn run_course(world: Arc<World>) {
     world.judge().calm(world.now());
     note(&world, "calm");
     world.phase.send_replace(SimulationPhase::Calm);
-    let all_done = until(&world, PEACE, |world| world.counts().done == tasks).await;
+    let all_done = until(&world, CALM_TIMEOUT, |world| world.counts().done == tasks).await;
     if !all_done {
-        return record_stuck(&world, "in peace");
+        return record_stuck(&world, "without faults");
     }
-    world.time.sleep(BACKGROUND).await;
+    world.time.sleep(BACKGROUND_TIMEOUT).await;
     check_nothing_is_wanted(&world);
     close(&world).await;
 }
@@ -65,13 +68,13 @@ async fn until(world: &World, at_most: Duration, holds: impl Fn(&World) -> bool)
         if world.now() >= end {
             return false;
         }
-        world.time.sleep(LOOK).await;
+        world.time.sleep(CHECK_PAUSE).await;
     }
 }
 
 fn record_stuck(world: &World, when: &str) {
     let mut judge = world.judge();
-    let busy = judge.busy().join(", ");
+    let busy = judge.busy_calls().join(", ");
     judge.record_breach(SimulationPromise::Recovery, format!("{when}: {busy}"));
 }
 
@@ -202,7 +205,7 @@ fn check_nothing_is_wanted(world: &World) {
     let mut judge = world.judge();
     let now = world.now();
     for lock in 0..world.setting.locks {
-        if let Some(row) = judge.row(lock, now) {
+        if let Some(row) = judge.stored_holder(lock, now) {
             let detail = format!("lock {lock} is held for call {}", row.call);
             judge.record_breach(SimulationPromise::NothingLeft, detail);
         }
@@ -225,7 +228,7 @@ async fn close(world: &Arc<World>) {
             let begun = world.now();
             locker.close().await;
             let took = world.now() - begun;
-            if took > CLOSING {
+            if took > CLOSE_BOUND {
                 let detail = format!("closing took {took:?}");
                 world
                     .judge()

@@ -14,16 +14,16 @@ use super::{
 };
 
 /// Longest allowed time from a deadline to the notice of its loss, in running time.
-const NOTICE: Duration = Duration::from_millis(250);
+const NOTICE_BOUND: Duration = Duration::from_millis(250);
 /// Time in which a resumed process must report its missed losses.
-const RESUMED: Duration = Duration::from_millis(50);
+const RESUME_GRACE: Duration = Duration::from_millis(50);
 /// Extra time, beyond its wait, that a hanging store may cost a caller.
-const BEYOND: Duration = Duration::from_secs(5);
+const EXTRA_WAIT: Duration = Duration::from_secs(5);
 /// The documented bound of a release: four steps at the store of at most 5 s each.
-const RELEASE: Duration = Duration::from_secs(20);
+const RELEASE_BOUND: Duration = Duration::from_secs(20);
 /// Time in which a free lock is granted, and an unwanted lock is released, while no fault is
 /// active.
-const SOON: Duration = Duration::from_millis(1500);
+const PROMPT_TIME: Duration = Duration::from_millis(1500);
 
 /// All observations so far.
 #[derive(Default)]
@@ -96,7 +96,7 @@ impl Judge {
         watch: LockWatch,
         renew: Renew,
     ) -> Option<u64> {
-        self.ends_in_time(now, call);
+        self.check_call_bound(now, call);
         self.asking.remove(&call);
         let of = self.calls.get_mut(&call)?;
         of.state = CallState::Held;
@@ -121,7 +121,7 @@ impl Judge {
         match grant {
             Some((_, to)) if to == call => {}
             granted => {
-                let detail = format!("call {call} was told of a grant to {granted:?}");
+                let detail = format!("call {call} got the grant {granted:?}");
                 self.record_breach(SimulationPromise::OwnAnswer, detail);
             }
         }
@@ -148,7 +148,7 @@ impl Judge {
 
     /// Records that a call ended without the lock, or that its caller went away.
     pub(super) fn note_over(&mut self, now: Duration, call: u64) {
-        self.ends_in_time(now, call);
+        self.check_call_bound(now, call);
         self.asking.remove(&call);
         self.guards.remove(&call);
         if let Some(call) = self.calls.get_mut(&call) {
@@ -181,11 +181,11 @@ impl Judge {
             return;
         };
         let took = self.ran(held.process, now).saturating_sub(begun);
-        if took > RELEASE {
+        if took > RELEASE_BOUND {
             let detail = format!("the release of call {call} took {took:?}");
             self.record_breach(SimulationPromise::CallsEnd, detail);
         } else if held.is_kept(self.calm_since) && !released.is_clean() {
-            let detail = format!("the release of call {call} was {released:?} in peace");
+            let detail = format!("the release of call {call} was {released:?} without faults");
             self.record_breach(SimulationPromise::KeptInPeace, detail);
         }
     }
@@ -208,10 +208,11 @@ impl Judge {
         };
         held.told = true;
         if held.is_kept(self.calm_since) {
-            let detail = format!("call {call} lost its lock ({reason}) although nothing is wrong");
+            let detail =
+                format!("call {call} lost its lock ({reason}) although no fault is active");
             self.record_breach(SimulationPromise::KeptInPeace, detail);
         } else if held.is_valid() {
-            let detail = format!("call {call} was told of a loss ({reason}) and is valid");
+            let detail = format!("call {call} got notice of a loss ({reason}) and is valid");
             self.record_breach(SimulationPromise::LossIsTold, detail);
         }
     }
@@ -238,11 +239,11 @@ impl Judge {
             let process = &self.processes[held.process];
             held.lock == lock
                 && held.is_open()
-                && process.ran_without_break(RESUMED, Duration::ZERO, now)
+                && process.ran_without_break(RESUME_GRACE, Duration::ZERO, now)
         });
         if let Some((call, _)) = untold {
             let detail = format!(
-                "lock {lock} was granted to call {} before call {call} was told that it lost it",
+                "lock {lock} was granted to call {} before call {call} got notice of its loss",
                 row.call
             );
             self.record_breach(SimulationPromise::LossIsTold, detail);
@@ -259,7 +260,7 @@ impl Judge {
     }
 
     /// Returns the present holder of a lock at the store.
-    pub(super) fn row(&self, lock: usize, now: Duration) -> Option<StoredHolder> {
+    pub(super) fn stored_holder(&self, lock: usize, now: Duration) -> Option<StoredHolder> {
         self.locks[lock].row.filter(|row| row.expires > now)
     }
 
@@ -272,8 +273,8 @@ impl Judge {
             let left = held.watch.remaining();
             if left.is_zero() {
                 let since = *held.invalid.get_or_insert(now);
-                if held.is_open() && process.ran_without_break(NOTICE, since, now) {
-                    let detail = format!("call {call} was not told that its deadline has passed");
+                if held.is_open() && process.ran_without_break(NOTICE_BOUND, since, now) {
+                    let detail = format!("call {call} got no notice that its deadline has passed");
                     wrong = Some((SimulationPromise::LossIsTold, detail));
                 }
                 continue;
@@ -293,8 +294,8 @@ impl Judge {
             };
             if believes > expires && wrong.is_none() {
                 let detail = format!(
-                    "call {call} believes in lock {} until {believes:?}, \
-                     the store until {expires:?}",
+                    "call {call} trusts its lease of lock {} until {believes:?}, \
+                     and the store keeps it until {expires:?}",
                     held.lock
                 );
                 wrong = Some((SimulationPromise::Belief, detail));
@@ -310,24 +311,24 @@ impl Judge {
         let waits = |call: &&u64| self.processes[self.calls[*call].process].runs();
         let waiting: Vec<u64> = self.asking.iter().filter(waits).copied().collect();
         for call in &waiting {
-            self.ends_in_time(now, *call);
+            self.check_call_bound(now, *call);
         }
         let Some(calm) = self.calm_since else { return };
         for number in waiting {
             let call = &self.calls[&number];
             let free = self.locks[call.lock].free_since(now);
-            if free.is_some_and(|free| now > free.max(call.began).max(calm) + SOON) {
+            if free.is_some_and(|free| now > free.max(call.began).max(calm) + PROMPT_TIME) {
                 let detail = format!("call {number} waits for lock {}, which is free", call.lock);
                 self.record_breach(SimulationPromise::NobodyForgotten, detail);
             }
         }
         for lock in 0..self.locks.len() {
-            let Some(row) = self.row(lock, now) else {
+            let Some(row) = self.stored_holder(lock, now) else {
                 continue;
             };
             if let Some(call) = self.calls.get(&row.call)
                 && let CallState::Over(over) = call.state
-                && now > over.max(calm) + SOON
+                && now > over.max(calm) + PROMPT_TIME
             {
                 let detail = format!("lock {lock} is still held for call {}", row.call);
                 self.record_breach(SimulationPromise::GivenBack, detail);
@@ -336,7 +337,7 @@ impl Judge {
     }
 
     /// Checks that a waiting call has not waited for too long.
-    fn ends_in_time(&mut self, now: Duration, number: u64) {
+    fn check_call_bound(&mut self, now: Duration, number: u64) {
         let Some(call) = self.calls.get(&number) else {
             return;
         };
@@ -345,7 +346,7 @@ impl Judge {
             .saturating_sub(call.ran);
         let asks = call.state == CallState::Asking;
         if let Some(wait) = call.wait.filter(|_| asks)
-            && took > wait + BEYOND + NOTICE
+            && took > wait + EXTRA_WAIT + NOTICE_BOUND
         {
             let detail = format!("call {number} took {took:?} although it waits for {wait:?}");
             self.record_breach(SimulationPromise::CallsEnd, detail);
@@ -353,7 +354,7 @@ impl Judge {
     }
 
     /// Describes the calls that still ask or hold, in processes that are alive.
-    pub(super) fn busy(&self) -> Vec<String> {
+    pub(super) fn busy_calls(&self) -> Vec<String> {
         let calls = self.calls.iter().filter(|(_, call)| {
             !matches!(call.state, CallState::Over(_)) && self.processes[call.process].alive
         });

@@ -16,12 +16,12 @@ use tokio::sync::{Mutex, oneshot};
 
 use super::{
     executor::Owner,
-    setting::{Chances, LATEST, REQUEST_TIMEOUT},
+    setting::{Chances, LONGEST_DELAY, REQUEST_TIMEOUT},
     world::World,
 };
 
 /// Longest time between two looks of a waiting contender.
-const PATROL: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The connection of a process to the store.
 #[derive(Clone, Debug)]
@@ -90,13 +90,13 @@ impl RequestFate {
             fate.sender = unanswered(random);
             // The sender may see the broken connection long before the request arrives.
             if random.bool() {
-                fate.out = LATEST / (2 << random.u32(0..6));
+                fate.out = LONGEST_DELAY / (2 << random.u32(0..6));
             }
         } else if hits(chances.twice) {
             fate.arrives = 2;
         } else if hits(chances.late) {
             // Slightly late and very late requests are equally frequent.
-            let late = LATEST / (1 << random.u32(0..7));
+            let late = LONGEST_DELAY / (1 << random.u32(0..7));
             match random.bool() {
                 true => fate.out = late,
                 false => fate.back = late,
@@ -346,7 +346,7 @@ impl Contender for QueuedContender {
                 world.time.sleep(late.min(left)).await;
                 return;
             }
-            world.time.sleep(PATROL.min(left)).await;
+            world.time.sleep(LONGEST_WAIT.min(left)).await;
         }
     }
 

@@ -21,7 +21,7 @@ use super::{
 };
 
 /// A run that takes more steps than this never ends.
-const MOST_STEPS: u64 = 2_000_000;
+const MAX_STEPS: u64 = 2_000_000;
 
 /// Runs one seed of the engine, or of the batcher if the bug is in the batcher.
 ///
@@ -106,8 +106,8 @@ fn turn(world: &World, executor: &mut Executor, random: &mut Rng) -> bool {
         let took = Duration::from_micros(random.u64(1..=40));
         world.time.advance_to(now + took);
     }
-    if world.trace().steps() > MOST_STEPS {
-        let detail = "it never comes to an end".to_owned();
+    if world.trace().steps() > MAX_STEPS {
+        let detail = "the run does not end".to_owned();
         world
             .judge()
             .record_breach(SimulationPromise::Recovery, detail);
@@ -127,7 +127,7 @@ fn check_nothing_is_left(world: &World, executor: &mut Executor) {
     let waiters = world.waiters();
     if !tasks.is_empty() || sleepers > 0 || waiters > 0 {
         let detail =
-            format!("tasks {tasks:?}, {sleepers} timers and {waiters} waiters are left in the end");
+            format!("tasks {tasks:?}, {sleepers} timers and {waiters} waiters are left at the end");
         world
             .judge()
             .record_breach(SimulationPromise::NothingLeft, detail);

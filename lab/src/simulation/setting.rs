@@ -6,7 +6,7 @@ use distlock::{Capabilities, Fairness, Wakeup};
 use fastrand::Rng;
 
 /// Longest delay of a request.
-pub(super) const LATEST: Duration = Duration::from_secs(4);
+pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(4);
 
 /// Time without an answer after which a connection is given up: the bound of each request of a
 /// store.

@@ -10,7 +10,7 @@ use std::{
 use super::executor::{Owner, PolledStep};
 
 /// Number of lines that are kept to explain a failure.
-const LAST: usize = 30;
+const KEPT_LINES: usize = 30;
 
 /// One line.
 #[derive(Clone, Debug, Hash)]
@@ -69,7 +69,7 @@ impl Trace {
     }
 
     fn keep(&mut self, line: TraceLine) {
-        if !self.all && self.lines.len() == LAST {
+        if !self.all && self.lines.len() == KEPT_LINES {
             self.lines.pop_front();
         }
         self.lines.push_back(line);

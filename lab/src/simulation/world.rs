@@ -276,8 +276,8 @@ fn clock(time: &Timeline, random: &mut Rng) -> MachineClock {
 fn poll_once<T>(answer: impl Future<Output = distlock::Result<T>>) -> Result<T> {
     let mut answer = pin!(answer);
     match answer.as_mut().poll(&mut Waking::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer.context("the store in memory"),
-        Poll::Pending => Err(anyhow!("the store in memory waits for something")),
+        Poll::Ready(answer) => answer.context("the in-memory store"),
+        Poll::Pending => Err(anyhow!("the in-memory store waits")),
     }
 }
 

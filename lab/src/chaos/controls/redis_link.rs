@@ -10,7 +10,7 @@ use redis::{
 use tokio::sync::Mutex;
 
 /// Redisson and go-redis wait 3 s for an answer by default; redis-py and ioredis wait for ever.
-const ANSWER: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) struct RedisLink {
     client: Client,
@@ -53,7 +53,7 @@ impl RedisLink {
         if let Some(connection) = &*connection {
             return Ok(connection.clone());
         }
-        let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER));
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_TIMEOUT));
         let connecting = self
             .client
             .get_multiplexed_async_connection_with_config(&config);

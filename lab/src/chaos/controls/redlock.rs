@@ -19,7 +19,7 @@ use super::{
 };
 
 /// "If the auto-release time is 10 seconds, the timeout could be in the ~ 5-50 milliseconds range."
-const EACH: Duration = Duration::from_millis(50);
+const SERVER_TIMEOUT: Duration = Duration::from_millis(50);
 /// Allowance for clock drift, in addition to a hundredth of the TTL.
 const DRIFT: Duration = Duration::from_millis(2);
 
@@ -46,7 +46,7 @@ impl ControlLock for Redlock {
         for server in &self.0 {
             let (server, command) = (Arc::clone(server), set_nx(name, &value, millis(ttl)));
             asking.spawn(async move {
-                let answer = timeout(EACH, server.ask::<Option<String>>(&command)).await;
+                let answer = timeout(SERVER_TIMEOUT, server.ask::<Option<String>>(&command)).await;
                 matches!(answer, Ok(Ok(Some(_))))
             });
         }

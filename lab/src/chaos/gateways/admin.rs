@@ -16,7 +16,7 @@ use super::node::ADMIN_TOKEN;
 use crate::chaos::history::now;
 
 /// A node that has not answered by then is stopped or has no store.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Asks a node for the session of an account.
 ///
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Returns an error if the node cannot be reached or cannot answer.
 pub(super) async fn look_up(node: SocketAddr, uid: &Uid) -> Result<Fact> {
     let from_us = now();
-    let answer = timeout(PATIENCE, get(node, &format!("/v1/users/{uid}"))).await??;
+    let answer = timeout(ANSWER_TIMEOUT, get(node, &format!("/v1/users/{uid}"))).await??;
     let record = &answer["record"];
     let slots = record["slots"].as_object();
     let mut slots = slots.into_iter().flat_map(serde_json::Map::values);
@@ -47,7 +47,9 @@ async fn get(node: SocketAddr, path: &str) -> Result<Value> {
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("half an answer")?;
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .context("an incomplete answer")?;
     ensure!(head.starts_with("HTTP/1.1 200"), "{head}");
     Ok(serde_json::from_str(body)?)
 }

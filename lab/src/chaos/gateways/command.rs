@@ -134,14 +134,14 @@ fn published(plan: &GatewayPlan, result: &GatewayResult) -> GatewayFigures {
         looked_at: looked_at
             .map(|(it, times)| (it.to_string(), *times))
             .collect(),
-        broken: violations.chain(result.troubles.iter().cloned()).collect(),
+        broken: violations.chain(result.problems.iter().cloned()).collect(),
     }
 }
 
 fn print_result(plan: &GatewayPlan, result: &GatewayResult) -> Result<()> {
     let faults: u64 = result.faults.values().sum();
     print_line(&format!(
-        "{:<10} {} nodes, {:>6} events, {:>5} things that clients saw, {faults:>3} faults; \
+        "{:<10} {} nodes, {:>6} events, {:>5} observations of clients, {faults:>3} faults; \
          looked at {}",
         plan.store.key(),
         plan.nodes,
@@ -159,7 +159,7 @@ fn print_result(plan: &GatewayPlan, result: &GatewayResult) -> Result<()> {
 
 fn print_broken(plan: &GatewayPlan, result: &GatewayResult, run: &CommonOptions<'_>) -> Result<()> {
     let violations = result.report.violations.iter().map(ToString::to_string);
-    let all: Vec<_> = violations.chain(result.troubles.iter().cloned()).collect();
+    let all: Vec<_> = violations.chain(result.problems.iter().cloned()).collect();
     for broken in all.iter().take(10) {
         print_line(&format!("  BROKEN {broken}"))?;
     }
@@ -224,7 +224,7 @@ async fn planted(options: &GatewayOptions, run: &CommonOptions<'_>) -> Result<bo
     let clean = outcome.iter().all(|it| it.twin_is_clean);
     let caught = outcome.iter().filter(|it| it.found.is_some()).count();
     print_line(&format!(
-        "{caught} of {} caught; the honest nodes {}",
+        "{caught} of {} caught; the twins {}",
         outcome.len(),
         if clean { "are clean" } else { "ARE ACCUSED" }
     ))?;

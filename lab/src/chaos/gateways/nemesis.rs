@@ -56,7 +56,7 @@ pub(super) struct NodeNemesis {
 }
 
 /// Number of faults that are active at a time.
-const AT_ONCE: usize = 2;
+const MAX_ACTIVE: usize = 2;
 /// Nodes retry after pauses of up to a second, and need time to connect.
 const RECONNECT_US: Micros = 1_500_000;
 
@@ -84,7 +84,7 @@ impl NodeNemesis {
         running_store: &mut RunningStore,
     ) -> Result<()> {
         self.heal(group, running_store, now()).await?;
-        if self.active.len() < AT_ONCE && !self.kinds.is_empty() {
+        if self.active.len() < MAX_ACTIVE && !self.kinds.is_empty() {
             let kind = self.kinds[self.rng.usize(..self.kinds.len())];
             self.inject(kind, group, running_store)?;
         }

@@ -22,9 +22,9 @@ use crate::chaos::stores::RunningStore;
 
 /// A node that has not started by then never starts. It waits for the lease of its earlier process,
 /// and the store may be down.
-const START: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// A killed process has ended by then.
-const GONE: Duration = Duration::from_secs(30);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The addresses of one node.
 #[derive(Clone, Debug)]
@@ -160,7 +160,7 @@ impl NodeGroup {
         node.is_up = false;
         let mut process = node.process.take().context("a node")?;
         process.signal(Signal::KILL)?;
-        block_in_place(|| process.wait(GONE))?;
+        block_in_place(|| process.wait(EXIT_TIMEOUT))?;
         self.past.push(process.output());
         Ok(())
     }
@@ -184,7 +184,7 @@ impl NodeGroup {
                 continue;
             }
             if !node.is_up
-                && let Some(address) = announced(&node.settings.node, &process.output())
+                && let Some(address) = read_ready_line(&node.settings.node, &process.output())
             {
                 node.is_up = true;
                 self.addresses.add(address);
@@ -196,7 +196,7 @@ impl NodeGroup {
     /// Waits until all nodes are up.
     pub(super) async fn wait_until_up(&mut self) -> Result<()> {
         let group = Mutex::new(self);
-        eventually_async("the nodes are up", START, async || {
+        eventually_async("the nodes are up", START_TIMEOUT, async || {
             let mut group = group.lock().unwrap_or_else(PoisonError::into_inner);
             group.replace_crashed().ok()?;
             group.nodes.iter().all(NodeProcess::is_up).then_some(())
@@ -205,7 +205,7 @@ impl NodeGroup {
     }
 
     /// Returns the output of all processes of all nodes, process by process.
-    pub(super) fn said(&self) -> Vec<String> {
+    pub(super) fn output(&self) -> Vec<String> {
         let running = self.nodes.iter().filter_map(|it| it.process.as_ref());
         let running = running.map(Process::output);
         self.past.iter().cloned().chain(running).collect()
@@ -213,7 +213,7 @@ impl NodeGroup {
 }
 
 /// Reads the addresses that a node prints when it is ready.
-fn announced(name: &str, output: &str) -> Option<NodeAddress> {
+fn read_ready_line(name: &str, output: &str) -> Option<NodeAddress> {
     let ready = output
         .lines()
         .find(|line| line.starts_with(r#"{"event":"ready""#))?;

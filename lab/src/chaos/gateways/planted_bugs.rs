@@ -37,7 +37,7 @@ pub(super) enum NodeBug {
 }
 
 /// Time between the early confirmation and the write.
-const EARLY: Duration = Duration::from_millis(400);
+const CONFIRMATION_LEAD: Duration = Duration::from_millis(400);
 /// Prefix of the keys of account records.
 const ACCOUNT_PREFIX: &str = "sess/";
 
@@ -120,10 +120,10 @@ impl BuggyAccountRecords {
         locked(&self.early).insert(key.clone(), entry);
         let (mine, key, value) = (self.clone(), key.clone(), value.to_vec());
         tokio::spawn(async move {
-            SystemClock.sleep(EARLY).await;
+            SystemClock.sleep(CONFIRMATION_LEAD).await;
             // If the store is down, the write happens even later.
             while mine.force(&key, &value).await.is_err() {
-                SystemClock.sleep(EARLY).await;
+                SystemClock.sleep(CONFIRMATION_LEAD).await;
             }
             locked(&mine.early).remove(&key);
         });

@@ -36,7 +36,7 @@ const DEVICES: u32 = 3;
 /// Time-out for a healed store to answer, and for directory and clients to agree.
 const SETTLE_TIME: Duration = Duration::from_secs(60);
 /// Time-out for the last output of the nodes.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+const LAST_EVENTS: Duration = Duration::from_secs(3);
 /// With a planted bug, directory and clients may never agree.
 const SETTLE_TIME_WITH_BUG: Duration = Duration::from_secs(8);
 
@@ -58,12 +58,12 @@ pub(super) struct GatewayResult {
     pub(super) history: History,
     pub(super) faults: BTreeMap<String, u64>,
     /// Problems that no invariant covers: crashed nodes, and accounts that cannot log in.
-    pub(super) troubles: Vec<String>,
+    pub(super) problems: Vec<String>,
 }
 
 impl GatewayResult {
     pub(super) fn is_clean(&self) -> bool {
-        self.report.is_clean() && self.troubles.is_empty()
+        self.report.is_clean() && self.problems.is_empty()
     }
 }
 
@@ -157,7 +157,7 @@ pub(super) async fn run_plan(plan: &GatewayPlan) -> Result<GatewayResult> {
         group.replace_crashed()?;
     }
     nemesis.heal_all(&mut group, &mut running_store).await?;
-    let mut troubles = Vec::new();
+    let mut problems = Vec::new();
     group.wait_until_up().await?;
     stop.send_replace(true);
     while let Some(ended) = devices.join_next().await {
@@ -173,11 +173,11 @@ pub(super) async fn run_plan(plan: &GatewayPlan) -> Result<GatewayResult> {
         &running_store,
         &mut rng,
         settle_time,
-        &mut troubles,
+        &mut problems,
     )
     .await?;
     // Some output of the nodes may still be in a pipe.
-    let calm = eventually_async("a clean report", LAST_WORDS, async || {
+    let calm = eventually_async("a clean report", LAST_EVENTS, async || {
         let (report, _) = judged(&group, &observations, &records, meter.late()).ok()?;
         report.is_clean().then_some(())
     });
@@ -185,7 +185,7 @@ pub(super) async fn run_plan(plan: &GatewayPlan) -> Result<GatewayResult> {
     let (report, history) = judged(&group, &observations, &records, meter.late())?;
     // Clients stay logged in until the report is made, so that no logout looks like a disagreement.
     drop(logged_in);
-    troubles.extend(group.crashes.iter().cloned());
+    problems.extend(group.crashes.iter().cloned());
     // The nodes must end before their store, and the store before its folder is removed.
     let faults = std::mem::take(&mut nemesis.faults);
     block_in_place(|| {
@@ -196,7 +196,7 @@ pub(super) async fn run_plan(plan: &GatewayPlan) -> Result<GatewayResult> {
         report,
         history,
         faults,
-        troubles,
+        problems,
     })
 }
 
@@ -221,7 +221,7 @@ async fn settle(
     running_store: &RunningStore,
     rng: &mut Rng,
     settle_time: Duration,
-    troubles: &mut Vec<String>,
+    problems: &mut Vec<String>,
 ) -> Result<(BTreeMap<Uid, UserRecord>, Vec<Client>)> {
     let store = distlock::open(running_store.url()).await?;
     let locker = store.locker();
@@ -237,7 +237,7 @@ async fn settle(
             .await
         {
             Ok(client) => logged_in.push((uid, client)),
-            Err(error) => troubles.push(error.to_string()),
+            Err(error) => problems.push(error.to_string()),
         }
     }
     for (uid, client) in &logged_in {
@@ -254,14 +254,14 @@ async fn settle(
                     at_us: now(),
                 });
             }
-            Err(error) => troubles.push(format!("{uid}: {error:#}")),
+            Err(error) => problems.push(format!("{uid}: {error:#}")),
         }
     }
     for (uid, _) in &logged_in {
         for address in context.addresses.all() {
             match look_up(address.admin, uid).await {
                 Ok(fact) => context.observations.fact(fact),
-                Err(error) => troubles.push(format!("{} on {uid}: {error:#}", address.name)),
+                Err(error) => problems.push(format!("{} on {uid}: {error:#}", address.name)),
             }
         }
     }
@@ -303,7 +303,7 @@ fn judged(
         records: records.clone(),
         ..History::default()
     };
-    for said in group.said() {
+    for said in group.output() {
         // The last line of a killed process may be incomplete.
         let whole = |line: &&str| serde_json::from_str::<serde_json::Value>(line).is_ok();
         history.read_node(said.lines().filter(whole))?;

@@ -45,14 +45,14 @@ pub(super) enum Remedy {
 }
 
 /// If no server has replaced the leader by then, none will.
-pub(super) const REPLACED: Duration = Duration::from_secs(40);
+pub(super) const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(40);
 /// Servers that do not agree by then never will.
-pub(super) const SETTLED: Duration = Duration::from_secs(120);
+pub(super) const AGREEMENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Fails if healed servers have not agreed for too long.
 pub(super) fn check_agreement_time(fault: &InjectedFault) -> Result<()> {
     ensure!(
-        now() < fault.from + as_micros(SETTLED + REPLACED),
+        now() < fault.from + as_micros(AGREEMENT_TIMEOUT + REPLACEMENT_TIMEOUT),
         "the servers did not agree again after {} of {}",
         fault.kind,
         fault.target

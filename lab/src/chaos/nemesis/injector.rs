@@ -31,11 +31,11 @@ pub(crate) struct Nemesis {
 }
 
 /// Number of faults that are active at a time.
-const AT_ONCE: usize = 2;
+const MAX_ACTIVE: usize = 2;
 /// A request that arrives in small parts takes about this many pauses.
-const TRICKLE: u32 = 40;
+const TRICKLE_PAUSES: u32 = 40;
 /// Pause between two questions whether servers agree.
-pub(super) const AGREE: Duration = Duration::from_millis(50);
+pub(super) const AGREEMENT_PAUSE: Duration = Duration::from_millis(50);
 
 impl Nemesis {
     pub(crate) fn new(rng: Rng, kinds: Vec<FaultKind>, longest_ttl: Duration) -> Self {
@@ -55,7 +55,7 @@ impl Nemesis {
         admin: Option<&Locker>,
     ) -> Result<()> {
         self.heal(worker_group, running_store, now()).await?;
-        if self.active.len() < AT_ONCE
+        if self.active.len() < MAX_ACTIVE
             && !self.kinds.is_empty()
             && let kind = self.kinds[self.rng.usize(..self.kinds.len())]
             && let Some((fault, remedy)) = self
@@ -157,7 +157,8 @@ impl Nemesis {
     ) -> Result<()> {
         self.heal(worker_group, running_store, Micros::MAX).await?;
         while !self.active.is_empty() {
-            self.watch(worker_group, running_store, AGREE).await;
+            self.watch(worker_group, running_store, AGREEMENT_PAUSE)
+                .await;
             self.heal(worker_group, running_store, Micros::MAX).await?;
         }
         Ok(())
@@ -329,7 +330,7 @@ fn break_connections(kind: FaultKind, proxy: &FaultProxy, delay: Duration, any: 
         FaultKind::StopRequests => proxy.stop(Direction::ToServer),
         FaultKind::StopReplies => proxy.stop(Direction::ToClient),
         FaultKind::BlackHole => proxy.black_hole(),
-        FaultKind::Trickle => proxy.trickle(delay / TRICKLE),
+        FaultKind::Trickle => proxy.trickle(delay / TRICKLE_PAUSES),
         FaultKind::HalfClose if any.is_multiple_of(2) => {
             proxy.half_close(Direction::ToServer);
         }

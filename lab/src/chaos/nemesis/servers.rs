@@ -7,8 +7,8 @@ use distlock::{Clock as _, Locker, SystemClock};
 use tokio::task::block_in_place;
 
 use super::{
-    active::{ActiveFault, REPLACED, Remedy, as_micros, lost_by_failover},
-    injector::{AGREE, Nemesis},
+    active::{ActiveFault, REPLACEMENT_TIMEOUT, Remedy, as_micros, lost_by_failover},
+    injector::{AGREEMENT_PAUSE, Nemesis},
     kinds::FaultKind,
 };
 use crate::chaos::{
@@ -122,7 +122,11 @@ impl Nemesis {
                 return;
             }
             SystemClock
-                .sleep(if waits { left.min(AGREE) } else { left })
+                .sleep(if waits {
+                    left.min(AGREEMENT_PAUSE)
+                } else {
+                    left
+                })
                 .await;
         }
     }
@@ -135,7 +139,7 @@ impl Nemesis {
         fault: InjectedFault,
         running_store: &mut RunningStore,
     ) -> Result<()> {
-        if !noted && now() < fault.from + as_micros(REPLACED) {
+        if !noted && now() < fault.from + as_micros(REPLACEMENT_TIMEOUT) {
             let remedy = Remedy::ReadmitLeader { former, noted };
             self.active.push(ActiveFault { fault, remedy });
             return Ok(());

@@ -39,7 +39,7 @@ pub(in crate::chaos) async fn run(chaos: &ChaosOptions, seed: u64) -> Result<Exi
             if bug.twin_is_clean {
                 ""
             } else {
-                "; AND THE HONEST STORE IS ACCUSED"
+                "; AND ITS TWIN IS ACCUSED"
             }
         ))?;
         bugs.push(bug);
@@ -49,7 +49,7 @@ pub(in crate::chaos) async fn run(chaos: &ChaosOptions, seed: u64) -> Result<Exi
     operations.sort_unstable();
     let clean = bugs.iter().filter(|it| it.twin_is_clean).count();
     print_line(&format!(
-        "{} of {} caught, median {} operations; the honest store is clean beside {clean}; \
+        "{} of {} caught, median {} operations; {clean} twins are clean; \
          seed {seed}",
         operations.len(),
         bugs.len(),
@@ -128,7 +128,7 @@ impl Twins {
         }
         let verdict = run_plan(plan).await?.verdict;
         for it in verdict.broken() {
-            print_line(&format!("  honest, BROKEN {}: {}", it.promise, it.detail))?;
+            print_line(&format!("  twin, BROKEN {}: {}", it.promise, it.detail))?;
         }
         let clean = verdict.broken().next().is_none();
         self.0.insert(key, clean);

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use super::raw_request::ask_server;
 
 /// Time-out for the answer of a former leader.
-const IMPATIENCE: Duration = Duration::from_millis(300);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Opens the store of a client that asks the sentinels for the primary once, and again only after
 /// an error. The client then uses the server directly, so no majority of sentinels confirms a
@@ -145,7 +145,7 @@ impl EnsembleServer {
 
 impl BelievedLeader {
     /// Removes the feed of losses from a grant, so that the client hears of no loss.
-    async fn told(&self, mut attempt: Attempt<Grant>) -> Attempt<Grant> {
+    async fn without_losses(&self, mut attempt: Attempt<Grant>) -> Attempt<Grant> {
         if let (Self::Leader(server), Attempt::Acquired(grant)) = (self, &mut attempt) {
             grant.loss = LossFeed::silent();
             server.remember().await;
@@ -173,7 +173,7 @@ impl EnsembleServer {
             token,
             loss: LossFeed::silent(),
         };
-        let answer = timeout(IMPATIENCE, inner.renew(lease, renewal)).await;
+        let answer = timeout(ANSWER_TIMEOUT, inner.renew(lease, renewal)).await;
         match (answer, lease.token) {
             (Ok(Ok(Renewed::Extended { token, .. })), _) => {
                 self.remember().await;
@@ -200,7 +200,7 @@ impl DeposedLock {
     }
 
     /// Returns the answer. After an error it asks the sentinels for the primary again.
-    async fn seen<T>(&self, answer: distlock::Result<T>) -> distlock::Result<T> {
+    async fn after_error<T>(&self, answer: distlock::Result<T>) -> distlock::Result<T> {
         if let (Err(_), BelievedLeader::Primary(sentinels)) = (&answer, &self.belief)
             && let Ok((at, store)) = sentinels.open().await
         {
@@ -221,7 +221,7 @@ impl DistLock for DeposedLock {
 
     async fn reopen(&self) -> distlock::Result<Arc<dyn DistLock>> {
         let at = self.inner.lock().unwrap_or_else(PoisonError::into_inner).0;
-        let inner = self.seen(self.inner().reopen().await).await?;
+        let inner = self.after_error(self.inner().reopen().await).await?;
         Ok(Arc::new(Self {
             capabilities: self.capabilities.clone(),
             inner: Mutex::new((at, inner)),
@@ -231,13 +231,16 @@ impl DistLock for DeposedLock {
 
     async fn try_acquire(&self, request: &AcquireRequest) -> distlock::Result<Attempt<Grant>> {
         let answer = self.inner().try_acquire(request).await;
-        Ok(self.belief.told(self.seen(answer).await?).await)
+        Ok(self
+            .belief
+            .without_losses(self.after_error(answer).await?)
+            .await)
     }
 
     async fn contend(&self, request: &AcquireRequest) -> distlock::Result<Box<dyn Contender>> {
         let answer = self.inner().contend(request).await;
         Ok(Box::new(DeposedContender {
-            inner: self.seen(answer).await?,
+            inner: self.after_error(answer).await?,
             belief: self.belief.clone(),
         }))
     }
@@ -245,21 +248,22 @@ impl DistLock for DeposedLock {
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> distlock::Result<Renewed> {
         let inner = self.inner();
         match &self.belief {
-            BelievedLeader::Primary(_) => self.seen(inner.renew(lease, renewal).await).await,
+            BelievedLeader::Primary(_) => self.after_error(inner.renew(lease, renewal).await).await,
             BelievedLeader::Leader(server) => server.renew(&*inner, lease, renewal).await,
         }
     }
 
     async fn release(&self, lease: &Lease) -> distlock::Result<ReleaseOutcome> {
-        self.seen(self.inner().release(lease).await).await
+        self.after_error(self.inner().release(lease).await).await
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> distlock::Result<HandOver> {
-        self.seen(self.inner().hand_over(lease, next).await).await
+        self.after_error(self.inner().hand_over(lease, next).await)
+            .await
     }
 
     async fn inspect(&self, name: &LockName) -> distlock::Result<LockInfo> {
-        self.seen(self.inner().inspect(name).await).await
+        self.after_error(self.inner().inspect(name).await).await
     }
 
     async fn list(
@@ -268,7 +272,7 @@ impl DistLock for DeposedLock {
         after: Option<&LockName>,
         limit: u32,
     ) -> distlock::Result<Vec<LockInfo>> {
-        self.seen(self.inner().list(prefix, after, limit).await)
+        self.after_error(self.inner().list(prefix, after, limit).await)
             .await
     }
 
@@ -277,12 +281,12 @@ impl DistLock for DeposedLock {
         name: &LockName,
         expected: FencingToken,
     ) -> distlock::Result<Forced> {
-        self.seen(self.inner().force_release(name, expected).await)
+        self.after_error(self.inner().force_release(name, expected).await)
             .await
     }
 
     async fn health(&self) -> distlock::Result<Health> {
-        self.seen(self.inner().health().await).await
+        self.after_error(self.inner().health().await).await
     }
 
     async fn close(&self) {
@@ -298,7 +302,10 @@ struct DeposedContender {
 #[async_trait]
 impl Contender for DeposedContender {
     async fn attempt(&mut self) -> distlock::Result<Attempt<Grant>> {
-        Ok(self.belief.told(self.inner.attempt().await?).await)
+        Ok(self
+            .belief
+            .without_losses(self.inner.attempt().await?)
+            .await)
     }
 
     fn is_first(&self) -> bool {

@@ -38,7 +38,7 @@ struct BugState {
 }
 
 /// A renewal that has not answered by then is also taken for a success.
-const IMPATIENCE: Duration = Duration::from_millis(100);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Shorter than every lease that a worker asks for. A shorter TTL is the remaining part of a
 /// minimum hold time.
@@ -140,7 +140,7 @@ impl BuggyLock {
         }
     }
 
-    fn told(&self, mut grant: Grant, sent: Moment) -> Grant {
+    fn with_bug(&self, mut grant: Grant, sent: Moment) -> Grant {
         grant.token = self.token(grant.token);
         grant.valid_for = self.valid_for(grant.valid_for, sent);
         grant
@@ -190,7 +190,7 @@ impl BuggyLock {
     ) -> Result<Attempt<Grant>> {
         self.slow_network(request.ttl).await;
         let Attempt::Busy(holder) = answer else {
-            let grant = answer.map(|grant| self.told(grant, sent));
+            let grant = answer.map(|grant| self.with_bug(grant, sent));
             if let Attempt::Acquired(grant) = &grant {
                 *locked(&self.state.last) = Some(LastGrant {
                     name: request.name.clone(),
@@ -299,7 +299,7 @@ impl DistLock for BuggyLock {
         let renewing = self.inner.renew(&lease_there, &asked);
         let renewed = match (self.bug, lease.token) {
             (StoreBug::RenewalErrorIsSuccess, Some(token)) => {
-                match timeout(IMPATIENCE, renewing).await {
+                match timeout(ANSWER_TIMEOUT, renewing).await {
                     Ok(Ok(renewed)) => renewed,
                     Ok(Err(_)) | Err(_) => return Ok(taken_for_success(token, renewal)),
                 }
@@ -368,7 +368,7 @@ impl DistLock for BuggyLock {
         let answer = self.inner.hand_over(&self.lease(lease), &next).await?;
         Ok(match answer {
             HandOver::Done(grant) => {
-                let mut grant = self.told(grant, sent);
+                let mut grant = self.with_bug(grant, sent);
                 if let (StoreBug::HandOverKeepsToken, Some(token)) = (self.bug, lease.token) {
                     grant.token = token;
                 }

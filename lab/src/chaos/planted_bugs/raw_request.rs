@@ -10,7 +10,7 @@ use tokio::{
 };
 
 /// Time-out for the answer of a server.
-const ANSWER: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the answer of a server, up to the end of the connection or until `is_enough` accepts it.
 pub(super) async fn ask_server(
@@ -32,5 +32,5 @@ pub(super) async fn ask_server(
         }
         Ok(answer)
     };
-    timeout(ANSWER, asking).await?
+    timeout(ANSWER_TIMEOUT, asking).await?
 }

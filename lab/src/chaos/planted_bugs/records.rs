@@ -16,7 +16,7 @@ use distlock_conformance::RecordsLayer;
 use super::kinds::StoreBug;
 
 /// Time for which the cache answers.
-const FRESH: Duration = Duration::from_millis(30);
+const CACHE_TIME: Duration = Duration::from_millis(30);
 
 #[derive(Clone, Debug)]
 pub(super) struct BuggyRecords {
@@ -58,7 +58,7 @@ impl RecordsLayer for BuggyRecords {
         let now = SystemClock.now();
         let cached = self.cached(|cache| cache.get(key.as_str()).cloned());
         if let Some((at, entry)) = cached
-            && now.since(at) < FRESH
+            && now.since(at) < CACHE_TIME
         {
             return Ok(entry);
         }

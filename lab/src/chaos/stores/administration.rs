@@ -43,7 +43,7 @@ impl RunningStore {
                 }
                 Ok(())
             }
-            StoreServers::InProcess => bail!("nobody else can reach this store"),
+            StoreServers::InProcess => bail!("no other process can reach this store"),
         }
     }
 

@@ -14,7 +14,7 @@ use super::leader::{FormerLeader, LeaderRemoval, RemovedBy};
 
 const SERVERS: usize = 3;
 /// Time-out for an election on a busy machine.
-const START: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of ticks of 250 ms for which a leader without followers still answers. That time is
 /// longer than an election and a client's session together.
 const SYNC_LIMIT: &str = "syncLimit=32";
@@ -58,7 +58,7 @@ impl EnsembleStore {
         })?;
         let ensemble = Self { servers, links };
         // A server that starts late may cause another election.
-        eventually("all follow", START, || ensemble.is_settled())?;
+        eventually("all follow", START_TIMEOUT, || ensemble.is_settled())?;
         Ok(ensemble)
     }
 

@@ -167,7 +167,7 @@ impl RunningStore {
         })
     }
 
-    /// Stops a server with SIGSTOP or its like.
+    /// Pauses a server, as SIGSTOP does.
     pub(crate) fn pause(&self, any: usize) -> Result<PausedServer> {
         Ok(match &self.servers {
             StoreServers::Postgres(it) => PausedServer::Postgres(it.pause()?),
@@ -277,7 +277,7 @@ impl RunningStore {
             StoreServers::Redis(it) => it.restart_empty()?,
             // The same server is wiped each time, so only a minority of the servers loses data.
             StoreServers::IndependentRedis(all) => all[0].restart_empty()?,
-            _ => anyhow::bail!("the data of this store cannot be taken away"),
+            _ => anyhow::bail!("the data of this store cannot be deleted"),
         }
         Ok(Excuse::LostHistory)
     }
@@ -333,7 +333,7 @@ impl RunningStore {
     /// function blocks.
     pub(crate) fn forget_all(&self) -> Result<Excuse> {
         if self.redis().is_empty() {
-            bail!("this store cannot be told to forget everything");
+            bail!("this store has no command that deletes all data");
         }
         // A replica refuses the command, and copies the deletion of its primary.
         self.each_redis(&["FLUSHALL"]).context("FLUSHALL")?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::chaos::history::{CallKind, Event, HistoryEntry, Micros};
 
 use super::{
-    processes::{Stalls, last_words},
+    processes::{Stalls, last_seen_alive},
     promise::{Promise, Violation},
 };
 
@@ -61,7 +61,7 @@ pub(super) fn check(history: &[HistoryEntry], stalls: &Stalls) -> Vec<Violation>
         }
     }
     // A process that still reports events should have reported the end of its calls as well.
-    let alive = last_words(history);
+    let alive = last_seen_alive(history);
     for ((worker, _), asked) in open {
         if let Some(last) = alive.get(&worker) {
             judge(worker, asked, *last, "had not answered after");

@@ -12,7 +12,7 @@ use crate::chaos::history::{
 };
 
 use super::{
-    processes::{Stalls, last_words},
+    processes::{Stalls, last_seen_alive},
     promise::{Limits, Promise, Violation},
 };
 
@@ -188,7 +188,7 @@ pub(super) fn notices(
     stalls: &Stalls,
     limits: Limits,
 ) -> Vec<Violation> {
-    let alive_at = last_words(history);
+    let alive_at = last_seen_alive(history);
     let mut found = Vec::new();
     for hold in holds.values().flatten() {
         let seen = match (hold.notified, alive_at.get(&hold.worker)) {

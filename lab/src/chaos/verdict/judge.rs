@@ -50,8 +50,8 @@ pub(crate) fn judge(history: &[HistoryEntry], limits: Limits) -> Verdict {
         .chain(holds::tickets(history))
         .chain(calls::check(history, &stalls))
         .chain(unlinear)
-        .chain(waiters::order(history))
-        .chain(waiters::minimum(history, &faults))
+        .chain(waiters::serving_order(history))
+        .chain(waiters::minimum_hold(history, &faults))
         .chain(recipes::check(history, &faults, &stalls, limits))
         .chain(processes::check(history))
         .collect();
@@ -91,7 +91,7 @@ fn lost_updates(history: &[HistoryEntry]) -> impl Iterator<Item = Violation> {
         } => Some(Violation {
             promise: Promise::FencedUpdates,
             at: 0,
-            detail: format!("{name:?}: process {} wrote over an update", entry.worker),
+            detail: format!("{name:?}: process {} overwrote an update", entry.worker),
             excused_by: None,
         }),
         _ => None,

@@ -48,7 +48,7 @@ impl Stalls {
 }
 
 /// Returns the time of the last event of each process.
-pub(super) fn last_words(history: &[HistoryEntry]) -> BTreeMap<u32, Micros> {
+pub(super) fn last_seen_alive(history: &[HistoryEntry]) -> BTreeMap<u32, Micros> {
     let mut all: BTreeMap<u32, Micros> = BTreeMap::new();
     for HistoryEntry { worker, event } in history {
         let at = match event {
@@ -68,7 +68,7 @@ pub(super) fn last_words(history: &[HistoryEntry]) -> BTreeMap<u32, Micros> {
 const GROWTH_KIB: u64 = 48 * 1024;
 const GROWTH_DESCRIPTORS: u64 = 64;
 /// A process with fewer measurements than this is not judged.
-const LOOKS: usize = 9;
+const MEASUREMENTS: usize = 9;
 
 /// Finds growth, crashes, and problems after the last fault.
 pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
@@ -90,7 +90,7 @@ pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
             Event::Crashed { how } => (
                 Promise::NoCrash,
                 0,
-                format!("process {worker} ended by itself: {how}"),
+                format!("process {worker} crashed: {how}"),
             ),
             Event::RollCall {
                 at,
@@ -99,12 +99,12 @@ pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
             } => (
                 Promise::Recovery,
                 *at,
-                format!("task {task} of process {worker} did not get in: {problem}"),
+                format!("task {task} of process {worker} did not acquire the lock: {problem}"),
             ),
             Event::Left { name, holder } => (
                 Promise::Recovery,
                 0,
-                format!("{name:?} is still held by {holder:?} after everybody has left"),
+                format!("{name:?} is still held by {holder:?} after all workers have ended"),
             ),
             _ => continue,
         };
@@ -115,7 +115,10 @@ pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
             excused_by: None,
         });
     }
-    for (worker, looks) in looks.iter().filter(|(_, looks)| looks.len() >= LOOKS) {
+    for (worker, looks) in looks
+        .iter()
+        .filter(|(_, looks)| looks.len() >= MEASUREMENTS)
+    {
         let third = looks.len() / 3;
         let median = |part: &[(u64, u64)], of: fn(&(u64, u64)) -> u64| {
             let mut values: Vec<_> = part.iter().map(of).collect();

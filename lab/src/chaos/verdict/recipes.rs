@@ -237,7 +237,7 @@ fn effects(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
             && let era @ Some(_) = eras.at(*asked, *at)
             && made.insert((key, era), *value).is_some()
         {
-            let detail = format!("{key:?} was made again, by process {worker}");
+            let detail = format!("the effect of {key:?} happened again, in process {worker}");
             found.push(broken(Promise::OncePerKey, *at, detail));
         }
     }
@@ -251,7 +251,7 @@ fn effects(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
             && let era @ Some(_) = eras.at(*asked, *at)
             && made.get(&(key.as_str(), era)).is_some_and(|it| it != value)
         {
-            let detail = format!("process {worker} was told of {key:?} what never happened");
+            let detail = format!("process {worker} got a result of {key:?} that never happened");
             found.push(broken(Promise::OncePerKey, *at, detail));
         }
     }
@@ -327,7 +327,7 @@ fn gates(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
                 highest = highest.max(before);
             }
             if token < highest {
-                let detail = format!("token {token} was let through after token {highest}");
+                let detail = format!("token {token} was accepted after token {highest}");
                 found.push(broken(Promise::GateHolds, at, detail));
             }
         }

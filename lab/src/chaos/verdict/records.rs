@@ -14,7 +14,7 @@ use crate::chaos::history::{
 use super::promise::{Promise, Violation};
 
 /// Number of states that are tried for one key before the key counts as undecided.
-const MOST: usize = 2_000_000;
+const MAX_STATES: usize = 2_000_000;
 
 /// Returns the violations, and the number of undecided keys.
 pub(super) fn check(history: &[HistoryEntry], faults: &[&InjectedFault]) -> (Vec<Violation>, u64) {
@@ -53,7 +53,7 @@ pub(super) fn check(history: &[HistoryEntry], faults: &[&InjectedFault]) -> (Vec
             SearchResult::GaveUp => {
                 undecided += 1;
                 broken(format!(
-                    "{key:?}: its {} operations are too many at once to be judged",
+                    "{key:?}: too many of its {} operations were concurrent to be judged",
                     steps.len()
                 ));
             }
@@ -169,7 +169,7 @@ impl Search {
             if !tried.insert((done.clone(), value)) {
                 continue;
             }
-            if tried.len() > MOST {
+            if tried.len() > MAX_STATES {
                 return SearchResult::GaveUp;
             }
             let is_done = |at: usize| done[at / 64] & (1 << (at % 64)) != 0;

@@ -81,14 +81,14 @@ fn holds_one_after_the_other_are_right() {
 }
 
 #[test]
-fn two_valid_guards() {
+fn two_valid_guards_break_exclusion() {
     let history = [hold(1, 1, 0, 12), hold(2, 2, 11, 20)].concat();
     assert_eq!(broken(&history), [Promise::Exclusion]);
     assert_eq!(judge(&history, LIMITS).longest_overlap_us, 1);
 }
 
 #[test]
-fn a_long_hold_around_short_ones() {
+fn a_long_hold_overlaps_each_short_one() {
     let history = [hold(1, 1, 0, 100), hold(2, 2, 10, 11), hold(3, 3, 50, 51)].concat();
     let verdict = judge(&history, LIMITS);
     assert_eq!(verdict.violations.len(), 2, "{:?}", verdict.violations);
@@ -271,7 +271,7 @@ fn lost(told: Option<Micros>) -> Vec<HistoryEntry> {
 }
 
 #[test]
-fn losses_that_are_told_late_or_never() {
+fn late_and_missing_notices_of_a_loss_are_violations() {
     for (told, right) in [
         (Some(100), true),
         (Some(360), true),
@@ -290,7 +290,7 @@ fn a_guard_that_has_not_ended_may_have_been_renewed() {
 }
 
 #[test]
-fn a_process_that_did_not_run_could_not_be_told() {
+fn a_stalled_process_cannot_get_a_notice() {
     let mut history = lost(Some(900));
     history.push(entry(1, Event::Stalled { from: 0, to: 500 }));
     assert_ne!(broken(&history), []);
@@ -309,7 +309,7 @@ fn a_process_that_did_not_run_could_not_be_told() {
 }
 
 #[test]
-fn times_to_recover_and_to_be_told() {
+fn times_of_recovery_and_of_notices() {
     let mut history = [hold(1, 1, 0, 10), hold(2, 2, 300, 310)].concat();
     history.extend([fault(50, 100, None), fault(200, 290, None)]);
     let recovery = judge(&history, LIMITS).recovery;
@@ -319,7 +319,7 @@ fn times_to_recover_and_to_be_told() {
 }
 
 #[test]
-fn calls_that_do_not_end() {
+fn calls_beyond_their_bound_are_violations() {
     let called = Event::Called {
         call: 1,
         what: CallKind::Acquire,
@@ -359,7 +359,7 @@ fn growth_of_memory_and_of_descriptors() {
 }
 
 #[test]
-fn what_is_left_at_the_end() {
+fn leftovers_and_crashes_are_violations() {
     let problem = |problem| Event::RollCall {
         at: 0,
         task: 1,
@@ -411,7 +411,7 @@ const fn delete(expected: u64, outcome: WriteOutcome) -> RecordOperation {
 }
 
 #[test]
-fn histories_of_records_that_have_an_order() {
+fn histories_of_records_with_an_order() {
     use WriteOutcome::{Conflict, Done, Unknown};
     let right: [&[HistoryEntry]; 7] = [
         &[step(0, 1, put(None, 1, Done)), step(2, 3, get(Some(1)))],
@@ -469,7 +469,7 @@ fn a_write_that_never_answered_may_have_happened() {
 }
 
 #[test]
-fn histories_of_records_that_have_none() {
+fn histories_of_records_without_an_order() {
     use WriteOutcome::{Conflict, Done, Unknown};
     let wrong: [&[HistoryEntry]; 9] = [
         // A stale read.

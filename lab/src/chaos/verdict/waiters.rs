@@ -9,7 +9,7 @@ use super::promise::{Promise, Violation};
 /// Finds waiters that were served after a waiter with a later place in the local queue.
 ///
 /// A waiter that gave up, or whose call failed, was never served and delays nobody.
-pub(super) fn order(history: &[HistoryEntry]) -> Vec<Violation> {
+pub(super) fn serving_order(history: &[HistoryEntry]) -> Vec<Violation> {
     let mut last: BTreeMap<(u32, u64), u32> = BTreeMap::new();
     let mut found = Vec::new();
     for HistoryEntry { worker, event } in history {
@@ -26,7 +26,7 @@ pub(super) fn order(history: &[HistoryEntry]) -> Vec<Violation> {
                 at: *at,
                 detail: format!(
                     "process {worker}: waiter {place} of queue {queue} was served after waiter \
-                     {before}, who had come later"
+                     {before}, which had come later"
                 ),
                 excused_by: None,
             });
@@ -50,7 +50,7 @@ struct KeptLock<'a> {
 /// Finds locks that somebody else got before their minimum hold time was over.
 ///
 /// Only a lease that lasted through the minimum hold time counts: a lost lock keeps nobody out.
-pub(super) fn minimum(history: &[HistoryEntry], faults: &[&InjectedFault]) -> Vec<Violation> {
+pub(super) fn minimum_hold(history: &[HistoryEntry], faults: &[&InjectedFault]) -> Vec<Violation> {
     let mut holds: BTreeMap<(u32, HoldNumber), KeptLock<'_>> = BTreeMap::new();
     for HistoryEntry { worker, event } in history {
         if let Event::Granted {
@@ -112,7 +112,7 @@ pub(super) fn minimum(history: &[HistoryEntry], faults: &[&InjectedFault]) -> Ve
             promise: Promise::KeptAtLeast,
             at: early,
             detail: format!(
-                "{:?} was to be kept for {} ms more, and somebody else had it",
+                "{:?} went to somebody else {} ms before the end of its minimum hold time",
                 kept.name,
                 (until - early) / 1000
             ),
@@ -141,9 +141,9 @@ mod tests {
     fn a_waiter_that_was_overtaken() {
         // The second waiter gave up.
         let fair = [served(1, 0), served(2, 1), served(1, 2), served(2, 2)];
-        assert_eq!(order(&fair).len(), 0);
+        assert_eq!(serving_order(&fair).len(), 0);
         let overtaken = [served(1, 0), served(1, 2), served(1, 1)];
-        assert_eq!(order(&overtaken).len(), 1);
+        assert_eq!(serving_order(&overtaken).len(), 1);
     }
 
     /// Returns one lock that is kept until `until` and released at 10, and another hold that begins
@@ -183,10 +183,10 @@ mod tests {
 
     #[test]
     fn a_lock_that_was_to_be_kept() {
-        assert_eq!(minimum(&kept(50, 100, 50), &[]).len(), 0);
-        assert_eq!(minimum(&kept(50, 100, 49), &[]).len(), 1);
+        assert_eq!(minimum_hold(&kept(50, 100, 50), &[]).len(), 0);
+        assert_eq!(minimum_hold(&kept(50, 100, 49), &[]).len(), 1);
         // The lease ended before the minimum hold time.
-        assert_eq!(minimum(&kept(50, 40, 45), &[]).len(), 0);
+        assert_eq!(minimum_hold(&kept(50, 40, 45), &[]).len(), 0);
         let fault = InjectedFault {
             kind: "forget-all".into(),
             target: "redis".into(),
@@ -194,7 +194,7 @@ mod tests {
             to: 21,
             excuse: Some(crate::chaos::history::Excuse::LostHistory),
         };
-        let excused = minimum(&kept(50, 100, 49), &[&fault]);
+        let excused = minimum_hold(&kept(50, 100, 49), &[&fault]);
         assert!(excused[0].excused_by.is_some());
     }
 }

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::{
     referee_client::{HistoryWriter, RefereeClient},
-    settings::{BEYOND_WAIT, RELEASE_BOUND, WorkerSettings},
+    settings::{EXTRA_WAIT, RELEASE_BOUND, WorkerSettings},
 };
 use crate::chaos::{
     controls::{self, Control, ControlHold, ControlLock},
@@ -93,7 +93,7 @@ impl ControlTask {
         let until = SystemClock.now() + wait;
         let lock = Arc::clone(&self.lock);
         let call = Arc::clone(&self.history);
-        let call = call.call(CallKind::Acquire, wait + BEYOND_WAIT);
+        let call = call.call(CallKind::Acquire, wait + EXTRA_WAIT);
         loop {
             let left = until.since(SystemClock.now());
             let held = lock.attempt(name, ttl, left).await;

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use distlock::{Clock as _, Locker, SystemClock};
 
-use super::settings::{BEYOND_WAIT, RETRY_PAUSE};
+use super::settings::{EXTRA_WAIT, RETRY_PAUSE};
 
 /// Returns the names and holders of locks that are still held long after the last worker has ended.
 /// The function waits longer than the longest TTL of the run, and than the store's default TTL,
 /// which recipes use.
 pub(crate) async fn leftovers(locker: &Locker, longest_ttl: Duration) -> Vec<(String, String)> {
     let longest = longest_ttl.max(locker.capabilities().default_ttl);
-    let until = SystemClock.now() + longest + BEYOND_WAIT;
+    let until = SystemClock.now() + longest + EXTRA_WAIT;
     loop {
         let left = match locker.list("").await {
             Ok(held) => held

@@ -6,7 +6,7 @@ use anyhow::Result;
 use distlock::{Clock as _, Fairness, SystemClock};
 
 use super::{
-    settings::{BEYOND_WAIT, RELEASE_BOUND},
+    settings::{EXTRA_WAIT, RELEASE_BOUND},
     task::WorkerTask,
 };
 use crate::chaos::history::{CallKind, CallResult, Event, HoldEnd, now};
@@ -39,7 +39,7 @@ impl WorkerTask {
                     place,
                     at: asked,
                 });
-                let call = task.history.call(CallKind::Acquire, wait + BEYOND_WAIT);
+                let call = task.history.call(CallKind::Acquire, wait + EXTRA_WAIT);
                 let acquiring = task.locker.lock(&name).ttl(ttl).wait(wait).acquire();
                 let guard = if place == impatient {
                     tokio::select! {

@@ -10,7 +10,7 @@ use distlock::{Attempt, Clock as _, Locker, Renew, SystemClock, Ticket};
 
 use super::{
     referee_client::HistoryWriter,
-    settings::{BEYOND_WAIT, READ_BOUND, RELEASE_BOUND},
+    settings::{EXTRA_WAIT, READ_BOUND, RELEASE_BOUND},
     task::{DrawnOptions, WorkerTask},
 };
 use crate::chaos::history::{CallKind, CallResult, HoldEnd, now};
@@ -30,12 +30,12 @@ impl WorkerTask {
         } = self.with_options(builder);
         let asked = now();
         let guard = if self.rng.u32(..4) == 0 {
-            let call = self.history.call(CallKind::TryAcquire, BEYOND_WAIT);
+            let call = self.history.call(CallKind::TryAcquire, EXTRA_WAIT);
             let attempt = builder.try_acquire().await;
             call.result(&attempt);
             attempt.ok().and_then(Attempt::acquired)
         } else {
-            let call = self.history.call(CallKind::Acquire, wait + BEYOND_WAIT);
+            let call = self.history.call(CallKind::Acquire, wait + EXTRA_WAIT);
             let guard = builder.wait(wait).acquire().await;
             call.result(&guard);
             guard.ok()
@@ -57,7 +57,7 @@ impl WorkerTask {
     pub(super) async fn take_briefly(&mut self) -> Result<()> {
         let (name, ttl) = (self.name(), self.ttl());
         let asked = now();
-        let call = self.history.call(CallKind::Acquire, ttl + BEYOND_WAIT);
+        let call = self.history.call(CallKind::Acquire, ttl + EXTRA_WAIT);
         let guard = self.locker.lock(&name).ttl(ttl).wait(ttl).acquire().await;
         call.result(&guard);
         match guard {
@@ -76,7 +76,7 @@ impl WorkerTask {
         let names = [self.name(), self.name()];
         let (ttl, wait) = (self.ttl(), self.random_wait() * 2);
         let asked = now();
-        let call = self.history.call(CallKind::AcquireAll, wait + BEYOND_WAIT);
+        let call = self.history.call(CallKind::AcquireAll, wait + EXTRA_WAIT);
         let taken = self.locker.lock_all(&names).ttl(ttl).wait(wait).acquire();
         let taken = taken.await;
         call.result(&taken);
@@ -111,7 +111,7 @@ impl WorkerTask {
     pub(super) async fn cancel_acquire(&mut self) {
         let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait());
         let patience = Duration::from_micros(self.rng.u64(..20_000));
-        let call = self.history.call(CallKind::Acquire, wait + BEYOND_WAIT);
+        let call = self.history.call(CallKind::Acquire, wait + EXTRA_WAIT);
         let acquiring = self.locker.lock(&name).ttl(ttl).wait(wait).acquire();
         tokio::select! {
             biased;
@@ -121,7 +121,7 @@ impl WorkerTask {
         }
     }
 
-    pub(super) async fn look(&mut self) {
+    pub(super) async fn inspect_or_list(&mut self) {
         if self.rng.bool() {
             let name = self.name();
             let call = self.history.call(CallKind::Inspect, READ_BOUND);

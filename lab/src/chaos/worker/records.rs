@@ -8,13 +8,13 @@ use crate::chaos::history::{Event, Micros, RecordOperation, RecordStep, WriteOut
 
 /// Length of the time in which a key is used, and the number of keys at a time. Few operations on a
 /// key keep the search for an order short.
-const WINDOW: Micros = 500_000;
+const KEY_TIME: Micros = 500_000;
 const KEYS: u32 = 6;
 
 impl WorkerTask {
     /// Reads a record and tries to change it.
     pub(super) async fn use_record(&mut self) {
-        let key = format!("chaos-{}-{}", now() / WINDOW, self.rng.u32(..KEYS));
+        let key = format!("chaos-{}-{}", now() / KEY_TIME, self.rng.u32(..KEYS));
         let Ok(at) = RecordKey::new(&key) else { return };
         let from = now();
         let Ok(seen) = self.records.get(&at).await else {

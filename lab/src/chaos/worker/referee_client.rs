@@ -62,7 +62,7 @@ impl HistoryWriter {
     /// Blocks this thread for a while, and records the stall.
     #[expect(
         clippy::disallowed_methods,
-        reason = "a thread that is blocked is what is tried here"
+        reason = "the lab blocks a thread on purpose"
     )]
     pub(super) fn block_this_thread(&self, time: Duration) {
         let from = now();
@@ -169,7 +169,11 @@ impl RefereeClient {
     }
 
     async fn answer<T: DeserializeOwned>(&mut self) -> Result<T> {
-        let line = self.lines.next_line().await?.context("the referee went")?;
+        let line = self
+            .lines
+            .next_line()
+            .await?
+            .context("the referee is gone")?;
         Ok(serde_json::from_str(&line)?)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{settings::BEYOND_WAIT, task::WorkerTask};
+use super::{settings::EXTRA_WAIT, task::WorkerTask};
 use crate::chaos::{
     history::{CallKind, Event, now},
     workload::Workload,
@@ -41,7 +41,7 @@ impl WorkerTask {
 
     async fn use_quiet_lock(&mut self) -> Result<()> {
         match self.rng.u32(..80) {
-            0..2 => self.look().await,
+            0..2 => self.inspect_or_list().await,
             2..10 => self.cancel_acquire().await,
             10..16 => self.take_two().await?,
             _ => self.take_briefly().await?,
@@ -51,7 +51,7 @@ impl WorkerTask {
 
     async fn use_contended_lock(&mut self) -> Result<()> {
         match self.rng.u32(..80) {
-            0..3 => self.look().await,
+            0..3 => self.inspect_or_list().await,
             3..11 => self.cancel_acquire().await,
             11..16 => self.take_two().await?,
             16..20 => self.run_closure().await?,
@@ -63,10 +63,10 @@ impl WorkerTask {
 
     /// Acquires each lock once more, within the longest TTL and 5 s.
     async fn answer_roll_call(&mut self) {
-        let within = self.settings.longest_ttl() + BEYOND_WAIT;
+        let within = self.settings.longest_ttl() + EXTRA_WAIT;
         for name in self.settings.names.clone() {
             let lock = self.locker.lock(&name).ttl(ROLL_CALL_TTL).wait(within);
-            let call = self.history.call(CallKind::Acquire, within + BEYOND_WAIT);
+            let call = self.history.call(CallKind::Acquire, within + EXTRA_WAIT);
             let guard = lock.acquire().await;
             call.result(&guard);
             let problem = match guard {

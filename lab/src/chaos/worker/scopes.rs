@@ -6,7 +6,7 @@ use distlock::{Clock as _, Guard, LockWatch, Scope, SystemClock};
 
 use super::{
     referee_client::HistoryWriter,
-    settings::{BEYOND_WAIT, RELEASE_BOUND},
+    settings::{EXTRA_WAIT, RELEASE_BOUND},
     task::{DrawnOptions, WorkerTask},
 };
 use crate::chaos::history::{CallKind, CallResult, Event, HoldEnd, HoldNumber, micros, now};
@@ -71,7 +71,7 @@ impl WorkerTask {
         let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait() * 2);
         let scope = Scope::new();
         let asked = now();
-        let call = self.history.call(CallKind::Acquire, wait + BEYOND_WAIT);
+        let call = self.history.call(CallKind::Acquire, wait + EXTRA_WAIT);
         let lock = self.locker.lock(&name).ttl(ttl).wait(wait);
         let outer = lock.clone().reentrant(&scope).acquire().await;
         call.result(&outer);
@@ -82,7 +82,7 @@ impl WorkerTask {
         let hold = self.granted(&outer, asked, None);
         self.is_valid(hold, &outer.watch());
         let asked = now();
-        let call = self.history.call(CallKind::Acquire, wait + BEYOND_WAIT);
+        let call = self.history.call(CallKind::Acquire, wait + EXTRA_WAIT);
         let inner = match self.rng.u32(..3) {
             // A nested guard may ask for a longer TTL, which extends the existing lease.
             0 => lock.ttl(ttl * 2).reentrant(&scope).acquire().await,

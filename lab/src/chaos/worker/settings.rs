@@ -19,7 +19,7 @@ pub(super) const READ_BOUND: Duration = Duration::from_secs(10);
 /// The documented bound of a release and of an extension.
 pub(super) const RELEASE_BOUND: Duration = Duration::from_secs(20);
 /// Time that the library may add to the requested wait.
-pub(super) const BEYOND_WAIT: Duration = Duration::from_secs(5);
+pub(super) const EXTRA_WAIT: Duration = Duration::from_secs(5);
 /// A loss that is not reported by then is never reported.
 pub(super) const LATEST_NOTICE: Duration = Duration::from_secs(2);
 

@@ -211,7 +211,7 @@ impl BatcherRun {
             }
             Ok(answer) => seen.record_breach(format!("caller {number} got the answer to {answer}")),
             Err(error) if seen.applied.contains(&number) || !seen.failed.contains(&number) => {
-                seen.record_breach(format!("caller {number} was told of an error: {error}"));
+                seen.record_breach(format!("caller {number} got an error: {error}"));
             }
             Err(_) => {}
         }
@@ -299,11 +299,13 @@ impl BatcherRun {
         self.received.extend(asleep);
         let mut seen = locked(&self.seen);
         if !closed || !seen.flights.is_empty() {
-            seen.record_breach("it does not close".to_owned());
+            seen.record_breach("the batcher does not close".to_owned());
         }
         let kept: Vec<u64> = seen.granted.difference(&self.received).copied().collect();
         if !kept.is_empty() {
-            seen.record_breach(format!("{kept:?} were granted to nobody and not undone"));
+            seen.record_breach(format!(
+                "the grants {kept:?} have no caller and were not undone"
+            ));
         }
         let unsent = self
             .releases

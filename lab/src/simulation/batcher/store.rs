@@ -93,7 +93,7 @@ impl BatcherObservations {
         let given_up = before.and_then(|it| self.given_up.get(&it));
         if given_up.is_some() && given_up < self.asked.get(&op.number) {
             self.record_breach(format!(
-                "operation {} went out before the grant of operation {before:?} was undone",
+                "operation {} was sent before the grant of operation {before:?} was undone",
                 op.number
             ));
         }
@@ -104,7 +104,7 @@ impl BatcherObservations {
         let one_kind = ops.iter().all(|op| op.kind == ops[0].kind);
         let sorted = ops.is_sorted_by(|one, other| one.shown < other.shown);
         if ops.len() > limits.operations || !one_kind || !sorted {
-            self.record_breach(format!("a batch that must not be: {ops:?}"));
+            self.record_breach(format!("a batch breaks the limits: {ops:?}"));
         }
         let mut out = self.flights.values().flat_map(|flight| &flight.ops);
         let shared = out.find(|it| ops.iter().any(|op| op.key == it.key));
@@ -112,7 +112,7 @@ impl BatcherObservations {
             self.record_breach(format!("{shared} is in two batches"));
         }
         if self.flights.len() >= 2 * limits.in_flight {
-            self.record_breach("too many batches are out".to_owned());
+            self.record_breach("too many batches are in flight".to_owned());
         }
     }
 }

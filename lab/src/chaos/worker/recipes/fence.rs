@@ -6,7 +6,7 @@ use distlock_recipes::RecordsFence;
 
 use crate::chaos::{
     history::{CallKind, RecipeStep, now},
-    worker::{settings::BEYOND_WAIT, task::WorkerTask},
+    worker::{settings::EXTRA_WAIT, task::WorkerTask},
 };
 
 const RESOURCE: &str = "gate";
@@ -16,7 +16,7 @@ impl WorkerTask {
     pub(super) async fn show_fence_at_gate(&mut self) -> Result<()> {
         let (ttl, wait) = (self.ttl(), self.random_wait());
         let lock = self.locker.lock(RESOURCE).ttl(ttl).wait(wait);
-        let call = self.history.call(CallKind::Acquire, wait + BEYOND_WAIT);
+        let call = self.history.call(CallKind::Acquire, wait + EXTRA_WAIT);
         let guard = lock.acquire().await;
         call.result(&guard);
         let Ok(guard) = guard else { return Ok(()) };

@@ -6,22 +6,22 @@ use distlock_recipes::idempotent::Idempotent;
 
 use crate::chaos::{
     history::{Micros, RecipeStep, now},
-    worker::{settings::BEYOND_WAIT, task::WorkerTask},
+    worker::{settings::EXTRA_WAIT, task::WorkerTask},
 };
 
 /// Time for which all tasks ask for the same key.
-const WINDOW: Micros = 400_000;
+const KEY_TIME: Micros = 400_000;
 
 impl WorkerTask {
     /// Asks for an effect that other tasks ask for as well.
     pub(super) async fn run_effect_once(&mut self) -> Result<()> {
-        let key = format!("payment-{}", now() / WINDOW);
+        let key = format!("payment-{}", now() / KEY_TIME);
         let (ttl, wait) = (self.ttl(), self.random_wait());
         let (value, fails) = (self.rng.u64(..), self.rng.u32(..6) == 0);
         let lock = self.locker.lock(format!("once {key}")).ttl(ttl).wait(wait);
         let call = self
             .history
-            .call(crate::chaos::history::CallKind::Acquire, wait + BEYOND_WAIT);
+            .call(crate::chaos::history::CallKind::Acquire, wait + EXTRA_WAIT);
         let guard = lock.acquire().await;
         call.result(&guard);
         let Ok(guard) = guard else { return Ok(()) };
