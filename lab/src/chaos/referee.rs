@@ -172,7 +172,7 @@ impl RefereeState {
             match serde_json::from_str(&line)? {
                 WorkerMessage::Note(event) => self.noted(worker, event),
                 WorkerMessage::Read { name, token } => {
-                    answer(&mut writer, &self.read(name, token)).await?
+                    answer(&mut writer, &self.read(name, token)).await?;
                 }
                 WorkerMessage::Write { name, token, seen } => {
                     let fenced = self.write(worker, name, token, seen).await;

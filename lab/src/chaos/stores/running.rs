@@ -210,14 +210,14 @@ impl RunningStore {
             (PausedServer::Postgres(paused), _) => drop(paused),
             (PausedServer::Numbered(_), StoreServers::Redis(it)) => it.signal(Signal::CONT)?,
             (PausedServer::Numbered(at), StoreServers::IndependentRedis(all)) => {
-                all[at].signal(Signal::CONT)?
+                all[at].signal(Signal::CONT)?;
             }
             (PausedServer::Numbered(_), StoreServers::MySql(it)) => it.signal(Signal::CONT)?,
             (PausedServer::Numbered(at), StoreServers::Sentinels(it)) => {
-                it.server(at).signal(Signal::CONT)?
+                it.server(at).signal(Signal::CONT)?;
             }
             (PausedServer::Numbered(at), StoreServers::Cluster(it)) => {
-                it.nodes()[at].signal(Signal::CONT)?
+                it.nodes()[at].signal(Signal::CONT)?;
             }
             (PausedServer::Numbered(at), StoreServers::ZooKeeper(it)) => it.servers.resume(at)?,
             (PausedServer::Numbered(_), _) => {}

@@ -21,7 +21,7 @@ pub(in crate::simulation) fn around_clock(bug: EngineBug, inner: Arc<dyn Clock>)
         EngineBug::ClockRunsSlow | EngineBug::TimersLate => Arc::new(BuggyClock {
             begun: inner.now(),
             inner,
-            bug: bug,
+            bug,
         }),
         _ => inner,
     }
