@@ -1,5 +1,5 @@
-//! How long every call may take while its store hangs, as the documentation says, with every
-//! time-out option of the store at its maximum: a bound must not depend on options.
+//! The documented bound of every call while its store hangs, with every time-out option of the
+//! store at its maximum: a bound must not depend on options.
 
 use std::{future::Future, time::Duration};
 
@@ -16,13 +16,13 @@ use distlock_harness::{
 };
 use sqlx::{Connection as _, SqliteConnection};
 
-/// For a machine that is busy with other tests.
+/// Slack for a machine that is busy with other tests.
 const SLACK: Duration = Duration::from_millis(1500);
-/// What closing may take, whatever the store does.
+/// The bound of closing, whatever the store does.
 const CLOSING: Duration = Duration::from_secs(10);
-/// No lease ends while the store hangs.
+/// A TTL so long that no lease ends while the store hangs.
 const LONG: Duration = Duration::from_secs(600);
-/// The least that opening may be given, and the most.
+/// The shortest and the longest `connect_timeout`.
 const CONNECTING: [&str; 2] = ["100ms", "60s"];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,7 +74,7 @@ async fn zookeeper() -> Result<()> {
     .await
 }
 
-/// Another process has begun to write and does not go on.
+/// Another process has begun a write transaction and does not end it.
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -89,7 +89,7 @@ async fn sqlite() -> Result<()> {
     Box::pin(calls_end(stores)).await
 }
 
-/// A server that is connected to and says nothing any more.
+/// A client of a server that accepts data and answers nothing any more.
 async fn hanging(proxy: &FaultProxy, at: &str, options: &str) -> Result<()> {
     let url = format!("{at}?{options}&connect_timeout=60s");
     let stores = [Stage::open(&url).await?, Stage::open(&url).await?];
@@ -109,7 +109,7 @@ async fn hanging(proxy: &FaultProxy, at: &str, options: &str) -> Result<()> {
     Ok(())
 }
 
-/// A store with some of everything under way.
+/// A store with calls of every kind in progress.
 struct Stage {
     store: Store,
     locker: Locker,
@@ -170,8 +170,7 @@ async fn calls_end(stores: [Stage; 2]) -> Result<()> {
         )
     };
     let close = async {
-        // A guard that is dropped, a caller who waits, one who went away, and one who is not
-        // polled.
+        // A dropped guard, a waiting caller, an abandoned one, and one that nobody polls.
         drop(closing.guard()?);
         let locker = closing.locker.clone();
         let waits = tokio::spawn(locker.lock("e").wait_forever().acquire());
@@ -182,7 +181,7 @@ async fn calls_end(stores: [Stage; 2]) -> Result<()> {
         let _ = futures_util::poll!(&mut idle);
         ends("close", CLOSING, closing.store.close()).await?;
         ensure!(ends("a waiter", seconds(1), waits).await??.is_err());
-        // Once more: whoever repeats it is told within the same time.
+        // A repeated call must end within the same time.
         ends("close again", CLOSING, closing.store.close()).await?;
         Ok::<_, anyhow::Error>(())
     };
@@ -190,7 +189,7 @@ async fn calls_end(stores: [Stage; 2]) -> Result<()> {
     close?;
     calls.0?.err().context("it was granted")?;
     calls.1?.err().context("it was granted")?;
-    // ZooKeeper's leases live as long as the session: longer ones need no question.
+    // A ZooKeeper lease lives as long as the session, so no renewal is needed for a longer one.
     drop(calls.2?);
     ensure!(!calls.3?.is_clean(), "it was released");
     for ended in [
@@ -201,12 +200,12 @@ async fn calls_end(stores: [Stage; 2]) -> Result<()> {
     ] {
         ended?;
     }
-    // With guards that are held, and after calls that were given up.
+    // Guards are held, and calls were abandoned before.
     drop(calling.guard()?);
     ends("close after calls", CLOSING, calling.store.close()).await
 }
 
-/// What comes of a call, which must not take longer than it is documented to.
+/// The result of a call, which must end within its documented bound.
 async fn ends<T>(what: &str, limit: Duration, call: impl Future<Output = T>) -> Result<T> {
     let begun = SystemClock.now();
     let answer = tokio::time::timeout(limit + Duration::from_secs(60), call).await;

@@ -1,10 +1,11 @@
-//! What `docker/compose.yaml` offers. No container engine starts it here, so its text is what is checked.
+//! The services of `docker/compose.yaml`. No container engine starts it here, so the test checks
+//! its text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 const COMPOSE: &str = include_str!("../docker/compose.yaml");
 
-/// Each service's lines, with those that it takes over from anchors.
+/// Each service's lines, with those that it inherits from anchors.
 fn services() -> BTreeMap<&'static str, Vec<&'static str>> {
     let whole: Vec<_> = COMPOSE.lines().collect();
     let top = blocks(&whole, "");
@@ -27,7 +28,7 @@ fn services() -> BTreeMap<&'static str, Vec<&'static str>> {
         .collect()
 }
 
-/// The lines below each one that is indented by this and no more.
+/// The lines below each line that is indented by this and no more.
 fn blocks<'a>(lines: &[&'a str], indent: &str) -> BTreeMap<&'a str, Vec<&'a str>> {
     let mut blocks = BTreeMap::<_, Vec<_>>::new();
     let mut head = None;
@@ -43,7 +44,7 @@ fn blocks<'a>(lines: &[&'a str], indent: &str) -> BTreeMap<&'a str, Vec<&'a str>
     blocks
 }
 
-/// What a service says about something, once.
+/// The one line of a service about a topic.
 fn says<'a>(service: &[&'a str], about: &str) -> &'a str {
     let said: Vec<_> = service
         .iter()
@@ -53,11 +54,11 @@ fn says<'a>(service: &[&'a str], about: &str) -> &'a str {
     said[0].trim_matches([' ', '"'])
 }
 
-/// Where a service is reached on the host.
+/// The ports of a service on the host.
 fn ports(service: &[&str]) -> Vec<u16> {
     let mut ports = Vec::new();
     for line in service {
-        // On a network of its own.
+        // A service on a network of its own.
         for published in line.split("127.0.0.1:").skip(1) {
             if let Some((port, inside)) = published.split_once(':')
                 && inside.starts_with(|c: char| c.is_ascii_digit())
@@ -65,7 +66,7 @@ fn ports(service: &[&str]) -> Vec<u16> {
                 ports.extend(port.parse::<u16>());
             }
         }
-        // On the host's.
+        // A service on the host's network.
         if let Some(port) = line.trim().strip_prefix("PORT: ") {
             ports.extend(port.trim_matches('"').parse::<u16>());
         }
@@ -89,7 +90,7 @@ fn a_zookeeper_ensemble_of_three() {
         reached.extend(ports(service));
         data.insert(service.iter().find(|line| line.ends_with(":/data")));
         assert!(says(service, "image:").starts_with("zookeeper:"));
-        // Whom it looks for, itself among them.
+        // The addresses that it looks for, its own among them.
         let at = service.iter().position(|line| line.contains("ZOO_SERVERS"));
         let listed = service[at.expect("has a list") + 1];
         assert_eq!(listed.matches("server.").count(), 3, "{listed}");
@@ -128,7 +129,7 @@ fn a_server_of_every_other_kind() {
     ] {
         let service = services.get(name);
         let service = service.unwrap_or_else(|| panic!("no {name} in {:?}", services.keys()));
-        // One that is its own, or else one that it takes over.
+        // The service's own line, or else an inherited one.
         let said = service
             .iter()
             .find_map(|line| line.trim().strip_prefix("image: "))
@@ -137,7 +138,7 @@ fn a_server_of_every_other_kind() {
     }
 }
 
-/// The addresses that the file's head tells people to use.
+/// The addresses that the head of the file advises.
 #[test]
 fn the_addresses_are_those_of_the_services() {
     let mut reached = BTreeMap::new();

@@ -1,6 +1,7 @@
 //! The conformance suite over every embedded store, and over the lock that stands on their records.
 //!
-//! Each case is a test of its own: `cargo nextest run -p distlock-cli --test conformance sqlite::fencing`.
+//! Each case is a test of its own: `cargo nextest run -p distlock-cli --test conformance
+//! sqlite::fencing`.
 
 use std::{error::Error, path::Path, process::ExitCode, sync::Arc};
 
@@ -11,7 +12,7 @@ use libtest_mimic::Arguments;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let arguments = Arguments::from_args();
-    // Lives until the last case has ended, and nothing is left when it is dropped.
+    // The folder lives until the last case has ended.
     let folder = tempfile::tempdir()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

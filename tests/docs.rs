@@ -1,5 +1,5 @@
-//! What a caller meets first in the documentation has an example that a caller can copy, and the
-//! versions of drivers that it names are those that are used.
+//! The main items of the documentation have an example that a caller can copy, and the versions of
+//! drivers that they name are those in use.
 
 use std::{fs, path::Path};
 
@@ -13,7 +13,7 @@ fn manifest(path: &str) -> toml::Table {
     toml::from_str(&text(path)).unwrap()
 }
 
-/// The documentation of the item that this line begins.
+/// The documentation of the item that starts with this line.
 fn documentation(source: &str, item: &str) -> String {
     let lines: Vec<_> = source.lines().map(str::trim).collect();
     let found = lines.iter().position(|line| line.starts_with(item));
@@ -27,7 +27,7 @@ fn documentation(source: &str, item: &str) -> String {
     docs.join("\n")
 }
 
-/// The code of its first example that is built.
+/// The code of the first example that is built.
 fn example(docs: &str) -> Option<String> {
     let mut lines = docs.lines().map(str::trim);
     while let Some(fence) = lines.find(|line| line.starts_with("```")) {
@@ -94,7 +94,7 @@ fn the_drivers_of_the_fence_helpers_are_named_as_they_are_used() {
             used.get("default-features"),
             "{row}"
         );
-        // With the backend comes the helper, and with it every feature that it needs.
+        // The feature of a backend brings the helper with all that the helper needs.
         let folder = if driver == "sqlx" { "sql" } else { helper };
         let backend = manifest(&format!("backends/{folder}/Cargo.toml"));
         let brought = backend["features"].get(helper);

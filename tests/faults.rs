@@ -1,5 +1,5 @@
-//! What real processes do to a lock when they are stopped, killed, blocked or in each other's way. Over SQLite, the store
-//! that processes of one host share.
+//! Locks of real processes that are stopped, killed, blocked or in each other's way. They run over
+//! SQLite, the store that processes of one host share.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,7 +20,7 @@ use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
 const TTL: Duration = Duration::from_millis(1000);
-/// On top of what is promised, for a machine that is busy with other tests.
+/// Slack on top of a promised bound, for a machine that is busy with other tests.
 const SLACK: Duration = Duration::from_secs(2);
 const NAME: &str = "order:42";
 
@@ -60,7 +60,7 @@ impl Scene {
         Ok((worker, watchdog))
     }
 
-    /// A connection that knows nothing of locks.
+    /// A connection without the library.
     async fn intruder(&self) -> Result<SqliteConnection> {
         let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.file());
         Ok(SqliteConnection::connect_with(&options).await?)
@@ -97,7 +97,8 @@ async fn stopped_holder_knows_of_its_loss_when_it_goes_on() -> Result<()> {
     let (mut holder, _watchdog) = scene.worker().await?;
     let held = holder.acquire(NAME, TTL, Duration::ZERO).await?;
     send(&holder, Signal::STOP)?;
-    // Asked while it is stopped: the question is the first thing that it sees afterwards.
+    // The command is sent while the process is stopped, so the process reads it first when it goes
+    // on.
     holder.send(&Command::State).await?;
     let next = take_within(&store.locker(), TTL + SLACK).await?;
     ensure!(next.token().get() > held.token, "tokens rise");
@@ -135,7 +136,7 @@ async fn killed_holder_frees_within_its_ttl() -> Result<()> {
     let store = scene.store().await?;
     let (mut holder, _watchdog) = scene.worker().await?;
     let held = holder.acquire(NAME, TTL, Duration::ZERO).await?;
-    // Long enough for it to have been renewed.
+    // Long enough for a renewal.
     sleep(TTL).await;
     holder.kill().await?;
     let killed = now();
@@ -160,7 +161,7 @@ async fn blocked_runtime_keeps_its_lock() -> Result<()> {
     let store = scene.store().await?;
     let (mut holder, _watchdog) = scene.worker().await?;
     holder.acquire(NAME, TTL, Duration::ZERO).await?;
-    // The only thread of that process's runtime sleeps; what renews the lock is not on it.
+    // The only thread of that process's runtime sleeps; renewals run on another thread.
     holder.send(&Command::Block { time: 2 * TTL }).await?;
     holder.send(&Command::State).await?;
     let end = now() + 2 * TTL;
@@ -241,7 +242,7 @@ async fn deleted_row_is_told_as_removed() -> Result<()> {
     ensure!(deleted.rows_affected() == 1, "the row was there");
     let reason = tokio::time::timeout(TTL + SLACK, guard.lost()).await?;
     ensure!(reason == LossReason::Removed, "told {reason:?}");
-    // A renewal that was on its way when the row went may have raised the deadline once.
+    // A renewal that was in flight when the row was deleted may have raised the deadline once.
     ensure!(
         now() < deadline + TTL + SLACK,
         "told only after {:?}",
@@ -255,7 +256,8 @@ async fn deleted_row_is_told_as_removed() -> Result<()> {
     Ok(())
 }
 
-/// As a process does that was stopped inside a write transaction: nobody can write until it goes on.
+/// A process that was stopped inside a write transaction does this: nobody can write until it goes
+/// on.
 #[tokio::test(flavor = "multi_thread")]
 async fn stuck_writer_never_makes_two_holders() -> Result<()> {
     let scene = Scene::new()?;
@@ -281,7 +283,7 @@ async fn stuck_writer_never_makes_two_holders() -> Result<()> {
         ensure!(took < Duration::from_secs(8), "one attempt took {took:?}");
         sleep(Duration::from_millis(50)).await;
     }
-    // Its renewals could not be written, so it has given up, and knows why.
+    // Its renewals could not be written, so the holder has given up, and knows why.
     let reason = tokio::time::timeout(SLACK, guard.lost()).await?;
     ensure!(reason == LossReason::Unreachable, "told {reason:?}");
     ensure!(
@@ -333,7 +335,8 @@ async fn killed_writers_leave_the_file_usable() -> Result<()> {
     check_integrity(&scene.file()).await
 }
 
-/// Workers take and release one lock while some of them are stopped and go on, for shorter and longer than a lease.
+/// Workers take and release one lock while some of them are stopped and go on, for shorter and
+/// longer than a lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn storm_of_stops_never_makes_two_holders() -> Result<()> {
     let scene = Scene::new()?;
@@ -391,7 +394,7 @@ fn cycles(hold: Duration, count: u32) -> Command {
     }
 }
 
-/// From `FAULTS_SEED`, to repeat a run; otherwise random. Every failure names it.
+/// The seed from `FAULTS_SEED`, to repeat a run; otherwise random. Every failure prints it.
 fn seed() -> u64 {
     std::env::var("FAULTS_SEED")
         .ok()

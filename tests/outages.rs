@@ -1,6 +1,6 @@
 //! A waiter survives an outage of its store: through the library and through `distlock run`, on
-//! every store, cut off and frozen, for a short time and for a long one. Afterwards no place of a
-//! waiter is left at the store, whatever became of it.
+//! every store, with a store that is cut off or frozen, for a short time and a long one. Afterwards
+//! no waiter's entry is left in the store's queue.
 
 use std::{net::SocketAddr, process::Stdio, time::Duration};
 
@@ -22,27 +22,28 @@ use tokio::{
     time::timeout,
 };
 
-/// How long the store is away.
+/// The lengths of outages.
 const OUTAGES: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(8)];
 /// How long the waiter of the library waits.
 const WAIT: Duration = Duration::from_secs(60);
-/// For anything that has no reason to take long, on a machine that is busy with other tests.
+/// The deadline of every step that has no reason to take long, on a machine that is busy with other
+/// tests.
 const SOON: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug)]
 enum Outage {
     /// Connections break, and new ones are closed at once.
     Refused,
-    /// Connections stand, and nothing arrives until the end.
+    /// Connections stay open, and no data arrives until the end.
     Frozen,
 }
 
-/// A server that keeps a line of those who wait.
+/// A server that keeps a queue of waiters.
 trait KeepsLine {
-    /// Kills it, and starts it again with its data.
+    /// Kills the server, and starts it again with its data.
     fn restart(&mut self) -> Result<()>;
 
-    /// Places in all lines.
+    /// The number of entries in all queues.
     fn places(&self) -> Result<usize>;
 }
 
@@ -52,7 +53,7 @@ impl KeepsLine for RedisServer {
     }
 
     fn places(&self) -> Result<usize> {
-        // The key of one that died stays for a minute.
+        // The key of a dead waiter stays for a minute.
         for key in self.command(&["KEYS", "*:p:*"])?.lines() {
             let left: i64 = self.command(&["PTTL", key])?.parse()?;
             ensure!(left <= 60_000 && left != -1, "{key} stays for {left} ms");
@@ -126,8 +127,8 @@ async fn zookeeper() -> Result<()> {
     survived(server.address(0), url).await
 }
 
-/// Another process has begun to write, is stopped, and goes on after a while. The lease ends while
-/// it is stopped.
+/// Another process has begun to write, is stopped, and goes on after a while. The lease ends
+/// meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite() -> Result<()> {
     for outage in OUTAGES {
@@ -168,7 +169,7 @@ async fn survived(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -> Res
             let (direct, cut_off) = (url(server), url(proxy.address()));
             cells.push(async move {
                 let mut waiters = Waiters::start(&direct, &cut_off, WAIT, Renew::Auto).await?;
-                // A port where nobody listens.
+                // A port without a server.
                 let nowhere = SocketAddr::from(([127, 0, 0, 1], 9));
                 match kind {
                     Outage::Refused => proxy.redirect(nowhere),
@@ -195,8 +196,8 @@ async fn survived(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -> Res
     Ok(())
 }
 
-/// Nothing is left of those who waited through outages, were killed or stopped; nor of those who
-/// waited while the server was killed and started again.
+/// No entry is left of waiters that lived through outages, were killed or stopped; nor of those
+/// that waited while the server was killed and started again.
 async fn no_place_stays(server: &mut impl KeepsLine, url: &str) -> Result<()> {
     places(server, 0).await?;
     let mut waiters = Waiters::start(url, url, WAIT, Renew::Auto).await?;
@@ -207,7 +208,7 @@ async fn no_place_stays(server: &mut impl KeepsLine, url: &str) -> Result<()> {
     places(server, 0).await
 }
 
-/// Waits until the server keeps so many places.
+/// Waits until the server keeps this many entries.
 async fn places(server: &impl KeepsLine, wanted: usize) -> Result<()> {
     let what = format!("{wanted} places in lines");
     eventually_async(&what, SOON, || async {
@@ -217,7 +218,7 @@ async fn places(server: &impl KeepsLine, wanted: usize) -> Result<()> {
 }
 
 /// Of three processes that wait, the first is killed and the second stopped: the third gets the
-/// lock as soon as their places have lapsed.
+/// lock as soon as their entries have expired.
 async fn dead_waiters(url: &str) -> Result<()> {
     let name = format!("line-{:x}", fastrand::u64(..));
     let holding = distlock::open(url).await?.locker();
@@ -251,7 +252,7 @@ async fn dead_waiters(url: &str) -> Result<()> {
 async fn run_waiting(url: &str, name: &str) -> Result<tokio::process::Child> {
     let mut run = Command::new(env!("CARGO_BIN_EXE_distlock"))
         .args(["run", name, "--", "echo", "held"])
-        // It holds a password: a process list shows arguments to everybody.
+        // The URL holds a password, and a process list shows arguments to everybody.
         .env("DISTLOCK_BACKEND", url)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -261,7 +262,7 @@ async fn run_waiting(url: &str, name: &str) -> Result<tokio::process::Child> {
     let line = timeout(SOON, told.next_line()).await??;
     let line = line.context("it says that it waits")?;
     ensure!(line.contains("waiting for"), "{line}");
-    // What it says later on must not fill the pipe.
+    // Later output must not fill the pipe.
     tokio::spawn(async move { while let Ok(Some(_)) = told.next_line().await {} });
     Ok(run)
 }
@@ -275,7 +276,7 @@ struct Waiters {
 }
 
 impl Waiters {
-    /// `held` through one URL, waited for through the other.
+    /// The lock is held through one URL, and the waiters use the other.
     async fn start(direct: &str, waited: &str, lease: Duration, renew: Renew) -> Result<Self> {
         let names = [(); 2].map(|()| format!("outage-{:x}", fastrand::u64(..)));
         let holding = distlock::open(direct).await?.locker();
@@ -302,7 +303,7 @@ impl Waiters {
         Ok(())
     }
 
-    /// Both get their lock, now that the store is back.
+    /// Both get their lock after the store is back.
     async fn all_get_it(self, kind: &str, outage: Duration) -> Result<()> {
         let back = SystemClock.now();
         let what = format!("{kind} for {outage:?}");

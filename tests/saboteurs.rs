@@ -1,4 +1,5 @@
-//! The conformance suite is worth what it catches: each of these backends breaks one promise, and a case must notice.
+//! The conformance suite must find broken promises: each of these backends breaks one, and a case
+//! must notice.
 
 use std::{
     sync::Arc,
@@ -17,7 +18,7 @@ use distlock_conformance::{
 };
 use distlock_memory::Memory;
 
-/// The one thing that is wrong with a backend.
+/// The one fault of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sabotage {
     AnybodyReleases,
@@ -30,17 +31,17 @@ enum Sabotage {
     GrantsHeldLocks,
     HandsNothingOver,
     ListsTooMuch,
-    /// No alarm goes off, so a lock counts as lost only once it is asked whether it is valid.
+    /// No timer fires, so a lock counts as lost only when a caller asks whether it is valid.
     LostOnlyWhenAsked,
     NeverExpires,
     NeverLeaves,
     NeverWakes,
-    /// Nothing is wrong: it has neither tickets nor hand-overs nor an order of waiting, and says
+    /// No fault: the backend has neither tickets nor hand-overs nor an order of waiting, and says
     /// so.
     CanDoLess,
-    /// It says that it has no hand-overs, and does them.
+    /// Denies hand-overs in its capabilities, and does them.
     HandsOverInSilence,
-    /// It says that it has no tickets, and writes them.
+    /// Denies tickets in its capabilities, and writes them.
     TicketsInSilence,
     RecordsIgnoreVersions,
     RecordsTrimKeys,
@@ -73,7 +74,7 @@ async fn subject(sabotage: Sabotage) -> Subject {
     .unwrap()
 }
 
-/// Tells the time and wakes nobody.
+/// A clock that tells the time and wakes no sleeper.
 #[derive(Debug)]
 struct NoAlarms;
 
@@ -103,7 +104,7 @@ async fn results(sabotage: Sabotage, filter: &str) -> Vec<CaseResult> {
     run_with(&subject, &Options::default().filter(Some(filter)), |_| {}).await
 }
 
-/// The names of those that failed.
+/// The names of the cases that failed.
 async fn caught(sabotage: Sabotage, filter: &str) -> Vec<&'static str> {
     results(sabotage, filter)
         .await
@@ -148,7 +149,8 @@ catches! {
     trimmed_keys: RecordsTrimKeys by "names::tricky_keys_are_distinct";
     a_release_that_does_nothing: ReleasesNothing by "release::clean_release_frees";
     a_dropped_guard_that_stays: ReleasesNothing by "release::dropped_guard_frees";
-    a_cancelled_acquire_that_stays: ReleasesNothing by "cancellation::lock_all_dropped_after_any_poll";
+    a_cancelled_acquire_that_stays: ReleasesNothing
+        by "cancellation::lock_all_dropped_after_any_poll";
     a_ticket_used_twice: ReusesTickets by "tickets::resumed_once";
     a_ticket_that_is_not_claimed: TicketsInSilence by "tickets::unsupported_is_said";
     a_hand_over_that_is_not_claimed:
@@ -180,8 +182,9 @@ async fn an_honest_backend_is_not_accused() {
     );
 }
 
-/// Nor is one that can less and says so. What it does not claim shows as not applicable, never as
-/// passed, and one case for each such feature checks that the store refuses it.
+/// A backend that can do less and says so passes as well. Cases for features that it does not claim
+/// show as not applicable, never as passed, and one case per such feature checks that the store
+/// refuses it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_modest_backend_is_not_accused_and_not_praised() {
     let mut all = Vec::new();
@@ -215,7 +218,7 @@ async fn a_modest_backend_is_not_accused_and_not_praised() {
     }
 }
 
-/// As tests of libtest-mimic, too: what does not apply is ignored.
+/// The same in libtest-mimic: a case that does not apply is ignored.
 #[tokio::test]
 async fn what_does_not_apply_is_ignored() {
     let subject = subject(CanDoLess).await;
@@ -293,7 +296,7 @@ impl Saboteur {
         Lease::new(self.name(&lease.name), lease.owner, token)
     }
 
-    /// What is told about a grant.
+    /// The grant as its caller sees it.
     fn told(&self, mut grant: Grant, asked_for: Ttl) -> Grant {
         grant.valid_for = asked_for.duration();
         if self.is(EveryTokenIsOne)
@@ -521,7 +524,7 @@ impl RecordsLayer for SaboteurRecords {
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         let key = self.key(key);
         let mut written = self.inner.put(&key, value, expect).await?;
-        // Whatever was expected, what is there is overwritten.
+        // The write ignores the expected version.
         while self.sabotage == RecordsIgnoreVersions
             && written == Written::Conflict
             && let Some(entry) = self.inner.get(&key).await?

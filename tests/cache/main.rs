@@ -1,5 +1,5 @@
 //! The guarded cache over a real Redis: 8 processes of 64 tasks each want one hot value. Their
-//! loaders are killed and stopped. Without the guard the same play comes out wrong.
+//! loaders are killed and stopped. Without the guard the same play fails.
 
 mod worker;
 
@@ -22,9 +22,10 @@ use crate::worker::{KEY, TTL, Work};
 
 /// Processes that want the value.
 const PROCESSES: usize = 8;
-/// How long they do.
+/// The time for which they want it.
 const TIME: Duration = Duration::from_secs(5);
-/// For anything that has no reason to take long, on a machine that is busy with other tests.
+/// The deadline of every step that has no reason to take long, on a machine that is busy with other
+/// tests.
 const SOON: Duration = Duration::from_secs(20);
 
 fn main() -> Result<ExitCode> {
@@ -44,16 +45,16 @@ fn trial(name: &str, play: impl FnOnce() -> Result<()> + Send + 'static) -> Tria
     Trial::test(name, || play().map_err(|error| format!("{error:#}").into()))
 }
 
-/// A load, as its loader writes it down.
+/// A load, as its loader records it.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     began_us: u64,
-    /// `None` = it was not finished.
+    /// `None` for a load that did not finish.
     ended_us: Option<u64>,
     process: u32,
 }
 
-/// Everything a play needs.
+/// The server, the log and the processes of one play.
 struct Ground {
     server: RedisServer,
     log: PathBuf,
@@ -84,7 +85,7 @@ impl Ground {
         (0..PROCESSES).map(|_| self.start(guarded)).collect()
     }
 
-    /// In the order of their begin.
+    /// All loads, in the order of their start.
     fn loads(&self) -> Result<Vec<Load>> {
         loads(&self.log)
     }
@@ -119,7 +120,7 @@ fn loads(log: &Path) -> Result<Vec<Load>> {
     Ok(loads)
 }
 
-/// How many loads began before the value of a load before had ended.
+/// The number of loads that started before the value of an earlier load had expired.
 fn needless(loads: &[Load]) -> usize {
     let ttl_us = u64::try_from(TTL.as_micros()).unwrap_or(u64::MAX);
     let is_needless = |pair: &[Load]| {
@@ -150,7 +151,7 @@ fn one_load_per_expiry() -> Result<()> {
     Ok(())
 }
 
-/// SIGKILL in the middle of a load: one more, when the dead loader's lease is over.
+/// SIGKILL in the middle of a load: one more load follows, after the dead loader's lease.
 fn killed() -> Result<()> {
     let ground = Ground::new()?;
     let runtime = Runtime::new()?;
@@ -179,13 +180,13 @@ fn killed() -> Result<()> {
         .windows(2)
         .filter(|pair| broken(&pair[0]) && broken(&pair[1]))
         .count();
-    // Whoever loads at the end is killed as well.
+    // The loader of the last load is killed as well.
     let all = loads.iter().filter(|load| broken(load)).count();
     ensure!(
         twice == 0 && (kills..=kills + 1).contains(&all),
         "{kills} kills, and {loads:?}"
     );
-    // After a load that broke off comes one that does not, unless it was killed, too.
+    // After an unfinished load comes a finished one, unless its loader was killed, too.
     ensure!(needless(&loads) == 0, "{loads:?}");
     say(&format!(
         "{} loads, {all} of them killed, none of them needless",
@@ -194,7 +195,7 @@ fn killed() -> Result<()> {
     Ok(())
 }
 
-/// The first load after so many that runs now.
+/// The first load after this many that runs now.
 async fn running(ground: &Ground, after: usize) -> Result<Load> {
     eventually_async("a load", SOON, || async {
         let loads = ground.loads().ok()?;
@@ -207,8 +208,8 @@ async fn running(ground: &Ground, after: usize) -> Result<Load> {
     .await
 }
 
-/// SIGSTOP in the middle of a load, for longer than its lease: what it stores when it goes on is
-/// older than what is there, and must be refused.
+/// SIGSTOP in the middle of a load, for longer than its lease: the value that it stores afterwards
+/// is older than the one in the cache, and must be refused.
 fn stopped() -> Result<()> {
     let ground = Ground::new()?;
     let runtime = Runtime::new()?;
@@ -220,7 +221,7 @@ fn stopped() -> Result<()> {
         let victim = victim.context("a load of a process that is not there")?;
         victim.signal(Signal::STOP)?;
         let stopped = ground.loads()?.len();
-        // Somebody else has loaded and stored it.
+        // Another loader has loaded and stored the value.
         let newer = runtime.block_on(eventually_async("another load", SOON, || async {
             let loads = ground.loads().ok()?;
             loads
@@ -230,7 +231,7 @@ fn stopped() -> Result<()> {
             ground.cached().await.ok()?
         }))?;
         victim.signal(Signal::CONT)?;
-        // It ends its load now, and what it stores comes back in no answer and in no process.
+        // The stopped loader ends its load now; its value must appear in no answer of any process.
         let until = SystemClock.now() + TTL * 2;
         while SystemClock.now() < until {
             if let Some(cached) = runtime.block_on(ground.cached())? {
@@ -282,7 +283,7 @@ fn refuses_what_is_late() -> Result<()> {
         let stale = cache.get("k").await?.found.context("a stale value")?;
         ensure!(stale.fresh_for.is_zero(), "{stale:?}");
         SystemClock.sleep(Duration::from_millis(320)).await;
-        // The value has ended, and its floor has not.
+        // The value has expired, and its floor has not.
         let ended = cache.get("k").await?;
         ensure!(ended.found.is_none());
         ensure!(
@@ -314,14 +315,14 @@ fn refuses_what_is_late() -> Result<()> {
         );
         let after = cache.get("k").await?.mark;
         ensure!(cache.put("k", &loaded(Some(b"five"), 5)?, after).await?);
-        // Nothing stays for ever.
+        // Every key expires.
         let left: i64 = ground.server.command(&["PTTL", "cache:k"])?.parse()?;
         ensure!((1..=1210).contains(&left), "{left}");
         Ok(())
     })
 }
 
-/// A figure, for whoever looks at the output of a test that passes.
+/// Prints a figure into the output of a test that passes.
 #[expect(clippy::print_stdout, reason = "the test runner shows it")]
 fn say(figure: &str) {
     println!("{figure}");

@@ -1,4 +1,4 @@
-//! A process of 64 tasks that want one hot value, and write down each load.
+//! A process of 64 tasks that want one hot value, and record each load.
 
 use std::{
     env,
@@ -16,20 +16,20 @@ use tokio::{runtime::Builder, task::JoinSet};
 
 pub(crate) const KEY: &str = "hot";
 const TASKS: usize = 64;
-/// How long a value is fresh.
+/// The time for which a value is fresh.
 pub(crate) const TTL: Duration = Duration::from_millis(500);
-/// How long a load takes.
+/// The time of one load.
 const LOAD: Duration = Duration::from_millis(150);
-/// How long nobody loads when a loader has died.
+/// The time without a loader after a loader has died.
 const LOCK_TTL: Duration = Duration::from_secs(1);
-/// Between two looks of a task.
+/// Pause between two reads of a task.
 const PAUSE: Duration = Duration::from_millis(20);
 
 const URL: &str = "DISTLOCK_CACHE_WORKER";
 const LOG: &str = "DISTLOCK_CACHE_LOADS";
 const GUARDED: &str = "DISTLOCK_CACHE_GUARDED";
 
-/// What a worker is told.
+/// The orders of a worker.
 pub(crate) struct Work {
     pub(crate) url: String,
     pub(crate) log: PathBuf,
@@ -37,7 +37,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// `None` = this process is no worker.
+    /// `None` in a process that is no worker.
     pub(crate) fn from_environment() -> Result<Option<Self>> {
         let Ok(url) = env::var(URL) else {
             return Ok(None);
@@ -113,7 +113,7 @@ pub(crate) fn run(work: &Work) -> Result<()> {
         })
 }
 
-/// Cache-aside, as one writes it at first.
+/// Cache-aside, as a first version does it.
 async fn aside(server: &mut redis::aio::MultiplexedConnection, log: &Path) -> Result<()> {
     let mut get = redis::cmd("GET");
     let value: Option<Vec<u8>> = get.arg(KEY).query_async(server).await?;
@@ -138,7 +138,7 @@ async fn load(log: &Path) -> distlock::Result<Option<Vec<u8>>> {
     Ok(Some(number.to_string().into_bytes()))
 }
 
-/// One write of a line goes to the end as a whole.
+/// Appends a line in one write, so that lines of several processes do not mix.
 fn note(log: &Path, what: &str, number: u64) {
     let line = format!("{what} {number} {} {}\n", std::process::id(), now_us());
     let file = OpenOptions::new().append(true).create(true).open(log);

@@ -253,7 +253,7 @@ fn urls_with_an_unknown_scheme_or_option() {
             "`connect_timeout` = \"5\": duration \"5\" has no unit",
         ),
     ] {
-        // As a flag, and as a variable.
+        // The URL comes as a flag, and as a variable.
         let by_flag = finish(&mut home.bare(["--backend", url, "list"]), "");
         by_flag.failed_with(78, says);
         assert!(!by_flag.stderr.contains("hunter2"), "{by_flag:?}");
@@ -471,7 +471,7 @@ fn a_file_with_a_secret_that_others_can_read_is_warned_about() {
         );
         assert!(!done.stderr.contains("hunter2"), "{done:?}");
     }
-    // Once, also by a command that looks at it twice.
+    // One warning, even from a command that reads the file twice.
     let text = "[gateway]\nnode = \"n1\"\ntoken_key = \"a key that is long enough for HS256\"";
     let file = home.write("distlock.toml", text);
     std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
@@ -536,7 +536,7 @@ fn tickets_that_were_used_or_are_for_another_grant() {
         before,
         "the next holder's lock was not touched"
     );
-    // The same ticket means nothing to another store.
+    // Another store does not know this ticket.
     let elsewhere = format!("sqlite:{}", home.path("other.db").display());
     finish(
         &mut home.distlock(["release", "--backend", &elsewhere]),
@@ -546,14 +546,14 @@ fn tickets_that_were_used_or_are_for_another_grant() {
     assert_eq!(finish(&mut home.distlock(["release"]), &new).code, 0);
 }
 
-/// What must not change: everything but the time that passes.
+/// The part of a lock that must not change: everything but remaining times.
 fn stable(lock: &Value) -> Value {
     let mut lock = lock.clone();
     lock["expires_in_ms"] = Value::Null;
     lock
 }
 
-/// What a forgotten colon or `@`, or a password that is not escaped, makes of a URL.
+/// URLs with a missing colon or `@`, or with a password that is not escaped.
 #[test]
 fn a_password_in_a_mistyped_url_is_never_shown() {
     let home = Home::new();
@@ -597,7 +597,7 @@ fn a_password_in_a_mistyped_url_is_never_shown() {
             assert!(done.stderr.contains(place), "{done:?}");
             assert!(!done.stderr.contains("canary"), "{done:?}");
         }
-        // As a word that the command line does not know.
+        // The URL stands where the command line expects a command.
         if url.contains("u:") {
             let misplaced = finish(&mut home.bare([url, "list"]), "");
             misplaced.failed_with(64, "");
@@ -626,8 +626,7 @@ fn the_time_to_connect_is_checked_alike_for_every_store() {
     }
 }
 
-/// Whichever file it is and whatever is wrong with it: the option and the file are named, before
-/// any server is asked.
+/// Errors about a file name the option and the file, before any server is asked.
 #[cfg(feature = "tls")]
 #[test]
 fn files_of_tls_that_cannot_be_used_are_78_and_named() {

@@ -1,4 +1,5 @@
-//! The other commands: tickets, looking, intervening, health, tables, measuring, completions, manual.
+//! The other commands: tickets, inspecting, intervening, health, tables, measuring, completions,
+//! manual.
 
 use std::{collections::HashSet, ffi::OsStr, os::unix::ffi::OsStrExt as _};
 
@@ -20,7 +21,7 @@ fn a_script_takes_renews_and_releases_with_a_ticket() {
     home.run(["run", "deploy", "-n", "--", "true"])
         .failed_with(75, "ci");
 
-    // From standard input, and from the environment.
+    // The ticket comes from standard input, and from the environment.
     let renewed = finish(
         &mut home.distlock(["renew", "--ttl", "2m", "--json"]),
         &ticket,
@@ -237,7 +238,7 @@ fn conformance_runs_chosen_cases_and_says_how_they_ended() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     assert!(!results.is_empty());
-    // SQLite's tokens rise per name, which is no failure and must not look like a pass.
+    // SQLite's tokens rise per name only. That is no failure and must not look like a pass.
     let global = "fencing::rises_over_all_names";
     for result in &results {
         let (status, says_why) = match result["name"] == global {
@@ -342,7 +343,7 @@ fn logs_go_to_standard_error_in_the_wanted_form() {
 fn what_is_said_last_is_read_last() {
     let home = Home::new();
     let mut inspect = home.bare(["inspect", "job", "--backend", "sqlite:/nowhere/locks.db"]);
-    // Nearly a variable of ours, which is said first.
+    // A near miss of our own variable; its warning comes first.
     inspect.env("DISTLOCK_LOGS", "");
     let done = finish(inspect.env("DISTLOCK_LOG", "trace"), "");
     let said: Vec<_> = done.stderr.lines().collect();

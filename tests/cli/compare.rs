@@ -1,4 +1,5 @@
-//! `compare`: the three forms of the report, a store that dies half-way, and going on after an interruption.
+//! `compare`: the three forms of the report, a store that dies during the run, and a run that goes
+//! on after an interruption.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +20,8 @@ use serde_json::Value;
 
 use crate::support::{Finished, Home, SOON, finish};
 
-/// Rounds of milliseconds, but a killed holder's lease has to run out, and the machine may be busy.
+/// Rounds take milliseconds, but a killed holder's lease has to run out, and the machine may be
+/// busy.
 const LONG: Duration = Duration::from_secs(240);
 
 fn report(folder: &Path) -> Value {
@@ -40,7 +42,7 @@ fn writes_all_forms_of_the_report() {
     let done = finish(&mut command, "");
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!(done.stdout, "out/report.html\n");
-    // Nothing else can be broken here, so nothing else is said to be.
+    // Only this store can be broken here, so the report must claim no other fault.
     let broken = |line: &&str| line.contains("breaking: ");
     let broken: Vec<_> = done.stderr.lines().filter(broken).collect();
     assert_eq!(broken.len(), 1, "{done:?}");
@@ -58,8 +60,7 @@ fn writes_all_forms_of_the_report() {
     assert_eq!(killed["broken"], Value::Null, "{killed}");
     assert_eq!(killed["failed"], Value::Null, "{killed}");
     assert!(killed["next_holder_ms"].as_f64().unwrap() > 0.0);
-    // How much others took of the machine, and who got how much of a lock that several processes
-    // want.
+    // The processor time of other programs, and each process's share of a contended lock.
     let loads = report["loads"].as_array().unwrap();
     assert!(!loads.is_empty(), "{report}");
     for load in loads {
@@ -105,8 +106,7 @@ fn writes_all_forms_of_the_report() {
     }
 }
 
-/// Threads of this process, which is none of those that the command started, keep every core busy
-/// meanwhile.
+/// Threads of this test, which the command did not start, keep every core busy meanwhile.
 #[test]
 fn a_busy_machine_is_named() {
     let home = Home::new();
@@ -135,13 +135,13 @@ fn a_busy_machine_is_named() {
     assert!(text.contains(&named), "{named}: {text}");
 }
 
-/// Another program stands in for `distlock-peers`: it measures one workload, and fails in the
-/// other. A server's URL comes to it in a way that no process list shows.
+/// A stand-in for `distlock-peers` measures one workload and fails in the other. The server's URL
+/// must reach it without showing in any process list.
 #[test]
 fn other_ways_are_in_the_report_or_said_to_be_missing() {
     let home = Home::new();
     let tool = env!("CARGO_BIN_EXE_distlock");
-    // Where the tool is, the stand-in is found before any real one.
+    // The stand-in lies beside the tool, so it is found before any real program.
     let beside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let copy = beside.path().join("distlock");
     fs::hard_link(tool, &copy).unwrap();
@@ -196,7 +196,7 @@ fn files_that_cannot_be_used_are_named() {
     compare(&spawn).failed_with(64, "cannot make the folder file: File exists");
 }
 
-/// Whether a text has a URL with a password of the harness in it: 32 hexadecimal digits.
+/// Whether a text contains a URL with a password of the harness, which is 32 hexadecimal digits.
 fn shows_a_password(text: &[u8]) -> bool {
     text.windows(34).any(|part| {
         let is_hex = part[1..33].iter().all(u8::is_ascii_hexdigit);
@@ -204,10 +204,10 @@ fn shows_a_password(text: &[u8]) -> bool {
     })
 }
 
-/// Whether a process comes from this one.
+/// Whether a process descends from this one.
 fn is_ours(process: &Path) -> bool {
     let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
-    // The name before it may hold anything.
+    // The process's name comes before this and may hold anything.
     let Some((_, fields)) = stat.rsplit_once(") ") else {
         return false;
     };
@@ -215,8 +215,8 @@ fn is_ours(process: &Path) -> bool {
     parent == std::process::id().to_string() || is_ours(&Path::new("/proc").join(parent))
 }
 
-/// Runs to its end. The passwords of the servers that it starts are in no process list meanwhile,
-/// and afterwards neither in the report nor in what it has said.
+/// Runs the command to its end. The passwords of its servers must never appear in a process list,
+/// in the report or in its output.
 fn finish_secretly(home: &Home, command: &mut Command) -> Finished {
     let over = AtomicBool::new(false);
     let done = thread::scope(|threads| {
@@ -225,7 +225,7 @@ fn finish_secretly(home: &Home, command: &mut Command) -> Finished {
             while !over.load(Ordering::Relaxed) {
                 for entry in fs::read_dir("/proc").unwrap().flatten() {
                     let arguments = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-                    // Other tests may show those of their own.
+                    // Other tests may show passwords of their own servers.
                     if shows_a_password(&arguments) && is_ours(&entry.path()) {
                         seen.push(String::from_utf8_lossy(&arguments).into_owned());
                     }
@@ -257,7 +257,7 @@ fn every_server_can_be_started_and_broken() {
     let home = Home::new();
     let servers = "redis,mariadb,mysql,postgres,zookeeper";
     let mut command = home.bare(["compare", "--tiny", "--spawn", servers, "--out", "out"]);
-    // Where scripts/get-server mysql puts it, which is not in this test's home.
+    // The cache of `scripts/get-server mysql`, which is not in this test's home.
     command.env("XDG_CACHE_HOME", cache().parent().unwrap());
     if let Some(mysqld) = std::env::var_os("DISTLOCK_MYSQLD") {
         command.env("DISTLOCK_MYSQLD", mysqld);
@@ -324,14 +324,15 @@ fn redis_with_sentinel_and_cluster_are_stores_of_their_own() {
             assert_eq!(scenario["failed"], Value::Null, "{scenario}");
         }
     }
-    // The fault hit the server that decided: until its replica took over there was no lock.
+    // The fault hit the server that decides about the lock: until its replica took over there was
+    // none.
     for scenario in scenarios.iter().filter(|it| it["kind"] == "leader_lost") {
         assert!(
             scenario["usable_ms"].as_f64().unwrap() > 1_000.0,
             "{scenario}"
         );
     }
-    // Each server said of itself how durable it is.
+    // Each server reported its own durability.
     let text = fs::read_to_string(home.path("out/report.md")).unwrap();
     for name in names {
         let said = format!("Measured under: {name}, append-only file, appendfsync everysec.");
@@ -344,7 +345,7 @@ fn a_store_that_dies_half_way_leaves_no_number() {
     let home = Home::new();
     let mut server = RedisServer::start().unwrap();
     let url = server.url();
-    // Beside stores that are started, others are named here and nowhere else.
+    // Some stores are given by URL beside those that are started, and appear only here.
     let mut command = home.bare(["compare", "--tiny", "--backend", &url]);
     command.args(["--spawn", "memory", "--out", "out"]);
     let mut running = Process::spawn(&mut command).unwrap();
@@ -358,7 +359,7 @@ fn a_store_that_dies_half_way_leaves_no_number() {
         "{}",
         running.output()
     );
-    // One of them is somebody's, and the other ends with its holder.
+    // One store belongs to somebody else, and the other ends with its holder.
     assert!(!running.output().contains("breaking: "));
     let out = home.path("out");
     let report = report(&out);
@@ -411,7 +412,7 @@ fn an_interrupted_run_goes_on_with_what_it_has() {
         kept.keys()
     );
 
-    // Another plan must not mix with it.
+    // A run with another plan must not use these rounds.
     let other = ["compare", "--tiny", "--spawn", "memory", "--out", "out"];
     let refused = finish(&mut home.bare(other), "");
     assert_eq!(refused.code, 64, "{refused:?}");

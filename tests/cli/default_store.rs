@@ -1,4 +1,4 @@
-//! Which store is used where none is named, and the one that the users of a host share.
+//! The store that is used where none is named, and the one that the users of a host share.
 
 use std::{
     fs::{self, Permissions},
@@ -13,7 +13,7 @@ use std::{
 use crate::support::{Home, SOON, finish};
 use distlock_harness::{Process, Signal};
 
-/// A user and a group that no file of this host belongs to.
+/// A user and a group that own no file of this host.
 const OTHER_USER: u32 = 54_321;
 const GROUP: u32 = 54_322;
 
@@ -30,7 +30,7 @@ fn the_first_use_says_which_store_it_is_and_that_others_have_another() {
         (again.code, &*again.stderr),
         (0, "distlock: no lock is held\n")
     );
-    // Whoever names a store knows which it is.
+    // A named store needs no notice.
     let named = home.run(["list"]);
     assert!(!named.stderr.contains("--system"), "{named:?}");
 }
@@ -47,7 +47,7 @@ fn the_shared_store_has_to_be_set_up() {
     both.failed_with(64, "cannot be used with");
 }
 
-/// As another user, where that is possible: only root may become one.
+/// Runs the tool as another user where that is possible: only root can become one.
 fn other_user(home: &Home, shared: &Path, args: &[&str]) -> Command {
     let tool = home.path("distlock");
     if !tool.exists() {
@@ -74,7 +74,7 @@ fn users_of_one_host_exclude_each_other_in_the_shared_store() {
         chown(&shared, None, Some(GROUP)).unwrap();
     }
     fs::set_permissions(&shared, Permissions::from_mode(0o2770)).unwrap();
-    // The first one's umask must not keep the group out.
+    // The first user's umask must not lock the group out.
     let script = r#"umask 077; exec "$0" run job --system -- sh -c 'echo ready; exec sleep 60'"#;
     let mut first = Command::new("sh");
     first.args(["-c", script, env!("CARGO_BIN_EXE_distlock")]);

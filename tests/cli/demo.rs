@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Home, SOON};
 
-/// The demo in a temporary folder of its own, so that what it leaves can be seen.
+/// The demo in a temporary folder of its own, so that the test sees what remains.
 fn demo(home: &Home, args: &[&str]) -> Command {
     let mut command = home.bare([&["demo"], args].concat());
     fs::create_dir_all(home.path("tmp")).unwrap();
@@ -26,7 +26,7 @@ fn is_empty(folder: &Path) -> bool {
     fs::read_dir(folder).unwrap().next().is_none()
 }
 
-/// Processes that have a path in their environment: the demo's nodes, by the store they were given.
+/// The demo's nodes: processes that have the store's path in their environment.
 fn processes_of(folder: &Path) -> Vec<u32> {
     let needle = folder.to_str().unwrap().as_bytes();
     fs::read_dir("/proc")
@@ -66,7 +66,7 @@ fn all_scenes_pass() {
         (&"result".into(), &6.into()),
         "{result}"
     );
-    // The account's lock was really used: its tokens rise from grant to grant.
+    // Rising tokens show that the account's lock was really used.
     let granted: Vec<_> = lines
         .iter()
         .filter(|line| {

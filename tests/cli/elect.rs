@@ -15,7 +15,7 @@ fn candidate(home: &Home, url: &str, more: &[&str], script: &str) -> Command {
     command
 }
 
-/// The number behind a word in what a candidate's command printed.
+/// The number after a word in the output of a candidate's command.
 fn number(process: &Process, word: &str) -> u64 {
     let line = process
         .wait_for_line(SOON, |line| line.starts_with(word))
@@ -38,7 +38,8 @@ fn one_leads_and_another_takes_over(url: &str) {
     let (pid, term) = (number(&first, "pid"), number(&first, "term"));
     let second = Process::spawn(&mut candidate(&home, url, &hooks, script)).unwrap();
 
-    // The leader is killed: its watchdog ends the command, and the other leads after the lease.
+    // The leader is killed: its watchdog ends the command, and the other candidate leads after the
+    // lease.
     first.signal(Signal::KILL).unwrap();
     gone(u32::try_from(pid).unwrap());
     let next = number(&second, "term");
@@ -46,7 +47,8 @@ fn one_leads_and_another_takes_over(url: &str) {
     assert_eq!(content(&log), "gain\ngain\n");
     let _ = first.wait(SOON).unwrap();
 
-    // Somebody takes the seat away: the command is ended, and its candidate stands again.
+    // Another program frees the lock by force: the command is ended, and its candidate stands
+    // again.
     let free = home.bare(["inspect", "election/scheduler", "--json"]);
     let mut free = free;
     let seat = finish(free.env("DISTLOCK_BACKEND", url), "");
@@ -62,7 +64,7 @@ fn one_leads_and_another_takes_over(url: &str) {
     .unwrap();
     assert_eq!(content(&log), "gain\ngain\nloss\ngain\n");
 
-    // Told to end, it ends its command first.
+    // A candidate that is asked to end ends its command first.
     let mut second = second;
     second.signal(Signal::TERM).unwrap();
     assert_eq!(
@@ -88,7 +90,7 @@ fn one_leads_over_redis() {
     one_leads_and_another_takes_over(&server.url());
 }
 
-/// Its candidate gives the seat up, and stands again later each time.
+/// The candidate gives the lead up, and waits longer each time before it stands again.
 #[test]
 fn a_command_that_ends_by_itself_makes_room_for_others() {
     let home = Home::new();
@@ -155,7 +157,7 @@ fn bad_input_is_named() {
     assert_eq!(none.code, 127, "{none:?}");
 }
 
-/// Also while it ends what its command has left behind.
+/// A signal counts even while the candidate ends the rest of its command's group.
 #[test]
 fn whoever_is_told_to_end_does_not_stand_again() {
     let home = Home::new();

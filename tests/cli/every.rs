@@ -30,7 +30,7 @@ fn run(home: &Home, url: &str, name: &str, args: &[&str], script: &str) -> Finis
     finish(&mut tool(home, url, name, args, script), "")
 }
 
-/// What holds over every store that can keep the promise.
+/// The promises over every store that can keep them.
 fn once_per_period(url: &str) {
     let home = Home::new();
     let log = home.path("log");
@@ -54,7 +54,7 @@ fn once_per_period(url: &str) {
         }
     }
 
-    // A host that dies in the middle has had its turn, unless the job is to be retried.
+    // A host that dies during the job has used its turn, unless the job is to be retried.
     let dying = ["--every", "1h", "--ttl", "1s"];
     let mut dies = tool(&home, url, "dies", &dying, "echo ready; exec sleep 10");
     let mut dies = Process::spawn(&mut dies).unwrap();
@@ -69,7 +69,7 @@ fn once_per_period(url: &str) {
     eventually("the retry", SOON, || again("exit 5").code == 5).unwrap();
     let done = again("echo done");
     assert_eq!((done.code, &*done.stdout), (0, "done\n"), "{done:?}");
-    // Whoever asks without it goes by the same record.
+    // A call without the option uses the same record.
     assert_eq!(once("exit 9").code, 0);
     let over = again("exit 9");
     assert_eq!(over.code, 0, "{over:?}");
@@ -80,7 +80,7 @@ fn once_per_period(url: &str) {
     loses_its_lock(&home, url);
 }
 
-/// A job whose lock is taken away in the middle is killed, and has had its turn.
+/// A job whose lock is taken away is killed, and has used its turn.
 fn loses_its_lock(home: &Home, url: &str) {
     let every = ["--every", "1h", "--ttl", "2s"];
     let mut loses = tool(

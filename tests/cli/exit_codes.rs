@@ -46,7 +46,7 @@ fn a_script_that_names_no_shell_runs_in_sh() {
     let home = Home::new();
     let script = home.write("nightly", "echo \"$1 under $DISTLOCK_NAME\"; exit 9");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    // What may not be executed is not what was meant, wherever it stands.
+    // A folder or a file that may not be executed does not count, wherever it stands on the path.
     std::fs::create_dir(home.path("first")).unwrap();
     home.write("first/nightly", "echo not this one");
     let (first, then) = (home.path("first"), home.path("."));
@@ -117,7 +117,7 @@ fn a_file_that_can_never_be_a_store_is_78() {
 #[test]
 fn a_file_that_may_not_be_written_is_told() {
     let home = Home::new();
-    // Root may write anything, so the refusal must come from the kind of file.
+    // Root may write any file, so the kind of file must cause the refusal.
     let done = home.run([
         "--backend",
         "sqlite:/proc/version",
@@ -139,7 +139,8 @@ fn a_store_that_this_user_may_not_use_is_77() {
     };
     home.run(["list"]);
     open(home.store(), 0o400);
-    // Root may read and write anything, so the tool runs as somebody else, from where everybody may.
+    // Root may read and write everything, so the tool runs as another user, from a folder that
+    // everybody may enter.
     let tool = home.path("distlock");
     std::fs::copy(env!("CARGO_BIN_EXE_distlock"), &tool).unwrap();
     open(tool.clone(), 0o755);
@@ -172,7 +173,7 @@ fn busy_is_75_or_what_was_asked_for() {
 fn the_advised_command_finds_the_holder() {
     let home = Home::new();
     let _holder = home.hold("job", &["--holder", "nightly@db1"], "sleep 60");
-    // Without the variable, nothing but the flag names the store.
+    // Without the variable, only the flag names the store.
     let backend = format!("sqlite:{}", home.store().display());
     let advised = format!("`distlock inspect job --backend {backend}`");
     let busy = ["run", "job", "-n", "--backend", &backend, "--", "true"];
@@ -181,7 +182,7 @@ fn the_advised_command_finds_the_holder() {
         75,
         &format!("allow more time with `--wait`, look with {advised}"),
     );
-    // The library's own methods are no help here.
+    // Methods of the library are no help to users of the tool.
     assert!(!told.stderr.contains("LockBuilder"), "{told:?}");
     let config = home.write("my store.toml", &format!("[backend]\nurl = {backend:?}"));
     let config = config.to_str().unwrap();

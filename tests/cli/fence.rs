@@ -16,7 +16,7 @@ use crate::support::{Finished, Home, SOON, content, finish};
 
 fn fence(home: &Home, place: &[&str], args: &[&str]) -> Finished {
     let words = ["fence"].iter().chain(args).copied();
-    // What comes after `--` is the command's.
+    // Words after `--` belong to the command.
     let words: Vec<_> = match args.iter().position(|word| *word == "--") {
         Some(at) => words
             .clone()
@@ -29,15 +29,15 @@ fn fence(home: &Home, place: &[&str], args: &[&str]) -> Finished {
     finish(&mut home.bare(words), "")
 }
 
-/// The place of a store, in a file: its URL holds a password, and a process list shows arguments to
-/// everybody.
+/// The store's URL holds a password, and process lists show arguments to everybody; so a file names
+/// the store.
 fn only_the_latest_in(url: &str) {
     let home = Home::new();
     let config = home.write("store.toml", &format!("[backend]\nurl = \"{url}\"\n"));
     only_the_latest(&["--config", config.to_str().unwrap()]);
 }
 
-/// What holds wherever the tokens are remembered.
+/// The promises wherever the tokens are kept.
 fn only_the_latest(place: &[&str]) {
     let home = Home::new();
     let log = home.path("log");
@@ -147,8 +147,8 @@ fn bad_input_is_named() {
     assert_eq!(gone.code, 127);
 }
 
-/// The script of docs/recipes.md, of which one run is stopped in the middle for longer than its
-/// lease. What it would have put in place when it goes on is older than what is there.
+/// The script of docs/recipes.md. One run is stopped in the middle for longer than its lease, so
+/// its result is older than the one in place when it goes on.
 #[test]
 fn a_backup_that_was_stopped_in_the_middle_replaces_nothing() {
     let home = Home::new();
@@ -165,11 +165,12 @@ fn a_backup_that_was_stopped_in_the_middle_replaces_nothing() {
     let (bin, file) = (home.path("bin"), home.path("backup.sh"));
     fs::create_dir(&bin).unwrap();
     fs::write(&file, script).unwrap();
-    // The first dump takes its time; what it dumps is the state at its begin.
+    // The first dump takes long; it dumps the state at its start.
     let dump = home.path("bin/dump-shop");
     let state = home.path("state");
     let program = format!(
-        "#!/bin/sh\nbefore=$(cat {0}); echo $before >> {0}.dumped\n[ $before = old ] && sleep 4\necho $before\n",
+        "#!/bin/sh\nbefore=$(cat {0}); echo $before >> {0}.dumped\n[ $before = old ] && sleep \
+        4\necho $before\n",
         state.display()
     );
     fs::write(&dump, program).unwrap();
@@ -200,8 +201,8 @@ fn a_backup_that_was_stopped_in_the_middle_replaces_nothing() {
     let mut first = Process::spawn(&mut backup()).unwrap();
     let dumped = home.path("state.dumped");
     eventually("the first dump", SOON, || content(&dumped).contains("old")).unwrap();
-    // The supervisor and its watchdog: what it runs goes on, and so it passes the lease, as on a
-    // machine that wakes up and gives its time to the command first.
+    // Stops the supervisor and its watchdog: their command goes on past the lease, as on a machine
+    // that wakes up and gives its time to the command first.
     let stop = format!("kill -STOP {0} $(pgrep -P {0} -f watchdog)", first.id());
     let stopped = Command::new("sh").args(["-c", &stop]).status().unwrap();
     assert!(stopped.success());

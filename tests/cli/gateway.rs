@@ -44,7 +44,7 @@ fn node(home: &Home) -> (Process, Value) {
     started(home.distlock(NODE).env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY))
 }
 
-/// A node, and what it says when it is ready.
+/// Starts a node; returns it with its ready line.
 fn started(command: &mut Command) -> (Process, Value) {
     let node = Process::spawn(command).unwrap();
     let line = node
@@ -69,7 +69,7 @@ fn token_of(uid: &str, home: &Home, key: &str) -> String {
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
-/// A client that logs in and stays, until both are dropped.
+/// A client that logs in and stays until both values are dropped.
 fn stay_in(ready: &Value, token: &str) -> (Socket, tokio::runtime::Runtime) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -88,7 +88,7 @@ fn stay_in(ready: &Value, token: &str) -> (Socket, tokio::runtime::Runtime) {
     (socket, runtime)
 }
 
-/// Sends one login and gives the first answer.
+/// Sends one login and returns the first answer.
 fn log_in(ready: &Value, token: &str) -> Value {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -98,10 +98,17 @@ fn log_in(ready: &Value, token: &str) -> Value {
         let url = format!("ws://{}/ws", ready["listen"].as_str().unwrap());
         let connected = tokio::time::timeout(SOON, connect_async(url)).await;
         let (mut socket, _) = connected.unwrap().unwrap();
-        let login = json!({"type": "login", "token": token, "device": "phone", "class": "", "intent": "login"});
+        let login = json!({
+            "type": "login",
+            "token": token,
+            "device": "phone",
+            "class": "",
+            "intent": "login",
+        });
         socket.send(Message::text(login.to_string())).await.unwrap();
         loop {
-            let message = tokio::time::timeout(SOON, socket.next()).await.unwrap().unwrap().unwrap();
+            let message = tokio::time::timeout(SOON, socket.next()).await;
+            let message = message.unwrap().unwrap().unwrap();
             if let Message::Text(text) = message {
                 return serde_json::from_str(text.as_str()).unwrap();
             }
@@ -161,7 +168,7 @@ fn a_node_serves_on_when_nobody_reads_its_events() {
     let token = token(&home, KEY);
     let mut unread = UnreadPipe::new();
     let mut node = home.distlock([&NODE[..], &["--events"]].concat());
-    // One that waits would be all there are.
+    // With a single worker thread, one blocking call would block everything.
     node.env("TOKIO_WORKER_THREADS", "1")
         .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY);
     let mut node = Process::spawn(&mut unread.takes(1, &node)).unwrap();
@@ -177,7 +184,7 @@ fn a_node_serves_on_when_nobody_reads_its_events() {
 
 const ADMIN: &str = "what administrators show";
 
-/// Without `DISTLOCK_LOG`.
+/// The node runs without `DISTLOCK_LOG`.
 #[test]
 fn what_administrators_do_and_who_guesses_is_in_the_log_by_default() {
     let home = Home::new();
@@ -258,7 +265,7 @@ fn no_log_shows_what_one_could_log_in_with_nor_what_clients_say() {
     for there in ["TRACE", "a client connected by WebSocket", "\"kick_sent\""] {
         assert!(shown.contains(there), "{there:?} is not in {shown}");
     }
-    // What is not there is looked for in the whole log.
+    // The log must be complete, since the test looks for absent text.
     assert!(!shown.contains("lines left out here"), "{shown}");
     let (_, signature) = token.rsplit_once('.').unwrap();
     for secret in [signature, message, admin, KEY] {
@@ -354,7 +361,14 @@ fn settings_come_from_file_variable_and_flag_in_this_order() {
         (Some("var"), Some("flag"), "flag"),
     ] {
         let home = Home::new();
-        let config = home.write("distlock.toml", &format!("[gateway]\nnode = \"file\"\ntoken_key = \"{KEY}\"\nlisten = \"127.0.0.1:0\"\npeer_listen = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n"));
+        let config = home.write(
+            "distlock.toml",
+            &format!(
+                "[gateway]\nnode = \"file\"\ntoken_key \
+        = \"{KEY}\"\nlisten = \"127.0.0.1:0\"\npeer_listen = \"127.0.0.1:0\"\nadmin_listen = \
+        \"127.0.0.1:0\"\n"
+            ),
+        );
         let mut command = home.distlock(["gateway", "run", "--config", config.to_str().unwrap()]);
         if let Some(variable) = variable {
             command.env("DISTLOCK_GATEWAY_NODE", variable);
@@ -389,7 +403,7 @@ fn wrong_settings_are_told_by_key_and_never_show_the_secret() {
         done
     };
     run(&[], "hunter2").failed_with(78, "token_key is 7 bytes long: at least 32");
-    // What cannot be read does not count as absent: the file may have another key.
+    // An unreadable file is no absent file: it may hold another key.
     let mut command = home.distlock(NODE);
     command.env("DISTLOCK_GATEWAY_TOKEN_KEY", OsStr::from_bytes(&[0xff; 32]));
     finish(&mut command, "").failed_with(78, "DISTLOCK_GATEWAY_TOKEN_KEY is not UTF-8");
@@ -589,7 +603,7 @@ fn wrong_questions_to_a_node_have_documented_ends() {
     let other = ["nodes", "--backend", "memory:"];
     ask(&other, good).failed_with(64, "'--backend <URL>' says nothing here");
     ask(&["nodes"], "").failed_with(77, "a bearer token is needed");
-    // As a file's content does, line end included.
+    // A secret that was read from a file ends with a line end.
     let line = format!("{good}\n");
     ask(&["nodes"], &line).failed_with(
         78,
@@ -609,7 +623,8 @@ fn wrong_questions_to_a_node_have_documented_ends() {
     ask(&["nodes", "--admin", "http://127.0.0.1:1"], good).failed_with(69, "127.0.0.1:1");
 }
 
-/// The token and the page are told to who started the node, and to no one who reads its results.
+/// The token and the page's address go to the person who started the node, and not into its
+/// results.
 #[test]
 fn without_an_admin_token_a_node_makes_one_and_tells_it() {
     let home = Home::new();
@@ -674,7 +689,7 @@ fn administrators_come_by_https_and_certificates_change_while_a_node_runs() {
     assert_eq!(ask(&later, &page).code, 0);
 }
 
-/// Answers every question of a node by TLS with "yes", and says how many it was asked.
+/// An HTTPS service that answers every question with "yes" and counts the questions.
 fn https_service(pki: &Pki) -> (SocketAddr, Arc<AtomicU32>) {
     let chain = CertificateDer::from_pem_file(pki.path("server.crt")).unwrap();
     let key = PrivateKeyDer::from_pem_file(pki.path("server.key")).unwrap();
@@ -694,11 +709,11 @@ fn https_service(pki: &Pki) -> (SocketAddr, Arc<AtomicU32>) {
             let mut stream = StreamOwned::new(connection, stream.unwrap());
             let mut question = Vec::new();
             let mut part = [0; 4096];
-            // The question is an object of JSON; its head holds no brace.
+            // The question is a JSON object; its head holds no brace.
             while !question.ends_with(b"}") {
                 match stream.read(&mut part) {
                     Ok(length @ 1..) => question.extend_from_slice(&part[..length]),
-                    // A node that does not trust this certificate goes away.
+                    // A node that does not trust this certificate closes the connection.
                     _ => break,
                 }
             }
@@ -758,7 +773,7 @@ fn beyond_loopback_a_node_listens_with_tls_or_a_word() {
     assert!(listens.starts_with("0.0.0.0:"), "{ready}");
 }
 
-/// Whoever only wants the first line learns how it ended all the same.
+/// A reader that closes after the first line still gets the exit code.
 #[test]
 fn the_end_of_a_kick_does_not_depend_on_who_reads_its_output() {
     let home = Home::new();
@@ -844,14 +859,15 @@ fn a_ban_counts_each_session_once() {
     }
 }
 
-/// An admin HTTP that answers one question so.
+/// An admin HTTP that gives one answer.
 fn answering(answer: &Value) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answer = format!("HTTP/1.0 200 OK\r\n\r\n{answer}");
     thread::spawn(move || {
         let (mut asker, _) = listener.accept().unwrap();
-        // To the end of its body, or it would be reset before it has read the answer.
+        // The request must be read to its end; otherwise the connection is reset before the client
+        // has read the answer.
         let mut asked = String::new();
         while !asked.contains("\r\n\r\n") || !(asked.ends_with('}') || asked.starts_with("DELETE"))
         {

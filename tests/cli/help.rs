@@ -1,4 +1,4 @@
-//! What `--help` says, word for word, for every command.
+//! The text of `--help` for every command, word for word.
 
 use crate::support::Home;
 
@@ -54,7 +54,7 @@ fn every_command_explains_itself() {
         insta::assert_snapshot!(name, done.stdout);
         let wide = done.stdout.lines().find(|line| line.chars().count() > 80);
         assert_eq!(wide, None, "{words:?} fits 80 columns");
-        // `gateway` alone only names its commands.
+        // `gateway` alone only lists its commands.
         assert!(
             words == ["gateway"] || done.stdout.contains("Examples:"),
             "{words:?}"

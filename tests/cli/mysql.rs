@@ -1,4 +1,4 @@
-//! The tool over MariaDB and MySQL: the demo, the tables, and what it says when they are missing.
+//! The tool over MariaDB and MySQL: the demo, the tables, and the errors when tables are missing.
 
 use distlock_harness::{
     Process,
@@ -37,7 +37,7 @@ fn missing_tables_are_made_by_the_command_that_the_error_names() {
     assert!(healthy.stdout.contains("MariaDB 10."), "{healthy:?}");
 }
 
-/// The whole suite, worker processes included, as anybody would run it.
+/// The whole suite with its worker processes, as a user would run it.
 #[test]
 fn processes_exclude_each_other() {
     for product in Product::ALL {
@@ -50,7 +50,7 @@ fn processes_exclude_each_other() {
     }
 }
 
-/// Without its unique key a table would give the same lock to two.
+/// Without its unique key a table would grant the same lock twice.
 #[test]
 fn a_table_without_its_unique_key_is_78_and_locks_nothing() {
     for product in Product::ALL {

@@ -17,8 +17,8 @@ use crate::support::{Finished, Home, SOON, finish};
 const ENOUGH: usize = 30;
 const SAYS: &str = "raise the limit of processes";
 
-/// A user that may have so many processes and threads and no more. Nothing limits root, so where
-/// the tests are run by root it is a user that nobody else is.
+/// A user with a limited number of processes and threads. Nothing limits root, so tests that root
+/// runs use a user of their own.
 struct Few {
     home: Home,
     user: u32,
@@ -32,7 +32,7 @@ impl Few {
         fs::create_dir(&folder).unwrap();
         let tool = folder.join("distlock");
         let built = env!("CARGO_BIN_EXE_distlock");
-        // What leads to the original may be closed to others.
+        // The folders above the original may be closed to other users.
         fs::hard_link(built, &tool)
             .or_else(|_| fs::copy(built, &tool).map(drop))
             .unwrap();
@@ -51,7 +51,7 @@ impl Few {
         Self { home, user, tool }
     }
 
-    /// Whether nobody else starts and ends processes of the user meanwhile.
+    /// Whether no other program starts or ends processes of the user meanwhile.
     fn is_alone(&self) -> bool {
         geteuid().as_raw() != self.user
     }
@@ -88,7 +88,7 @@ impl Few {
         line.push(self.tool.to_str().unwrap().to_owned());
         let mut command = Command::new(&line[0]);
         command.args(&line[1..]).args(words);
-        // As all tests call it: without the environment of whoever runs them.
+        // Without the environment of the person who runs the tests, as everywhere in these tests.
         for (name, value) in self.home.bare([""; 0]).get_envs() {
             match value {
                 Some(value) => command.env(name, value),
@@ -103,7 +103,7 @@ impl Few {
         command
     }
 
-    /// Waits until all processes of the run before have ended: they count against the limit.
+    /// Waits until all processes of the last run have ended: they count against the limit.
     fn settled(&self) {
         if self.is_alone() {
             eventually("the user's processes end", SOON, || self.threads() == 0).unwrap();
@@ -146,7 +146,7 @@ fn each_command_says_that_there_is_no_thread() {
     }
 }
 
-/// Nothing is half done: the command was not started, and the lock is free or ends by itself.
+/// No half-done state: the command was not started, and the lock is free or expires.
 #[test]
 fn run_says_that_there_is_no_thread_and_leaves_no_lock_behind() {
     let few = Few::new();
@@ -191,7 +191,7 @@ fn a_gateway_node_says_that_there_is_no_thread() {
     few.scan(&words, key, |_| {});
 }
 
-/// Looking up a host name takes a thread, which drivers have no words for.
+/// Looking up a host name takes a thread, for whose absence drivers have no error.
 #[test]
 fn a_driver_without_a_thread_is_no_bug() {
     let few = Few::new();
@@ -201,7 +201,7 @@ fn a_driver_without_a_thread_is_no_bug() {
         ("redis+sentinel://localhost:1/main", 2),
         ("mysql://u@localhost:1/d", 2),
         ("postgres://u@localhost:1/d", 2),
-        // It has threads of its own.
+        // This client has threads of its own.
         ("zookeeper://localhost:1/r", 5),
     ] {
         for room in 1..=most {

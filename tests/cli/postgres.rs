@@ -1,4 +1,5 @@
-//! The tool over Postgres: the demo, a lock held by a process, and what it says when something is wrong.
+//! The tool over Postgres: the demo, a lock held by a process, and the errors when something is
+//! wrong.
 
 use distlock_harness::{Process, servers::postgres::PostgresServer};
 
@@ -52,8 +53,7 @@ fn a_lock_is_shown_with_its_holder_and_passes_on() {
     assert!(!denied.stderr.contains("canary"), "{denied:?}");
 }
 
-/// The driver panics at an answer that is cut short. The error that comes of it is all that is
-/// said.
+/// The driver panics at an answer that is cut short. Only the resulting error is printed.
 #[test]
 fn a_panic_of_the_driver_is_an_error_and_prints_nothing() {
     use std::{
@@ -68,7 +68,7 @@ fn a_panic_of_the_driver_is_an_error_and_prints_nothing() {
             let mut stream = stream.unwrap();
             let mut startup = [0; 1024];
             let _ = stream.read(&mut startup);
-            // Which way to log in is left out.
+            // The message lacks the way to log in.
             let _ = stream.write_all(b"R\0\0\0\x04");
             let _ = stream.read(&mut startup);
         }

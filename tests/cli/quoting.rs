@@ -1,5 +1,5 @@
-//! What messages quote of what they were given: never a control character as it is, and never more
-//! than a reader wants to see.
+//! Quotations in messages: never a raw control character, and never more than a reader wants to
+//! see.
 
 use std::{
     io::{Read as _, Write as _},
@@ -9,13 +9,13 @@ use std::{
 
 use crate::support::{Home, finish};
 
-/// A quoted text has at most 200 characters, and a message quotes two of them and its own words.
+/// A message quotes at most two texts of 200 characters, beside its own words.
 const LONGEST_LINE: usize = 800;
-/// More than any message about what was given has.
+/// More lines than any message about an input has.
 const MOST_LINES: usize = 40;
 
-/// Longer than anything that is allowed anywhere, with what would change a terminal's title and
-/// colour, go back in the line, and turn the direction of the text round.
+/// A text longer than any limit. It contains codes that would change a terminal's title and colour,
+/// move back in the line, and reverse the direction of text.
 fn nasty() -> String {
     format!(
         "a\u{1b}]0;title\u{7}\u{1b}[31m\rb\u{8}\u{9b}\u{202e}c{}",
@@ -43,7 +43,7 @@ fn whatever_is_given_to_the_tool_is_quoted_tamely() {
     let home = Home::new();
     let nasty = nasty();
     let short = nasty.get(..40).unwrap();
-    // Each of them is short.
+    // Each word is short.
     let words = format!("{short} {}", "and so on ".repeat(1700));
     let file = home.write("odd.toml", &format!("[backend]\nurl = {nasty:?}\n"));
     let key = home.write(
@@ -135,7 +135,7 @@ fn rude_server(answer: Vec<u8>) -> u16 {
                 return;
             };
             thread::spawn(move || {
-                // MySQL speaks first.
+                // A MySQL server speaks first.
                 let _ = stream.write_all(&answer);
                 while matches!(stream.read(&mut [0; 4096]), Ok(1..)) {
                     if stream.write_all(&answer).is_err() {

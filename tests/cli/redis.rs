@@ -1,4 +1,4 @@
-//! The tool over Redis: the demo, a lock held by a process, and what it says when a URL is wrong.
+//! The tool over Redis: the demo, a lock held by a process, and the errors when a URL is wrong.
 
 use std::{
     net::TcpListener,
@@ -61,7 +61,7 @@ fn the_stores_password_is_shown_nowhere() {
     let server = RedisServer::with(&["requirepass canary"]).unwrap();
     let url = format!("redis://:canary@{}", server.address());
     let config = home.write("distlock.toml", &format!("[backend]\nurl = \"{url}\"\n"));
-    // What `ps` shows, and what the command was given.
+    // The arguments that `ps` shows, and the environment of the command.
     let script = "tr '\\0' ' ' < /proc/$PPID/cmdline; tr '\\0' ' ' < /proc/$$/cmdline; env";
     let run = ["run", "job", "--", "sh", "-c", script];
     let mut by_file = home.bare(["--config", config.to_str().unwrap()]);
@@ -116,12 +116,13 @@ fn a_wrong_url_is_told_soon_with_its_code_and_no_secret() {
     }
 }
 
-/// Everything that opens a store with a wrong URL comes to its code, soon, with what is wrong and where, and no secret.
+/// Each command that opens a store with a wrong URL ends soon with its code, names what is wrong
+/// and where, and shows no secret.
 fn is_refused(home: &Home, url: &str, code: i32, says: &[&str]) {
     let sign = if url.contains('?') { '&' } else { '?' };
     let start = Instant::now();
     let done = run(home, &format!("{url}{sign}connect_timeout=2s"), &["list"]);
-    // Time to start a process on a busy machine is not counted against it.
+    // The time to start a process on a busy machine does not count.
     assert!(
         start.elapsed() < Duration::from_secs(2 + 1) + SOON / 10,
         "{url}: {done:?}"
@@ -133,7 +134,7 @@ fn is_refused(home: &Home, url: &str, code: i32, says: &[&str]) {
     assert!(!done.stderr.contains("secret"), "{done:?}");
 }
 
-/// An address that nobody listens at, and one where nobody ever says a word.
+/// An address without a server, and one whose server never answers.
 fn nobody_and_a_silent_one() -> (String, String, TcpListener) {
     let at = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
     let gone = at(&TcpListener::bind("127.0.0.1:0").unwrap());
@@ -147,7 +148,7 @@ fn wrong_urls_of_sentinels() {
     let (gone, silent, _listens) = nobody_and_a_silent_one();
     let primary = servers.primary.address().to_string();
     let sentinel = servers.sentinels[0].address().to_string();
-    // Sentinels that name a primary which never says a word.
+    // Sentinels that name a primary which never answers.
     let (_, port) = silent.rsplit_once(':').unwrap();
     let monitor = ["SENTINEL", "MONITOR", "mute", "127.0.0.1", port, "2"];
     assert_eq!(servers.sentinels[0].command(&monitor).unwrap(), "OK");
@@ -210,7 +211,7 @@ fn wrong_urls_of_clusters() {
     refused(&format!(":canary@{silent}"), 69, &[late, &silent]);
     let known = other.password();
     refused(&format!(":{known}@{alone}"), 78, &["redis://", &alone]);
-    // One shard of three stands still.
+    // One shard of three is stopped.
     servers.nodes[1].signal(Signal::STOP).unwrap();
     let mute = servers.nodes[1].address().to_string();
     let known = servers.password();
@@ -239,7 +240,7 @@ fn wrong_urls_of_servers_that_speak_tls() {
     let at = server.address().to_string();
     let (sentinels, cluster) = (sentinels.url(), cluster.url());
     let (certificate, tls) = ("certificate", "wants TLS");
-    // Whichever of several servers was asked.
+    // The message may name any of the servers.
     let any = "127.0.0.1:";
     for (url, what, at) in [
         (format!("{plain}?password=canary"), tls, &*at),
@@ -254,13 +255,14 @@ fn wrong_urls_of_servers_that_speak_tls() {
     }
 }
 
-/// What only weakens a promise is told and is no failure; what breaks one is.
+/// A setting that weakens a promise gives a warning; one that breaks a promise gives a failure.
 #[test]
 fn the_doctor_tells_a_warning_from_a_failure() {
     let home = Home::new();
     let server = RedisServer::with(&["appendonly no", "save 3600 1"]).unwrap();
     let at = server.address().to_string();
-    let user = "ACL SETUSER poor on >canary ~distlock:* -@all +@read +@write +@scripting +@connection +info +time";
+    let user = "ACL SETUSER poor on >canary ~distlock:* -@all +@read +@write +@scripting \
+    +@connection +info +time";
     let words: Vec<_> = user.split(' ').collect();
     assert_eq!(server.command(&words).unwrap(), "OK");
     let cases = [
@@ -301,7 +303,7 @@ fn the_doctor_tells_a_warning_from_a_failure() {
     }
 }
 
-/// A restart of it forgets every lock, and no release is needed for that.
+/// A restart of such a server forgets every lock without a release.
 #[test]
 fn the_doctor_fails_a_server_that_keeps_nothing_on_disk() {
     let (home, server) = (
@@ -314,7 +316,7 @@ fn the_doctor_fails_a_server_that_keeps_nothing_on_disk() {
     assert!(said.contains("set appendonly yes"), "{said}");
 }
 
-/// What the doctor says of a check, with its verdict.
+/// The doctor's text about a check, with its verdict.
 #[track_caller]
 fn finding(done: &Finished, check: &str, verdict: &str) -> String {
     let json = done.json();
@@ -324,7 +326,7 @@ fn finding(done: &Finished, check: &str, verdict: &str) -> String {
     found["detail"].as_str().unwrap().to_owned()
 }
 
-/// Nothing new is locked, and whoever holds something can give it back.
+/// New locks are refused, and holders can still release.
 #[test]
 fn a_server_without_memory_fails_the_doctor_and_takes_releases() {
     let (home, server) = (Home::new(), RedisServer::start().unwrap());
@@ -351,8 +353,7 @@ fn a_server_without_memory_fails_the_doctor_and_takes_releases() {
     assert_eq!(server.command(&["KEYS", "*:l:*"]).unwrap(), "");
 }
 
-/// What somebody else put under a lock's key is no lock, whatever its size is and however it
-/// begins.
+/// Foreign data under a lock's key is no lock, whatever its size and its first bytes are.
 #[test]
 fn a_value_of_20_mb_is_corrupt_and_nobody_fetches_it() {
     let (home, server) = (Home::new(), RedisServer::start().unwrap());
@@ -383,7 +384,7 @@ fn a_value_of_20_mb_is_corrupt_and_nobody_fetches_it() {
     assert!(sent() - before < 1_000_000, "it was fetched");
 }
 
-/// A script that fails on its way may have changed something, and it is no bug of ours.
+/// A script that fails half-way may have changed something, and the failure is no bug of ours.
 #[test]
 fn an_answer_that_is_not_known_is_69_with_a_sentence() {
     let (home, server) = (
@@ -399,7 +400,7 @@ fn an_answer_that_is_not_known_is_69_with_a_sentence() {
     finding(&done, "rights", "fail");
 }
 
-/// Names in the slots of the others are served; the doctor and `list` name the one that is gone.
+/// Names in the slots of the other servers work; the doctor and `list` name the missing server.
 #[test]
 fn a_cluster_without_one_primary_serves_the_names_of_the_others() {
     let (home, mut servers) = (Home::new(), RedisCluster::start(3, 0).unwrap());
@@ -451,6 +452,6 @@ async fn a_command_that_ended_inside_its_lease_succeeds_when_the_release_cannot_
         proxy.stop(Direction::ToServer);
         proxy.stop(Direction::ToClient);
     };
-    // With 4 s at least 2.4 s are left when the store is cut off.
+    // With 4 s, at least 2.4 s are left when the store is cut off.
     a_command_that_ended_inside_its_lease_has_succeeded(&home, &url, &["--ttl", "4s"], cut);
 }

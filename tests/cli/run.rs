@@ -1,4 +1,5 @@
-//! `distlock run`: exclusion, environment, signals, and what happens when the lock cannot be kept.
+//! `distlock run`: exclusion, environment, signals, and the end of a command whose lock cannot be
+//! kept.
 
 use std::{
     path::Path,
@@ -66,18 +67,18 @@ fn a_name_may_start_with_a_dash() {
         let done = home.run(options.iter().chain(&script));
         assert_eq!((done.code, &*done.stdout), (0, "-x"), "{done:?}");
     }
-    // A name before the first `--` leaves all that follows to the command.
+    // After a name before the first `--`, all further words belong to the command.
     let done = home.run(["run", "job", "--", "echo", "a", "--", "b"]);
     assert_eq!((done.code, &*done.stdout), (0, "a -- b\n"), "{done:?}");
     for line in [&["run", "--", "true"][..], &["run", "--", "a", "--"]] {
         home.run(line).failed_with(64, "NAME is missing");
     }
-    // The advice is what works.
+    // The advice of the error works.
     home.run(["run", "-x", "--", "true"])
         .failed_with(64, "use '-- -x'");
 }
 
-/// Between two renewals nobody notices.
+/// Between two renewals the loss goes unnoticed.
 #[test]
 fn a_lock_that_was_taken_away_is_no_success_even_if_the_command_was() {
     let home = Home::new();
@@ -104,7 +105,7 @@ fn signals_reach_the_command_and_its_code_is_kept() {
         (Signal::INT, "INT", 12),
         (Signal::HUP, "HUP", 13),
     ] {
-        // A background sleep, because a shell runs its traps only between commands.
+        // The sleep runs in the background, because a shell runs its traps only between commands.
         let script = format!("trap 'exit {code}' {name}; echo trapped; sleep 60 & wait");
         let mut run = home.hold("job", &[], &script);
         run.wait_for_line(SOON, |line| line == "trapped").unwrap();
@@ -119,7 +120,7 @@ fn signals_reach_the_command_and_its_code_is_kept() {
     }
 }
 
-/// Each of them ends a process that does not expect it.
+/// Each of these signals ends a process that does not catch it.
 #[test]
 fn signals_for_alarms_and_the_like_do_not_part_the_tool_from_its_command() {
     let home = Home::new();
@@ -133,7 +134,7 @@ fn signals_for_alarms_and_the_like_do_not_part_the_tool_from_its_command() {
         Signal::STKFLT,
     ];
     let passed_on = passed_on.map(|signal| (signal.as_raw(), signal.as_raw()));
-    // Of the real-time signals the first, one between and the last.
+    // Of the real-time signals the first, one in between and the last.
     let ends = [Signal::XCPU.as_raw(), 34, 50, 64].map(|sent| (sent, Signal::TERM.as_raw()));
     for (sent, received) in passed_on.into_iter().chain(ends) {
         let script = format!("trap 'exit 11' {received}; echo trapped; sleep 60 & wait");
@@ -163,7 +164,7 @@ fn a_file_that_may_not_grow_is_an_error_and_not_the_end_of_the_tool() {
     limited("exec \"$@\"", &run).failed_with(69, "");
 }
 
-/// The command has its own limits, and what it ignores is its own affair.
+/// The command has its own limits, and its ignored signals are its own affair.
 #[test]
 fn the_command_gets_xfsz_as_if_this_tool_were_not_there() {
     let home = Home::new();
@@ -197,11 +198,11 @@ fn a_stopped_command_can_be_ended() {
     }
 }
 
-/// No shell would continue what is stopped in a session of its own.
+/// In a session of its own no shell would continue a stopped process.
 #[test]
 fn control_z_where_nobody_looks_after_the_session_pauses_for_a_moment_only() {
     let home = Home::new();
-    // The command is paused as well, and sees that it is continued.
+    // The command is paused as well, and gets CONT.
     let script = "trap 'exit 7' CONT; kill -TSTP $PPID; sleep 60 & wait";
     let tool = home.distlock(["run", "job", "--", "sh", "-c", script]);
     let mut run = Process::spawn(&mut through("setsid", ["--wait"], &tool)).unwrap();
@@ -213,14 +214,15 @@ fn control_z_where_nobody_looks_after_the_session_pauses_for_a_moment_only() {
 fn what_was_ignored_from_the_start_stays_ignored() {
     let home = Home::new();
     let go = home.path("go");
-    // As nohup does, and a script's shell with what it starts in the background. The system cuts the name off in the middle
-    // of its last character.
+    // `nohup` ignores HUP, and a script's shell ignores INT and QUIT for its background commands.
+    // The name is cut off in the middle of its last character.
     let ignoring = format!(
         "trap '' HUP INT QUIT; ln -s \"$1\" {0}; shift; exec {0} \"$@\"",
         home.path("distlock-exclué").display()
     );
     let script = format!(
-        "for s in HUP INT QUIT; do kill -$s $$; done; echo ready; while [ ! -e {} ]; do sleep 0.05; done; exit 7",
+        "for s in HUP INT QUIT; do kill -$s $$; done; echo ready; while [ ! -e {} ]; do sleep \
+        0.05; done; exit 7",
         go.display()
     );
     let tool = home.distlock(["run", "job", "--", "sh", "-c", &script]);
@@ -307,7 +309,8 @@ fn a_forced_release_kills_the_group_and_the_next_one_gets_a_higher_token() {
     );
 }
 
-/// The store hangs (another process holds it locked), so no renewal gets through: TERM comes before the deadline, KILL no later.
+/// The store hangs (another process holds its write lock), so no renewal succeeds: TERM comes
+/// before the deadline, KILL no later.
 #[test]
 fn a_store_that_hangs_ends_the_command_before_the_lock_can_lapse() {
     let home = Home::new();
@@ -325,7 +328,8 @@ fn a_store_that_hangs_ends_the_command_before_the_lock_can_lapse() {
     let took = hanging.elapsed();
     drop(held);
     assert_eq!(status.code(), Some(76), "{}", run.output());
-    // The last renewal was sent before the store hung, so the lease of the store ends at the latest one TTL after that.
+    // The last renewal was sent before the store hung, so the lease ends at the latest one TTL
+    // after that.
     assert!(took <= ttl + Duration::from_millis(250), "{took:?}");
     assert_eq!(
         content(&marks).lines().count(),
@@ -340,7 +344,7 @@ fn a_command_that_cannot_keep_its_lock_is_killed_also_when_nobody_reads_what_is_
     let home = Home::new();
     let mut unread = UnreadPipe::new();
     unread.fill();
-    // The shell itself has something to say about its killed child.
+    // The shell itself prints a line about its killed child.
     let script = "exec 2>&1; trap 'echo trapped' TERM; echo shell $$; while :; do sleep 0.02; done";
     let run = home.distlock(["run", "job", "--ttl", "2s", "--", "sh", "-c", script]);
     let mut run = Process::spawn(&mut unread.takes(2, &run)).unwrap();
@@ -390,7 +394,7 @@ fn a_lock_is_renewed_also_when_nobody_reads_the_log() {
     run.env("DISTLOCK_LOG", "trace");
     let mut run = Process::spawn(&mut unread.takes(2, &run)).unwrap();
     run.wait_for_line(SOON, |line| line == "ready").unwrap();
-    // What is left of a lease grows by a renewal alone.
+    // Only a renewal makes the remaining time grow.
     let (mut before, mut renewals) = (0, 0);
     eventually("it is renewed again and again", SOON, || {
         let left = home.inspect("job")["expires_in_ms"].as_u64().unwrap_or(0);
@@ -408,10 +412,11 @@ fn a_lock_is_renewed_also_when_nobody_reads_the_log() {
 fn the_lock_is_released_only_after_the_whole_group_is_gone() {
     let home = Home::new();
     // The shell ends at once and leaves a child that ignores TERM.
-    let script = "(trap '' TERM; echo left $(exec sh -c 'echo $PPID'); while :; do sleep 0.05; done) & sleep 0.3; exit 5";
+    let script = "(trap '' TERM; echo left $(exec sh -c 'echo $PPID'); while :; do sleep 0.05; \
+    done) & sleep 0.3; exit 5";
     let mut run = home.hold("job", &["--ttl", "30s", "--kill-after", "1s"], script);
     let left = id(&run, "left");
-    // As long as the child lives, nobody else gets in.
+    // While the child lives, nobody else gets the lock.
     let lives = format!("grep -qs ') [^ZX] ' /proc/{left}/stat");
     let next = home.run(["run", "job", "--", "sh", "-c", &lives]);
     assert_ne!(next.code, 0, "the leftover child still lived: {next:?}");
@@ -423,7 +428,7 @@ fn the_lock_is_released_only_after_the_whole_group_is_gone() {
 #[test]
 fn a_process_that_is_left_over_is_ended_whatever_its_name() {
     let home = Home::new();
-    // It starts nothing that could be found in its place.
+    // The command starts no process that the test could find in its place.
     let left = format!(
         "mkfifo {0}; (printf 'x\\303' > /proc/self/comm; read never < {0}) & echo left $!; \
          while grep -q sh /proc/$!/comm; do sleep 0.05; done; exit 3",
@@ -435,7 +440,7 @@ fn a_process_that_is_left_over_is_ended_whatever_its_name() {
     assert_eq!(state_of(left), None);
 }
 
-/// As those that lose their parent are, where this is the first process of a container.
+/// The first process of a container adopts processes whose parent died.
 #[test]
 fn children_that_are_not_ours_by_birth_are_buried() {
     let home = Home::new();
@@ -530,7 +535,8 @@ fn a_command_that_is_this_tool_again_is_told_that_it_may_mean_another_store() {
         .to_owned();
     let inner = [tool.to_str().unwrap(), "run", "job", "-n", "--", "true"];
     let outer = ["run", "job", "--"].into_iter().chain(inner);
-    // The user's own file is configured nowhere, so both mean it: the inner one finds the lock held, and says where.
+    // No configuration names the user's own file, so both calls use it: the inner one finds the
+    // lock held, and names the store.
     let done = finish(&mut home.bare(outer.clone()), "");
     assert_eq!(done.code, 75, "{done:?}");
     assert!(
@@ -546,15 +552,16 @@ fn a_command_that_is_this_tool_again_is_told_that_it_may_mean_another_store() {
     assert!(done.stderr.contains(own.to_str().unwrap()), "{done:?}");
 }
 
-/// Nobody is left to renew the lock, so the command gets TERM at once, and what does not hear it KILL
-/// when the lock lapses.
+/// Nobody renews the lock any more, so the command gets TERM at once, and a process that ignores
+/// TERM gets KILL when the lease ends.
 #[test]
 fn a_command_does_not_outlive_a_tool_that_was_killed() {
     let home = Home::new();
     let log = home.path("log");
     for (deaf, ends) in [("", "ended\n"), ("trap '' TERM;", "ended\n")] {
         let script = format!(
-            "{deaf} trap 'echo ended >> {0}; exit 0' TERM; {deaf} sh -c 'echo inner $$; while :; do sleep 0.1; done' & echo \
+            "{deaf} trap 'echo ended >> {0}; exit 0' TERM; {deaf} sh -c 'echo inner $$; while :; \
+            do sleep 0.1; done' & echo \
              outer $$; while :; do sleep 0.1; done",
             log.display()
         );
@@ -572,13 +579,13 @@ fn a_command_does_not_outlive_a_tool_that_was_killed() {
                 "it was given time"
             );
         }
-        // Nobody comes before the lease is over, as after any crash.
+        // Nobody gets the lock before the lease is over, as after any crash.
         let next = home.run(["run", "job", "--", "true"]);
         assert_eq!(next.code, 0, "{next:?}");
     }
 }
 
-/// It cannot see the deadline, so its watchdog does.
+/// The stopped supervisor cannot see the deadline, but its watchdog does.
 #[test]
 fn a_command_does_not_outlive_the_lease_of_a_tool_that_was_stopped() {
     let home = Home::new();
@@ -591,7 +598,7 @@ fn a_command_does_not_outlive_the_lease_of_a_tool_that_was_stopped() {
     assert_eq!(run.wait(SOON).unwrap().code(), Some(76), "{}", run.output());
 }
 
-/// Not even before its tool could tell the watchdog which process it is.
+/// The supervisor dies before it can name the group to the watchdog.
 #[test]
 fn a_command_does_not_outlive_a_tool_that_was_killed_as_soon_as_it_had_started_it() {
     let home = Home::new();

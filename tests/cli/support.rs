@@ -1,4 +1,5 @@
-//! A home of its own for every test: a folder, a store in it, and the tool with nothing else in its environment.
+//! A home of its own for every test: a folder, a store in it, and the tool with an empty
+//! environment.
 
 use std::{
     fs,
@@ -14,15 +15,16 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// For anything that has no reason to take long, on a machine that is busy with other tests.
+/// The deadline of every step that has no reason to take long, on a machine that is busy with other
+/// tests.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// A folder with a store, removed at the end.
+/// A folder with a store; it is removed at the end.
 pub(crate) struct Home {
     folder: TempDir,
 }
 
-/// What a finished command left.
+/// The code and the output of a finished command.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) code: i32,
@@ -30,7 +32,7 @@ pub(crate) struct Finished {
     pub(crate) stderr: String,
 }
 
-/// What administrators of the tests' nodes show.
+/// The bearer token of administrators in these tests.
 pub(crate) const ADMIN_TOKEN: &str = "what administrators show";
 
 impl Home {
@@ -100,7 +102,7 @@ impl Home {
         finish(&mut self.distlock(args), "")
     }
 
-    /// What `inspect --json` says.
+    /// The answer of `inspect --json`.
     pub(crate) fn inspect(&self, name: &str) -> Value {
         let done = self.run(["inspect", name, "--json"]);
         assert_eq!(done.code, 0, "{done:?}");
@@ -124,7 +126,7 @@ impl Home {
         process
     }
 
-    /// Changes the store's tables behind everybody's back.
+    /// Changes the store's tables without the library.
     pub(crate) fn sql(&self, statement: &str) -> u64 {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -168,7 +170,7 @@ impl Finished {
     }
 }
 
-/// Runs a command to its end, with this on its standard input.
+/// Runs a command to its end, with this text on its standard input.
 pub(crate) fn finish(command: &mut Command, input: &str) -> Finished {
     let mut child = command
         .stdin(Stdio::piped())
@@ -176,7 +178,7 @@ pub(crate) fn finish(command: &mut Command, input: &str) -> Finished {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // One that does not read closes the pipe early.
+    // A command that does not read closes the pipe early.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
     Finished {
@@ -203,7 +205,7 @@ pub(crate) fn gone(process: u32) {
     eventually("the process is gone", SOON, || state_of(process).is_none()).unwrap();
 }
 
-/// Waits until a file holds a line, and gives its content.
+/// Waits until a file holds a line, and returns its content.
 #[track_caller]
 pub(crate) fn content(path: &Path) -> String {
     let mut text = String::new();
@@ -215,7 +217,7 @@ pub(crate) fn content(path: &Path) -> String {
     text
 }
 
-/// The tool with these settings, started by another program as its last arguments.
+/// The tool with these settings, started by another program whose last arguments it is.
 pub(crate) fn through<A: AsRef<std::ffi::OsStr>>(
     program: &str,
     args: impl IntoIterator<Item = A>,
@@ -247,7 +249,7 @@ impl UnreadPipe {
         Self { reader, writer }
     }
 
-    /// Whoever writes into it from now on waits.
+    /// Fills the pipe: every later writer blocks.
     pub(crate) fn fill(&mut self) {
         let flags = fcntl_getfl(&self.writer).unwrap();
         fcntl_setfl(&self.writer, flags | OFlags::NONBLOCK).unwrap();
@@ -267,7 +269,8 @@ impl UnreadPipe {
 
     /// The same tool, with one of its streams into this pipe.
     pub(crate) fn takes(&self, stream: u32, tool: &Command) -> Command {
-        // Opened anew: what is set for our own end, as not to wait, must not be set for theirs.
+        // The pipe is opened again, because flags of our own end, such as non-blocking, must not
+        // apply to theirs.
         let pipe = format!(
             "/proc/{}/fd/{}",
             std::process::id(),
@@ -278,14 +281,14 @@ impl UnreadPipe {
     }
 }
 
-/// Waits until a process waits for somebody to read what it writes to this stream.
+/// Waits until a process blocks in a write to this stream.
 #[track_caller]
 pub(crate) fn waits_for_reader(process: u32, stream: u32) {
     let writes = format!(" {stream:#x} ");
     eventually("it waits for a reader", SOON, || {
         let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
         threads.flatten().any(|thread| {
-            // The number of the call, its arguments, ..
+            // The file holds the number of the call and its arguments.
             let call = fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
             call.find(' ')
                 .is_some_and(|at| call[at..].starts_with(&writes))
@@ -347,8 +350,8 @@ impl Drop for BlockingWriter {
 }
 
 /// `distlock run` over `url`, whose store is cut off by `cut` 0.9 s before its command ends by
-/// itself, well inside its lease: the command has succeeded, though nobody could be told of the
-/// release.
+/// itself, well inside its lease: the command has succeeded although no release could reach the
+/// store.
 pub(crate) fn a_command_that_ended_inside_its_lease_has_succeeded(
     home: &Home,
     url: &str,

@@ -1,4 +1,4 @@
-//! Tables that somebody changed by hand: each is told with its code, what is wrong and what to do.
+//! Tables that somebody changed by hand: each error has its code, names the fault and the remedy.
 //! None is a bug (70).
 
 use distlock_harness::servers::{
@@ -8,7 +8,7 @@ use distlock_harness::servers::{
 
 use crate::support::{Finished, Home, finish};
 
-/// What each of these ends with.
+/// The commands, each of which ends with the error.
 const COMMANDS: [&[&str]; 4] = [
     &["acquire", "job", "--ttl", "1m", "--wait", "0"],
     &["list"],
@@ -20,7 +20,7 @@ fn run(home: &Home, url: &str, args: &[&str]) -> Finished {
     finish(home.bare(args).env("DISTLOCK_BACKEND", url), "")
 }
 
-/// Makes the tables, with a lock in them that is held. Its ticket.
+/// Makes the tables with a held lock in them; returns its ticket.
 fn held(home: &Home, url: &str) -> String {
     let taken = run(home, url, &["acquire", "job", "--ttl", "10m"]);
     assert_eq!(taken.code, 0, "{taken:?}");
@@ -31,11 +31,12 @@ fn release(home: &Home, url: &str, ticket: &str) -> Finished {
     finish(home.bare(["release"]).env("DISTLOCK_BACKEND", url), ticket)
 }
 
-/// The command that the error names mends them, and what was held is held.
+/// The command that the error names mends the tables, and a held lock stays held.
 fn mended_by_migrating(home: &Home, url: &str, empty: impl FnOnce()) {
     let ticket = held(home, url);
     empty();
-    // Few, because MySQL and MariaDB wait for whoever may be making the tables.
+    // Only a few commands, because MySQL and MariaDB wait for another process that may be making
+    // the tables.
     for command in [COMMANDS[0], &["doctor"]] {
         let refused = run(home, url, command);
         refused.failed_with(78, "has an empty table distributed_meta");
@@ -49,7 +50,7 @@ fn mended_by_migrating(home: &Home, url: &str, empty: impl FnOnce()) {
     assert_eq!(released.code, 0, "{released:?}");
 }
 
-/// A trigger or a rule could let two in, or have a release pass for none.
+/// A trigger or a rule could grant a lock twice, or fake a release.
 fn meddled_with(home: &Home, url: &str, says: &str) {
     for command in COMMANDS.into_iter().chain([&["doctor"][..], &["migrate"]]) {
         let refused = run(home, url, command);
@@ -89,7 +90,7 @@ fn triggers_of_sqlite_are_78() {
         let says =
             "the triggers and rules of distributed_lock are the trigger swallow instead of none";
         meddled_with(&home, &url, says);
-        // That it was not this ticket's would be wrong.
+        // The error must not claim that the lock was not this ticket's.
         release(&home, &url, &ticket).failed_with(78, says);
         home.sql("DROP TRIGGER swallow");
         let released = release(&home, &url, &ticket);
@@ -108,7 +109,8 @@ fn triggers_and_rules_of_postgres_are_78() {
     let trigger = |name: &str, when: &str, table: &str| {
         (
             format!(
-                "CREATE TRIGGER {name} {when} ON distributed_{table} FOR EACH ROW EXECUTE FUNCTION swallow()"
+                "CREATE TRIGGER {name} {when} ON distributed_{table} FOR EACH ROW EXECUTE \
+                FUNCTION swallow()"
             ),
             format!("DROP TRIGGER {name} ON distributed_{table}"),
             format!("rules of distributed_{table} are the trigger {name} instead of none"),
@@ -133,10 +135,12 @@ fn triggers_and_rules_of_postgres_are_78() {
         release(&home, &url, &ticket).failed_with(78, &says);
         server.sql(&drop).unwrap();
     }
-    // One that comes too late to change anything, and one that does not fire.
+    // One trigger fires too late to change anything, and one does not fire at all.
     for statement in [
-        "CREATE TRIGGER audits AFTER UPDATE ON distributed_lock FOR EACH ROW EXECUTE FUNCTION swallow()",
-        "CREATE TRIGGER sleeps BEFORE UPDATE ON distributed_lock FOR EACH ROW EXECUTE FUNCTION swallow()",
+        "CREATE TRIGGER audits AFTER UPDATE ON distributed_lock FOR EACH ROW EXECUTE FUNCTION \
+        swallow()",
+        "CREATE TRIGGER sleeps BEFORE UPDATE ON distributed_lock FOR EACH ROW EXECUTE FUNCTION \
+        swallow()",
         "ALTER TABLE distributed_lock DISABLE TRIGGER sleeps",
     ] {
         server.sql(statement).unwrap();
@@ -173,7 +177,7 @@ fn triggers_of_mysql_and_mariadb_are_78() {
     }
 }
 
-/// One row that cannot be read is told for what it is, and the others are served.
+/// One row that cannot be read is reported as that, and the others still work.
 #[test]
 fn infinite_times_of_postgres_are_69_or_mean_nothing() {
     let (home, server) = (Home::new(), PostgresServer::start().unwrap());
@@ -194,7 +198,7 @@ fn infinite_times_of_postgres_are_69_or_mean_nothing() {
     let other = run(&home, &url, &["run", "other", "-n", "--", "echo", "ran"]);
     assert_eq!((other.code, &*other.stdout), (0, "ran\n"), "{other:?}");
     set("expires_at", "clock_timestamp() + interval '10 minutes'");
-    // What is only shown, and what is only a hint.
+    // A column for display only, and a column that is only a hint.
     for column in ["acquired_at", "wanted_until"] {
         set(column, "'infinity'");
         let busy = ["run", "job", "--wait", "0", "--", "echo", "ran"];
@@ -203,7 +207,7 @@ fn infinite_times_of_postgres_are_69_or_mean_nothing() {
         assert_eq!(shown["state"], "held", "{shown}");
         assert!(shown["acquired_at"].is_null(), "{shown}");
     }
-    // It ended before time began, and the next one is let in.
+    // The lease ended before time began, so the lock is free.
     set("expires_at", "'-infinity'");
     let taken = run(&home, &url, &["run", "job", "-n", "--", "echo", "ran"]);
     assert_eq!((taken.code, &*taken.stdout), (0, "ran\n"), "{taken:?}");

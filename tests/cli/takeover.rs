@@ -1,4 +1,4 @@
-//! `bench --workload takeover`: short runs of everything it measures.
+//! `bench --workload takeover`: short runs of all its measurements.
 
 use crate::support::{Finished, Home};
 
@@ -41,9 +41,12 @@ fn takeovers_are_measured_in_one_process_and_in_several() {
     assert_eq!(left_behind(&home), 0);
 }
 
-/// Records of accounts that the runs left.
+/// Records of accounts that the runs left behind.
 fn left_behind(home: &Home) -> u64 {
-    home.sql("update distributed_record set deleted = 0 where deleted = 0 and record_key like '%/bench%'")
+    home.sql(
+        "update distributed_record set deleted = 0 where deleted = 0 and record_key like \
+    '%/bench%'",
+    )
 }
 
 #[test]

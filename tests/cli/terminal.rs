@@ -1,4 +1,5 @@
-//! `distlock run` on a terminal: the command can read the keyboard, and the shell gets its terminal back.
+//! `distlock run` on a terminal: the command can read the keyboard, and the shell gets its terminal
+//! back.
 
 use std::{
     fs::File,
@@ -14,7 +15,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::support::{Home, SOON, content, state_of};
 
-/// A program whose controlling terminal is ours.
+/// A program whose controlling terminal belongs to this test.
 struct Screen {
     keyboard: File,
     shown: Arc<Mutex<String>>,
@@ -114,7 +115,8 @@ fn the_command_reads_the_keyboard_and_the_script_does_afterwards() {
     let home = Home::new();
     let mut screen = Screen::of(
         &home,
-        "\"$TOOL\" run job -- sh -c 'echo ask; read line; echo got $line'; read line; echo then $line",
+        "\"$TOOL\" run job -- sh -c 'echo ask; read line; echo got $line'; read line; echo then \
+        $line",
     );
     screen.shows("ask");
     screen.types("first\n");
@@ -127,11 +129,12 @@ fn the_command_reads_the_keyboard_and_the_script_does_afterwards() {
 #[test]
 fn control_c_reaches_the_command() {
     let home = Home::new();
-    // Whether or not the command has the terminal by now.
+    // Both cases: the command has the terminal, or it does not.
     for ask in ["", "read line;"] {
         // The script's own shell is in the foreground as well, and would end with the signal.
         let script = format!(
-            "trap : INT; \"$TOOL\" run job -- sh -c 'trap \"exit 9\" INT; echo on; {ask} sleep 60 & wait'; exit $?"
+            "trap : INT; \"$TOOL\" run job -- sh -c 'trap \"exit 9\" INT; echo on; {ask} sleep 60 \
+            & wait'; exit $?"
         );
         let mut screen = Screen::of(&home, &script);
         screen.shows("on");
@@ -146,10 +149,11 @@ fn control_c_reaches_the_command() {
 #[test]
 fn control_z_pauses_both_and_fg_continues_both() {
     let home = Home::new();
-    // A shell with job control, as a person has.
+    // A shell with job control, as a person uses it.
     let mut screen = Screen::of(
         &home,
-        "set -m; \"$TOOL\" run job -- sh -c 'echo on; read line; echo got $line; read more; echo and $more'; \
+        "set -m; \"$TOOL\" run job -- sh -c 'echo on; read line; echo got $line; read more; echo \
+        and $more'; \
          echo back; fg; echo end $?",
     );
     screen.shows("on");
@@ -163,7 +167,7 @@ fn control_z_pauses_both_and_fg_continues_both() {
     screen.ends_with(0);
 }
 
-/// As a pager does, or a program that asks for a password.
+/// A pager does this, or a program that asks for a password.
 #[test]
 fn a_command_that_opens_the_terminal_gets_it_also_when_its_input_is_a_pipe() {
     let home = Home::new();
@@ -180,8 +184,8 @@ fn a_command_that_opens_the_terminal_gets_it_also_when_its_input_is_a_pipe() {
     screen.ends_with(0);
 }
 
-/// A shell that believes a job to be running sends it no signal at `fg`, and this tool goes on
-/// running to renew the lock.
+/// A shell sends no signal at `fg` to a job that it believes to be running, and this tool keeps
+/// running in order to renew the lock.
 #[test]
 fn a_background_command_that_waits_for_the_keyboard_gets_it_by_fg() {
     let home = Home::new();
@@ -210,7 +214,8 @@ fn tables_and_help_fit_a_terminal_of_80_columns_and_help_is_in_colour() {
     let holder = "somebody@a-host-with-a-long-name.example";
     let ticket = home.run(["acquire", &long, "--ttl", "1h", "--holder", holder]);
     assert_eq!(ticket.code, 0, "{ticket:?}");
-    let script = "stty cols 80; for it in list doctor 'gateway kick --help' --help; do \"$TOOL\" $it; done; \
+    let script = "stty cols 80; for it in list doctor 'gateway kick --help' --help; do \"$TOOL\" \
+    $it; done; \
                   NO_COLOR=1 \"$TOOL\" --help; echo the end";
     let mut screen = Screen::of(&home, script);
     screen.shows("the end");

@@ -1,4 +1,5 @@
-//! The tool over a ZooKeeper ensemble: the demo, a lock held by a process, and what it says when a URL is wrong.
+//! The tool over a ZooKeeper ensemble: the demo, a lock held by a process, and the errors when a
+//! URL is wrong.
 
 use std::{
     net::TcpListener,
@@ -32,7 +33,7 @@ fn the_demo_passes_and_a_lock_passes_on() {
     let shown = || run(&home, &url, &["inspect", "job", "--json"]).json();
     eventually("held", SOON, || shown()["state"] == "held").unwrap();
     assert_eq!(shown()["holder"], "me");
-    // A lock that hangs on a session ends with the process: there is no ticket, and nothing to wait for.
+    // A lock that hangs on a session ends with the process, so there is no ticket.
     let refused = run(&home, &url, &["acquire", "job", "--ttl", "5s"]);
     refused.failed_with(78, "zookeeper: has no tickets");
     let busy = run(&home, &url, &["run", "job", "-n", "--", "true"]);
@@ -56,7 +57,7 @@ fn the_demo_passes_and_a_lock_passes_on() {
     let token = shown()["token"].to_string();
     let forced = run(&home, &url, &["force-release", "job", "--token", &token]);
     assert_eq!(forced.code, 0, "{forced:?}");
-    // The holder is told, and its command is stopped.
+    // The holder learns of the loss and stops its command.
     let status = holder.wait(SOON).unwrap();
     assert_eq!(status.code(), Some(76), "{}", holder.output());
     let ran = run(&home, &url, &["run", "job", "-n", "--", "echo", "ran"]);
@@ -88,7 +89,7 @@ fn a_wrong_url_is_told_soon_with_its_code_and_no_secret() {
         let sign = if url.contains('?') { '&' } else { '?' };
         let start = Instant::now();
         let done = run(&home, &format!("{url}{sign}connect_timeout=2s"), &["list"]);
-        // Time to start a process on a busy machine is not counted against it.
+        // The time to start a process on a busy machine does not count.
         assert!(
             start.elapsed() < Duration::from_secs(2 + 1) + SOON / 10,
             "{url}"

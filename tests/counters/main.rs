@@ -1,5 +1,5 @@
-//! Unread counters over real servers: processes that are killed, connections that are cut, and what
-//! the ways of counting make of it. The naive way goes through the same, and must come out wrong.
+//! Unread counters over real servers, with processes that are killed and connections that are cut.
+//! The naive way of counting runs beside the others, and its totals must be wrong.
 
 mod naive;
 mod ways;
@@ -32,9 +32,9 @@ use crate::ways::{CONVERSATIONS, USERS, Way, ways};
 
 /// Processes that change counters at the same time.
 const PROCESSES: usize = 8;
-/// How often one of them is killed.
+/// The number of kills.
 const KILLS: usize = 40;
-/// Between two kills.
+/// Time between two kills.
 const LIFE: Duration = Duration::from_millis(100);
 
 fn main() -> Result<ExitCode> {
@@ -76,7 +76,7 @@ fn trial(name: &str, play: impl FnOnce() -> Result<()> + Send + 'static) -> Tria
     Trial::test(name, || play().map_err(|error| format!("{error:#}").into()))
 }
 
-/// Everything over one server, which `proxied` is the address of.
+/// All plays over one server; `proxied` is its address.
 fn play(url: &str, proxied: Option<SocketAddr>) -> Result<()> {
     let runtime = Runtime::new()?;
     let ways = runtime.block_on(ways(url))?;
@@ -89,7 +89,7 @@ fn counter(user: &str, conversation: &str) -> Counter {
     Counter::new(user, conversation).unwrap()
 }
 
-/// One history of changes, by every way on a user of its own.
+/// One history of changes, by every way, each on a user of its own.
 async fn same_results(ways: &[Way]) -> Result<()> {
     let seed = fastrand::u64(..);
     let mut answers = Vec::new();
@@ -161,8 +161,8 @@ async fn bad_input(ways: &[Way]) -> Result<()> {
     Ok(())
 }
 
-/// Eight processes, of which one after the other is killed and replaced, while connections break
-/// and replies get lost.
+/// Eight processes are killed and replaced one after the other, while connections break and replies
+/// get lost.
 async fn killed_and_cut(url: &str, proxied: Option<SocketAddr>, ways: &[Way]) -> Result<()> {
     let proxy = match proxied {
         Some(server) => Some(FaultProxy::start(server).await?),
@@ -210,7 +210,7 @@ async fn killed_and_cut(url: &str, proxied: Option<SocketAddr>, ways: &[Way]) ->
                 Ok(seen) if way.is_naive => ensure!(seen > 0, "nothing was counted for {user}"),
                 Ok(seen) => {
                     ensure!(seen > 0, "nothing was counted for {user}");
-                    // And it goes on.
+                    // Counting works afterwards.
                     way.counters
                         .increment(&counter(&user, CONVERSATIONS[0]), 1)
                         .await?;
@@ -231,7 +231,7 @@ async fn killed_and_cut(url: &str, proxied: Option<SocketAddr>, ways: &[Way]) ->
     Ok(())
 }
 
-/// Whether the total is the sum of the conversations. Answers how many there are.
+/// Checks that the total is the sum of the conversations; returns their number.
 async fn agree(counters: &dyn UnreadCounters, user: &str) -> Result<usize> {
     let mut seen = Vec::new();
     for conversation in CONVERSATIONS {
@@ -254,7 +254,7 @@ fn start(url: &str) -> Result<Process> {
     Process::spawn(command.env(worker::URL, url)).context("start a worker")
 }
 
-/// Something else stands where a counter should be.
+/// A key of another type stands where a counter should be.
 fn wrong_type(server: &RedisServer) -> Result<()> {
     let runtime = Runtime::new()?;
     let ways = runtime.block_on(ways(&server.url()))?;

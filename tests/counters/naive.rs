@@ -1,4 +1,4 @@
-//! One counter after the other, as one writes it at first. Each write is right by itself.
+//! One counter after the other, as a first version does it. Each single write is right.
 
 use std::sync::Arc;
 

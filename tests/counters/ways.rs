@@ -10,16 +10,16 @@ use distlock_recipes::unread::{
 use crate::naive::Naive;
 
 pub(crate) const CONVERSATIONS: [&str; 4] = ["family", "work", "news", "chess"];
-/// Users of each way that the processes count for.
+/// Users of each way whose counters the processes change.
 pub(crate) const USERS: usize = 3;
-/// Soon over when its holder was killed.
+/// A TTL that ends soon after its holder was killed.
 const TTL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Way {
     pub(crate) name: &'static str,
     pub(crate) counters: Arc<dyn UnreadCounters>,
-    /// Whose counters it changes: two ways that are made for it have the same.
+    /// The owner of the counters: two ways that are made for each other have the same one.
     kept_by: &'static str,
     pub(crate) is_naive: bool,
 }

@@ -11,10 +11,10 @@ use crate::{
     ways::{CONVERSATIONS, USERS, ways},
 };
 
-/// Names the store; whoever has it in its environment is a worker.
+/// The variable that names the store; a process that has it is a worker.
 pub(crate) const URL: &str = "DISTLOCK_COUNTERS_WORKER";
 
-/// Before the store is asked again that could not be opened.
+/// Pause before the next try to open the store.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(url: &str) -> Result<()> {
@@ -22,7 +22,7 @@ pub(crate) fn run(url: &str) -> Result<()> {
         .enable_all()
         .build()?
         .block_on(async {
-            // Its connection may be cut, like any other.
+            // The connection may be cut, like any other.
             let ways = loop {
                 match ways(url).await {
                     Ok(ways) => break ways,
@@ -36,7 +36,7 @@ pub(crate) fn run(url: &str) -> Result<()> {
                         let user = way.user(fastrand::usize(..USERS));
                         let conversation = CONVERSATIONS[fastrand::usize(..CONVERSATIONS.len())];
                         let counter = counter(&user, conversation);
-                        // Whatever becomes of it, the counters must agree.
+                        // Whether the change succeeds or not, the counters must agree.
                         let _ = if fastrand::u8(..3) == 0 {
                             way.counters.clear(&counter).await
                         } else {

@@ -1,6 +1,6 @@
-//! Elections over real servers: candidates in eight processes, of which one after the other is
-//! killed or stopped. No step of a stale leader may be accepted, and nobody may lead when the next
-//! one does.
+//! Elections over real servers: candidates in eight processes, which are killed or stopped one
+//! after the other. No step of a stale leader may be accepted, and two candidates must never lead
+//! at the same time.
 //!
 //! The long run: `scripts/soak election`.
 
@@ -31,10 +31,10 @@ use crate::{
 
 /// Processes, each a candidate in every election.
 const PROCESSES: usize = 8;
-/// Between two faults.
+/// Time between two faults.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// How much is played: a little, unless the environment says more.
+/// The length of a play: short, unless the environment asks for more.
 struct Play {
     elections: usize,
     kills: usize,
@@ -99,7 +99,7 @@ fn trial(name: &str, play: impl FnOnce() -> Result<()> + Send + 'static) -> Tria
     Trial::test(name, || play().map_err(|error| format!("{error:#}").into()))
 }
 
-/// Over one store, which `restart` kills and starts again.
+/// One play over one store; `restart` kills the store and starts it again.
 fn play(url: &str, restart: impl FnMut() -> Result<()>) -> Result<()> {
     let play = Play::new()?;
     let folder = tempfile::tempdir()?;
@@ -116,7 +116,7 @@ fn play(url: &str, restart: impl FnMut() -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// Kills and stops candidates, and answers who did not run when.
+/// Kills and stops candidates; returns the times when each process was paused.
 async fn faults(
     url: &str,
     play: &Play,
@@ -132,7 +132,7 @@ async fn faults(
     let (mut kills, mut stops) = (play.kills, play.stops);
     let between_restarts = (kills + stops) / (play.restarts + 1) + 1;
     let mut restarted = 0;
-    // Who stands still, and until when.
+    // Paused processes, each with the end of its pause.
     let mut still: Vec<(usize, u64)> = Vec::new();
     while kills + stops > 0 || !still.is_empty() {
         SystemClock.sleep(PAUSE).await;
@@ -170,12 +170,12 @@ async fn faults(
         } else {
             stops -= 1;
             processes[victim].signal(Signal::STOP)?;
-            // Most longer than the lease, some not.
+            // Most pauses are longer than the lease, some are not.
             let time = TTL.mul_f64(rng.f64() * 2.0 + 0.5);
             still.push((victim, now_us() + u64::try_from(time.as_micros())?));
         }
     }
-    // Until the last faults are got over, and for as many changes as are wanted.
+    // Until the effects of the last fault are over, and the wanted number of changes has happened.
     let log = folder.join("log");
     loop {
         SystemClock.sleep(TTL * 2).await;
@@ -199,7 +199,7 @@ fn start(url: &str, play: &Play, folder: &Path) -> Result<Process> {
     Process::spawn(work.into_environment(&mut command)).context("start a worker")
 }
 
-/// Figures, for whoever looks at the output of a test that passes.
+/// Prints figures into the output of a test that passes.
 #[expect(clippy::print_stdout, reason = "the test runner shows it")]
 fn say(figures: &str) {
     println!("{figures}");

@@ -1,4 +1,4 @@
-//! What the candidates' log says.
+//! The verdict on the candidates' log.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 /// Stands for the server among the processes.
 pub(crate) const SERVER: u32 = 0;
 
-/// A process that was killed or stopped from then on, or one that goes on.
+/// A pause of a process: it was stopped, or killed for good.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Paused {
     process: u32,
@@ -36,8 +36,8 @@ impl Paused {
     }
 }
 
-/// Whether a term's process stood still at any time of it. It may have been stopped in the instant
-/// before the term began, and may end it in the instant in which it is told to go on.
+/// Whether the process of a term was paused at any time in it. A pause may begin just before the
+/// term, and the term may end just as the pause ends.
 fn was_paused(paused: &[Paused], term: &Term, ends_us: u64) -> bool {
     let mut its = paused.iter().filter(|it| it.process == term.process);
     while let Some(from) = its.find(|it| !it.goes_on) {
@@ -55,7 +55,7 @@ fn was_paused(paused: &[Paused], term: &Term, ends_us: u64) -> bool {
 struct Term {
     process: u32,
     begins_us: u64,
-    /// `None` = it was killed.
+    /// `None` for a leader that was killed.
     ends_us: Option<u64>,
 }
 
@@ -80,11 +80,12 @@ pub(crate) struct Verdict {
     kills_and_stops: usize,
     steps: usize,
     refused: usize,
-    /// Terms whose leader led still when the next one did, and was not paused.
+    /// Terms whose leader still led when the next one began, and was not paused.
     overlaps: Vec<String>,
     /// Steps that were accepted after a step of a later term.
     stale: Vec<String>,
-    /// From the end of a term to the begin of the next, in microseconds, where nobody was paused.
+    /// Times from the end of a term to the start of the next, in microseconds, where no process was
+    /// paused.
     vacancies_us: Vec<u64>,
 }
 
@@ -92,7 +93,7 @@ impl Verdict {
     pub(crate) fn of(log: &str, paused: &[Paused]) -> Result<Self> {
         let mut elections: HashMap<u32, Election> = HashMap::new();
         let (mut steps, mut refused) = (0, 0);
-        // What was killed in the middle of a line wrote no more of it.
+        // A process that was killed in the middle of a line left only a part of it.
         for line in log.lines() {
             let words: Vec<_> = line.split(' ').collect();
             let [what, election, term, process, since_us, until_us] = words[..] else {
@@ -166,7 +167,7 @@ impl Verdict {
                 self.vacancies_us.push(vacant_us);
             }
         }
-        // In the order of their ends: none may begin after one of a later term had ended.
+        // Sorted by their ends: none may begin after a step of a later term had ended.
         election.steps.sort_unstable_by_key(|step| step.until_us);
         let mut by_begin = election.steps.clone();
         by_begin.sort_unstable_by_key(|step| step.since_us);

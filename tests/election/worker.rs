@@ -1,4 +1,4 @@
-//! A process that is a candidate in every election, and writes down what it does while it leads.
+//! A process that is a candidate in every election, and records its steps while it leads.
 
 use std::{
     env,
@@ -15,18 +15,18 @@ use distlock::{Clock as _, FencedFile, FencingToken, SystemClock};
 use distlock_recipes::election::{Election, Term};
 use tokio::{runtime::Builder, task::JoinSet};
 
-/// For how long a seat is nobody's when its leader dies.
+/// The time without a leader after a leader's death.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
 /// Longest term.
 const LONGEST: u64 = 300;
-/// Between two steps of a leader.
+/// Time between two steps of a leader.
 const STEP: Duration = Duration::from_millis(25);
 
 const URL: &str = "DISTLOCK_ELECTION_WORKER";
 const FOLDER: &str = "DISTLOCK_ELECTION_FOLDER";
 const ELECTIONS: &str = "DISTLOCK_ELECTION_COUNT";
 
-/// What a worker is told.
+/// The orders of a worker.
 pub(crate) struct Work {
     pub(crate) url: String,
     pub(crate) folder: PathBuf,
@@ -34,7 +34,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// `None` = this process is no worker.
+    /// `None` in a process that is no worker.
     pub(crate) fn from_environment() -> Result<Option<Self>> {
         let Ok(url) = env::var(URL) else {
             return Ok(None);
@@ -54,7 +54,7 @@ impl Work {
     }
 }
 
-/// What a leader does, until it is dropped.
+/// The work of a leader, until it is dropped.
 struct Leading<'a> {
     log: &'a Log,
     term: FencingToken,
@@ -66,7 +66,7 @@ impl Drop for Leading<'_> {
     }
 }
 
-/// One write of a line goes to the end as a whole.
+/// Appends a line in one write, so that lines of several processes do not mix.
 #[derive(Debug)]
 struct Log(File, usize);
 

@@ -1,4 +1,4 @@
-//! A device: a real client that writes down what it does and sees.
+//! A device: a real client that records its actions and everything that it sees.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,29 +12,29 @@ use crate::{
     world::{SOON, Shared},
 };
 
-/// How a client stands.
+/// The state of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Waiting,
     In(SessionId, Generation),
-    /// It was turned away: the type of the frame.
+    /// The login was refused; this is the type of the frame.
     Out(String),
-    /// Its session ended, and it was told why.
+    /// The session ended with a notice.
     Told(Code),
-    /// Its connection is gone.
+    /// The connection is gone.
     Closed,
 }
 
 enum Command {
     Send(Value),
-    /// Answers the next notice by silence.
+    /// Ignores the next notice.
     Ignore,
-    /// Acknowledges no more.
+    /// Stops acknowledging.
     Hold,
     Leave,
 }
 
-/// How a client asks to log in.
+/// The content of a login.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hello {
     intent: &'static str,
@@ -61,7 +61,7 @@ impl Hello {
         }
     }
 
-    /// Only if nobody else has come since.
+    /// A login that counts only if nobody else has logged in since.
     pub(crate) fn resume(token: &str) -> Self {
         Self {
             intent: "resume",
@@ -70,19 +70,19 @@ impl Hello {
         }
     }
 
-    /// It acknowledges messages.
+    /// The client acknowledges messages.
     pub(crate) fn acks(mut self) -> Self {
         self.acks = true;
         self
     }
 
-    /// The class of its device.
+    /// Sets the class of the device.
     pub(crate) fn class(mut self, class: &'static str) -> Self {
         self.class = class;
         self
     }
 
-    /// Its user has said that it should be here.
+    /// A login whose user confirmed the takeover.
     pub(crate) fn takeover() -> Self {
         Self {
             intent: "takeover",
@@ -91,7 +91,7 @@ impl Hello {
     }
 }
 
-/// A connected device. Dropping it breaks its connection off, like one whose battery is empty.
+/// A connected device. Dropping it breaks its connection off, as an empty battery does.
 pub(crate) struct Client {
     pub(crate) stamp: Seen,
     state: watch::Receiver<State>,
@@ -112,7 +112,13 @@ impl Client {
         let mut wire = tokio::time::timeout(SOON, connecting)
             .await
             .expect("connected in time");
-        let mut login = json!({"type": "login", "token": token, "device": stamp.device, "class": hello.class, "intent": hello.intent});
+        let mut login = json!({
+            "type": "login",
+            "token": token,
+            "device": stamp.device,
+            "class": hello.class,
+            "intent": hello.intent,
+        });
         if hello.acks {
             login["acks"] = Value::Bool(true);
         }
@@ -132,7 +138,8 @@ impl Client {
                         Some(Command::Send(frame)) => {
                             if frame["type"] == "send" {
                                 let id = frame["id"].as_str().unwrap().to_owned();
-                                let all = frame["to_device"].is_null() && frame["to_class"].is_null();
+                                let is_null = |key: &str| frame[key].is_null();
+                                let all = is_null("to_device") && is_null("to_class");
                                 let to = Uid::new(frame["to"].as_str().unwrap()).unwrap();
                                 let to = all.then_some(to);
                                 shared.saw(&stamp, What::Sent { id, to });
@@ -214,12 +221,12 @@ impl Client {
         }
     }
 
-    /// With which it may come back, once it is in.
+    /// The token for a resume; it waits for the login.
     pub(crate) fn resume_token(&self) -> String {
         self.resume.get().expect("it is in").clone()
     }
 
-    /// Waits until the session ended with a notice, and says why.
+    /// Waits until the session ends with a notice, and returns its reason.
     pub(crate) async fn told(&mut self) -> Code {
         let over = |state: &State| !matches!(state, State::Waiting | State::In(..));
         match self.until("the end", over).await {

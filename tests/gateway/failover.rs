@@ -1,4 +1,4 @@
-//! A store that forgets what it had acknowledged: it fails over, or it restarts empty.
+//! A store that forgets acknowledged writes: it fails over, or it restarts empty.
 
 use std::time::Duration;
 
@@ -18,12 +18,13 @@ use crate::{
     world::{SOON, World, now_us},
 };
 
-/// Logins, a takeover and a logout that the replica never heard of. After it was promoted, whoever was in before is in or is
-/// told, whoever had left stays away, and each account's next login is the newest.
+/// Logins, a takeover and a logout that never reached the replica. After the promotion, each
+/// session that was live is live or has had its notice, sessions that had ended stay ended, and
+/// each account's next login is the newest.
 async fn forgotten_writes(mut world: World, mut servers: RedisSentinels) -> Report {
     let lease = Duration::from_secs(10);
     world.rules.node_lease = lease;
-    // Whom the store has forgotten is found by the pass over the directory, once per lease.
+    // The pass over the directory, once per lease, finds sessions that the store has forgotten.
     world.rules.reachable = false;
     start(&mut world, &["n1", "n2"]).await;
     let [moves, left, stays, fresh, fought] =
@@ -62,10 +63,10 @@ async fn forgotten_writes(mut world: World, mut servers: RedisSentinels) -> Repo
         to_us: now_us(),
     });
     servers.replica.signal(Signal::CONT).unwrap();
-    // The promoted server knows of "phone" alone, "pc" is alive, and this one comes at once.
+    // The promoted server knows only "phone", "pc" is alive, and this login comes at once.
     let away = now_us();
     clients.push(world.keeps_trying(&fought, "tablet", "n1").await);
-    // Until the sentinels have chosen, and the nodes have found the new primary.
+    // Until the sentinels have elected, and the nodes have found the new primary.
     world.rules.store_away = Duration::from_micros(now_us() - away);
     assert_eq!(middle.told().await, Code::Superseded);
     clients.extend([moved, gone, beaten, stayed, middle]);
@@ -79,9 +80,9 @@ async fn redis_forgets() {
     Box::pin(forgotten_writes(world, servers)).await;
 }
 
-/// A store that knows nothing any more. Whoever was in is told before anybody else is let in to its
-/// account: on the node where it was, and on one that has no session of it and so nothing to miss.
-/// Whose account nobody else wants stays in.
+/// A store that has forgotten everything. Each live session gets its notice before another login of
+/// its account is let in: on its own node, and on a node that has no session of the account and so
+/// nothing to miss. An account that nobody else wants stays logged in.
 async fn forgotten_all(mut world: World, forget: impl FnOnce() -> anyhow::Result<()>) -> Report {
     world.rules.node_lease = Duration::from_secs(4);
     world.rules.strict = true;
@@ -120,7 +121,7 @@ async fn forgotten_all(mut world: World, forget: impl FnOnce() -> anyhow::Result
             let is_in = first(new.stamp.client, |what| {
                 matches!(what, What::LoginOk { .. })
             });
-            // It was mute before; its notice has its own way to the client.
+            // The wire was silent before; the notice has its own way to the client.
             let soon = is_in.map(|at_us| at_us + slack_us);
             assert!(
                 told.is_some() && told < soon,

@@ -1,5 +1,5 @@
-//! The flow inside this process: nodes over one memory store, clients, wires between the nodes, and one thing that may be
-//! wrong with the first node.
+//! The flow inside this process: nodes over one memory store, clients, wires between the nodes, and
+//! one fault of the first node.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -27,11 +27,11 @@ use crate::{
     world::{SOON, Shared, now_us},
 };
 
-/// Nodes in this process. The first one is `n1`, and what is wrong is wrong with it.
+/// Nodes in this process. The first one is `n1`, and only it can be faulty.
 pub(crate) struct Flow {
     pub(crate) mesh: Arc<Mesh>,
     pub(crate) rules: Rules,
-    /// Between the first node and the store.
+    /// Stands between the first node and the store.
     pub(crate) store: Saboteur,
     memory: Memory,
     sabotage: Sabotage,
@@ -50,7 +50,7 @@ pub(crate) struct Mesh {
     pub(crate) unreachable: Mutex<Option<&'static str>>,
     /// Every kick that was sent.
     kicks: Mutex<Vec<(NodeAddress, KickRequest)>>,
-    /// The last session that was let in of each account on each node, for a node that kicks by account.
+    /// The last session of each account on each node, for a node that kicks by account.
     last: Mutex<HashMap<(NodeId, Uid), (SessionKey, Generation)>>,
     by_account: bool,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Mesh {
 #[derive(Debug)]
 struct Wire(Arc<Mesh>);
 
-/// A device that was let in, or not.
+/// A device whose login was let in or refused.
 pub(crate) struct Guest {
     pub(crate) inside: bool,
     stamp: Seen,
@@ -85,7 +85,7 @@ impl Flow {
         let mut timers = Timers::default();
         timers.lock_ttl = lock_ttl;
         timers.lock_wait = SOON;
-        // What heals by itself must not heal before the checker has seen it.
+        // The node lease is long, so that nothing heals before the checker has seen it.
         timers.node_lease = Duration::from_secs(60);
         let mut nodes = BTreeMap::new();
         for name in ["n1", "n2"] {
@@ -115,7 +115,7 @@ impl Flow {
         }
     }
 
-    /// A device that asks to log in and, once it is in, stays until it is told to go.
+    /// A device that logs in and then stays until its notice comes.
     pub(crate) async fn client(&self, uid: &Uid, device: &str, node: &'static str) -> Guest {
         let (kick, _) = &self.nodes[node];
         let stamp = Seen {
@@ -187,15 +187,15 @@ impl Flow {
         }
     }
 
-    /// As [`client`](Self::client), and it is in.
+    /// As [`client`](Self::client), for a login that must be let in.
     pub(crate) async fn log_in(&self, uid: &Uid, device: &str, node: &'static str) -> Guest {
         let guest = self.client(uid, device, node).await;
         assert!(guest.inside, "{device} was not let in on {node}");
         guest
     }
 
-    /// A guest sends a message to all devices of an account, by its node, and hears what became of
-    /// it.
+    /// A guest sends a message to all devices of an account, through its node, and records the
+    /// outcome.
     pub(crate) async fn sends(&self, sender: &Guest, to: &Uid, id: &str) {
         let (stamp, kick) = (&sender.stamp, &self.nodes[sender.stamp.node.as_str()].0);
         let mut message = Message::new(stamp.uid.clone(), "1");
@@ -235,7 +235,7 @@ impl Flow {
         );
     }
 
-    /// Asks a node where an account is, and writes down what it said.
+    /// Asks a node for an account, and records the answer.
     pub(crate) async fn look_up(&self, uid: &Uid, node: &str) {
         let from_us = now_us();
         let record = self.nodes[node].0.view(uid).await.unwrap().record;
@@ -257,7 +257,7 @@ impl Flow {
         self.shared.facts.lock().unwrap().push(fact);
     }
 
-    /// What the checker says about all that happened.
+    /// The checker's verdict on everything that happened.
     pub(crate) async fn verdict(mut self, uids: &[&Uid]) -> Report {
         let mut history = History {
             clients: self.shared.seen.lock().unwrap().clone(),
@@ -287,7 +287,7 @@ impl Guest {
         self.ended().await;
     }
 
-    /// Waits until it was told to go, and has gone.
+    /// Waits until the notice came and the device has left.
     pub(crate) async fn ended(self) {
         if let Some(over) = self.over {
             tokio::time::timeout(SOON, over)
@@ -297,7 +297,7 @@ impl Guest {
         }
     }
 
-    /// Waits until it was told to go, for some time: a saboteur may have kept it from being told.
+    /// Waits for the notice for some time: a saboteur may have suppressed it.
     pub(crate) async fn may_end(&self, within: Duration) {
         let over = || async { self.over.as_ref()?.is_finished().then_some(()) };
         let _ = eventually_async("the end", within, over).await;
@@ -305,7 +305,7 @@ impl Guest {
 }
 
 impl Mesh {
-    /// The first kick arrives once more.
+    /// Delivers the first kick once more.
     pub(crate) fn repeat_the_first_kick(&self) {
         let (to, request) = self.kicks.lock().unwrap()[0].clone();
         self.arrives(&to, request).unwrap();
@@ -321,7 +321,7 @@ impl Mesh {
 
     fn arrives(&self, to: &NodeAddress, mut request: KickRequest) -> Result<KickResult, PeerError> {
         if self.by_account {
-            // Whoever of the account is there now, whichever session was meant.
+            // The account's present session, whichever session was meant.
             let last = self.last.lock().unwrap();
             if let Some((key, r#gen)) = last.get(&(to.node.clone(), request.uid.clone())) {
                 request.key = key.clone();

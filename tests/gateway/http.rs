@@ -1,4 +1,4 @@
-//! Asking a node's HTTP.
+//! Requests to a node's HTTP.
 
 use std::{io, net::SocketAddr};
 
@@ -34,7 +34,8 @@ pub(crate) async fn post(to: SocketAddr, path: &str, token: &str, body: &Value) 
 async fn ask(to: SocketAddr, what: &str, headers: &str, body: &str) -> io::Result<String> {
     let length = body.len();
     let request = format!(
-        "{what} HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+        "{what} HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\ncontent-length: \
+        {length}\r\n{headers}\r\n{body}"
     );
     let asking = async {
         let mut stream = TcpStream::connect(to).await?;

@@ -1,4 +1,4 @@
-//! What nodes cost their store while nothing happens, by the store's own counters.
+//! The requests of idle nodes, by the store's own counters.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::{
     world::{World, pause},
 };
 
-/// What an idle node may ask of its store in a second.
+/// Requests per second that an idle node may send.
 const A_NODE_A_SECOND: u64 = 50;
-/// Two looks of each node at its sessions.
+/// Two passes of each node over its sessions.
 const WINDOW: Duration = Duration::from_secs(6);
-/// Nodes that have just started look through the whole directory.
+/// Nodes that have just started read the whole directory.
 const WINDOWS: u32 = 10;
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
-/// Three nodes with a few sessions, and more accounts that were here before.
+/// Three nodes with a few sessions, and further accounts that have logged out.
 async fn idle_nodes(url: &str) -> (World, Vec<Client>) {
     let mut world = World::new("idle", url);
     world.rules.sweep = Rules::default().sweep;
@@ -29,7 +29,7 @@ async fn idle_nodes(url: &str) -> (World, Vec<Client>) {
     for number in 0..30 {
         let uid = world.uid(&format!("u{number}"));
         let client = world.log_in(&uid, "phone", NODES[number % 3]).await;
-        // The others leave.
+        // Every second account logs out.
         if number % 2 == 0 {
             clients.push(client);
         }
@@ -37,8 +37,7 @@ async fn idle_nodes(url: &str) -> (World, Vec<Client>) {
     (world, clients)
 }
 
-/// Waits until the counter grows by so little within a window that the nodes keep to what is
-/// documented.
+/// Waits until the counter grows in one window by no more than the documented number.
 async fn is_soon_idle(counter: impl Fn() -> u64) {
     let most = A_NODE_A_SECOND * NODES.len() as u64 * WINDOW.as_secs();
     let mut counted = Vec::new();

@@ -1,6 +1,6 @@
-//! How late a busy machine lets its processes run. The documented slack e is that of a machine that
-//! has time; what a machine without time takes longer is measured here, apart from all that is
-//! tested.
+//! The delay with which a busy machine runs its processes. The documented slack e is that of a
+//! machine with idle time; the additional delay of a busy machine is measured here, apart from
+//! everything that is tested.
 
 use std::{
     sync::{Mutex, OnceLock, PoisonError, mpsc},
@@ -10,14 +10,14 @@ use std::{
 
 use crate::world::now_us;
 
-/// Of how many wake-ups one measurement consists: as many as a login, with its calls to a store and
-/// to another node, needs on its way through the processes.
+/// Wake-ups per measurement: as many as a login needs, with its calls to a store and to another
+/// node, on its way through the processes.
 const WAKE_UPS: usize = 64;
 const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 struct Meter {
-    /// When each measurement ended, and how long it took.
+    /// The end and the length of each measurement.
     taken: Mutex<Vec<(u64, u64)>>,
 }
 
@@ -55,13 +55,13 @@ impl Meter {
     }
 }
 
-/// Begins to measure, and gives the time from which on it does.
+/// Starts measuring; returns the time from which on it measures.
 pub(crate) fn watched() -> u64 {
     meter();
     now_us()
 }
 
-/// By how much more than e things may have been late since a moment.
+/// The delay beyond e that the machine may have caused since a moment.
 pub(crate) fn late_since(from_us: u64) -> Duration {
     let taken = meter().taken.lock().unwrap_or_else(PoisonError::into_inner);
     let worst = taken

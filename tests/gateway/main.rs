@@ -1,5 +1,6 @@
-//! Whole gateways: two or three `distlock gateway run` processes over a real store, real WebSocket clients, and faults. After
-//! each scenario the checker holds what every node and every client saw against the flow's invariants.
+//! Whole gateways: two or three `distlock gateway run` processes over a real store, real WebSocket
+//! clients, and faults. After each scenario the checker holds what every node and every client saw
+//! against the flow's invariants.
 //!
 //! | file | what is in it |
 //! |---|---|

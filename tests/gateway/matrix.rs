@@ -1,4 +1,4 @@
-//! Which scenario runs over which store.
+//! Every scenario, with the stores over which it runs.
 //!
 //! | scenario | SQLite | Redis, Postgres, MariaDB, MySQL, ZooKeeper |
 //! |---|---|---|
@@ -29,7 +29,7 @@ use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::{messages, orders, outside, profiles, scenarios, senders, steps, world::World};
 
-/// How many scenarios run at a time.
+/// Scenarios that run at a time.
 const AT_ONCE: usize = 4;
 
 pub(crate) const STOPPED_WITH_A_LOCK: &str = "late";
@@ -40,9 +40,9 @@ pub(crate) struct Place {
     pub(crate) backend: &'static str,
     pub(crate) url: String,
     pub(crate) servers: Vec<SocketAddr>,
-    /// How long it keeps what a dead node held, where that is longer than the lease.
+    /// The time for which the store keeps a dead node's locks, where that is longer than the lease.
     pub(crate) dead_for: Duration,
-    /// What has no meaning there.
+    /// Scenarios that mean nothing on this store.
     pub(crate) without: &'static [&'static str],
 }
 
@@ -54,7 +54,7 @@ macro_rules! scenarios {
             let place = $place.clone();
             let play: Scenario = Box::pin(async move {
                 let world = place.world($name)$(.$how(&place.servers))?;
-                // Only what it panics with counts.
+                // Only a panic counts.
                 let _ = $play(world).await;
             });
             ($name, play)
@@ -78,7 +78,7 @@ impl Place {
     }
 
     fn scenarios(&self) -> Vec<(&'static str, Scenario)> {
-        // Those that wait for longest begin first.
+        // The longest scenarios begin first.
         scenarios! { self:
             "link" with wired => scenarios::bad_store_link;
             "stopped" => scenarios::stopped_node;
@@ -124,12 +124,12 @@ impl Place {
             }
             let turns = Arc::clone(&turns);
             playing.spawn(async move {
-                // Fair, so they begin in the order of the list.
+                // The semaphore is fair, so scenarios begin in the order of the list.
                 let _turn = turns.acquire().await.unwrap();
                 play.await;
             });
         }
-        // All of them, also after one has failed: each says by itself what is wrong.
+        // All scenarios run even after one has failed: each reports its own failure.
         let mut failed = 0;
         while let Some(played) = playing.join_next().await {
             failed += usize::from(played.is_err());

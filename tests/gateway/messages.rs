@@ -1,4 +1,4 @@
-//! What becomes of messages: acknowledged ones, and those to accounts with several devices.
+//! The outcomes of messages: acknowledged ones, and those to accounts with several devices.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::{
     world::{SOON, World},
 };
 
-/// A client that reads and does not acknowledge has nothing for certain: what it was sent is kept,
-/// comes again after a resume, and no more once it was acknowledged.
+/// A client that reads and does not acknowledge has no message for certain: its messages are kept,
+/// come again after a resume, and no more after their acknowledgement.
 pub(crate) async fn acknowledged(mut world: World) -> Report {
     start(&mut world, &["n1", "n2"]).await;
     let (anna, bob) = (world.uid("anna"), world.uid("bob"));
@@ -30,7 +30,7 @@ pub(crate) async fn acknowledged(mut world: World) -> Report {
             .sends(&sender, &anna, id, "stored", &[("phone", "stored")])
             .await;
     }
-    // Its network is gone, and it comes back elsewhere.
+    // The network is gone, and the client comes back elsewhere.
     let resume = phone.resume_token();
     drop(phone);
     let hello = Hello::resume(&resume).acks();
@@ -42,7 +42,7 @@ pub(crate) async fn acknowledged(mut world: World) -> Report {
     world
         .sends(&sender, &anna, "m4", "delivered", &[("phone", "delivered")])
         .await;
-    // What was acknowledged does not come again. The fifth message comes after what is kept.
+    // Acknowledged messages do not come again. The fifth message comes after the kept ones.
     resumed.leave();
     let mut again = world.client_with(&anna, "phone", "n1", acks()).await;
     again.is_in().await;
@@ -137,8 +137,7 @@ impl World {
         self.heard(id, outcome, devices).await;
     }
 
-    /// Waits until the sender hears what became of a message, and holds it against what is
-    /// expected.
+    /// Waits until the sender has the outcome of a message, and compares it with the expected one.
     async fn heard(&self, id: &str, outcome: &str, devices: &[(&str, &str)]) {
         let wanted = self.id(id);
         let heard = eventually_async("the outcome", SOON, || async {
@@ -164,7 +163,7 @@ impl World {
         assert_eq!((heard.as_str(), each), (outcome, devices), "{id}");
     }
 
-    /// Waits until a message was received so many times.
+    /// Waits until a message was received this many times.
     async fn received(&self, id: &str, times: usize) {
         let what = format!("message {id} for time {times}");
         let received = || async { (self.times(id) == times).then_some(()) };

@@ -1,4 +1,4 @@
-//! What operators order and clients intend, across nodes.
+//! Orders of operators and intents of clients, across nodes.
 
 use std::{process::Command, time::Duration};
 
@@ -12,7 +12,8 @@ use crate::{
     world::{ADMIN_TOKEN, SOON, World, pause},
 };
 
-/// An account is banned on the node where it is not, which ends its session and keeps it out everywhere until the ban is lifted.
+/// A ban that reaches a node without the account's session still ends the session, and keeps the
+/// account out everywhere until the ban is lifted.
 pub(crate) async fn banned(mut world: World) -> Report {
     start(&mut world, &["n1", "n2"]).await;
     let (anna, bob) = (world.uid("anna"), world.uid("bob"));
@@ -32,7 +33,8 @@ pub(crate) async fn banned(mut world: World) -> Report {
     world.verdict(clients, &[Invariant::I9]).await
 }
 
-/// A node is drained: its sessions go elsewhere, none is lost and none doubled, and it lets nobody in until it may again.
+/// A drained node sends its sessions elsewhere, none is lost and none doubled, and it lets nobody
+/// in until the drain ends.
 pub(crate) async fn drained(mut world: World) -> Report {
     start(&mut world, &["n1", "n2"]).await;
     let uids: Vec<Uid> = (0..12).map(|at| world.uid(&format!("u{at}"))).collect();
@@ -49,7 +51,7 @@ pub(crate) async fn drained(mut world: World) -> Report {
     let mut refused = world.client(&uids[0], "pc", "n2").await;
     let answer = refused.answered().await;
     assert!(matches!(answer, State::Out(_)), "{answer:?}");
-    // Whoever moved has not been disturbed by it.
+    // The drain has not disturbed the sessions that moved.
     for client in &moved {
         assert!(
             matches!(client.state(), State::In(..)),
@@ -64,13 +66,14 @@ pub(crate) async fn drained(mut world: World) -> Report {
     world.verdict(clients, &[Invariant::I9]).await
 }
 
-/// A connection that broke is resumed on another node; one whose session was ended is not, and may only take over.
+/// A session whose connection broke is resumed on another node; a session that was ended is not,
+/// and its client may only take over.
 pub(crate) async fn resumed(mut world: World) -> Report {
     start(&mut world, &["n1", "n2"]).await;
     let anna = world.uid("anna");
     let mut first = world.log_in(&anna, "phone", "n1").await;
     let token = first.resume_token();
-    // As with an empty battery.
+    // The device is gone, as with an empty battery.
     drop(first);
     first = world
         .client_with(&anna, "phone", "n2", Hello::resume(&token))
@@ -99,7 +102,8 @@ pub(crate) async fn resumed(mut world: World) -> Report {
         .await
 }
 
-/// Devices on plain TCP and on WebSockets take over from each other, on both nodes, and get each other's messages.
+/// Devices on plain TCP and on WebSockets take over from each other, on both nodes, and get each
+/// other's messages.
 pub(crate) async fn two_fronts(mut world: World) -> Report {
     world.set("tcp_listen", "127.0.0.1:0");
     start(&mut world, &["n1", "n2"]).await;
@@ -128,7 +132,8 @@ pub(crate) async fn two_fronts(mut world: World) -> Report {
     world.verdict(clients, &exercised).await
 }
 
-/// Two sessions of an account may live: the third login ends the one that has said nothing for longest, though it is the newer.
+/// Two sessions of an account may live: the third login ends the one that has been silent longest,
+/// even if it is the newer one.
 pub(crate) async fn idle_goes_first(mut world: World) -> Report {
     world.set("policy", "n_total(2)");
     world.set("on_exceed", "evict_idle");
@@ -158,7 +163,7 @@ pub(crate) async fn idle_goes_first(mut world: World) -> Report {
 }
 
 impl World {
-    /// Says something to a node as an operator does, on the command line.
+    /// Gives an order to a node by the command line, as an operator does.
     fn orders(&self, node: &str, words: &[&str]) {
         let admin = format!("http://{}", self.node(node).admin);
         let mut command = Command::new(env!("CARGO_BIN_EXE_distlock"));

@@ -1,4 +1,4 @@
-//! What clients and operators see of nodes besides sessions and messages.
+//! Nodes as clients and operators see them, besides sessions and messages.
 
 use std::time::Duration;
 
@@ -14,8 +14,9 @@ use crate::{
     world::{SOON, World, now_us},
 };
 
-/// A node whose lease was deleted by hand ends its sessions. Whose account has gone elsewhere is
-/// told so, and coming back does not throw out who took over; the others may come back at once.
+/// A node whose lease was deleted by hand ends its sessions. A session whose account has logged in
+/// elsewhere gets that reason, and its resume does not end the new session; the others may resume
+/// at once.
 pub(crate) async fn fenced(mut world: World) -> Report {
     world.rules.node_lease = Duration::from_secs(4);
     world.rules.reachable = false;
@@ -49,8 +50,8 @@ pub(crate) async fn fenced(mut world: World) -> Report {
     world.verdict(clients, &[Invariant::I9]).await
 }
 
-/// A frame behind the login waits for it; a class that nobody knows is refused; nodes that disagree
-/// are named; and what happened is counted, and shown to whoever asks.
+/// A frame right after the login waits for it; an unknown class is refused; disagreeing nodes are
+/// named; and events are counted and shown.
 pub(crate) async fn seen_from_outside(mut world: World) -> Report {
     world.set("policy", "one_per_class");
     world.rules.limit = 2;
@@ -63,7 +64,7 @@ pub(crate) async fn seen_from_outside(mut world: World) -> Report {
     let mut bobs = bobs.await;
     bobs.send(&anna, &world.id("early"));
     bobs.is_in().await;
-    // Of the first version of the protocol, which knows no "written".
+    // The first version of the protocol does not know "written".
     world.outcome("early", "delivered").await;
     let fridge = Hello::login().class("fridge");
     let mut fridge = world.client_with(&anna, "fridge", "n2", fridge).await;

@@ -1,5 +1,5 @@
-//! The live page in a real browser: one account on two devices of one tab, on two nodes; the first is told and closed.
-//! Pictures of it are kept in the target folder.
+//! The live page in a real browser: one account on two devices of one tab, on two nodes; the first
+//! device gets its notice and is closed. Screenshots are kept in the target folder.
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -41,7 +41,12 @@ impl Browser {
         // Blink's numbers: 0 is dark, 1 is light.
         let scheme = format!("--blink-settings=preferredColorScheme={}", u8::from(!dark));
         let capabilities = json!({"goog:chromeOptions": {"args": [
-            "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1100,1250", scheme,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--window-size=1100,1250",
+            scheme,
         ]}});
         let Value::Object(capabilities) = capabilities else {
             unreachable!()
@@ -57,7 +62,7 @@ impl Browser {
         })
     }
 
-    /// Waits until an element shows what is wanted, and gives its text.
+    /// Waits until an element shows the wanted text, and returns its whole text.
     async fn shows(&self, css: &str, wanted: &str) -> Result<String> {
         eventually_async(&format!("{css} shows {wanted:?}"), SOON * 2, || async {
             let element = self.client.find(Locator::Css(css)).await.ok()?;
@@ -79,7 +84,7 @@ impl Browser {
     }
 }
 
-/// What an operator does, with a session of the playground.
+/// An operator's orders, with a session of the playground.
 async fn orders(browser: &Browser) -> Result<()> {
     let uid = browser.client.find(Locator::Css("#orders [name=uid]"));
     uid.await?.send_keys("playground-anna").await?;
@@ -112,7 +117,7 @@ async fn orders(browser: &Browser) -> Result<()> {
     order("undrain", false, "takes logins again").await?;
     browser.shows("#state", "state\nup").await?;
 
-    // Another tab has the cookie and not the half that orders need.
+    // Another tab has the cookie, but not the half that orders need.
     let address = browser.client.current_url().await?;
     let tab = browser.client.new_window(true).await?;
     browser.client.switch_to_window(tab.handle).await?;
@@ -153,7 +158,7 @@ async fn two_devices_of_one_tab_on_two_nodes() -> Result<()> {
     let row = browser.shows("#takeovers", "playground-anna").await?;
     ensure!(row.contains("page-n1") && row.contains("page-n2"), "{row}");
 
-    // And back: this node's own takeover, with the time it took.
+    // The way back: this node's own takeover, with its duration.
     browser.click("#phone .in").await?;
     browser.shows("#phone .badge", "in on page-n1").await?;
     browser.shows("#pc .badge", "kicked out").await?;
@@ -172,7 +177,7 @@ async fn two_devices_of_one_tab_on_two_nodes() -> Result<()> {
     dark.picture("dark").await?;
     dark.client.clone().close().await?;
 
-    // The nodes' last words may still be on their way.
+    // The nodes' last events may still be on their way.
     let mut report = check(&world.history()?, &world.promises());
     for _ in 0..20 {
         if report.is_clean() {

@@ -1,4 +1,4 @@
-//! Nodes that ask a web service about each login, and a service that takes its time.
+//! Nodes that ask a web service about each login, and a service that is slow.
 
 use std::sync::Arc;
 
@@ -14,10 +14,11 @@ use crate::{
     world::{SOON, World, now_us},
 };
 
-/// A service that answers about the device "slow" when it is told to, refuses "unpaid" and fails for "broken".
+/// A service that delays its answer about the device "slow", refuses "unpaid" and fails for
+/// "broken".
 struct Service {
     url: String,
-    /// How many of the slow ones it was asked about.
+    /// The number of questions about slow devices.
     asked: watch::Sender<u32>,
     go: watch::Sender<bool>,
 }
@@ -58,9 +59,9 @@ impl Service {
     }
 }
 
-/// While the profile of a login is being loaded, others of the same account and of another one do not wait for it, on either node;
-/// when it is there, that login is the newest. One whose client leaves meanwhile, one that is refused and one whose profile cannot
-/// be loaded change nothing.
+/// While the profile of a login is being loaded, other logins do not wait for it, whether of the
+/// same account or another, on either node; once loaded, that login is the newest. A login whose
+/// client leaves meanwhile, a refused one and one whose profile cannot be loaded change nothing.
 pub(crate) async fn slow_profiles(mut world: World) -> Report {
     let service = Service::start().await;
     world.set("profile_url", &service.url);

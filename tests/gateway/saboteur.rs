@@ -1,4 +1,5 @@
-//! A store as a careless flow would use it: wrappers that undo, from outside, what the flow takes care of.
+//! The store as a careless flow would use it: wrappers that undo, from outside, the precautions of
+//! the flow.
 
 use std::{
     collections::HashMap,
@@ -18,26 +19,26 @@ use distlock::{
 use distlock_conformance::RecordsLayer;
 use tokio::sync::watch;
 
-/// The one thing that is wrong.
+/// The one mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
-    /// Nothing.
+    /// No mistake.
     None,
-    /// A kick ends whichever session of the account is there.
+    /// A kick ends the account's present session, whichever one it was meant for.
     KicksByAccount,
-    /// A logout writes what it remembers of the record, without its session, over whatever is there.
+    /// A logout writes its remembered record, without its session, over any newer one.
     DeletesWithoutComparing,
-    /// A login does not notice that its lock is gone, and writes over whatever is there.
+    /// A login does not notice that its lock is lost, and writes over any newer record.
     WritesWithoutItsLock,
     /// A login's write is confirmed first and carried out later.
     ConfirmsBeforeTheWrite,
-    /// What was written to a client counts as acknowledged by it.
+    /// Frames that were written to a client count as acknowledged.
     AcknowledgesForTheClient,
     /// A message for all devices of an account goes to its newest one.
     SendsToTheNewest,
 }
 
-/// How long the store keeps a lock whose holder believes to have it for a minute.
+/// The store keeps a lock only this long while its holder believes in a minute.
 const REALLY: Duration = Duration::from_secs(1);
 
 /// A node's view of the store.
@@ -51,11 +52,11 @@ pub(crate) struct Saboteur {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether what was read of an account, or is confirmed too early, waits.
+    /// Whether answers with an account's record, or early confirmations, are held back.
     held: watch::Sender<bool>,
-    /// Whether somebody waits there.
+    /// Whether a caller waits for such an answer.
     waits: watch::Sender<bool>,
-    /// From now on, records are as this node wrote them last.
+    /// Whether records come from this node's own last write.
     from_memory: AtomicBool,
     written: Mutex<HashMap<RecordKey, Entry>>,
     early: Mutex<HashMap<RecordKey, Entry>>,
@@ -75,13 +76,13 @@ impl Saboteur {
         }
     }
 
-    /// The store in this view.
+    /// The store as this node sees it.
     pub(crate) fn store(&self) -> Store {
         Store::new(Arc::new(self.clone()), self.clone().into_records())
     }
 
-    /// From now on, whoever reads an account's record gets it late, and no lock of an account is renewed. This is no sabotage:
-    /// processes do get stopped.
+    /// From now on, answers with an account's record are held back, and no lock of an account is
+    /// renewed. This is no sabotage: processes do get stopped.
     pub(crate) fn hold(&self) {
         self.shared.held.send_replace(true);
     }
@@ -90,7 +91,7 @@ impl Saboteur {
         self.shared.held.send_replace(false);
     }
 
-    /// Waits until somebody was held up.
+    /// Waits until a caller is held back.
     pub(crate) async fn holds_somebody(&self) {
         let mut waits = self.shared.waits.subscribe();
         let waiting = waits.wait_for(|waits| *waits);
@@ -100,7 +101,7 @@ impl Saboteur {
             .unwrap();
     }
 
-    /// From now on the careless logout rests on what this node wrote itself.
+    /// From now on the careless logout uses this node's own last write.
     pub(crate) fn stop_looking(&self) {
         let careless = self.is(Sabotage::DeletesWithoutComparing);
         self.shared.from_memory.store(careless, Ordering::SeqCst);
@@ -141,7 +142,7 @@ impl Saboteur {
         None
     }
 
-    /// Writes whatever is there.
+    /// Writes over any version.
     async fn force(&self, key: &RecordKey, value: &[u8]) -> Result<Written> {
         loop {
             let there = self.records.get(key).await?;
@@ -152,7 +153,7 @@ impl Saboteur {
         }
     }
 
-    /// Says that it is written, and writes it when it is let go.
+    /// Confirms a write at once, and performs it when it is let go.
     fn write_later(&self, key: &RecordKey, value: &[u8]) -> Written {
         let version = Version::new(u64::MAX);
         let entry = Entry::new(version, value.to_vec(), None);
@@ -272,7 +273,7 @@ impl DistLock for Saboteur {
     async fn close(&self) {}
 }
 
-/// A grant as its holder is told of it: for as long as it asked for.
+/// A grant as its holder sees it: with the TTL that it asked for.
 fn told(mut grant: Grant, asked_for: Ttl) -> Grant {
     grant.valid_for = asked_for.duration();
     grant

@@ -1,4 +1,4 @@
-//! What happens. Each scenario starts its own nodes and ends with the checker's verdict.
+//! The scenarios. Each starts its own nodes and ends with the checker's verdict.
 
 use std::time::Duration;
 
@@ -13,10 +13,12 @@ use crate::{
     world::{SOON, World, now_us, pause},
 };
 
-/// How much longer each way to the store takes for a node that is to be caught on it.
+/// The additional delay of each request to the store, for a node that is to be caught in the middle
+/// of one.
 const STORE_DELAY: Duration = Duration::from_millis(200);
 
-/// Takeovers on one node and across nodes, by other devices and by the same one, with messages in between.
+/// Takeovers on one node and across nodes, by other devices and by the same one, with messages in
+/// between.
 pub(crate) async fn takeovers(mut world: World) -> Report {
     start(&mut world, &["n1", "n2"]).await;
     let (anna, bob) = (world.uid("anna"), world.uid("bob"));
@@ -37,7 +39,7 @@ pub(crate) async fn takeovers(mut world: World) -> Report {
         friend.send(&anna, &format!("{}-m{at}", world.name));
         clients.push(next);
     }
-    // Nobody is in: kept, and delivered later.
+    // Nobody is logged in: the message is kept, and delivered later.
     clients[0].leave();
     clients[0]
         .until("gone", |state| *state == State::Closed)
@@ -48,7 +50,7 @@ pub(crate) async fn takeovers(mut world: World) -> Report {
     world.verdict(clients, &exercised).await
 }
 
-/// Fifty devices of one account at once on every node, and an account that has nothing to do with it.
+/// Fifty devices of one account at once on every node, beside an unrelated account.
 pub(crate) async fn fifty_at_once(mut world: World, nodes: &[&str]) -> Report {
     start(&mut world, nodes).await;
     let (anna, quiet) = (world.uid("anna"), world.uid("quiet"));
@@ -64,14 +66,13 @@ pub(crate) async fn fifty_at_once(mut world: World, nodes: &[&str]) -> Report {
         }
         crowd
     };
-    // It is let in, every time. For how long it waits the scenarios tell that leave the processor
-    // to it.
+    // Its logins always succeed. Scenarios that leave it the processor measure their latency.
     let meanwhile = world.comes_and_goes(&quiet, nodes[0], 10);
     let (crowd, ()) = tokio::join!(crowd, meanwhile);
     world.verdict(crowd, &[Invariant::I6, Invariant::I9]).await
 }
 
-/// Two sessions of an account may live: the third login ends the oldest, on whichever node.
+/// Two sessions of an account may live: the third login ends the oldest, on whichever node it is.
 pub(crate) async fn two_of_three(mut world: World) -> Report {
     world.set("policy", "n_total(2)");
     world.rules.limit = 2;
@@ -97,7 +98,8 @@ pub(crate) async fn two_of_three(mut world: World) -> Report {
         .await
 }
 
-/// Where the first login wins, a dead node's session keeps others out until its node's lease is over, and no longer.
+/// Where the first login wins, a dead node's session keeps others out until its node's lease is
+/// over, and no longer.
 pub(crate) async fn first_wins(mut world: World) -> Report {
     world.rules.node_lease = Duration::from_secs(4);
     world.rules.deny = true;
@@ -116,7 +118,7 @@ pub(crate) async fn first_wins(mut world: World) -> Report {
     world.verdict(clients, &[]).await
 }
 
-/// Two devices that throw each other out again and again.
+/// Two devices that take over from each other again and again.
 pub(crate) async fn ping_pong(mut world: World) -> Report {
     start(&mut world, &["n1", "n2"]).await;
     let anna = world.uid("anna");
@@ -212,7 +214,7 @@ pub(crate) async fn killed_node(mut world: World) -> Report {
     world.kill("n2");
     let killed_us = now_us();
     let mut clients = vec![world.log_in(&anna, "pc", "n1").await, old, never_back];
-    // The process's own way to the store does not count.
+    // The delay of the process's own first requests does not count.
     let (store, cleanup) = (world.open().await, world.promises().cleanup());
     eventually_async("the dead session's entry to go", SOON, || async {
         let record = world.record(&store, &gone).await?;
@@ -231,8 +233,8 @@ pub(crate) async fn killed_node(mut world: World) -> Report {
     world.verdict(clients, &[]).await
 }
 
-/// A node is killed while it holds an account's lock, to hand on a message: the account logs in
-/// again within L.
+/// A node is killed while it holds an account's lock in order to pass on a message: the account
+/// logs in again within L.
 pub(crate) async fn killed_with_a_lock(mut world: World) -> Report {
     world.set("route", "locked");
     world.rules.lock_ttl = Duration::from_secs(2);
@@ -242,7 +244,7 @@ pub(crate) async fn killed_with_a_lock(mut world: World) -> Report {
     let old = world.log_in(&anna, "phone", "n1").await;
     let friend = world.log_in(&bob, "bobs", "n2").await;
     let store = world.open().await;
-    // Whoever hands it on waits for n1, with the lock in hand.
+    // The node that passes it on waits for n1, and holds the lock.
     world.node("n1").wire.black_hole();
     friend.send(&anna, &format!("{}-m", world.name));
     world.holds(&store, &anna, "n2").await;
@@ -270,14 +272,14 @@ pub(crate) async fn killed_with_a_lock(mut world: World) -> Report {
 /// comes back.
 pub(crate) async fn logout_beside_a_router(mut world: World) -> Report {
     world.set("route", "locked");
-    // The sweeper would take out what the logout has left.
+    // The sweep must not remove an entry that the logout left.
     world.rules.sweep = Duration::from_secs(60);
     start(&mut world, &["n1", "n2"]).await;
     let (anna, bob) = (world.uid("anna"), world.uid("bob"));
     let mut clients = vec![world.log_in(&bob, "bobs", "n2").await];
     let store = world.open().await;
     let mut beside = false;
-    // The router gives up after a while; a machine that stood still for so long has shown nothing.
+    // The router gives up after a while; a machine that was paused that long shows nothing.
     for at in 0..10 {
         let leaving = world.log_in(&anna, "phone", "n1").await;
         world.node("n1").wire.black_hole();
@@ -309,7 +311,7 @@ pub(crate) async fn logout_beside_a_router(mut world: World) -> Report {
     world.verdict(clients, &[Invariant::I18]).await
 }
 
-/// A session that nobody could tell logs out after another one took its place: the newcomer's entry
+/// A session whose notice got lost logs out after another one took its place: the newcomer's entry
 /// stays.
 pub(crate) async fn stale_logout(mut world: World) -> Report {
     // Its node must not find out by itself meanwhile.
@@ -327,8 +329,8 @@ pub(crate) async fn stale_logout(mut world: World) -> Report {
     world.verdict(vec![old, newcomer], &[Invariant::I5]).await
 }
 
-/// A node is stopped with an account's lock in hand, between its read and its write, until another
-/// node has the lock: what it was about to write is not written.
+/// A node is stopped while it holds an account's lock, between its read and its write, until
+/// another node has the lock: its write must not happen.
 pub(crate) async fn stopped_with_a_lock(mut world: World) -> Report {
     world.rules.lock_ttl = Duration::from_secs(2);
     world.rules.node_lease = Duration::from_secs(20);
@@ -348,8 +350,7 @@ pub(crate) async fn stopped_with_a_lock(mut world: World) -> Report {
             clients.push(late);
             continue;
         }
-        // By then the node has been told that it has the lock, and it is not told yet what it
-        // reads.
+        // By then the node has its grant, and not yet the answer of its read.
         pause(STORE_DELAY * 2).await;
         let stopped = world.while_stopped("n2", async {
             let newer = world.keeps_trying(&anna, &format!("newer{at}"), "n1").await;
@@ -366,7 +367,7 @@ pub(crate) async fn stopped_with_a_lock(mut world: World) -> Report {
         clients.push(newer);
         clients.push(late);
         let history = world.history().unwrap();
-        // A machine that stood still meanwhile may have been stopped before or after that.
+        // A machine that was paused meanwhile may have stopped the node before or after that point.
         if history
             .nodes
             .iter()
@@ -379,7 +380,7 @@ pub(crate) async fn stopped_with_a_lock(mut world: World) -> Report {
     world.verdict(clients, &[Invariant::I13]).await
 }
 
-/// Other nodes cannot reach a node, or late, or its answers get lost so that they ask twice.
+/// Other nodes cannot reach a node, or reach it late, or lose its answers and ask twice.
 pub(crate) async fn bad_peer_link(mut world: World) -> Report {
     world.rules.node_lease = Duration::from_secs(6);
     world.rules.reachable = false;
@@ -396,7 +397,7 @@ pub(crate) async fn bad_peer_link(mut world: World) -> Report {
             _ => wire.reset(),
         }
         let newcomer = world.log_in(&uid, "new", "n1").await;
-        // Where the kick got lost the node finds out by itself.
+        // Where the kick got lost, the older session's node finds out by itself.
         assert_eq!(old.told().await, Code::Superseded, "{fault}");
         world.node("n2").wire.pass();
         clients.extend([old, newcomer]);
@@ -406,8 +407,8 @@ pub(crate) async fn bad_peer_link(mut world: World) -> Report {
         .await
 }
 
-/// A node reaches the store late, loses its connections, loses an answer, and loses the store for longer than its lease; then it
-/// is cut off from everything.
+/// A node reaches the store late, loses its connections, loses an answer, and loses the store for
+/// longer than its lease; then it is cut off from everything.
 pub(crate) async fn bad_store_link(mut world: World) -> Report {
     world.rules.node_lease = Duration::from_secs(6);
     world.rules.reachable = false;
@@ -421,7 +422,7 @@ pub(crate) async fn bad_store_link(mut world: World) -> Report {
             "reset" => wire.reset(),
             _ => wire.swallow_one_reply(),
         });
-        // Whoever is turned away because an answer got lost must be able to come again.
+        // A client that was refused because an answer got lost must be able to log in again.
         let second = world.keeps_trying(&uid, "second", "n1").await;
         let third = world.keeps_trying(&uid, "third", "n2").await;
         world.node("n2").store_link(FaultProxy::pass);
@@ -440,7 +441,8 @@ pub(crate) async fn bad_store_link(mut world: World) -> Report {
             node.wire.black_hole();
         }
         clients.push(world.log_in(&taken, "new", "n1").await);
-        // The other nodes can still tell it, unless they cannot; nobody can tell it that its lease is over.
+        // The other nodes may still reach it with a kick. Nobody else can tell it that its lease is
+        // over.
         let code = old.told().await;
         assert!(
             matches!(code, Code::Superseded | Code::NodeFenced),
@@ -456,7 +458,7 @@ pub(crate) async fn bad_store_link(mut world: World) -> Report {
     world.verdict(clients, &[Invariant::I9]).await
 }
 
-/// Clients that do not react to their notice get nothing more, say nothing more, and are cut off.
+/// Clients that ignore their notice get no further frame, are heard no more, and are cut off.
 pub(crate) async fn deaf_clients(mut world: World) -> Report {
     world.deaf = true;
     start(&mut world, &["n1", "n2"]).await;
@@ -468,7 +470,7 @@ pub(crate) async fn deaf_clients(mut world: World) -> Report {
         next.ignores_its_notice();
         if let Some(old) = clients.last_mut() {
             assert_eq!(old.told().await, Code::Superseded);
-            // To the account, and from the one that is superseded.
+            // One message to the account, and one from its superseded session.
             friend.send(&anna, &format!("{}-to{at}", world.name));
             old.send(&bob, &format!("{}-from{at}", world.name));
             let client = old.stamp.client;
@@ -493,8 +495,8 @@ pub(crate) async fn deaf_clients(mut world: World) -> Report {
     world.verdict(clients, &exercised).await
 }
 
-/// One node is stopped, and somebody sits on another account's lock: logins of an account that has nothing to do with either
-/// take as long as before.
+/// One node is stopped, and another account's lock is held: logins of an unrelated account take as
+/// long as before.
 pub(crate) async fn bystanders(mut world: World) -> Report {
     world.rules.lock_wait = Duration::from_secs(30);
     world.rules.reachable = false;
@@ -521,7 +523,7 @@ pub(crate) async fn bystanders(mut world: World) -> Report {
         .await
 }
 
-/// The store goes away and comes back; then everybody is who they were, or was told.
+/// The store goes away and comes back; then each session is live as before, or has had its notice.
 pub(crate) async fn store_restarts(
     mut world: World,
     restart: impl FnOnce() -> anyhow::Result<()>,
@@ -535,7 +537,7 @@ pub(crate) async fn store_restarts(
     let away = now_us();
     tokio::task::block_in_place(restart).unwrap();
     clients.push(world.keeps_trying(&anna, "tablet", "n2").await);
-    // Until the nodes have found it again.
+    // Until the nodes have found the store again.
     world.rules.store_away = Duration::from_micros(now_us() - away);
     clients.push(world.keeps_trying(&bob, "tablet", "n1").await);
     world.verdict(clients, &[]).await

@@ -1,4 +1,4 @@
-//! Who may send, and how much: what keeps strangers from harm, and servers that send.
+//! Permission and limits of senders: protection from strangers, and servers that send.
 
 use axum::{Json, Router, http::StatusCode, routing::post};
 use distlock_checker::{Invariant, Report, What};
@@ -15,14 +15,15 @@ use crate::{
     world::{SEND_TOKEN, SOON, World},
 };
 
-/// Messages of one account to another at once.
+/// Messages that one account sends to another at once.
 const BURST: usize = 110;
 
-/// One who floods an account that is away is slowed down, and does not drive out what a friend has
-/// sent; whom the service refuses reaches nobody; a server sends with a right of its own.
+/// A sender that floods an absent account is slowed down, and does not push out a friend's
+/// messages; a sender that the service refuses reaches nobody; a server sends by its own token.
 pub(crate) async fn strangers(mut world: World) -> Report {
     let [anna, bob, carl, mallory] = ["anna", "bob", "carl", "mallory"].map(|name| world.uid(name));
-    // No account of the verdict: that logs in again, and what was driven out would be missed.
+    // The verdict leaves this account out: it would log in again, and miss the messages that were
+    // pushed out.
     let eve = Uid::new(world.id("eve")).unwrap();
     let refused = mallory.clone();
     let answer = async move |Json(question): Json<Value>| {
@@ -87,7 +88,7 @@ pub(crate) async fn strangers(mut world: World) -> Report {
 }
 
 impl World {
-    /// Waits until a client hears this of its message.
+    /// Waits until a client has this outcome of its message.
     pub(crate) async fn outcome(&self, id: &str, wanted: &str) {
         let id = self.id(id);
         let heard = eventually_async("the outcome", SOON, || async {

@@ -21,10 +21,10 @@ const PEACE: Duration = Duration::from_secs(60);
 /// A lock's holder, and its token.
 pub(crate) type Holder = (String, Option<FencingToken>);
 
-/// How long a client that was turned away waits before it comes again.
+/// Pause of a refused client before its next try.
 pub(crate) const TRY_AGAIN: Duration = Duration::from_millis(500);
 
-/// What every scenario puts at risk.
+/// The invariants that every scenario puts at risk.
 const ALWAYS: [Invariant; 8] = [
     Invariant::I1,
     Invariant::I2,
@@ -37,9 +37,10 @@ const ALWAYS: [Invariant; 8] = [
 ];
 
 impl World {
-    /// Waits until directory and clients agree, asks every node where everybody is, logs every account in once more, and
-    /// checks everything that happened. `clients` are those that may still be in. The scenario has
-    /// put the invariants `exercised` at risk, beside those that every scenario does.
+    /// Waits until directory and clients agree, asks every node for every account, logs every
+    /// account in once more, and checks everything that happened. `clients` are those that may
+    /// still be logged in. The scenario has put the invariants `exercised` at risk, beside those of
+    /// every scenario.
     pub(crate) async fn verdict(
         &mut self,
         clients: Vec<Client>,
@@ -71,14 +72,15 @@ impl World {
             }
         }
         store.close().await;
-        // Where every connection was cut off; clients that close at the same time as their node may leave one behind.
+        // After connections were cut off: a client that closes at the same time as its node may
+        // leave one behind.
         for node in self.nodes.values().filter(|_| self.deaf) {
             self.fact(Fact::Lingering {
                 node: self.node_id(&node.name[self.name.len() + 1..]),
                 sockets: lingering(node.listen).unwrap(),
             });
         }
-        // The nodes' last words may still be on their way to us.
+        // The nodes' last events may still be on their way to us.
         let judged = eventually_async("a clean history", Duration::from_secs(10), || async {
             let mut history = self.history().unwrap();
             history.records = records.clone();
@@ -110,7 +112,7 @@ impl World {
         report
     }
 
-    /// A client that comes back while it is told to.
+    /// A client that logs in again as long as it is told to.
     pub(crate) async fn keeps_trying(&self, uid: &Uid, device: &str, node: &str) -> Client {
         for _ in 0..40 {
             let mut client = self.client(uid, device, node).await;
@@ -134,7 +136,7 @@ impl World {
         Some(UserRecord::parse(uid, &entry.value).unwrap())
     }
 
-    /// Who holds an account's lock, and by which token.
+    /// The node that holds an account's lock, and its token.
     pub(crate) async fn holder(&self, store: &Store, uid: &Uid) -> Option<Holder> {
         let name = LockName::new(format!("user/{uid}")).unwrap();
         let held = store.lock().inspect(&name).await.unwrap().held?;
@@ -152,7 +154,7 @@ impl World {
         .unwrap()
     }
 
-    /// Waits until nobody holds an account's lock.
+    /// Waits until an account's lock is free.
     pub(crate) async fn free(&self, store: &Store, uid: &Uid) {
         eventually_async("the lock to be free", SOON, || async {
             self.holder(store, uid).await.is_none().then_some(())
@@ -161,7 +163,7 @@ impl World {
         .unwrap();
     }
 
-    /// Waits until some client has seen something.
+    /// Waits until some client has seen such an event.
     pub(crate) async fn has_seen(&self, what: &str, wanted: impl Fn(&Seen) -> bool) {
         eventually_async(what, SOON, || async {
             let seen = self.shared.seen.lock().unwrap();
@@ -171,7 +173,7 @@ impl World {
         .unwrap();
     }
 
-    /// Asks every node where an account is.
+    /// Asks every node for an account.
     async fn look_up(&self, uid: &Uid) {
         for node in self.nodes.values() {
             let from_us = now_us();
@@ -197,7 +199,8 @@ impl World {
     }
 }
 
-/// Waits until nothing is pending and the record names exactly the client that believes to be in.
+/// Waits until nothing is pending and the record names exactly the client that believes to be
+/// logged in.
 async fn agreed(store: &Store, uid: &Uid, clients: &[Client]) -> Result<Option<UserRecord>> {
     let records = store.records();
     let key = RecordKey::new(format!("sess/{uid}"))?;

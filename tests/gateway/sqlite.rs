@@ -1,5 +1,5 @@
-//! The scenarios over a SQLite file. Those that need a server, or stop a node, are left out: the
-//! table in `matrix.rs` says why.
+//! The scenarios over a SQLite file. Scenarios that need a server, or stop a node, are left out:
+//! the table in `matrix.rs` says why.
 
 use crate::{messages, orders, outside, profiles, scenarios, senders, steps, world::World};
 

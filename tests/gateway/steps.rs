@@ -1,6 +1,6 @@
-//! Nothing of a takeover rests on a single try: each step between the grant of a login and its
-//! answer is cut off, loses its answer, or comes late, once. The newcomer is in all the same, it
-//! alone, and the older session was told.
+//! No takeover depends on a single try. Each step between the grant of a login and its answer is
+//! cut off, loses its answer, or comes late, once. The new session is live all the same, alone, and
+//! the older session had its notice.
 
 use std::{
     collections::HashMap,
@@ -29,19 +29,19 @@ enum Step {
     Write,
     /// The release of the account's lock.
     Release,
-    /// The call that tells the older session's node.
+    /// The call to the older session's node.
     Kick,
-    /// The write that says that the older session is gone.
+    /// The write that records the older session's end.
     Confirmation,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// It never arrives.
+    /// The request never arrives.
     Cut,
-    /// It is done, and the answer is lost.
+    /// The request is carried out, and the answer is lost.
     Reset,
-    /// It takes a while.
+    /// The request takes a while.
     Delayed,
 }
 
@@ -49,8 +49,7 @@ const STEPS: [Step; 4] = [Step::Write, Step::Release, Step::Kick, Step::Confirma
 const FAULTS: [Fault; 3] = [Fault::Cut, Fault::Reset, Fault::Delayed];
 const DELAY: Duration = Duration::from_millis(150);
 
-/// The fault that is to happen next, and how often the account's record was written since it was
-/// set.
+/// The next fault, and the number of writes of the account's record since it was set.
 #[derive(Debug, Default)]
 struct Once(Mutex<(Option<(Step, Fault)>, u32)>);
 
@@ -109,7 +108,7 @@ fn reset() -> Error {
     Error::new(ErrorKind::OutcomeUnknown, "the connection was reset")
 }
 
-/// The newcomer's node's view of the store.
+/// The store as the new session's node sees it.
 #[derive(Clone, Debug)]
 struct Link {
     lock: Arc<dyn DistLock>,
@@ -275,8 +274,8 @@ pub(crate) async fn each_step_once(mut world: World) {
     }
 }
 
-/// One cell: an account that is in on the first node logs in on the second one, and the fault
-/// happens on the way.
+/// One cell: an account that is logged in on the first node logs in on the second one, and the
+/// fault happens meanwhile.
 async fn takes_over(nodes: &[KickOut], uid: &Uid, once: &Once, step: Step, fault: Fault) {
     let cell = format!("{step:?} {fault:?}");
     let old = log_in(&nodes[0], uid, "old").await;
@@ -291,7 +290,7 @@ async fn takes_over(nodes: &[KickOut], uid: &Uid, once: &Once, step: Step, fault
     assert_eq!(notice.code, Code::Superseded, "{cell}");
     assert_eq!(notice.by_device.as_ref(), Some(new.device()), "{cell}");
     old.logout().await;
-    // Whatever is tried again afterwards.
+    // Later tries may repair anything.
     eventually_async(&format!("{cell} to settle"), SOON, || async {
         let record = nodes[1].view(uid).await.unwrap().record.unwrap();
         record.revocations.is_empty().then_some(())

@@ -1,4 +1,4 @@
-//! Strangers at the port for other nodes: what they make a node keep has a bound.
+//! Strangers at the port for other nodes: the memory that they make a node use has a bound.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -12,16 +12,17 @@ use tokio::net::TcpSocket;
 
 use crate::world::{SOON, World};
 
-/// As many as a node lets be connected that have shown no token.
+/// The number of connections without a token that a node allows.
 const STRANGERS: u8 = 255;
-/// Calls of each, more than a connection may have under way.
+/// Calls of each stranger, more than a connection may have in progress.
 const CALLS: usize = 200;
 
-/// Opens as many calls as it can, with the longest heads and bodies that are taken, and reads no
+/// Opens as many calls as it can, with the longest heads and bodies that are allowed, and reads no
 /// answer.
 async fn stranger(number: u8, to: SocketAddr) -> Result<SendRequest<Bytes>> {
     let socket = TcpSocket::new_v4()?;
-    // Of addresses of their own, so that the bound of all is met and not that of one.
+    // Each stranger has its own address, so that the total bound applies and not that of one
+    // address.
     socket.bind(([127, 1, number / 32, 1], 0).into())?;
     let stream = socket.connect(to).await?;
     let (mut calls, connection) = h2::client::handshake(stream).await?;
@@ -42,7 +43,7 @@ async fn stranger(number: u8, to: SocketAddr) -> Result<SendRequest<Bytes>> {
     Ok(calls)
 }
 
-/// What a process keeps in memory, in bytes.
+/// The resident memory of a process, in bytes.
 fn resident(id: u32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -58,7 +59,7 @@ async fn cost_a_node_no_more_than_64_mb() -> Result<()> {
     world.start("n1").await?;
     world.start("n2").await?;
     let anna = world.uid("anna");
-    // The nodes know each other before.
+    // The nodes are connected to each other before.
     let first = world.log_in(&anna, "phone", "n1").await;
     let second = world.log_in(&anna, "pc", "n2").await;
     let (to, id) = (world.node("n1").peer, world.node("n1").process.id());
@@ -75,13 +76,13 @@ async fn cost_a_node_no_more_than_64_mb() -> Result<()> {
     .await?;
     let cost = most.saturating_sub(before);
     ensure!(cost < 64_000_000, "{connected} strangers cost {cost} bytes");
-    // And the nodes still hear each other.
+    // The nodes still reach each other.
     let third = world.log_in(&anna, "phone", "n1").await;
     drop((first, second, third));
     Ok(())
 }
 
-/// With the bounds by number that a node has by itself.
+/// The bounds by number are a node's defaults.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_thousand_of_one_address_leave_others_alone() -> Result<()> {
     let files = rustix::process::getrlimit(Resource::Nofile);
@@ -93,7 +94,7 @@ async fn five_thousand_of_one_address_leave_others_alone() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let url = format!("sqlite:{}", folder.path().join("store.db").display());
     let mut world = World::new("crowd", &url);
-    // On a slow machine the logins take longer than strangers may hang.
+    // On a slow machine the logins take longer than strangers may stay.
     world.set("login_timeout", "60s");
     world.start("n1").await?;
     let to = world.node("n1").listen;
@@ -102,7 +103,7 @@ async fn five_thousand_of_one_address_leave_others_alone() -> Result<()> {
         socket.bind(([127, 0, 0, 2], 0).into())?;
         socket.connect(to).await
     };
-    // Those for whom there is no place are reset, many of them while they connect.
+    // Strangers beyond the bound are reset, many of them while they connect.
     let crowd = stream::iter(0..5000).map(hangs).buffered(100);
     let crowd: Vec<_> = crowd.collect().await;
     let hanging = established(to.port());
@@ -118,7 +119,7 @@ async fn five_thousand_of_one_address_leave_others_alone() -> Result<()> {
     Ok(())
 }
 
-/// Connections to a port of this host that stand.
+/// Established connections to a port of this host.
 fn established(port: u16) -> usize {
     let port = format!(":{port:04X}");
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();

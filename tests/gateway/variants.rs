@@ -1,5 +1,5 @@
-//! The checker is worth what it catches in something that runs: each of these flows is broken in one way, and the checker names
-//! the invariant. The same scenario with nothing broken is not accused.
+//! The checker must find real mistakes: each of these flows has one mistake, and the checker names
+//! the invariant that it breaks. The same scenario without a mistake is not accused.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,14 +14,15 @@ use crate::{
     world::{now_us, pause},
 };
 
-/// Longer than anything here takes, on whatever machine.
+/// Longer than any step here on any machine.
 const LONG: Duration = Duration::from_secs(60);
 
 fn anna() -> Uid {
     Uid::new("anna").unwrap()
 }
 
-/// Two logins on one node with one on another node in between, and the first kick arrives again at the end.
+/// Two logins on one node with one on another node in between, and the first kick arrives again at
+/// the end.
 async fn a_late_kick(sabotage: Sabotage) -> Report {
     let flow = Flow::start(sabotage, LONG).await;
     let phone = flow.log_in(&anna(), "phone", "n1").await;
@@ -36,7 +37,7 @@ async fn a_late_kick(sabotage: Sabotage) -> Report {
     flow.verdict(&[&anna()]).await
 }
 
-/// A session whose kick got lost leaves by itself after somebody else came.
+/// A session whose kick got lost logs out after another session came.
 async fn a_late_logout(sabotage: Sabotage) -> Report {
     let flow = Flow::start(sabotage, LONG).await;
     let phone = flow.log_in(&anna(), "phone", "n1").await;
@@ -48,7 +49,8 @@ async fn a_late_logout(sabotage: Sabotage) -> Report {
     flow.verdict(&[&anna()]).await
 }
 
-/// A login is stopped between its read and its write, for longer than its lock lasts, and another one comes.
+/// A login is stopped between its read and its write, for longer than its lock lasts, and another
+/// one comes.
 async fn a_late_write(sabotage: Sabotage) -> Report {
     let lock = if sabotage == None {
         Duration::from_secs(1)
@@ -62,7 +64,7 @@ async fn a_late_write(sabotage: Sabotage) -> Report {
     let meanwhile = async {
         flow.store.holds_somebody().await;
         let newer = flow.log_in(&uid, "newer", "n2").await;
-        // The checker allows for so much between what happens and what is written down.
+        // The checker allows for this much time between an event and its record.
         pause(flow.rules.slack * 2).await;
         flow.store.let_go();
         newer
@@ -100,7 +102,7 @@ async fn a_message(sabotage: Sabotage) -> Report {
     flow.verdict(&[&anna()]).await
 }
 
-/// Profiles of one account that come when they are let go.
+/// Profiles of one account that arrive when the test lets them go.
 #[derive(Debug)]
 struct Slow {
     account: Uid,
@@ -120,8 +122,8 @@ impl Profiles for Slow {
     }
 }
 
-/// While a login's profile is being loaded, others of the same account and of another one do not wait for it; when it is there,
-/// that login is the newest.
+/// While a login's profile is being loaded, other logins do not wait for it, whether of the same
+/// account or another; once loaded, that login is the newest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_profile_holds_up_nobody() {
     let profiles = Arc::new(Slow {
@@ -178,7 +180,8 @@ macro_rules! variants {
             let broken = Box::pin($scenario($sabotage)).await;
             for invariant in [$($invariant),+] {
                 assert!(honest.looked_at(invariant) > 0, "{invariant} was not looked at: {honest}");
-                assert!(broken.violated().contains(&invariant), "{invariant} was not caught: {broken}");
+                assert!(broken.violated().contains(&invariant), "{invariant} was not caught: \
+                {broken}");
             }
         }
     )+};

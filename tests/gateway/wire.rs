@@ -1,4 +1,5 @@
-//! What carries a client's frames: a WebSocket, or a length and a number in front of each on plain TCP.
+//! The carriers of a client's frames: a WebSocket, or plain TCP with a length and a number before
+//! each frame.
 
 use std::{io, net::SocketAddr};
 
@@ -79,7 +80,7 @@ impl Wire {
     }
 
     pub(crate) async fn close(&mut self) {
-        // What cannot be closed is gone already.
+        // A connection that cannot be closed is gone already.
         match self {
             Self::WebSocket(socket) => drop((**socket).close(None).await),
             Self::Framed(stream, _) => drop(stream.shutdown().await),

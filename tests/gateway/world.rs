@@ -26,40 +26,41 @@ use crate::{
     wire::Wire,
 };
 
-/// For anything that has no reason to take long, on a machine that is busy with other tests.
+/// The deadline of every step that has no reason to take long, on a machine that is busy with other
+/// tests.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
-/// With which servers send.
+/// The bearer token of services that send.
 pub(crate) const SEND_TOKEN: &str = "servers show this when they send";
-/// What administrators show.
+/// The bearer token of administrators.
 pub(crate) const ADMIN_TOKEN: &str = "administrators show this";
 const KEY: &str = "a key that is long enough for HS256";
 
-/// What a scenario plays in.
+/// The nodes, clients and wires of one scenario.
 pub(crate) struct World {
     pub(crate) name: String,
     pub(crate) url: String,
     pub(crate) nodes: BTreeMap<String, Node>,
-    /// The nodes' times, and what they promise by them.
+    /// The nodes' intervals, and the promises that follow from them.
     pub(crate) rules: Rules,
     pub(crate) shared: Arc<Shared>,
-    /// What the nodes said that have ended.
+    /// The output of nodes that have ended.
     pub(crate) past: Vec<String>,
     /// Accounts that the scenario is about.
     pub(crate) uids: BTreeSet<String>,
     /// Whether no client reacts to its notice.
     pub(crate) deaf: bool,
-    /// How long a store keeps what a dead node held, where that is longer than the lease or the
-    /// lock.
+    /// The time for which a store keeps a dead node's locks, where that is longer than the lease or
+    /// the lock.
     dead_for: Duration,
-    /// The store's servers, where each node reaches them through wires of its own.
+    /// The store's servers, if each node reaches them through wires of its own.
     servers: Vec<SocketAddr>,
-    /// Since when the machine is watched.
+    /// The time since which the machine is watched.
     watched_us: u64,
     settings: Vec<(&'static str, String)>,
     home: TempDir,
 }
 
-/// What clients write down.
+/// The records of all clients.
 #[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) seen: Mutex<Vec<Seen>>,
@@ -72,14 +73,14 @@ pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) process: Process,
     pub(crate) listen: SocketAddr,
-    /// For clients on plain TCP, where it has one.
+    /// The address for clients on plain TCP, if it has one.
     pub(crate) framed: Option<SocketAddr>,
     pub(crate) admin: SocketAddr,
-    /// Where it listens for other nodes, who reach it by the wire.
+    /// The address for other nodes, which reach it through the wire.
     pub(crate) peer: SocketAddr,
-    /// In front of what other nodes reach it by.
+    /// The wire in front of the address for other nodes.
     pub(crate) wire: FaultProxy,
-    /// Between it and each server of the store; none where the world has no such wires.
+    /// The wires to each server of the store; none where the world has no such wires.
     pub(crate) store: Vec<FaultProxy>,
 }
 
@@ -93,7 +94,8 @@ pub(crate) async fn pause(time: Duration) {
 }
 
 impl World {
-    /// A world over a store. `name` is in the names of its nodes and accounts, so that several can share one store.
+    /// A world over a store. `name` is part of the names of its nodes and accounts, so that several
+    /// worlds can share one store.
     pub(crate) fn new(name: &str, url: &str) -> Self {
         let mut rules = Rules::default();
         rules.sweep = Duration::from_millis(500);
@@ -132,13 +134,13 @@ impl World {
         self
     }
 
-    /// For a store that keeps what a dead node held for this long, whatever the nodes ask for.
+    /// For a store that keeps a dead node's locks for this long, whatever TTL the nodes ask for.
     pub(crate) fn dead_for(mut self, time: Duration) -> Self {
         self.dead_for = time;
         self
     }
 
-    /// What the nodes are held against.
+    /// The promises against which the nodes are checked.
     pub(crate) fn promises(&self) -> Rules {
         let mut rules = self.rules.clone();
         rules.node_lease = rules.node_lease.max(self.dead_for);
@@ -151,7 +153,7 @@ impl World {
     pub(crate) async fn start(&mut self, node: &str) -> Result<()> {
         let name = self.node_name(node);
         let mut last = None;
-        // The port for other nodes may be taken in between.
+        // Another program may take the port for other nodes in between.
         for _ in 0..3 {
             match self.try_start(&name).await {
                 Ok(started) => {
@@ -250,7 +252,7 @@ impl World {
         Box::pin(self.client_with(uid, device, node, Hello::login())).await
     }
 
-    /// As [`client`](Self::client), with other words.
+    /// As [`client`](Self::client), with another login.
     pub(crate) async fn client_with(
         &self,
         uid: &Uid,
@@ -277,14 +279,14 @@ impl World {
         Client::connect(Wire::websocket(node.listen), &token, hello, stamp, shared).await
     }
 
-    /// As [`client`](Self::client), and waits until it is in.
+    /// As [`client`](Self::client), and waits until the login is confirmed.
     pub(crate) async fn log_in(&self, uid: &Uid, device: &str, node: &str) -> Client {
         let mut client = self.client(uid, device, node).await;
         client.is_in().await;
         client
     }
 
-    /// A device that logs in and out again, so many times.
+    /// A device that logs in and out this many times.
     pub(crate) async fn comes_and_goes(&self, uid: &Uid, node: &str, times: usize) {
         for _ in 0..times {
             let mut client = self.log_in(uid, "comes and goes", node).await;
@@ -293,15 +295,14 @@ impl World {
         }
     }
 
-    /// While something else happens, an account that has nothing to do with it comes and goes on a
-    /// node as it did before.
+    /// While something else happens, an unrelated account logs in and out on a node as before.
     pub(crate) async fn beside<T>(
         &self,
         quiet: &Uid,
         node: &str,
         happens: impl Future<Output = T>,
     ) -> T {
-        // So that the 99th percentile is not the slowest one.
+        // Enough that the 99th percentile is not the slowest one.
         const TIMES: usize = 100;
         self.fact(Fact::Bystander { uid: quiet.clone() });
         self.comes_and_goes(quiet, node, TIMES).await;
@@ -348,7 +349,7 @@ impl World {
         outcome
     }
 
-    /// What is known so far.
+    /// The history so far.
     pub(crate) fn history(&self) -> Result<History> {
         let mut history = History {
             clients: self.shared.seen.lock().unwrap().clone(),
@@ -367,7 +368,7 @@ impl World {
 }
 
 impl Node {
-    /// Does something to every wire between the node and the store.
+    /// Applies a fault to every wire between the node and the store.
     pub(crate) fn store_link(&self, what: impl Fn(&FaultProxy)) {
         assert!(
             !self.store.is_empty(),
