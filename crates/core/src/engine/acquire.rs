@@ -1,4 +1,8 @@
-//! Taking a lock: the local line first, then one contender per process at the store.
+//! An acquire: first the local queue, then a claim at the store.
+//!
+//! This module owns the way of one acquire through these two steps, and its meters. Invariant: only
+//! a task that has the local turn asks the store for its name; `try_acquire` is the one exception.
+//! The module never renews or releases a lease.
 
 use std::sync::Arc;
 
@@ -17,12 +21,12 @@ use crate::{
     types::error::{Error, ErrorKind, Result},
 };
 
-/// Takes the lock, waiting for it as long as wanted.
+/// Takes the lock, and waits for it as long as wanted.
 pub(crate) async fn acquire(
     parts: &Arc<LockerParts>,
     wanted: WantedLock,
 ) -> Result<Arc<LeaseState>> {
-    let _asking = parts.lifecycle.count_acquire();
+    let _running = parts.lifecycle.count_acquire();
     let started = parts.timing.now();
     let until = wanted.wait.map(|wait| started + wait);
     let result = wait_for(parts, &wanted, until).await;
@@ -45,12 +49,12 @@ pub(crate) async fn acquire(
     })
 }
 
-/// One attempt, never waiting.
+/// One attempt, without waiting.
 pub(crate) async fn try_acquire(
     parts: &Arc<LockerParts>,
     wanted: WantedLock,
 ) -> Result<Attempt<Arc<LeaseState>>> {
-    let _asking = parts.lifecycle.count_acquire();
+    let _running = parts.lifecycle.count_acquire();
     parts.lifecycle.check_open()?;
     let turn = match parts.queues.try_enter(&wanted.request.name) {
         Ok(turn) => Some(turn),
@@ -58,7 +62,8 @@ pub(crate) async fn try_acquire(
             parts.meters.busy.increment(1);
             return Ok(Attempt::Busy(Some(holder)));
         }
-        // Somebody of this process is on the way in or out, which says nothing about the lock: ask the store.
+        // A task of this process is acquiring or releasing, which says nothing about the lock. So
+        // the store is asked, without the local turn.
         Err(None) => None,
     };
     let name = wanted.request.name.clone();
@@ -85,7 +90,7 @@ pub(crate) async fn try_acquire(
     }
 }
 
-/// The lock, and since when it was known to be held.
+/// The lock, and when it was known to be held.
 async fn wait_for(
     parts: &Arc<LockerParts>,
     wanted: &WantedLock,
@@ -118,7 +123,8 @@ async fn wait_for(
         NextStep::Ask { turn, step_aside } => (turn, step_aside, false),
         NextStep::TakeOver(handed) => match picked_up(parts, handed) {
             Ok(won) => return Ok(won.into_lease_state(parts, wanted.renew)),
-            // Nobody knows whether it happened, or it lay too long before this task ran; ask for it as usual.
+            // The hand-over has an unknown outcome, or its grant ran out before this task was
+            // polled. The same owner asks, and recognises a grant that is its own.
             Err(turn) => (turn, false, true),
         },
     };
@@ -134,6 +140,7 @@ fn timed_out(parts: &LockerParts, wanted: &WantedLock, holder: Option<&HolderInf
     not_free_in_time(parts.timing.clock().wall(), wanted.wait, holder)
 }
 
+/// Picks up a lock that was handed over; `Err` when the store must be asked.
 fn picked_up(parts: &Arc<LockerParts>, mut handed: HandedOver) -> Result<WonLock, LocalTurn> {
     let Some((turn, grant, request)) = handed.unclaimed.take() else {
         unreachable!("a hand-over is picked up once");

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_is_described_as_far_as_known() {
+    fn a_holder_is_described_with_the_facts_that_are_known() {
         let mut holder = HolderInfo::new("ci@host:12");
         assert_eq!(
             describe(&holder, SystemTime::UNIX_EPOCH),

@@ -1,4 +1,7 @@
 //! A bound on every wait for a store.
+//!
+//! This module owns the limits that all calls share. Invariant: a wait that goes through this
+//! module ends at its limit, whatever the store does. It never tries an operation again.
 
 use std::{
     future::{Future, poll_fn},
@@ -12,21 +15,21 @@ use crate::{
     types::error::{Error, ErrorKind, Result},
 };
 
-/// What a store that hangs may cost beyond the wait.
+/// How long a call may last beyond its wait when the store hangs.
 const BEYOND: Duration = Duration::from_secs(5);
 
-/// How long closing waits for what is on its way to the store: attempts of callers, and releases.
-/// Closing takes this time and, with what follows it, at most 10 seconds.
+/// How long a close waits for operations in flight: attempts of callers, and releases. A close
+/// takes at most 10 seconds in all.
 pub(crate) const LANDING: Duration = Duration::from_secs(4);
 
-/// How long closing waits for the keeper's thread, which closes connections too.
+/// How long a close waits for the keeper thread, which closes connections too.
 pub(crate) const STOPPING: Duration = Duration::from_secs(2);
 
-/// How long closing waits for one handle's connections to close. The server answers that, and one
-/// that hangs does not.
+/// How long a close waits for the connections of one handle. The server answers a close, and a
+/// server that hangs does not.
 const CONNECTIONS: Duration = Duration::from_millis(900);
 
-/// When the caller gets an answer, whatever the store does. `None` = not known beforehand.
+/// When the caller gets an answer, whatever the store does. `None` = its wait has no end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallEnd(Option<Moment>);
 
@@ -35,14 +38,14 @@ impl CallEnd {
         Self(wait.map(|wait| clock.now() + wait + BEYOND))
     }
 
-    /// What one more step at the store may take from now on.
+    /// How long one more step at the store may take from now on.
     pub(crate) fn left(self, now: Moment) -> Duration {
         let left = |end: Moment| end.since(now).min(BEYOND);
         self.0.map_or(BEYOND, left)
     }
 }
 
-/// Waits for `operation` at most for `limit`; after that its outcome is unknown.
+/// Waits for `operation` at most for `limit`. After that it has an unknown outcome.
 pub(crate) async fn bounded<T>(
     clock: &dyn Clock,
     limit: Duration,
@@ -56,16 +59,16 @@ pub(crate) async fn bounded<T>(
     })
 }
 
-/// Waits for connections to close, in good order where the store answers. Where it does not, the
-/// connections are dropped with their owner.
+/// Waits for connections to close. Where the store does not answer, the connections are dropped
+/// with their owner.
 pub(crate) async fn close_bounded(clock: &dyn Clock, closing: impl Future<Output = ()>) {
     if at_most(clock, CONNECTIONS, closing).await.is_none() {
         tracing::debug!("connections did not close within {CONNECTIONS:?}");
     }
 }
 
-/// Waits for `operation` at most for `limit`, and drops it then. An operation that is ready at once
-/// never pays for a timer; without any time it is begun all the same.
+/// Waits for `operation` at most for `limit`, and then drops it. An operation that is ready at once
+/// costs no timer. With a limit of zero, the operation is still polled once.
 pub(crate) async fn at_most<T>(
     clock: &dyn Clock,
     limit: Duration,
@@ -73,7 +76,7 @@ pub(crate) async fn at_most<T>(
 ) -> Option<T> {
     let mut operation = pin!(operation);
     let mut timer = pin!(None);
-    // One look at the operation each time: those that wait are many layers deep.
+    // The operation is polled once in each turn: its futures are many layers deep.
     poll_fn(|context| {
         if let Poll::Ready(answer) = operation.as_mut().poll(context) {
             return Poll::Ready(Some(answer));

@@ -338,8 +338,8 @@ impl Claim {
         now
     }
 
-    /// Waits, from `now` on, for the operation in flight. With `joins_store_queue`, the next task of
-    /// this process may join behind this one as soon as this request was sent. On an open
+    /// Waits, from `now` on, for the operation in flight. With `joins_store_queue`, the next task
+    /// of this process may join behind this one as soon as this request was sent. On an open
     /// connection the first poll sends it, so the store takes both in together.
     async fn await_answer(
         &mut self,

@@ -1,4 +1,8 @@
-//! What callers leave behind when they go away in the middle of something.
+//! The clean-up after callers that went away during an operation.
+//!
+//! This module owns the undo of abandoned attempts and the repetition of releases. Invariant: a
+//! lock that may have been granted to an abandoned attempt is released, or its lease ends within
+//! one TTL. It never renews a lease, and it never keeps a locker alive for a whole long lease.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -17,32 +21,34 @@ use crate::{
 /// How long one step of a clean-up may take before the next is tried.
 const STEP: Duration = Duration::from_secs(1);
 
-/// How long a lock whose release was not confirmed keeps a locker going that nobody else has any more.
+/// How long an unconfirmed release keeps the locker alive after its last clone was dropped.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// An acquire whose caller went away.
+/// An abandoned acquire: its caller went away.
 pub(crate) struct Abandoned {
     pub(crate) request: AcquireRequest,
-    /// The attempt that was on its way. It is let finish, because a request that was sent cannot be called back.
+    /// The attempt in flight. It runs to its end, because a request cannot be called back.
     pub(crate) in_flight: Option<InFlight>,
     pub(crate) contender: Option<Box<dyn Contender>>,
-    /// Its place among those of this process at a store that queues. The next task takes it when
-    /// the store has no place of this one any more: else callers that give up faster than the store
-    /// forgets them would fill its queue.
+    /// This task's place among the contenders of its process. The next task joins when the store
+    /// has removed this contender. Otherwise callers that give up faster than the store forgets
+    /// them would fill the store queue.
     pub(crate) store_place: Option<StorePlace>,
-    /// How many earlier attempts may have been granted without an answer, or may still be.
+    /// Earlier attempts without an answer: each may have been granted, or may still be.
     pub(crate) unanswered: u32,
 }
 
+/// An operation in flight.
 pub(crate) type InFlight = Pin<Box<dyn Future<Output = InFlightAnswer> + Send>>;
 
-/// What came of an attempt that was on its way.
+/// The answer to an operation that was in flight.
 pub(crate) struct InFlightAnswer {
     pub(crate) contender: Option<Box<dyn Contender>>,
     pub(crate) answer: Result<Option<Attempt<Grant>>>,
 }
 
-/// Undoes an abandoned acquire: on the connection it used, and if that fails on the keeper's own, for one TTL.
+/// Undoes an abandoned acquire: on the connection that it used, and if that fails on the keeper's
+/// own connection, for one TTL.
 pub(crate) async fn clean_up(parts: Arc<LockerParts>, abandoned: Abandoned) {
     let Abandoned {
         request,
@@ -61,7 +67,7 @@ pub(crate) async fn clean_up(parts: Arc<LockerParts>, abandoned: Abandoned) {
                 contender = answered.contender.or(contender);
                 match answered.answer {
                     Ok(Some(Attempt::Acquired(_))) => {
-                        // The same connection, so it cannot arrive before what it undoes.
+                        // On the same connection, so that it cannot arrive before the attempt.
                         let released = bounded(&*clock, STEP, parts.backend.release(&lease));
                         unanswered += u32::from(released.await.is_err());
                     }
@@ -69,7 +75,7 @@ pub(crate) async fn clean_up(parts: Arc<LockerParts>, abandoned: Abandoned) {
                     Err(error) => unanswered += u32::from(!error.did_not_happen()),
                 }
             }
-            // It may still arrive, at any time.
+            // The attempt may still arrive, at any time.
             Err(_) => unanswered += 1,
         }
     }
@@ -82,8 +88,8 @@ pub(crate) async fn clean_up(parts: Arc<LockerParts>, abandoned: Abandoned) {
     }
 }
 
-/// Gives a contender's place up. That consumes it, so repeating it is the backend's own task; a bound keeps us from hanging
-/// on it.
+/// Has a contender leave the store queue. That consumes it, so the backend itself repeats it where
+/// needed. A bound keeps the keeper from hanging on it.
 pub(crate) async fn leave(
     clock: &dyn Clock,
     contender: Box<dyn Contender>,
@@ -102,10 +108,12 @@ pub(crate) async fn release_until_expiry(parts: Arc<LockerParts>, lease: Lease, 
     release_repeatedly(parts, &lease, until, 0).await;
 }
 
-/// `may_still_arrive`: so many requests for it, each of which may reach the store later than a release. Then "not held" is no
-/// end yet, and "released" is one of no more than one of them.
+/// `may_still_arrive` counts requests for the lock that may reach the store after a release. While
+/// there are any, `NotHeld` does not end the loop, and each `Released` accounts for at most one of
+/// them.
 ///
-/// After a while nobody but the locker's owner keeps it alive: a long lease must not hold a thread and two connections.
+/// After [`KEEP_ALIVE`] the loop no longer keeps the locker alive: a long lease must not hold a
+/// thread and two connections.
 async fn release_repeatedly(
     parts: Arc<LockerParts>,
     lease: &Lease,
@@ -145,10 +153,11 @@ async fn release_repeatedly(
         tokio::select! {
             biased;
             () = clock.sleep(pause.min(until.since(clock.now()))) => {}
-            // Closed, or dropped. One more try right away, then the lease ends by itself.
+            // Closed, or dropped: one more release at once, then the lease ends by itself.
             _ = closed.wait_for(|closed| *closed) => {}
         }
-        // What has not arrived for long is less and less likely to: a long lease is not asked for twice a second all along.
+        // The longer a request has not arrived, the less likely it does. So the releases of a long
+        // lease become rare, instead of two in each second.
         let longest = (clock.now().since(begun) / 4).max(Duration::from_millis(500));
         pause = (pause * 2).min(longest);
     }

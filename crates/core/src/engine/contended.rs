@@ -1,10 +1,12 @@
-//! Names that other processes wait for, as far as this one knows.
+//! Names that other processes wait for, as far as this process knows.
 //!
-//! A process that releases a lock and wants it again at once would pass everybody who waits: it
-//! knows of the release first. So now and then it joins the line before it asks, for a name that it
-//! had to wait for the time before, or that others waited for when it was released. Where the store
-//! tells of releases, that is each time. Where it is polled, a hand-over costs a pause between two
-//! polls, so a process takes the lock several times in a row before it lets others go first.
+//! A process that releases a lock and wants it again at once would overtake all other waiters,
+//! because it learns of the release first. So it sometimes joins the store queue before it asks:
+//! for a name that it had to wait for the last time, or that others waited for at its release.
+//! Where the store sends notifications, it does so each time. Where waiters poll, each change of
+//! holder costs a pause, so a process takes the lock several times in a row first.
+//!
+//! This module owns the names and how often each was noted. It never decides to wait.
 
 use std::{
     collections::HashMap,
@@ -16,18 +18,20 @@ use std::{
 
 use crate::types::name::LockName;
 
-/// Bounded, because a name is only removed by a later acquire of it.
+/// Bounded, because only a later acquire of a name removes it.
 const MOST: usize = 4096;
 
+/// The names, with the number of times that each was noted.
 #[derive(Debug, Default)]
 pub(crate) struct ContendedNames {
     names: Mutex<HashMap<LockName, u32>>,
-    /// Whether there are any. Most programs never meet another one, and asking for the map each
-    /// time is a hundredth of what a lock in memory costs.
+    /// Whether there are any. Most programs never meet another process, and locking the map each
+    /// time costs a hundredth of an acquire in memory.
     any: AtomicBool,
 }
 
 impl ContendedNames {
+    /// Notes that other processes wait for a name.
     pub(crate) fn note(&self, name: &LockName) {
         let mut names = self.names();
         if names.len() >= MOST {
@@ -37,8 +41,8 @@ impl ContendedNames {
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is time to let others go first: the name was noted `limit` times since the last
-    /// time that it was.
+    /// Whether this process lets others go first now: the name was noted `limit` times since it
+    /// last did.
     pub(crate) fn is_due(&self, name: &LockName, limit: u32) -> bool {
         if !self.any.load(Ordering::Relaxed) {
             return false;
@@ -53,7 +57,7 @@ impl ContendedNames {
     }
 
     fn names(&self) -> MutexGuard<'_, HashMap<LockName, u32>> {
-        // Nothing panics while it is held.
+        // No code panics while it holds the mutex.
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

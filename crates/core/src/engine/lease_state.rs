@@ -1,4 +1,9 @@
-//! One held lock: what its guards, its watches and the keeper share.
+//! The state of one lease: its guards, its watches and the keeper share it.
+//!
+//! This module owns the phase of the lease (held, lost, released), its local deadline and its next
+//! renewal. Invariant: a lease leaves the phase `Held` once and never comes back, and every check
+//! notices by itself that the deadline has passed. The module never asks the store: it plans
+//! requests and takes in their answers.
 
 use std::{
     fmt,
@@ -30,7 +35,7 @@ use crate::{
     },
 };
 
-/// How a guard's lease is kept alive.
+/// How the lease of a guard is renewed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Renew {
     /// In the background, at a third of the TTL.
@@ -40,7 +45,7 @@ pub enum Renew {
     Manual,
 }
 
-/// One held lock.
+/// The state of one lease.
 pub(crate) struct LeaseState {
     id: u64,
     name: LockName,
@@ -49,13 +54,14 @@ pub(crate) struct LeaseState {
     acquired: Moment,
     clock: Arc<dyn Clock>,
     meters: Arc<Meters>,
-    state: Mutex<State>,
+    state: Mutex<LeaseFields>,
     changed: Notify,
-    /// One renewal, extension or ticket step at a time: two in flight could be applied in either order.
+    /// Locked during a renewal, an extension or a ticket step: the store could apply two of them in
+    /// either order.
     pub(crate) io: tokio::sync::Mutex<()>,
 }
 
-struct State {
+struct LeaseFields {
     phase: Phase,
     token: FencingToken,
     epoch: Epoch,
@@ -64,17 +70,17 @@ struct State {
     renew: Renew,
     /// When the next renewal is due; `None` while one is in flight or when renewal is manual.
     renew_at: Option<Moment>,
-    /// Whether the last renewal failed or hangs: it decides how an expiry is called.
+    /// Whether the last renewal failed or hangs. An expiry is then reported as `Unreachable`.
     failing: bool,
-    /// Whether the last guard is on its way out: nothing may touch the lease but what ends it.
+    /// Whether the last guard is ending the lease: no other request may change the lease then.
     leaving: bool,
     /// The longest minimum hold of its guards.
     min_hold: Duration,
-    /// Guards that share this hold.
+    /// Guards that share this lease.
     depth: u32,
-    /// The process's place at this name, given up on loss so that local waiters are not stuck behind a lost guard.
+    /// The local turn. A loss gives it up, so that a lost guard does not block local waiters.
     turn: Option<LocalTurn>,
-    /// Where the keeper has scheduled it.
+    /// The moment under which the keeper's schedule has this lease.
     pub(crate) scheduled: Option<Moment>,
 }
 
@@ -85,27 +91,27 @@ enum Phase {
     Released,
 }
 
-/// What the keeper has to do about a hold now.
+/// The next step of the keeper for one lease.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Nothing before this moment.
+    /// There is nothing to do before this moment.
     At(Moment),
-    /// Renew it, and look again at this moment even if the renewal hangs.
+    /// It renews the lease, and comes back at the deadline even if the renewal hangs.
     Renew { deadline: Moment },
-    /// It is over, and everybody was told, but for the log.
+    /// The lease is lost. Everything but the log knows it.
     Lost(LossReason),
-    /// Nothing ever again.
+    /// The lease has ended before.
     Ended,
 }
 
-/// The store's history is another one since a renewal, and the lock is still ours.
+/// A renewal found the lock still ours in another history of the store.
 #[derive(Clone, Debug)]
 pub(crate) struct NewHistory {
     from: Epoch,
     to: Epoch,
 }
 
-impl State {
+impl LeaseFields {
     fn stop_renewing(&mut self) {
         self.renew_at = None;
         self.renew = Renew::Manual;
@@ -128,7 +134,7 @@ impl LeaseState {
         meters: &Arc<Meters>,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        // A store may grant less than was asked for; the rhythm of renewals follows what it granted.
+        // A store may grant less than the TTL that was asked for. Renewals follow the grant.
         let ttl = Ttl::new(grant.valid_for).map_or(request.ttl, |granted| granted.min(request.ttl));
         let from = grant.counted_from(sent);
         meters.held.increment(1.0);
@@ -140,7 +146,7 @@ impl LeaseState {
             acquired: sent,
             clock: Arc::clone(clock),
             meters: Arc::clone(meters),
-            state: Mutex::new(State {
+            state: Mutex::new(LeaseFields {
                 phase: Phase::Held,
                 token: grant.token,
                 epoch: grant.epoch.clone(),
@@ -167,12 +173,12 @@ impl LeaseState {
         lease_state
     }
 
-    /// A request of its owner that was never answered may still arrive, and set the lease to this.
+    /// Notes that a request without an answer may still arrive and set the lease to this TTL.
     pub(crate) fn may_be_cut_to(&self, ttl: Ttl) {
         self.state().deadline.unknown(ttl.duration());
     }
 
-    /// What an unanswered request may still set the lease to, if there is one.
+    /// The TTL that a request without an answer may still set the lease to.
     pub(crate) fn cut_to(&self) -> Option<Ttl> {
         let cap = self.state().deadline.cap();
         cap.and_then(|cap| Ttl::new(cap).ok())
@@ -202,13 +208,14 @@ impl LeaseState {
         self.state().ttl
     }
 
-    /// What a fresh renewal is sure to be good for: no more than an unanswered one that may still arrive after it.
+    /// How long a fresh renewal is believed: no longer than the TTL of a request without an answer,
+    /// which may still arrive after it.
     pub(crate) fn sure_ttl(&self) -> Ttl {
         let state = self.state();
         Ttl::new(state.deadline.believed(state.ttl.duration())).unwrap_or(state.ttl)
     }
 
-    /// The longest minimum hold that one of its guards asked for.
+    /// The longest minimum hold of its guards.
     pub(crate) fn min_hold(&self) -> Duration {
         self.state().min_hold
     }
@@ -226,7 +233,8 @@ impl LeaseState {
         Lease::new(self.name.clone(), self.owner, Some(self.token()))
     }
 
-    /// What a release needs to know: the lease, the local deadline, and when the store has release_longer_lease it at the latest.
+    /// The facts for a release: the lease, the local deadline, and when the store has ended the
+    /// lease at the latest.
     pub(crate) fn release_terms(&self) -> (Lease, Moment, Moment) {
         let state = self.state();
         let lease = Lease::new(self.name.clone(), self.owner, Some(state.token));
@@ -238,7 +246,7 @@ impl LeaseState {
         Fence::new(state.token, self.owner.tag(), state.epoch.clone())
     }
 
-    /// How others of this process see it.
+    /// The holder, as other tasks of this process see it.
     fn info(&self) -> HolderInfo {
         let mut info = HolderInfo::new(self.holder.as_str());
         info.token = Some(self.token());
@@ -248,7 +256,8 @@ impl LeaseState {
         info
     }
 
-    /// Local, no I/O; sticky: the check itself notices a deadline that has passed.
+    /// Whether the lock is held for sure, without I/O. Once `false`, always `false`: the check
+    /// itself notices a deadline that has passed.
     pub(crate) fn is_valid(&self) -> bool {
         self.state_now()
             .is_ok_and(|state| state.phase == Phase::Held)
@@ -262,7 +271,7 @@ impl LeaseState {
         }
     }
 
-    /// When its lease ends here, also where it was lost sooner.
+    /// The local deadline, also of a lease that was lost sooner.
     pub(crate) fn deadline(&self) -> Moment {
         self.state().deadline.at()
     }
@@ -272,8 +281,8 @@ impl LeaseState {
         self.state_now().err()
     }
 
-    /// Its state, unless it is lost by now.
-    fn state_now(&self) -> Result<MutexGuard<'_, State>, LossReason> {
+    /// The locked state, unless the lease is lost by now.
+    fn state_now(&self) -> Result<MutexGuard<'_, LeaseFields>, LossReason> {
         let state = self.state();
         if let Phase::Lost(reason) = state.phase {
             return Err(reason);
@@ -288,8 +297,8 @@ impl LeaseState {
         }
     }
 
-    /// What a lock is lost to whose deadline has passed.
-    fn expired_now(&self, state: &State) -> Option<LossReason> {
+    /// The loss reason of a lease whose deadline has passed; `None` while it has not.
+    fn expired_now(&self, state: &LeaseFields) -> Option<LossReason> {
         let over = state.phase == Phase::Held && self.clock.now() >= state.deadline.at();
         over.then_some(if state.failing {
             LossReason::Unreachable
@@ -305,7 +314,7 @@ impl LeaseState {
         }
     }
 
-    /// As [`LeaseState::check`]; having been released is an error as well.
+    /// As [`LeaseState::check`]; a release is an error as well.
     pub(crate) fn check_held(&self) -> Result<()> {
         self.check()?;
         if self.is_valid() {
@@ -319,7 +328,7 @@ impl LeaseState {
         Error::new(ErrorKind::Lost, format!("the lock was lost: {reason}")).about(&self.name)
     }
 
-    /// Resolves once it has ended: `Some` = lost, `None` = released.
+    /// Resolves once the lease has ended: `Some` = lost, `None` = released.
     pub(crate) async fn ended(&self) -> Option<LossReason> {
         loop {
             let changed = self.changed.notified();
@@ -331,7 +340,8 @@ impl LeaseState {
         }
     }
 
-    /// The store's push said so. The first reason stays; a released lock cannot be lost any more. Whether it is news.
+    /// Ends the lease because the store reported a loss. The first reason stays, and a released
+    /// lease is not lost any more. Returns whether this call ended the lease.
     pub(crate) fn lose(&self, reason: LossReason) -> bool {
         let state = self.state();
         let held = state.phase == Phase::Held;
@@ -339,7 +349,7 @@ impl LeaseState {
         held
     }
 
-    /// The last guard is done with it. Gives back the turn, unless it was lost before.
+    /// Ends the lease with its last guard. Returns the local turn, or the loss before.
     pub(crate) fn finish(&self) -> Result<Option<LocalTurn>, LossReason> {
         let mut state = self.state_now()?;
         let turn = state.turn.take();
@@ -347,8 +357,9 @@ impl LeaseState {
         Ok(turn)
     }
 
-    /// Ends it and tells everybody. A loss is logged by the caller, after that: whoever takes the log may be slow.
-    fn end(&self, mut state: MutexGuard<'_, State>, phase: Phase) {
+    /// Ends the lease and wakes all its watches. The caller logs a loss after that, because the log
+    /// may be slow.
+    fn end(&self, mut state: MutexGuard<'_, LeaseFields>, phase: Phase) {
         if state.phase != Phase::Held {
             return;
         }
@@ -361,17 +372,17 @@ impl LeaseState {
             self.meters.lost(reason);
         }
         self.changed.notify_waiters();
-        // Outside of our own mutex: giving up the turn takes the queue's.
+        // After our own mutex is released: the drop of the turn locks the local queue's mutex.
         drop(turn);
     }
 
-    /// The last part of telling it, once nobody waits to be told.
+    /// Logs the loss, after all watches were woken.
     pub(crate) fn log_loss(&self, reason: LossReason) {
         let name = self.name.clone();
         log::write(move || tracing::warn!(lock = ?name, %reason, "lock lost"));
     }
 
-    /// Another guard on the same hold. `false` when it has ended, or is about to.
+    /// Counts another guard on this lease. `false` when the lease has ended, or is about to.
     pub(crate) fn add_guard(&self) -> bool {
         match self.state_now() {
             Ok(mut state) if state.phase == Phase::Held && state.depth > 0 && !state.leaving => {
@@ -382,19 +393,20 @@ impl LeaseState {
         }
     }
 
-    /// One guard less. `true` = it was the last.
+    /// Counts one guard less. `true` = it was the last.
     pub(crate) fn remove_guard(&self) -> bool {
         let mut state = self.state();
         state.depth = state.depth.saturating_sub(1);
         state.depth == 0
     }
 
-    /// The last guard is about to go: no renewal, no extension and no further guard may start any more.
+    /// Marks that the last guard is ending the lease: no renewal, no extension and no further guard
+    /// may start any more.
     pub(crate) fn leave(&self) {
         self.state().leave();
     }
 
-    /// As [`LeaseState::leave`], unless other guards share it.
+    /// As [`LeaseState::leave`]; `false`, and no change, when other guards share the lease.
     pub(crate) fn leave_alone(&self) -> bool {
         let mut state = self.state();
         if state.depth > 1 {
@@ -404,18 +416,19 @@ impl LeaseState {
         true
     }
 
-    /// Whether it may be renewed or extended. Asked with `io` locked: whoever leaves waits for that lock afterwards.
+    /// Whether the lease may be renewed or extended. Called with `io` locked. The last guard sets
+    /// `leaving` and then waits for `io`, so no renewal can start in between.
     pub(crate) fn may_renew(&self) -> bool {
         let state = self.state();
         state.phase == Phase::Held && !state.leaving
     }
 
-    /// Nobody renews it in the background any more.
+    /// Ends the renewals in the background.
     pub(crate) fn stop_renewing(&self) {
         self.state().stop_renewing();
     }
 
-    /// What the keeper must do now. Marks a renewal as begun when it says so.
+    /// The keeper's next step. `Due::Renew` also marks the renewal as begun.
     pub(crate) fn due(&self) -> Due {
         let mut state = self.state();
         if state.phase != Phase::Held {
@@ -436,8 +449,8 @@ impl LeaseState {
         }
     }
 
-    /// Files it for when the keeper must look at it next: that moment, and the one it was scheduled for before. `None` once it
-    /// has ended.
+    /// Sets the moment of the next event. Returns it, and the moment that was set before. `None`
+    /// once the lease has ended.
     pub(crate) fn schedule_next(&self) -> Option<(Moment, Option<Moment>)> {
         let mut state = self.state();
         if state.phase != Phase::Held {
@@ -448,12 +461,12 @@ impl LeaseState {
         Some((at, state.scheduled.replace(at)))
     }
 
-    /// Takes it out of where it was scheduled.
+    /// Unsets the moment of the next event, and returns it.
     pub(crate) fn unschedule(&self) -> Option<Moment> {
         self.state().scheduled.take()
     }
 
-    /// A renewal or extension is about to be sent. `Err` when there is nothing left to renew.
+    /// Notes that a renewal or extension is about to be sent. `Err` when the lease is lost.
     pub(crate) fn sending(&self, ttl: Ttl) -> Result<Moment, LossReason> {
         let mut state = self.state_now()?;
         let sent = self.clock.now();
@@ -461,20 +474,20 @@ impl LeaseState {
         Ok(sent)
     }
 
-    /// Whether a renewal is planned: one that waits for its turn meanwhile is no longer needed.
+    /// Whether a renewal is planned. A renewal that still waits for `io` is then no longer needed.
     pub(crate) fn renews_later(&self) -> bool {
         self.state().renew_at.is_some()
     }
 
-    /// The answer to what was sent at `sent`; `None` = it did not come in time. What is said here goes to
-    /// [`LeaseState::log_renewal`] once nobody waits for it any more.
+    /// Takes in the answer to the renewal that was sent at `sent`; `None` = no answer in time. The
+    /// caller gives the result to [`LeaseState::log_renewal`] once no task waits for it any more.
     pub(crate) fn answered(
         &self,
         sent: Moment,
         ttl: Ttl,
         answer: Option<Result<Renewed>>,
     ) -> Result<Option<NewHistory>> {
-        // An answer that comes after the deadline comes too late, whatever it says.
+        // After the deadline, no answer counts: another process may hold the lock by now.
         self.check()?;
         let mut state = self.state();
         if state.phase != Phase::Held {
@@ -520,7 +533,8 @@ impl LeaseState {
         };
         state.failing = true;
         if state.renew == Renew::Auto {
-            // Soon again, in time for several tries, but not in a tight loop: a tenth of the TTL, 20 ms to 1 s.
+            // After a tenth of the TTL, within 20 ms to 1 s: there is time for several tries before
+            // the deadline, and a store that refuses is not asked in a tight loop.
             let now = self.clock.now();
             let left = state.deadline.at().since(now);
             let pause = (state.ttl.duration() / 10)
@@ -532,7 +546,7 @@ impl LeaseState {
         Err(failure.about(&self.name).during("renew"))
     }
 
-    /// Says what came of a renewal, as the last thing that is done about it.
+    /// Logs the result of a renewal, as its last step.
     pub(crate) fn log_renewal(&self, answered: &Result<Option<NewHistory>>) {
         match answered {
             Ok(Some(NewHistory { from, to })) => {
@@ -542,7 +556,7 @@ impl LeaseState {
                 });
             }
             Ok(None) => {}
-            // A loss is logged as such.
+            // `log_loss` logs a loss.
             Err(failure) if failure.is_lost() => {}
             Err(failure) => {
                 let (name, failure) = (self.name.clone(), failure.clone());
@@ -553,8 +567,8 @@ impl LeaseState {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing in this module panics while it holds the mutex.
+    fn state(&self) -> MutexGuard<'_, LeaseFields> {
+        // No code in this module panics while it holds the mutex.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,9 @@
-//! The queue inside a process: tasks that want one name line up here, and only the first of them goes to the store.
+//! The local queue: the waiters of this process for one lock name, in order of arrival.
+//!
+//! This module owns the queues, the local turns and the hand-over of a turn from one waiter to the
+//! next. Invariant: for each name, at most one task has the local turn, and a turn that is dropped
+//! passes to the next waiter. The module never asks the store, and it calls nothing of a lease
+//! while it holds a mutex: a lease that ends drops its turn, which locks the same mutex.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map},
@@ -21,9 +26,10 @@ use crate::{
     types::{error::Error, name::LockName},
 };
 
+/// Number of mutexes over all names. Tasks that want different names seldom share one.
 const SHARDS: usize = 16;
 
-/// All names that tasks of this process hold or want.
+/// The queues of all names that tasks of this process hold or want.
 pub(crate) struct LocalQueues {
     shards: [Mutex<QueueMap>; SHARDS],
     hasher: OfNames,
@@ -31,7 +37,7 @@ pub(crate) struct LocalQueues {
 
 type QueueMap = HashMap<HashedName, LocalQueue, BuildHasherDefault<AsIs>>;
 
-/// A name that was hashed once: each cycle looks its line up several times.
+/// A name with its hash: one acquire and release look up its queue several times.
 #[derive(Clone)]
 struct HashedName {
     hash: u64,
@@ -52,23 +58,25 @@ impl PartialEq for HashedName {
 
 impl Eq for HashedName {}
 
-/// The line at one name. It exists as long as somebody has the turn.
+/// The queue of one name. It exists as long as a task has the turn.
 #[derive(Default)]
 struct LocalQueue {
     waiting: VecDeque<LocalWaiter>,
     next_id: u64,
-    /// Hand-overs since the lock was last truly released.
+    /// Hand-overs since the lock was last released at the store.
     hand_overs: u32,
+    /// The lease of this process, if it has the lock.
     holder: Option<Weak<dyn LocalHolder>>,
+    /// The holder in another process, as the store reported it.
     seen: Option<HolderInfo>,
-    /// Why the store could not be asked the last time.
+    /// The error of the last attempt, while the store is away.
     outage: Option<Error>,
 }
 
-/// A lease of this process, as the local queue needs it. A trait, because the lease itself keeps the
-/// right to act at its name.
+/// A lease of this process, as the local queue needs it. A trait breaks the circle: the lease
+/// itself keeps the local turn.
 pub(crate) trait LocalHolder: Send + Sync {
-    /// What others of this process are told of it; `None` once it is not held for sure.
+    /// The holder as other tasks of this process see it; `None` unless the lock is held for sure.
     fn held_info(&self) -> Option<HolderInfo>;
 }
 
@@ -78,31 +86,33 @@ struct LocalWaiter {
     sender: oneshot::Sender<NextStep>,
 }
 
-/// What a waiter gets when it is its turn.
+/// The next step of a waiter whose turn has come.
 #[derive(Debug)]
 pub(crate) enum NextStep {
-    /// Go and ask the store.
+    /// It asks the store.
     Ask {
         turn: LocalTurn,
-        /// Let other processes go first: wait for one wake-up before the first attempt.
+        /// Whether it lets other processes go first: it waits once before its first attempt.
         step_aside: bool,
     },
-    /// The one before handed the lock over in the store.
+    /// The task before it handed the lock over at the store.
     TakeOver(HandedOver),
 }
 
-/// A lock that was handed over, or may have been, and that nobody has picked up yet.
+/// A lock that was handed over, or may have been, and that no task has picked up yet.
 ///
-/// When it is dropped unclaimed (the waiter was cancelled), `on_abandoned` gives it back.
+/// When this value is dropped before that (the waiter was cancelled), `on_abandoned` gives the lock
+/// back.
 pub(crate) struct HandedOver {
     pub(crate) unclaimed: Option<NotPickedUp>,
     pub(crate) on_abandoned: OnAbandoned,
 }
 
-/// Gives back a lock that was handed over and that nobody picked up.
+/// Gives back a lock that was handed over and that no task picked up.
 pub(crate) type OnAbandoned = Arc<dyn Fn(LocalTurn, AcquireRequest) + Send + Sync>;
 
-/// The turn, the grant and when it was asked for (`None` = the store has not said whether it happened), and for whom.
+/// The turn; the grant and when it was asked for (`None` = unknown outcome); and the request of the
+/// new owner.
 pub(crate) type NotPickedUp = (LocalTurn, Option<(Grant, Moment)>, AcquireRequest);
 
 impl fmt::Debug for HandedOver {
@@ -121,9 +131,9 @@ impl Drop for HandedOver {
 
 /// The answer to [`LocalQueues::enter`].
 pub(crate) enum Entered {
-    /// Nobody was there.
+    /// The queue was empty.
     First(LocalTurn),
-    /// Wait for the turn.
+    /// Other tasks are ahead: the place resolves to the turn.
     Behind(LocalPlace),
 }
 
@@ -135,7 +145,7 @@ impl LocalQueues {
         })
     }
 
-    /// Takes the turn at a name, or lines up for it.
+    /// Takes the turn of a name, or joins its queue.
     pub(crate) fn enter(self: &Arc<Self>, request: &AcquireRequest) -> Entered {
         let key = self.key(&request.name);
         match self.shard(&key).entry(key.clone()) {
@@ -163,7 +173,7 @@ impl LocalQueues {
         }
     }
 
-    /// Takes the turn only if nobody is there; otherwise tells who is believed to hold the lock.
+    /// Takes the turn only if the queue is empty; otherwise returns the probable holder.
     pub(crate) fn try_enter(
         self: &Arc<Self>,
         name: &LockName,
@@ -183,7 +193,7 @@ impl LocalQueues {
         }
     }
 
-    /// Who is believed to hold the lock, from what tasks of this process know.
+    /// The probable holder of the lock, as far as tasks of this process know.
     pub(crate) fn believed_holder(&self, name: &LockName) -> Option<HolderInfo> {
         let key = self.key(name);
         let (holder, seen) = {
@@ -194,7 +204,7 @@ impl LocalQueues {
         believed(holder, seen)
     }
 
-    /// Somebody of another process was seen to hold it, by a task that has passed its turn on.
+    /// Notes the holder in another process. For a task that has passed its turn on.
     pub(crate) fn note_holder(&self, name: &LockName, holder: Option<&HolderInfo>) {
         let key = self.key(name);
         if let Some(queue) = self.shard(&key).get_mut(&key) {
@@ -202,7 +212,7 @@ impl LocalQueues {
         }
     }
 
-    /// The store could not be asked for it.
+    /// Notes that the store is away.
     pub(crate) fn note_outage(&self, name: &LockName, error: &Error) {
         let key = self.key(name);
         if let Some(queue) = self.shard(&key).get_mut(&key) {
@@ -210,13 +220,13 @@ impl LocalQueues {
         }
     }
 
-    /// Why the store could not be asked the last time, if it could not.
+    /// The error of the last attempt, while the store is away.
     pub(crate) fn outage(&self, name: &LockName) -> Option<Error> {
         let key = self.key(name);
         self.shard(&key).get(&key)?.outage.clone()
     }
 
-    /// How many tasks of this process hold or want something.
+    /// How many tasks of this process hold or want a lock.
     pub(crate) fn len(&self) -> usize {
         self.shards
             .iter()
@@ -230,7 +240,7 @@ impl LocalQueues {
             .sum()
     }
 
-    /// The next waiter at a name; when there is none, the line is removed.
+    /// Takes the next waiter of a name; removes the queue when there is none.
     fn pop_or_close(&self, key: &HashedName) -> Option<LocalWaiter> {
         let mut shard = self.shard(key);
         let queue = shard.get_mut(key)?;
@@ -250,7 +260,7 @@ impl LocalQueues {
     }
 
     fn shard(&self, key: &HashedName) -> MutexGuard<'_, QueueMap> {
-        // Bits from the middle: the map inside goes by the lowest and the highest.
+        // Bits from the middle of the hash: the map inside uses the lowest and the highest ones.
         let at = usize::try_from(key.hash >> 32).unwrap_or(0) % SHARDS;
         self.shards[at]
             .lock()
@@ -258,8 +268,9 @@ impl LocalQueues {
     }
 }
 
-/// A holder of this process is known better than one of another. The caller does not hold the
-/// queue's mutex: the look may find that the lease has ended, which drops the turn and locks it.
+/// The holder in this process if there is one, else the one that was seen. Called without the
+/// queue's mutex: the check may find that the lease has ended, which drops the turn and locks that
+/// mutex.
 fn believed(holder: Option<Weak<dyn LocalHolder>>, seen: Option<HolderInfo>) -> Option<HolderInfo> {
     holder
         .and_then(|holder| holder.upgrade())
@@ -267,9 +278,10 @@ fn believed(holder: Option<Weak<dyn LocalHolder>>, seen: Option<HolderInfo>) -> 
         .or(seen)
 }
 
-/// The right of one task to act at a name for the whole process. Dropping it lets the next one ask.
+/// The right of one task to ask the store for a name, for the whole process. Its drop passes the
+/// right to the next waiter.
 pub(crate) struct LocalTurn {
-    /// `None` once the right has moved on.
+    /// `None` once the right was passed on.
     at: Option<(Arc<LocalQueues>, HashedName)>,
 }
 
@@ -280,7 +292,7 @@ impl LocalTurn {
         }
     }
 
-    /// The lock is held now, by this.
+    /// Notes that this process holds the lock now.
     pub(crate) fn held_by(&self, holder: Weak<dyn LocalHolder>) {
         self.with_queue(|queue| {
             queue.set_holder(None);
@@ -288,13 +300,13 @@ impl LocalTurn {
         });
     }
 
-    /// Somebody else was seen to hold it.
+    /// Notes the holder in another process.
     pub(crate) fn note_holder(&self, holder: Option<&HolderInfo>) {
         self.with_queue(|queue| queue.set_holder(holder));
     }
 
-    /// Takes the next waiter out of the queue, to hand the lock over to it; `None` when nobody waits or `limit` hand-overs
-    /// happened in a row.
+    /// Takes the next waiter out of the queue, to hand the lock over to it; `None` when nobody
+    /// waits or `limit` hand-overs happened in a row.
     pub(crate) fn next_waiter(&self, limit: u32) -> Option<NextWaiter> {
         self.with_queue(|queue| (queue.hand_overs < limit).then(|| queue.pop()).flatten())?
             .map(|waiter| NextWaiter { waiter })
@@ -318,7 +330,8 @@ impl LocalTurn {
             let turn = Self::new(&queues, key.clone());
             match waiter.sender.send(NextStep::Ask { turn, step_aside }) {
                 Ok(()) | Err(NextStep::TakeOver(_)) => return,
-                // It gave up in the meantime; its turn is ours again.
+                // The waiter gave up in the meantime. Its turn is unset, so that its drop does not
+                // pass it on a second time.
                 Err(NextStep::Ask { mut turn, .. }) => turn.at = None,
             }
         }
@@ -343,7 +356,7 @@ impl fmt::Debug for LocalTurn {
 }
 
 impl LocalQueue {
-    /// The store has said who holds the lock.
+    /// Notes the store's answer about the holder.
     fn set_holder(&mut self, holder: Option<&HolderInfo>) {
         self.holder = None;
         self.seen = holder.cloned();
@@ -361,7 +374,7 @@ impl LocalQueue {
     }
 }
 
-/// A waiter that was taken out of the line to get the lock itself.
+/// A waiter that was taken out of the queue to get the lock itself.
 pub(crate) struct NextWaiter {
     waiter: LocalWaiter,
 }
@@ -371,13 +384,13 @@ impl NextWaiter {
         &self.waiter.request
     }
 
-    /// Gives it the lock. When it has gone, what was handed over lapses by its own drop.
+    /// Gives it the lock. When the waiter has gone, the drop of `handed` gives the lock back.
     pub(crate) fn give(self, handed: HandedOver) {
         let _ = self.waiter.sender.send(NextStep::TakeOver(handed));
     }
 }
 
-/// A place in the line; resolves to the turn. Dropping it leaves the queue.
+/// A place in the queue, which resolves to the turn. Its drop leaves the queue.
 pub(crate) struct LocalPlace {
     queues: Arc<LocalQueues>,
     key: HashedName,
@@ -391,7 +404,7 @@ impl Future for LocalPlace {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<NextStep> {
         match Pin::new(&mut self.receiver).poll(context) {
             Poll::Ready(Ok(turn)) => Poll::Ready(turn),
-            // Senders are only dropped after sending, or together with the whole queue.
+            // A sender is dropped only after it has sent, or together with the whole queue.
             Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
         }
     }
@@ -402,7 +415,8 @@ impl Drop for LocalPlace {
         if let Some(queue) = self.queues.shard(&self.key).get_mut(&self.key) {
             queue.waiting.retain(|waiter| waiter.id != self.id);
         }
-        // A turn that has arrived but was not taken is dropped with the receiver: its turn moves on, its lock lapses.
+        // A step that has arrived but was not taken is dropped with the receiver: its turn passes
+        // on, and its lock is given back.
     }
 }
 
@@ -428,14 +442,14 @@ mod tests {
     fn first(entered: Entered) -> LocalTurn {
         match entered {
             Entered::First(turn) => turn,
-            Entered::Behind(_) => panic!("somebody is there"),
+            Entered::Behind(_) => panic!("the queue was not empty"),
         }
     }
 
     fn behind(entered: Entered) -> LocalPlace {
         match entered {
             Entered::Behind(place) => place,
-            Entered::First(_) => panic!("nobody is there"),
+            Entered::First(_) => panic!("the queue was empty"),
         }
     }
 
@@ -447,7 +461,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn served_in_order_and_empty_lines_vanish() {
+    async fn waiters_are_served_in_order_and_empty_queues_are_removed() {
         let queues = LocalQueues::new();
         let turn = first(queues.enter(&request("a")));
         let places: Vec<_> = (0..3)
@@ -466,7 +480,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_give_up_are_passed_over() {
+    async fn waiters_that_give_up_are_passed_over() {
         let queues = LocalQueues::new();
         let turn = first(queues.enter(&request("a")));
         let gone = behind(queues.enter(&request("a")));
@@ -474,14 +488,14 @@ mod tests {
         let stays = behind(queues.enter(&request("a")));
         drop(gone);
         drop(turn);
-        // Its turn has come, it just never looked.
+        // Its turn has come, but it was never polled.
         drop(also_gone);
         drop(asks(stays.await));
         assert_eq!(queues.len(), 0);
     }
 
     #[tokio::test]
-    async fn an_unclaimed_lock_lapses() {
+    async fn a_lock_that_nobody_picks_up_is_given_back() {
         let queues = LocalQueues::new();
         let turn = first(queues.enter(&request("a")));
         let place = behind(queues.enter(&request("a")));

@@ -1,5 +1,5 @@
-//! What the keeper has to say is written by a thread of its own: whoever takes the log may be slow, or never come back, and
-//! leases are kept all the same.
+//! What the keeper has to say is written by a thread of its own: whoever takes the log may be slow,
+//! or never come back, and leases are kept all the same.
 
 use std::{
     cell::{Cell, OnceCell},
@@ -23,7 +23,8 @@ thread_local! {
     static DESK: OnceCell<Rc<Desk>> = const { OnceCell::new() };
 }
 
-/// Where a thread leaves its lines. Dropped with the thread, and then what is left is written and the writer ends.
+/// Where a thread leaves its lines. Dropped with the thread, and then what is left is written and
+/// the writer ends.
 #[derive(Default)]
 struct Desk {
     lines: OnceCell<SyncSender<Line>>,
@@ -62,7 +63,8 @@ pub(crate) async fn written() {
     let _ = written.await;
 }
 
-/// None as well on a thread that is at its end: a lock that is let go of there is no reason to panic.
+/// None as well on a thread that is at its end: a lock that is let go of there is no reason to
+/// panic.
 fn desk() -> Option<Rc<Desk>> {
     DESK.try_with(|desk| desk.get().cloned()).ok().flatten()
 }

@@ -1,6 +1,7 @@
-//! The counters of one locker, named once for every backend alike.
+//! The metrics of one locker.
 //!
-//! Handles are made when the locker is built: install a metrics recorder before that.
+//! This module owns their names, which are the same for every backend. The handles are made when
+//! the locker is built: a metrics recorder must be installed before that.
 
 use metrics::{Counter, Gauge, Histogram};
 

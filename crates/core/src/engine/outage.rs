@@ -1,28 +1,28 @@
 //! A store that is away, as one waiting task sees it.
 //!
-//! This module owns how long a task pauses between two tries, and says once why it waits. It never
-//! decides whether the task waits on: the claim does, which knows how long the wait lasts.
+//! This module owns how long a task pauses between two attempts, and logs once why it waits. It
+//! never decides whether the task waits on: the claim decides, because it knows the wait.
 
 use std::time::Duration;
 
 use crate::types::{error::Error, name::LockName};
 
-/// How often a caller that gives up when the store is unreachable asks again before it is told.
+/// Further attempts of a caller that wants an error while the store is unreachable.
 pub(crate) const QUICK_RETRIES: u32 = 3;
 
-/// The longest pause between two tries. A store that comes back is found within this time, and a
-/// store that is starting is not kept from it by those who wait.
+/// The longest pause between two attempts. A store that comes back is found within this time, and
+/// waiters do not keep a store from starting.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How many tries have failed since the store last answered.
+/// How many attempts have failed since the store last answered.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     failures: u32,
 }
 
 impl Outage {
-    /// One more try has failed. The second one in a row is logged: the first may have met a
-    /// connection that was broken by chance.
+    /// Counts a failed attempt. The second one in a row is logged: the first may have met one
+    /// broken connection.
     pub(crate) fn failed(&mut self, error: &Error, name: &LockName) {
         self.failures = self.failures.saturating_add(1);
         if self.failures == 2 {
@@ -44,13 +44,13 @@ impl Outage {
         self.failures
     }
 
-    /// How long to pause before the next try; the caller adds jitter.
+    /// How long to pause before the next attempt; the caller adds jitter.
     pub(crate) fn pause(&self) -> Duration {
         pause_after(self.failures)
     }
 }
 
-/// How long to pause after so many failures in a row: 50 ms at first, and doubling.
+/// The pause after so many failures in a row: 50 ms after the first, and doubling.
 pub(crate) fn pause_after(failures: u32) -> Duration {
     Duration::from_millis(25 << failures.min(6)).min(LONGEST_PAUSE)
 }

@@ -1,9 +1,13 @@
-//! Several tasks of one process in the queue of a first-come-first-served store.
+//! The contenders of this process in the store queue of a name.
 //!
-//! With only one of them there, each hand-over inside the process would cost the round trip in which the next one lines
-//! up. With all of them there, a thousand waiting tasks would be a thousand places in the store. So a few line up ahead,
-//! each as soon as the one before it was sent: the store takes them in together. Where one of them has to ask twice (the
-//! connection is being opened, or the name is new), those few may come to stand in another order than they asked in.
+//! This module owns how many tasks of one process wait at the store. With one contender only, each
+//! change of holder inside the process would cost a round trip in which the next task joins. With
+//! all of them, a thousand waiting tasks would be a thousand entries at the store. So a few join
+//! ahead, each as soon as the request of the task before it was sent: the store takes them in
+//! together. Where one of them has to ask twice (its connection is being opened, or the name is
+//! new), those few may stand in another order than they asked in.
+//!
+//! Invariant: a parked turn is passed on when a contender leaves. The module never asks the store.
 
 use std::{
     collections::HashMap,
@@ -13,22 +17,23 @@ use std::{
 
 use crate::{engine::local_queue::LocalTurn, types::name::LockName};
 
-/// How many wait at the store before the next one has to wait in the process.
+/// How many contenders wait at the store before the next task has to wait in the process.
 const AHEAD: u32 = 2;
 
-/// Who is lined up at the store, by name.
+/// The contenders of this process, by name.
 #[derive(Default)]
 pub(crate) struct StoreQueues(Mutex<HashMap<LockName, OwnContenders>>);
 
 #[derive(Default)]
 struct OwnContenders {
     waiting: u32,
-    /// The process's turn, while enough wait at the store.
+    /// The local turn, while enough contenders wait at the store.
     parked_turn: Option<LocalTurn>,
 }
 
 impl StoreQueues {
-    /// A task has its place at the store: the next one may take its own, now or as soon as one of those there has gone.
+    /// Counts a task that has joined the store queue. The next task may join now, or as soon as one
+    /// of the contenders has gone.
     pub(crate) fn join(self: &Arc<Self>, name: &LockName, turn: LocalTurn) -> StorePlace {
         let mut names = self.names();
         let contenders = names.entry(name.clone()).or_default();
@@ -39,7 +44,7 @@ impl StoreQueues {
             Some(turn)
         };
         drop(names);
-        // Outside of the mutex: it takes the queue's.
+        // After the mutex is released: the drop locks the local queue's mutex.
         drop(passed_on);
         StorePlace {
             all: Arc::clone(self),
@@ -48,12 +53,12 @@ impl StoreQueues {
     }
 
     fn names(&self) -> MutexGuard<'_, HashMap<LockName, OwnContenders>> {
-        // Nothing panics while it is held.
+        // No code panics while it holds the mutex.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One task's place at the store, as long as it waits. Dropping it lets the next one line up.
+/// One task in the store queue, as long as it waits. Its drop lets the next task join.
 pub(crate) struct StorePlace {
     all: Arc<StoreQueues>,
     name: LockName,
@@ -116,10 +121,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_few_line_up_and_the_next_when_one_has_gone() {
+    async fn a_few_join_ahead_and_the_next_when_one_has_gone() {
         let (queues, all) = (LocalQueues::new(), Arc::<StoreQueues>::default());
         let name = LockName::new("a").unwrap();
-        let first = enter(&queues).unwrap_or_else(|_| panic!("nobody is there"));
+        let first = enter(&queues).unwrap_or_else(|_| panic!("the queue was empty"));
         let mut places: Vec<_> = (0..4).map(|_| enter(&queues).err().unwrap()).collect();
         let mut store_place = vec![all.join(&name, first)];
         for _ in 0..AHEAD {
@@ -128,12 +133,12 @@ mod tests {
         let mut next = places.remove(0);
         tokio::select! {
             biased;
-            _ = &mut next => panic!("enough are there"),
+            _ = &mut next => panic!("enough contenders wait"),
             () = std::future::ready(()) => {}
         }
         store_place.remove(0);
         store_place.push(all.join(&name, turn(next).await));
-        // Those who leave out of order count as well; in the end nothing is kept.
+        // A task that leaves out of order counts as well. In the end no entry is kept.
         store_place.pop();
         store_place.push(all.join(&name, turn(places.remove(0)).await));
         drop(store_place);

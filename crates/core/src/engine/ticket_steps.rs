@@ -31,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Between two tries of one step.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Writes a nonce beside a held lock. The hold itself is ended by the caller.
+/// Writes a nonce beside a held lock. The caller ends the lease here.
 pub(crate) async fn issue(
     parts: &Arc<LockerParts>,
     lease_state: &Arc<LeaseState>,
@@ -70,7 +70,7 @@ pub(crate) async fn issue(
 
 /// Takes a lease over with its ticket.
 pub(crate) async fn resume(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<Arc<LeaseState>> {
-    let _asking = parts.lifecycle.count_acquire();
+    let _running = parts.lifecycle.count_acquire();
     parts.lifecycle.check_open()?;
     let sent = parts.timing.now();
     let answer = step(parts, ticket, ticket.ttl, TicketStep::Redeem(ticket.nonce)).await?;
@@ -107,8 +107,8 @@ pub(crate) async fn resume(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<
     Ok(lease_state)
 }
 
-/// Renews the lease behind a ticket. The nonce is taken and put back, so that a ticket that was resumed elsewhere cannot
-/// shorten the lease under its guard.
+/// Renews the lease behind a ticket. The nonce is redeemed and issued again, so that a ticket that
+/// was resumed elsewhere cannot shorten the lease of its new guard.
 pub(crate) async fn renew(parts: &Arc<LockerParts>, ticket: &Ticket, ttl: Duration) -> Result<()> {
     parts.lifecycle.check_open()?;
     let ttl = parts
@@ -118,8 +118,9 @@ pub(crate) async fn renew(parts: &Arc<LockerParts>, ticket: &Ticket, ttl: Durati
     if let Renewed::NotHeld(_) = step(parts, ticket, ttl, redeem).await? {
         return Err(not_held(ticket));
     }
-    // Without it, nobody could renew or release the lock any more. One that may still arrive is not repeated: it would give the
-    // ticket back, and this TTL to its lease, after the next one was used.
+    // Without the nonce, the ticket could not renew or release the lock any more. A request that
+    // may still arrive is not repeated: it would put back the nonce, and this TTL, after the ticket
+    // was used again.
     let issue = TicketStep::Issue(ticket.nonce);
     let again = Error::did_not_happen;
     match repeated(&parts.timing, again, || step(parts, ticket, ttl, issue)).await? {
@@ -128,8 +129,9 @@ pub(crate) async fn renew(parts: &Arc<LockerParts>, ticket: &Ticket, ttl: Durati
     }
 }
 
-/// Releases the lock behind a ticket. The nonce is used up by then, so nobody can release the lock when this breaks off
-/// between its two steps: the first leaves it no longer than the second may take.
+/// Releases the lock behind a ticket, in two steps. When it breaks off between them, the nonce is
+/// used up and no ticket can release the lock. So the first step cuts the lease to the time that
+/// the second one may take.
 pub(crate) async fn release(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<()> {
     parts.lifecycle.check_open()?;
     let sent = parts.timing.now();
@@ -142,7 +144,7 @@ pub(crate) async fn release(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result
     let released = repeated(&parts.timing, |_| true, || parts.backend.release(&lease)).await;
     match released.map_err(|error| error.during("release").about(&ticket.name))? {
         (ReleaseOutcome::Released { .. }, _) => Ok(()),
-        // By an earlier try, or by the end of what was left of it.
+        // An earlier try released it, or the short lease has ended.
         (ReleaseOutcome::NotHeld, tried)
             if tried || parts.timing.now() >= sent + ttl.duration() =>
         {
@@ -152,8 +154,8 @@ pub(crate) async fn release(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result
     }
 }
 
-/// Asks the store again, for as long as one step may take, after failures that pass and that `again` allows. Also says whether
-/// an earlier try may have been carried out.
+/// Asks the store again while one step may take, after temporary failures that `again` allows. Also
+/// returns whether an earlier try may have happened.
 async fn repeated<T, F>(
     timing: &Timing,
     again: impl Fn(&Error) -> bool,
