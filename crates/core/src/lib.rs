@@ -1,7 +1,8 @@
 //! The distributed-lock contract, and everything that is written once for all backends.
 //!
-//! A backend implements [`DistLock`] and [`Records`]: mechanism and facts. This crate owns time, waiting policy, renewal,
-//! retry, queueing and loss, and gives callers a [`Locker`] and its [`Guard`]s.
+//! A backend implements [`DistLock`] and [`Records`]: mechanism and facts. This crate owns time,
+//! waiting policy, renewal, retry, queueing and loss, and gives callers a [`Locker`] and its
+//! [`Guard`]s.
 //!
 //! ```no_run
 //! # async fn example(backend: std::sync::Arc<dyn distlock::DistLock>) -> distlock::Result<()> {
@@ -27,12 +28,14 @@
 //!
 //! # Guarantees
 //!
-//! - Two guards of one name are never both valid by [`Guard::is_valid`], measured on one machine's clock, except after a
-//!   lock was deleted by hand, the store's clock was stepped, or the store lost its history. Tokens order even those, unless
-//!   the store lost its history and its clock stands behind its last grant as well.
-//! - [`Guard::lost`] resolves at the latest 250 ms of running time after the local deadline, which is earlier than the
-//!   store's, whatever renewals or the user's runtime do.
-//! - Every future may be dropped at any await. What was granted meanwhile is given back, within one TTL at the latest.
+//! - Two guards of one name are never both valid by [`Guard::is_valid`], measured on one machine's
+//!   clock, except after a lock was deleted by hand, the store's clock was stepped, or the store
+//!   lost its history. Tokens order even those, unless the store lost its history and its clock
+//!   stands behind its last grant as well.
+//! - [`Guard::lost`] resolves at the latest 250 ms of running time after the local deadline, which
+//!   is earlier than the store's, whatever renewals or the user's runtime do.
+//! - Every future may be dropped at any await. What was granted meanwhile is given back, within one
+//!   TTL at the latest.
 //! - Every call ends within a bound when the store hangs. Taking one lock or several: 5 s beyond
 //!   the wait that was asked for; a release or an extension: 5 s for each of its steps at the
 //!   store, four at most; a look: 10 s; closing: 10 s. No option of a store makes these longer.

@@ -1,4 +1,6 @@
-//! Whether a store's handle is open: the check that every backend makes before each operation.
+//! The check that every backend makes before each operation: whether its handle is open.
+//!
+//! This module owns the flag. Invariant: once closed, a flag stays closed.
 
 use std::sync::{
     Arc,
@@ -39,7 +41,7 @@ impl OpenFlag {
         Ok(())
     }
 
-    /// Closes the handle. Whether it was open until now.
+    /// Closes the handle. Returns whether it was open until now.
     #[expect(
         clippy::must_use_candidate,
         reason = "a handle with nothing to give back closes without a look at the answer"

@@ -1,4 +1,7 @@
-//! How a lock is wanted: options with defaults, then one of three verbs.
+//! The builders: they collect the options of one lock or of several, and then take them.
+//!
+//! This module owns the public options and verbs. Invariant: no request is sent before a verb is
+//! awaited. The engine does the work of each verb.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -29,7 +32,7 @@ use crate::{
 /// # let locker = distlock::connect("memory:").await?;
 /// let wanted = locker
 ///     .lock("order:2")
-///     .ttl(Duration::from_secs(10)) // how long it outlives a holder that dies
+///     .ttl(Duration::from_secs(10)) // the lock is free this long after its holder died
 ///     .wait(Duration::from_millis(100))
 ///     .holder("billing");
 /// let guard = wanted.clone().acquire().await?;
@@ -64,7 +67,7 @@ macro_rules! options {
             self
         }
 
-        /// How long to wait for the lock, 30 s unless set. Zero tries once.
+        /// How long to wait for the lock, 30 s unless set. With zero, it makes one attempt.
         pub fn wait(mut self, wait: Duration) -> Self {
             self.options.wait = Some(wait);
             self
@@ -76,9 +79,9 @@ macro_rules! options {
             self
         }
 
-        /// Fails after a few tries, within a second where the store refuses, when the store cannot
-        /// be reached, instead of waiting until it is back. What it fails with is what the store or
-        /// the network said, such as [`ErrorKind::Unavailable`].
+        /// Fails after a few attempts when the store cannot be reached, instead of waiting until it
+        /// is back. Where the store refuses, that takes less than a second. The error is the one of
+        /// the store or the network, such as [`ErrorKind::Unavailable`].
         pub fn give_up_when_unreachable(mut self) -> Self {
             self.options.gives_up = true;
             self
@@ -96,7 +99,7 @@ macro_rules! options {
             self
         }
 
-        /// Whether the lease is renewed in the background, as it is unless set.
+        /// Whether the lease is renewed in the background, which is the default.
         pub fn renew(mut self, renew: Renew) -> Self {
             self.options.renew = renew;
             self
@@ -108,8 +111,8 @@ macro_rules! options {
             self
         }
 
-        /// Keeps the lock at least this long, also when it is released sooner: a job that ends at
-        /// once is then not run again by a peer whose clock is a little behind.
+        /// Keeps the lock at least this long, also when it is released sooner. A peer whose clock
+        /// is a little behind then does not run a short job a second time.
         pub fn min_hold(mut self, time: Duration) -> Self {
             self.options.min_hold = time;
             self
@@ -128,20 +131,22 @@ impl LockBuilder {
 
     options!();
 
-    /// Takes the lock, waiting for it. A store that is away is waited for as a lock is, until the
-    /// wait ends: the first reason is logged, and [`give_up_when_unreachable`] fails instead.
+    /// Takes the lock, and waits for it. While the store is away, it waits for the store as well,
+    /// until the wait ends. The log has the first reason. With [`give_up_when_unreachable`] it
+    /// fails instead.
     ///
     /// [`give_up_when_unreachable`]: LockBuilder::give_up_when_unreachable
     ///
     /// # Errors
-    /// [`ErrorKind::Timeout`] when it was not free in time, saying who holds it;
-    /// [`ErrorKind::Unavailable`] when the store was away at the end of the wait;
-    /// [`ErrorKind::InvalidName`] and [`ErrorKind::InvalidArgument`] before any I/O; at once what
-    /// cannot mend by itself, such as [`ErrorKind::AccessDenied`]. All of them come at most 5 s
-    /// after the end of the wait.
+    /// [`ErrorKind::Timeout`] when the lock was not free in time; the error names the holder.
+    /// [`ErrorKind::Unavailable`] when the store was away at the end of the wait.
+    /// [`ErrorKind::InvalidName`] and [`ErrorKind::InvalidArgument`] before any I/O. A permanent
+    /// failure, such as [`ErrorKind::AccessDenied`], at once. All of them come at most 5 s after
+    /// the end of the wait.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future leaves the queue, and what was granted meanwhile is given back.
+    /// Safe: a drop of the future leaves the queue, and a lock that was granted meanwhile is given
+    /// back.
     pub async fn acquire(self) -> Result<Guard> {
         let wanted = self.options.wanted(&self.parts, self.name?)?;
         let span = debug_span!("distlock.acquire", lock = ?wanted.request.name, backend = self.parts.backend_name());
@@ -150,10 +155,10 @@ impl LockBuilder {
             .await
     }
 
-    /// Tries once, never waiting.
+    /// Makes one attempt, without waiting.
     ///
     /// # Errors
-    /// As [`LockBuilder::acquire`], without `Timeout`: busy is an answer here.
+    /// As [`LockBuilder::acquire`], without `Timeout`: a busy lock is an answer here.
     ///
     /// # Cancel safety
     /// Safe.
@@ -191,7 +196,7 @@ impl LockBuilder {
     /// As [`LockBuilder::acquire`], and [`ErrorKind::Lost`].
     ///
     /// # Cancel safety
-    /// Safe: dropping the future drops `work` and releases in the background.
+    /// Safe: a drop of the future drops `work` and releases in the background.
     pub async fn run<T, F>(self, work: impl FnOnce(LockWatch) -> F) -> Result<T>
     where
         F: Future<Output = T>,
@@ -203,8 +208,7 @@ impl LockBuilder {
             value = work(LockWatch::of(&guard)) => Ok(value),
         };
         let value = done.and_then(|value| guard.check().map(|()| value));
-        // What the store says now is about the time after the work; it is logged and counted where
-        // it happens.
+        // The answer is about the time after the work. The release itself logs and counts it.
         let _ = guard.release().await;
         value
     }
@@ -221,17 +225,17 @@ impl LockAllBuilder {
 
     options!();
 
-    /// Takes all locks, in the byte order of their names so that two callers never wait for each
-    /// other, within one wait.
+    /// Takes all locks within one wait, in the byte order of their names, so that two callers never
+    /// wait for each other.
     ///
     /// # Errors
-    /// As [`LockBuilder::acquire`], for the first name that failed; what was taken by then is
-    /// released, in the background where the store does not answer in time. [`ErrorKind::Timeout`]
-    /// also when the store is so slow that the wait was over by more than 5 s before the last of
-    /// them was asked for.
+    /// As [`LockBuilder::acquire`], for the first name that failed. The locks that were taken by
+    /// then are released, in the background where the store does not answer in time.
+    /// [`ErrorKind::Timeout`] also when the store is so slow that the wait was over for more than 5
+    /// s before the last lock was asked for.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future gives back what was taken.
+    /// Safe: a drop of the future gives back the locks that were taken.
     pub async fn acquire(self) -> Result<GuardSet> {
         guard_set::acquire(&self.parts, self.names?, &self.options).await
     }

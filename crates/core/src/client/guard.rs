@@ -1,4 +1,8 @@
-//! A held lock in a caller's hands.
+//! The guard: the value that a caller holds while it holds the lock.
+//!
+//! This module owns the guards of a lease, and the steps of the last one that ends it. Invariant:
+//! when the last guard goes, at whatever await, the lock is released, or its release goes on in the
+//! background. A guard never decides by itself that a lock is held: the lease state does.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -26,14 +30,14 @@ use crate::{
     },
 };
 
-/// How long a release waits for a renewal that is on its way.
+/// How long a release waits for a renewal that is in flight.
 const JOIN: Duration = Duration::from_secs(5);
 
-/// A held lock. While [`Guard::is_valid`] says so, nobody else holds it.
+/// A held lock. While [`Guard::is_valid`] is `true`, no other process holds it.
 ///
-/// Release it with [`Guard::release`] and look at the answer. Dropping it starts a best-effort release in the background,
-/// which [`Locker::close`](crate::Locker::close) waits for; leaking it (`std::mem::forget`) keeps the lock until the program
-/// ends.
+/// Release it with [`Guard::release`] and look at the answer. A drop starts a best-effort release
+/// in the background, which [`Locker::close`](crate::Locker::close) waits for. A guard that is
+/// leaked (`std::mem::forget`) keeps the lock until the program ends.
 ///
 /// ```
 /// use distlock::Released;
@@ -42,7 +46,7 @@ const JOIN: Duration = Duration::from_secs(5);
 /// # let locker = distlock::connect("memory:").await?;
 /// let guard = locker.lock("order:4").acquire().await?;
 /// tokio::select! {
-///     // Told before anybody else can get the lock.
+///     // Resolves before another process can get the lock.
 ///     reason = guard.lost() => eprintln!("stop: {reason}"),
 ///     () = work() => guard.check()?, // an error if the lock is not held any more
 /// }
@@ -57,17 +61,17 @@ const JOIN: Duration = Duration::from_secs(5);
 pub struct Guard {
     parts: Arc<LockerParts>,
     lease_state: Arc<LeaseState>,
-    /// Whether this guard still counts.
+    /// Whether this guard is still counted in the lease state.
     live: bool,
 }
 
-/// How a lock ended.
+/// How a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ended {
-    /// It was released (or turned into a ticket) by its owner.
+    /// The owner released it, or turned it into a ticket.
     Released,
-    /// It was lost.
+    /// It was lost before a release.
     Lost(LossReason),
 }
 
@@ -85,7 +89,7 @@ impl Guard {
         }
     }
 
-    /// From now on, it is not free any sooner than this after it was taken.
+    /// Sets a minimum hold: the lock is not free before this time after its acquire.
     pub(crate) fn hold_at_least(&self, time: Duration) {
         self.lease_state.hold_at_least(time);
     }
@@ -96,7 +100,8 @@ impl Guard {
         self.lease_state.name()
     }
 
-    /// Higher than that of every earlier holder: show it to whatever the lock protects.
+    /// The fencing token: higher than that of every earlier holder. Show it to the resource that
+    /// the lock protects.
     #[must_use]
     pub fn token(&self) -> FencingToken {
         self.lease_state.token()
@@ -114,20 +119,20 @@ impl Guard {
         self.lease_state.fence()
     }
 
-    /// The lease's present duration, as it was granted: less than the TTL that was asked for where
-    /// the store grants no more (see [`Capabilities::max_lease`](crate::Capabilities::max_lease)).
+    /// The TTL that the store granted. It is less than the TTL that was asked for where the store
+    /// grants no more (see [`Capabilities::max_lease`](crate::Capabilities::max_lease)).
     #[must_use]
     pub fn ttl(&self) -> Ttl {
         self.lease_state.ttl()
     }
 
-    /// Time until the local deadline; zero once it is lost. Local, no I/O.
+    /// Time until the local deadline; zero once the lock is lost. Without I/O.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.lease_state.remaining()
     }
 
-    /// Whether it is held for sure. Local, no I/O, and sticky: once `false`, always `false`.
+    /// Whether the lock is held for sure. Without I/O. Once `false`, always `false`.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.lease_state.is_valid()
@@ -136,25 +141,26 @@ impl Guard {
     /// [`Guard::is_valid`] as a result, for `?`.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] with the reason, [`ErrorKind::NotHeld`] once it has ended otherwise.
+    /// [`ErrorKind::Lost`] with the reason, [`ErrorKind::NotHeld`] once the lock has ended
+    /// otherwise.
     pub fn check(&self) -> Result<()> {
         self.lease_state.check_held()
     }
 
-    /// Resolves when the lock is lost, at the latest 250 ms of running time after its deadline. Never resolves for a lock
-    /// that is not lost.
+    /// Resolves when the lock is lost, at the latest 250 ms of running time after its deadline.
+    /// Never resolves for a lock that is not lost.
     ///
     /// # Cancel safety
     /// Safe; any number of tasks may wait.
     pub async fn lost(&self) -> LossReason {
         match self.lease_state.ended().await {
             Some(reason) => reason,
-            // Another guard of the same scope turned it into a ticket: ended, and no loss.
+            // Another guard of the same scope turned it into a ticket, which is no loss.
             None => std::future::pending().await,
         }
     }
 
-    /// A handle that outlives the guard and only watches.
+    /// A handle that outlives the guard and does not hold the lock.
     #[must_use]
     pub fn watch(&self) -> LockWatch {
         LockWatch {
@@ -162,25 +168,28 @@ impl Guard {
         }
     }
 
-    /// Renews now, with a new TTL that later renewals keep. The deadline is lowered first if the new lease is shorter, and
-    /// raised only when the store confirms.
+    /// Renews now, with a new TTL that later renewals keep. The deadline falls before the request
+    /// is sent if the new lease is shorter, and rises only when the store confirms.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`]; [`ErrorKind::InvalidArgument`] for a TTL out of range; failures of the store, after which the
-    /// lock is still held until its deadline.
+    /// [`ErrorKind::Lost`]; [`ErrorKind::InvalidArgument`] for a TTL out of range; failures of the
+    /// store, after which the lock is still held until its deadline.
     ///
-    /// After a request for this lock that was never answered, no extension is believed for longer than that one asked for: it
-    /// may still reach the store and cut the lease. [`Guard::remaining`] says what is believed.
+    /// A request for this lock without an answer may still reach the store and cut the lease. After
+    /// such a request, no extension is believed for longer than its TTL. [`Guard::remaining`]
+    /// returns the time that is believed.
     ///
     /// # Cancel safety
-    /// The extension may or may not happen when the future is dropped; the deadline accounts for both.
+    /// The extension may or may not happen when the future is dropped. The deadline allows for
+    /// both.
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
         let ttl = self
             .parts
             .settings
             .checked_ttl(self.parts.backend.capabilities(), ttl)?;
         self.check()?;
-        // On the keeper's thread: everything that changes one lease travels on one connection, in one order.
+        // On the keeper thread: all changes of one lease use one connection, so they reach the
+        // store in one order.
         let (answer, answered) = tokio::sync::oneshot::channel();
         let (shared, lease_state) = (self.parts.keeper.shared(), Arc::clone(&self.lease_state));
         let renewal = renew_for_caller(shared, lease_state, ttl, answer);
@@ -192,10 +201,10 @@ impl Guard {
         }
     }
 
-    /// Another guard on the same lock: it is released when the last of them is.
+    /// Another guard on the same lock, which is free when the last of its guards is released.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] when it is not held any more.
+    /// [`ErrorKind::Lost`] when the lock is not held any more.
     pub fn reenter(&self) -> Result<Self> {
         self.check()?;
         if self.lease_state.add_guard() {
@@ -209,8 +218,8 @@ impl Guard {
         }
     }
 
-    /// Releases the lock, or hands it to the next task of this process that waits for it. With nested guards, only the last
-    /// release does.
+    /// Releases the lock, or hands it over to the next task of this process that waits for it. With
+    /// nested guards, only the last release does so.
     ///
     /// # Cancel safety
     /// Safe: when the future is dropped, the release goes on in the background.
@@ -239,12 +248,14 @@ impl Guard {
         released
     }
 
-    /// Turns the lock into a ticket that another process can [`resume`](crate::Locker::resume) once. Renewal stops; the
-    /// lease, renewed by this step, runs until it is resumed or ends.
+    /// Turns the lock into a ticket that another process can [`resume`](crate::Locker::resume)
+    /// once. This step renews the lease, and renewals stop. The lease then runs until the ticket is
+    /// resumed, or until it expires.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where the backend has no tickets, [`ErrorKind::InvalidArgument`] while nested guards
-    /// exist, [`ErrorKind::Lost`], and failures of the store. After an error the lock is released in the background.
+    /// [`ErrorKind::Unsupported`] where the backend has no tickets, [`ErrorKind::InvalidArgument`]
+    /// while nested guards exist, [`ErrorKind::Lost`], and failures of the store. After an error
+    /// the lock is released in the background.
     ///
     /// # Cancel safety
     /// When the future is dropped, the lock is released in the background.
@@ -257,7 +268,7 @@ impl Guard {
             .about(self.name()));
         }
         let mut guard = self;
-        // From here on the last_guard_release sees to its end, and it alone.
+        // From here on, only the value below ends the lease: the guard must not do so as well.
         guard.live = false;
         let mut leaving = guard.last_guard_release();
         leaving.join_renewal().await;
@@ -300,7 +311,7 @@ impl Drop for Guard {
     }
 }
 
-/// The last guard on its way out. Whatever step it is dropped at, the rest happens in the background.
+/// The release by the last guard. When it is dropped, the remaining steps happen in the background.
 struct LastGuardRelease<'a> {
     parts: &'a Arc<LockerParts>,
     lease_state: &'a Arc<LeaseState>,
@@ -309,16 +320,17 @@ struct LastGuardRelease<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The hold still counts as held.
+    /// The lease still counts as held.
     Held,
-    /// It has ended here; the store may or may not know.
+    /// The lease has ended here. The store may or may not know it.
     Leaving,
     /// Nothing is left to do.
     Gone,
 }
 
 impl LastGuardRelease<'_> {
-    /// No renewal may be on its way while the lock is released.
+    /// Waits for a renewal in flight. A renewal that reached the store after the release would
+    /// otherwise be answered with a loss.
     async fn join_renewal(&self) {
         self.lease_state.leave();
         if let Ok(in_turn) = self.lease_state.io.try_lock() {
@@ -333,10 +345,10 @@ impl LastGuardRelease<'_> {
         }
     }
 
-    /// Ends the hold. `None` when it had been lost.
+    /// Ends the lease. `None` when it had been lost.
     fn finish(&mut self) -> Option<Option<LocalTurn>> {
         let finished = self.lease_state.finish();
-        // A renewal that has just ended files no hold that is over.
+        // After the end: a renewal that ends now does not put the lease into the schedule again.
         self.parts.keeper.forget(self.lease_state);
         match finished {
             Ok(turn) => {
@@ -358,7 +370,7 @@ impl LastGuardRelease<'_> {
         }
         let held = self.parts.timing.now().since(self.lease_state.acquired());
         let left = min_hold.checked_sub(held).filter(|left| !left.is_zero())?;
-        // Whole milliseconds, and never less than asked for.
+        // Rounded up to whole milliseconds, so that it is never less than asked for.
         let left = left + Duration::from_nanos(999_999);
         let least = self.parts.backend.capabilities().min_ttl;
         Ttl::new(left.max(least).min(Ttl::MAX.duration())).ok()
@@ -382,7 +394,7 @@ impl Drop for LastGuardRelease<'_> {
     }
 }
 
-/// Watches a lock without holding it: cheap to clone, free of lifetimes, for a task that must stop when the lock ends.
+/// Watches a lock without holding it, for a task that must stop when the lock ends. Cheap to clone.
 #[derive(Clone)]
 pub struct LockWatch {
     lease_state: Arc<LeaseState>,
@@ -423,14 +435,14 @@ impl LockWatch {
         self.lease_state.remaining()
     }
 
-    /// Why the lock was lost; `None` while it is held, and once it is released. Local, no I/O.
+    /// The loss reason; `None` while the lock is held, and once it is released. Without I/O.
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
         self.lease_state.loss_now()
     }
 
-    /// When the lease ends by this process's clock unless it is renewed. Of a lock that was lost,
-    /// when it would have ended: who takes it for lost sooner has learned that from the store.
+    /// The local deadline: the lease ends then by this process's clock unless it is renewed. For a
+    /// lock that the store reported as lost, the deadline that it had.
     #[must_use]
     pub fn deadline(&self) -> Moment {
         self.lease_state.deadline()
@@ -439,12 +451,12 @@ impl LockWatch {
     /// As [`Guard::check`].
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] with the reason, [`ErrorKind::NotHeld`] once it is released.
+    /// [`ErrorKind::Lost`] with the reason, [`ErrorKind::NotHeld`] once the lock is released.
     pub fn check(&self) -> Result<()> {
         self.lease_state.check_held()
     }
 
-    /// Resolves when the lock has ended, one way or the other.
+    /// Resolves when the lease has ended, by a release or a loss.
     ///
     /// # Cancel safety
     /// Safe; any number of tasks may wait.

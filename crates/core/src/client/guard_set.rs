@@ -1,4 +1,8 @@
 //! Several locks at once, all or nothing.
+//!
+//! This module owns the order of taking and releasing. Invariant: locks are taken in the byte order
+//! of their names, so that two sets never wait for each other. A set that is not complete is given
+//! back, and never returned.
 
 use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
@@ -61,11 +65,11 @@ impl GuardSet {
         .await
     }
 
-    /// Releases all of them at once, so that a store that hangs takes the time of one. Each is sent, and answered here, in
-    /// the reverse order of taking.
+    /// Releases all of them at the same time, so that a store that hangs costs the time of one
+    /// release. Requests and answers are in the reverse order of taking.
     ///
     /// # Cancel safety
-    /// Safe: what is left is released in the background.
+    /// Safe: the rest is released in the background.
     pub async fn release(self) -> Vec<(LockName, Released)> {
         let one = |guard: Guard| async move { (guard.name().clone(), guard.release().await) };
         let mut waiting: Vec<_> = self
@@ -91,7 +95,7 @@ impl GuardSet {
         answers.collect()
     }
 
-    /// Gives back what was taken for nothing, in the background once the time is over.
+    /// Gives back an incomplete set, in the background once the time is over.
     async fn give_back(self, clock: &dyn Clock, end: CallEnd) {
         let release = async { Ok(self.release().await) };
         let _ = bounded(clock, end.left(clock.now()), release).await;
@@ -121,7 +125,7 @@ pub(crate) async fn acquire(
     let mut set = GuardSet {
         guards: Vec::with_capacity(all.len()),
     };
-    // A minimum counts once all are held: what was taken for nothing is free at once.
+    // A minimum hold counts once all locks are held: an incomplete set is free at once.
     let mut each = options.clone();
     each.min_hold = Duration::ZERO;
     for mut wanted in all {
@@ -140,7 +144,7 @@ pub(crate) async fn acquire(
             }
         }
     }
-    // The first may have been lost while the last was waited for.
+    // The first lock may have been lost during the wait for the last one.
     if let Some(reason) = set.guards.iter().find_map(|guard| guard.check().err()) {
         set.give_back(clock, end).await;
         return Err(reason);
@@ -151,7 +155,7 @@ pub(crate) async fn acquire(
     Ok(set)
 }
 
-/// The wait is long over, although no lock was found busy.
+/// The error of a wait that is over although no lock was busy.
 fn too_slow(wanted: &WantedLock, set: &GuardSet) -> Error {
     Error::new(
         ErrorKind::Timeout,

@@ -1,4 +1,8 @@
-//! The entry point for callers: names locks, hands out builders, and owns what they share.
+//! The entry point for callers: a locker of one store.
+//!
+//! This module owns the public calls of a locker and the order of its close. Invariant: every call
+//! ends within a bound, whatever the store does. The engine does the work of acquires, renewals and
+//! releases.
 
 use std::{
     fmt,
@@ -28,22 +32,22 @@ use crate::{
     types::{error::Result, name::LockName, ticket::Ticket, token::FencingToken},
 };
 
-/// How many names one page of [`Locker::list`] asks for.
+/// Number of names in one page of [`Locker::list`].
 const PAGE: u32 = 500;
 
-/// How long looking and intervening wait for the store.
+/// How long `inspect`, `list`, `force_release` and `health` wait for the store.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// Takes locks from one store.
 ///
 /// Cloning is cheap and shares everything: the local queues, the renewal thread, the connections.
-/// Dropping the last clone (and the last guard) ends the thread; [`Locker::close`] does so in an
-/// orderly way.
+/// The drop of the last clone and the last guard ends the thread. [`Locker::close`] also waits for
+/// releases that are still in flight.
 ///
-/// Its futures need a tokio runtime with time enabled, and running: where a test pauses it
-/// (`start_paused`), every bound on a store passes at once. To test your own handling of expiry,
-/// inject a [`ManualClock`](crate::ManualClock). Renewals, background releases and clean-up do not
-/// use that runtime: they run on a thread of the locker's own.
+/// Its futures need a tokio runtime with time enabled, and the time must run: where a test pauses
+/// it (`start_paused`), every bound on a store passes at once. To test your own handling of expiry,
+/// inject a [`ManualClock`](crate::ManualClock). Renewals, background releases and clean-up run on
+/// the locker's own keeper thread, not on that runtime.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> distlock::Result<()> {
@@ -52,7 +56,7 @@ const LOOK: Duration = Duration::from_secs(10);
 /// let seen = locker.inspect("order:1").await?;
 /// assert_eq!(seen.held.unwrap().token, Some(guard.token()));
 /// assert!(guard.release().await.is_clean());
-/// locker.close().await; // waits for releases that are still on their way
+/// locker.close().await; // waits for releases that are still in flight
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -77,8 +81,8 @@ impl Locker {
         }
     }
 
-    /// Waits until the renewal thread has its own connection, so that a store that cannot be
-    /// reached is noticed now and not at the first renewal.
+    /// Waits until the keeper thread has its own connection. So a caller learns now that the store
+    /// cannot be reached, and not at the first renewal.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`], and as connecting does. It is tried again
@@ -91,8 +95,7 @@ impl Locker {
         self.parts.keeper.ready().await
     }
 
-    /// Starts to describe how a lock is wanted. A name that breaks a rule is reported when the lock
-    /// is asked for.
+    /// A builder for one lock. A name that breaks a rule is reported by the builder's verbs.
     pub fn lock(&self, name: impl AsRef<str>) -> LockBuilder {
         LockBuilder::new(Arc::clone(&self.parts), LockName::new(name))
     }
@@ -102,7 +105,7 @@ impl Locker {
         LockBuilder::new(Arc::clone(&self.parts), Ok(name.clone()))
     }
 
-    /// Several locks at once: sorted, de-duplicated, all or nothing.
+    /// A builder for several locks at once: sorted, de-duplicated, all or nothing.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> distlock::Result<()> {
@@ -122,7 +125,7 @@ impl Locker {
         )
     }
 
-    /// Who holds a lock.
+    /// The state of a lock: its holder, and who waits.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidName`],
@@ -136,8 +139,9 @@ impl Locker {
         self.ask(asked, "inspect", Some(&name)).await
     }
 
-    /// All held locks whose names start with `prefix`, in byte order of their names. Not one
-    /// snapshot: locks that change hands meanwhile may be missed or seen as they were.
+    /// All held locks whose names start with `prefix`, in byte order of their names. The list is
+    /// not one snapshot: it may miss a lock that changes its holder meanwhile, or show the old
+    /// holder.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`], and failures of the store.
@@ -174,8 +178,8 @@ impl Locker {
         self.ask(asked, "list", None).await
     }
 
-    /// Frees a lock whoever holds it, if its token is still the one that was looked at. The old
-    /// guard is told at its next renewal, or at its deadline:
+    /// Frees a lock, whoever holds it, if its token is still `token`. The old guard learns of it at
+    /// its next renewal, or at its deadline:
     /// [`LossReason::ForceReleased`](crate::LossReason::ForceReleased) where the store can tell.
     ///
     /// # Errors
@@ -183,7 +187,7 @@ impl Locker {
     /// [`ErrorKind::Closed`], and failures of the store.
     ///
     /// # Cancel safety
-    /// The lock may or may not be freed when the future is dropped; asking again is harmless.
+    /// The lock may or may not be freed when the future is dropped. A second call is harmless.
     pub async fn force_release(
         &self,
         name: impl AsRef<str>,
@@ -194,19 +198,19 @@ impl Locker {
         self.ask(asked, "force_release", Some(&name)).await
     }
 
-    /// What the backend promises.
+    /// The capabilities of the backend.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {
         self.parts.backend.capabilities()
     }
 
-    /// The clock that leases are measured with.
+    /// The clock of all leases of this locker.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(self.parts.timing.clock())
     }
 
-    /// Connects and checks every setting of the server that a promise rests on.
+    /// Connects, and checks every setting of the server that a promise rests on.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`], and when the store cannot be asked.
@@ -218,27 +222,27 @@ impl Locker {
         self.ask(asked, "health", None).await
     }
 
-    /// Ends waiting callers with [`ErrorKind::Closed`], waits for
-    /// background releases, and closes the connections. From then on every request to the store is
-    /// refused with [`ErrorKind::Closed`].
+    /// Ends waiting callers with [`ErrorKind::Closed`], waits for background releases, and closes
+    /// the connections. From then on every request to the store is refused with
+    /// [`ErrorKind::Closed`].
     ///
     /// Release guards first. Those that are still held are not renewed any more and are lost at
     /// their deadline. Their release does not reach the store: it is
     /// [`Released::Unconfirmed`](crate::Released::Unconfirmed), and the lock is free when its lease
     /// ends.
     ///
-    /// It takes at most 10 seconds, whatever the store does and whatever its options are. What the
-    /// store has not answered until then is left to end by itself, with its lease.
+    /// A close takes at most 10 seconds, whatever the store does and whatever its options are. A
+    /// lock whose release has no answer by then ends by itself, with its lease.
     ///
     /// # Cancel safety
-    /// Safe: calling it again goes on where it stopped.
+    /// Safe: a second call goes on where the first one stopped.
     pub async fn close(&self) {
         self.parts.lifecycle.close();
         let clock = &**self.parts.timing.clock();
         let until = clock.now() + LANDING;
-        // What is granted to callers now is given back while there still is a connection. Not for
-        // ever: somebody may keep a future that is not polled any more. Releases get a second even
-        // then.
+        // A grant that still arrives is given back while there is a connection. The wait is
+        // bounded, because a caller may keep a future that it no longer polls. Releases get at
+        // least a second.
         at_most(clock, LANDING, self.parts.lifecycle.no_acquire_left()).await;
         let left = until.since(clock.now()).max(Duration::from_secs(1));
         at_most(clock, left, self.parts.keeper.no_job_left()).await;
@@ -254,7 +258,7 @@ impl Locker {
     /// [`ErrorKind::Closed`]; failures of the store.
     ///
     /// # Cancel safety
-    /// When the future is dropped the ticket may be used up; its lease then ends by itself.
+    /// When the future is dropped, the ticket may be used up. Its lease then ends by itself.
     pub async fn resume(&self, ticket: &Ticket) -> Result<Guard> {
         let lease_state = ticket_steps::resume(&self.parts, ticket).await?;
         let guard = Guard::new(&self.parts, lease_state, Duration::ZERO);
@@ -287,7 +291,7 @@ impl Locker {
         ticket_steps::release(&self.parts, ticket).await
     }
 
-    /// Looks or intervenes, unless the locker was closed.
+    /// Runs one bounded operation, unless the locker was closed.
     async fn ask<T>(
         &self,
         operation: impl Future<Output = Result<T>>,
@@ -326,9 +330,9 @@ impl LockerBuilder {
         self
     }
 
-    /// How many times in a row a lock may pass from task to task of this process before it is truly
-    /// released and other processes get their chance. 16 unless set; 0 releases every time. Those
-    /// are not counted of which the store says that nobody else waits
+    /// How many hand-overs in a row there may be inside this process before the lock is released
+    /// and other processes get their chance. 16 unless set; 0 releases every time. A hand-over does
+    /// not count when the store says that no other process waits
     /// ([`Grant::others_waiting`](crate::Grant::others_waiting)).
     pub fn hand_over_limit(mut self, limit: u32) -> Self {
         self.hand_over_limit = limit;
@@ -341,9 +345,9 @@ impl LockerBuilder {
         self
     }
 
-    /// For simulations only: the keeper gets no thread. It and each of its jobs are given to
-    /// `spawn`, which must have them polled for as long as a guard lives. Together with a clock and
-    /// a seed of its own, whoever polls decides everything that happens.
+    /// For simulations only: the keeper gets no thread. The keeper and each of its jobs are given
+    /// to `spawn`, which must have them polled for as long as a guard lives. With its own clock and
+    /// seed, the simulation then decides everything that happens.
     #[doc(hidden)]
     pub fn keeper_on(
         mut self,
@@ -353,7 +357,7 @@ impl LockerBuilder {
         self
     }
 
-    /// Starts the renewal thread, which opens its own connection in the background (see
+    /// Starts the keeper thread, which opens its own connection in the background (see
     /// [`Locker::ready`]).
     #[must_use]
     pub fn build(self) -> Locker {
@@ -366,7 +370,7 @@ impl LockerBuilder {
         } = self;
         let on_abandoned = |parts: Weak<LockerParts>| -> OnAbandoned {
             Arc::new(move |turn, request| {
-                // The caller that dropped the lock still has the parts, so this succeeds.
+                // It fails only after the last clone was dropped. The lease then ends by itself.
                 if let Some(parts) = parts.upgrade() {
                     release::release_in_background(
                         &parts,

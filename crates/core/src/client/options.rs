@@ -1,4 +1,4 @@
-//! How a lock is wanted, with defaults, and the check of that before any I/O.
+//! The options of a lock, their defaults, and their check before any I/O.
 //!
 //! This module owns the defaults. Invariant: a request that leaves this module is valid for its
 //! store. The module never waits; `take` hands over to the engine.
@@ -65,7 +65,7 @@ pub(crate) async fn take(
 }
 
 impl LockOptions {
-    /// Checks everything before any I/O.
+    /// Checks all options, and makes the request.
     pub(crate) fn wanted(&self, parts: &LockerParts, name: LockName) -> Result<WantedLock> {
         let capabilities = parts.backend.capabilities();
         let ttl = parts

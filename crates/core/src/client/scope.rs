@@ -1,4 +1,8 @@
-//! Re-entrancy by scope: what counts as one holder is said by the caller, never guessed from a thread or a host.
+//! A scope: a set of guards that end together with one task, and that count as one holder.
+//!
+//! This module owns the leases that a scope holds, by name. Invariant: two tasks of one scope never
+//! compete for one lock at the store. The caller decides what belongs to a scope; it is never
+//! guessed from a thread or a host.
 
 use std::{
     collections::HashMap,
@@ -19,8 +23,8 @@ use crate::{
     },
 };
 
-/// Something that counts as one holder: within one scope, a lock that is held can be taken again, and is freed by the last
-/// release.
+/// Counts as one holder: within one scope, a lock that is held can be taken again, and the last
+/// release frees it.
 ///
 /// Clones are the same scope. Use one per request, job or actor.
 ///
@@ -44,8 +48,8 @@ pub struct Scope {
     entries: Arc<Mutex<HashMap<(usize, LockName), ScopeEntry>>>,
 }
 
-/// What the scope holds under one name. The mutex is held while it is being taken, so that two tasks of one scope do not
-/// compete with each other.
+/// The lease of a scope under one name. The mutex is locked during an acquire, so that two tasks of
+/// one scope do not compete with each other.
 type ScopeEntry = Arc<tokio::sync::Mutex<Weak<LeaseState>>>;
 
 impl Scope {
@@ -68,16 +72,17 @@ impl Scope {
             Ok(held) => held,
             Err(_) => tokio::select! {
                 held = slot.lock() => held,
-                // Another task of this scope is still waiting for it: nobody to name but the store's holder.
+                // Another task of this scope still waits for the lock, so only the store knows a
+                // holder.
                 () = parts.timing.sleep_until(until) => {
-                    // All of the wait is used up; one attempt gives the answer that says who holds it.
+                    // The wait is used up. One attempt gives the error that names the holder.
                     wanted.wait = Some(Duration::ZERO);
                     return acquire::acquire(parts, wanted).await.map(|lease_state| Guard::new(parts, lease_state, min_hold));
                 }
             },
         };
         if let Some(lease_state) = joined(&held) {
-            // Others of this scope need not wait until the store has extended it.
+            // Unlocked: other tasks of this scope need not wait for the extension.
             drop(held);
             return nested(parts, lease_state, &wanted, min_hold).await;
         }
@@ -120,7 +125,7 @@ impl Scope {
                     || slot.try_lock().is_ok_and(|held| held.strong_count() > 0)
             });
         }
-        // The address names the locker: the same lock name at another store is another lock.
+        // The address stands for the locker: the same name at another store is another lock.
         let key = (Arc::as_ptr(parts).addr(), name.clone());
         Arc::clone(entries.entry(key).or_default())
     }
@@ -145,7 +150,7 @@ async fn nested(
         match bounded(&**clock, limit, extension).await {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Lost => return Err(error),
-            // Still held, with the shorter lease; renewal goes on.
+            // The lock is still held, with the shorter lease, and is renewed.
             Err(error) => tracing::debug!(%error, "a nested guard could not extend the lease"),
         }
     }

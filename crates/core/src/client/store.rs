@@ -1,4 +1,7 @@
-//! A backend as it was opened: its locks and its records.
+//! An open store: its locks and its records.
+//!
+//! This module owns the one locker that all clones of a store share. Invariant: the locker is made
+//! at its first use, so a program that only uses records starts no keeper thread.
 
 use std::{
     fmt,
@@ -29,7 +32,7 @@ struct StoreParts {
 }
 
 impl Store {
-    /// From any backend: anybody's own can take part.
+    /// A store of any backend, also one outside of this project.
     pub fn new(backend: Arc<dyn DistLock>, records: Arc<dyn Records>) -> Self {
         Self::with_clock(backend, records, Arc::new(SystemClock))
     }
@@ -50,7 +53,7 @@ impl Store {
         }
     }
 
-    /// Takes locks. The first call starts the renewal thread.
+    /// The locker of this store. The first call starts the keeper thread.
     #[must_use]
     pub fn locker(&self) -> Locker {
         let parts = &self.parts;
@@ -64,7 +67,7 @@ impl Store {
             .clone()
     }
 
-    /// Reads and writes records.
+    /// The records of this store.
     #[must_use]
     pub fn records(&self) -> Arc<dyn Records> {
         Arc::clone(&self.parts.records)
@@ -89,10 +92,10 @@ impl Store {
         Arc::clone(&self.parts.clock)
     }
 
-    /// Waits until everything is connected.
+    /// Waits until the locker is connected.
     ///
     /// # Errors
-    /// As connecting does.
+    /// The errors of connecting.
     ///
     /// # Cancel safety
     /// Safe.
@@ -104,7 +107,7 @@ impl Store {
     /// seconds.
     ///
     /// # Cancel safety
-    /// Safe: calling it again goes on where it stopped.
+    /// Safe: a second call goes on where the first one stopped.
     pub async fn close(&self) {
         match self.parts.locker.get() {
             Some(locker) => locker.close().await,

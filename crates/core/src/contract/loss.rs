@@ -1,4 +1,7 @@
-//! What a store pushes about one lock, carried to whoever holds it without a task in between.
+//! The notification of a loss, from a backend to the holder, without a task in between.
+//!
+//! This module owns the first reason of a loss and its listeners. Invariant: each listener runs
+//! once, outside of the mutex, on the thread that reports the loss.
 
 use std::{
     fmt,
@@ -9,28 +12,28 @@ use tokio::sync::Notify;
 
 use crate::contract::LossReason;
 
-/// The receiving end of what a store pushes about one lock.
+/// The receiving end of loss notifications for one lock.
 #[derive(Clone, Debug)]
-pub struct LossFeed(Option<Arc<Shared>>);
+pub struct LossFeed(Option<Arc<FeedShared>>);
 
 /// The sending end of a [`LossFeed`].
 #[derive(Debug)]
-pub struct LossSender(Arc<Shared>);
+pub struct LossSender(Arc<FeedShared>);
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
-    told: Notify,
+struct FeedShared {
+    state: Mutex<FeedState>,
+    changed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct FeedState {
     reason: Option<LossReason>,
     listeners: Vec<Box<dyn FnOnce(LossReason) + Send>>,
 }
 
 impl LossFeed {
-    /// A feed of a store that pushes nothing.
+    /// A feed of a store that sends no notifications.
     #[must_use]
     pub const fn silent() -> Self {
         Self(None)
@@ -39,17 +42,18 @@ impl LossFeed {
     /// A feed and its sender.
     #[must_use]
     pub fn new() -> (LossSender, Self) {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<FeedShared>::default();
         (LossSender(Arc::clone(&shared)), Self(Some(shared)))
     }
 
-    /// Whether anything can ever come.
+    /// Whether no notification can ever come.
     #[must_use]
     pub const fn is_silent(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Has `listener` called at the loss, at once if it has happened, by whoever sends it: it must be quick.
+    /// Has `listener` called at the loss, or at once if the lock is lost already. It runs on the
+    /// thread that reports the loss, so it must be quick.
     pub fn on_loss(&self, listener: impl FnOnce(LossReason) + Send + 'static) {
         let Some(shared) = &self.0 else { return };
         let mut state = shared.state();
@@ -62,7 +66,8 @@ impl LossFeed {
         }
     }
 
-    /// Waits for the loss; for ever when the store pushes nothing or the sender went away in silence.
+    /// Waits for the loss. It never resolves when the store sends no notifications, or when the
+    /// sender was dropped without one.
     ///
     /// # Cancel safety
     /// Safe: the loss stays readable.
@@ -71,17 +76,17 @@ impl LossFeed {
             return std::future::pending().await;
         };
         loop {
-            let told = shared.told.notified();
+            let changed = shared.changed.notified();
             if let Some(reason) = shared.state().reason {
                 return reason;
             }
-            told.await;
+            changed.await;
         }
     }
 }
 
 impl LossSender {
-    /// Tells the holder. The first reason stays.
+    /// Reports the loss to the holder. The first reason stays.
     pub fn lose(&self, reason: LossReason) {
         let listeners = {
             let mut state = self.0.state();
@@ -91,7 +96,7 @@ impl LossSender {
             state.reason = Some(reason);
             std::mem::take(&mut state.listeners)
         };
-        self.0.told.notify_waiters();
+        self.0.changed.notify_waiters();
         for listener in listeners {
             listener(reason);
         }
@@ -104,14 +109,14 @@ impl LossSender {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Listeners run outside of it, so nothing panics while it is held.
+impl FeedShared {
+    fn state(&self) -> MutexGuard<'_, FeedState> {
+        // Listeners run outside of the mutex, so no code panics while it is held.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for FeedShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loss")
             .field("reason", &self.state().reason)
@@ -126,7 +131,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_first_reason_reaches_everybody_now_and_later() {
+    async fn the_first_reason_reaches_earlier_and_later_listeners() {
         let (sender, mut feed) = LossFeed::new();
         let (heard, mut late) = (mpsc::channel(), sender.feed());
         let waiting = tokio::spawn(async move { feed.lost().await });
@@ -144,6 +149,6 @@ mod tests {
         );
         assert_eq!(waiting.await.unwrap(), LossReason::Removed);
         assert_eq!(late.lost().await, LossReason::Removed);
-        LossFeed::silent().on_loss(|_| panic!("nothing ever comes"));
+        LossFeed::silent().on_loss(|_| panic!("a silent feed sends nothing"));
     }
 }

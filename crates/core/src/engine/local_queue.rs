@@ -305,8 +305,8 @@ impl LocalTurn {
         self.with_queue(|queue| queue.set_holder(holder));
     }
 
-    /// Takes the next waiter out of the queue, to hand the lock over to it; `None` when nobody
-    /// waits or `limit` hand-overs happened in a row.
+    /// Takes the next waiter out of the queue, to hand the lock over to it. `None` when no task
+    /// waits, or after `limit` hand-overs in a row.
     pub(crate) fn next_waiter(&self, limit: u32) -> Option<NextWaiter> {
         self.with_queue(|queue| (queue.hand_overs < limit).then(|| queue.pop()).flatten())?
             .map(|waiter| NextWaiter { waiter })

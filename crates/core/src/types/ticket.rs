@@ -1,4 +1,7 @@
-//! A held lock as a piece of text: given up by one process, resumed by another.
+//! A ticket: a guard in a form that another process can take over.
+//!
+//! This module owns the text of a ticket. Invariant: the text is a secret, so no error message and
+//! no `Debug` output contains a part of it. The module never asks the store.
 
 use std::{fmt, str::FromStr};
 
@@ -17,12 +20,13 @@ use crate::{
     },
 };
 
-/// What every ticket starts with: a version, so that a later form can be told apart.
+/// The first characters of every ticket: a version, so that a later form can be told apart.
 const PREFIX: &str = "dlt1.";
 
 /// A held lock that can be resumed once, elsewhere.
 ///
-/// `Display` gives the text to pass on; it is a secret, because whoever has it has the lock. `Debug` masks it.
+/// `Display` gives the text to pass on. The text is a secret, because a process that has the text can
+/// take the lock. `Debug` masks it.
 ///
 /// ```
 /// use distlock::Ticket;
@@ -48,7 +52,8 @@ pub struct Ticket {
     pub(crate) owner: OwnerId,
     pub(crate) token: FencingToken,
     pub(crate) ttl: Ttl,
-    /// What the lease may still be cut to, by a renewal of the one who gave it up that was never answered.
+    /// The TTL that the lease may still be cut to: the last guard sent a renewal that was never
+    /// answered.
     pub(crate) cut_to: Option<Ttl>,
     pub(crate) nonce: Uuid,
 }

@@ -1,4 +1,5 @@
-//! Who drives a batch: the caller's own future as long as nobody else wants anything, a task otherwise.
+//! Who drives a batch: the caller's own future as long as nobody else wants anything, a task
+//! otherwise.
 
 use std::{
     future::{Future, poll_fn},
@@ -49,7 +50,8 @@ impl<E: Executor> FlightPermit<E> {
     /// Lets a task work the queue off.
     pub(super) fn spawn(self) {
         let shared = Arc::clone(&self.shared);
-        // Where the task that had it was destroyed, its runtime may be gone: the present one is the next best.
+        // Where the task that had it was destroyed, its runtime may be gone: the present one is the
+        // next best.
         let home = shared.home.clone().filter(|_| self.tasks_lost == 0);
         let handle = home.or_else(|| Handle::try_current().ok());
         match handle {
@@ -58,8 +60,8 @@ impl<E: Executor> FlightPermit<E> {
         }
     }
 
-    /// Ends the turn of an operation that was driven by its caller: the caller gets its answer at once, and a task goes on
-    /// with what was queued meanwhile.
+    /// Ends the turn of an operation that was driven by its caller: the caller gets its answer at
+    /// once, and a task goes on with what was queued meanwhile.
     fn give_back_or_spawn(mut self, operation: &Arc<CallerOperation<E>>) {
         let claimed = mem::take(&mut self.claimed);
         let mut state = self.shared.state();
@@ -86,8 +88,8 @@ impl<E: Executor> FlightPermit<E> {
             let next = match &back {
                 Some((batch, outcome)) => self.take_ahead(batch, outcome),
                 None => {
-                    // Those who were just answered come back with their next operation: one turn of the scheduler lets
-                    // them join this batch instead of the one after it.
+                    // Those who were just answered come back with their next operation: one turn of
+                    // the scheduler lets them join this batch instead of the one after it.
                     tokio::task::yield_now().await;
                     self.take_next()
                 }
@@ -110,7 +112,8 @@ impl<E: Executor> FlightPermit<E> {
                     hand_out(&shared, batch, outcome).await;
                     self.free_answered_keys();
                     if shared.in_steps {
-                        // Those who were answered run first: whoever waits for each step has a thread woken for each.
+                        // Those who were answered run first: whoever waits for each step has a
+                        // thread woken for each.
                         tokio::task::yield_now().await;
                     }
                 }
@@ -124,8 +127,9 @@ impl<E: Executor> FlightPermit<E> {
         }
     }
 
-    /// The batch that goes out before the answers of the one that came back are handed out, where the executor wants that
-    /// and nothing speaks against it: enough wait already, and nothing that came back must be undone or sent singly first.
+    /// The batch that goes out before the answers of the one that came back are handed out, where
+    /// the executor wants that and nothing speaks against it: enough wait already, and nothing that
+    /// came back must be undone or sent singly first.
     fn take_ahead(&mut self, back: &Batch<E>, outcome: &Outcome<E>) -> Option<Batch<E>> {
         let Ok(replies) = outcome else { return None };
         let mut state = self.shared.state();
@@ -141,8 +145,8 @@ impl<E: Executor> FlightPermit<E> {
             .take_ahead(&self.shared.executor, &mut self.claimed)
     }
 
-    /// The answers of the batch that came back have been handed out: its keys are free for whoever asks, and what waited for
-    /// them meanwhile gets a slot, if one is free.
+    /// The answers of the batch that came back have been handed out: its keys are free for whoever
+    /// asks, and what waited for them meanwhile gets a slot, if one is free.
     fn free_answered_keys(&mut self) {
         let unanswered = mem::take(&mut self.unanswered);
         let mut state = self.shared.state();
@@ -155,7 +159,8 @@ impl<E: Executor> FlightPermit<E> {
     /// The next batch; gives the slot back in the same step when there is none.
     fn take_next(&mut self) -> Option<Batch<E>> {
         let mut state = self.shared.state();
-        // One for a crowd that has gone. What is left must not depend on callers that drive their own.
+        // One for a crowd that has gone. What is left must not depend on callers that drive their
+        // own.
         let (running, alone) = (state.running, state.caller_driven.len() + 1);
         let crowd = state.queue.len() >= self.shared.undivided;
         let batch = if running > self.shared.in_flight && running > alone && !crowd {
@@ -188,8 +193,9 @@ impl<E: Executor> Drop for FlightPermit<E> {
         if self.given_back {
             return;
         }
-        // The task was destroyed: its runtime was shut down, or the executor panicked. Whoever waited for the batch in
-        // flight learns it from the closed channel; the queue goes on elsewhere, or is told that it will not.
+        // The task was destroyed: its runtime was shut down, or the executor panicked. Whoever
+        // waited for the batch in flight learns it from the closed channel; the queue goes on
+        // elsewhere, or is told that it will not.
         self.unclaim();
         self.given_back = true;
         if self.tasks_lost == 0 {
@@ -223,8 +229,9 @@ type Flight<E> = Pin<
     >,
 >;
 
-/// An operation that goes out at once, driven by its caller. When the caller goes away, a task drives it to its end; also
-/// when others depend on it, because a caller may stop polling for as long as it likes.
+/// An operation that goes out at once, driven by its caller. When the caller goes away, a task
+/// drives it to its end; also when others depend on it, because a caller may stop polling for as
+/// long as it likes.
 pub(super) struct CallerDriven<E: Executor> {
     shared: Arc<BatcherShared<E>>,
     operation: Arc<CallerOperation<E>>,
@@ -343,7 +350,8 @@ impl<E: Executor> Future for CallerDriven<E> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if self.reply.is_none() {
-            // Taken out while it is polled, so that a panic drops it instead of leaving it to be polled again.
+            // Taken out while it is polled, so that a panic drops it instead of leaving it to be
+            // polled again.
             match self.operation.take() {
                 Driver::Caller(mut flight, waker) => match flight.as_mut().poll(context) {
                     Poll::Ready((permit, _, answer)) => {

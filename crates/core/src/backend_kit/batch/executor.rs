@@ -36,11 +36,12 @@ pub trait Executor: Send + Sync + 'static {
         ops: &[Self::Op],
     ) -> impl Future<Output = Result<Vec<Reply<Self::Answer>>, Failure>> + Send;
 
-    /// What takes back an answer that nobody received: the release of a lock that was granted to a caller who went away.
-    /// It is sent before anything else.
+    /// What takes back an answer that nobody received: the release of a lock that was granted to a
+    /// caller who went away. It is sent before anything else.
     fn undo(&self, op: &Self::Op, answer: &Self::Answer) -> Option<Self::Op>;
 
-    /// Whether an operation whose caller went away before it was sent is still sent: a release is, an acquisition is not.
+    /// Whether an operation whose caller went away before it was sent is still sent: a release is,
+    /// an acquisition is not.
     fn outlives_caller(&self, op: &Self::Op) -> bool;
 }
 
@@ -49,7 +50,8 @@ pub trait Executor: Send + Sync + 'static {
 pub enum Reply<A> {
     /// The store's answer, or its error for this operation only.
     Done(Result<A>),
-    /// Nothing happened to it, and it may do better in a batch of its own (a row somebody else has locked was skipped).
+    /// Nothing happened to it, and it may do better in a batch of its own (a row somebody else has
+    /// locked was skipped).
     Alone,
 }
 
@@ -72,16 +74,18 @@ pub struct Limits {
     pub bytes: usize,
     /// Batches that may be out at the same time. A key is never in two of them.
     pub in_flight: usize,
-    /// Up to how many operations one batch takes all that wait. Where so many wait, up to twice as many batches may be out,
-    /// and each takes its part: several middling batches keep callers and store busy at the same time, where with a large one
-    /// each of them waits for the other.
+    /// Up to how many operations one batch takes all that wait. Where so many wait, up to twice as
+    /// many batches may be out, and each takes its part: several middling batches keep callers and
+    /// store busy at the same time, where with a large one each of them waits for the other.
     pub undivided: usize,
-    /// Whether the next batch goes out before the answers of the one that came back are handed out, when about as many
-    /// operations wait as came back. The store is kept busy so, and batches become smaller: worth it where a batch costs the
-    /// store more than the way there, and where those who take and those who free share one.
+    /// Whether the next batch goes out before the answers of the one that came back are handed out,
+    /// when about as many operations wait as came back. The store is kept busy so, and batches
+    /// become smaller: worth it where a batch costs the store more than the way there, and where
+    /// those who take and those who free share one.
     pub ahead: bool,
-    /// Whether the store tells of several steps of one batch, each of which wakes whoever waits for it. A batch that went
-    /// [`ahead`](Self::ahead) is then left alone until those who were just answered have run.
+    /// Whether the store tells of several steps of one batch, each of which wakes whoever waits for
+    /// it. A batch that went [`ahead`](Self::ahead) is then left alone until those who were just
+    /// answered have run.
     pub in_steps: bool,
 }
 

@@ -21,13 +21,14 @@ use super::{
 /// What came of a batch.
 pub(super) type Outcome<E> = Result<Vec<Reply<<E as Executor>::Answer>>, Failure>;
 
-/// The batcher as this module needs it. A trait, because the batcher's own state knows the tasks that
-/// hand out answers.
+/// The batcher as this module needs it. A trait, because the batcher's own state knows the tasks
+/// that hand out answers.
 pub(super) trait BatchOwner<E: Executor>: Clone + Send + Sync + 'static {
     /// Queues operations to be sent singly.
     fn send_singly(&self, operations: impl Iterator<Item = Pending<E>>);
 
-    /// Notes that an operation that was sent singly has ended. Returns operations that are given up.
+    /// Notes that an operation that was sent singly has ended. Returns operations that are given
+    /// up.
     fn single_ended(&self, failed: bool) -> VecDeque<Pending<E>>;
 
     /// Sends the operation that takes an answer back which nobody received.
@@ -39,9 +40,10 @@ const WOKEN_TOGETHER: usize = 8;
 
 /// Hands out the answers of a batch that came back.
 ///
-/// A task that wakes others has the scheduler wake another thread for each of them. Where that thread has to share a
-/// processor, it comes in between at once, does the one task it finds, and goes back to sleep, for answer after answer. So a
-/// crowd is woken from where a task that yields is woken: there the scheduler first takes them all, and then wakes one thread.
+/// A task that wakes others has the scheduler wake another thread for each of them. Where that
+/// thread has to share a processor, it comes in between at once, does the one task it finds, and
+/// goes back to sleep, for answer after answer. So a crowd is woken from where a task that yields
+/// is woken: there the scheduler first takes them all, and then wakes one thread.
 ///
 /// # Cancel safety
 /// When it is dropped, what is left is handed out at once.
@@ -67,8 +69,8 @@ pub(super) async fn hand_out<E: Executor>(
         });
         let waker = Waker::from(Arc::clone(&together));
         finishing = Some(FinishOnDrop(together));
-        // All that is wanted of it is that it has our waker woken where it would be its own task's. Without a scheduler it
-        // does so at once.
+        // All that is wanted of it is that it has our waker woken where it would be its own task's.
+        // Without a scheduler it does so at once.
         let turn = pin!(tokio::task::yield_now());
         let _ = turn.poll(&mut Context::from_waker(&waker));
         Poll::Pending
@@ -87,7 +89,8 @@ struct WokenTogether<E: Executor, O: BatchOwner<E>> {
 
 impl<E: Executor, O: BatchOwner<E>> WokenTogether<E, O> {
     fn finish(&self) {
-        // To the end: whoever else comes here, woken by chance, takes it for done and gives the keys of the batch away.
+        // To the end: whoever else comes here, woken by chance, takes it for done and gives the
+        // keys of the batch away.
         let mut back = self.back.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((batch, outcome)) = back.take() {
             distribute(&self.owner, batch, outcome);
@@ -102,7 +105,8 @@ impl<E: Executor, O: BatchOwner<E>> Wake for WokenTogether<E, O> {
     }
 }
 
-/// Sees to it that nobody is forgotten where the task that hands out is destroyed before it is woken.
+/// Sees to it that nobody is forgotten where the task that hands out is destroyed before it is
+/// woken.
 struct FinishOnDrop<E: Executor, O: BatchOwner<E>>(Arc<WokenTogether<E, O>>);
 
 impl<E: Executor, O: BatchOwner<E>> Drop for FinishOnDrop<E, O> {

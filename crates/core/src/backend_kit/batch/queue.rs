@@ -17,8 +17,8 @@ use crate::{
 
 use super::executor::{Executor, Limits};
 
-/// Consecutive failures of operations sent singly after which the rest of them is given up: each may have waited a
-/// second for a locked row, and the store is more likely at fault than the rows.
+/// Consecutive failures of operations sent singly after which the rest of them is given up: each
+/// may have waited a second for a locked row, and the store is more likely at fault than the rows.
 const ALONE_FAILURES: u32 = 8;
 
 /// The answer travels with its operation, so that whoever finds it unclaimed can undo it.
@@ -95,8 +95,8 @@ impl<E: Executor> Batch<E> {
     }
 }
 
-/// The keys a batch in flight keeps others from touching, as their hashes: two keys that share one are taken for the same,
-/// which only makes one of them wait.
+/// The keys a batch in flight keeps others from touching, as their hashes: two keys that share one
+/// are taken for the same, which only makes one of them wait.
 #[derive(Clone, Default)]
 pub(super) struct ClaimedKeys(Vec<u64>);
 
@@ -164,7 +164,8 @@ impl<E: Executor> Queue<E> {
         self.alone.insert(at, pending);
     }
 
-    /// Notes how an operation sent singly fared. After too many failures in a row, returns those that are given up.
+    /// Notes how an operation sent singly fared. After too many failures in a row, returns those
+    /// that are given up.
     pub(super) fn alone_ended(&mut self, failed: bool) -> VecDeque<Pending<E>> {
         self.alone_failures = if failed { self.alone_failures + 1 } else { 0 };
         if self.alone_failures < ALONE_FAILURES {
@@ -174,7 +175,8 @@ impl<E: Executor> Queue<E> {
         std::mem::take(&mut self.alone)
     }
 
-    /// Whether enough waits for the next batch to go out before the answers of one of so many operations are handed out.
+    /// Whether enough waits for the next batch to go out before the answers of one of so many
+    /// operations are handed out.
     pub(super) fn sends_ahead(&self, back: usize) -> bool {
         self.limits.ahead && self.len() * 2 >= back
     }
@@ -214,9 +216,10 @@ impl<E: Executor> Queue<E> {
         }
     }
 
-    /// The next batch before one that came `back` is answered: it may have keys of that one, because whoever asked for them
-    /// did so before. The others stay claimed until the answers have been handed out: one that nobody takes is undone, and
-    /// whoever asks from now on may be its heir.
+    /// The next batch before one that came `back` is answered: it may have keys of that one,
+    /// because whoever asked for them did so before. The others stay claimed until the answers have
+    /// been handed out: one that nobody takes is undone, and whoever asks from now on may be its
+    /// heir.
     pub(super) fn take_ahead(&mut self, executor: &E, back: &mut ClaimedKeys) -> Option<Batch<E>> {
         self.unclaim(back);
         let next = self.take(executor);
@@ -226,7 +229,8 @@ impl<E: Executor> Queue<E> {
 
     /// The next batch; `None` when nothing waits whose key is not in flight.
     ///
-    /// What must be undone goes first, then the urgent kind; the rest take turns, so that none waits for ever.
+    /// What must be undone goes first, then the urgent kind; the rest take turns, so that none
+    /// waits for ever.
     pub(super) fn take(&mut self, executor: &E) -> Option<Batch<E>> {
         if let Some(first) = self.undo.front() {
             let kind = executor.kind(&first.op);
@@ -256,7 +260,8 @@ impl<E: Executor> Queue<E> {
         None
     }
 
-    /// Takes what may go together from the front of a lane: one kind, each key once, within the limits.
+    /// Takes what may go together from the front of a lane: one kind, each key once, within the
+    /// limits.
     fn gather(&mut self, executor: &E, lane: Lane<E::Kind>, kind: E::Kind) -> Option<Batch<E>> {
         let waiting = match lane {
             Lane::Undo => &mut self.undo,

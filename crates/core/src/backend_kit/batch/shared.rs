@@ -63,8 +63,8 @@ impl<E: Executor> BatcherShared<E> {
         self.start_queue(state, &caller_driven);
     }
 
-    /// Those whose callers an operation that is about to be queued must not depend on: whoever has its key, and one more
-    /// where no slot is a task's. That one then works the queue off.
+    /// Those whose callers an operation that is about to be queued must not depend on: whoever has
+    /// its key, and one more where no slot is a task's. That one then works the queue off.
     pub(super) fn operations_to_take_over(
         &self,
         state: &mut BatcherState<E>,
@@ -94,7 +94,8 @@ impl<E: Executor> BatcherShared<E> {
             state.running += 1;
             FlightPermit::new(self)
         });
-        // On a runtime that is shut down, spawning drops the task at once, and that takes the lock again.
+        // On a runtime that is shut down, spawning drops the task at once, and that takes the lock
+        // again.
         drop(state);
         permit.into_iter().for_each(FlightPermit::spawn);
         caller_driven

@@ -79,8 +79,9 @@ async fn nothing_goes_ahead_of_what_must_be_undone() {
     );
 }
 
-/// A caller that goes away after the next batch went ahead and before its own answer is handed out. Its heir asks at once,
-/// there is room in flight, and yet it comes after what is undone: otherwise it would lose what it is granted.
+/// A caller that goes away after the next batch went ahead and before its own answer is handed out.
+/// Its heir asks at once, there is room in flight, and yet it comes after what is undone: otherwise
+/// it would lose what it is granted.
 #[tokio::test]
 async fn nobody_asks_for_a_key_whose_answer_is_still_to_be_handed_out() {
     let limits = Limits {
@@ -93,7 +94,8 @@ async fn nobody_asks_for_a_key_whose_answer_is_still_to_be_handed_out() {
         let (batcher, op) = (batcher.clone(), op(Kind::Acquire, key, id));
         Box::pin(async move { batcher.submit(op).await })
     };
-    // With no room left, a task sends what is asked for; afterwards the two other slots are taken anew, behind it.
+    // With no room left, a task sends what is asked for; afterwards the two other slots are taken
+    // anew, behind it.
     let mut asked = [("x", 0), ("y", 0), ("z", 0)].map(|(key, id)| ask(key, id));
     assert!(asked.iter_mut().all(|it| poll_once(it).is_none()));
     let mut caller = ask("a", 1);

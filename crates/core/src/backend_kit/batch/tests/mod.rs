@@ -69,7 +69,8 @@ async fn a_lone_operation_runs_in_its_callers_own_task() {
     assert!(sent.iter().all(|sent| sent.task.is_none()));
 }
 
-/// Somebody who polls once and then does something else for a long time, as in an arm of a `select!`.
+/// Somebody who polls once and then does something else for a long time, as in an arm of a
+/// `select!`.
 #[tokio::test]
 async fn a_caller_that_stops_polling_holds_nobody_up() {
     let batcher = batcher(Script::gated());

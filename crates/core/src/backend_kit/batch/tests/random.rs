@@ -93,7 +93,8 @@ proptest! {
                 assert!(batch.ops.iter().all(|op| op.kind == batch.kind));
                 assert!(batch.ops.is_sorted_by(|a, b| a.key < b.key), "unsorted or twice: {:?}", batch.ops);
             }
-            // What the store granted is what callers know of, and what could not be undone because the store failed.
+            // What the store granted is what callers know of, and what could not be undone because
+            // the store failed.
             let granted = batcher.executor().granted.lock().unwrap().clone();
             assert!(received.is_subset(&granted));
             for lost in granted.difference(&received) {
