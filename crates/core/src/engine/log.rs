@@ -1,5 +1,8 @@
-//! What the keeper has to say is written by a thread of its own: whoever takes the log may be slow,
-//! or never come back, and leases are kept all the same.
+//! The log lines of the keeper thread, which a thread of their own writes.
+//!
+//! A subscriber of the log may be slow, or may never return; leases are kept all the same. This
+//! module owns the queue of lines. Invariant: a thread with a queue never waits for the log. Lines
+//! without room in the queue are counted, and the next line that has room reports their number.
 
 use std::{
     cell::{Cell, OnceCell},
@@ -13,64 +16,67 @@ use std::{
 use tokio::sync::oneshot;
 use tracing::{Span, level_filters::LevelFilter};
 
-/// This many lines wait for who takes the log, in a few megabytes. Those beyond are counted only.
+/// Number of lines that may wait, in a few megabytes. Further lines are only counted.
 const ROOM: usize = 4096;
 
-type Line = Box<dyn FnOnce() + Send>;
+type LogLine = Box<dyn FnOnce() + Send>;
 
 thread_local! {
-    /// Set where nobody may wait for the log.
-    static DESK: OnceCell<Rc<Desk>> = const { OnceCell::new() };
+    /// Set on a thread that must not wait for the log.
+    static LOG_QUEUE: OnceCell<Rc<LogQueue>> = const { OnceCell::new() };
 }
 
-/// Where a thread leaves its lines. Dropped with the thread, and then what is left is written and
-/// the writer ends.
+/// The lines of one thread. It is dropped with the thread: the writer then writes the rest and
+/// ends.
 #[derive(Default)]
-struct Desk {
-    lines: OnceCell<SyncSender<Line>>,
-    /// Lines that had no room since the last one that had.
+struct LogQueue {
+    lines: OnceCell<SyncSender<LogLine>>,
+    /// Lines that had no room since the last line that had room.
     missed: Cell<u64>,
 }
 
-/// From now on this thread's lines are written by another, which is started by the first of them.
-pub(crate) fn written_elsewhere() {
-    DESK.with(|desk| drop(desk.set(Rc::default())));
+/// From now on, another thread writes the lines of this one. The first line starts it.
+pub(crate) fn queue_lines_of_this_thread() {
+    LOG_QUEUE.with(|queue| drop(queue.set(Rc::default())));
 }
 
-/// Writes a line, at once or where this thread leaves its lines.
+/// Writes a line, at once or through the queue of this thread.
 pub(crate) fn write(line: impl FnOnce() + Send + 'static) {
-    match desk() {
-        Some(desk) => desk.leave(line),
+    match log_queue() {
+        Some(queue) => queue.push(line),
         None => line(),
     }
 }
 
-/// As [`write`], for lines that hardly anybody takes: those that nobody does take no room.
+/// As [`write`], for lines of the debug level. Without a subscriber for them, they take no room.
 pub(crate) fn debug(line: impl FnOnce() + Send + 'static) {
     if LevelFilter::current() >= LevelFilter::DEBUG {
         write(line);
     }
 }
 
-/// Resolves once everything that this thread left is written, or there was no room to ask for that.
-pub(crate) async fn written() {
+/// Resolves once all lines of this thread are written, or when the queue has no room.
+pub(crate) async fn flushed() {
     let (done, written) = oneshot::channel::<()>();
-    if let Some(desk) = desk().filter(|desk| desk.lines.get().is_some()) {
-        desk.leave(move || drop(done));
+    if let Some(queue) = log_queue().filter(|queue| queue.lines.get().is_some()) {
+        queue.push(move || drop(done));
     } else {
         drop(done);
     }
     let _ = written.await;
 }
 
-/// None as well on a thread that is at its end: a lock that is let go of there is no reason to
-/// panic.
-fn desk() -> Option<Rc<Desk>> {
-    DESK.try_with(|desk| desk.get().cloned()).ok().flatten()
+/// The queue of this thread. `None` also on a thread that is ending: a lock that is released there
+/// must not panic.
+fn log_queue() -> Option<Rc<LogQueue>> {
+    LOG_QUEUE
+        .try_with(|queue| queue.get().cloned())
+        .ok()
+        .flatten()
 }
 
-impl Desk {
-    fn leave(&self, line: impl FnOnce() + Send + 'static) {
+impl LogQueue {
+    fn push(&self, line: impl FnOnce() + Send + 'static) {
         let lines = match self.lines.get() {
             Some(lines) => lines,
             None => match start() {
@@ -79,27 +85,27 @@ impl Desk {
             },
         };
         let (span, missed) = (Span::current(), self.missed.get());
-        let in_its_place = move || {
+        let counted_line = move || {
             if missed > 0 {
                 tracing::warn!(missed, "the log was not taken, and lines had no room");
             }
             span.in_scope(line);
         };
         self.missed
-            .set(match lines.try_send(Box::new(in_its_place)) {
+            .set(match lines.try_send(Box::new(counted_line)) {
                 Ok(()) => 0,
                 Err(_) => missed + 1,
             });
     }
 }
 
-fn start() -> io::Result<SyncSender<Line>> {
-    let (lines, inbox) = mpsc::sync_channel::<Line>(ROOM);
+fn start() -> io::Result<SyncSender<LogLine>> {
+    let (lines, inbox) = mpsc::sync_channel::<LogLine>(ROOM);
     thread::Builder::new()
         .name("distlock-log".into())
         .spawn(move || {
             for line in inbox {
-                // A subscriber that panics costs its line, not those after it.
+                // A subscriber that panics loses its line, and not the lines after it.
                 let _ = catch_unwind(AssertUnwindSafe(line));
             }
         })?;
@@ -128,30 +134,30 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(30);
 
-    /// Tells when the thread ends that it was left on.
-    struct Ended(mpsc::Sender<()>);
+    /// Sends a message when its thread ends.
+    struct SendAtEnd(mpsc::Sender<()>);
 
-    impl Drop for Ended {
+    impl Drop for SendAtEnd {
         fn drop(&mut self) {
             let _ = self.0.send(());
         }
     }
 
     thread_local! {
-        static LEFT: OnceCell<Ended> = const { OnceCell::new() };
+        static LEFT: OnceCell<SendAtEnd> = const { OnceCell::new() };
     }
 
     #[test]
-    fn who_does_not_take_the_log_holds_up_nobody_and_costs_no_memory() {
+    fn a_log_that_stalls_delays_no_thread_and_takes_no_more_memory() {
         let (go_on, stall) = mpsc::channel::<()>();
         let (stalled, is_stalled) = mpsc::channel();
         let (ended, has_ended) = mpsc::channel();
         let written = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&written);
         let speaker = thread::spawn(move || {
-            written_elsewhere();
+            queue_lines_of_this_thread();
             write(move || {
-                LEFT.with(|left| drop(left.set(Ended(ended))));
+                LEFT.with(|left| drop(left.set(SendAtEnd(ended))));
                 stalled.send(()).unwrap();
                 let _ = stall.recv_timeout(SOON * 2);
                 panic!("a subscriber that panics");
@@ -163,9 +169,9 @@ mod tests {
                     count.fetch_add(1, SeqCst);
                 });
             }
-            desk().unwrap().missed.get()
+            log_queue().unwrap().missed.get()
         });
-        // What nobody takes keeps the thread that said it from nothing, not even from its end.
+        // Lines that are not written do not delay the thread that sent them, nor its end.
         assert_eq!(speaker.join().unwrap(), 7);
         assert_eq!(Arc::strong_count(&written), ROOM + 1);
         assert_eq!(written.load(SeqCst), 0);
@@ -174,7 +180,7 @@ mod tests {
         assert_eq!(written.load(SeqCst), ROOM);
     }
 
-    /// Hears how many lines had no room.
+    /// Receives the number of lines that had no room.
     struct Missed(mpsc::Sender<u64>);
 
     impl Visit for &Missed {
@@ -210,11 +216,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_had_no_room_is_counted_before_the_next_line() {
+    async fn lines_without_room_are_counted_before_the_next_line() {
         let (go_on, stall) = mpsc::channel::<()>();
         let (stalled, is_stalled) = mpsc::channel();
         let (missed, heard) = mpsc::channel();
-        written_elsewhere();
+        queue_lines_of_this_thread();
         write(move || {
             HEARD.with(|here| drop(here.set(subscriber::set_default(Missed(missed)))));
             stalled.send(()).unwrap();
@@ -229,39 +235,39 @@ mod tests {
         drop(go_on);
         while is_last.recv_timeout(SOON).unwrap() < ROOM {}
         assert!(heard.try_recv().is_err());
-        written().await;
+        flushed().await;
         assert_eq!(heard.try_recv(), Ok(7));
-        written().await;
+        flushed().await;
         assert!(heard.try_recv().is_err());
     }
 
     #[tokio::test]
-    async fn lines_that_nobody_takes_are_left_out() {
+    async fn debug_lines_without_a_subscriber_are_left_out() {
         let (wrote, written_for) = mpsc::channel();
         let say = |nth| {
             let wrote = wrote.clone();
             debug(move || wrote.send(nth).unwrap());
         };
-        written_elsewhere();
+        queue_lines_of_this_thread();
         say(1);
-        // As for the whole process: the writer is another thread.
+        // For the whole process, because the writer is another thread.
         let heard = subscriber::set_default(Missed(mpsc::channel().0));
         say(2);
-        written().await;
+        flushed().await;
         assert_eq!(written_for.try_iter().collect::<Vec<_>>(), [2]);
         drop(heard);
     }
 
     #[tokio::test]
     async fn lines_keep_their_order_and_are_waited_for() {
-        written_elsewhere();
-        written().await;
+        queue_lines_of_this_thread();
+        flushed().await;
         let told = Arc::new(AtomicUsize::new(0));
         for nth in 0..100 {
             let told = Arc::clone(&told);
             write(move || assert_eq!(told.fetch_add(1, SeqCst), nth));
         }
-        written().await;
+        flushed().await;
         assert_eq!(told.load(SeqCst), 100);
     }
 }

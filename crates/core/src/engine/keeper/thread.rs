@@ -58,7 +58,7 @@ impl Keeper {
             .name("distlock-keeper".into())
             .spawn(move || {
                 let shared = for_thread;
-                log::written_elsewhere();
+                log::queue_lines_of_this_thread();
                 match tokio::runtime::Builder::new_current_thread()
                     .enable_all()
                     .build()
@@ -234,7 +234,7 @@ async fn keep_leases(
 async fn wind_down(shared: &Arc<KeeperShared>, mut jobs: Jobs) {
     let finish = async {
         while jobs.join_next().await.is_some() {}
-        log::written().await;
+        log::flushed().await;
     };
     tokio::select! {
         biased;
