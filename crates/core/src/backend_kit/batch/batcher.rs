@@ -30,7 +30,7 @@ impl<E: Executor> Clone for Batcher<E> {
 }
 
 impl<E: Executor> Batcher<E> {
-    /// A batcher whose follow-up batches run on the present runtime.
+    /// A batcher whose tasks run on the present runtime.
     #[must_use]
     pub fn new(executor: E, limits: Limits) -> Self {
         Self(Arc::new(BatcherShared {
@@ -55,13 +55,12 @@ impl<E: Executor> Batcher<E> {
         &self.0.executor
     }
 
-    /// Sends an operation: at once when nothing is in flight, otherwise with the next batch.
+    /// Sends an operation: at once when nothing is in flight, otherwise in the next batch.
     ///
     /// # Errors
-    /// The store's; [`ErrorKind::Closed`] after [`Batcher::close`];
-    /// [`ErrorKind::OutcomeUnknown`] when the runtime that drove
-    /// its batch was shut down, [`ErrorKind::Unavailable`] when that
-    /// happened before it was sent.
+    /// The errors of the store; [`ErrorKind::Closed`] after [`Batcher::close`];
+    /// [`ErrorKind::OutcomeUnknown`] when the runtime that drove the operation's batch was shut
+    /// down, and [`ErrorKind::Unavailable`] when that happened before the batch was sent.
     ///
     /// # Cancel safety
     /// Safe: see the [module](super).
@@ -78,7 +77,7 @@ impl<E: Executor> Batcher<E> {
     /// [`ErrorKind::Closed`], and waits for those in flight. Idempotent.
     ///
     /// # Cancel safety
-    /// Safe: what was refused stays refused.
+    /// Safe: the operations that were refused stay refused.
     pub async fn close(&self) {
         let (refused, caller_driven) = {
             let mut state = self.0.state();
@@ -89,7 +88,8 @@ impl<E: Executor> Batcher<E> {
             .iter()
             .for_each(|operation| operation.take_over(&self.0));
         for pending in refused {
-            // Nobody to tell: nothing was sent, so there is nothing to undo either.
+            // A caller that went away needs no answer: nothing was sent, so there is nothing to
+            // undo.
             let _ = pending.answer(Err(closed()));
         }
         loop {
@@ -103,7 +103,7 @@ impl<E: Executor> Batcher<E> {
         }
     }
 
-    /// Gives an operation a slot of its own, or a place in the queue.
+    /// Sends an operation now if a flight is free and the queue is empty; otherwise queues it.
     fn admit(&self, op: E::Op) -> Admitted<'_, E> {
         let shared = &self.0;
         let mut state = shared.state();

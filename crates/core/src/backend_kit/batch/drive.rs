@@ -1,5 +1,9 @@
-//! Who drives a batch: the caller's own future as long as nobody else wants anything, a task
-//! otherwise.
+//! The drivers of batches: a caller's own future for a lone operation, a task for a queue.
+//!
+//! This module owns the permits to have a batch in flight. Invariant: a permit keeps the queue
+//! moving or is given back, also when its task is destroyed. An operation in flight is always
+//! driven to its end: by its caller, or by a task once its caller stops polling or others wait for
+//! it.
 
 use std::{
     future::{Future, poll_fn},
@@ -20,14 +24,14 @@ use super::{
     shared::BatcherShared,
 };
 
-/// The right to have one batch in flight. Whoever owns it keeps the queue moving, or gives it back.
+/// The permit to have one batch in flight. Its owner keeps the queue moving, or gives it back.
 pub(super) struct FlightPermit<E: Executor> {
     shared: Arc<BatcherShared<E>>,
-    /// By the batch in flight.
+    /// Keys of the batch in flight.
     claimed: ClaimedKeys,
-    /// By the batch that came back, where another one is in flight already.
+    /// Keys of the batch whose answers are being handed out, while another one is in flight.
     unanswered: ClaimedKeys,
-    /// How often the task that owned it was destroyed before its end.
+    /// How many tasks with this permit were destroyed before their end.
     tasks_lost: u8,
     given_back: bool,
 }
@@ -47,11 +51,10 @@ impl<E: Executor> FlightPermit<E> {
         }
     }
 
-    /// Lets a task work the queue off.
+    /// Starts a task that works on the queue.
     pub(super) fn spawn(self) {
         let shared = Arc::clone(&self.shared);
-        // Where the task that had it was destroyed, its runtime may be gone: the present one is the
-        // next best.
+        // After a task was destroyed, its runtime may be gone. The present one is used instead.
         let home = shared.home.clone().filter(|_| self.tasks_lost == 0);
         let handle = home.or_else(|| Handle::try_current().ok());
         match handle {
@@ -60,8 +63,8 @@ impl<E: Executor> FlightPermit<E> {
         }
     }
 
-    /// Ends the turn of an operation that was driven by its caller: the caller gets its answer at
-    /// once, and a task goes on with what was queued meanwhile.
+    /// Ends an operation that its caller drove. The caller gets its answer at once, and a task goes
+    /// on with operations that were queued meanwhile.
     fn give_back_or_spawn(mut self, operation: &Arc<CallerOperation<E>>) {
         let claimed = mem::take(&mut self.claimed);
         let mut state = self.shared.state();
@@ -82,14 +85,14 @@ impl<E: Executor> FlightPermit<E> {
 
     async fn work(mut self) {
         let shared = Arc::clone(&self.shared);
-        // What came back, and is not answered yet.
+        // The batch that has its answers, which are not handed out yet.
         let mut back: Option<(Batch<E>, Outcome<E>)> = None;
         loop {
             let next = match &back {
                 Some((batch, outcome)) => self.take_ahead(batch, outcome),
                 None => {
-                    // Those who were just answered come back with their next operation: one turn of
-                    // the scheduler lets them join this batch instead of the one after it.
+                    // Callers that were just answered submit their next operation. After one turn
+                    // of the scheduler, it joins this batch instead of the one after it.
                     tokio::task::yield_now().await;
                     self.take_next()
                 }
@@ -107,13 +110,13 @@ impl<E: Executor> FlightPermit<E> {
                 let mut flight = pin!(shared.executor.run(batch.kind, &batch.ops));
                 let mut first = Poll::Pending;
                 if let Some((batch, outcome)) = back.take() {
-                    // One look sends it; the answers are handed out while the store is at it.
+                    // The first poll sends it. The answers are handed out while the store works.
                     first = poll_fn(|context| Poll::Ready(flight.as_mut().poll(context))).await;
                     hand_out(&shared, batch, outcome).await;
                     self.free_answered_keys();
                     if shared.in_steps {
-                        // Those who were answered run first: whoever waits for each step has a
-                        // thread woken for each.
+                        // Callers that were just answered run first. Otherwise each step of the
+                        // store would wake a thread for its waiter.
                         tokio::task::yield_now().await;
                     }
                 }
@@ -127,9 +130,9 @@ impl<E: Executor> FlightPermit<E> {
         }
     }
 
-    /// The batch that goes out before the answers of the one that came back are handed out, where
-    /// the executor wants that and nothing speaks against it: enough wait already, and nothing that
-    /// came back must be undone or sent singly first.
+    /// The next batch, to be sent before the answers of the last one are handed out. `None` unless
+    /// the executor wants that, enough operations wait, and no answer must be undone or sent singly
+    /// first.
     fn take_ahead(&mut self, back: &Batch<E>, outcome: &Outcome<E>) -> Option<Batch<E>> {
         let Ok(replies) = outcome else { return None };
         let mut state = self.shared.state();
@@ -145,8 +148,8 @@ impl<E: Executor> FlightPermit<E> {
             .take_ahead(&self.shared.executor, &mut self.claimed)
     }
 
-    /// The answers of the batch that came back have been handed out: its keys are free for whoever
-    /// asks, and what waited for them meanwhile gets a slot, if one is free.
+    /// Frees the keys of the batch whose answers have been handed out, and starts a task for
+    /// operations that waited for them, if a permit is free.
     fn free_answered_keys(&mut self) {
         let unanswered = mem::take(&mut self.unanswered);
         let mut state = self.shared.state();
@@ -156,11 +159,12 @@ impl<E: Executor> FlightPermit<E> {
         }
     }
 
-    /// The next batch; gives the slot back in the same step when there is none.
+    /// The next batch. Without one, it gives the permit back under the same lock.
     fn take_next(&mut self) -> Option<Batch<E>> {
         let mut state = self.shared.state();
-        // One for a crowd that has gone. What is left must not depend on callers that drive their
-        // own.
+        // A permit above the limit was for a long queue, and is given back once the queue is short.
+        // The only permit of a task is kept: callers that drive their own operations must not be
+        // left alone with the queue.
         let (running, alone) = (state.running, state.caller_driven.len() + 1);
         let crowd = state.queue.len() >= self.shared.undivided;
         let batch = if running > self.shared.in_flight && running > alone && !crowd {
@@ -193,9 +197,9 @@ impl<E: Executor> Drop for FlightPermit<E> {
         if self.given_back {
             return;
         }
-        // The task was destroyed: its runtime was shut down, or the executor panicked. Whoever
-        // waited for the batch in flight learns it from the closed channel; the queue goes on
-        // elsewhere, or is told that it will not.
+        // The task was destroyed: its runtime was shut down, or the executor panicked. The callers
+        // of the batch in flight learn it from the closed channel. Another task works on the queue,
+        // or its callers get an error below.
         self.unclaim();
         self.given_back = true;
         if self.tasks_lost == 0 {
@@ -229,41 +233,41 @@ type Flight<E> = Pin<
     >,
 >;
 
-/// An operation that goes out at once, driven by its caller. When the caller goes away, a task
-/// drives it to its end; also when others depend on it, because a caller may stop polling for as
-/// long as it likes.
+/// An operation that is sent at once, and that its caller drives. A task takes it over when the
+/// caller goes away, and also when other operations wait for it, because a caller may stop polling
+/// for any time.
 pub(super) struct CallerDriven<E: Executor> {
     shared: Arc<BatcherShared<E>>,
     operation: Arc<CallerOperation<E>>,
-    /// What a task has taken over is heard from it.
+    /// The answer's channel, once a task has taken the operation over.
     reply: Option<oneshot::Receiver<Answered<E>>>,
     over: bool,
 }
 
-/// Where an operation is that its caller drives, or did.
+/// The place of an operation that its caller drives, or drove before.
 pub(super) struct CallerOperation<E: Executor> {
-    /// The key that it keeps others from touching.
+    /// The key that no other batch may have meanwhile.
     key: ClaimedKeys,
-    // A std mutex: held to look and to swap only.
+    // A std mutex: it is held to read and to swap only.
     driven: Mutex<Driver<E>>,
 }
 
 enum Driver<E: Executor> {
-    /// By its caller, who is told through this that a task has it.
+    /// Its caller drives it, and is woken through this waker when a task takes it over.
     Caller(Flight<E>, Option<Waker>),
-    /// By its caller, at this moment; whether a task is to have it afterwards.
+    /// Its caller polls it at this moment. The flag says whether a task takes it over afterwards.
     CallerPolling { task_wanted: bool },
-    /// By a task, and the caller does not know yet.
+    /// A task drives it, and the caller does not know that yet.
     Task(oneshot::Receiver<Answered<E>>),
 }
 
 impl<E: Executor> CallerOperation<E> {
-    /// Whether an operation of this key has to wait for it.
+    /// Whether an operation of this key has to wait for this one.
     pub(super) fn has_key(&self, key: u64) -> bool {
         self.key.contains(key)
     }
 
-    /// Others depend on it: a task drives it from now on.
+    /// Has a task drive the operation from now on, because others wait for it.
     pub(super) fn take_over(&self, shared: &Arc<BatcherShared<E>>) {
         let mut driven = self.driven();
         match mem::replace(&mut *driven, Driver::CallerPolling { task_wanted: true }) {
@@ -272,7 +276,7 @@ impl<E: Executor> CallerOperation<E> {
                 *driven = Driver::Task(answered);
                 drop(driven);
                 spawn_rest(shared, flight, reply);
-                // It has to listen to the task instead.
+                // Woken, the caller waits for the task's answer instead.
                 waker.into_iter().for_each(Waker::wake);
             }
             Driver::CallerPolling { .. } => {}
@@ -280,7 +284,7 @@ impl<E: Executor> CallerOperation<E> {
         }
     }
 
-    /// What there is to be driven by its caller, which has it for itself now.
+    /// Takes the operation out, for its caller to poll.
     fn take(&self) -> Driver<E> {
         mem::replace(
             &mut *self.driven(),
@@ -289,12 +293,12 @@ impl<E: Executor> CallerOperation<E> {
     }
 
     fn driven(&self) -> MutexGuard<'_, Driver<E>> {
-        // Nothing panics while it is held.
+        // No code panics while it holds the mutex.
         self.driven.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Lets a task drive an operation to its end, and then the queue.
+/// Starts a task that drives an operation to its end, and then works on the queue.
 fn spawn_rest<E: Executor>(
     shared: &Arc<BatcherShared<E>>,
     flight: Flight<E>,
@@ -350,8 +354,7 @@ impl<E: Executor> Future for CallerDriven<E> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if self.reply.is_none() {
-            // Taken out while it is polled, so that a panic drops it instead of leaving it to be
-            // polled again.
+            // Taken out while it is polled: a panic then drops it, and it is not polled again.
             match self.operation.take() {
                 Driver::Caller(mut flight, waker) => match flight.as_mut().poll(context) {
                     Poll::Ready((permit, _, answer)) => {
@@ -395,7 +398,7 @@ impl<E: Executor> Drop for CallerDriven<E> {
             .retain(|it| !Arc::ptr_eq(it, &self.operation));
         drop(state);
         let reply = match self.operation.take() {
-            // Nobody listens: what it brings is undone.
+            // Its answer has no receiver, so the task undoes it.
             Driver::Caller(flight, _) => return spawn_rest(shared, flight, oneshot::channel().0),
             Driver::Task(answered) => Some(answered),
             Driver::CallerPolling { .. } => self.reply.take(),
@@ -408,7 +411,7 @@ impl<E: Executor> Drop for CallerDriven<E> {
 
 /// An operation that waits for its batch.
 pub(super) struct QueuedOperation<'a, E: Executor> {
-    // Borrowed: a count that all callers share is what they would get in each other's way with.
+    // Borrowed: all callers would contend for the reference count of an `Arc`.
     shared: &'a Arc<BatcherShared<E>>,
     reply: Option<oneshot::Receiver<Answered<E>>>,
 }
@@ -441,7 +444,7 @@ impl<E: Executor> Drop for QueuedOperation<'_, E> {
     }
 }
 
-/// Waits for what a task says; nothing more comes after that.
+/// Waits for the answer from a task. It never resolves a second time.
 fn poll_reply<E: Executor>(
     reply: &mut Option<oneshot::Receiver<Answered<E>>>,
     context: &mut Context<'_>,
@@ -461,13 +464,13 @@ fn poll_reply<E: Executor>(
     })
 }
 
-/// The caller goes away: whoever has the answer, now or later, undoes it.
+/// Has the answer of a caller that goes away undone, now or when it comes.
 fn undo_unreceived<E: Executor>(
     shared: &Arc<BatcherShared<E>>,
     mut reply: oneshot::Receiver<Answered<E>>,
 ) {
     reply.close();
-    // The answer may have come between the last poll and now.
+    // The answer may have come between the last poll and the close of the channel.
     if let Ok((op, Ok(answer))) = reply.try_recv() {
         shared.undo(&op, &answer);
     }

@@ -1,4 +1,8 @@
-//! What happens to the answers of a batch.
+//! Handing out the answers of a batch.
+//!
+//! This module owns the way of each answer to its caller. Invariant: every answer of a batch is
+//! given to its caller, undone, or its operation is queued again; also when the task that hands out
+//! is destroyed. The module never sends anything itself.
 
 use std::{
     collections::VecDeque,
@@ -18,11 +22,11 @@ use super::{
     queue::{Batch, Pending},
 };
 
-/// What came of a batch.
+/// The result of a batch.
 pub(super) type Outcome<E> = Result<Vec<Reply<<E as Executor>::Answer>>, Failure>;
 
-/// The batcher as this module needs it. A trait, because the batcher's own state knows the tasks
-/// that hand out answers.
+/// The batcher as this module needs it. A trait breaks the circle: the batcher's state knows the
+/// tasks that hand out answers.
 pub(super) trait BatchOwner<E: Executor>: Clone + Send + Sync + 'static {
     /// Queues operations to be sent singly.
     fn send_singly(&self, operations: impl Iterator<Item = Pending<E>>);
@@ -31,22 +35,22 @@ pub(super) trait BatchOwner<E: Executor>: Clone + Send + Sync + 'static {
     /// up.
     fn single_ended(&self, failed: bool) -> VecDeque<Pending<E>>;
 
-    /// Sends the operation that takes an answer back which nobody received.
+    /// Undoes an answer that no caller received.
     fn undo(&self, op: &E::Op, answer: &E::Answer);
 }
 
-/// From how many answers on they are handed out between two turns of the scheduler.
+/// Number of answers from which on they are handed out between two turns of the scheduler.
 const WOKEN_TOGETHER: usize = 8;
 
 /// Hands out the answers of a batch that came back.
 ///
-/// A task that wakes others has the scheduler wake another thread for each of them. Where that
-/// thread has to share a processor, it comes in between at once, does the one task it finds, and
-/// goes back to sleep, for answer after answer. So a crowd is woken from where a task that yields
-/// is woken: there the scheduler first takes them all, and then wakes one thread.
+/// For each task that another task wakes, tokio's scheduler wakes a thread. Where that thread
+/// shares a processor, it runs at once, finds one task, and sleeps again, for answer after answer.
+/// So many answers are handed out at the point where a task that yields is woken: there the
+/// scheduler first collects all woken tasks, and then wakes one thread.
 ///
 /// # Cancel safety
-/// When it is dropped, what is left is handed out at once.
+/// When the future is dropped, the remaining answers are handed out at once.
 pub(super) async fn hand_out<E: Executor>(
     owner: &impl BatchOwner<E>,
     batch: Batch<E>,
@@ -58,7 +62,7 @@ pub(super) async fn hand_out<E: Executor>(
     let mut back = Some((batch, outcome));
     let mut finishing = None;
     poll_fn(|context| {
-        // Woken, by whomever: it is done, or is now.
+        // Woken, for whatever reason: the drop hands out what is not handed out yet.
         if finishing.take().is_some() {
             return Poll::Ready(());
         }
@@ -69,8 +73,8 @@ pub(super) async fn hand_out<E: Executor>(
         });
         let waker = Waker::from(Arc::clone(&together));
         finishing = Some(FinishOnDrop(together));
-        // All that is wanted of it is that it has our waker woken where it would be its own task's.
-        // Without a scheduler it does so at once.
+        // The yield wakes the waker that it is polled with, from the place where the scheduler
+        // wakes tasks that yield. Without a scheduler, it wakes at once.
         let turn = pin!(tokio::task::yield_now());
         let _ = turn.poll(&mut Context::from_waker(&waker));
         Poll::Pending
@@ -78,19 +82,19 @@ pub(super) async fn hand_out<E: Executor>(
     .await;
 }
 
-/// A batch that came back, to be handed out when this is woken.
+/// The answers of a batch, which are handed out when this waker is woken.
 struct WokenTogether<E: Executor, O: BatchOwner<E>> {
     owner: O,
-    // A std mutex: held while they are handed out, which waits for nobody.
+    // A std mutex: it is held while the answers are handed out, which never waits.
     back: Mutex<Option<(Batch<E>, Outcome<E>)>>,
-    /// Whoever waits until that is done.
+    /// The task that waits until all answers are handed out.
     waiting_task: Waker,
 }
 
 impl<E: Executor, O: BatchOwner<E>> WokenTogether<E, O> {
     fn finish(&self) {
-        // To the end: whoever else comes here, woken by chance, takes it for done and gives the
-        // keys of the batch away.
+        // Locked to the end: a second caller of this function would otherwise return early and free
+        // the keys of the batch while answers are still being handed out.
         let mut back = self.back.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((batch, outcome)) = back.take() {
             distribute(&self.owner, batch, outcome);
@@ -105,8 +109,7 @@ impl<E: Executor, O: BatchOwner<E>> Wake for WokenTogether<E, O> {
     }
 }
 
-/// Sees to it that nobody is forgotten where the task that hands out is destroyed before it is
-/// woken.
+/// Hands the answers out in its drop, also when the task is destroyed before it is woken.
 struct FinishOnDrop<E: Executor, O: BatchOwner<E>>(Arc<WokenTogether<E, O>>);
 
 impl<E: Executor, O: BatchOwner<E>> Drop for FinishOnDrop<E, O> {

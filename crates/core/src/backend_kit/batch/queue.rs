@@ -1,4 +1,7 @@
-//! What waits to be sent, and in which order: plain data, no I/O.
+//! The queue of operations, and the order in which they are sent.
+//!
+//! This module is plain data. Invariant: a key is claimed by one batch at a time, and an undo is
+//! sent before everything else. The module sends nothing and locks nothing.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -17,14 +20,15 @@ use crate::{
 
 use super::executor::{Executor, Limits};
 
-/// Consecutive failures of operations sent singly after which the rest of them is given up: each
-/// may have waited a second for a locked row, and the store is more likely at fault than the rows.
+/// Number of single failures in a row after which the other single operations get the error, too.
+/// Each may have waited a second for a locked row, and then the store is more likely at fault than
+/// the rows.
 const ALONE_FAILURES: u32 = 8;
 
-/// The answer travels with its operation, so that whoever finds it unclaimed can undo it.
+/// An operation with its answer, so that a receiver that is gone can have it undone.
 pub(super) type Answered<E> = (<E as Executor>::Op, Result<<E as Executor>::Answer>);
 
-/// One operation that waits.
+/// An operation that waits to be sent.
 pub(super) struct Pending<E: Executor> {
     pub(super) op: E::Op,
     reply: Option<oneshot::Sender<Answered<E>>>,
@@ -44,14 +48,17 @@ impl<E: Executor> Pending<E> {
         Self { op, reply: None }
     }
 
-    /// Hands over the answer; gives it back when nobody takes it.
+    /// Sends the answer to the caller. Returns it when the caller has gone.
     pub(super) fn answer(self, answer: Result<E::Answer>) -> Option<Answered<E>> {
         match self.reply {
             Some(reply) => reply.send((self.op, answer)).err(),
             None => {
                 if let Err(error) = answer {
                     log::write(move || {
-                        tracing::warn!(%error, "what a lost caller was granted stays until its lease ends");
+                        tracing::warn!(
+                            %error,
+                            "what a lost caller was granted stays until its lease ends",
+                        );
                     });
                 }
                 None
@@ -67,18 +74,18 @@ impl<E: Executor> Pending<E> {
     }
 }
 
-/// What goes out together.
+/// Operations that are sent together.
 pub(super) struct Batch<E: Executor> {
     pub(super) kind: E::Kind,
     pub(super) ops: Vec<E::Op>,
     replies: Vec<Option<oneshot::Sender<Answered<E>>>>,
     pub(super) claimed: ClaimedKeys,
-    /// Sent singly after a failure.
+    /// Whether its one operation is sent singly after a failure.
     pub(super) alone: bool,
 }
 
 impl<E: Executor> Batch<E> {
-    /// Whether somebody's caller went away meanwhile.
+    /// Whether a caller of one of its operations went away.
     pub(super) fn lost_a_caller(&self) -> bool {
         let gone = |reply: &Option<oneshot::Sender<_>>| {
             reply.as_ref().is_none_or(oneshot::Sender::is_closed)
@@ -95,8 +102,8 @@ impl<E: Executor> Batch<E> {
     }
 }
 
-/// The keys a batch in flight keeps others from touching, as their hashes: two keys that share one
-/// are taken for the same, which only makes one of them wait.
+/// The keys that no other batch may have while this one is in flight, as hashes. Two keys with one
+/// hash count as the same key, and one of them only waits.
 #[derive(Clone, Default)]
 pub(super) struct ClaimedKeys(Vec<u64>);
 
@@ -109,13 +116,13 @@ impl ClaimedKeys {
 pub(super) struct Queue<E: Executor> {
     limits: Limits,
     undo: VecDeque<Pending<E>>,
-    /// By kind; a kind that was once seen keeps its place.
+    /// By kind. An empty kind keeps its entry.
     waiting: BTreeMap<E::Kind, VecDeque<Pending<E>>>,
     alone: VecDeque<Pending<E>>,
     alone_failures: u32,
-    /// Who went last: those after it come first.
+    /// The lane of the last batch: the next batch comes from the lanes after it.
     last: Option<Lane<E::Kind>>,
-    /// Keys in flight, and of the batch that is being put together.
+    /// Keys in flight, and keys of the batch that is being put together.
     busy: HashSet<u64, BuildHasherDefault<AsIs>>,
     hasher: OfNames,
 }
@@ -164,7 +171,7 @@ impl<E: Executor> Queue<E> {
         self.alone.insert(at, pending);
     }
 
-    /// Notes how an operation sent singly fared. After too many failures in a row, returns those
+    /// Notes how a single operation ended. After too many failures in a row, returns the operations
     /// that are given up.
     pub(super) fn alone_ended(&mut self, failed: bool) -> VecDeque<Pending<E>> {
         self.alone_failures = if failed { self.alone_failures + 1 } else { 0 };
@@ -175,13 +182,13 @@ impl<E: Executor> Queue<E> {
         std::mem::take(&mut self.alone)
     }
 
-    /// Whether enough waits for the next batch to go out before the answers of one of so many
-    /// operations are handed out.
+    /// Whether the queue is long enough to send the next batch before `back` answers are handed
+    /// out.
     pub(super) fn sends_ahead(&self, back: usize) -> bool {
         self.limits.ahead && self.len() * 2 >= back
     }
 
-    /// Everything that waits, except what must be undone.
+    /// Takes every operation that waits, except undos.
     pub(super) fn drain(&mut self) -> Vec<Pending<E>> {
         let waiting = std::mem::take(&mut self.waiting);
         let alone = std::mem::take(&mut self.alone);
@@ -191,7 +198,7 @@ impl<E: Executor> Queue<E> {
             .collect()
     }
 
-    /// Everything that waits.
+    /// Takes every operation that waits.
     pub(super) fn drain_all(&mut self) -> Vec<Pending<E>> {
         let mut all: Vec<_> = self.undo.drain(..).collect();
         all.extend(self.drain());
@@ -204,22 +211,22 @@ impl<E: Executor> Queue<E> {
         self.busy.insert(key).then(|| ClaimedKeys(vec![key]))
     }
 
-    /// The key of an operation, as it is claimed.
+    /// The hash of an operation's key.
     pub(super) fn key(&self, executor: &E, op: &E::Op) -> u64 {
         self.hasher.hash_one(executor.key(op))
     }
 
-    /// Gives back the keys of a batch that came back.
+    /// Frees the keys of a batch that has its answers.
     pub(super) fn unclaim(&mut self, claimed: &ClaimedKeys) {
         for key in &claimed.0 {
             self.busy.remove(key);
         }
     }
 
-    /// The next batch before one that came `back` is answered: it may have keys of that one,
-    /// because whoever asked for them did so before. The others stay claimed until the answers have
-    /// been handed out: one that nobody takes is undone, and whoever asks from now on may be its
-    /// heir.
+    /// Takes the next batch before the answers of the last one are handed out. It may have keys of
+    /// that one, because its operations were submitted before. The other keys stay claimed until
+    /// the answers have been handed out: an answer without a receiver is undone, and a later
+    /// operation of the same owner must not overtake that undo.
     pub(super) fn take_ahead(&mut self, executor: &E, back: &mut ClaimedKeys) -> Option<Batch<E>> {
         self.unclaim(back);
         let next = self.take(executor);
@@ -227,10 +234,10 @@ impl<E: Executor> Queue<E> {
         next
     }
 
-    /// The next batch; `None` when nothing waits whose key is not in flight.
+    /// The next batch. `None` when every key in the queue is in flight, or the queue is empty.
     ///
-    /// What must be undone goes first, then the urgent kind; the rest take turns, so that none
-    /// waits for ever.
+    /// Undos are sent first, then the urgent kind. The other kinds take turns, so that none waits
+    /// without end.
     pub(super) fn take(&mut self, executor: &E) -> Option<Batch<E>> {
         if let Some(first) = self.undo.front() {
             let kind = executor.kind(&first.op);
@@ -260,8 +267,7 @@ impl<E: Executor> Queue<E> {
         None
     }
 
-    /// Takes what may go together from the front of a lane: one kind, each key once, within the
-    /// limits.
+    /// Takes a batch from the front of a lane: one kind, each key once, within the limits.
     fn gather(&mut self, executor: &E, lane: Lane<E::Kind>, kind: E::Kind) -> Option<Batch<E>> {
         let waiting = match lane {
             Lane::Undo => &mut self.undo,

@@ -1,4 +1,8 @@
-//! What all handles of a batcher share, and the slots that work its queue off.
+//! The state that all handles of a batcher share.
+//!
+//! This module owns the queue, the number of batches in flight, and the operations that their
+//! callers drive. Invariant: while the queue is not empty, a task works on it, or a batch in flight
+//! will start one. The mutex is never held across an await.
 
 use std::{
     collections::VecDeque,
@@ -21,13 +25,13 @@ use super::{
     queue::{Pending, Queue},
 };
 
-/// What all handles of a batcher share.
+/// The state that all handles of a batcher share.
 pub(super) struct BatcherShared<E: Executor> {
     pub(super) executor: E,
     pub(super) in_flight: usize,
     pub(super) undivided: usize,
     pub(super) in_steps: bool,
-    /// Where follow-up batches run.
+    /// The runtime of the batcher's tasks.
     pub(super) home: Option<Handle>,
     // A std mutex: it is held for queue operations only, never across an await.
     pub(super) state: Mutex<BatcherState<E>>,
@@ -36,9 +40,9 @@ pub(super) struct BatcherShared<E: Executor> {
 
 pub(super) struct BatcherState<E: Executor> {
     pub(super) queue: Queue<E>,
-    /// Slots in use: batches in flight and tasks about to send one.
+    /// Permits in use: batches in flight, and tasks that are about to send one.
     pub(super) running: usize,
-    /// Those in flight that their callers drive.
+    /// Operations in flight that their callers drive.
     pub(super) caller_driven: Vec<Arc<CallerOperation<E>>>,
     pub(super) closed: bool,
 }
@@ -48,7 +52,7 @@ impl<E: Executor> BatcherShared<E> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends what takes `answer` back, before anything else.
+    /// Sends the operation that takes `answer` back, before all others.
     pub(super) fn undo(self: &Arc<Self>, op: &E::Op, answer: &E::Answer) {
         let Some(undo) = self.executor.undo(op, answer) else {
             return;
@@ -63,8 +67,9 @@ impl<E: Executor> BatcherShared<E> {
         self.start_queue(state, &caller_driven);
     }
 
-    /// Those whose callers an operation that is about to be queued must not depend on: whoever has
-    /// its key, and one more where no slot is a task's. That one then works the queue off.
+    /// Operations whose callers must not drive them any longer, because `op` is about to be queued:
+    /// the one with its key, and one more where no permit belongs to a task. The task of that one
+    /// then works on the queue.
     pub(super) fn operations_to_take_over(
         &self,
         state: &mut BatcherState<E>,
@@ -83,7 +88,7 @@ impl<E: Executor> BatcherShared<E> {
         state.caller_driven.extract_if(.., taken).collect()
     }
 
-    /// Something waits in the queue: it gets a slot, if one is free.
+    /// Starts a task for the queue, if a permit is free.
     pub(super) fn start_queue(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, BatcherState<E>>,
@@ -94,8 +99,8 @@ impl<E: Executor> BatcherShared<E> {
             state.running += 1;
             FlightPermit::new(self)
         });
-        // On a runtime that is shut down, spawning drops the task at once, and that takes the lock
-        // again.
+        // Unlocked first: on a runtime that is shut down, a spawn drops the task at once, and that
+        // drop locks the mutex again.
         drop(state);
         permit.into_iter().for_each(FlightPermit::spawn);
         caller_driven

@@ -1,10 +1,10 @@
-//! Batches that go out before those who wait for the one before are answered.
+//! Batches that are sent before the answers of the last one are handed out.
 
 use super::*;
 
 type Asking = std::pin::Pin<Box<dyn Future<Output = Result<u32>> + Send>>;
 
-/// One poll that nobody is woken by.
+/// One poll with a waker that wakes no task.
 fn poll_once(asking: &mut Asking) -> Option<Result<u32>> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match asking.as_mut().poll(&mut context) {
@@ -14,7 +14,7 @@ fn poll_once(asking: &mut Asking) -> Option<Result<u32>> {
 }
 
 #[tokio::test]
-async fn the_next_batch_goes_out_before_the_answers_where_the_executor_wants_that() {
+async fn the_next_batch_is_sent_before_the_answers_where_the_executor_wants_that() {
     for ahead in [false, true] {
         let limits = Limits {
             ahead,
@@ -46,7 +46,7 @@ async fn the_next_batch_goes_out_before_the_answers_where_the_executor_wants_tha
 }
 
 #[tokio::test]
-async fn nothing_goes_ahead_of_what_must_be_undone() {
+async fn no_batch_is_sent_ahead_of_an_undo() {
     let limits = Limits {
         ahead: true,
         ..Limits::default()
@@ -79,11 +79,11 @@ async fn nothing_goes_ahead_of_what_must_be_undone() {
     );
 }
 
-/// A caller that goes away after the next batch went ahead and before its own answer is handed out.
-/// Its heir asks at once, there is room in flight, and yet it comes after what is undone: otherwise
-/// it would lose what it is granted.
+/// A caller goes away after the next batch was sent, and before its own answer is handed out. The
+/// next caller of its key asks at once, and there is room in flight. Its operation must come after
+/// the undo: otherwise the undo would end its grant.
 #[tokio::test]
-async fn nobody_asks_for_a_key_whose_answer_is_still_to_be_handed_out() {
+async fn a_key_stays_claimed_until_its_answer_is_handed_out() {
     let limits = Limits {
         ahead: true,
         in_flight: 3,
@@ -94,8 +94,8 @@ async fn nobody_asks_for_a_key_whose_answer_is_still_to_be_handed_out() {
         let (batcher, op) = (batcher.clone(), op(Kind::Acquire, key, id));
         Box::pin(async move { batcher.submit(op).await })
     };
-    // With no room left, a task sends what is asked for; afterwards the two other slots are taken
-    // anew, behind it.
+    // While no permit is free, a task sends the queue. Afterwards the two other permits are in use
+    // again, behind it.
     let mut asked = [("x", 0), ("y", 0), ("z", 0)].map(|(key, id)| ask(key, id));
     assert!(asked.iter_mut().all(|it| poll_once(it).is_none()));
     let mut caller = ask("a", 1);

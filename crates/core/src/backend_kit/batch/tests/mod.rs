@@ -1,7 +1,7 @@
 //! The batcher over a scripted store.
 
 mod ahead;
-mod crowd;
+mod long_queue;
 mod random;
 mod script;
 
@@ -69,10 +69,9 @@ async fn a_lone_operation_runs_in_its_callers_own_task() {
     assert!(sent.iter().all(|sent| sent.task.is_none()));
 }
 
-/// Somebody who polls once and then does something else for a long time, as in an arm of a
-/// `select!`.
+/// The caller polls once and then does other work for a long time, as in an arm of a `select!`.
 #[tokio::test]
-async fn a_caller_that_stops_polling_holds_nobody_up() {
+async fn a_caller_that_stops_polling_delays_no_other() {
     let batcher = batcher(Script::gated());
     let mut leader = pin!(batcher.submit(op(Kind::Acquire, "a", 0)));
     assert!(futures_poll(leader.as_mut()).await.is_none());
@@ -82,7 +81,7 @@ async fn a_caller_that_stops_polling_holds_nobody_up() {
     assert_eq!(behind.await.unwrap().unwrap().unwrap(), 1);
     assert_eq!(leader.await.unwrap(), 0);
     assert_eq!(batcher.executor().ids(), [vec![0], vec![1]]);
-    // Dropped afterwards, it is undone as any other.
+    // Dropped afterwards, its operation is undone like any other.
     let mut leader = Box::pin(batcher.submit(op(Kind::Acquire, "a", 2)));
     assert!(futures_poll(leader.as_mut()).await.is_none());
     let behind = submit(&batcher, op(Kind::Acquire, "b", 3));
@@ -96,9 +95,9 @@ async fn a_caller_that_stops_polling_holds_nobody_up() {
     batcher.close().await;
 }
 
-/// With room for more in flight, those who want the same key depend on it all the same.
+/// Also with a free permit, a second operation of its key depends on it.
 #[tokio::test]
-async fn a_caller_that_stops_polling_holds_up_neither_its_key_nor_the_end() {
+async fn a_caller_that_stops_polling_delays_neither_its_key_nor_a_close() {
     let limits = Limits {
         in_flight: 3,
         ..Limits::default()
@@ -119,7 +118,7 @@ async fn a_caller_that_stops_polling_holds_up_neither_its_key_nor_the_end() {
     assert_eq!(leader.await.unwrap(), 5);
 }
 
-/// Callers on several threads that wait, stop polling for a while, or go away.
+/// Callers on several threads wait, stop polling for a while, or go away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn callers_come_and_go_on_several_threads() {
     const EACH: u32 = 400;
@@ -169,7 +168,7 @@ async fn callers_come_and_go_on_several_threads() {
 }
 
 #[tokio::test]
-async fn those_who_come_meanwhile_share_the_next_batch_sorted() {
+async fn later_operations_share_the_next_batch_sorted() {
     let batcher = batcher(Script::gated());
     let mut tasks = vec![submit(&batcher, op(Kind::Acquire, "x", 0))];
     until_sent(&batcher, 1).await;
@@ -248,14 +247,14 @@ async fn batches_are_bounded_in_operations_and_bytes() {
 #[tokio::test]
 async fn a_grant_whose_caller_went_away_is_undone_before_anything_else() {
     let batcher = batcher(Script::gated());
-    // As the one that drives, and as one that waits in a batch.
+    // Once as a caller that drives its operation, and once as one that waits in a batch.
     let leader = submit(&batcher, op(Kind::Acquire, "a", 0));
     until_sent(&batcher, 1).await;
     let renewal = submit(&batcher, op(Kind::Renew, "r", 1));
     until_queued(&batcher, 1).await;
     leader.abort();
     assert!(leader.await.unwrap_err().is_cancelled());
-    // The same owner asks again: it must not be granted what is about to be undone.
+    // The same owner asks again. The undo must not end its new grant.
     let again = submit(&batcher, op(Kind::Acquire, "a", 2));
     until_queued(&batcher, 2).await;
     batcher.executor().let_through(3);
@@ -300,7 +299,10 @@ async fn an_answer_that_came_but_was_never_read_is_undone() {
         assert!(polled.is_none());
         batcher.executor().let_through(2);
         leader.await.unwrap().unwrap();
-        until("the slot is given back", || batcher.0.state().running == 0).await;
+        until("the permit is given back", || {
+            batcher.0.state().running == 0
+        })
+        .await;
     }
     batcher.executor().let_through(1);
     batcher.close().await;
@@ -309,7 +311,7 @@ async fn an_answer_that_came_but_was_never_read_is_undone() {
 }
 
 #[tokio::test]
-async fn what_was_not_sent_is_forgotten_with_its_caller_except_releases() {
+async fn unsent_operations_are_dropped_with_their_caller_except_releases() {
     let batcher = batcher(Script::gated());
     let leader = submit(&batcher, op(Kind::Acquire, "x", 0));
     until_sent(&batcher, 1).await;
@@ -327,7 +329,7 @@ async fn what_was_not_sent_is_forgotten_with_its_caller_except_releases() {
 }
 
 #[tokio::test]
-async fn a_batch_that_failed_as_a_whole_is_sent_singly() {
+async fn the_operations_of_a_failed_batch_are_sent_singly() {
     let mut script = Script::gated();
     script.poisoned.insert("b".into());
     let batcher = batcher(script);
@@ -352,7 +354,7 @@ async fn a_batch_that_failed_as_a_whole_is_sent_singly() {
 }
 
 #[tokio::test]
-async fn many_single_failures_in_a_row_give_the_rest_up() {
+async fn many_single_failures_in_a_row_fail_the_rest() {
     let mut script = Script::gated();
     script.poisoned = (0..100).map(|id| format!("{id:03}")).collect();
     let batcher = batcher(script);
@@ -374,7 +376,7 @@ async fn many_single_failures_in_a_row_give_the_rest_up() {
 }
 
 #[tokio::test]
-async fn a_failure_of_the_store_reaches_everybody_at_once() {
+async fn a_failure_of_the_store_reaches_every_caller_at_once() {
     let script = Script::gated();
     let batcher = batcher(script);
     let leader = submit(&batcher, op(Kind::Acquire, "x", 0));
@@ -399,7 +401,7 @@ async fn a_failure_of_the_store_reaches_everybody_at_once() {
 }
 
 #[tokio::test]
-async fn what_the_store_skipped_is_sent_alone() {
+async fn operations_that_the_store_skipped_are_sent_alone() {
     let batcher = batcher(Script::gated());
     let leader = submit(&batcher, op(Kind::Acquire, "x", 0));
     until_sent(&batcher, 1).await;
@@ -427,7 +429,7 @@ async fn what_the_store_skipped_is_sent_alone() {
 }
 
 #[tokio::test]
-async fn a_panic_takes_down_its_batch_and_nothing_else() {
+async fn a_panic_fails_its_batch_and_nothing_else() {
     let batcher = batcher(Script::gated());
     let panic = || {
         let mut fates = batcher.executor().fates.lock().unwrap();
@@ -450,7 +452,7 @@ async fn a_panic_takes_down_its_batch_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn close_answers_what_waits_and_refuses_what_comes() {
+async fn close_answers_queued_operations_and_refuses_new_ones() {
     let batcher = batcher(Script::gated());
     let leader = submit(&batcher, op(Kind::Acquire, "x", 0));
     until_sent(&batcher, 1).await;
@@ -470,7 +472,7 @@ async fn close_answers_what_waits_and_refuses_what_comes() {
 }
 
 #[test]
-fn a_runtime_that_goes_away_answers_everybody_and_leaves_the_batcher_usable() {
+fn a_runtime_that_is_shut_down_answers_every_caller_and_the_batcher_still_works() {
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -497,7 +499,7 @@ fn a_runtime_that_goes_away_answers_everybody_and_leaves_the_batcher_usable() {
             .unwrap()
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        // What remains works, and goes on with a task of the runtime that is left.
+        // The batcher still works, with a task of the runtime that is left.
         batcher.executor().let_through(10);
         let mut tasks = Vec::new();
         for id in 2..6 {

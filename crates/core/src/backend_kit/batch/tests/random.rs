@@ -35,7 +35,7 @@ fn fate() -> impl Strategy<Value = Option<Fate>> {
 
 proptest! {
     #[test]
-    fn every_operation_has_its_own_answer_and_nothing_is_left_behind(
+    fn every_operation_has_its_own_answer_and_no_grant_is_left(
         steps in prop::collection::vec(step(), 1..120),
         fates in prop::collection::vec(fate(), 0..30),
         in_flight in 1usize..4,
@@ -62,7 +62,7 @@ proptest! {
                         let id = *waiting.keys().nth(index.index(waiting.len())).unwrap();
                         let (op, task) = waiting.remove(&id).unwrap();
                         task.abort();
-                        // An answer that the task had taken already was received, and stays.
+                        // An answer that the task has received already stays.
                         if op.kind == Kind::Acquire && matches!(task.await, Ok(Ok(_))) {
                             received.insert(id);
                         }
@@ -84,7 +84,7 @@ proptest! {
                     }
                 }
             }
-            // From here on nothing fails, so that whatever is to be undone can be.
+            // From here on no operation fails, so that every undo succeeds.
             batcher.executor().fates.lock().unwrap().clear();
             batcher.close().await;
             let sent = batcher.executor().sent();
@@ -93,13 +93,13 @@ proptest! {
                 assert!(batch.ops.iter().all(|op| op.kind == batch.kind));
                 assert!(batch.ops.is_sorted_by(|a, b| a.key < b.key), "unsorted or twice: {:?}", batch.ops);
             }
-            // What the store granted is what callers know of, and what could not be undone because
-            // the store failed.
+            // The grants of the store are those that callers know, and those whose undo failed with
+            // the store.
             let granted = batcher.executor().granted.lock().unwrap().clone();
             assert!(received.is_subset(&granted));
             for lost in granted.difference(&received) {
                 let undo_failed = sent.iter().flat_map(|batch| &batch.ops).any(|op| op.id == *lost && op.kind == Kind::Release);
-                assert!(undo_failed, "{lost} was left behind");
+                assert!(undo_failed, "{lost} was never taken back");
             }
             let state = batcher.0.state();
             assert!(state.queue.is_empty() && state.running == 0);

@@ -28,7 +28,7 @@ pub(super) fn op(kind: Kind, key: impl Into<String>, id: u32) -> Op {
     }
 }
 
-/// What the store does to a batch.
+/// The scripted fate of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fate {
     Split,
@@ -47,7 +47,7 @@ pub(super) struct Sent {
 
 pub(super) type Meanwhile = Box<dyn FnOnce() + Send>;
 
-/// A store that answers with the operation's id, keeps a record, and waits at a gate when told to.
+/// A store that answers with the operation's id, records each batch, and can wait for the test.
 pub(super) struct Script {
     pub(super) sent: Mutex<Vec<Sent>>,
     pub(super) fates: Mutex<VecDeque<Fate>>,
@@ -55,9 +55,9 @@ pub(super) struct Script {
     /// Keys that fail a whole batch, each time.
     pub(super) poisoned: BTreeSet<String>,
     pub(super) out: Mutex<Vec<String>>,
-    /// What happens while the batch with this operation is being sent.
+    /// The action during the batch that has this operation.
     pub(super) meanwhile: Mutex<Option<(u32, Meanwhile)>>,
-    /// What it granted and has not taken back.
+    /// Grants that were not taken back.
     pub(super) granted: Mutex<BTreeSet<u32>>,
 }
 

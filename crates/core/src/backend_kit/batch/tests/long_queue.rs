@@ -1,4 +1,4 @@
-//! Many at once: how they are shared out, and how they are answered.
+//! Long queues: how they are split, and how their answers are handed out.
 
 use std::{future::Future, task::Poll};
 
@@ -25,7 +25,7 @@ fn crowd(undivided: usize, waiting: u32) -> Vec<usize> {
 }
 
 #[test]
-fn a_crowd_is_shared_out_among_the_batches_that_may_be_out() {
+fn a_long_queue_is_split_among_the_batches_that_may_be_in_flight() {
     assert_eq!(crowd(8, 7), [7]);
     assert_eq!(crowd(8, 20), [8, 8, 4]);
     assert_eq!(crowd(8, 80), [20, 15, 12, 9, 8, 8, 8]);
@@ -34,7 +34,7 @@ fn a_crowd_is_shared_out_among_the_batches_that_may_be_out() {
 }
 
 #[tokio::test]
-async fn more_batches_are_out_while_there_is_a_crowd() {
+async fn more_batches_are_in_flight_while_the_queue_is_long() {
     let limits = Limits {
         in_flight: 2,
         undivided: 8,
@@ -44,7 +44,7 @@ async fn more_batches_are_out_while_there_is_a_crowd() {
     let asked: Vec<_> = (0..40)
         .map(|id| submit(&batcher, op(Kind::Acquire, format!("{id:02}"), id)))
         .collect();
-    // Two that went alone, and two parts of the crowd.
+    // Two operations were sent alone, and two batches are parts of the queue.
     until_sent(&batcher, 4).await;
     until("the others wait", || batcher.0.state().running == 4).await;
     let sent = batcher.executor().sent();
@@ -60,8 +60,8 @@ async fn more_batches_are_out_while_there_is_a_crowd() {
 
 type Answer = tokio::sync::oneshot::Receiver<(Op, Result<u32>)>;
 
-/// A batch of so many acquisitions that came back, and those who wait for it.
-fn came_back(
+/// A batch of so many acquires that has its answers, and the callers that wait for them.
+fn answered_batch(
     batcher: &Batcher<Script>,
     count: u32,
 ) -> (impl Future<Output = ()> + use<>, Vec<Answer>) {
@@ -81,7 +81,7 @@ fn came_back(
     (handing, answers)
 }
 
-fn all_are_there(answers: &mut [Answer]) -> bool {
+fn all_are_answered(answers: &mut [Answer]) -> bool {
     answers
         .iter_mut()
         .enumerate()
@@ -89,43 +89,43 @@ fn all_are_there(answers: &mut [Answer]) -> bool {
 }
 
 #[tokio::test]
-async fn a_crowd_is_answered_after_one_turn_of_the_scheduler() {
+async fn many_answers_are_handed_out_after_one_turn_of_the_scheduler() {
     let batcher = batcher(Script::open());
-    let (handing, mut answers) = came_back(&batcher, 30);
+    let (handing, mut answers) = answered_batch(&batcher, 30);
     handing.await;
-    assert!(all_are_there(&mut answers));
-    // A few are answered at once.
-    let (handing, mut answers) = came_back(&batcher, 3);
+    assert!(all_are_answered(&mut answers));
+    // A few answers are handed out at once.
+    let (handing, mut answers) = answered_batch(&batcher, 3);
     assert!(futures_poll(pin!(handing)).await.is_some());
-    assert!(all_are_there(&mut answers));
+    assert!(all_are_answered(&mut answers));
 }
 
 #[tokio::test]
-async fn a_crowd_is_answered_although_nobody_sees_to_it_any_more() {
+async fn many_answers_are_handed_out_when_their_task_is_dropped() {
     let batcher = batcher(Script::open());
-    let (handing, mut answers) = came_back(&batcher, 30);
+    let (handing, mut answers) = answered_batch(&batcher, 30);
     let mut handing = Box::pin(handing);
     assert!(futures_poll(handing.as_mut()).await.is_none());
     drop(handing);
-    assert!(all_are_there(&mut answers));
+    assert!(all_are_answered(&mut answers));
 }
 
 #[test]
-fn a_crowd_is_answered_where_no_scheduler_is() {
+fn many_answers_are_handed_out_without_a_scheduler() {
     let batcher = batcher(Script::open());
-    let (handing, mut answers) = came_back(&batcher, 30);
+    let (handing, mut answers) = answered_batch(&batcher, 30);
     let mut handing = pin!(handing);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     while handing.as_mut().poll(&mut context) == Poll::Pending {}
-    assert!(all_are_there(&mut answers));
+    assert!(all_are_answered(&mut answers));
 }
 
-/// What nobody takes is undone, whoever hands it out.
+/// An answer without a receiver is undone, wherever it is handed out.
 #[tokio::test]
-async fn what_nobody_of_a_crowd_takes_is_undone() {
+async fn answers_without_a_receiver_among_many_are_undone() {
     let batcher = batcher(Script::open());
     batcher.executor().granted.lock().unwrap().extend(0..30);
-    let (handing, mut answers) = came_back(&batcher, 30);
+    let (handing, mut answers) = answered_batch(&batcher, 30);
     answers.drain(10..20);
     handing.await;
     let left = || batcher.executor().granted.lock().unwrap().clone();
