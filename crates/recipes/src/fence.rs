@@ -1,4 +1,7 @@
-//! The highest fence that each resource has seen, kept in a store's records.
+//! A fence check for resources that cannot check tokens themselves, kept in a store's records.
+//!
+//! Invariant: after a fence was admitted, every older one is refused. Each change of a record is a
+//! compare-and-swap, so concurrent holders cannot lower the bar.
 
 use std::sync::Arc;
 
@@ -7,33 +10,33 @@ use distlock_core::{
     Result, Store, Written,
 };
 
-/// How often the bar may be raised by others between the look at it and the write.
+/// The most attempts to raise the bar, when others raise it between read and write.
 const TRIES: usize = 32;
 
-/// Remembers for each resource the highest fence that was let through.
+/// Remembers the highest admitted fence of each resource.
 ///
-/// It is a gate before a step, and no part of it: whoever was let through, and then stands still,
-/// is not stopped any more. Where the resource can check by itself, in one step with the change,
-/// let it (`distlock::fence`).
+/// The check comes before a step and is not part of it: a holder that was admitted and then stands
+/// still is not stopped any more. A resource that can check by itself, in one step with the change,
+/// should do so (`distlock::fence`).
 #[derive(Clone, Debug)]
 pub struct RecordsFence(Arc<dyn Records>);
 
 impl RecordsFence {
-    /// Over this store's records.
+    /// Fences recorded in this store.
     #[must_use]
     pub fn new(store: &Store) -> Self {
         Self(store.records())
     }
 
-    /// Lets a holder through, and refuses all earlier ones from now on; or refuses it.
+    /// Admits a holder and refuses all earlier ones from now on, or refuses the holder.
     ///
     /// # Errors
-    /// [`FenceError::Refused`] for an earlier holder; [`FenceError::Failed`] for a name that is not
+    /// [`FenceError::Refused`] for an earlier holder. [`FenceError::Failed`] for a name that is not
     /// allowed, for a record that cannot be read ([`ErrorKind::Corrupt`]), and for failures of the
     /// store.
     ///
     /// # Cancel safety
-    /// When it is dropped the bar is raised or not; repeating it is safe.
+    /// Dropping the future leaves the bar raised or not. A repeated call is safe.
     pub async fn admit(&self, resource: &str, fence: &Fence) -> Result<(), FenceError> {
         let key = key(resource)?;
         let mut unknown = None;
@@ -54,7 +57,7 @@ impl RecordsFence {
             match self.0.put(&key, raised.as_bytes(), expect).await {
                 Ok(Written::Stored(_)) => return Ok(()),
                 Ok(_) => {}
-                // The next look tells.
+                // The next read shows whether the write happened.
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = Some(error),
                 Err(error) => return Err(error.into()),
             }
@@ -65,7 +68,7 @@ impl RecordsFence {
             .into())
     }
 
-    /// The highest fence that was let through.
+    /// The highest fence that was admitted.
     ///
     /// # Errors
     /// Failures of the store, and [`ErrorKind::Corrupt`].
@@ -82,13 +85,13 @@ impl RecordsFence {
         Ok(FenceGuard::from_state(state).highest().cloned())
     }
 
-    /// Forgets what was seen of a resource, when all its former holders are known to be gone.
+    /// Forgets the fence of a resource. Call it only when all former holders are known to be gone.
     ///
     /// # Errors
     /// Failures of the store.
     ///
     /// # Cancel safety
-    /// When it is dropped it is forgotten or not; repeating it is safe.
+    /// Dropping the future leaves the fence forgotten or not. A repeated call is safe.
     pub async fn reset(&self, resource: &str) -> Result<()> {
         let key = key(resource)?;
         while let Some(entry) = self.0.get(&key).await? {

@@ -1,23 +1,24 @@
-//! Once per key: an effect that is asked for several times happens once, and everybody gets its
+//! Once per key: an effect that is requested several times happens once, and every caller gets its
 //! result.
 //!
 //! # What it promises
 //!
-//! - That the effect begins is on record before it does, with the holder's token; its result is on
-//!   record when it has succeeded. Whoever asks again gets the result.
-//! - A holder of an earlier lock begins nothing after a later one has.
-//! - An effect that returns an error counts as not made, and the next one who asks makes it. Return
-//!   one only if it surely did not happen.
+//! - The beginning of an effect is recorded before the effect starts, with the holder's token. The
+//!   result is recorded after the effect has succeeded. A later caller gets the recorded result.
+//! - A holder of an earlier lock begins no effect after a holder of a later lock has begun one.
+//! - An effect that returns an error counts as not made, and the next caller makes it. Return an
+//!   error only if the effect surely did not happen.
 //!
 //! # What breaks it
 //!
-//! - A process that dies in the middle leaves a beginning without a result. Whether the effect has
-//!   happened only its recipient can say, so the next one who asks gets
-//!   [`ErrorKind::OutcomeUnknown`] - or, with [`retry_unfinished`](Idempotent::retry_unfinished),
-//!   tries again: then the recipient must recognise the key, or the effect may happen twice.
-//! - A store that forgets what it had acknowledged forgets results.
+//! - A process that dies during the effect leaves a beginning without a result. Only the recipient
+//!   of the effect can say whether it happened. So the next caller gets
+//!   [`ErrorKind::OutcomeUnknown`]. With [`retry_unfinished`](Idempotent::retry_unfinished) the
+//!   next caller tries again; then the recipient must recognise the key, or the effect may happen
+//!   twice.
+//! - A store that forgets acknowledged writes forgets results.
 //!
-//! Source of the idea: the idempotency keys of payment interfaces.
+//! The idea comes from the idempotency keys of payment interfaces.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -28,13 +29,14 @@ use distlock_core::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
 
-/// Format of the records; a reader refuses another one.
+/// The format of the records. A reader refuses another one.
 const FORMAT: u8 = 1;
-/// Pause before what could not be written is written again, and how often it is.
+/// The pause before a failed write is repeated.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The most attempts at one write.
 const TRIES: u32 = 50;
 
-/// Runs effects once per key. Cheap to clone.
+/// Runs effects once per key. A clone is cheap.
 #[derive(Clone)]
 pub struct Idempotent {
     records: Arc<dyn Records>,
@@ -42,17 +44,17 @@ pub struct Idempotent {
     retry_unfinished: bool,
 }
 
-/// What became of an effect.
+/// The result of an effect, with the time of its making.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Once<T> {
-    /// It happened now.
+    /// The effect happened now.
     Now(T),
-    /// It had happened before, with this result.
+    /// The effect had happened before, with this result.
     Before(T),
 }
 
 impl<T> Once<T> {
-    /// The result, whenever it was.
+    /// The result of the effect.
     pub fn into_inner(self) -> T {
         match self {
             Self::Now(result) | Self::Before(result) => result,
@@ -63,9 +65,9 @@ impl<T> Once<T> {
 #[derive(Serialize, Deserialize)]
 struct Effect {
     v: u8,
-    /// Of the lock under which it was begun.
+    /// The token of the lock under which the effect was begun.
     token: FencingToken,
-    /// Tells a write whose reply was lost from another one's.
+    /// Random id of this caller's effect. It recognises a write with a lost answer.
     id: Uuid,
     state: State,
 }
@@ -73,16 +75,16 @@ struct Effect {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
-    /// It was begun, and its end is not on record.
+    /// The effect was begun, and its end is not recorded.
     Begun,
-    /// It was not made.
+    /// The effect was not made.
     Failed,
-    /// It was made, with this result.
+    /// The effect was made, with this result.
     Done(serde_json::Value),
 }
 
 impl Idempotent {
-    /// Over this store's records.
+    /// Effects recorded in this store.
     #[must_use]
     pub fn new(store: &Store) -> Self {
         Self {
@@ -92,29 +94,29 @@ impl Idempotent {
         }
     }
 
-    /// An effect whose end is not on record is tried again: at least once, where it is at most once
-    /// without.
+    /// Repeats an effect without a recorded end. The effect then happens at least once; without
+    /// this setting it happens at most once.
     #[must_use]
     pub const fn retry_unfinished(mut self) -> Self {
         self.retry_unfinished = true;
         self
     }
 
-    /// Makes the effect `key` unless it was made before, for the holder of the lock that `token` is
-    /// of: nobody else may begin it at the same time. All who ask for one key hold the same lock in
-    /// turn.
+    /// Makes the effect `key`, unless it was made before. The caller holds the lock of `token`, so
+    /// no other caller begins the effect at the same time. All callers of one key must hold the
+    /// same lock in turn.
     ///
     /// # Errors
-    /// The effect's own error, after which it counts as not made; [`ErrorKind::Lost`] when the
-    /// holder of a later lock has begun it, before this one or meanwhile;
-    /// [`ErrorKind::OutcomeUnknown`] when it was begun and its end is not on record;
-    /// [`ErrorKind::InvalidArgument`] for a result that cannot be written; [`ErrorKind::Corrupt`]
-    /// for a record of another version, or a result of another type; [`ErrorKind::LimitExceeded`]
-    /// for a result of more than about 64 KiB, which leaves the end off the record; failures of the
-    /// store before it began.
+    /// The effect's own error; the effect then counts as not made. [`ErrorKind::Lost`] when the
+    /// holder of a later lock has begun the effect, before this call or during it.
+    /// [`ErrorKind::OutcomeUnknown`] when the effect was begun and its end is not recorded.
+    /// [`ErrorKind::InvalidArgument`] for a result that cannot be written. [`ErrorKind::Corrupt`]
+    /// for a record of another version, or a result of another type. [`ErrorKind::LimitExceeded`]
+    /// for a result of more than about 64 KiB; the end is then not recorded. Failures of the store
+    /// before the effect began.
     ///
     /// # Cancel safety
-    /// When it is dropped the effect is dropped; that it was begun stays on record.
+    /// Dropping the future drops the effect. Its beginning stays recorded.
     pub async fn once<T, F>(
         &self,
         key: &str,
@@ -125,15 +127,15 @@ impl Idempotent {
         T: Serialize + DeserializeOwned,
         F: Future<Output = Result<T>>,
     {
-        let once = self.try_once(key, token, effect).await;
-        let result = match &once {
+        let outcome = self.try_once(key, token, effect).await;
+        let result = match &outcome {
             Ok(Once::Now(_)) => "now",
             Ok(Once::Before(_)) => "before",
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => "unknown",
             Err(_) => "failed",
         };
         metrics::counter!("distlock_idempotent_total", "result" => result).increment(1);
-        once
+        outcome
     }
 
     async fn try_once<T, F>(
@@ -162,43 +164,44 @@ impl Idempotent {
                     .map_err(|error| corrupt(&record, &error.to_string()));
             }
             Some((_, begun)) if begun.token > token => {
-                let says = format!("the holder of token {} has begun {key:?}", begun.token);
-                return Err(Error::new(ErrorKind::Lost, says));
+                let message = format!("the holder of token {} has begun {key:?}", begun.token);
+                return Err(Error::new(ErrorKind::Lost, message));
             }
             Some((version, before)) if self.retry_unfinished || before.state == State::Failed => {
                 Some(version)
             }
             Some((_, begun)) => {
-                let says = format!(
+                let message = format!(
                     "{key:?} was begun under token {}, and its end is not on record",
                     begun.token
                 );
-                return Err(Error::new(ErrorKind::OutcomeUnknown, says));
+                return Err(Error::new(ErrorKind::OutcomeUnknown, message));
             }
         };
-        let mut it = Effect {
+        let mut entry = Effect {
             v: FORMAT,
             token,
             id: Uuid::new_v4(),
             state: State::Begun,
         };
         let expect = before.map_or(Expect::Absent, Expect::Version);
-        let version = self.write(&record, expect, &it).await?;
+        let version = self.write(&record, expect, &entry).await?;
         match effect().await {
             Ok(result) => {
                 let value = serde_json::to_value(&result).map_err(|error| {
                     Error::new(ErrorKind::InvalidArgument, "the result cannot be written")
                         .caused_by(error)
                 })?;
-                it.state = State::Done(value);
-                self.write(&record, Expect::Version(version), &it).await?;
+                entry.state = State::Done(value);
+                self.write(&record, Expect::Version(version), &entry)
+                    .await?;
                 Ok(Once::Now(result))
             }
             Err(error) => {
-                // Nobody needs to ask whether it has happened. Where that cannot be written, they
-                // do.
-                it.state = State::Failed;
-                let written = self.write(&record, Expect::Version(version), &it).await;
+                // With this record, no later caller has to ask whether the effect happened. If it
+                // cannot be written, they have to.
+                entry.state = State::Failed;
+                let written = self.write(&record, Expect::Version(version), &entry).await;
                 if let Err(error) = written {
                     tracing::warn!(key, %error, "that an effect has failed is not on record");
                 }
@@ -207,38 +210,42 @@ impl Idempotent {
         }
     }
 
-    /// Writes a state on top of the one before, for as long as that may have been written and is
-    /// not known. [`ErrorKind::Lost`] when somebody else has written meanwhile.
-    async fn write(&self, record: &RecordKey, expect: Expect, it: &Effect) -> Result<Version> {
-        let value = serde_json::to_vec(it).map_err(|error| {
+    /// Writes a state over the state before, and repeats the write while its outcome is unknown.
+    /// [`ErrorKind::Lost`] when another client has written in between.
+    async fn write(&self, record: &RecordKey, expect: Expect, entry: &Effect) -> Result<Version> {
+        let value = serde_json::to_vec(entry).map_err(|error| {
             Error::new(ErrorKind::Internal, "an effect cannot be written").caused_by(error)
         })?;
         let mut unknown = None;
         for _ in 0..TRIES {
             match self.records.put(record, &value, expect).await {
                 Ok(Written::Stored(version)) => return Ok(version),
-                // An earlier try that was carried out, or somebody else.
+                // The conflict comes from an earlier attempt that succeeded, or from another
+                // client.
                 Ok(_) => match self.read(record).await {
-                    Ok(Some((version, now))) if now.id == it.id && now.state == it.state => {
+                    Ok(Some((version, now))) if now.id == entry.id && now.state == entry.state => {
                         return Ok(version);
                     }
                     Err(error) if error.is_retryable() => {}
                     Err(error) => return Err(error),
                     Ok(_) => {
-                        let says = format!("somebody else has written the record {record}");
-                        return Err(Error::new(ErrorKind::Lost, says));
+                        let message = format!("somebody else has written the record {record}");
+                        return Err(Error::new(ErrorKind::Lost, message));
                     }
                 },
-                // Writing the same again settles it: one of the two finds what it expects.
+                // Repeating the same write settles the outcome: only one of the two finds the
+                // version that it expects.
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = Some(error),
-                Err(error) if it.state == State::Begun && unknown.is_none() => return Err(error),
+                Err(error) if entry.state == State::Begun && unknown.is_none() => {
+                    return Err(error);
+                }
                 Err(error) if error.is_retryable() => {}
                 Err(error) => return Err(unknown.unwrap_or(error)),
             }
             self.clock.sleep(PAUSE).await;
         }
-        let says = format!("whether the record {record} is written is not known");
-        Err(Error::new(ErrorKind::OutcomeUnknown, says))
+        let message = format!("whether the record {record} is written is not known");
+        Err(Error::new(ErrorKind::OutcomeUnknown, message))
     }
 
     async fn read(&self, record: &RecordKey) -> Result<Option<(Version, Effect)>> {

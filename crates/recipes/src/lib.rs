@@ -1,15 +1,15 @@
-//! What people build with a lock, built once.
+//! Common programs around a lock, built once.
 //!
-//! | recipe | what it is for |
+//! | recipe | purpose |
 //! |---|---|
-//! | [`cache_guard`] | a cache whose hot values one caller of the fleet loads |
-//! | [`election`] | of many candidates one leads, and its work is over before the next one's begins |
-//! | [`unread`] | unread counters of conversations and their total, which never disagree |
-//! | [`idempotent`] | an effect that is asked for several times, and happens once |
-//! | [`RecordsFence`] | a gate for steps whose resource cannot check tokens itself |
+//! | [`cache_guard`] | one caller of the fleet loads a hot value into a cache |
+//! | [`election`] | one of many candidates leads; its work ends before the next leader's begins |
+//! | [`unread`] | unread counters of conversations, and their total, which never disagree |
+//! | [`idempotent`] | an effect that is requested several times happens once |
+//! | [`RecordsFence`] | a check before a step on a resource that cannot check tokens itself |
 //! | [`Periodic`] | a job that many hosts start runs on one of them, once per period |
 //!
-//! They need nothing but a lock and records, so each works over every store that can keep its
+//! The recipes need a lock and records only, so each works over every store that can keep its
 //! promise.
 
 pub mod cache_guard;
@@ -24,7 +24,7 @@ pub mod unread;
 pub use fence::RecordsFence;
 pub use periodic::{Due, Periodic, Ran};
 
-/// The guide's snippets compile.
+/// The examples of the guide compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/recipes.md")]
 mod guide {}

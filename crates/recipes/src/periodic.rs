@@ -3,25 +3,24 @@
 //! # What it promises
 //!
 //! - Two starts of a job are at least nine tenths of its period apart, whichever hosts start it and
-//!   however short it is. (Timers that fire once per period are never exact, so one that fires a
-//!   little early counts.) The time is the store's: the hosts' clocks decide when they ask, and
-//!   nothing else.
-//! - The start is on record before the job begins. A job that crashes has had its turn. With
-//!   [`retry_failed`](Periodic::retry_failed) it runs again within the same period, until it has
-//!   succeeded.
-//! - While the job runs its lock is held, so a job that takes longer than its period never runs
+//!   however short it is. (Timers that fire once per period are never exact, so a timer that fires
+//!   a little early still counts.) The time is the store's. A host's clock only decides when the
+//!   host asks.
+//! - The start is recorded before the job begins. A job that crashes is not repeated in its period.
+//!   With [`retry_failed`](Periodic::retry_failed) it runs again within the same period, until it
+//!   has succeeded.
+//! - The lock is held while the job runs, so a job that takes longer than its period never runs
 //!   beside itself.
 //!
 //! # What breaks it
 //!
-//! - A store that forgets what it had acknowledged (a failover to a replica that lagged behind), or
+//! - A store that forgets acknowledged writes (a failover to a replica that lagged behind), or
 //!   whose clock is stepped, forgets or misjudges the last start.
-//! - A host that was stopped after its start was put on record, and goes on after its lease has
-//!   ended, works beside the next holder. Only a resource that looks at the fencing token refuses
-//!   it.
-//! - Stores whose records tell no ages (ZooKeeper) are refused.
+//! - A host that was stopped after its start was recorded, and continues after its lease has ended,
+//!   works beside the next holder. Only a resource that checks the fencing token refuses it.
+//! - Stores whose records have no ages (ZooKeeper) are refused.
 //!
-//! Source of the idea: ShedLock's `lockAtMostFor` and `lockAtLeastFor`.
+//! The idea comes from ShedLock's `lockAtMostFor` and `lockAtLeastFor`.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -31,16 +30,16 @@ use distlock_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Longest period.
+/// The longest period.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The part of a period after which the next start is due.
-const DUE: f64 = 0.9;
-/// Format of the records; a reader refuses another one.
+const DUE_AFTER: f64 = 0.9;
+/// The format of the records. A reader refuses another one.
 const FORMAT: u8 = 1;
-/// Pause before a record that could not be written is written again.
+/// The pause before a failed write is repeated.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs jobs once per period. Cheap to clone.
+/// Runs jobs once per period. A clone is cheap.
 #[derive(Clone)]
 pub struct Periodic {
     locker: Locker,
@@ -52,24 +51,24 @@ pub struct Periodic {
 /// Whether a job is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// It has not been started in this period.
+    /// The job has not been started in this period.
     Now,
-    /// It has been, so long ago.
+    /// The job has been started in this period.
     Later {
-        /// Time since that start.
+        /// The time since that start.
         started: Duration,
     },
 }
 
-/// What became of a start.
+/// The result of a start.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Ran<T> {
-    /// It ran here, and gave this.
+    /// The job ran here, with this result.
     Here(T),
-    /// It has been started in this period, so long ago.
+    /// The job has been started in this period, this long ago.
     Before(Duration),
-    /// It is running elsewhere, or about to be started there.
+    /// The job runs elsewhere, or is about to start there.
     Elsewhere(Option<HolderInfo>),
 }
 
@@ -77,37 +76,37 @@ pub enum Ran<T> {
 #[derive(Serialize, Deserialize)]
 struct Run {
     v: u8,
-    /// The fencing token of whoever started it.
+    /// The fencing token of the holder that started it.
     token: u64,
-    /// Milliseconds since 1970 by the writer's clock, for a store that has forgotten how old the
-    /// record is.
+    /// Milliseconds since 1970 by the writer's clock. A store that has lost the age of the record
+    /// uses it.
     at_ms: u64,
-    /// How long before, in milliseconds, the turn began that this run belongs to: a job that is
-    /// retried does not move its period.
+    /// The time in milliseconds between the first start of this period and this start. So a job
+    /// that is retried does not move its period.
     #[serde(default)]
     since_ms: u64,
 }
 
-/// What is put on record.
+/// The event to record.
 #[derive(Clone, Copy)]
-enum What {
-    /// That a job with this period starts.
+enum Event {
+    /// A job with this period starts.
     Start(Duration),
-    /// That it has succeeded.
+    /// The job has succeeded.
     Success,
 }
 
 impl Periodic {
-    /// Over this store.
+    /// Jobs recorded in this store, under its locks.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where records tell no ages.
+    /// [`ErrorKind::Unsupported`] where records have no ages.
     pub fn new(store: &Store) -> Result<Self> {
         let records = store.records();
         if !records.tells_ages() {
-            let says = "its records tell no ages, and without the store's clock nobody can say when \
+            let message = "its records tell no ages, and without the store's clock nobody can say when \
                         a period is over";
-            return Err(Error::new(ErrorKind::Unsupported, says).on(records.backend()));
+            return Err(Error::new(ErrorKind::Unsupported, message).on(records.backend()));
         }
         Ok(Self {
             locker: store.locker(),
@@ -117,23 +116,24 @@ impl Periodic {
         })
     }
 
-    /// A job that has not succeeded, because it failed or its host died, runs again within the
-    /// period: at least once, where it is at most once without.
+    /// Repeats a job within its period when it has not succeeded, because it failed or its host
+    /// died. The job then runs at least once; without this setting it runs at most once.
     #[must_use]
     pub const fn retry_failed(mut self) -> Self {
         self.retry_failed = true;
         self
     }
 
-    /// Runs `work` unless the job `name` was started within the period `every`, or runs now. It
-    /// runs under the lock `name`; when that is lost its future is dropped at its next await.
+    /// Runs `work`, unless the job `name` was started within the period `every` or is running now.
+    /// The work runs under the lock `name`. When the lock is lost, the future of the work is
+    /// dropped at its next await.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a period of zero or of more than 366 days;
-    /// [`ErrorKind::Lost`]; failures of the store before the job began, and those of `work`.
+    /// [`ErrorKind::InvalidArgument`] for a period of zero or of more than 366 days.
+    /// [`ErrorKind::Lost`]. Failures of the store before the job began, and those of `work`.
     ///
     /// # Cancel safety
-    /// Dropping it drops `work`. A start that is on record stays there.
+    /// Dropping the future drops `work`. A recorded start stays recorded.
     pub async fn at_most_once<T, F>(
         &self,
         name: &str,
@@ -171,13 +171,13 @@ impl Periodic {
             Attempt::Acquired(guard) => guard,
             Attempt::Busy(holder) => return Ok(Ran::Elsewhere(holder)),
         };
-        let ran = self.under(&guard, every, work).await;
-        // What the store says now is about the time after the work.
+        let ran = self.run_under_lock(&guard, every, work).await;
+        // The answer to the release concerns the time after the work, so it is ignored.
         let _ = guard.release().await;
         ran
     }
 
-    async fn under<T, F>(
+    async fn run_under_lock<T, F>(
         &self,
         guard: &Guard,
         every: Duration,
@@ -208,8 +208,8 @@ impl Periodic {
     /// Whether the job is due, without starting it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for the period; [`ErrorKind::Corrupt`] for a record that
-    /// another version wrote, or a start that lies in the future; failures of the store.
+    /// [`ErrorKind::InvalidArgument`] for the period. [`ErrorKind::Corrupt`] for a record of
+    /// another version, or a start in the future. Failures of the store.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
@@ -217,45 +217,44 @@ impl Periodic {
         check_period(every)?;
         let key = start_key(name)?;
         let entry = self.records.get(&key).await?;
-        Ok(self.judge(name, &key, entry.as_ref(), every).await?.0)
+        Ok(self.due_after(name, &key, entry.as_ref(), every).await?.0)
     }
 
-    /// Puts on record that the holder of the lock starts the job now. [`Due::Later`] when it has
-    /// been started meanwhile: then it must not be. A store that is away is asked again for as long
-    /// as the lock is held.
+    /// Records that the holder of the lock starts the job now. [`Due::Later`]: the job has been
+    /// started meanwhile, and must not be started again. While the store is unreachable, the call
+    /// repeats the request as long as the lock is held.
     ///
     /// # Errors
-    /// As [`due`](Self::due), and [`ErrorKind::Lost`] when the lock is.
+    /// As [`due`](Self::due), and [`ErrorKind::Lost`] when the lock is lost.
     ///
     /// # Cancel safety
-    /// When it is dropped the start may be on record.
+    /// Dropping the future leaves the start recorded or not.
     pub async fn begin(&self, guard: &Guard, every: Duration) -> Result<Due> {
         check_period(every)?;
-        let due = self.write(guard, What::Start(every)).await?;
+        let due = self.write(guard, Event::Start(every)).await?;
         guard.check()?;
         Ok(due)
     }
 
-    /// Puts on record that the job, which [`begin`](Self::begin) started under this lock, has
-    /// succeeded.
+    /// Records that the job has succeeded, which [`begin`](Self::begin) started under this lock.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] when the lock is; failures of the store.
+    /// [`ErrorKind::Lost`] when the lock is lost; failures of the store.
     ///
     /// # Cancel safety
-    /// When it is dropped the success may be on record; repeating it is safe.
+    /// Dropping the future leaves the success recorded or not. A repeated call is safe.
     pub async fn succeeded(&self, guard: &Guard) -> Result<()> {
-        self.write(guard, What::Success).await.map(drop)
+        self.write(guard, Event::Success).await.map(drop)
     }
 
-    /// Puts a start or a success of this holder on record, unless the start is not due. Tries until
-    /// the lock is lost.
-    async fn write(&self, guard: &Guard, what: What) -> Result<Due> {
-        // Whether an earlier try may have been carried out.
+    /// Records a start or a success of this holder, unless the start is not due. Repeats the
+    /// attempt until the lock is lost.
+    async fn write(&self, guard: &Guard, event: Event) -> Result<Due> {
+        // Whether an earlier attempt may have been written.
         let mut unknown = false;
         loop {
             guard.check()?;
-            match self.try_write(guard, what, unknown).await {
+            match self.try_write(guard, event, unknown).await {
                 Ok(Some(due)) => return Ok(due),
                 Ok(None) => {}
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = true,
@@ -266,34 +265,35 @@ impl Periodic {
         }
     }
 
-    /// Nothing when somebody else has written meanwhile.
-    async fn try_write(&self, guard: &Guard, what: What, unknown: bool) -> Result<Option<Due>> {
+    /// Makes one attempt. `None`: another client has written in between.
+    async fn try_write(&self, guard: &Guard, event: Event, unknown: bool) -> Result<Option<Due>> {
         let name = guard.name();
-        let key = match what {
-            What::Start(_) => start_key(name)?,
-            What::Success => success_key(name)?,
+        let key = match event {
+            Event::Start(_) => start_key(name)?,
+            Event::Success => success_key(name)?,
         };
         let entry = self.records.get(&key).await?;
-        let run = entry.as_ref().map(|entry| parsed(&key, entry));
+        let run = entry.as_ref().map(|entry| parse(&key, entry));
         let run = run.transpose()?;
         if unknown && run.is_some_and(|run| run.token == guard.token().get()) {
             return Ok(Some(Due::Now));
         }
-        let since = match what {
-            What::Success => Duration::ZERO,
-            What::Start(every) => match self.judge(name, &key, entry.as_ref(), every).await? {
+        let since = match event {
+            Event::Success => Duration::ZERO,
+            Event::Start(every) => match self.due_after(name, &key, entry.as_ref(), every).await? {
                 (Due::Now, since) => since,
                 (later, _) => return Ok(Some(later)),
             },
         };
         let expect = entry.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
-        let run = self.run_of(guard, since)?;
+        let run = self.encode_run(guard, since)?;
         let written = self.records.put(&key, &run, expect).await?;
         Ok(matches!(written, Written::Stored(_)).then_some(Due::Now))
     }
 
-    /// Whether the job is due after this start; and if it is, how long ago its turn began.
-    async fn judge(
+    /// Whether the job is due after the recorded start. With it comes the time since the first
+    /// start of the period.
+    async fn due_after(
         &self,
         name: &LockName,
         key: &RecordKey,
@@ -303,26 +303,31 @@ impl Periodic {
         let Some(entry) = entry else {
             return Ok((Due::Now, Duration::ZERO));
         };
-        let run = parsed(key, entry)?;
-        let turn = self.age(key, entry, &run)? + Duration::from_millis(run.since_ms);
-        if turn >= every.mul_f64(DUE) {
+        let run = parse(key, entry)?;
+        let since_first_start = self.age(key, entry, &run)? + Duration::from_millis(run.since_ms);
+        if since_first_start >= every.mul_f64(DUE_AFTER) {
             Ok((Due::Now, Duration::ZERO))
         } else if self.retry_failed && !self.has_succeeded(name, run.token).await? {
-            Ok((Due::Now, turn))
+            Ok((Due::Now, since_first_start))
         } else {
-            Ok((Due::Later { started: turn }, turn))
+            Ok((
+                Due::Later {
+                    started: since_first_start,
+                },
+                since_first_start,
+            ))
         }
     }
 
     async fn has_succeeded(&self, name: &LockName, token: u64) -> Result<bool> {
         let key = success_key(name)?;
         let entry = self.records.get(&key).await?;
-        let run = entry.map(|entry| parsed(&key, &entry)).transpose()?;
+        let run = entry.map(|entry| parse(&key, &entry)).transpose()?;
         Ok(run.is_some_and(|run| run.token == token))
     }
 
-    /// Time since a run was put on record. A store's clock may have begun anew (a file's, after a
-    /// reboot): then this host's has to do.
+    /// The time since a run was recorded. A store's clock may have begun anew (that of a file,
+    /// after a reboot). Then this host's clock has to serve.
     fn age(&self, key: &RecordKey, entry: &Entry, run: &Run) -> Result<Duration> {
         if let Some(age) = entry.age {
             return Ok(age);
@@ -337,7 +342,7 @@ impl Periodic {
         })
     }
 
-    fn run_of(&self, guard: &Guard, since: Duration) -> Result<Vec<u8>> {
+    fn encode_run(&self, guard: &Guard, since: Duration) -> Result<Vec<u8>> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let run = Run {
             v: FORMAT,
@@ -368,7 +373,7 @@ fn success_key(name: &LockName) -> Result<RecordKey> {
     RecordKey::new(format!("periodic/success/{name}"))
 }
 
-fn parsed(key: &RecordKey, entry: &Entry) -> Result<Run> {
+fn parse(key: &RecordKey, entry: &Entry) -> Result<Run> {
     let run: Run =
         serde_json::from_slice(&entry.value).map_err(|error| corrupt(key, &error.to_string()))?;
     if run.v == FORMAT {
@@ -385,10 +390,10 @@ fn corrupt(key: &RecordKey, why: &str) -> Error {
 
 fn check_period(every: Duration) -> Result<()> {
     if every.is_zero() || every > LONGEST {
-        let says = format!(
+        let message = format!(
             "the period is {every:?}: more than 0 and at most {LONGEST:?} (366 days) are allowed"
         );
-        return Err(Error::new(ErrorKind::InvalidArgument, says));
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
     }
     Ok(())
 }

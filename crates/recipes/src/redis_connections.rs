@@ -1,4 +1,8 @@
-//! Connections to a Redis server for recipes that need more of it than locks and records.
+//! Connections to a Redis server, for the recipes that use Redis commands.
+//!
+//! This module owns a pool of idle connections. Invariant: a caller has its connection alone,
+//! because `WATCH` belongs to a connection. A connection after an error must never return to the
+//! pool. The URL must never reach an error, because it may hold a password.
 
 use std::{
     fmt,
@@ -12,13 +16,13 @@ use redis::{
 };
 
 pub(crate) const BACKEND: &str = "redis";
-/// Longest wait for a connection, and for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Connections that are kept while nobody uses them.
-const KEPT: usize = 64;
+/// The longest wait for a connection, and for an answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The most idle connections that are kept.
+const MOST_IDLE: usize = 64;
 
-/// What a server says that cannot serve now, and one that may not be asked.
-const AWAY: [&str; 6] = [
+/// The error codes of a server that cannot serve now.
+const UNAVAILABLE: [&str; 6] = [
     "LOADING",
     "READONLY",
     "MASTERDOWN",
@@ -26,22 +30,25 @@ const AWAY: [&str; 6] = [
     "CLUSTERDOWN",
     "TRYAGAIN",
 ];
+/// The error codes of a server that refuses the client.
 const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
 
-/// One server's connections. Whoever takes one has it alone, and gives it back when it is in order.
+/// The connections to one server. A caller has the connection that it takes alone, and gives it
+/// back after success.
 #[derive(Clone)]
 pub(crate) struct Connections {
     client: Client,
     idle: Arc<Mutex<Vec<MultiplexedConnection>>>,
 }
 
-/// As the store of the locks: a password leaves this machine through TLS or on purpose.
+/// Applies the same rule as the lock's store: a password leaves this machine through TLS, or
+/// because the user allows clear text.
 fn password_rule(url: &str, client: &Client) -> Result<()> {
     let info = client.get_connection_info();
     let (host, encrypted) = match info.addr() {
         ConnectionAddr::Tcp(host, _) => (host.as_str(), false),
         ConnectionAddr::TcpTls { host, .. } => (host.as_str(), true),
-        // A socket is on this machine.
+        // A socket file is on this machine.
         _ => return Ok(()),
     };
     let rule = PasswordRule {
@@ -55,19 +62,19 @@ fn password_rule(url: &str, client: &Client) -> Result<()> {
     rule.check(host).map_err(|error| error.on(BACKEND))
 }
 
-/// What an error of the connection leaves open.
+/// The request that was under way when a connection failed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Sent {
-    /// Nothing that changes anything was sent.
-    Nothing,
-    /// A change was, and may be made.
+pub(crate) enum Request {
+    /// A request that changes nothing. It can be repeated.
+    Read,
+    /// A change, which may have happened.
     Change,
 }
 
 impl Connections {
-    /// No connection is made yet.
+    /// Parses the URL. No connection is opened yet.
     pub(crate) fn new(url: &str) -> Result<Self> {
-        // The cause may have the password in it.
+        // The cause may contain the password, so it is left out.
         let client = Client::open(url).map_err(|_| {
             let says = "this is no URL of a Redis server: redis://[USER:PASSWORD@]HOST[:PORT][/DB]";
             Error::new(ErrorKind::InvalidConfig, says).on(BACKEND)
@@ -83,36 +90,37 @@ impl Connections {
         if let Some(connection) = self.idle().pop() {
             return Ok(connection);
         }
-        let patience = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE));
+        let timeouts = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(TIMEOUT))
+            .set_response_timeout(Some(TIMEOUT));
         let connecting = self
             .client
-            .get_multiplexed_async_connection_with_config(&patience);
+            .get_multiplexed_async_connection_with_config(&timeouts);
         connecting
             .await
-            .map_err(|error| self.failed(&error, Sent::Nothing))
+            .map_err(|error| self.failed(&error, Request::Read))
     }
 
     pub(crate) fn give_back(&self, connection: MultiplexedConnection) {
         let mut idle = self.idle();
-        if idle.len() < KEPT {
+        if idle.len() < MOST_IDLE {
             idle.push(connection);
         }
     }
 
     /// What an error means. Where a connection broke, the others may be as dead, and nobody is
     /// given one of them.
-    pub(crate) fn failed(&self, error: &RedisError, sent: Sent) -> Error {
-        let broke = error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
-        if broke {
+    pub(crate) fn failed(&self, error: &RedisError, request: Request) -> Error {
+        let connection_failed =
+            error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
+        if connection_failed {
             self.idle().clear();
         }
-        let kind = match (error.code(), sent) {
-            (Some(code), _) if AWAY.contains(&code) => ErrorKind::Unavailable,
+        let kind = match (error.code(), request) {
+            (Some(code), _) if UNAVAILABLE.contains(&code) => ErrorKind::Unavailable,
             (Some(code), _) if DENIED.contains(&code) => ErrorKind::AccessDenied,
-            (_, Sent::Nothing) if broke => ErrorKind::Unavailable,
-            (_, Sent::Change) if broke => ErrorKind::OutcomeUnknown,
+            (_, Request::Read) if connection_failed => ErrorKind::Unavailable,
+            (_, Request::Change) if connection_failed => ErrorKind::OutcomeUnknown,
             _ => ErrorKind::Internal,
         };
         Error::new(kind, "the server cannot be asked")

@@ -1,4 +1,7 @@
 //! A cache in a Redis server.
+//!
+//! Invariant: value and floor are in one hash, and each operation is one script, so no other client
+//! sees or makes half a change. All times are of the server's clock.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -7,28 +10,29 @@ use distlock_core::{Error, ErrorKind, FencingToken, Result};
 use redis::{Script, ScriptInvocation, Value};
 
 use super::cache::{Cache, Found, Loaded, Mark, Seen};
-use crate::redis_connections::{BACKEND, Connections, Sent};
+use crate::redis_connections::{BACKEND, Connections, Request};
 
-/// KEYS: the value's hash. The server's clock, in microseconds, and the hash's fields.
+/// The beginning of each script. KEYS: the value's hash. It reads the server's clock, in
+/// microseconds, and the fields of the hash.
 const NOW: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local key = redis.call('HMGET', KEYS[1], 'token', 'voided', 'fresh', 'stale', 'none', 'load', 'value')
 ";
 
-/// Answers the mark alone, or the mark, the token, how long the value is fresh, how long its load
-/// took, whether there is none, and the value.
+/// Answers the mark alone; or the mark, the token, the time for which the value is fresh, the time
+/// of its load, whether there is no value, and the value.
 ///
-/// Times are microseconds of the server's clock; as texts, for a script's numbers are cut to whole
-/// ones on their way out.
+/// Times are microseconds of the server's clock. They are sent as texts, because Redis truncates a
+/// script's numbers to integers.
 const GET: &str = "
 local function text(number) return string.format('%.0f', number) end
 if not key[4] or tonumber(key[4]) <= now then return {text(now)} end
 return {text(now), key[1], text(math.max(key[3] - now, 0)), key[6], key[5] or '', key[7]}
 ";
 
-/// ARGV: token, mark, ttl, stale, floor, load, none, value. Answers 1 when it is stored, 0 when it
-/// came too late.
+/// ARGV: token, mark, ttl, stale, floor, load, none, value. Answers 1 when the value is stored, and
+/// 0 when it came too late.
 const PUT: &str = "
 local began = tonumber(ARGV[2])
 if now - began > tonumber(ARGV[5]) then return 0 end
@@ -53,8 +57,8 @@ redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', ends))
 return 1
 ";
 
-/// Values that are hashes of one Redis server, `cache:KEY`. Their floors are in the same hash, so a
-/// server that evicts keys forgets both.
+/// A cache of hashes in one Redis server, under `cache:KEY`. The floor is in the same hash, so a
+/// server that evicts a key forgets both.
 #[derive(Clone)]
 pub struct RedisCache {
     connections: Connections,
@@ -64,10 +68,10 @@ pub struct RedisCache {
 }
 
 impl RedisCache {
-    /// Of the server at this URL.
+    /// A cache in the server at this URL.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] for a URL that cannot be used. No connection is made yet.
+    /// [`ErrorKind::InvalidConfig`] for a URL that cannot be used. No connection is opened yet.
     pub fn new(url: &str) -> Result<Self> {
         let script = |part: &str| Arc::new(Script::new(&format!("{NOW}{part}")));
         Ok(Self {
@@ -78,14 +82,14 @@ impl RedisCache {
         })
     }
 
-    async fn ask<T: redis::FromRedisValue>(
+    async fn invoke<T: redis::FromRedisValue>(
         &self,
         call: &ScriptInvocation<'_>,
-        sent: Sent,
+        request: Request,
     ) -> Result<T> {
         let mut connection = self.connections.take().await?;
         let answer = call.invoke_async(&mut connection).await;
-        let answer = answer.map_err(|error| self.connections.failed(&error, sent))?;
+        let answer = answer.map_err(|error| self.connections.failed(&error, request))?;
         self.connections.give_back(connection);
         Ok(answer)
     }
@@ -94,7 +98,7 @@ impl RedisCache {
 #[async_trait]
 impl Cache for RedisCache {
     async fn get(&self, key: &str) -> Result<Seen> {
-        let answer: Vec<Value> = self.ask(&self.get.key(name(key)), Sent::Nothing).await?;
+        let answer: Vec<Value> = self.invoke(&self.get.key(name(key)), Request::Read).await?;
         let text = |at: usize| match answer.get(at) {
             Some(Value::BulkString(text)) => std::str::from_utf8(text).ok(),
             _ => None,
@@ -131,14 +135,14 @@ impl Cache for RedisCache {
             .arg(micros(loaded.load))
             .arg(u8::from(loaded.value.is_none()))
             .arg(loaded.value.as_deref().unwrap_or_default());
-        let stored: u8 = self.ask(&call, Sent::Change).await?;
+        let stored: u8 = self.invoke(&call, Request::Change).await?;
         Ok(stored == 1)
     }
 
     async fn delete(&self, key: &str, floor: Duration) -> Result<()> {
         let mut call = self.delete.key(name(key));
         call.arg(micros(floor));
-        let _: u8 = self.ask(&call, Sent::Change).await?;
+        let _: u8 = self.invoke(&call, Request::Change).await?;
         Ok(())
     }
 }

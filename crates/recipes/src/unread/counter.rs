@@ -1,14 +1,17 @@
-//! One counter of a user, and the changes of it.
+//! A counter of one user, the trait of all stores of counters, and the arithmetic of a change.
+//!
+//! Invariant: a total never exceeds [`MOST`], and a change that would exceed it is refused as a
+//! whole.
 
 use std::fmt;
 
 use async_trait::async_trait;
 use distlock_core::{Error, ErrorKind, Result};
 
-/// The most that a total may come to: up to here scripts of Redis count exactly, too.
+/// The largest total. Redis scripts count exactly up to it, too.
 pub const MOST: u64 = (1 << 53) - 1;
 
-/// Longest name of a user or a conversation, in bytes.
+/// The longest name of a user or a conversation, in bytes.
 const LONGEST_NAME: usize = 128;
 
 /// One user's counter for one conversation.
@@ -19,7 +22,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Checks the names.
+    /// A counter with checked names.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidName`] for a name that is not 1 to 128 bytes of UTF-8, or has a control
@@ -46,13 +49,13 @@ impl Counter {
         Ok(counter)
     }
 
-    /// Whose it is.
+    /// The user.
     #[must_use]
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// What it counts.
+    /// The conversation.
     #[must_use]
     pub fn conversation(&self) -> &str {
         &self.conversation
@@ -65,44 +68,45 @@ impl fmt::Display for Counter {
     }
 }
 
-/// What a user has not read.
+/// The unread messages of a user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unread {
-    /// In the conversation that was asked for.
+    /// The unread messages of the requested conversation.
     pub conversation: u64,
-    /// In all of the user's conversations.
+    /// The unread messages of all conversations of the user.
     pub total: u64,
 }
 
-/// Counters whose totals are right.
+/// Counters with correct totals.
 #[async_trait]
 pub trait UnreadCounters: fmt::Debug + Send + Sync {
-    /// Counts so many messages more, and answers what is unread then. The first time makes the
-    /// counter.
+    /// Adds `by` unread messages, and returns the counters after the change. The first increment
+    /// creates the counter.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for an amount below 1; [`ErrorKind::LimitExceeded`] when the
-    /// total would be above [`MOST`]; [`ErrorKind::Corrupt`] when something else stands where a
-    /// counter should be; [`ErrorKind::Unavailable`] after [`TRIES`] tries; failures of the store.
-    /// With a lock also [`ErrorKind::Timeout`] after 30 s, and [`ErrorKind::Lost`]. After
-    /// [`ErrorKind::OutcomeUnknown`] the change may have been made; after any other it was not.
+    /// [`ErrorKind::InvalidArgument`] for an amount below 1. [`ErrorKind::LimitExceeded`] when the
+    /// total would be above [`MOST`]. [`ErrorKind::Corrupt`] when the stored value is not a
+    /// counter. [`ErrorKind::Unavailable`] after [`TRIES`](super::TRIES) attempts. Failures of the
+    /// store. With a lock also [`ErrorKind::Timeout`] after 30 s, and [`ErrorKind::Lost`]. After
+    /// [`ErrorKind::OutcomeUnknown`] the change may have been made; after any other error it was
+    /// not.
     ///
     /// # Cancel safety
-    /// When it is dropped the change is made or not, as a whole.
+    /// A dropped future makes the change as a whole, or not at all.
     async fn increment(&self, counter: &Counter, by: i64) -> Result<Unread>;
 
-    /// Marks a conversation as read: none of its messages counts any more, and the total is so much
-    /// lower. Answers what is unread then.
+    /// Marks a conversation as read: its counter becomes zero, and the total falls by as much.
+    /// Returns the counters after the change.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a counter that nobody has incremented; otherwise as
+    /// [`ErrorKind::InvalidArgument`] for a counter without any increment; otherwise as
     /// [`increment`](Self::increment).
     ///
     /// # Cancel safety
     /// As [`increment`](Self::increment).
     async fn clear(&self, counter: &Counter) -> Result<Unread>;
 
-    /// What is unread.
+    /// Reads the counters.
     ///
     /// # Errors
     /// As [`clear`](Self::clear).
@@ -111,11 +115,12 @@ pub trait UnreadCounters: fmt::Debug + Send + Sync {
     /// Safe: it only reads.
     async fn read(&self, counter: &Counter) -> Result<Unread>;
 
-    /// How often changes of this handle were begun anew, because somebody was in between.
+    /// The number of times a change of this handle was repeated, because another client wrote in
+    /// between.
     fn retries(&self) -> u64;
 }
 
-/// What a change does to the counters.
+/// A change of the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Add(u64),
@@ -123,7 +128,7 @@ pub(super) enum Change {
 }
 
 impl Change {
-    /// Counts this many more.
+    /// A change that adds this many messages.
     pub(super) fn add(by: i64) -> Result<Self> {
         match u64::try_from(by) {
             Ok(by) if by > 0 => Ok(Self::Add(by)),
@@ -134,8 +139,8 @@ impl Change {
         }
     }
 
-    /// What the counters are after it, where the total is so high before; `None` = there is no such
-    /// counter yet.
+    /// The counters after the change, computed from the conversation's counter and the total before
+    /// it. `None` as the counter before: there is no such counter yet.
     pub(super) fn of(self, counter: &Counter, before: Option<u64>, total: u64) -> Result<Unread> {
         match (self, before) {
             (Self::Add(by), before) => match total.checked_add(by) {

@@ -1,13 +1,17 @@
 //! The journalled change of two counters, which are two records.
 //!
-//! A change is decided by one write: its intent goes into the user's journal, if the journal is
-//! still what it was when the counters were read. The counters are written after it, and only count
-//! as far as the journal says so. A change whose author died there is finished by whoever changes
-//! the counters next, and readers see it as made. So no order of crashes leaves half a change.
+//! This module owns the records of a user: the journal, the counters of the conversations, and the
+//! total.
 //!
-//! Every change has a number, one more than that of the change before, and both the journal and the
-//! counters carry it. The total is written last: when its number is the journal's, the change is
-//! finished.
+//! One write decides a change: it puts the intent into the user's journal, if the journal is still
+//! the one that was current when the counters were read. The counters are written afterwards, and
+//! they count only as far as the journal says so. When a client dies in between, the next client
+//! that changes the counters finishes the change, and readers already see it as made. So no order
+//! of crashes leaves half a change.
+//!
+//! Every change has a number, one more than the change before, and both the journal and the
+//! counters carry it. The total is written last. When its number equals the journal's number, the
+//! change is finished.
 
 use std::sync::Arc;
 
@@ -20,7 +24,7 @@ use uuid::Uuid;
 
 use super::{
     counter::{Change, Counter, Unread, unknown},
-    retries::{TRIES, Tries, restless},
+    retries::{Retries, TRIES, too_contended},
 };
 
 /// Format of the records; a reader refuses another one.
@@ -29,24 +33,24 @@ const FORMAT: u8 = 1;
 #[derive(Clone, Debug)]
 pub(super) struct Journal {
     records: Arc<dyn Records>,
-    tries: Tries,
+    retries: Retries,
 }
 
-/// The last change that was decided.
+/// The latest change that was decided.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Intent {
     v: u8,
-    /// How many changes there have been.
+    /// The number of changes so far.
     number: u64,
-    /// Tells two that were tried at the same time apart.
+    /// Random id that tells two concurrent attempts apart.
     id: Uuid,
-    /// The highest token of a lock's holder who has made a change.
+    /// The highest fencing token of a holder that has made a change.
     token: Option<FencingToken>,
     conversation: String,
-    /// What the counters are after it.
+    /// The counters after the change.
     unread: u64,
     total: u64,
-    /// Which versions of their records it was decided upon; `None` = there was no record.
+    /// The versions of the records on which the change was decided. `None`: there was no record.
     unread_was: Option<u64>,
     total_was: Option<u64>,
 }
@@ -60,29 +64,29 @@ struct Count {
     count: u64,
 }
 
-/// A write of the journal whose reply was lost.
-struct Doubt {
-    /// The change that it was to make.
+/// A write of the journal with an unknown outcome.
+struct UnknownWrite {
+    /// The number of the change in the write.
     number: u64,
     error: Error,
 }
 
-/// What was read of one user.
-struct Look {
+/// The records of one user, as read.
+struct Snapshot {
     intent: Option<(Version, Intent)>,
     conversation: Option<(Version, Count)>,
     total: Option<(Version, Count)>,
 }
 
-impl Look {
+impl Snapshot {
     fn number(&self) -> u64 {
         self.intent.as_ref().map_or(0, |(_, intent)| intent.number)
     }
 
-    /// Whether the counters are not of one moment: one is of a change that the journal did not have
-    /// yet when it was read, or this conversation was read before the journal's change was written
-    /// to it.
-    fn is_torn(&self, counter: &Counter) -> bool {
+    /// Whether the counters were read at different moments. Either one belongs to a change that the
+    /// journal did not have yet when it was read, or this conversation was read before the
+    /// journal's change was written to it.
+    fn is_inconsistent(&self, counter: &Counter) -> bool {
         let number = |count: &Option<(Version, Count)>| count.map_or(0, |(_, it)| it.number);
         let (conversation, total) = (number(&self.conversation), number(&self.total));
         let is_its = |(_, it): &(Version, Intent)| it.conversation == counter.conversation();
@@ -92,7 +96,7 @@ impl Look {
         conversation.max(total) > self.number() || is_old
     }
 
-    /// The change that was decided and is perhaps not finished.
+    /// The change that was decided and perhaps not finished.
     fn pending(&self) -> Option<&Intent> {
         let (_, intent) = self.intent.as_ref()?;
         let written = self.total.as_ref().map_or(0, |(_, total)| total.number);
@@ -106,7 +110,7 @@ impl Look {
         }
     }
 
-    /// What is unread in a conversation by the journal; `None` = there is no such counter.
+    /// The unread messages of a conversation by the journal. `None`: there is no such counter.
     fn conversation(&self, counter: &Counter) -> Option<u64> {
         match self.pending() {
             Some(intent) if intent.conversation == counter.conversation() => Some(intent.unread),
@@ -123,30 +127,30 @@ impl Journal {
     ) -> Self {
         Self {
             records,
-            tries: Tries::new(mode, clock),
+            retries: Retries::new(mode, clock),
         }
     }
 
     pub(super) fn retries(&self) -> u64 {
-        self.tries.count()
+        self.retries.count()
     }
 
     pub(super) async fn read(&self, counter: &Counter) -> Result<Unread> {
-        for tries in 1..=TRIES {
-            let look = self.look(counter).await?;
-            if !look.is_torn(counter) {
-                let unread = look.conversation(counter).map(|conversation| Unread {
+        for attempt in 1..=TRIES {
+            let snapshot = self.read_snapshot(counter).await?;
+            if !snapshot.is_inconsistent(counter) {
+                let unread = snapshot.conversation(counter).map(|conversation| Unread {
                     conversation,
-                    total: look.total(),
+                    total: snapshot.total(),
                 });
                 return unread.ok_or_else(|| unknown(counter));
             }
-            self.tries.again(tries).await;
+            self.retries.pause_before_retry(attempt).await;
         }
-        Err(restless(counter))
+        Err(too_contended(counter))
     }
 
-    /// Makes a change. With a token, no holder of an earlier lock makes one after it.
+    /// Makes a change. A token keeps holders of earlier locks from making one afterwards.
     pub(super) async fn change(
         &self,
         counter: &Counter,
@@ -154,76 +158,84 @@ impl Journal {
         token: Option<FencingToken>,
     ) -> Result<Unread> {
         let id = Uuid::new_v4();
-        let mut doubt = None;
-        for tries in 1..=TRIES {
+        let mut unknown_write = None;
+        for attempt in 1..=TRIES {
             match self
-                .try_change(counter, change, token, id, &mut doubt)
+                .try_change(counter, change, token, id, &mut unknown_write)
                 .await
             {
                 Ok(Some(unread)) => return Ok(unread),
                 Ok(None) => {}
-                // What an earlier write came to is asked until it is known.
-                Err(error) if doubt.is_some() && error.is_retryable() => {}
-                Err(error) => return Err(doubt.map_or(error, |doubt| doubt.error)),
+                // The outcome of an earlier write is read until it is known.
+                Err(error) if unknown_write.is_some() && error.is_retryable() => {}
+                Err(error) => {
+                    return Err(unknown_write.map_or(error, |unknown_write| unknown_write.error));
+                }
             }
-            self.tries.again(tries).await;
+            self.retries.pause_before_retry(attempt).await;
         }
-        Err(doubt.map_or_else(|| restless(counter), |doubt| doubt.error))
+        Err(unknown_write.map_or_else(
+            || too_contended(counter),
+            |unknown_write| unknown_write.error,
+        ))
     }
 
-    /// `None` when somebody else was in between, or what became of the write is not known.
+    /// Makes one attempt. `None`: another client wrote in between, or the outcome of the write is
+    /// unknown.
     async fn try_change(
         &self,
         counter: &Counter,
         change: Change,
         token: Option<FencingToken>,
         id: Uuid,
-        doubt: &mut Option<Doubt>,
+        unknown_write: &mut Option<UnknownWrite>,
     ) -> Result<Option<Unread>> {
-        let look = self.look(counter).await?;
-        if let Some(Doubt { number, error }) = doubt.take() {
-            match &look.intent {
+        let snapshot = self.read_snapshot(counter).await?;
+        if let Some(UnknownWrite { number, error }) = unknown_write.take() {
+            match &snapshot.intent {
                 Some((_, intent)) if intent.id == id => return Ok(Some(after(intent))),
-                // It is another change that was made instead.
-                _ if look.number() == number => {}
-                // Nobody has made one yet. Writing the same again settles it: only one of the two
-                // writes can find the journal that it expects.
-                _ if look.number() < number => *doubt = Some(Doubt { number, error }),
+                // Another change was made instead.
+                _ if snapshot.number() == number => {}
+                // No change has been made yet. Repeating the same write settles the outcome: only
+                // one of the two writes can find the journal that it expects.
+                _ if snapshot.number() < number => {
+                    *unknown_write = Some(UnknownWrite { number, error })
+                }
                 _ => return Err(error),
             }
         }
-        if look.is_torn(counter) {
+        if snapshot.is_inconsistent(counter) {
             return Ok(None);
         }
-        if let Some(intent) = look.pending() {
+        if let Some(intent) = snapshot.pending() {
             self.finish(counter.user(), intent).await?;
             return Ok(None);
         }
-        let expect = match &look.intent {
+        let expect = match &snapshot.intent {
             None => Expect::Absent,
             Some((version, _)) => Expect::Version(*version),
         };
-        let intent = decide(counter, change, token, id, &look)?;
+        let intent = decide(counter, change, token, id, &snapshot)?;
         let key = journal_key(counter.user())?;
-        match self.records.put(&key, &bytes(&intent)?, expect).await {
+        match self.records.put(&key, &to_json(&intent)?, expect).await {
             Ok(Written::Stored(_)) => {}
             Ok(_) => return Ok(None),
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {
                 let number = intent.number;
-                *doubt = Some(Doubt { number, error });
+                *unknown_write = Some(UnknownWrite { number, error });
                 return Ok(None);
             }
             Err(error) => return Err(error),
         }
-        // The change is made. Whoever comes next would finish it as well.
+        // The change is made. The next client would finish it as well.
         if let Err(error) = self.finish(counter.user(), &intent).await {
             tracing::debug!(user = counter.user(), %error, "the counters are written later");
         }
         Ok(Some(after(&intent)))
     }
 
-    /// Writes the counters of a change that was decided. A conflict means that somebody else has:
-    /// nobody decides upon the next change before.
+    /// Writes the counters of a decided change. A conflict means that another client has written
+    /// them: no client decides the next change before they are written.
     async fn finish(&self, user: &str, intent: &Intent) -> Result<()> {
         let counts = [
             (
@@ -240,13 +252,14 @@ impl Journal {
                 count,
             };
             let expect = was.map_or(Expect::Absent, |was| Expect::Version(Version::new(was)));
-            self.records.put(&key, &bytes(&count)?, expect).await?;
+            self.records.put(&key, &to_json(&count)?, expect).await?;
         }
         Ok(())
     }
 
-    /// The journal first: what it has is in the counters then, or pending, or newer than it.
-    async fn look(&self, counter: &Counter) -> Result<Look> {
+    /// Reads the journal first: each change in it is then in the counters, or pending, or older
+    /// than the counters.
+    async fn read_snapshot(&self, counter: &Counter) -> Result<Snapshot> {
         let user = counter.user();
         let journal = journal_key(user)?;
         let intent = self.records.get(&journal).await?;
@@ -259,44 +272,47 @@ impl Journal {
             counts
                 .next()
                 .flatten()
-                .map(|entry| parsed(key, &entry))
+                .map(|entry| parse(key, &entry))
                 .transpose()
         };
-        Ok(Look {
-            intent: intent.map(|entry| parsed(&journal, &entry)).transpose()?,
+        Ok(Snapshot {
+            intent: intent.map(|entry| parse(&journal, &entry)).transpose()?,
             conversation: count(&keys[0])?,
             total: count(&keys[1])?,
         })
     }
 }
 
-/// The change, upon what was read.
+/// Decides the change on the records that were read.
 fn decide(
     counter: &Counter,
     change: Change,
     token: Option<FencingToken>,
     id: Uuid,
-    look: &Look,
+    snapshot: &Snapshot,
 ) -> Result<Intent> {
-    let seen = look.intent.as_ref().and_then(|(_, intent)| intent.token);
+    let seen = snapshot
+        .intent
+        .as_ref()
+        .and_then(|(_, intent)| intent.token);
     if let (Some(seen), Some(token)) = (seen, token)
         && token < seen
     {
         let says = format!("a later holder, {seen}, has changed the counters of {counter}");
         return Err(Error::new(ErrorKind::Lost, says));
     }
-    let after = change.of(counter, look.conversation(counter), look.total())?;
+    let after = change.of(counter, snapshot.conversation(counter), snapshot.total())?;
     let version = |count: &Option<(Version, Count)>| count.map(|(version, _)| version.get());
     Ok(Intent {
         v: FORMAT,
-        number: look.number() + 1,
+        number: snapshot.number() + 1,
         id,
         token: token.max(seen),
         conversation: counter.conversation().to_owned(),
         unread: after.conversation,
         total: after.total,
-        unread_was: version(&look.conversation),
-        total_was: version(&look.total),
+        unread_was: version(&snapshot.conversation),
+        total_was: version(&snapshot.total),
     })
 }
 
@@ -307,8 +323,8 @@ const fn after(intent: &Intent) -> Unread {
     }
 }
 
-/// A record, and its version.
-fn parsed<T: DeserializeOwned>(key: &RecordKey, entry: &Entry) -> Result<(Version, T)> {
+/// Parses a record, with its version.
+fn parse<T: DeserializeOwned>(key: &RecordKey, entry: &Entry) -> Result<(Version, T)> {
     #[derive(Deserialize)]
     struct Format {
         v: u8,
@@ -325,7 +341,7 @@ fn parsed<T: DeserializeOwned>(key: &RecordKey, entry: &Entry) -> Result<(Versio
     Ok((entry.version, record))
 }
 
-fn bytes(record: &impl Serialize) -> Result<Vec<u8>> {
+fn to_json(record: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(record).map_err(|error| {
         Error::new(ErrorKind::Internal, "a counter cannot be written").caused_by(error)
     })

@@ -1,4 +1,6 @@
-//! Counters over any store: with a lock, and without.
+//! Counters over any store, with a lock or without.
+//!
+//! Invariant: both kinds use the same journal, so they may change the same counters side by side.
 
 use std::time::Duration;
 
@@ -10,8 +12,8 @@ use super::{
     journal::Journal,
 };
 
-/// Each change under the user's lock. Where many change one user's counters, they wait in line
-/// instead of trying again.
+/// Counters that change under the user's lock. Where many clients change one user's counters, they
+/// wait in line instead of repeating their attempts.
 #[derive(Clone, Debug)]
 pub struct LockedCounters {
     locker: Locker,
@@ -19,14 +21,15 @@ pub struct LockedCounters {
     journal: Journal,
 }
 
-/// Each change by compare and swap. May be used beside [`LockedCounters`], on the same counters.
+/// Counters that change by compare-and-swap. They may be used beside [`LockedCounters`] on the same
+/// counters.
 #[derive(Clone, Debug)]
 pub struct OptimisticCounters {
     journal: Journal,
 }
 
 impl LockedCounters {
-    /// Over this store.
+    /// The counters of this store.
     #[must_use]
     pub fn new(store: &Store) -> Self {
         Self {
@@ -36,8 +39,8 @@ impl LockedCounters {
         }
     }
 
-    /// For how long a user's counters stay as they are when somebody dies who was changing them;
-    /// the store's own default unless it is set.
+    /// The time for which a user's counters stay locked when a client dies during a change. The
+    /// default is the store's own.
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
@@ -52,14 +55,15 @@ impl LockedCounters {
         let guard = lock.acquire().await?;
         let token = Some(guard.token());
         let changed = self.journal.change(counter, change, token).await;
-        // The journal's token refuses whoever holds a lock that was lost, so its end is no failure.
+        // The journal refuses the holder of a lost lock by its token, so a failed release is no
+        // failure of the change.
         let _ = guard.release().await;
         changed
     }
 }
 
 impl OptimisticCounters {
-    /// Over this store.
+    /// The counters of this store.
     #[must_use]
     pub fn new(store: &Store) -> Self {
         Self {

@@ -1,22 +1,23 @@
-//! Unread counters: how many messages of a conversation a user has not read, and of all of them.
+//! Unread counters: the number of unread messages of each conversation of a user, and of all
+//! together.
 //!
 //! # What they promise
 //!
 //! - A user's total is the sum of the user's conversations whenever no change is under way,
-//!   whatever crashed, failed or raced before: a change of the two counters is seen as a whole or
-//!   not at all.
+//!   whatever crashed, failed or raced before. Readers see a change of the two counters as a whole
+//!   or not at all.
 //! - [`increment`](UnreadCounters::increment) and [`clear`](UnreadCounters::clear) of one user come
-//!   one after the other, as if each had been alone.
-//! - A change is begun anew at most [`TRIES`] times when others are in between, and each time is
-//!   counted.
+//!   one after the other, as if each ran alone.
+//! - A change is attempted at most [`TRIES`] times when other clients write in between. Each
+//!   repetition is counted.
 //!
-//! Cures for the two failures of counters that are written one by one (the second write fails;
-//! an increment comes between the read and the write of a clear), equal in result:
+//! Counters that are written one by one fail in two ways: the second write fails, or an increment
+//! comes between the read and the write of a clear. These remedies have equal results:
 //!
-//! | | cure | store |
+//! | | remedy | store |
 //! |---|---|---|
 //! | [`LockedCounters`] | the user's lock around a journalled change | every store |
-//! | [`OptimisticCounters`] | the same change without a lock: compare and swap | every store |
+//! | [`OptimisticCounters`] | the same change without a lock: compare-and-swap | every store |
 #![cfg_attr(
     feature = "redis",
     doc = "| [`RedisCounters::watching`] | `WATCH`, `MULTI`, `EXEC` | one Redis server |"
@@ -32,12 +33,12 @@
 //!
 //! # What breaks them
 //!
-//! - A store that forgets what it had acknowledged forgets changes. Where it can forget one of two
-//!   records and keep the other (eviction, a failover in the middle), the journal finds that out
-//!   only if it is the journal that was kept.
-//! - Somebody who writes the counters by another way.
-//! - [`ErrorKind::OutcomeUnknown`](distlock_core::ErrorKind::OutcomeUnknown) means that the change is made or not; whoever repeats it may
-//!   count a message twice.
+//! - A store that forgets acknowledged writes forgets changes. Where the store can forget one of
+//!   two records and keep the other (eviction, a failover in the middle), the journal notices only
+//!   if it is the journal that was kept.
+//! - A client that writes the counters in another way.
+//! - [`ErrorKind::OutcomeUnknown`](distlock_core::ErrorKind::OutcomeUnknown) means that the change
+//!   was made or not. A caller that repeats it may count a message twice.
 
 mod counter;
 mod journal;

@@ -1,4 +1,7 @@
-//! Counters of a Redis server: by an optimistic transaction, and by a script.
+//! Counters in a Redis server, by an optimistic transaction or by a script.
+//!
+//! Invariant: both counters of a change are written by one `EXEC` or one script, so no client sees
+//! half a change.
 
 use std::{fmt, sync::Arc};
 
@@ -8,16 +11,16 @@ use redis::{Pipeline, Script, Value, aio::MultiplexedConnection};
 
 use super::{
     counter::{Change, Counter, MOST, Unread, UnreadCounters, too_many, unknown},
-    retries::{TRIES, Tries, restless},
+    retries::{Retries, TRIES, too_contended},
 };
-use crate::redis_connections::{BACKEND, Connections, Sent};
+use crate::redis_connections::{BACKEND, Connections, Request};
 
-/// KEYS: the conversation's counter, the user's total. ARGV: the amount, or `clear`; the most that
-/// a total may be. Answers `done` with both counters after it, `unknown`, `many` with the total, or
-/// `type` with the number of the key and what stands there.
+/// KEYS: the conversation's counter, the user's total. ARGV: the amount, or `clear`; the largest
+/// allowed total. Answers `done` with both counters after the change; `unknown`; `many` with the
+/// total; or `type` with the number of the key and the type that it has.
 ///
-/// Checks both counters before it writes either: what a script has written is not taken back when
-/// one of its commands fails.
+/// The script checks both counters before it writes either, because Redis does not undo the writes
+/// of a script when a later command fails.
 const CHANGE: &str = "
 local counts = {}
 for at, key in ipairs(KEYS) do
@@ -48,27 +51,28 @@ redis.call('SET', KEYS[2], total)
 return {'done', conversation, total}
 ";
 
-/// Counters that are keys of one Redis server, `unread:{USER}:of:CONVERSATION` and
-/// `unread:{USER}:total`. Both forms may be used beside each other, on the same counters.
+/// Counters in keys of one Redis server, `unread:{USER}:of:CONVERSATION` and `unread:{USER}:total`.
+/// Both forms may be used side by side on the same counters.
 #[derive(Clone)]
 pub struct RedisCounters {
-    /// Each change has one to itself: `WATCH` is a connection's.
+    /// Each change has a connection of its own, because `WATCH` belongs to a connection.
     connections: Connections,
-    /// `None` = by `WATCH`.
+    /// `None`: changes use `WATCH`.
     script: Option<Script>,
-    tries: Tries,
+    retries: Retries,
 }
 
 impl RedisCounters {
-    /// By `WATCH`, `MULTI` and `EXEC`: a change that somebody was in between of is begun anew.
+    /// Counters that change by `WATCH`, `MULTI` and `EXEC`. A change is repeated when another
+    /// client writes in between.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] for a URL that cannot be used. No connection is made yet.
+    /// [`ErrorKind::InvalidConfig`] for a URL that cannot be used. No connection is opened yet.
     pub fn watching(url: &str) -> Result<Self> {
         Self::new(url, "watch", None)
     }
 
-    /// By a script, which nobody can be in between of.
+    /// Counters that change by a script. No other client can write in between.
     ///
     /// # Errors
     /// As [`watching`](Self::watching).
@@ -80,7 +84,7 @@ impl RedisCounters {
         Ok(Self {
             connections: Connections::new(url)?,
             script,
-            tries: Tries::new(mode, Arc::new(SystemClock)),
+            retries: Retries::new(mode, Arc::new(SystemClock)),
         })
     }
 
@@ -91,32 +95,34 @@ impl RedisCounters {
             return Err(too_many(counter, 0, by));
         }
         let Some(script) = &self.script else {
-            return self.watch(counter, change).await;
+            return self.change_with_watch(counter, change).await;
         };
         let mut connection = self.connections.take().await?;
         let [conversation, total] = keys(counter);
-        let asked = match change {
+        let amount = match change {
             Change::Add(by) => by.to_string(),
             Change::Clear => "clear".to_owned(),
         };
         let mut call = script.key(&conversation);
-        call.key(&total).arg(asked).arg(MOST);
+        call.key(&total).arg(amount).arg(MOST);
         let answer: Vec<Value> = call
             .invoke_async(&mut connection)
             .await
-            .map_err(|error| self.connections.failed(&error, Sent::Change))?;
+            .map_err(|error| self.connections.failed(&error, Request::Change))?;
         self.connections.give_back(connection);
-        answered(counter, &answer)
+        parse_answer(counter, &answer)
     }
 
-    /// Tries until nobody was in between.
-    async fn watch(&self, counter: &Counter, change: Change) -> Result<Unread> {
-        for tries in 1..=TRIES {
-            // Where anything fails the connection is closed, and watches nothing any more.
+    /// Repeats the change until no other client wrote in between.
+    async fn change_with_watch(&self, counter: &Counter, change: Change) -> Result<Unread> {
+        for attempt in 1..=TRIES {
+            // After a failure the connection is closed, which ends its `WATCH`.
             let mut connection = self.connections.take().await?;
-            let mut look = redis::pipe();
-            look.cmd("WATCH").arg(&keys(counter)).ignore();
-            let (before, total) = self.seen(counter, look, &mut connection).await?;
+            let mut pipeline = redis::pipe();
+            pipeline.cmd("WATCH").arg(&keys(counter)).ignore();
+            let (before, total) = self
+                .read_counters(counter, pipeline, &mut connection)
+                .await?;
             let after = match change.of(counter, before, total.unwrap_or_default()) {
                 Ok(after) => after,
                 Err(error) => {
@@ -134,31 +140,32 @@ impl RedisCounters {
                 .set(total, after.total)
                 .query_async(&mut connection)
                 .await
-                .map_err(|error| self.connections.failed(&error, Sent::Change))?;
+                .map_err(|error| self.connections.failed(&error, Request::Change))?;
             self.connections.give_back(connection);
             if done != Value::Nil {
                 return Ok(after);
             }
-            self.tries.again(tries).await;
+            self.retries.pause_before_retry(attempt).await;
         }
-        Err(restless(counter))
+        Err(too_contended(counter))
     }
 
-    /// Both counters, at one moment. What comes before is asked in the same breath.
-    async fn seen(
+    /// Reads both counters at one moment. The commands that `pipeline` holds already are sent in
+    /// the same request.
+    async fn read_counters(
         &self,
         counter: &Counter,
-        mut look: Pipeline,
+        mut pipeline: Pipeline,
         connection: &mut MultiplexedConnection,
     ) -> Result<(Option<u64>, Option<u64>)> {
         let keys = keys(counter);
-        look.cmd("TYPE").arg(&keys[0]);
-        look.cmd("TYPE").arg(&keys[1]);
-        // What is no string is nothing to it, and no error.
-        look.cmd("MGET").arg(&keys);
-        let answer = look.query_async(connection).await;
+        pipeline.cmd("TYPE").arg(&keys[0]);
+        pipeline.cmd("TYPE").arg(&keys[1]);
+        // `MGET` returns nothing for a key that is not a string, without an error.
+        pipeline.cmd("MGET").arg(&keys);
+        let answer = pipeline.query_async(connection).await;
         let (one, two, texts): (String, String, [Option<String>; 2]) =
-            answer.map_err(|error| self.connections.failed(&error, Sent::Nothing))?;
+            answer.map_err(|error| self.connections.failed(&error, Request::Read))?;
         let [conversation, total] = texts;
         Ok((
             count(&keys[0], &one, conversation)?,
@@ -179,9 +186,11 @@ impl UnreadCounters for RedisCounters {
 
     async fn read(&self, counter: &Counter) -> Result<Unread> {
         let mut connection = self.connections.take().await?;
-        let seen = self.seen(counter, redis::pipe(), &mut connection).await?;
+        let counters = self
+            .read_counters(counter, redis::pipe(), &mut connection)
+            .await?;
         self.connections.give_back(connection);
-        match seen {
+        match counters {
             (Some(conversation), total) => Ok(Unread {
                 conversation,
                 total: total.unwrap_or_default(),
@@ -191,14 +200,14 @@ impl UnreadCounters for RedisCounters {
     }
 
     fn retries(&self) -> u64 {
-        self.tries.count()
+        self.retries.count()
     }
 }
 
 impl fmt::Debug for RedisCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisCounters")
-            .field("mode", &self.tries.mode)
+            .field("mode", &self.retries.mode)
             .finish_non_exhaustive()
     }
 }
@@ -208,14 +217,14 @@ fn count(key: &str, kind: &str, text: Option<String>) -> Result<Option<u64>> {
         ("none", _) | ("string", None) => Ok(None),
         ("string", Some(text)) => match text.parse() {
             Ok(count) if count <= MOST => Ok(Some(count)),
-            _ => Err(no_counter(key, "no count")),
+            _ => Err(not_a_counter(key, "no count")),
         },
-        (other, _) => Err(no_counter(key, other)),
+        (other, _) => Err(not_a_counter(key, other)),
     }
 }
 
-/// What the script says.
-fn answered(counter: &Counter, answer: &[Value]) -> Result<Unread> {
+/// Converts the answer of the script.
+fn parse_answer(counter: &Counter, answer: &[Value]) -> Result<Unread> {
     let text = |at: usize| match answer.get(at) {
         Some(Value::BulkString(text)) => String::from_utf8_lossy(text).into_owned(),
         Some(Value::Int(number)) => number.to_string(),
@@ -232,7 +241,7 @@ fn answered(counter: &Counter, answer: &[Value]) -> Result<Unread> {
         ("type", Ok(at), _) => {
             let [conversation, total] = keys(counter);
             let key = if at == 1 { conversation } else { total };
-            Err(no_counter(&key, &text(2)))
+            Err(not_a_counter(&key, &text(2)))
         }
         _ => {
             let says = format!("the script says {answer:?}");
@@ -241,7 +250,7 @@ fn answered(counter: &Counter, answer: &[Value]) -> Result<Unread> {
     }
 }
 
-/// The braces keep a user's keys in one slot of a cluster.
+/// The braces put a user's keys into one slot of a cluster.
 fn keys(counter: &Counter) -> [String; 2] {
     let user = counter.user();
     let conversation = counter.conversation();
@@ -251,7 +260,7 @@ fn keys(counter: &Counter) -> [String; 2] {
     ]
 }
 
-fn no_counter(key: &str, what: &str) -> Error {
+fn not_a_counter(key: &str, what: &str) -> Error {
     let says = format!("the key {key:?} holds no counter: it is of type {what:?}");
     Error::new(ErrorKind::Corrupt, says).on(BACKEND)
 }

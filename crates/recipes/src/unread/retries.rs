@@ -1,4 +1,7 @@
-//! Repeating a change that another client got in between of.
+//! Repeating a change when another client wrote in between: the limit, the pauses and the count.
+//!
+//! Invariant: every repetition is counted in the metric and for
+//! [`UnreadCounters::retries`](super::UnreadCounters::retries).
 
 use std::{
     sync::{
@@ -12,45 +15,46 @@ use distlock_core::{Clock, Error, ErrorKind};
 
 use super::counter::Counter;
 
-/// How often a change is tried at most, when others are in between each time.
+/// The most attempts at one change, when others write in between each time.
 pub const TRIES: u32 = 64;
 
-/// Others were in between each time.
-pub(super) fn restless(counter: &Counter) -> Error {
+/// The error of a change that lost every attempt.
+pub(super) fn too_contended(counter: &Counter) -> Error {
     let says = format!("others changed the counters of {counter} each of {TRIES} times");
     Error::new(ErrorKind::Unavailable, says)
 }
 
-/// How often changes were begun anew, and the pauses before.
+/// The number of repeated changes, and the pauses before them.
 #[derive(Clone, Debug)]
-pub(super) struct Tries {
+pub(super) struct Retries {
     pub(super) mode: &'static str,
     clock: Arc<dyn Clock>,
-    anew: Arc<AtomicU64>,
+    repeated: Arc<AtomicU64>,
 }
 
-impl Tries {
+impl Retries {
     pub(super) fn new(mode: &'static str, clock: Arc<dyn Clock>) -> Self {
         Self {
             mode,
             clock,
-            anew: Arc::default(),
+            repeated: Arc::default(),
         }
     }
 
-    /// After so many tries: counts a further one, and waits before it. Not before the second, which
-    /// often has nobody to give way to; then longer each time, and never as long as somebody else.
-    pub(super) async fn again(&self, tries: u32) {
+    /// Counts one more attempt after `attempts` of them, and pauses before it. The second attempt
+    /// comes at once, because it often has no competitor left. Each later pause has a longer limit,
+    /// and its length is random, so that competitors do not meet again.
+    pub(super) async fn pause_before_retry(&self, attempts: u32) {
         metrics::counter!("distlock_unread_retries_total", "mode" => self.mode).increment(1);
-        self.anew.fetch_add(1, Ordering::Relaxed);
-        if tries > 1 {
-            let most = 250 << tries.min(7);
+        self.repeated.fetch_add(1, Ordering::Relaxed);
+        if attempts > 1 {
+            let most = 250 << attempts.min(7);
             let pause = Duration::from_micros(fastrand::u64(0..most));
             self.clock.sleep(pause).await;
         }
     }
 
     pub(super) fn count(&self) -> u64 {
-        self.anew.load(Ordering::Relaxed)
+        self.repeated.load(Ordering::Relaxed)
     }
 }

@@ -1,4 +1,8 @@
-//! Counters of a database: each change is a transaction.
+//! Counters in a database: each change is a transaction.
+//!
+//! Invariant: a change locks the row of the user's total first, so changes of one user come one
+//! after the other and cannot deadlock. The URL must never reach an error, because it may hold a
+//! password.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -13,16 +17,16 @@ use sqlx::{
 
 use super::{
     counter::{Change, Counter, MOST, Unread, UnreadCounters, too_many, unknown},
-    retries::{TRIES, Tries, restless},
+    retries::{Retries, TRIES, too_contended},
 };
 
-/// Most connections.
+/// The most connections.
 const CONNECTIONS: u32 = 8;
-/// Longest wait for a connection, and for the statements of a change: somebody may stand still who
-/// has the user's row.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest wait for a connection, and for the statements of a change: a client that stands
+/// still may hold the lock on the user's row.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Counters that are rows of two tables, `distributed_unread` and `distributed_unread_total`, of
+/// Counters in the rows of two tables, `distributed_unread` and `distributed_unread_total`, in
 /// SQLite, MySQL, MariaDB or Postgres.
 ///
 /// Every change locks the row of the user's total first, so the changes of one user come one after
@@ -31,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct SqlCounters {
     pool: AnyPool,
     statements: Arc<Statements>,
-    tries: Tries,
+    retries: Retries,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +45,7 @@ enum Dialect {
     Sqlite,
 }
 
-/// The statements in the server's words.
+/// The statements in the dialect of the server.
 #[derive(Debug)]
 struct Statements {
     backend: &'static str,
@@ -57,17 +61,17 @@ struct Statements {
 impl Statements {
     fn new(dialect: Dialect) -> Self {
         let (backend, name, number) = match dialect {
-            // Compared byte by byte, also at the end.
+            // This type compares names byte by byte, also trailing spaces.
             Dialect::MySql => ("mysql", "VARBINARY(128)", "BIGINT"),
             Dialect::Postgres => ("postgres", "TEXT COLLATE \"C\"", "BIGINT"),
             Dialect::Sqlite => ("sqlite", "TEXT", "INTEGER"),
         };
-        let its = |at: u32| match dialect {
+        let placeholder = |at: u32| match dialect {
             Dialect::Postgres => format!("${at}"),
             Dialect::MySql | Dialect::Sqlite => "?".to_owned(),
         };
-        let [one, two, three] = [1, 2, 3].map(its);
-        let more = |table: &str, key: &str| match dialect {
+        let [one, two, three] = [1, 2, 3].map(placeholder);
+        let upsert = |table: &str, key: &str| match dialect {
             Dialect::MySql => "ON DUPLICATE KEY UPDATE unread = unread + VALUES(unread)".to_owned(),
             Dialect::Postgres | Dialect::Sqlite => {
                 format!(
@@ -90,12 +94,12 @@ impl Statements {
             ],
             add_total: format!(
                 "INSERT INTO distributed_unread_total (account, unread) VALUES ({one}, {two}) {}",
-                more("distributed_unread_total", "account")
+                upsert("distributed_unread_total", "account")
             ),
             add: format!(
                 "INSERT INTO distributed_unread (account, conversation, unread)
                  VALUES ({one}, {two}, {three}) {}",
-                more("distributed_unread", "account, conversation")
+                upsert("distributed_unread", "account, conversation")
             ),
             lock: format!(
                 "UPDATE distributed_unread_total SET unread = unread WHERE account = {one}"
@@ -117,20 +121,20 @@ impl Statements {
 }
 
 impl SqlCounters {
-    /// Connects, and makes the tables where they are not there.
+    /// Connects, and creates the tables that are missing.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] for a URL that is of no database; failures of the server.
+    /// [`ErrorKind::InvalidConfig`] for a URL of no database; failures of the server.
     ///
     /// # Cancel safety
-    /// Safe to drop: the tables are made or not.
+    /// Safe: the tables are created or not.
     pub async fn open(url: &str) -> Result<Self> {
-        let (dialect, url) = target(url)?;
+        let (dialect, url) = parse_url(url)?;
         let statements = Statements::new(dialect);
         install_default_drivers();
         let options = AnyPoolOptions::new()
             .max_connections(CONNECTIONS)
-            .acquire_timeout(PATIENCE);
+            .acquire_timeout(TIMEOUT);
         let away = |error: sqlx::Error| failed(statements.backend, &error, ErrorKind::Unavailable);
         let pool = options.connect(&url).await.map_err(away)?;
         for table in &statements.tables {
@@ -142,68 +146,68 @@ impl SqlCounters {
         Ok(Self {
             pool,
             statements: Arc::new(statements),
-            tries: Tries::new("transaction", Arc::new(SystemClock)),
+            retries: Retries::new("transaction", Arc::new(SystemClock)),
         })
     }
 
-    /// Tries until the server did not take the transaction back for another's sake.
+    /// Repeats the transaction while the server rolls it back in favour of another.
     async fn change(&self, counter: &Counter, change: Change) -> Result<Unread> {
-        for tries in 1..=TRIES {
+        for attempt in 1..=TRIES {
             match self.try_change(counter, change).await? {
                 Ok(unread) => return Ok(unread),
                 Err(error) => tracing::debug!(%counter, %error, "a change is begun anew"),
             }
-            self.tries.again(tries).await;
+            self.retries.pause_before_retry(attempt).await;
         }
-        Err(restless(counter))
+        Err(too_contended(counter))
     }
 
-    /// The inner error is one of a transaction that was taken back.
+    /// The inner error is that of a transaction that the server rolled back.
     async fn try_change(&self, counter: &Counter, change: Change) -> Result<Result<Unread, Error>> {
         let backend = self.statements.backend;
         let away = |error: sqlx::Error| failed(backend, &error, ErrorKind::Unavailable);
-        let mut open = within(self.pool.begin()).await.map_err(away)?;
+        let mut transaction = within(self.pool.begin()).await.map_err(away)?;
         let changing = async {
             match change {
-                Change::Add(by) => self.add(&mut open, counter, by).await,
-                Change::Clear => self.clear(&mut open, counter).await,
+                Change::Add(by) => self.add(&mut transaction, counter, by).await,
+                Change::Clear => self.clear(&mut transaction, counter).await,
             }
         };
         let changed = within(changing).await;
         let unread = match changed {
             Ok(Ok(unread)) => unread,
             Ok(Err(refused)) => return Err(refused),
-            Err(error) if is_taken_back(&error) => return Ok(Err(away(error))),
+            Err(error) if was_rolled_back(&error) => return Ok(Err(away(error))),
             Err(error) => return Err(away(error)),
         };
-        match within(open.commit()).await {
+        match within(transaction.commit()).await {
             Ok(()) => Ok(Ok(unread)),
-            Err(error) if is_taken_back(&error) => Ok(Err(away(error))),
+            Err(error) if was_rolled_back(&error) => Ok(Err(away(error))),
             Err(error) => Err(failed(backend, &error, ErrorKind::OutcomeUnknown)),
         }
     }
 
     async fn add(
         &self,
-        open: &mut Transaction<'_, Any>,
+        transaction: &mut Transaction<'_, Any>,
         counter: &Counter,
         by: u64,
     ) -> sqlx::Result<Result<Unread>> {
-        let Some(more) = i64::try_from(by).ok().filter(|_| by <= MOST) else {
+        let Some(amount) = i64::try_from(by).ok().filter(|_| by <= MOST) else {
             return Ok(Err(too_many(counter, 0, by)));
         };
         sqlx::query(AssertSqlSafe(self.statements.add_total.clone()))
             .bind(counter.user())
-            .bind(more)
-            .execute(&mut **open)
+            .bind(amount)
+            .execute(&mut **transaction)
             .await?;
         sqlx::query(AssertSqlSafe(self.statements.add.clone()))
             .bind(counter.user())
             .bind(counter.conversation())
-            .bind(more)
-            .execute(&mut **open)
+            .bind(amount)
+            .execute(&mut **transaction)
             .await?;
-        Ok(match self.seen(open, counter).await? {
+        Ok(match self.read_counters(transaction, counter).await? {
             Some(unread) if unread.total <= MOST => Ok(unread),
             Some(unread) => Err(too_many(counter, unread.total - by, by)),
             None => Err(unknown(counter)),
@@ -212,27 +216,27 @@ impl SqlCounters {
 
     async fn clear(
         &self,
-        open: &mut Transaction<'_, Any>,
+        transaction: &mut Transaction<'_, Any>,
         counter: &Counter,
     ) -> sqlx::Result<Result<Unread>> {
-        // Nobody else changes this user's counters until the end.
+        // No other client changes this user's counters until the end of the transaction.
         sqlx::query(AssertSqlSafe(self.statements.lock.clone()))
             .bind(counter.user())
-            .execute(&mut **open)
+            .execute(&mut **transaction)
             .await?;
-        let Some(before) = self.seen(open, counter).await? else {
+        let Some(before) = self.read_counters(transaction, counter).await? else {
             return Ok(Err(unknown(counter)));
         };
         let total = before.total.saturating_sub(before.conversation);
         sqlx::query(AssertSqlSafe(self.statements.lower_total.clone()))
             .bind(i64::try_from(total).unwrap_or(i64::MAX))
             .bind(counter.user())
-            .execute(&mut **open)
+            .execute(&mut **transaction)
             .await?;
         sqlx::query(AssertSqlSafe(self.statements.clear.clone()))
             .bind(counter.user())
             .bind(counter.conversation())
-            .execute(&mut **open)
+            .execute(&mut **transaction)
             .await?;
         Ok(Ok(Unread {
             conversation: 0,
@@ -240,8 +244,8 @@ impl SqlCounters {
         }))
     }
 
-    /// Both counters, at one moment.
-    async fn seen(
+    /// Reads both counters at one moment.
+    async fn read_counters(
         &self,
         connection: &mut AnyConnection,
         counter: &Counter,
@@ -279,12 +283,15 @@ impl UnreadCounters for SqlCounters {
         let backend = self.statements.backend;
         let away = |error: sqlx::Error| failed(backend, &error, ErrorKind::Unavailable);
         let mut connection = self.pool.acquire().await.map_err(away)?;
-        let seen = self.seen(&mut connection, counter).await.map_err(away)?;
-        seen.ok_or_else(|| unknown(counter))
+        let counters = self
+            .read_counters(&mut connection, counter)
+            .await
+            .map_err(away)?;
+        counters.ok_or_else(|| unknown(counter))
     }
 
     fn retries(&self) -> u64 {
-        self.tries.count()
+        self.retries.count()
     }
 }
 
@@ -296,8 +303,8 @@ impl fmt::Debug for SqlCounters {
     }
 }
 
-/// The dialect, and the URL as the driver takes it.
-fn target(url: &str) -> Result<(Dialect, String)> {
+/// Returns the dialect, and the URL in the driver's form.
+fn parse_url(url: &str) -> Result<(Dialect, String)> {
     let (scheme, rest) = url.split_once(':').unwrap_or_default();
     match scheme {
         "mysql" | "mariadb" => {
@@ -311,24 +318,25 @@ fn target(url: &str) -> Result<(Dialect, String)> {
             Ok((Dialect::Postgres, url))
         }
         "sqlite" => {
-            // Options are those of the lock's store.
+            // The options of the URL belong to the lock's store.
             let file = rest.split('?').next().unwrap_or_default();
             Ok((Dialect::Sqlite, format!("sqlite:{file}?mode=rwc")))
         }
         _ => {
-            // Not the URL, which may have a password in it.
+            // The error leaves the URL out, because the URL may hold a password.
             let says = "this is no URL of a database: sqlite:, mysql:, mariadb: and postgres: are";
             Err(Error::new(ErrorKind::InvalidConfig, says))
         }
     }
 }
 
-/// The option by which a password may leave this machine in clear, as the store of the locks has it.
+/// The option that allows a password in clear text, as in the lock's store.
 const CLEAR: &str = "tls=disable";
 
-/// As the store of the locks: a password leaves this machine through TLS or on purpose.
+/// Applies the same rule as the lock's store: a password leaves this machine through TLS, or
+/// because the user allows clear text.
 fn password_rule(dialect: Dialect, url: &str) -> Result<()> {
-    // What the driver does not understand, it refuses itself.
+    // The driver itself refuses a URL that it cannot parse.
     let (host, encrypted, clear_allowed, features, remedy) = match dialect {
         Dialect::MySql => {
             let Ok(options) = url.parse::<MySqlConnectOptions>() else {
@@ -356,7 +364,7 @@ fn password_rule(dialect: Dialect, url: &str) -> Result<()> {
     };
     let user = url.rsplit_once('@').map_or("", |(before, _)| before);
     let rule = PasswordRule {
-        // Behind `//` a colon parts the user from the password.
+        // After `//` a colon separates the user from the password.
         sent: user.matches(':').count() > 1 || url.contains("password="),
         encrypted,
         clear_allowed,
@@ -365,25 +373,25 @@ fn password_rule(dialect: Dialect, url: &str) -> Result<()> {
         remedy,
     };
     if host.starts_with('/') {
-        // A socket is on this machine.
+        // A socket file is on this machine.
         return Ok(());
     }
     rule.check(&host)
 }
 
-/// A step that must not take for ever. Its connection is not used again when it does.
+/// Runs a step with a time limit. The connection of a step that took too long is not used again.
 async fn within<T>(step: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
     tokio::select! {
         biased;
         done = step => done,
-        () = SystemClock.sleep(PATIENCE) => Err(sqlx::Error::PoolTimedOut),
+        () = SystemClock.sleep(TIMEOUT) => Err(sqlx::Error::PoolTimedOut),
     }
 }
 
-/// Whether the server took the transaction back for another's sake: a deadlock, or a row or a file
-/// that somebody else kept busy.
-fn is_taken_back(error: &sqlx::Error) -> bool {
-    // MySQL's number for a wait for a row that was too long has no code of its own.
+/// Whether the server rolled the transaction back in favour of another: a deadlock, or a row or
+/// file that another client kept locked.
+fn was_rolled_back(error: &sqlx::Error) -> bool {
+    // MySQL has no code of its own for a wait for a row that was too long.
     const WAITED: &str = "Lock wait timeout exceeded";
     if error
         .as_database_error()
@@ -391,22 +399,22 @@ fn is_taken_back(error: &sqlx::Error) -> bool {
     {
         return true;
     }
-    const TAKEN_BACK: [&str; 5] = ["40001", "40P01", "5", "6", "517"];
+    const ROLLED_BACK: [&str; 5] = ["40001", "40P01", "5", "6", "517"];
     let code = error
         .as_database_error()
         .and_then(sqlx::error::DatabaseError::code);
-    code.is_some_and(|code| TAKEN_BACK.contains(&&*code))
+    code.is_some_and(|code| ROLLED_BACK.contains(&&*code))
 }
 
-fn failed(backend: &'static str, error: &sqlx::Error, broke: ErrorKind) -> Error {
+fn failed(backend: &'static str, error: &sqlx::Error, otherwise: ErrorKind) -> Error {
     let kind = match error {
         sqlx::Error::Configuration(_) => ErrorKind::InvalidConfig,
-        sqlx::Error::Database(_) if !is_taken_back(error) => ErrorKind::Internal,
+        sqlx::Error::Database(_) if !was_rolled_back(error) => ErrorKind::Internal,
         sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } => ErrorKind::Corrupt,
-        _ => broke,
+        _ => otherwise,
     };
     let says = match kind {
-        // Its cause may have the URL in it, with the password.
+        // The cause may contain the URL with the password, so it is left out.
         ErrorKind::InvalidConfig => {
             return Error::new(kind, "the URL cannot be used").on(backend);
         }
@@ -425,7 +433,7 @@ mod tests {
     #[test]
     fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
         for scheme in ["mysql", "mariadb", "postgres"] {
-            let of = |at: &str| target(&format!("{scheme}://{at}"));
+            let of = |at: &str| parse_url(&format!("{scheme}://{at}"));
             let error = of("bob:hunter2@db.example/d").err().unwrap();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig);
             let said = error.to_string();
@@ -439,7 +447,7 @@ mod tests {
                 of(fine).unwrap();
             }
         }
-        target("mysql://bob:hunter2@db.example/d?ssl-mode=REQUIRED").unwrap();
-        target("postgres://bob:hunter2@db.example/d?sslmode=require").unwrap();
+        parse_url("mysql://bob:hunter2@db.example/d?ssl-mode=REQUIRED").unwrap();
+        parse_url("postgres://bob:hunter2@db.example/d?sslmode=require").unwrap();
     }
 }
