@@ -1,24 +1,27 @@
-//! Leader election: of many candidates one leads.
+//! Leader election: one of many candidates leads.
+//!
+//! The leader holds the election's lock. A term is the time in which one candidate holds it, and
+//! its number is the fencing token of the lock.
 //!
 //! # What it promises
 //!
-//! - One candidate leads at a time, and each term has a higher number than the one before: the
-//!   fencing token of the seat's lock.
-//! - Work that runs [while its candidate leads](Election::run_while_leader) is over before the seat
-//!   is given up, whether the candidate resigns or the seat is about to be lost. Tasks that the
-//!   work has spawned are its own affair.
-//! - Whoever resigns is followed at once where the store wakes waiters; by the candidate that it
-//!   [nominated](Leadership::nominate), if it did and that one stands.
+//! - One candidate leads at a time, and each term has a higher number than the one before.
+//! - Work that runs [while its candidate leads](Election::run_while_leader) ends before the lock is
+//!   released, whether the candidate resigns or is about to lose the lock. Tasks that the work has
+//!   spawned are not stopped.
+//! - After a resignation the next leader follows at once where the store wakes waiters. It is the
+//!   candidate that the former leader [nominated](Leadership::nominate), if there is one and it
+//!   takes part.
 //!
 //! # What breaks it
 //!
-//! - A process that is paused runs on for a moment when it wakes up, and work that never yields to
-//!   the runtime is not stopped in time. Only a resource that looks at the term refuses both.
-//! - A store that forgets what it had acknowledged may have two leaders until the first one's lease
+//! - A paused process runs on for a moment when it wakes up, and work that never yields to the
+//!   runtime is not stopped in time. Only a resource that checks the term refuses both.
+//! - A store that forgets acknowledged writes may have two leaders until the first one's lease
 //!   ends.
 //!
-//! Sources of the idea: the leader election of Kubernetes' client-go, which does not wait for the
-//! work; Curator's `LeaderSelector`; etcd's election recipe.
+//! The ideas come from the leader election of Kubernetes' client-go (which does not wait for the
+//! work to end), Curator's `LeaderSelector`, and etcd's election recipe.
 
 use std::{
     fmt,
@@ -33,17 +36,18 @@ use distlock_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The part of a lease that is left when work is stopped because the lease cannot be renewed.
-const MARGIN: u32 = 10;
-/// Between two looks of an observer.
-const LOOK: Duration = Duration::from_secs(1);
+/// The work is stopped when the lease could not be renewed and only this part of it is left: the
+/// lease divided by this number.
+const STOP_DIVISOR: u32 = 10;
+/// The pause between two reads of an observer.
+const OBSERVE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Between two tries of a candidate that gives way to the one that was nominated.
-const GIVES_WAY: Duration = Duration::from_millis(50);
-/// Format of the records; a reader refuses another one.
+/// The pause between two attempts of a candidate that yields to the nominated one.
+const YIELD_PAUSE: Duration = Duration::from_millis(50);
+/// The format of the records. A reader refuses another one.
 const FORMAT: u8 = 1;
 
-/// One candidate of an election. Cheap to clone.
+/// One candidate of an election. A clone is cheap.
 #[derive(Clone)]
 pub struct Election {
     locker: Locker,
@@ -52,25 +56,25 @@ pub struct Election {
     name: LockName,
     candidate: HolderLabel,
     ttl: Option<Duration>,
-    /// The nomination that this candidate gives way to, and until when.
-    gives_way: Arc<Mutex<Option<(Nomination, Moment)>>>,
+    /// The nomination that this candidate yields to, and until when.
+    yields_to: Arc<Mutex<Option<(Nomination, Moment)>>>,
 }
 
-/// Who is to lead next, as its predecessor has it.
+/// The candidate that is to lead next, by the wish of its predecessor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Nomination {
     v: u8,
     candidate: String,
-    /// The term of whoever nominated it.
+    /// The term of the leader that nominated it.
     by: FencingToken,
 }
 
-/// Who leads.
+/// The leader of an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
-    /// Its name.
+    /// The name of the candidate.
     pub candidate: String,
-    /// The number of its term, where the store can tell.
+    /// The number of the leader's term, where the store can tell.
     pub term: Option<FencingToken>,
 }
 
@@ -83,12 +87,12 @@ impl From<HolderInfo> for Leader {
     }
 }
 
-/// What became of work that ran while its candidate led.
+/// The end of work that ran while its candidate led.
 #[derive(Debug)]
 pub enum Led<T> {
-    /// It came to its end.
+    /// The work ended by itself.
     Done(T),
-    /// It was stopped: the seat is lost, or about to be.
+    /// The work was stopped: the lock was lost, or about to be.
     Stopped(LossReason),
 }
 
@@ -96,9 +100,8 @@ impl Election {
     /// A candidate of the election `name`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`] for a name that no lock may
-    /// have; [`ErrorKind::InvalidArgument`] for a candidate
-    /// that is empty, longer than 128 bytes or has control characters.
+    /// [`ErrorKind::InvalidName`] for a name that no lock may have. [`ErrorKind::InvalidArgument`]
+    /// for a candidate that is empty, longer than 128 bytes or has control characters.
     pub fn new(store: &Store, name: &str, candidate: &str) -> Result<Self> {
         Ok(Self {
             locker: store.locker(),
@@ -107,29 +110,29 @@ impl Election {
             name: LockName::new(format!("election/{name}"))?,
             candidate: HolderLabel::new(candidate)?,
             ttl: None,
-            gives_way: Arc::default(),
+            yields_to: Arc::default(),
         })
     }
 
-    /// For how long the seat is nobody's when the leader dies; the store's default unless set.
+    /// The longest time without a leader after the leader dies: the TTL of the lock. The default is
+    /// the store's own.
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// Waits until this candidate leads. It gives way to one that was nominated, for a lease at
-    /// most.
+    /// Waits until this candidate leads. It yields to a nominated candidate, for one lease at most.
     ///
     /// # Errors
-    /// Failures of the store that waiting cannot mend.
+    /// Failures of the store that do not pass with time.
     ///
     /// # Cancel safety
-    /// Safe: dropping it leaves the line, and a seat that was won meanwhile is given back. It may
-    /// be nominated still, and then the others give way to it for a lease.
+    /// Safe: dropping the future leaves the store queue, and a lock that was granted meanwhile is
+    /// released. The candidate may stay nominated; the others then yield to it for a lease.
     pub async fn campaign(&self) -> Result<Leadership> {
         loop {
-            let standing = self.stand().await?;
+            let candidacy = self.register_candidacy().await?;
             let mut lock = self
                 .locker
                 .lock_named(&self.name)
@@ -140,16 +143,16 @@ impl Election {
             }
             let guard = lock.acquire().await?;
             let now = self.clock.now();
-            let (nomination, ()) = tokio::join!(self.nomination(), self.withdraw(standing));
+            let (nomination, ()) = tokio::join!(self.nomination(), self.remove_record(candidacy));
             let nomination = match nomination {
-                // It is a wish: the seat is not given back for its sake.
+                // A nomination is a wish, so a failure to read it does not cost the lock.
                 Err(error) if is_passing(&error) => None,
                 nomination => nomination?,
             };
             if let Some((version, nomination)) = nomination {
                 let until = {
                     let mut before = self
-                        .gives_way
+                        .yields_to
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner);
                     match &*before {
@@ -163,10 +166,10 @@ impl Election {
                 };
                 if nomination.candidate != self.candidate.as_str() && now < until {
                     let _ = guard.release().await;
-                    self.clock.sleep(GIVES_WAY).await;
+                    self.clock.sleep(YIELD_PAUSE).await;
                     continue;
                 }
-                self.withdraw(Some((nomination_key(&self.name)?, version)))
+                self.remove_record(Some((nomination_key(&self.name)?, version)))
                     .await;
             }
             counted("won");
@@ -177,25 +180,27 @@ impl Election {
         }
     }
 
-    /// Puts on record that this candidate stands. Answers the record, where it is this one's.
-    async fn stand(&self) -> Result<Option<(RecordKey, Version)>> {
-        let key = standing_key(&self.name, self.candidate.as_str())?;
+    /// Records that this candidate takes part. Returns the record, so that it can be removed.
+    async fn register_candidacy(&self) -> Result<Option<(RecordKey, Version)>> {
+        let key = candidacy_key(&self.name, self.candidate.as_str())?;
         match self.records.put(&key, b"stands", Expect::Absent).await {
             Ok(Written::Stored(version)) => Ok(Some((key, version))),
-            // It stands elsewhere, too, or died standing.
+            // The candidate takes part in another process too, or an earlier process died without
+            // removing the record.
             Ok(_) => match self.records.get(&key).await {
                 Ok(entry) => Ok(entry.map(|entry| (key, entry.version))),
                 Err(error) if is_passing(&error) => Ok(None),
                 Err(error) => Err(error),
             },
-            // Written or not, the only harm is that it cannot be nominated.
+            // If the record is missing, the candidate cannot be nominated, and nothing else is
+            // lost.
             Err(error) if is_passing(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Removes a record. One that stays does no harm but a wait.
-    async fn withdraw(&self, record: Option<(RecordKey, Version)>) {
+    /// Removes a record. A record that stays only costs other candidates a wait.
+    async fn remove_record(&self, record: Option<(RecordKey, Version)>) {
         if let Some((key, version)) = record
             && let Err(error) = self.records.delete(&key, version).await
         {
@@ -221,20 +226,20 @@ impl Election {
         Ok(Some((entry.version, nomination)))
     }
 
-    /// Waits until this candidate leads, and does the work for as long as it does. The work is over
-    /// when this returns, and was before the seat was given up.
+    /// Waits until this candidate leads, and runs the work as long as it leads. The work has ended
+    /// when this returns, and before the lock was released.
     ///
     /// # Errors
     /// As [`campaign`](Self::campaign).
     ///
     /// # Cancel safety
-    /// Dropping it drops the work first, and then gives the seat up.
+    /// Dropping the future drops the work first, and then releases the lock.
     pub async fn run_while_leader<T, F>(&self, work: impl FnOnce(Term) -> F) -> Result<Led<T>>
     where
         F: Future<Output = T>,
     {
         let leadership = self.campaign().await?;
-        // A future of its own, so that it is dropped, with all it holds, before the seat is.
+        // The block drops the work's future, with all it holds, before the lock is released.
         let led = {
             let work = work(leadership.term());
             tokio::select! {
@@ -245,12 +250,16 @@ impl Election {
         };
         let resigned = leadership.resign().await;
         if let (Led::Done(_), Released::AlreadyLost(reason)) = (&led, resigned) {
-            tracing::warn!(election = ?self.name, %reason, "the seat was lost before the work was done");
+            tracing::warn!(
+                election = ?self.name,
+                %reason,
+                "the seat was lost before the work was done"
+            );
         }
         Ok(led)
     }
 
-    /// Who leads now; `None` = nobody.
+    /// The present leader; `None`: there is none.
     ///
     /// # Errors
     /// Failures of the store.
@@ -262,7 +271,7 @@ impl Election {
         Ok(seat.held.map(Leader::from))
     }
 
-    /// Tells who leads, and whenever somebody else does. It looks once a second.
+    /// Observes the leader and every change of it. It reads the lock once a second.
     #[must_use]
     pub fn observe(&self) -> Observer {
         Observer {
@@ -281,27 +290,28 @@ impl fmt::Debug for Election {
     }
 }
 
-/// A seat that was won. Dropping it gives the seat up in the background.
+/// The leadership of one term. Dropping it releases the lock in the background.
 #[derive(Debug)]
 pub struct Leadership {
     guard: Guard,
     election: Election,
 }
 
-/// A term in office, for the work that is done in it.
+/// A term, for the work that is done in it.
 #[derive(Clone, Debug)]
 pub struct Term {
-    /// Its number: higher than that of every earlier term. Show it to whatever the leader changes.
+    /// The number of the term, higher than that of every earlier term. Show it to every resource
+    /// that the leader changes.
     pub number: FencingToken,
-    /// The number with the leader's tag, as a [`FenceGuard`](distlock_core::FenceGuard) checks
-    /// them.
+    /// The number with the leader's tag, in the form that a
+    /// [`FenceGuard`](distlock_core::FenceGuard) checks.
     pub fence: Fence,
-    /// Whether the seat is held, and for how long it surely is.
+    /// Shows whether the election's lock is held, and for how long it surely is.
     pub seat: LockWatch,
 }
 
 impl Leadership {
-    /// The term that began with it.
+    /// The term of this leadership.
     #[must_use]
     pub fn term(&self) -> Term {
         Term {
@@ -311,7 +321,7 @@ impl Leadership {
         }
     }
 
-    /// Waits until the seat is lost.
+    /// Waits until the lock is lost.
     ///
     /// # Cancel safety
     /// Safe.
@@ -319,13 +329,13 @@ impl Leadership {
         self.guard.lost().await
     }
 
-    /// Waits until whatever the leader does must stop: the seat is lost, or its lease is nearly
-    /// over and could not be renewed.
+    /// Waits until the leader's work must stop: the lock is lost, or its lease is nearly over and
+    /// could not be renewed.
     ///
     /// # Cancel safety
     /// Safe.
     pub async fn must_stop(&self) -> LossReason {
-        let margin = self.guard.ttl().duration() / MARGIN;
+        let margin = self.guard.ttl().duration() / STOP_DIVISOR;
         loop {
             let left = self.guard.remaining();
             if left <= margin {
@@ -339,22 +349,23 @@ impl Leadership {
         }
     }
 
-    /// Names the candidate that is to lead next: when the seat is given up, the others give way to
-    /// it, for a lease at most. It must stand at this moment. The last nomination counts.
+    /// Names the candidate that is to lead next: when this leader resigns, the others yield to the
+    /// nominated one, for a lease at most. The candidate must take part at this moment. The last
+    /// nomination counts.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for somebody who does not stand; [`ErrorKind::Lost`] when the
-    /// seat is; failures of the store.
+    /// [`ErrorKind::InvalidArgument`] for a candidate that does not take part. [`ErrorKind::Lost`]
+    /// when the lock is lost. Failures of the store.
     ///
     /// # Cancel safety
-    /// When it is dropped the nomination is made or not.
+    /// Dropping the future leaves the nomination made or not.
     pub async fn nominate(&self, candidate: &str) -> Result<()> {
         let Election { records, name, .. } = &self.election;
-        let standing = match HolderLabel::new(candidate) {
-            Ok(label) => records.get(&standing_key(name, label.as_str())?).await?,
+        let candidacy = match HolderLabel::new(candidate) {
+            Ok(label) => records.get(&candidacy_key(name, label.as_str())?).await?,
             Err(_) => None,
         };
-        if standing.is_none() {
+        if candidacy.is_none() {
             let says =
                 format!("{candidate:?} does not stand in {name:?}, so it cannot be nominated");
             return Err(Error::new(ErrorKind::InvalidArgument, says));
@@ -379,15 +390,15 @@ impl Leadership {
         self.guard.check()?;
         match records.put(&key, &value, expect).await? {
             Written::Stored(_) => Ok(()),
-            // Only who leads nominates.
+            // Only a leader nominates, so a conflict means that another candidate leads.
             _ => Err(led_by_another(name)),
         }
     }
 
-    /// Gives the seat up, to whoever is next. Stop the work before.
+    /// Resigns: releases the lock for the next candidate. Stop the work before.
     ///
     /// # Cancel safety
-    /// When it is dropped the seat is given up in the background.
+    /// When the future is dropped, the lock is released in the background.
     pub async fn resign(self) -> Released {
         let released = self.guard.release().await;
         counted(match released {
@@ -398,7 +409,7 @@ impl Leadership {
     }
 }
 
-/// Tells who leads.
+/// An observer of the leader.
 #[derive(Debug)]
 pub struct Observer {
     election: Election,
@@ -406,11 +417,11 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Who leads, at first at once, and then as soon as it is somebody else, or nobody (`None`).
-    /// Terms that are shorter than a second may be missed.
+    /// The present leader. The first call answers at once. Each later call waits until another
+    /// candidate leads, or none (`None`). Terms shorter than a second may be missed.
     ///
     /// # Errors
-    /// Failures of the store; asking again goes on.
+    /// Failures of the store. The next call continues.
     ///
     /// # Cancel safety
     /// Safe.
@@ -421,7 +432,7 @@ impl Observer {
                 self.seen = Some(now.clone());
                 return Ok(now);
             }
-            self.election.clock.sleep(LOOK).await;
+            self.election.clock.sleep(OBSERVE_PAUSE).await;
         }
     }
 }
@@ -430,7 +441,7 @@ fn led_by_another(name: &LockName) -> Error {
     Error::new(ErrorKind::Lost, format!("somebody else leads {name:?}"))
 }
 
-/// Whether waiting may mend it.
+/// Whether the error may pass with time.
 fn is_passing(error: &Error) -> bool {
     error.is_retryable() || error.kind() == ErrorKind::OutcomeUnknown
 }
@@ -439,7 +450,7 @@ fn nomination_key(name: &LockName) -> Result<RecordKey> {
     RecordKey::new(format!("{name}/nominee"))
 }
 
-fn standing_key(name: &LockName, candidate: &str) -> Result<RecordKey> {
+fn candidacy_key(name: &LockName, candidate: &str) -> Result<RecordKey> {
     RecordKey::new(format!("{name}/stands/{candidate}"))
 }
 

@@ -104,8 +104,8 @@ impl Periodic {
     pub fn new(store: &Store) -> Result<Self> {
         let records = store.records();
         if !records.tells_ages() {
-            let message = "its records tell no ages, and without the store's clock nobody can say when \
-                        a period is over";
+            let message = "its records tell no ages, and without the store's clock nobody can say \
+                           when a period is over";
             return Err(Error::new(ErrorKind::Unsupported, message).on(records.backend()));
         }
         Ok(Self {

@@ -108,8 +108,8 @@ impl Connections {
         }
     }
 
-    /// What an error means. Where a connection broke, the others may be as dead, and nobody is
-    /// given one of them.
+    /// Converts an error. After a failed connection the idle ones may be dead too, so all of them
+    /// are dropped and no later caller gets one.
     pub(crate) fn failed(&self, error: &RedisError, request: Request) -> Error {
         let connection_failed =
             error.is_io_error() || error.is_timeout() || error.is_connection_dropped();

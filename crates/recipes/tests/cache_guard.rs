@@ -1,4 +1,5 @@
-//! The guarded cache, over memory. `tests/cache` plays it over Redis, with processes that die.
+//! The guarded cache over memory. `tests/cache` repeats these cases over Redis, with processes that
+//! die.
 
 use std::{
     sync::{
@@ -20,7 +21,7 @@ use tokio::{
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Exact times, and no surprises.
+/// Settings without randomness.
 fn settings() -> Settings {
     let mut settings = Settings::ttl(MINUTE);
     settings.jitter = 0.0;
@@ -29,13 +30,13 @@ fn settings() -> Settings {
 }
 
 #[derive(Clone)]
-struct Ground {
+struct Fixture {
     memory: Memory,
     clock: ManualClock,
     loads: Arc<AtomicU32>,
 }
 
-impl Ground {
+impl Fixture {
     fn new() -> Self {
         let clock = ManualClock::new();
         Self {
@@ -58,7 +59,7 @@ impl Ground {
         CacheGuard::new(&self.store(), cache, settings).unwrap()
     }
 
-    /// Gets the value, and loads it where it has to: the number of the load.
+    /// Gets the value, and loads it where necessary. The value is the number of the load.
     async fn get(&self, guard: &CacheGuard) -> u32 {
         let loads = Arc::clone(&self.loads);
         let loader = async move || Ok(Some(next(&loads)));
@@ -80,41 +81,41 @@ fn number(value: Option<Arc<[u8]>>) -> u32 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn one_of_many_callers_loads_what_has_ended() {
-    let ground = Ground::new();
-    // Four processes with one cache.
-    let cache = ground.cache();
-    let guards = [(); 4].map(|()| ground.guard(cache.clone(), settings()));
+async fn one_of_many_callers_loads_an_expired_value() {
+    let fixture = Fixture::new();
+    // Four guards with one cache stand for four processes.
+    let cache = fixture.cache();
+    let guards = [(); 4].map(|()| fixture.guard(cache.clone(), settings()));
     for expiry in 1..=20 {
         let together = Arc::new(Barrier::new(64));
         let mut callers = JoinSet::new();
         for caller in 0..64 {
-            let (ground, guard) = (ground.clone(), guards[caller % 4].clone());
+            let (fixture, guard) = (fixture.clone(), guards[caller % 4].clone());
             let together = Arc::clone(&together);
             callers.spawn(async move {
                 together.wait().await;
-                ground.get(&guard).await
+                fixture.get(&guard).await
             });
         }
         let values = callers.join_all().await;
         assert!(values.iter().all(|value| *value == expiry), "{values:?}");
-        assert_eq!(ground.loads(), expiry);
-        ground.clock.advance(MINUTE);
+        assert_eq!(fixture.loads(), expiry);
+        fixture.clock.advance(MINUTE);
     }
 }
 
 #[tokio::test]
 async fn a_hit_costs_nothing_at_the_locks_store() {
-    let ground = Ground::new();
-    let guard = ground.guard(ground.cache(), settings());
-    assert_eq!(ground.get(&guard).await, 1);
-    ground.memory.lock().close().await;
+    let fixture = Fixture::new();
+    let guard = fixture.guard(fixture.cache(), settings());
+    assert_eq!(fixture.get(&guard).await, 1);
+    fixture.memory.lock().close().await;
     guard
         .get_or_rebuild("hot", async || unreachable!())
         .await
         .unwrap();
-    ground.clock.advance(MINUTE - Duration::from_millis(1));
-    assert_eq!(ground.get(&guard).await, 1);
+    fixture.clock.advance(MINUTE - Duration::from_millis(1));
+    assert_eq!(fixture.get(&guard).await, 1);
 }
 
 fn loaded(value: &[u8], token: u64) -> Loaded {
@@ -128,7 +129,7 @@ fn loaded(value: &[u8], token: u64) -> Loaded {
     }
 }
 
-/// What every cache must refuse.
+/// Checks the late values that every cache must refuse.
 async fn refuses_what_is_late(cache: &dyn Cache) {
     let before = cache.get("k").await.unwrap();
     assert!(before.found.is_none());
@@ -144,7 +145,7 @@ async fn refuses_what_is_late(cache: &dyn Cache) {
             .await
             .unwrap()
     );
-    // A reply that was lost is asked for again.
+    // A caller repeats a request with a lost answer.
     assert!(
         cache
             .put("k", &loaded(b"two", 2), before.mark)
@@ -167,16 +168,16 @@ async fn refuses_what_is_late(cache: &dyn Cache) {
             .unwrap()
     );
     let after = loop {
-        // Clocks may be coarse.
+        // A clock may be coarse.
         yield_now().await;
         let after = cache.get("k").await.unwrap().mark;
         if after > seen.mark && cache.put("k", &loaded(b"four", 4), after).await.unwrap() {
             break after;
         }
     };
-    // The floor of the tokens stays where the delete was.
+    // The delete leaves the floor of the tokens unchanged.
     assert!(!cache.put("k", &loaded(b"one", 1), after).await.unwrap());
-    // Nothing was ever there, and it is deleted while it is loaded.
+    // The key never had a value, and it is deleted during a load.
     let began = cache.get("new").await.unwrap().mark;
     cache.delete("new", MINUTE).await.unwrap();
     assert!(!cache.put("new", &loaded(b"x", 1), began).await.unwrap());
@@ -192,17 +193,17 @@ async fn late_values_are_refused() {
 
 #[tokio::test]
 async fn a_floor_outlives_its_value_by_the_longest_load() {
-    let ground = Ground::new();
-    let cache = ground.cache();
+    let fixture = Fixture::new();
+    let cache = fixture.cache();
     let began = cache.get("k").await.unwrap().mark;
     assert!(cache.put("k", &loaded(b"two", 2), began).await.unwrap());
-    ground
+    fixture
         .clock
         .advance(MINUTE + MINUTE - Duration::from_millis(1));
     let now = cache.get("k").await.unwrap();
     assert!(now.found.is_none());
     assert!(!cache.put("k", &loaded(b"one", 1), now.mark).await.unwrap());
-    ground.clock.advance(Duration::from_millis(1));
+    fixture.clock.advance(Duration::from_millis(1));
     assert!(
         !cache.put("k", &loaded(b"three", 3), began).await.unwrap(),
         "too slow"
@@ -213,8 +214,8 @@ async fn a_floor_outlives_its_value_by_the_longest_load() {
 
 #[tokio::test]
 async fn a_delete_voids_the_load_that_is_under_way() {
-    let ground = Ground::new();
-    let guard = ground.guard(ground.cache(), settings());
+    let fixture = Fixture::new();
+    let guard = fixture.guard(fixture.cache(), settings());
     let (begun, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let loading = tokio::spawn({
         let (guard, begun, goes_on) = (guard.clone(), Arc::clone(&begun), Arc::clone(&goes_on));
@@ -229,33 +230,33 @@ async fn a_delete_voids_the_load_that_is_under_way() {
     guard.delete("hot").await.unwrap();
     goes_on.notify_one();
     assert_eq!(&loading.await.unwrap().unwrap().unwrap()[..], b"old");
-    assert_eq!(ground.get(&guard).await, 1, "it was not stored");
+    assert_eq!(fixture.get(&guard).await, 1, "it was not stored");
 }
 
 #[tokio::test]
-async fn a_stale_value_will_do_while_a_new_one_is_loaded() {
-    let ground = Ground::new();
+async fn a_stale_value_is_served_while_a_new_one_is_loaded() {
+    let fixture = Fixture::new();
     let mut settings = settings();
     settings.stale = MINUTE;
-    let guard = ground.guard(ground.cache(), settings);
-    assert_eq!(ground.get(&guard).await, 1);
-    ground.clock.advance(MINUTE + Duration::from_secs(1));
-    assert_eq!(ground.get(&guard).await, 1, "the stale one");
-    while ground.get(&guard).await == 1 {
+    let guard = fixture.guard(fixture.cache(), settings);
+    assert_eq!(fixture.get(&guard).await, 1);
+    fixture.clock.advance(MINUTE + Duration::from_secs(1));
+    assert_eq!(fixture.get(&guard).await, 1, "the stale one");
+    while fixture.get(&guard).await == 1 {
         yield_now().await;
     }
-    assert_eq!(ground.loads(), 2);
-    ground.clock.advance(MINUTE * 2);
-    assert_eq!(ground.get(&guard).await, 3, "too old to be shown");
+    assert_eq!(fixture.loads(), 2);
+    fixture.clock.advance(MINUTE * 2);
+    assert_eq!(fixture.get(&guard).await, 3, "too old to be shown");
 }
 
 #[tokio::test]
-async fn it_is_remembered_that_there_is_nothing() {
-    let ground = Ground::new();
+async fn a_missing_value_is_remembered() {
+    let fixture = Fixture::new();
     for (negative_ttl, loads) in [(Duration::ZERO, 3), (MINUTE, 1)] {
         let mut settings = settings();
         settings.negative_ttl = negative_ttl;
-        let guard = ground.guard(ground.cache(), settings);
+        let guard = fixture.guard(fixture.cache(), settings);
         let asked = Arc::new(AtomicU32::new(0));
         for _ in 0..3 {
             let asked = Arc::clone(&asked);
@@ -270,33 +271,33 @@ async fn it_is_remembered_that_there_is_nothing() {
 }
 
 #[tokio::test]
-async fn values_whose_loads_take_long_are_loaded_before_their_end() {
-    let ground = Ground::new();
+async fn values_with_slow_loads_are_loaded_early() {
+    let fixture = Fixture::new();
     for (beta, early) in [(0.0, false), (1.0, true)] {
-        let cache = ground.cache();
+        let cache = fixture.cache();
         let mut settings = settings();
         settings.beta = beta;
-        let guard = ground.guard(cache.clone(), settings);
+        let guard = fixture.guard(cache.clone(), settings);
         let mark = cache.get("hot").await.unwrap().mark;
         let mut slow = loaded(&0_u32.to_be_bytes(), 1);
         slow.load = Duration::from_secs(10);
         cache.put("hot", &slow, mark).await.unwrap();
-        // One in e is early where a load takes as long as is left.
-        ground.clock.advance(MINUTE - Duration::from_secs(10));
-        let before = ground.loads();
+        // With a load as long as the rest of the value's time, one in e calls is early.
+        fixture.clock.advance(MINUTE - Duration::from_secs(10));
+        let before = fixture.loads();
         for _ in 0..100 {
-            ground.get(&guard).await;
+            fixture.get(&guard).await;
             yield_now().await;
         }
-        assert_eq!(ground.loads() > before, early);
-        assert!(ground.loads() - before <= 1, "once");
+        assert_eq!(fixture.loads() > before, early);
+        assert!(fixture.loads() - before <= 1, "once");
     }
 }
 
 #[tokio::test]
 async fn loaders_that_fail_hang_or_panic_are_typed_errors_and_store_nothing() {
-    let ground = Ground::new();
-    let guard = ground.guard(ground.cache(), settings());
+    let fixture = Fixture::new();
+    let guard = fixture.guard(fixture.cache(), settings());
     let fails = async || Err(Error::new(ErrorKind::Corrupt, "the table is gone"));
     let error = guard.get_or_rebuild("hot", fails).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
@@ -311,7 +312,7 @@ async fn loaders_that_fail_hang_or_panic_are_typed_errors_and_store_nothing() {
         "{error}"
     );
 
-    let (begun, clock) = (Arc::new(Notify::new()), ground.clock.clone());
+    let (begun, clock) = (Arc::new(Notify::new()), fixture.clock.clone());
     let hangs = {
         let begun = Arc::clone(&begun);
         async move || {
@@ -328,14 +329,14 @@ async fn loaders_that_fail_hang_or_panic_are_typed_errors_and_store_nothing() {
     let error = error.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.to_string().contains("longer than 30s"), "{error}");
-    assert_eq!(ground.get(&guard).await, 1);
+    assert_eq!(fixture.get(&guard).await, 1);
 }
 
-/// Somebody else holds the key's lock, and does not load anything.
+/// Another process holds the key's lock and loads nothing.
 #[tokio::test]
-async fn whoever_has_waited_long_enough_falls_back() {
-    let ground = Ground::new();
-    let held = ground
+async fn a_caller_falls_back_after_its_wait() {
+    let fixture = Fixture::new();
+    let held = fixture
         .store()
         .locker()
         .lock("cache/hot")
@@ -344,37 +345,37 @@ async fn whoever_has_waited_long_enough_falls_back() {
         .unwrap();
     let mut settings = settings();
     settings.wait = Duration::ZERO;
-    let guard = ground.guard(ground.cache(), settings);
+    let guard = fixture.guard(fixture.cache(), settings);
     let error = guard
         .get_or_rebuild("hot", async || unreachable!())
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     settings.fallback = Fallback::Load;
-    let guard = ground.guard(ground.cache(), settings);
-    assert_eq!(ground.get(&guard).await, 1);
-    assert_eq!(ground.get(&guard).await, 2, "it is not stored");
+    let guard = fixture.guard(fixture.cache(), settings);
+    assert_eq!(fixture.get(&guard).await, 1);
+    assert_eq!(fixture.get(&guard).await, 2, "it is not stored");
     let _ = held.release().await;
-    assert_eq!(ground.get(&guard).await, 3);
-    assert_eq!(ground.get(&guard).await, 3);
+    assert_eq!(fixture.get(&guard).await, 3);
+    assert_eq!(fixture.get(&guard).await, 3);
 }
 
 #[tokio::test]
-async fn a_value_that_is_too_large_is_given_and_not_stored() {
-    let ground = Ground::new();
+async fn a_too_large_value_is_returned_and_not_stored() {
+    let fixture = Fixture::new();
     let mut settings = settings();
     settings.max_value = 3;
-    let guard = ground.guard(ground.cache(), settings);
-    assert_eq!(ground.get(&guard).await, 1);
-    assert_eq!(ground.get(&guard).await, 2);
+    let guard = fixture.guard(fixture.cache(), settings);
+    assert_eq!(fixture.get(&guard).await, 1);
+    assert_eq!(fixture.get(&guard).await, 2);
 }
 
 #[tokio::test]
 async fn a_full_cache_makes_room() {
-    let ground = Ground::new();
-    let cache = MemoryCache::with_clock(2, Arc::new(ground.clock.clone()));
+    let fixture = Fixture::new();
+    let cache = MemoryCache::with_clock(2, Arc::new(fixture.clock.clone()));
     for key in ["a", "b", "c"] {
-        ground.clock.advance(Duration::from_secs(1));
+        fixture.clock.advance(Duration::from_secs(1));
         let mark = cache.get(key).await.unwrap().mark;
         assert!(cache.put(key, &loaded(b"x", 1), mark).await.unwrap());
     }
@@ -387,7 +388,7 @@ async fn a_full_cache_makes_room() {
 
 #[tokio::test]
 async fn bad_input_is_named() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     type Make = fn(&mut Settings);
     let wrong: [(&str, Make); 6] = [
         ("ttl", |it| it.ttl = Duration::ZERO),
@@ -400,11 +401,11 @@ async fn bad_input_is_named() {
     for (name, make) in wrong {
         let mut settings = Settings::default();
         make(&mut settings);
-        let error = CacheGuard::new(&ground.store(), ground.cache(), settings).unwrap_err();
+        let error = CacheGuard::new(&fixture.store(), fixture.cache(), settings).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.to_string().contains(&format!("{name} is")), "{error}");
     }
-    let guard = ground.guard(ground.cache(), settings());
+    let guard = fixture.guard(fixture.cache(), settings());
     for key in ["", "a\nb", &"k".repeat(241)] {
         let error = guard
             .get_or_rebuild(key, async || unreachable!())
@@ -414,31 +415,31 @@ async fn bad_input_is_named() {
     }
 }
 
-/// Somebody who has a stale value looks whether anybody loads a new one; somebody who has none must
-/// not take that for an answer.
+/// A caller with a stale value checks whether another process loads a new one. A caller without a
+/// value must not take that check for its own load.
 #[tokio::test]
-async fn whoever_needs_a_value_is_not_content_with_somebody_elses_look() {
-    let ground = Ground::new();
+async fn a_caller_in_need_does_not_rely_on_a_refresh() {
+    let fixture = Fixture::new();
     let mut settings = settings();
     settings.stale = MINUTE;
-    let cache = ground.cache();
-    let guard = ground.guard(cache.clone(), settings);
-    assert_eq!(ground.get(&guard).await, 1);
-    let held = ground
+    let cache = fixture.cache();
+    let guard = fixture.guard(cache.clone(), settings);
+    assert_eq!(fixture.get(&guard).await, 1);
+    let held = fixture
         .store()
         .locker()
         .lock("cache/hot")
         .acquire()
         .await
         .unwrap();
-    ground.clock.advance(MINUTE + Duration::from_secs(1));
-    // It begins a look in the background, which finds the lock busy.
-    assert_eq!(ground.get(&guard).await, 1);
+    fixture.clock.advance(MINUTE + Duration::from_secs(1));
+    // The call begins a check in the background, which finds the lock busy.
+    assert_eq!(fixture.get(&guard).await, 1);
     cache.delete("hot", MINUTE).await.unwrap();
-    ground.clock.advance(Duration::from_millis(1));
+    fixture.clock.advance(Duration::from_millis(1));
     let needs = tokio::spawn({
-        let (ground, guard) = (ground.clone(), guard.clone());
-        async move { ground.get(&guard).await }
+        let (fixture, guard) = (fixture.clone(), guard.clone());
+        async move { fixture.get(&guard).await }
     });
     for _ in 0..20 {
         yield_now().await;
@@ -447,11 +448,11 @@ async fn whoever_needs_a_value_is_not_content_with_somebody_elses_look() {
     assert!(needs.await.unwrap() >= 2, "a new one");
 }
 
-/// Its own delete is seen by whoever asks after it.
+/// A caller sees the effect of its own delete.
 #[tokio::test]
-async fn nobody_joins_a_load_from_before_a_delete() {
-    let ground = Ground::new();
-    let guard = ground.guard(ground.cache(), settings());
+async fn no_caller_joins_a_load_from_before_a_delete() {
+    let fixture = Fixture::new();
+    let guard = fixture.guard(fixture.cache(), settings());
     let (begun, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let old = tokio::spawn({
         let (guard, begun, goes_on) = (guard.clone(), Arc::clone(&begun), Arc::clone(&goes_on));
@@ -464,14 +465,14 @@ async fn nobody_joins_a_load_from_before_a_delete() {
     });
     begun.notified().await;
     guard.delete("hot").await.unwrap();
-    ground.clock.advance(Duration::from_millis(1));
+    fixture.clock.advance(Duration::from_millis(1));
     let after = tokio::spawn({
-        let (ground, guard) = (ground.clone(), guard.clone());
-        async move { ground.get(&guard).await }
+        let (fixture, guard) = (fixture.clone(), guard.clone());
+        async move { fixture.get(&guard).await }
     });
     yield_now().await;
     goes_on.notify_one();
     assert_eq!(&old.await.unwrap().unwrap().unwrap()[..], b"old");
     assert_eq!(after.await.unwrap(), 1, "loaded after the delete");
-    assert_eq!(ground.get(&guard).await, 1, "and stored");
+    assert_eq!(fixture.get(&guard).await, 1, "and stored");
 }

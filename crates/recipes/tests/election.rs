@@ -1,4 +1,5 @@
-//! Elections over memory. `tests/election` plays them over servers, with processes that die.
+//! Elections over memory. `tests/election` repeats these cases over servers, with processes that
+//! die.
 
 use std::{
     future::pending,
@@ -52,7 +53,7 @@ async fn one_leads_at_a_time_and_terms_rise() {
     assert_eq!(term.load(Ordering::Acquire), 400);
 }
 
-/// Notes whether the seat was held still when the work was dropped.
+/// Records whether the lock was still held when the work was dropped.
 struct Work(LockWatch, Arc<AtomicBool>);
 
 impl Drop for Work {
@@ -61,9 +62,9 @@ impl Drop for Work {
     }
 }
 
-/// Its caller gives up: first the work is dropped, then the seat.
+/// The caller gives up: the work is dropped first, and the lock afterwards.
 #[tokio::test]
-async fn work_is_over_before_the_seat_is_given_up() {
+async fn work_ends_before_the_lock_is_released() {
     let memory = Memory::default();
     let election = Election::new(&store(&memory), "seat", "a").unwrap();
     let (held, begun) = (Arc::new(AtomicBool::new(false)), Notify::new());
@@ -85,7 +86,7 @@ async fn work_is_over_before_the_seat_is_given_up() {
 }
 
 #[tokio::test]
-async fn work_is_stopped_when_the_seat_is_lost() {
+async fn work_is_stopped_when_the_lock_is_lost() {
     let memory = Memory::default();
     let election = Election::new(&store(&memory), "seat", "a").unwrap();
     let election = election.ttl(Duration::from_secs(1));
@@ -105,7 +106,7 @@ async fn work_is_stopped_when_the_seat_is_lost() {
 }
 
 #[tokio::test]
-async fn an_observer_hears_who_leads() {
+async fn an_observer_sees_each_leader() {
     let memory = Memory::default();
     let election = Election::new(&store(&memory), "seat", "a").unwrap();
     let mut observer = election.observe();
@@ -134,9 +135,9 @@ async fn bad_input_is_named() {
     }
 }
 
-/// Also when others have waited for longer.
+/// The nomination counts also when other candidates have waited longer.
 #[tokio::test]
-async fn whoever_was_nominated_leads_next() {
+async fn the_nominated_candidate_leads_next() {
     let memory = Memory::default();
     let stands = |name: &str| Election::new(&store(&memory), "seat", name).unwrap();
     let leads = stands("a").campaign().await.unwrap();
@@ -155,7 +156,7 @@ async fn whoever_was_nominated_leads_next() {
         error.to_string().contains("\"e\" does not stand"),
         "{error}"
     );
-    // They may not have come to it yet.
+    // The candidates may not have recorded yet that they take part.
     for name in ["b", "c", "d"] {
         while leads.nominate(name).await.is_err() {
             yield_now().await;
@@ -171,9 +172,9 @@ async fn whoever_was_nominated_leads_next() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// The nominated candidate died: the others wait for a lease, and go on.
+/// The nominated candidate died: the others wait for one lease and continue.
 #[tokio::test]
-async fn nobody_waits_for_ever_for_a_nominated_candidate() {
+async fn no_candidate_waits_for_ever_for_a_nominated_one() {
     let memory = Memory::default();
     let stands = |name: &str| {
         let election = Election::new(&store(&memory), "seat", name).unwrap();
@@ -190,6 +191,6 @@ async fn nobody_waits_for_ever_for_a_nominated_candidate() {
     let next = stands("b").campaign().await.unwrap();
     assert_eq!(stands("b").leader().await.unwrap().unwrap().candidate, "b");
     let _ = next.resign().await;
-    // The nomination is over.
+    // The nomination has ended.
     let _ = stands("c").campaign().await.unwrap().resign().await;
 }

@@ -1,4 +1,4 @@
-//! Effects that happen once per key, and the gate before steps.
+//! Effects that happen once per key, and the fence before steps.
 
 use std::{
     cell::Cell,
@@ -62,9 +62,9 @@ async fn an_effect_that_fails_is_tried_again() {
     assert_eq!(got.into_inner(), 1);
 }
 
-/// It died between the beginning and the end.
+/// The caller died between the beginning and the end.
 #[tokio::test]
-async fn an_effect_without_an_end_is_not_known_to_have_happened() {
+async fn an_effect_without_an_end_has_an_unknown_outcome() {
     let memory = Memory::default();
     let once = Idempotent::new(&store(&memory));
     let dies = once.once("order-7", token(5), async || pending::<Result<u32>>().await);
@@ -91,7 +91,7 @@ async fn an_effect_without_an_end_is_not_known_to_have_happened() {
 }
 
 #[tokio::test]
-async fn what_is_no_result_is_named() {
+async fn an_invalid_result_is_named() {
     let memory = Memory::default();
     let once = Idempotent::new(&store(&memory));
     once.once("text", token(1), async || Ok("seven".to_owned()))
@@ -117,7 +117,7 @@ async fn what_is_no_result_is_named() {
     assert!(error.to_string().contains("format 2"), "{error}");
 }
 
-/// Loses the reply of the next write.
+/// A layer that loses the answer to the next write.
 #[derive(Clone, Debug)]
 struct LosesReply(Arc<dyn Records>, Arc<Mutex<u32>>);
 
@@ -138,7 +138,7 @@ impl RecordsLayer for LosesReply {
     }
 }
 
-/// The first write is the beginning, the second the end.
+/// The first write records the beginning, the second the end.
 #[tokio::test]
 async fn a_write_whose_reply_was_lost_is_recognised() {
     for write in [1, 2] {
@@ -171,7 +171,7 @@ async fn an_effect_without_a_result_happens_once_as_well() {
     }
 }
 
-/// It stood still since before a later one tried and failed.
+/// The earlier holder has stood still since before the later one tried and failed.
 #[tokio::test]
 async fn an_earlier_holder_begins_nothing_after_a_later_one_has_failed() {
     let memory = Memory::default();
@@ -191,7 +191,7 @@ async fn an_earlier_holder_begins_nothing_after_a_later_one_has_failed() {
 }
 
 #[tokio::test]
-async fn the_gate_lets_the_latest_holder_through() {
+async fn the_fence_admits_the_latest_holder() {
     let memory = Memory::default();
     let gate = RecordsFence::new(&store(&memory));
     let fence = |number| Fence::new(token(number), Uuid::nil(), Epoch::new(""));

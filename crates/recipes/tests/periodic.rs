@@ -1,5 +1,5 @@
-//! A job that many hosts start, over the memory store. `tests/cli/every.rs` of the tool plays it
-//! over servers.
+//! A job that many hosts start, over the memory store. `tests/cli/every.rs` of the tool repeats
+//! these cases over servers.
 
 use std::{
     sync::{
@@ -54,7 +54,7 @@ async fn twenty_hosts_that_start_together_run_it_once_per_period() {
         }
         let here = hosts.join_all().await.into_iter().filter(|here| *here);
         assert_eq!((here.count(), runs.load(Ordering::Acquire)), (1, period));
-        // Timers are not exact.
+        // The hosts' timers are not exact.
         clock.advance(HOUR - Duration::from_secs(60));
     }
 }
@@ -83,7 +83,7 @@ async fn fails(periodic: &Periodic) -> Result<Ran<()>> {
 }
 
 #[tokio::test]
-async fn a_job_that_failed_has_had_its_turn_unless_it_is_to_be_retried() {
+async fn a_failed_job_is_repeated_only_with_retry_failed() {
     let (memory, clock) = manual();
     let once = Periodic::new(&store(&memory)).unwrap();
     let runs = AtomicU32::new(0);
@@ -106,7 +106,7 @@ async fn a_retry_does_not_move_the_period() {
     clock.advance(HOUR / 4);
     assert!(matches!(run(&again, &runs).await, Ran::Here(1)));
     clock.advance(HOUR / 2);
-    // What has succeeded counts for those that do not retry as well.
+    // A success also counts for jobs without `retry_failed`.
     let once = Periodic::new(&store(&memory)).unwrap();
     let turn = HOUR * 3 / 4;
     for periodic in [&again, &once] {
@@ -117,7 +117,7 @@ async fn a_retry_does_not_move_the_period() {
 }
 
 #[tokio::test]
-async fn one_lock_that_is_kept_gives_one_turn_per_period() {
+async fn a_kept_lock_gives_one_start_per_period() {
     let (memory, clock) = manual();
     let store = store(&memory);
     let periodic = Periodic::new(&store).unwrap();
@@ -138,7 +138,7 @@ async fn one_lock_that_is_kept_gives_one_turn_per_period() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_dropped_has_had_its_turn() {
+async fn a_dropped_job_counts_as_started() {
     let (memory, _clock) = manual();
     let periodic = Periodic::new(&store(&memory)).unwrap();
     {
@@ -148,7 +148,7 @@ async fn a_job_that_is_dropped_has_had_its_turn() {
         });
         let mut hangs = std::pin::pin!(hangs);
         let name = LockName::new("nightly").unwrap();
-        // Until it is on record.
+        // The loop runs until the start is recorded.
         while periodic.due(&name, HOUR).await.unwrap() == Due::Now {
             tokio::select! {
                 _ = &mut hangs => unreachable!("it hangs"),
@@ -182,7 +182,7 @@ async fn a_job_longer_than_its_period_does_not_run_beside_itself() {
     assert!(matches!(beside, Ran::Elsewhere(Some(_))), "{beside:?}");
 }
 
-/// Records whose answers to writes get lost, and which are away after each.
+/// Records that lose the answers to writes, and are unreachable after each.
 #[derive(Clone, Debug)]
 struct Unreliable {
     below: Arc<dyn Records>,
@@ -227,13 +227,13 @@ async fn a_start_whose_answer_was_lost_is_recognised() {
         run(&Periodic::new(&one).unwrap(), &runs).await,
         Ran::Here(1)
     ));
-    // The start and the success, each written once.
+    // The start and the success are written once each.
     assert_eq!(layer.lost.load(Ordering::Acquire), 2);
     let other = Periodic::new(&store(&memory)).unwrap();
     assert!(matches!(run(&other, &runs).await, Ran::Before(_)));
 }
 
-/// The naive way: nothing is left of a short job, so the next host runs it again.
+/// Without a recorded start a short job leaves no trace, so the next host runs it again.
 #[tokio::test]
 async fn a_lock_alone_runs_a_short_job_on_every_host() {
     let (memory, _clock) = manual();

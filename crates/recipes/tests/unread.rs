@@ -1,5 +1,5 @@
 //! Unread counters over the memory store, with crashes between any two of their requests.
-//! `tests/counters` plays them over servers, with processes that are killed.
+//! `tests/counters` repeats these cases over servers, with processes that are killed.
 
 use std::{
     collections::BTreeMap,
@@ -25,14 +25,14 @@ const HISTORIES: u64 = 2000;
 const STEPS: usize = 30;
 const CONVERSATIONS: [&str; 3] = ["family", "work", "news"];
 
-/// What becomes of a process at one of its requests.
+/// The fault of a process at one of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// It dies before the request is made.
+    /// The process dies before the request.
     DiesBefore,
-    /// It dies when the request was made.
+    /// The process dies after the request.
     DiesAfter,
-    /// It dies, and the write arrives when others have gone on.
+    /// The process dies, and its write arrives when others have gone on.
     ArrivesLate,
     /// The reply is lost.
     LosesReply,
@@ -50,11 +50,11 @@ const FAULTS: [Fault; 5] = [
 
 type Write = (RecordKey, Vec<u8>, Expect);
 
-/// One process's way to the store.
+/// The connection of one process to the store.
 #[derive(Clone, Debug)]
 struct Process {
     records: Arc<dyn Records>,
-    /// At how many requests from now, and what.
+    /// The number of requests until the fault, and the fault.
     fault: Arc<Mutex<Option<(u32, Fault)>>>,
     dead: Arc<Mutex<bool>>,
     late: Arc<Mutex<Vec<Write>>>,
@@ -126,7 +126,7 @@ impl RecordsLayer for Process {
     }
 }
 
-/// Writes one counter after the other, as one does at first.
+/// Counters without a journal: a change writes one counter after the other.
 #[derive(Debug)]
 struct Naive(Arc<dyn Records>);
 
@@ -217,7 +217,7 @@ fn of(conversation: &str) -> Counter {
 
 type State = BTreeMap<&'static str, u64>;
 
-/// What is unread in each conversation, or what is wrong.
+/// The counter of each conversation; the error says that the totals are wrong.
 async fn state(of_all: &dyn UnreadCounters) -> std::result::Result<State, String> {
     let mut state = BTreeMap::new();
     let mut totals = Vec::new();
@@ -273,7 +273,7 @@ impl Step {
     }
 }
 
-/// Changes one after the other, of which some die or lose their reply at any of their requests.
+/// Runs changes one after the other. Some of them die or lose an answer at any of their requests.
 async fn history(mode: Mode, seed: u64, met: &Arc<AtomicU32>) -> std::result::Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let memory = Memory::default();
@@ -319,7 +319,7 @@ async fn history(mode: Mode, seed: u64, met: &Arc<AtomicU32>) -> std::result::Re
     Ok(())
 }
 
-/// How many of so many histories went wrong, and the first of them.
+/// The number of histories that went wrong, and the first of them.
 async fn histories(mode: Mode) -> (u64, Option<String>) {
     let first = match std::env::var("DISTLOCK_SEED") {
         Ok(seed) => seed.parse().unwrap(),
@@ -347,14 +347,15 @@ async fn no_crash_leaves_half_a_change_of_optimistic_counters() {
     assert_eq!(histories(Mode::Optimistic).await, (0, None));
 }
 
-/// Else the histories show nothing.
+/// This control shows that the histories can find a fault.
 #[tokio::test]
 async fn counters_written_one_by_one_disagree() {
     let (wrong, _) = histories(Mode::Naive).await;
     assert!(wrong > HISTORIES / 2, "only {wrong} histories went wrong");
 }
 
-/// Reads several records one by one, as a cluster does, and lets others go on in between.
+/// A layer that reads several records one by one, as a cluster does, and lets other tasks run in
+/// between.
 #[derive(Clone, Debug)]
 struct Slow(Arc<dyn Records>);
 
@@ -413,8 +414,8 @@ async fn others_go_on() {
     }
 }
 
-/// Of many at once, with and without a lock beside each other.
-async fn storm(modes: [Mode; 2]) -> std::result::Result<State, String> {
+/// Runs many changes at once, with and without a lock, on the same counters.
+async fn run_concurrent_changes(modes: [Mode; 2]) -> std::result::Result<State, String> {
     let memory = Memory::default();
     let mut tasks = JoinSet::new();
     for task in 0..8 {
@@ -437,14 +438,14 @@ async fn storm(modes: [Mode; 2]) -> std::result::Result<State, String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_increment_of_many_at_once_is_lost() {
+async fn no_concurrent_increment_is_lost() {
     let modes = [
         [Mode::Locked, Mode::Locked],
         [Mode::Optimistic, Mode::Optimistic],
         [Mode::Locked, Mode::Optimistic],
     ];
     for modes in modes {
-        let state = storm(modes).await.unwrap();
+        let state = run_concurrent_changes(modes).await.unwrap();
         assert_eq!((state["family"], state["work"]), (800, 800), "{modes:?}");
     }
 }
@@ -464,14 +465,14 @@ async fn the_modes_give_the_same_results() {
     }
 }
 
-/// A holder that goes on after its lease has ended, and after another has changed the counters.
+/// A holder continues after its lease has ended and after another holder has changed the counters.
 #[tokio::test]
-async fn a_holder_that_stood_still_changes_nothing() {
+async fn a_holder_of_a_lost_lock_changes_nothing() {
     let memory = Memory::default();
     let store = Store::new(memory.lock(), memory.records());
     let counters = LockedCounters::new(&store);
     counters.increment(&of("work"), 1).await.unwrap();
-    // Its lock was given to another, whose token is the highest that was seen.
+    // Another holder got the lock, and its token is the highest in the journal.
     let journal = RecordKey::new("unread/ann/journal").unwrap();
     let entry = memory.records().get(&journal).await.unwrap().unwrap();
     let mut intent: serde_json::Value = serde_json::from_slice(&entry.value).unwrap();

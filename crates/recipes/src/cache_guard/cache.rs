@@ -1,47 +1,50 @@
-//! What a guarded cache has to do.
+//! The contract between the guard and a cache.
+//!
+//! Invariant: each operation is one atomic step of the cache. A cache must never store a value
+//! below the key's floor.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::{FencingToken, Result};
 
-/// A cache that refuses values which came too late. Three operations; each is one step of the
+/// A cache that refuses values that come too late. Each of its three operations is one step of the
 /// cache.
 ///
-/// For each key it keeps, beside the value, a *floor*: the highest token that a value was stored
-/// with, and when the key was last deleted. The floor must outlive the value by the time that the
-/// caller names, or be kept for ever.
+/// For each key the cache keeps, beside the value, a *floor*: the highest token with which a value
+/// was stored, and the time of the last delete. The floor must outlive the value by the time that
+/// the caller names, or be kept for ever.
 #[async_trait]
 pub trait Cache: fmt::Debug + Send + Sync {
-    /// What there is under a key, and a mark for a load that begins now.
+    /// Reads the value under a key, with a mark for a load that begins now.
     ///
     /// # Errors
-    /// Failures of the cache; a value that cannot be read is no value.
+    /// Failures of the cache. A value that cannot be read counts as none.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
     async fn get(&self, key: &str) -> Result<Seen>;
 
-    /// Stores what a load gave, unless it came too late: a value with a higher token is there, the
-    /// key was deleted after the mark was given, or the mark is older than the floor is kept.
-    /// Answers whether it was stored.
+    /// Stores a loaded value, unless it comes too late: a value with a higher token is stored, the
+    /// key was deleted after the mark was given, or the mark is older than the time for which the
+    /// floor is kept. Returns whether the value was stored.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`](distlock_core::ErrorKind::LimitExceeded) for a value that the
-    /// cache does not take; failures of the cache.
+    /// [`ErrorKind::LimitExceeded`](distlock_core::ErrorKind::LimitExceeded) for a value that is
+    /// too large for the cache; failures of the cache.
     ///
     /// # Cancel safety
-    /// When it is dropped the value is stored or not; repeating it is safe.
+    /// Dropping the future leaves the value stored or not. A repeated call is safe.
     async fn put(&self, key: &str, loaded: &Loaded, mark: Mark) -> Result<bool>;
 
-    /// Removes the value, and raises the floor, which is kept for so long: no load that has begun
-    /// stores anything any more.
+    /// Removes the value and raises the floor, which is kept for the time `floor`. No load that has
+    /// begun before can store its value afterwards.
     ///
     /// # Errors
     /// Failures of the cache.
     ///
     /// # Cancel safety
-    /// When it is dropped the key is deleted or not; repeating it is safe.
+    /// Dropping the future leaves the key deleted or not. A repeated call is safe.
     async fn delete(&self, key: &str, floor: Duration) -> Result<()>;
 }
 
@@ -60,45 +63,45 @@ impl<C: Cache + ?Sized> Cache for Arc<C> {
     }
 }
 
-/// A moment of a cache, which only the cache can read.
+/// A moment in the cache's own time. Only the cache can read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(pub u64);
 
-/// What a cache has under a key.
+/// The state of a key in a cache.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// The value, fresh or stale.
     pub found: Option<Found>,
-    /// When it was looked for.
+    /// The moment of the read.
     pub mark: Mark,
 }
 
 /// A value of a cache.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// `None` = it is known that there is none.
+    /// `None`: the loader has said that there is no value.
     pub value: Option<Arc<[u8]>>,
-    /// Of the lock under which it was loaded.
+    /// The token of the lock under which the value was loaded.
     pub token: FencingToken,
-    /// For how long it is fresh; zero = it is stale.
+    /// The time for which the value is fresh; zero: it is stale.
     pub fresh_for: Duration,
-    /// How long its load took.
+    /// The time that its load took.
     pub load: Duration,
 }
 
-/// What a load gave.
+/// A loaded value, for storing.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// `None` = there is none.
+    /// `None`: there is no value.
     pub value: Option<Arc<[u8]>>,
-    /// Of the lock under which it was loaded.
+    /// The token of the lock under which the value was loaded.
     pub token: FencingToken,
-    /// How long it is fresh.
+    /// The time for which the value is fresh.
     pub ttl: Duration,
-    /// How long it is kept after that, as a stale one.
+    /// The time for which the value is kept as a stale one after that.
     pub stale: Duration,
-    /// How long the floor is kept after that.
+    /// The time for which the floor is kept after that.
     pub floor: Duration,
-    /// How long the load took.
+    /// The time that the load took.
     pub load: Duration,
 }

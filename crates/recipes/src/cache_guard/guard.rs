@@ -1,4 +1,8 @@
-//! The guard of a cache: loads of values, shared by their callers.
+//! The guard of a cache.
+//!
+//! This module owns the loads of this process. Invariant: one load per key is under way in a
+//! process, except that after a delete a new load may start beside an old one, whose value is then
+//! not stored. A load that ends in any way is removed, so no caller waits for it for ever.
 
 use std::{
     collections::HashMap,
@@ -19,72 +23,73 @@ use super::{
     settings::{Fallback, Settings},
 };
 
-/// Longest key in bytes.
+/// The longest key, in bytes.
 const LONGEST_KEY: usize = 240;
 
-/// What a load gives: a value, or that there is none.
+/// The result of a load: a value, or `None` when there is none.
 pub type Value = Option<Arc<[u8]>>;
 
-/// Guards a cache. Cheap to clone; clones share their loads.
+/// Guards a cache. A clone is cheap, and clones share their loads.
 #[derive(Clone)]
-pub struct CacheGuard(Arc<Inner>);
+pub struct CacheGuard(Arc<Shared>);
 
-struct Inner {
+struct Shared {
     locker: Locker,
     clock: Arc<dyn Clock>,
     cache: Arc<dyn Cache>,
     settings: Settings,
     /// The loads of this process that are under way.
-    flights: Mutex<HashMap<String, Flight>>,
+    loads: Mutex<HashMap<String, SharedLoad>>,
 }
 
-/// What a load comes to; `None` = it is under way.
-type Flight = watch::Receiver<Option<Result<Rebuilt>>>;
+/// The result of a load; `None`: it is still under way.
+type SharedLoad = watch::Receiver<Option<Result<LoadEnd>>>;
 
-/// How a load ends that did not fail.
+/// The end of a load that did not fail.
 #[derive(Clone, Debug)]
-enum Rebuilt {
+enum LoadEnd {
     Here(Value),
-    /// Somebody else loads it, and whoever began this one had a value that will do meanwhile.
+    /// Another process loads the value, and the caller that began this load has a stale value in
+    /// the meantime.
     Elsewhere,
 }
 
-/// Who asks for a load.
+/// The need of the caller that asks for a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asks {
-    /// Somebody who waits for the value.
-    InNeed,
-    /// Somebody who has one that will do meanwhile, of this token.
-    AheadOf(FencingToken),
+enum Need {
+    /// The caller waits for the value.
+    Value,
+    /// The caller has a usable value with this token, and only wants a new one early.
+    Refresh(FencingToken),
 }
 
 impl CacheGuard {
-    /// Guards this cache by the locks of this store.
+    /// Guards this cache with the locks of this store.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`], naming the setting that is out of range.
+    /// [`ErrorKind::InvalidArgument`] with the setting that is out of range.
     pub fn new(store: &Store, cache: impl Cache + 'static, settings: Settings) -> Result<Self> {
         settings.check()?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(Shared {
             locker: store.locker(),
             clock: store.clock(),
             cache: Arc::new(cache),
             settings,
-            flights: Mutex::default(),
+            loads: Mutex::default(),
         })))
     }
 
-    /// The value under a key, loaded by `loader` unless it is there or somebody else loads it.
-    /// `None` = the loader says that there is none.
+    /// The value under a key. `loader` loads it, unless it is in the cache or another caller loads
+    /// it. `None`: the loader says that there is no value.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidName`] for a key that is empty, longer than 240 bytes or has control
-    /// characters; the loader's own error; [`ErrorKind::Timeout`] for a load that takes longer than
-    /// `max_load`, and for a wait that was too long; [`ErrorKind::Internal`] for a loader that
-    /// panics; failures of the cache and of the lock's store, unless the fallback is to load.
+    /// characters. The loader's own error. [`ErrorKind::Timeout`] for a load that takes longer than
+    /// `max_load`, and for a wait that was too long. [`ErrorKind::Internal`] for a loader that
+    /// panics. Failures of the cache and of the lock's store, unless the fallback is to load.
     ///
     /// # Cancel safety
-    /// Safe to drop: a load that has begun goes on, for others.
+    /// Safe: a load that has begun continues for other callers.
     pub async fn get_or_rebuild<L, F>(&self, key: &str, loader: L) -> Result<Value>
     where
         L: FnOnce() -> F + Send + 'static,
@@ -109,32 +114,32 @@ impl CacheGuard {
         };
         if let Some(found) = found {
             let is_stale = found.fresh_for.is_zero();
-            if is_stale || is_early(&found, self.0.settings.beta) {
-                // Nobody waits for it, and nobody hears of its failure but the log.
-                self.flight(key, loader, Asks::AheadOf(found.token));
+            if is_stale || is_loaded_early(&found, self.0.settings.beta) {
+                // No caller waits for this load, and its failure is only logged.
+                self.load_of(key, loader, Need::Refresh(found.token));
             }
             counted(if is_stale { "stale" } else { "hit" });
             return Ok(found.value);
         }
-        let patience = self.0.clock.sleep(self.0.settings.wait);
-        tokio::pin!(patience);
+        let wait_over = self.0.clock.sleep(self.0.settings.wait);
+        tokio::pin!(wait_over);
         let mut loader = loader;
         loop {
-            let (flight, not_needed) = self.flight(key, loader, Asks::InNeed);
+            let (load, not_needed) = self.load_of(key, loader, Need::Value);
             let Some(back) = not_needed else {
-                return match landed(flight).await? {
-                    Rebuilt::Here(value) => Ok(value),
-                    Rebuilt::Elsewhere => Err(broke_off()),
+                return match finished(load).await? {
+                    LoadEnd::Here(value) => Ok(value),
+                    LoadEnd::Elsewhere => Err(broke_off()),
                 };
             };
             loader = back;
             tokio::select! {
                 biased;
-                outcome = landed(flight) => if let Rebuilt::Here(value) = outcome? {
+                outcome = finished(load) => if let LoadEnd::Here(value) = outcome? {
                     counted("waited");
                     return Ok(value);
                 },
-                () = &mut patience => {
+                () = &mut wait_over => {
                     let waited = self.0.settings.wait;
                     let says = format!("{key:?} was not loaded by somebody else within {waited:?}");
                     let error = Error::new(ErrorKind::Timeout, says);
@@ -144,117 +149,117 @@ impl CacheGuard {
         }
     }
 
-    /// Removes the value under a key. What is being loaded now is given to those who wait for it,
-    /// and is not stored.
+    /// Removes the value under a key. A value that is being loaded now reaches the callers that
+    /// wait for it, and is not stored.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidName`] as [`get_or_rebuild`](Self::get_or_rebuild); failures of the
     /// cache.
     ///
     /// # Cancel safety
-    /// When it is dropped the value is removed or not; repeating it is safe.
+    /// Dropping the future leaves the value removed or not. A repeated call is safe.
     pub async fn delete(&self, key: &str) -> Result<()> {
         lock_name(key)?;
         self.0.cache.delete(key, self.0.settings.max_load).await?;
-        // Whoever comes from now on does not join a load that has begun before.
-        self.0.flights().remove(key);
+        // A later caller must not join a load that began before the delete.
+        self.0.loads().remove(key);
         Ok(())
     }
 
-    /// Joins the load of this process that is under way, or begins one. The loader comes back where
-    /// it was not needed.
-    fn flight<L, F>(&self, key: &str, loader: L, asks: Asks) -> (Flight, Option<L>)
+    /// Joins the load of this process that is under way, or begins one. The loader is returned
+    /// where it was not needed.
+    fn load_of<L, F>(&self, key: &str, loader: L, need: Need) -> (SharedLoad, Option<L>)
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>>> + Send + 'static,
     {
-        let mut flights = self.0.flights();
-        if let Some(flight) = flights.get(key) {
-            return (flight.clone(), Some(loader));
+        let mut loads = self.0.loads();
+        if let Some(load) = loads.get(key) {
+            return (load.clone(), Some(loader));
         }
-        let (landing, flight) = watch::channel(None);
-        flights.insert(key.to_owned(), flight.clone());
-        drop(flights);
-        let landing = Landing {
-            inner: Arc::clone(&self.0),
+        let (outcome, load) = watch::channel(None);
+        loads.insert(key.to_owned(), load.clone());
+        drop(loads);
+        let in_progress = LoadInProgress {
+            shared: Arc::clone(&self.0),
             key: key.to_owned(),
-            outcome: landing,
+            outcome,
         };
         tokio::spawn(async move {
-            let key = &landing.key;
-            let outcome = landing.inner.rebuild(key, loader, asks).await;
+            let key = &in_progress.key;
+            let outcome = in_progress.shared.rebuild(key, loader, need).await;
             if let Err(error) = &outcome
-                && asks != Asks::InNeed
+                && need != Need::Value
             {
                 tracing::warn!(key, %error, "a value that will do meanwhile was not loaded anew");
             }
-            landing.end();
-            landing.outcome.send_replace(Some(outcome));
+            in_progress.end();
+            in_progress.outcome.send_replace(Some(outcome));
         });
-        (flight, None)
+        (load, None)
     }
 }
 
-/// A load under way. Where it breaks off, with its runtime or by a cache that panics, nobody joins
-/// it any more.
-struct Landing {
-    inner: Arc<Inner>,
+/// A load under way. Its drop removes it when it breaks off, because its runtime ends or the cache
+/// panics. Without that, later callers would join a load that never ends.
+struct LoadInProgress {
+    shared: Arc<Shared>,
     key: String,
-    outcome: watch::Sender<Option<Result<Rebuilt>>>,
+    outcome: watch::Sender<Option<Result<LoadEnd>>>,
 }
 
-impl Landing {
-    /// From now on nobody joins it.
+impl LoadInProgress {
+    /// Removes the load, so that no caller joins it any more.
     fn end(&self) {
-        let mut flights = self.inner.flights();
-        // After a delete, another load may be under way.
+        let mut loads = self.shared.loads();
+        // After a delete, another load may be under way under this key, and it must stay.
         let its_own = self.outcome.subscribe();
-        if flights
+        if loads
             .get(&self.key)
             .is_some_and(|it| it.same_channel(&its_own))
         {
-            flights.remove(&self.key);
+            loads.remove(&self.key);
         }
     }
 }
 
-impl Drop for Landing {
+impl Drop for LoadInProgress {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl Inner {
-    /// Loads the value under the key's lock, unless somebody has in between.
-    async fn rebuild<L, F>(&self, key: &str, loader: L, asks: Asks) -> Result<Rebuilt>
+impl Shared {
+    /// Loads the value under the key's lock, unless another caller has loaded it in between.
+    async fn rebuild<L, F>(&self, key: &str, loader: L, need: Need) -> Result<LoadEnd>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>>> + Send + 'static,
     {
-        let guard = match self.lock(key, asks).await {
+        let guard = match self.lock(key, need).await {
             Ok(Some(guard)) => guard,
-            Ok(None) => return Ok(Rebuilt::Elsewhere),
-            Err(error) if asks == Asks::InNeed => {
-                return self.fall_back(loader, error).await.map(Rebuilt::Here);
+            Ok(None) => return Ok(LoadEnd::Elsewhere),
+            Err(error) if need == Need::Value => {
+                return self.fall_back(loader, error).await.map(LoadEnd::Here);
             }
-            // Whoever is in need has joined it, perhaps, and has a fallback of its own.
+            // A caller in need may have joined this load. It has its own fallback.
             Err(error) => {
                 tracing::warn!(key, %error, "a value that will do meanwhile was not loaded anew");
-                return Ok(Rebuilt::Elsewhere);
+                return Ok(LoadEnd::Elsewhere);
             }
         };
         let seen = match self.cache.get(key).await {
-            Err(error) if asks == Asks::InNeed => {
-                return self.fall_back(loader, error).await.map(Rebuilt::Here);
+            Err(error) if need == Need::Value => {
+                return self.fall_back(loader, error).await.map(LoadEnd::Here);
             }
             seen => seen?,
         };
         if let Some(found) = seen.found
             && !found.fresh_for.is_zero()
-            && asks != Asks::AheadOf(found.token)
+            && need != Need::Refresh(found.token)
         {
             counted("waited");
-            return Ok(Rebuilt::Here(found.value));
+            return Ok(LoadEnd::Here(found.value));
         }
         let (value, load) = self.load(loader).await?;
         counted("rebuilt");
@@ -267,18 +272,20 @@ impl Inner {
             load,
         };
         self.store(key, &loaded, seen.mark).await;
-        // It is released behind the caller's back.
+        // The guard's drop releases the lock in the background, so the caller does not wait for
+        // that.
         drop(guard);
-        Ok(Rebuilt::Here(value))
+        Ok(LoadEnd::Here(value))
     }
 
-    /// Under which it is loaded; `None` = nobody is in need of it, and somebody else has the lock.
-    async fn lock(&self, key: &str, asks: Asks) -> Result<Option<Guard>> {
+    /// Takes the lock for a load. `None`: no caller needs the value now, and another process has
+    /// the lock.
+    async fn lock(&self, key: &str, need: Need) -> Result<Option<Guard>> {
         let mut lock = self.locker.lock_named(&lock_name(key)?);
         if let Some(ttl) = self.settings.lock_ttl {
             lock = lock.ttl(ttl);
         }
-        if asks == Asks::InNeed {
+        if need == Need::Value {
             return lock.wait(self.settings.wait).acquire().await.map(Some);
         }
         Ok(match lock.try_acquire().await? {
@@ -287,7 +294,7 @@ impl Inner {
         })
     }
 
-    /// The value is its caller's, whether it can be stored or not.
+    /// Stores a loaded value. The caller gets the value whether or not it can be stored.
     async fn store(&self, key: &str, loaded: &Loaded, mark: Mark) {
         let size = loaded.value.as_ref().map_or(0, |value| value.len());
         if size > self.settings.max_value {
@@ -308,7 +315,7 @@ impl Inner {
         }
     }
 
-    /// What becomes of somebody who can neither have the value nor be the one to load it.
+    /// The fallback of a caller that can neither get the value nor load it under the lock.
     async fn fall_back<L, F>(&self, loader: L, why: Error) -> Result<Value>
     where
         L: FnOnce() -> F + Send + 'static,
@@ -323,14 +330,14 @@ impl Inner {
         Ok(value)
     }
 
-    /// Loads a value, and says how long it took.
+    /// Loads a value, and returns the time that the load took.
     async fn load<L, F>(&self, loader: L) -> Result<(Value, Duration)>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>>> + Send + 'static,
     {
         let began = self.clock.now();
-        // The loader itself may panic, and so may its future.
+        // The loader function may panic, and so may its future.
         let loading = AssertUnwindSafe(async { loader().await }).catch_unwind();
         let most = self.settings.max_load;
         let loaded = tokio::select! {
@@ -351,8 +358,8 @@ impl Inner {
         Ok((loaded?.map(Arc::from), took))
     }
 
-    fn flights(&self) -> std::sync::MutexGuard<'_, HashMap<String, Flight>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    fn loads(&self) -> std::sync::MutexGuard<'_, HashMap<String, SharedLoad>> {
+        self.loads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -365,21 +372,21 @@ impl fmt::Debug for CacheGuard {
     }
 }
 
-async fn landed(mut flight: Flight) -> Result<Rebuilt> {
-    let outcome = flight.wait_for(Option::is_some).await;
+async fn finished(mut load: SharedLoad) -> Result<LoadEnd> {
+    let outcome = load.wait_for(Option::is_some).await;
     let outcome = outcome.ok().and_then(|outcome| outcome.clone());
     outcome.unwrap_or_else(|| Err(broke_off()))
 }
 
-/// The runtime ends.
+/// The error of a load whose runtime ended.
 fn broke_off() -> Error {
     Error::new(ErrorKind::Internal, "the load broke off")
 }
 
-/// Whether a fresh value is loaded anew before its end: the likelier, the nearer its end is, and
-/// the longer its load takes.
-fn is_early(found: &Found, beta: f64) -> bool {
-    // 0 is not among the random numbers.
+/// Whether a fresh value is loaded before its end. The chance grows as the end comes near, and with
+/// the time that a load takes.
+fn is_loaded_early(found: &Found, beta: f64) -> bool {
+    // The argument of the logarithm is never 0.
     let ahead = -(1.0 - fastrand::f64()).ln() * beta * found.load.as_secs_f64();
     ahead > 0.0 && ahead >= found.fresh_for.as_secs_f64()
 }

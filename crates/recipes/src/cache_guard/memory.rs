@@ -1,4 +1,7 @@
-//! A cache in this process's memory.
+//! A cache in the memory of this process.
+//!
+//! Invariant: the number of keys never exceeds the capacity. The key whose floor ends first is
+//! removed first.
 
 use std::{
     collections::HashMap,
@@ -12,28 +15,28 @@ use distlock_core::{Clock, FencingToken, Moment, Result, SystemClock};
 
 use super::cache::{Cache, Found, Loaded, Mark, Seen};
 
-/// Values of this process alone. For processes that each have their own, and load from the same
+/// A cache for this process alone. When several processes have a cache each and load from the same
 /// place, the guard's lock still lets one of them load at a time.
 ///
-/// When it is full, what ends first makes room, with its floor: make it large enough for all that
-/// is loaded within the longest load.
+/// A full cache removes the key that expires first, together with its floor. Make the cache large
+/// enough for all values that are loaded within the longest load.
 #[derive(Clone)]
 pub struct MemoryCache {
     clock: Arc<dyn Clock>,
     capacity: usize,
-    slots: Arc<Mutex<HashMap<String, Slot>>>,
+    keys: Arc<Mutex<HashMap<String, CachedKey>>>,
 }
 
-struct Slot {
-    /// `None` = there is only a floor.
-    value: Option<Kept>,
+struct CachedKey {
+    /// `None`: the key has only a floor.
+    value: Option<CachedValue>,
     token: Option<FencingToken>,
-    /// When the key was deleted.
-    voided: Option<Moment>,
+    /// The time of the last delete.
+    deleted_at: Option<Moment>,
     floor_until: Moment,
 }
 
-struct Kept {
+struct CachedValue {
     value: Option<Arc<[u8]>>,
     fresh_until: Moment,
     stale_until: Moment,
@@ -41,68 +44,70 @@ struct Kept {
 }
 
 impl MemoryCache {
-    /// For so many keys.
+    /// A cache for this many keys.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self::with_clock(capacity, Arc::new(SystemClock))
     }
 
-    /// With another clock than the machine's, to test how values end.
+    /// A cache on another clock than the machine's, to test the expiry of values.
     #[must_use]
     pub fn with_clock(capacity: usize, clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
             capacity,
-            slots: Arc::default(),
+            keys: Arc::default(),
         }
     }
 
     fn put_now(&self, key: &str, loaded: &Loaded, mark: Mark) -> bool {
         let now = self.clock.now();
         let began = Moment::from_boot(Duration::from_micros(mark.0));
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if now.since(began) > loaded.floor {
             return false;
         }
-        let floor = slots.get(key).filter(|slot| slot.floor_until > now);
+        let floor = keys.get(key).filter(|entry| entry.floor_until > now);
         if floor.is_some_and(|floor| {
             floor.token.is_some_and(|token| token > loaded.token)
-                || floor.voided.is_some_and(|voided| voided >= began)
+                || floor
+                    .deleted_at
+                    .is_some_and(|deleted_at| deleted_at >= began)
         }) {
             return false;
         }
-        let voided = floor.and_then(|floor| floor.voided);
+        let deleted_at = floor.and_then(|floor| floor.deleted_at);
         let fresh_until = now + loaded.ttl;
         let stale_until = fresh_until + loaded.stale;
-        let slot = Slot {
-            value: Some(Kept {
+        let entry = CachedKey {
+            value: Some(CachedValue {
                 value: loaded.value.clone(),
                 fresh_until,
                 stale_until,
                 load: loaded.load,
             }),
             token: Some(loaded.token),
-            voided,
+            deleted_at,
             floor_until: stale_until + loaded.floor,
         };
-        make_room(&mut slots, key, self.capacity, now);
-        slots.insert(key.to_owned(), slot);
+        make_room(&mut keys, key, self.capacity, now);
+        keys.insert(key.to_owned(), entry);
         true
     }
 }
 
-/// Until there is room for one more.
-fn make_room(slots: &mut HashMap<String, Slot>, key: &str, capacity: usize, now: Moment) {
-    if slots.len() < capacity || slots.contains_key(key) {
+/// Removes keys until there is room for one more.
+fn make_room(keys: &mut HashMap<String, CachedKey>, key: &str, capacity: usize, now: Moment) {
+    if keys.len() < capacity || keys.contains_key(key) {
         return;
     }
-    slots.retain(|_, slot| slot.floor_until > now);
-    while slots.len() >= capacity.max(1) {
-        let first = slots.iter().min_by_key(|(_, slot)| slot.floor_until);
+    keys.retain(|_, entry| entry.floor_until > now);
+    while keys.len() >= capacity.max(1) {
+        let first = keys.iter().min_by_key(|(_, entry)| entry.floor_until);
         let Some(first) = first.map(|(key, _)| key.clone()) else {
             return;
         };
-        slots.remove(&first);
+        keys.remove(&first);
     }
 }
 
@@ -110,14 +115,17 @@ fn make_room(slots: &mut HashMap<String, Slot>, key: &str, capacity: usize, now:
 impl Cache for MemoryCache {
     async fn get(&self, key: &str) -> Result<Seen> {
         let now = self.clock.now();
-        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = slots.get(key).and_then(|slot| {
-            let kept = slot.value.as_ref().filter(|kept| kept.stale_until > now)?;
+        let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = keys.get(key).and_then(|entry| {
+            let cached = entry
+                .value
+                .as_ref()
+                .filter(|cached| cached.stale_until > now)?;
             Some(Found {
-                value: kept.value.clone(),
-                token: slot.token?,
-                fresh_for: kept.fresh_until.since(now),
-                load: kept.load,
+                value: cached.value.clone(),
+                token: entry.token?,
+                fresh_for: cached.fresh_until.since(now),
+                load: cached.load,
             })
         });
         let micros = now.since_boot().as_micros();
@@ -133,17 +141,17 @@ impl Cache for MemoryCache {
 
     async fn delete(&self, key: &str, floor: Duration) -> Result<()> {
         let now = self.clock.now();
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        make_room(&mut slots, key, self.capacity, now);
-        let slot = slots.entry(key.to_owned()).or_insert(Slot {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        make_room(&mut keys, key, self.capacity, now);
+        let entry = keys.entry(key.to_owned()).or_insert(CachedKey {
             value: None,
             token: None,
-            voided: None,
+            deleted_at: None,
             floor_until: now,
         });
-        slot.value = None;
-        slot.voided = Some(now);
-        slot.floor_until = slot.floor_until.max(now + floor);
+        entry.value = None;
+        entry.deleted_at = Some(now);
+        entry.floor_until = entry.floor_until.max(now + floor);
         Ok(())
     }
 }

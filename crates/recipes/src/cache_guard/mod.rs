@@ -1,25 +1,25 @@
-//! A cache whose hot values are loaded by one caller in the fleet.
+//! A cache with hot values that one caller of the fleet loads.
 //!
 //! # What it promises
 //!
-//! - When a value has ended, one caller of all processes loads it: within a process the callers
-//!   share one load, between processes a lock decides. When the loader dies another one loads,
+//! - When a value has expired, one caller of all processes loads it. Within a process the callers
+//!   share one load; between processes a lock decides. When the loader dies, another one loads
 //!   after the lock's lease.
 //! - A value that was loaded earlier never replaces one that was loaded under a later lock, and
-//!   never comes back after a [`delete`](CacheGuard::delete), however late its loader goes on.
+//!   never comes back after a [`delete`](CacheGuard::delete), however late its loader continues.
 //! - A hit costs one request to the cache, and no lock.
 //!
 //! # What breaks it
 //!
 //! - A cache that forgets its floors (an eviction, a failover to a replica that lagged behind)
-//!   stores whatever comes next.
-//! - A lock's store that hands out lower tokens than before, because it has forgotten them: values
-//!   are not stored until the floors have ended.
-//! - [`Fallback::Load`]: whoever has waited long enough loads as well.
+//!   stores the next value, whatever it is.
+//! - A lock's store that forgot its tokens and grants lower ones: values are not stored until the
+//!   floors have expired.
+//! - [`Fallback::Load`]: a caller that has waited long enough loads too.
 //!
 //! Sources: memcached's leases (Nishtala et al., "Scaling Memcache at Facebook", 2013) for refusing
 //! late values; Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede
-//! Prevention", 2015 (XFetch) for loading early.
+//! Prevention", 2015 (XFetch), for early loads.
 
 mod cache;
 mod guard;

@@ -1,4 +1,6 @@
 //! A cache in the records of a lock's store.
+//!
+//! Invariant: value and floor are one record, and each change is a compare-and-swap.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,30 +12,30 @@ use serde::{Deserialize, Serialize};
 
 use super::cache::{Cache, Found, Loaded, Mark, Seen};
 
-/// Format of the records; what has another one is no value.
+/// The format of the records. A record of another format counts as no value.
 const FORMAT: u8 = 1;
-/// How often a step is tried when others change the record meanwhile.
+/// The most attempts at one change, when others change the record in between.
 const TRIES: usize = 16;
 
-/// Values beside the locks, up to 64 KiB each. For a few hot keys on a store that is there anyhow:
-/// every record stays until it is written again.
+/// A cache beside the locks, for values of up to 64 KiB. It suits a few hot keys on a store that
+/// exists already: each record stays until it is written again.
 #[derive(Clone, Debug)]
 pub struct RecordsCache(Arc<dyn Records>);
 
-/// What stands before the value.
+/// The header before the value in a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Header {
     v: u8,
-    /// The highest token that a value was stored with.
+    /// The highest token with which a value was stored.
     token: Option<FencingToken>,
-    /// How often the key was deleted.
+    /// The number of deletes of the key.
     voids: u64,
     kept: Option<Kept>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Kept {
-    /// There is none, and that is known.
+    /// Whether the loader has said that there is no value.
     none: bool,
     ttl: Duration,
     stale: Duration,
@@ -41,10 +43,10 @@ struct Kept {
 }
 
 impl RecordsCache {
-    /// Over this store's records.
+    /// A cache in this store's records.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where records tell no ages.
+    /// [`ErrorKind::Unsupported`] where records have no ages.
     pub fn new(store: &Store) -> Result<Self> {
         let records = store.records();
         if !records.tells_ages() {
@@ -54,7 +56,7 @@ impl RecordsCache {
         Ok(Self(records))
     }
 
-    /// Changes a record on top of what it was. `None` from `change` leaves it as it is.
+    /// Changes a record by compare-and-swap. `None` from `change` leaves the record unchanged.
     async fn change(
         &self,
         key: &str,
@@ -78,7 +80,7 @@ impl RecordsCache {
             match self.0.put(&record, &bytes, expect).await {
                 Ok(Written::Stored(_)) => return Ok(true),
                 Ok(_) => {}
-                // The next look tells.
+                // The next read shows whether the write happened.
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {}
                 Err(error) => return Err(error),
             }

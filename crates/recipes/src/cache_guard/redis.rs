@@ -17,7 +17,8 @@ use crate::redis_connections::{BACKEND, Connections, Request};
 const NOW: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local key = redis.call('HMGET', KEYS[1], 'token', 'voided', 'fresh', 'stale', 'none', 'load', 'value')
+local key = redis.call('HMGET', KEYS[1], 'token', 'voided', 'fresh', 'stale', 'none', 'load',
+    'value')
 ";
 
 /// Answers the mark alone; or the mark, the token, the time for which the value is fresh, the time

@@ -1,50 +1,54 @@
-//! How a guarded cache behaves.
+//! The settings of a guarded cache.
+//!
+//! Invariant: [`Settings::check`] refuses a value out of range before the guard is made.
 
 use std::time::Duration;
 
 use distlock_core::{Error, ErrorKind, Result};
 
-/// Longest time that any setting may name.
+/// The longest time of any setting.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// What a caller gets who has waited for somebody else's load long enough, or for whom the cache or
-/// the lock's store is away.
+/// The fallback of a caller that has waited long enough for another load, or that cannot reach the
+/// cache or the lock's store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
-    /// An error: of kind [`Timeout`](ErrorKind::Timeout), or what the store says.
+    /// An error: of kind [`Timeout`](ErrorKind::Timeout), or the store's own.
     #[default]
     Error,
-    /// It loads by itself, and what it gets is not stored.
+    /// The caller loads by itself, and its value is not stored.
     Load,
 }
 
-/// How a [`CacheGuard`](super::CacheGuard) behaves.
+/// The settings of a [`CacheGuard`](super::CacheGuard).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// How long a value is fresh: 1 ms to 366 days, 60 s unless set.
+    /// The time for which a value is fresh: 1 ms to 366 days, 60 s by default.
     pub ttl: Duration,
-    /// By how much a value's time is varied at random, as a share of it: 0 to 1, a tenth unless
-    /// set. Values that were stored together do not end together.
+    /// The random variation of that time, as a share of it: 0 to 1, a tenth by default. It keeps
+    /// values that were stored together from expiring together.
     pub jitter: f64,
-    /// How long a value that is not fresh any more is good enough while a new one is loaded; zero
-    /// unless set: nobody gets a stale one.
+    /// The time for which an expired value is still served while a new one is loaded; zero by
+    /// default: no caller gets a stale value.
     pub stale: Duration,
-    /// How long it is known that there is no value; zero unless set: every caller asks.
+    /// The time for which the cache remembers that there is no value; zero by default: every caller
+    /// asks.
     pub negative_ttl: Duration,
-    /// How eagerly a fresh value is loaded anew before its end (XFetch): 1 unless set; more is
-    /// earlier, 0 is never. The chance grows with the time that a load takes.
+    /// The eagerness of early loads (XFetch): 1 by default; more is earlier, 0 is never. The chance
+    /// grows with the time that a load takes.
     pub beta: f64,
-    /// Longest time for a load, after which it is given up: 1 ms to 366 days, 30 s unless set.
+    /// The longest time of a load, after which it is given up: 1 ms to 366 days, 30 s by default.
     pub max_load: Duration,
-    /// Longest wait for a value that somebody else loads, 5 s unless set.
+    /// The longest wait for a value that another caller loads, 5 s by default.
     pub wait: Duration,
-    /// What becomes of a caller after that wait.
+    /// The fallback of a caller after that wait.
     pub fallback: Fallback,
-    /// Largest value in bytes, 1 MiB unless set. A larger one is given to its caller and not
+    /// The largest value in bytes, 1 MiB by default. A larger one is returned to its caller and not
     /// stored.
     pub max_value: usize,
-    /// How long a key is nobody's to load when its loader has died; the store's default unless set.
+    /// The time for which no caller can load a key after its loader died: the TTL of the lock. The
+    /// default is the store's own.
     pub lock_ttl: Option<Duration>,
 }
 
@@ -66,7 +70,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// With values that are fresh for so long.
+    /// Settings with values that are fresh for this long.
     #[must_use]
     pub fn ttl(ttl: Duration) -> Self {
         Self {
@@ -100,7 +104,7 @@ impl Settings {
         Ok(())
     }
 
-    /// How long a value that is stored now is fresh.
+    /// The time for which a value that is stored now is fresh.
     pub(super) fn time_of(&self, is_negative: bool) -> Duration {
         let time = if is_negative {
             self.negative_ttl
