@@ -31,17 +31,30 @@ use crate::{
 
 /// A store that arbitrates locks.
 ///
-/// Each operation on a lock has one of three results: it happened (`Ok` with a positive answer), it
-/// did not happen (`Ok` with a negative answer, or an error for which [`Error::did_not_happen`] is
-/// true), or it may have happened ([`ErrorKind::OutcomeUnknown`]: the request was sent and its
-/// answer was lost). A backend must never turn an unknown outcome into one of the other two: the
+/// Each operation on a lock has one of three results. It happened: `Ok` with a positive answer. It
+/// did not happen: `Ok` with a negative answer, or an error for which [`Error::did_not_happen`] is
+/// true. It may have happened: [`ErrorKind::OutcomeUnknown`], because the request was sent and its
+/// answer was lost. A backend must never turn an unknown outcome into one of the other two: the
 /// engine would leave a granted lock behind, or believe in a lock that it does not hold.
 ///
-/// The store compares the owner in the same atomic step that changes the lock. A backend that
-/// reads, compares here and then writes lets another owner in between the read and the write.
+/// # Rules for every backend
 ///
-/// No method waits for a lock to become free. Each method ends within the backend's request
-/// timeout, also when the store hangs.
+/// - The store compares the owner in the same atomic step that changes the lock. A backend that
+///   reads, compares here and then writes lets another owner in between the read and the write.
+/// - A lease ends by the store's clock. An expired lock counts as free in every operation, whether
+///   or not its stored form was reaped.
+/// - The token of a grant is higher than every earlier token of its lock name, also after a
+///   release, an expiry and a restart of the store. [`FencingToken::hybrid`] is the rule for a
+///   store whose counter may be lost.
+/// - A duration in an answer (`valid_for`) is counted from the moment the request was sent. The
+///   store must keep the lease at least that long.
+/// - A stored value that cannot be read is [`ErrorKind::Corrupt`] and never "free".
+/// - An owner's id is the right to renew and release. It must not appear in an error, a log or an
+///   answer to [`DistLock::inspect`].
+/// - Names are compared byte for byte. A store that folds, trims or splits names needs an encoding,
+///   such as [`encode`](crate::encode).
+/// - No method waits for a lock to become free. Each method ends within the backend's request
+///   timeout, also when the store hangs.
 ///
 /// A backend is finished when the conformance suite passes with the [`Capabilities`] that it
 /// declares.
@@ -52,6 +65,7 @@ use crate::{
 /// background and then undoes the operation.
 ///
 /// [`Error::did_not_happen`]: crate::Error::did_not_happen
+/// [`ErrorKind::Corrupt`]: crate::ErrorKind::Corrupt
 /// [`ErrorKind::OutcomeUnknown`]: crate::ErrorKind::OutcomeUnknown
 #[async_trait]
 pub trait DistLock: fmt::Debug + Send + Sync + 'static {
@@ -84,8 +98,9 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
 
     /// Prepares a wait: joins the store queue, or subscribes to the store's notifications.
     ///
-    /// The engine calls it before the first attempt of a wait. If the order were the other way
-    /// round, a release between the attempt and the subscription would be missed.
+    /// The engine calls it before the first attempt of a wait. In the other order, a release
+    /// between the attempt and the subscription would be missed, and the waiter would sleep until
+    /// its next poll.
     ///
     /// # Errors
     /// Only failures of the store.
@@ -94,7 +109,8 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
     /// Extends a lease that its owner still holds and that has not expired by the store's clock.
     ///
     /// It never creates a lock and never revives an expired one. A renewal may reach the store
-    /// late, when another owner has had the lock in the meantime.
+    /// late, after another owner has held and released the lock. If it recreated the lock then, its
+    /// owner would hold a lock that it has given up as lost.
     ///
     /// # Errors
     /// Only failures of the store. A lease that its owner no longer holds is [`Renewed::NotHeld`].
@@ -168,8 +184,9 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
 
 /// One waiter at the store, with its entry in the store queue or its subscription.
 ///
-/// A contender may be dropped at any time. The engine then calls [`Contender::leave`] in the
-/// background.
+/// A contender may be dropped at any time, also without a call of [`Contender::leave`]. The engine
+/// calls that method when a wait ends without a grant. When the caller goes away, the engine moves
+/// the contender to the keeper thread and calls the method there.
 #[async_trait]
 pub trait Contender: Send {
     /// Tries once to take the lock, as the same owner each time. It recognises a grant that an

@@ -1,4 +1,4 @@
-//! The contract between the kick-out flow and a backend: a versioned key-value store.
+//! The contract of a versioned key-value store.
 //!
 //! This module owns the trait [`Records`] and its requests and answers. It is the second trait that
 //! every backend implements. Invariant: each write is a compare-and-swap, so a decision about an
