@@ -4,11 +4,6 @@
 //! the panic. This module owns a mark for each thread: whether a panic there is caught. A hook may
 //! ask for the mark and print nothing. This module must never replace the hook, which belongs to
 //! the host program.
-//!
-//! Rust calls the program's panic hook before anybody can catch a panic, and the hook that programs
-//! have by themselves prints it. A library must not replace the hook of its host. So this module
-//! only says, on the thread that panics, whether the panic is caught: a hook may ask, and print
-//! nothing then.
 
 use std::{
     cell::Cell,

@@ -147,10 +147,10 @@ impl Error {
         self.0.name.as_ref()
     }
 
-    /// Whether the same call may succeed later although nobody changes anything by hand. That is so
-    /// after a time-out, while the store is unavailable, when the outcome is unknown, and when the
-    /// limit is a state of the server (Redis out of memory, a full disk). A limit of the request (a
-    /// value that is too large) stays.
+    /// Whether the same call may succeed later without a change by hand. That is so after a
+    /// time-out, while the store is unavailable, when the outcome is unknown, and when the limit is
+    /// a state of the server (Redis out of memory, a full disk). A limit of the request (a value
+    /// that is too large) stays.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self.kind() {

@@ -1,7 +1,8 @@
 //! Fencing tokens, and the epoch that they belong to.
 //!
 //! Invariant: a token is between 1 and 2^53 - 1, so that JSON, JavaScript and Lua carry it exactly.
-//! A token must never be compared with a token of another lock name.
+//! Tokens of different lock names must not be compared, unless the store declares
+//! [`FencingScope::Global`](crate::FencingScope::Global).
 
 use std::{fmt, sync::Arc, time::Duration};
 
