@@ -1,5 +1,6 @@
-//! Measures the speed of the lock table on one core, and the memory of held rows: `cargo run
-//! --release -p distlock-memory --example table_cycles`
+//! Measures the speed of the lock table on one core, and the memory of held rows.
+//!
+//! Run it with `cargo run --release -p distlock-memory --example table_cycles`.
 
 #![expect(
     clippy::disallowed_methods,

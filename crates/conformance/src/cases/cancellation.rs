@@ -37,7 +37,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         cancellation::waiter_dropped_as_it_is_served,
-        "a waiter that is dropped at the moment of the release keeps the lock from nobody"
+        "a waiter that is dropped at the moment of the release does not keep the lock taken"
     ),
     case!(
         cancellation::aborted_tasks_leave_nothing,

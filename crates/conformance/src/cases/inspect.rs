@@ -427,7 +427,7 @@ async fn requests_are_counted_per_client(cx: Context) -> Outcome {
         now >= 2 * CYCLES,
         "{CYCLES} cycles counted as {now} requests"
     );
-    // A background task of an idle client may ask the store now and then.
+    // A background task of an idle client may ask the store at times.
     ensure!(
         others < CYCLES,
         "{CYCLES} cycles of one client counted as {others} requests of another"

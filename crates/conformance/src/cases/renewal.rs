@@ -31,7 +31,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         renewal::long_lease_is_not_shortened,
-        "renewal extends a lease whose rest others can see"
+        "renewal extends the lease that other clients see"
     ),
     case!(
         renewal::manual_renewal_is_left_alone,
