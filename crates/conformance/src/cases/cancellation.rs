@@ -9,8 +9,8 @@ use crate::{
     failure::{ensure, ensure_eq, fail},
     spec::{Spec, case},
     support::{
-        Context, SOON, at_most_polls, eventually, give_back, join, look, sleep, soon, start, take,
-        take_within, within,
+        Context, SOON, acquire_free, acquire_within, at_most_polls, eventually, inspect_lock, join,
+        release_clean, sleep, soon, start, within,
     },
 };
 
@@ -71,16 +71,16 @@ const POLLS: usize = 24;
 /// Checks that every name can be taken again within one lease of the dropped operation.
 async fn ensure_all_become_free(cx: &Context, names: Vec<String>, ttl: Duration) -> Outcome {
     let other = cx.locker().await?;
-    let limit = cx.gone_after(ttl);
+    let limit = cx.freed_after(ttl);
     let checks = names.into_iter().map(|name| {
         let other = other.clone();
-        start(async move { give_back(take_within(&other, &name, limit).await?).await })
+        start(async move { release_clean(acquire_within(&other, &name, limit).await?).await })
     });
     join(checks.collect::<Vec<_>>()).await.map(drop)
 }
 
 async fn acquire_dropped_after_any_poll(cx: Context) -> Outcome {
-    let (locker, ttl) = (cx.locker().await?, cx.short());
+    let (locker, ttl) = (cx.locker().await?, cx.short_ttl());
     let mut names = Vec::new();
     for polls in 0..POLLS {
         let name = cx.name(&polls.to_string());
@@ -91,7 +91,7 @@ async fn acquire_dropped_after_any_poll(cx: Context) -> Outcome {
 }
 
 async fn acquire_dropped_at_any_time(cx: Context) -> Outcome {
-    let (locker, ttl) = (cx.locker().await?, cx.short());
+    let (locker, ttl) = (cx.locker().await?, cx.short_ttl());
     let mut names = Vec::new();
     // The drops come from before the request is written to long after its answer.
     for step in 0..40_u32 {
@@ -104,7 +104,7 @@ async fn acquire_dropped_at_any_time(cx: Context) -> Outcome {
 }
 
 async fn try_acquire_dropped_after_any_poll(cx: Context) -> Outcome {
-    let (locker, ttl) = (cx.locker().await?, cx.short());
+    let (locker, ttl) = (cx.locker().await?, cx.short_ttl());
     let mut names = Vec::new();
     for polls in 0..POLLS {
         let name = cx.name(&polls.to_string());
@@ -117,11 +117,11 @@ async fn try_acquire_dropped_after_any_poll(cx: Context) -> Outcome {
 async fn queued_waiter_dropped(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     let name = cx.name("a");
-    let guard = take(&locker, &name, cx.long()).await?;
+    let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let wait = |name: String| {
         let locker = locker.clone();
         start(async move {
-            give_back(take_within(&locker, &name, Duration::from_secs(25)).await?).await
+            release_clean(acquire_within(&locker, &name, Duration::from_secs(25)).await?).await
         })
     };
     let first = wait(name.clone());
@@ -132,7 +132,7 @@ async fn queued_waiter_dropped(cx: Context) -> Outcome {
     first.abort();
     second.abort();
     sleep(Duration::from_millis(50)).await;
-    give_back(guard).await?;
+    release_clean(guard).await?;
     soon("the third waiter is served", join([third]))
         .await?
         .map(drop)
@@ -141,21 +141,21 @@ async fn queued_waiter_dropped(cx: Context) -> Outcome {
 async fn remote_waiter_dropped(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     for time in [0, 5, 50, 400] {
-        let waiting = other.lock(&name).ttl(cx.long()).acquire();
+        let waiting = other.lock(&name).ttl(cx.long_ttl()).acquire();
         ensure!(
             within(Duration::from_millis(time), waiting).await.is_none(),
             "a held lock is not granted"
         );
     }
     eventually("no waiter is left in the store", SOON, || async {
-        Ok(look(&holder, &name).await?.waiters.unwrap_or(0) == 0)
+        Ok(inspect_lock(&holder, &name).await?.waiters.unwrap_or(0) == 0)
     })
     .await?;
-    give_back(guard).await?;
+    release_clean(guard).await?;
     let third = cx.locker().await?;
-    give_back(take_within(&third, &name, SOON).await?).await
+    release_clean(acquire_within(&third, &name, SOON).await?).await
 }
 
 async fn waiter_dropped_as_it_is_served(cx: Context) -> Outcome {
@@ -164,13 +164,13 @@ async fn waiter_dropped_as_it_is_served(cx: Context) -> Outcome {
         let name = cx.name(&round.to_string());
         // Half of the rounds wait in the holder's own client, half in another.
         let waiter = if round % 2 == 0 { &holder } else { &other };
-        let guard = take(&holder, &name, cx.long()).await?;
+        let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
         let doomed = start({
-            let (waiter, name, ttl) = (waiter.clone(), name.clone(), cx.long());
+            let (waiter, name, ttl) = (waiter.clone(), name.clone(), cx.long_ttl());
             async move { Ok(waiter.lock(&name).ttl(ttl).acquire().await?) }
         });
         sleep(Duration::from_millis(20)).await;
-        let release = start(give_back(guard));
+        let release = start(release_clean(guard));
         sleep(Duration::from_micros(round * 150)).await;
         doomed.abort();
         join([release]).await?;
@@ -178,7 +178,7 @@ async fn waiter_dropped_as_it_is_served(cx: Context) -> Outcome {
         drop(doomed.await);
         // The lease is long, so only a clean-up can free the lock this soon.
         let third = cx.locker().await?;
-        give_back(take_within(&third, &name, SOON).await?).await?;
+        release_clean(acquire_within(&third, &name, SOON).await?).await?;
     }
     Ok(())
 }
@@ -193,14 +193,14 @@ async fn aborted_tasks_leave_nothing(cx: Context) -> Outcome {
         let (locker, name, ttl) = (
             if number % 2 == 0 { &one } else { &two }.clone(),
             name.clone(),
-            cx.long(),
+            cx.long_ttl(),
         );
         let hold = Duration::from_millis(random.u64(0..20));
         doomed.push(start(async move {
             loop {
                 let guard = locker.lock(&name).ttl(ttl).acquire().await?;
                 sleep(hold).await;
-                let () = give_back(guard).await?;
+                let () = release_clean(guard).await?;
             }
             #[expect(unreachable_code, reason = "gives the task its type")]
             Ok(())
@@ -217,8 +217,8 @@ async fn aborted_tasks_leave_nothing(cx: Context) -> Outcome {
         task.abort();
     }
     let third = cx.locker().await?;
-    match within(SOON, take_within(&third, &name, SOON)).await {
-        Some(Ok(guard)) => give_back(guard).await,
+    match within(SOON, acquire_within(&third, &name, SOON)).await {
+        Some(Ok(guard)) => release_clean(guard).await,
         other => fail!("seed {seed}: the lock is not free: {other:?}"),
     }
 }
@@ -228,9 +228,9 @@ async fn aborted_holder_frees(cx: Context) -> Outcome {
     let name = cx.name("a");
     let (sender, holds) = tokio::sync::oneshot::channel();
     let task = start({
-        let (name, ttl) = (name.clone(), cx.long());
+        let (name, ttl) = (name.clone(), cx.long_ttl());
         async move {
-            let guard = take(&holder, &name, ttl).await?;
+            let guard = acquire_free(&holder, &name, ttl).await?;
             let _ = sender.send(());
             guard.lost().await;
             Ok(())
@@ -240,7 +240,7 @@ async fn aborted_holder_frees(cx: Context) -> Outcome {
         return join([task]).await.map(drop);
     }
     task.abort();
-    give_back(take_within(&other, &name, SOON).await?).await
+    release_clean(acquire_within(&other, &name, SOON).await?).await
 }
 
 async fn release_dropped_after_any_poll(cx: Context) -> Outcome {
@@ -248,20 +248,20 @@ async fn release_dropped_after_any_poll(cx: Context) -> Outcome {
     let mut names = Vec::new();
     for polls in 0..POLLS {
         let name = cx.name(&polls.to_string());
-        let guard = take(&locker, &name, cx.long()).await?;
+        let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
         drop(at_most_polls(polls, guard.release()).await);
         names.push(name);
     }
     // The leases are long, so a lock that is free soon was released in the background.
     for name in names {
-        give_back(take_within(&other, &name, SOON).await?).await?;
+        release_clean(acquire_within(&other, &name, SOON).await?).await?;
     }
     Ok(())
 }
 
 async fn extend_dropped_after_any_poll(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
-    let ttl = cx.short();
+    let ttl = cx.short_ttl();
     for polls in [0, 1, 2, 3, 5, 8] {
         let name = cx.name(&polls.to_string());
         let guard = locker
@@ -273,9 +273,9 @@ async fn extend_dropped_after_any_poll(cx: Context) -> Outcome {
         drop(at_most_polls(polls, guard.extend(2 * ttl)).await);
         let waiter = start({
             let (other, name, old) = (other.clone(), name.clone(), guard.watch());
-            let limit = cx.gone_after(2 * ttl);
+            let limit = cx.freed_after(2 * ttl);
             async move {
-                let next = take_within(&other, &name, limit).await?;
+                let next = acquire_within(&other, &name, limit).await?;
                 ensure!(
                     !old.is_valid(),
                     "two holders: the old guard is valid for {:?}",
@@ -290,7 +290,7 @@ async fn extend_dropped_after_any_poll(cx: Context) -> Outcome {
             fail!("no guard")
         };
         ensure!(next.token() > guard.token(), "tokens rise");
-        give_back(next).await?;
+        release_clean(next).await?;
     }
     Ok(())
 }
@@ -303,11 +303,11 @@ async fn lock_all_dropped_after_any_poll(cx: Context) -> Outcome {
             .iter()
             .map(|tail| cx.name(&format!("{polls} {tail}")))
             .collect();
-        drop(at_most_polls(polls, locker.lock_all(&set).ttl(cx.long()).acquire()).await);
+        drop(at_most_polls(polls, locker.lock_all(&set).ttl(cx.long_ttl()).acquire()).await);
         names.extend(set);
     }
     for name in names {
-        give_back(take_within(&other, &name, SOON).await?).await?;
+        release_clean(acquire_within(&other, &name, SOON).await?).await?;
     }
     Ok(())
 }
@@ -316,7 +316,7 @@ async fn run_dropped_frees(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let (sender, mut started) = tokio::sync::mpsc::channel::<()>(1);
-    let mut run = Box::pin(locker.lock(&name).ttl(cx.long()).run(async |_| {
+    let mut run = Box::pin(locker.lock(&name).ttl(cx.long_ttl()).run(async |_| {
         // The channel closes when this future is dropped.
         let _sender = sender;
         std::future::pending::<()>().await;
@@ -326,7 +326,7 @@ async fn run_dropped_frees(cx: Context) -> Outcome {
         "the work does not end"
     );
     ensure_eq!(
-        look(&other, &name).await?.held.is_some(),
+        inspect_lock(&other, &name).await?.held.is_some(),
         true,
         "the lock is held while the work runs"
     );
@@ -336,5 +336,5 @@ async fn run_dropped_frees(cx: Context) -> Outcome {
         None,
         "the work is dropped with the run"
     );
-    give_back(take_within(&other, &name, SOON).await?).await
+    release_clean(acquire_within(&other, &name, SOON).await?).await
 }

@@ -11,7 +11,9 @@ use crate::{
     Outcome,
     failure::{ensure, fail, refused},
     spec::{Spec, case},
-    support::{Context, SOON, eventually, give_back, look, request, soon, take},
+    support::{
+        Context, SOON, acquire_free, eventually, inspect_lock, release_clean, request, soon,
+    },
 };
 
 pub(crate) const CASES: &[Spec] = &[
@@ -52,14 +54,14 @@ async fn closed_handle_refuses(cx: Context) -> Outcome {
     let (backend, other) = (cx.backend().await?, cx.backend().await?);
     let (held, free) = (cx.lock_name("held")?, cx.lock_name("free")?);
     let owner = OwnerId::new();
-    let ask = request(held.as_str(), owner, cx.long())?;
+    let ask = request(held.as_str(), owner, cx.long_ttl())?;
     let Some(grant) = backend.try_acquire(&ask).await?.acquired() else {
         fail!("the lock should be free");
     };
     let lease = Lease::new(held.clone(), owner, Some(grant.token));
-    let wanted = request(free.as_str(), OwnerId::new(), cx.long())?;
-    let next = request(held.as_str(), OwnerId::new(), cx.long())?;
-    let renewal = Renewal::plain(Ttl::new(cx.long())?);
+    let wanted = request(free.as_str(), OwnerId::new(), cx.long_ttl())?;
+    let next = request(held.as_str(), OwnerId::new(), cx.long_ttl())?;
+    let renewal = Renewal::plain(Ttl::new(cx.long_ttl())?);
     let before = backend.requests_sent();
     for _ in 0..2 {
         soon("close", backend.close()).await?;
@@ -90,7 +92,7 @@ async fn contender_of_a_closed_handle_refuses(cx: Context) -> Outcome {
     let (backend, other) = (cx.backend().await?, cx.backend().await?);
     let name = cx.lock_name("a")?;
     let mut contender = backend
-        .contend(&request(name.as_str(), OwnerId::new(), cx.long())?)
+        .contend(&request(name.as_str(), OwnerId::new(), cx.long_ttl())?)
         .await?;
     soon("close", backend.close()).await?;
     refused("attempt", contender.attempt().await, CLOSED)?;
@@ -158,7 +160,7 @@ async fn parts_close_one_by_one(cx: Context) -> Outcome {
     soon("close", backend.close()).await?;
     records.put(&key, b"1", Expect::Absent).await?;
     let owner = OwnerId::new();
-    let ask = request(name.as_str(), owner, cx.long())?;
+    let ask = request(name.as_str(), owner, cx.long_ttl())?;
     let Some(grant) = again.try_acquire(&ask).await?.acquired() else {
         fail!("the lock should be free");
     };
@@ -175,7 +177,7 @@ async fn parts_close_one_by_one(cx: Context) -> Outcome {
 async fn closed_locker_answers_nothing(cx: Context) -> Outcome {
     let (holder, closing) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     soon("close", closing.close()).await?;
     refused("inspect", closing.inspect(&name).await, CLOSED)?;
     refused("list", closing.list(cx.prefix()).await, CLOSED)?;
@@ -188,33 +190,36 @@ async fn closed_locker_answers_nothing(cx: Context) -> Outcome {
     refused("health", closing.health().await, CLOSED)?;
     refused("ready", closing.ready().await, CLOSED)?;
     ensure!(guard.is_valid(), "the lock is still held");
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn closed_locker_knows_no_tickets(cx: Context) -> Outcome {
     let (holder, closing) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let ticket = take(&holder, &name, cx.long()).await?.into_ticket().await?;
+    let ticket = acquire_free(&holder, &name, cx.long_ttl())
+        .await?
+        .into_ticket()
+        .await?;
     soon("close", closing.close()).await?;
     refused("resume", closing.resume(&ticket).await.map(drop), CLOSED)?;
-    let renewed = closing.renew_ticket(&ticket, cx.long()).await;
+    let renewed = closing.renew_ticket(&ticket, cx.long_ttl()).await;
     refused("renew_ticket", renewed, CLOSED)?;
     refused(
         "release_ticket",
         closing.release_ticket(&ticket).await,
         CLOSED,
     )?;
-    give_back(holder.resume(&ticket).await?).await
+    release_clean(holder.resume(&ticket).await?).await
 }
 
 async fn guard_of_a_closed_locker_is_not_released(cx: Context) -> Outcome {
     let (closing, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&closing, &name, cx.long()).await?;
+    let guard = acquire_free(&closing, &name, cx.long_ttl()).await?;
     soon("close", closing.close()).await?;
     match soon("release", guard.release()).await? {
         Released::Unconfirmed(error) if error.kind() == ErrorKind::Closed => {
-            let held = look(&other, &name).await?.held;
+            let held = inspect_lock(&other, &name).await?.held;
             ensure!(held.is_some(), "the lock is free before its lease ends");
         }
         // A lease of a session ends with the session.

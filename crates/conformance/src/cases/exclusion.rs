@@ -16,7 +16,9 @@ use crate::{
     failure::{ensure, ensure_eq, fail},
     history::History,
     spec::{Spec, case},
-    support::{Context, cycle, give_back, join, now, refuse, start, take},
+    support::{
+        Context, acquire_free, expect_busy, hold_and_release, join, now, release_clean, start,
+    },
     worker::{Ask, Command, ReleaseReport, Reply},
 };
 
@@ -74,7 +76,7 @@ async fn contend(lockers: &[Locker], name: &str, cycles: usize, ttl: Duration) -
         start(async move {
             let who = format!("task {number}");
             for _ in 0..cycles {
-                cycle(&locker, &name, ttl, Duration::ZERO, &who, &history).await?;
+                hold_and_release(&locker, &name, ttl, Duration::ZERO, &who, &history).await?;
             }
             Ok(())
         })
@@ -91,21 +93,21 @@ async fn contend(lockers: &[Locker], name: &str, cycles: usize, ttl: Duration) -
 
 async fn two_tasks_never_overlap(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
-    contend(&[locker.clone(), locker], &cx.name("a"), 25, cx.long()).await?;
+    contend(&[locker.clone(), locker], &cx.name("a"), 25, cx.long_ttl()).await?;
     Ok(())
 }
 
 async fn many_tasks_never_overlap(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     let lockers = vec![locker; 16];
-    contend(&lockers, &cx.name("a"), 5, cx.long()).await?;
+    contend(&lockers, &cx.name("a"), 5, cx.long_ttl()).await?;
     Ok(())
 }
 
 async fn two_clients_never_overlap(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let lockers = [one.clone(), two.clone(), one, two];
-    contend(&lockers, &cx.name("a"), 8, cx.long()).await?;
+    contend(&lockers, &cx.name("a"), 8, cx.long_ttl()).await?;
     Ok(())
 }
 
@@ -116,7 +118,7 @@ async fn unguarded_counter_is_exact(cx: Context) -> Outcome {
     // holders overlap.
     let value = Arc::new(AtomicU32::new(0));
     let tasks = [one.clone(), two.clone(), one, two].map(|locker| {
-        let (name, value, ttl) = (name.clone(), Arc::clone(&value), cx.long());
+        let (name, value, ttl) = (name.clone(), Arc::clone(&value), cx.long_ttl());
         start(async move {
             for _ in 0..6 {
                 let guard = locker.lock(&name).ttl(ttl).acquire().await?;
@@ -125,7 +127,7 @@ async fn unguarded_counter_is_exact(cx: Context) -> Outcome {
                     tokio::task::yield_now().await;
                 }
                 value.store(read + 1, Ordering::SeqCst);
-                give_back(guard).await?;
+                release_clean(guard).await?;
             }
             Ok(())
         })
@@ -145,7 +147,7 @@ async fn race_has_one_winner(cx: Context) -> Outcome {
         let name = cx.name(&format!("race {round}"));
         let barrier = Arc::new(Barrier::new(CLIENTS));
         let tasks = lockers.iter().cloned().map(|locker| {
-            let (name, barrier, ttl) = (name.clone(), Arc::clone(&barrier), cx.long());
+            let (name, barrier, ttl) = (name.clone(), Arc::clone(&barrier), cx.long_ttl());
             start(async move {
                 barrier.wait().await;
                 let attempt = locker.lock(&name).ttl(ttl).try_acquire().await?;
@@ -156,7 +158,7 @@ async fn race_has_one_winner(cx: Context) -> Outcome {
         let winners: Vec<_> = winners.into_iter().flatten().collect();
         ensure_eq!(winners.len(), 1, "winners in round {round}");
         for winner in winners {
-            give_back(winner).await?;
+            release_clean(winner).await?;
         }
     }
     Ok(())
@@ -165,46 +167,46 @@ async fn race_has_one_winner(cx: Context) -> Outcome {
 async fn holder_excludes_every_client(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&holder, &name, cx.long()).await?;
-    refuse(&other, &name).await?;
-    refuse(&holder, &name).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
+    expect_busy(&other, &name).await?;
+    expect_busy(&holder, &name).await?;
     ensure!(guard.is_valid(), "the holder is not disturbed");
-    give_back(guard).await?;
-    give_back(take(&other, &name, cx.long()).await?).await
+    release_clean(guard).await?;
+    release_clean(acquire_free(&other, &name, cx.long_ttl()).await?).await
 }
 
 async fn other_names_are_free(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let held = take(&holder, &cx.name("a"), cx.long()).await?;
-    let free = take(&other, &cx.name("b"), cx.long()).await?;
+    let held = acquire_free(&holder, &cx.name("a"), cx.long_ttl()).await?;
+    let free = acquire_free(&other, &cx.name("b"), cx.long_ttl()).await?;
     ensure!(held.is_valid() && free.is_valid(), "both are held");
-    give_back(free).await?;
-    give_back(held).await
+    release_clean(free).await?;
+    release_clean(held).await
 }
 
 async fn many_names_at_once(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let tasks = (0..64).map(|number| {
-        let (holder, name, ttl) = (holder.clone(), cx.name(&number.to_string()), cx.long());
-        start(async move { take(&holder, &name, ttl).await })
+        let (holder, name, ttl) = (holder.clone(), cx.name(&number.to_string()), cx.long_ttl());
+        start(async move { acquire_free(&holder, &name, ttl).await })
     });
     let guards = join(tasks.collect::<Vec<_>>()).await?;
     for number in [0, 31, 63] {
-        refuse(&other, &cx.name(&number.to_string())).await?;
+        expect_busy(&other, &cx.name(&number.to_string())).await?;
     }
     ensure!(
         guards.iter().all(distlock_core::Guard::is_valid),
         "all are held"
     );
-    let releases = guards.into_iter().map(|guard| start(give_back(guard)));
+    let releases = guards.into_iter().map(|guard| start(release_clean(guard)));
     join(releases.collect::<Vec<_>>()).await?;
     match other
         .lock(cx.name("63"))
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .try_acquire()
         .await?
     {
-        Attempt::Acquired(guard) => give_back(guard).await,
+        Attempt::Acquired(guard) => release_clean(guard).await,
         Attempt::Busy(holder) => fail!("still held by {holder:?}"),
     }
 }
@@ -218,7 +220,7 @@ async fn processes_never_overlap(cx: Context) -> Outcome {
     let command = Command::Cycles {
         ask: Ask {
             name: cx.name("a"),
-            ttl: cx.long(),
+            ttl: cx.long_ttl(),
             wait: Duration::from_secs(40),
             renew: true,
             not_before: (now() + Duration::from_millis(200)).since_boot(),

@@ -12,7 +12,8 @@ use crate::{
     failure::{ensure, ensure_eq, fail},
     spec::{Spec, case},
     support::{
-        Context, give_back, join, look, now, refuse, request, sleep_until, start, take, take_within,
+        Context, acquire_free, acquire_within, expect_busy, inspect_lock, join, now, release_clean,
+        request, sleep_until, start,
     },
 };
 
@@ -64,29 +65,29 @@ pub(crate) const CASES: &[Spec] = &[
 ];
 
 async fn dead_holder_frees_at_its_ttl(cx: Context) -> Outcome {
-    let (waiter, ttl, name) = (cx.locker().await?, cx.short(), cx.name("a"));
+    let (waiter, ttl, name) = (cx.locker().await?, cx.short_ttl(), cx.name("a"));
     let dead = cx.crashed_holder(&name, ttl).await?;
-    let guard = take_within(&waiter, &name, cx.gone_after(ttl)).await?;
+    let guard = acquire_within(&waiter, &name, cx.freed_after(ttl)).await?;
     let after = now().since(dead.asked);
     ensure!(
         after >= ttl - margin(ttl),
         "granted {after:?} after a grant for {ttl:?}"
     );
     ensure!(
-        after < cx.gone_after(ttl),
+        after < cx.freed_after(ttl),
         "granted only {after:?} after a grant for {ttl:?}"
     );
     ensure!(guard.token() > dead.token, "tokens rise");
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn dead_holder_excludes_until_then(cx: Context) -> Outcome {
-    let (other, ttl, name) = (cx.locker().await?, cx.short(), cx.name("a"));
+    let (other, ttl, name) = (cx.locker().await?, cx.short_ttl(), cx.name("a"));
     let dead = cx.crashed_holder(&name, ttl).await?;
     let certain = dead.asked + (ttl - margin(ttl));
     let mut tries = 0;
     loop {
-        let attempt = other.lock(&name).ttl(cx.long()).try_acquire().await?;
+        let attempt = other.lock(&name).ttl(cx.long_ttl()).try_acquire().await?;
         let answered = now();
         if let Attempt::Acquired(guard) = attempt {
             ensure!(
@@ -95,11 +96,11 @@ async fn dead_holder_excludes_until_then(cx: Context) -> Outcome {
                 certain.since(answered)
             );
             ensure!(tries > 0, "it was never held");
-            return give_back(guard).await;
+            return release_clean(guard).await;
         }
         tries += 1;
         ensure!(
-            answered.since(dead.asked) < cx.gone_after(ttl),
+            answered.since(dead.asked) < cx.freed_after(ttl),
             "still refused {:?} after a grant for {ttl:?}",
             answered.since(dead.asked)
         );
@@ -108,28 +109,28 @@ async fn dead_holder_excludes_until_then(cx: Context) -> Outcome {
 }
 
 async fn dead_process_frees_at_its_ttl(cx: Context) -> Outcome {
-    let (waiter, ttl, name) = (cx.locker().await?, cx.short(), cx.name("a"));
+    let (waiter, ttl, name) = (cx.locker().await?, cx.short_ttl(), cx.name("a"));
     let mut worker = cx.worker().await?;
     let held = worker.acquire(&name, ttl, Duration::ZERO).await?;
-    refuse(&waiter, &name).await?;
+    expect_busy(&waiter, &name).await?;
     worker.kill().await?;
     let killed = now();
-    let guard = take_within(&waiter, &name, cx.gone_after(ttl)).await?;
+    let guard = acquire_within(&waiter, &name, cx.freed_after(ttl)).await?;
     ensure!(
-        now().since(killed) < cx.gone_after(ttl),
+        now().since(killed) < cx.freed_after(ttl),
         "granted only {:?} after the kill",
         now().since(killed)
     );
     ensure!(guard.token().get() > held.token, "tokens rise");
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn never_before_the_holders_deadline(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let ttl = cx.short();
+    let ttl = cx.short_ttl();
     let rounds = (0..6).map(|round| {
         let (holder, other, name) = (holder.clone(), other.clone(), cx.name(&round.to_string()));
-        let limit = cx.gone_after(ttl);
+        let limit = cx.freed_after(ttl);
         start(async move {
             let guard = holder
                 .lock(&name)
@@ -137,7 +138,7 @@ async fn never_before_the_holders_deadline(cx: Context) -> Outcome {
                 .renew(Renew::Manual)
                 .acquire()
                 .await?;
-            let next = take_within(&other, &name, limit).await?;
+            let next = acquire_within(&other, &name, limit).await?;
             ensure!(
                 !guard.is_valid(),
                 "two holders: the old guard is valid for {:?}",
@@ -147,7 +148,7 @@ async fn never_before_the_holders_deadline(cx: Context) -> Outcome {
                 next.is_valid() && next.token() > guard.token(),
                 "the next holder is the later one"
             );
-            give_back(next).await
+            release_clean(next).await
         })
     });
     join(rounds.collect::<Vec<_>>()).await.map(drop)
@@ -155,9 +156,9 @@ async fn never_before_the_holders_deadline(cx: Context) -> Outcome {
 
 async fn deadline_lies_within_the_lease(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
-    for ttl in [cx.short(), cx.long()] {
+    for ttl in [cx.short_ttl(), cx.long_ttl()] {
         let asked = now();
-        let guard = take(&locker, &cx.name(&format!("{ttl:?}")), ttl).await?;
+        let guard = acquire_free(&locker, &cx.name(&format!("{ttl:?}")), ttl).await?;
         let answered = now();
         let remaining = guard.remaining();
         let (latest, most) = (asked + ttl, ttl - margin(ttl));
@@ -176,7 +177,7 @@ async fn deadline_lies_within_the_lease(cx: Context) -> Outcome {
             "the guard tells {:?} for {ttl:?}",
             guard.ttl()
         );
-        give_back(guard).await?;
+        release_clean(guard).await?;
     }
     Ok(())
 }
@@ -185,7 +186,7 @@ async fn remaining_runs_down(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     let guard = locker
         .lock(cx.name("a"))
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .renew(Renew::Manual)
         .acquire()
         .await?;
@@ -196,15 +197,18 @@ async fn remaining_runs_down(cx: Context) -> Outcome {
         first >= second + Duration::from_millis(50),
         "{first:?} became {second:?} in 50 ms"
     );
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn expired_lock_looks_free(cx: Context) -> Outcome {
-    let (locker, ttl, name) = (cx.locker().await?, cx.short(), cx.name("a"));
+    let (locker, ttl, name) = (cx.locker().await?, cx.short_ttl(), cx.name("a"));
     let dead = cx.crashed_holder(&name, ttl).await?;
-    ensure!(look(&locker, &name).await?.held.is_some(), "held at first");
-    sleep_until(dead.asked + cx.gone_after(ttl)).await;
-    let info = look(&locker, &name).await?;
+    ensure!(
+        inspect_lock(&locker, &name).await?.held.is_some(),
+        "held at first"
+    );
+    sleep_until(dead.asked + cx.freed_after(ttl)).await;
+    let info = inspect_lock(&locker, &name).await?;
     ensure!(
         info.held.is_none(),
         "expired and still shown as held: {info:?}"
@@ -214,10 +218,10 @@ async fn expired_lock_looks_free(cx: Context) -> Outcome {
 }
 
 async fn expired_owner_cannot_renew(cx: Context) -> Outcome {
-    let (backend, ttl) = (cx.backend().await?, cx.short());
+    let (backend, ttl) = (cx.backend().await?, cx.short_ttl());
     let asked = now();
     let lease = take_at_the_store(&*backend, &cx.name("a"), ttl).await?;
-    sleep_until(asked + cx.gone_after(ttl)).await;
+    sleep_until(asked + cx.freed_after(ttl)).await;
     let renewed = backend
         .renew(&lease, &Renewal::plain(Ttl::new(ttl)?))
         .await?;
@@ -243,39 +247,39 @@ async fn take_at_the_store(backend: &dyn DistLock, name: &str, ttl: Duration) ->
 
 async fn late_release_harms_nobody(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.short(), cx.name("a"));
+    let (ttl, name) = (cx.short_ttl(), cx.name("a"));
     let late = holder
         .lock(&name)
         .ttl(ttl)
         .renew(Renew::Manual)
         .acquire()
         .await?;
-    let next = take_within(&other, &name, cx.gone_after(ttl)).await?;
+    let next = acquire_within(&other, &name, cx.freed_after(ttl)).await?;
     match late.release().await {
         Released::AlreadyLost(_) => {}
         other => fail!("a release after expiry said {other:?}"),
     }
     ensure!(next.is_valid(), "the next holder still holds");
-    refuse(&holder, &name).await?;
-    give_back(next).await
+    expect_busy(&holder, &name).await?;
+    release_clean(next).await
 }
 
 async fn long_leases_last(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let (day, name) = (Duration::from_secs(24 * 60 * 60), cx.name("a"));
-    let guard = take(&holder, &name, day).await?;
+    let guard = acquire_free(&holder, &name, day).await?;
     ensure!(
-        guard.remaining() > cx.short() && guard.remaining() <= day - margin(day),
+        guard.remaining() > cx.short_ttl() && guard.remaining() <= day - margin(day),
         "{:?} remain",
         guard.remaining()
     );
-    refuse(&other, &name).await?;
-    if let Some(left) = look(&other, &name)
+    expect_busy(&other, &name).await?;
+    if let Some(left) = inspect_lock(&other, &name)
         .await?
         .held
         .and_then(|holder| holder.expires_in)
     {
         ensure!(left <= day, "expires in {left:?}");
     }
-    give_back(guard).await
+    release_clean(guard).await
 }

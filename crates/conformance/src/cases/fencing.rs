@@ -8,7 +8,10 @@ use crate::{
     failure::{ensure, ensure_eq, fail},
     history::History,
     spec::{Spec, case},
-    support::{Context, cycle, give_back, join, look, start, take, take_within},
+    support::{
+        Context, acquire_free, acquire_within, hold_and_release, inspect_lock, join, release_clean,
+        start,
+    },
 };
 
 pub(crate) const CASES: &[Spec] = &[
@@ -90,9 +93,9 @@ fn ensure_rising(tokens: &[FencingToken]) -> Outcome {
 }
 
 async fn token_of_turn(locker: &Locker, name: &str, cx: &Context) -> Outcome<FencingToken> {
-    let guard = take(locker, name, cx.long()).await?;
+    let guard = acquire_free(locker, name, cx.long_ttl()).await?;
     let token = guard.token();
-    give_back(guard).await?;
+    release_clean(guard).await?;
     Ok(token)
 }
 
@@ -117,13 +120,13 @@ async fn rises_between_clients(cx: Context) -> Outcome {
 }
 
 async fn rises_across_expiry(cx: Context) -> Outcome {
-    let (locker, name, ttl) = (cx.locker().await?, cx.name("a"), cx.short());
+    let (locker, name, ttl) = (cx.locker().await?, cx.name("a"), cx.short_ttl());
     let mut tokens = Vec::new();
     for _ in 0..2 {
         tokens.push(cx.crashed_holder(&name, ttl).await?.token);
-        let guard = take_within(&locker, &name, cx.gone_after(ttl)).await?;
+        let guard = acquire_within(&locker, &name, cx.freed_after(ttl)).await?;
         tokens.push(guard.token());
-        give_back(guard).await?;
+        release_clean(guard).await?;
     }
     ensure_rising(&tokens)
 }
@@ -135,7 +138,7 @@ async fn rises_across_force_release(cx: Context) -> Outcome {
     for _ in 0..6 {
         // Each round uses another client, because a client whose lock was force-released believes
         // its guard until it learns of that.
-        let guard = take(&cx.locker().await?, &name, cx.long()).await?;
+        let guard = acquire_free(&cx.locker().await?, &name, cx.long_ttl()).await?;
         tokens.push(guard.token());
         operator.force_release(&name, guard.token()).await?;
         forced.push(guard);
@@ -145,14 +148,14 @@ async fn rises_across_force_release(cx: Context) -> Outcome {
 
 async fn rises_across_hand_over(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
-    let guard = take(&locker, &name, cx.long()).await?;
+    let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let first = guard.token();
     let history = History::new();
     let tasks = (0..10).map(|number| {
         let (locker, name, history, ttl) =
-            (locker.clone(), name.clone(), history.clone(), cx.long());
+            (locker.clone(), name.clone(), history.clone(), cx.long_ttl());
         start(async move {
-            cycle(
+            hold_and_release(
                 &locker,
                 &name,
                 ttl,
@@ -164,7 +167,7 @@ async fn rises_across_hand_over(cx: Context) -> Outcome {
         })
     });
     let tasks: Vec<_> = tasks.collect();
-    give_back(guard).await?;
+    release_clean(guard).await?;
     join(tasks).await?;
     history.check()?;
     let lowest = history.holds().iter().map(|hold| hold.token).min();
@@ -191,10 +194,10 @@ async fn rises_under_load(cx: Context) -> Outcome {
     let history = History::new();
     let tasks = (0..6).map(|number| {
         let locker = if number % 2 == 0 { &one } else { &two }.clone();
-        let (name, history, ttl) = (cx.name("a"), history.clone(), cx.long());
+        let (name, history, ttl) = (cx.name("a"), history.clone(), cx.long_ttl());
         start(async move {
             for _ in 0..6 {
-                cycle(
+                hold_and_release(
                     &locker,
                     &name,
                     ttl,
@@ -221,7 +224,7 @@ async fn rises_between_processes(cx: Context) -> Outcome {
     for turn in 0..6 {
         let worker = if turn % 2 == 0 { &mut one } else { &mut two };
         let held = worker
-            .acquire(&name, cx.long(), std::time::Duration::from_secs(5))
+            .acquire(&name, cx.long_ttl(), std::time::Duration::from_secs(5))
             .await?;
         ensure!(
             held.token > last,
@@ -259,8 +262,8 @@ async fn fits_into_53_bits(cx: Context) -> Outcome {
 async fn token_is_the_stores(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&holder, &name, cx.long()).await?;
-    let shown = look(&other, &name).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
+    let shown = inspect_lock(&other, &name).await?;
     ensure_eq!(
         shown.held.and_then(|held| held.token),
         Some(guard.token()),
@@ -269,8 +272,8 @@ async fn token_is_the_stores(cx: Context) -> Outcome {
     ensure_eq!(guard.fence().token, guard.token(), "the fence's token");
     ensure_eq!(guard.watch().token(), guard.token(), "the watch's token");
     let token = guard.token();
-    give_back(guard).await?;
-    if let Some(last) = look(&other, &name).await?.last_token {
+    release_clean(guard).await?;
+    if let Some(last) = inspect_lock(&other, &name).await?.last_token {
         ensure_eq!(last, token, "the last token of a free lock");
     }
     Ok(())
@@ -279,25 +282,25 @@ async fn token_is_the_stores(cx: Context) -> Outcome {
 async fn epoch_is_shared(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let (a, b) = (
-        take(&one, &cx.name("a"), cx.long()).await?,
-        take(&two, &cx.name("b"), cx.long()).await?,
+        acquire_free(&one, &cx.name("a"), cx.long_ttl()).await?,
+        acquire_free(&two, &cx.name("b"), cx.long_ttl()).await?,
     );
     ensure_eq!(a.epoch(), b.epoch(), "epochs of two clients");
     ensure_eq!(a.fence().epoch, a.epoch(), "the fence's epoch");
     if let Some(epoch) = one.health().await?.epoch {
         ensure_eq!(epoch, a.epoch(), "the epoch that the health check shows");
     }
-    give_back(a).await?;
-    give_back(b).await
+    release_clean(a).await?;
+    release_clean(b).await
 }
 
 /// The guards of a former holder and of the present one.
 async fn former_and_present_guard(cx: &Context) -> Outcome<(Guard, Guard)> {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let old = take(&one, &name, cx.long()).await?;
+    let old = acquire_free(&one, &name, cx.long_ttl()).await?;
     two.force_release(&name, old.token()).await?;
-    let new = take(&two, &name, cx.long()).await?;
+    let new = acquire_free(&two, &name, cx.long_ttl()).await?;
     Ok((old, new))
 }
 
@@ -329,7 +332,7 @@ async fn guard_refuses_the_stale(cx: Context) -> Outcome {
         }
         other => fail!("the former holder got {other:?}"),
     }
-    give_back(new).await
+    release_clean(new).await
 }
 
 async fn guard_refuses_a_twin(cx: Context) -> Outcome {
@@ -350,7 +353,7 @@ async fn guard_refuses_a_twin(cx: Context) -> Outcome {
         }
         other => fail!("a twin got {other:?}"),
     }
-    give_back(new).await
+    release_clean(new).await
 }
 
 async fn guard_refuses_a_fallen_token(cx: Context) -> Outcome {
@@ -377,5 +380,5 @@ async fn guard_refuses_a_fallen_token(cx: Context) -> Outcome {
         resource.check(&new.fence()).is_err(),
         "the old history is over"
     );
-    give_back(new).await
+    release_clean(new).await
 }

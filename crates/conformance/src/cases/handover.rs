@@ -17,8 +17,8 @@ use crate::{
     history::History,
     spec::{Spec, case},
     support::{
-        Context, SOON, cycle, give_back, join, look, now, refuse, sleep, soon, start, take,
-        take_within, within,
+        Context, SOON, acquire_free, acquire_within, expect_busy, hold_and_release, inspect_lock,
+        join, now, release_clean, sleep, soon, start, within,
     },
 };
 
@@ -64,15 +64,15 @@ pub(crate) const CASES: &[Spec] = &[
 async fn first_come_first_served(cx: Context) -> Outcome {
     const TASKS: usize = 8;
     let (locker, name) = (cx.locker().await?, cx.name("a"));
-    let guard = take(&locker, &name, cx.long()).await?;
+    let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let served = Arc::new(AtomicUsize::new(0));
     let mut tasks = Vec::new();
     for turn in 0..TASKS {
         let (locker, name, served) = (locker.clone(), name.clone(), Arc::clone(&served));
         let mut waiting = Box::pin(async move {
-            let guard = take_within(&locker, &name, Duration::from_secs(30)).await?;
+            let guard = acquire_within(&locker, &name, Duration::from_secs(30)).await?;
             let order = served.fetch_add(1, Ordering::SeqCst);
-            give_back(guard).await?;
+            release_clean(guard).await?;
             Ok((turn, order))
         });
         // The future is polled here, so that the order of asking is certain.
@@ -84,7 +84,7 @@ async fn first_come_first_served(cx: Context) -> Outcome {
         );
         tasks.push(start(waiting));
     }
-    give_back(guard).await?;
+    release_clean(guard).await?;
     for (turn, order) in soon("all tasks are served", join(tasks)).await?? {
         ensure_eq!(order, turn, "the place at which task {turn} was served");
     }
@@ -94,10 +94,11 @@ async fn first_come_first_served(cx: Context) -> Outcome {
 async fn each_gets_its_own_token(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&locker, &name, cx.long()).await?;
+    let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let first = guard.token();
     let tasks = (0..5).map(|number| {
-        let (locker, other, name, ttl) = (locker.clone(), other.clone(), name.clone(), cx.long());
+        let (locker, other, name, ttl) =
+            (locker.clone(), other.clone(), name.clone(), cx.long_ttl());
         start(async move {
             let label = format!("task {number}");
             let guard = locker
@@ -109,12 +110,12 @@ async fn each_gets_its_own_token(cx: Context) -> Outcome {
                 .await?;
             // A session store may let the next task of the process through while the entry of its
             // predecessor is still being removed. For that moment others see the predecessor.
-            let mut held = look(&other, &name).await?.held;
+            let mut held = inspect_lock(&other, &name).await?.held;
             if other.capabilities().lease == LeaseKind::Session {
                 let ours = Some(guard.token());
                 let end = now() + SOON;
                 while held.as_ref().is_none_or(|held| held.token != ours) && now() < end {
-                    held = look(&other, &name).await?.held;
+                    held = inspect_lock(&other, &name).await?.held;
                 }
             }
             let Some(held) = held else { fail!("not held") };
@@ -126,13 +127,13 @@ async fn each_gets_its_own_token(cx: Context) -> Outcome {
             );
             ensure_eq!(held.token, Some(guard.token()), "the token that others see");
             let fence = guard.fence();
-            give_back(guard).await?;
+            release_clean(guard).await?;
             Ok((fence.token, fence.owner))
         })
     });
     let tasks: Vec<_> = tasks.collect();
     sleep(Duration::from_millis(100)).await;
-    give_back(guard).await?;
+    release_clean(guard).await?;
     let mut fences = soon("all tasks are served", join(tasks)).await??;
     fences.sort_unstable();
     for pair in fences.windows(2) {
@@ -165,7 +166,7 @@ fn keep_busy(
             start(async move {
                 let who = format!("busy task {number}");
                 while !stop.load(Ordering::SeqCst) {
-                    cycle(
+                    hold_and_release(
                         &locker,
                         &name,
                         ttl,
@@ -200,8 +201,8 @@ async fn excludes_other_clients(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let (name, history) = (cx.name("a"), History::new());
     let busy = [
-        keep_busy(&one, &name, cx.long(), 4, &history),
-        keep_busy(&two, &name, cx.long(), 4, &history),
+        keep_busy(&one, &name, cx.long_ttl(), 4, &history),
+        keep_busy(&two, &name, cx.long_ttl(), 4, &history),
     ];
     sleep(Duration::from_millis(1500)).await;
     for busy in busy {
@@ -227,14 +228,14 @@ async fn lone_task_lets_another_client_in(cx: Context) -> Outcome {
 async fn waiting_client_is_served(cx: &Context, busy_tasks: usize) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let (name, history) = (cx.name("a"), History::new());
-    let busy = keep_busy(&one, &name, cx.long(), busy_tasks, &history);
+    let busy = keep_busy(&one, &name, cx.long_ttl(), busy_tasks, &history);
     sleep(Duration::from_millis(100)).await;
     for turn in 0..3 {
-        let guard = match within(2 * SOON, take_within(&two, &name, 2 * SOON)).await {
+        let guard = match within(2 * SOON, acquire_within(&two, &name, 2 * SOON)).await {
             Some(Ok(guard)) => guard,
             other => fail!("turn {turn}: starved: {other:?}"),
         };
-        give_back(guard).await?;
+        release_clean(guard).await?;
     }
     busy.stop().await?;
     history.check()?;
@@ -247,10 +248,10 @@ async fn limit_of_zero_releases_every_time(cx: Context) -> Outcome {
     let (name, history) = (cx.name("a"), History::new());
     let tasks = (0..5).map(|number| {
         let (locker, name, history, ttl) =
-            (locker.clone(), name.clone(), history.clone(), cx.long());
+            (locker.clone(), name.clone(), history.clone(), cx.long_ttl());
         start(async move {
             for _ in 0..3 {
-                cycle(
+                hold_and_release(
                     &locker,
                     &name,
                     ttl,
@@ -276,18 +277,18 @@ async fn limit_of_zero_releases_every_time(cx: Context) -> Outcome {
 async fn cancelled_next_is_passed_over(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
     for round in 0..10_u64 {
-        let guard = take(&locker, &name, cx.long()).await?;
+        let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
         let wait = || {
             let (locker, name) = (locker.clone(), name.clone());
             start(async move {
-                give_back(take_within(&locker, &name, Duration::from_secs(30)).await?).await
+                release_clean(acquire_within(&locker, &name, Duration::from_secs(30)).await?).await
             })
         };
         let doomed = wait();
         sleep(Duration::from_millis(10)).await;
         let patient = wait();
         sleep(Duration::from_millis(10)).await;
-        let release = start(give_back(guard));
+        let release = start(release_clean(guard));
         sleep(Duration::from_micros(round * 100)).await;
         doomed.abort();
         drop(doomed.await);
@@ -299,17 +300,17 @@ async fn cancelled_next_is_passed_over(cx: Context) -> Outcome {
 async fn lost_lock_is_not_handed_on(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let lost = take(&locker, &name, cx.long()).await?;
+    let lost = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let waiting = start({
         let (locker, name) = (locker.clone(), name.clone());
-        async move { take_within(&locker, &name, Duration::from_secs(30)).await }
+        async move { acquire_within(&locker, &name, Duration::from_secs(30)).await }
     });
     sleep(Duration::from_millis(100)).await;
     other.force_release(&name, lost.token()).await?;
     // Either the outsider or the waiting task is first.
     let outsider = other
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .try_acquire()
         .await?
         .acquired();
@@ -323,14 +324,14 @@ async fn lost_lock_is_not_handed_on(cx: Context) -> Outcome {
             outsider.is_valid() && !waiting.is_finished(),
             "the waiting task got a lock that another holds"
         );
-        refuse(&locker, &name).await?;
-        give_back(outsider).await?;
+        expect_busy(&locker, &name).await?;
+        release_clean(outsider).await?;
     }
     match soon("the waiting task is served", join([waiting]))
         .await??
         .pop()
     {
-        Some(guard) => give_back(guard).await,
+        Some(guard) => release_clean(guard).await,
         None => fail!("no guard"),
     }
 }
@@ -338,13 +339,13 @@ async fn lost_lock_is_not_handed_on(cx: Context) -> Outcome {
 async fn ttl_is_the_next_ones(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&locker, &name, cx.kept()).await?;
+    let guard = acquire_free(&locker, &name, cx.kept_ttl()).await?;
     let waiting = start({
         let (locker, name) = (locker.clone(), name.clone());
-        async move { take_within(&locker, &name, Duration::from_secs(30)).await }
+        async move { acquire_within(&locker, &name, Duration::from_secs(30)).await }
     });
     sleep(Duration::from_millis(100)).await;
-    give_back(guard).await?;
+    release_clean(guard).await?;
     let Some(next) = soon("the waiting task is served", join([waiting]))
         .await??
         .pop()
@@ -352,12 +353,12 @@ async fn ttl_is_the_next_ones(cx: Context) -> Outcome {
         fail!("no guard");
     };
     ensure!(
-        next.remaining() > cx.kept(),
+        next.remaining() > cx.kept_ttl(),
         "{:?} remain of {:?}",
         next.remaining(),
         next.ttl()
     );
-    if let Some(left) = look(&other, &name)
+    if let Some(left) = inspect_lock(&other, &name)
         .await?
         .held
         .and_then(|held| held.expires_in)
@@ -368,5 +369,5 @@ async fn ttl_is_the_next_ones(cx: Context) -> Outcome {
             next.remaining()
         );
     }
-    give_back(next).await
+    release_clean(next).await
 }

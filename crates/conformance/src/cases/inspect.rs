@@ -9,8 +9,8 @@ use crate::{
     failure::{ensure, ensure_eq, fail},
     spec::{Spec, case},
     support::{
-        Context, SOON, eventually, give_back, look, now, refuse, request, sleep, start, take,
-        take_within,
+        Context, SOON, acquire_free, acquire_within, eventually, expect_busy, inspect_lock, now,
+        release_clean, request, sleep, start,
     },
 };
 
@@ -78,7 +78,7 @@ pub(crate) const CASES: &[Spec] = &[
 
 async fn unknown_lock_is_free(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("never seen"));
-    let info = look(&locker, &name).await?;
+    let info = inspect_lock(&locker, &name).await?;
     ensure_eq!(info.name.as_str(), name, "the name");
     ensure!(info.held.is_none(), "held by {:?}", info.held);
     ensure_eq!(info.last_token, None, "the last token");
@@ -91,7 +91,7 @@ async fn held_lock_shows_its_holder(cx: Context) -> Outcome {
     let meta = "{\"shard\": 7, \"note\": \"ünïcode 🔒 'quoted'\"}\nsecond line\ttab";
     let attempt = holder
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .holder("ada@engine 🔒")
         .meta(meta)
         .try_acquire()
@@ -100,7 +100,7 @@ async fn held_lock_shows_its_holder(cx: Context) -> Outcome {
         fail!("the lock should be free")
     };
     for locker in [&holder, &other] {
-        let info = look(locker, &name).await?;
+        let info = inspect_lock(locker, &name).await?;
         ensure_eq!(info.last_token, Some(guard.token()), "the last token");
         let Some(held) = info.held else {
             fail!("held and shown as free")
@@ -110,22 +110,22 @@ async fn held_lock_shows_its_holder(cx: Context) -> Outcome {
         ensure_eq!(held.token, Some(guard.token()), "the token");
         if let Some(left) = held.expires_in {
             ensure!(
-                left <= cx.long() && left + SOON > cx.long(),
+                left <= cx.long_ttl() && left + SOON > cx.long_ttl(),
                 "expires in {left:?} of {:?}",
-                cx.long()
+                cx.long_ttl()
             );
         }
         if let Some(epoch) = info.epoch {
             ensure_eq!(epoch, guard.epoch(), "the epoch");
         }
     }
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn default_label_names_the_process(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
-    let guard = take(&locker, &name, cx.long()).await?;
-    let Some(held) = look(&locker, &name).await?.held else {
+    let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
+    let Some(held) = inspect_lock(&locker, &name).await?.held else {
         fail!("held and shown as free")
     };
     let label = &held.holder;
@@ -134,7 +134,7 @@ async fn default_label_names_the_process(cx: Context) -> Outcome {
         "the label is {label:?}"
     );
     ensure_eq!(held.meta, None, "the text");
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn released_lock_is_free(cx: Context) -> Outcome {
@@ -142,13 +142,13 @@ async fn released_lock_is_free(cx: Context) -> Outcome {
     let name = cx.name("a");
     let guard = holder
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .meta("left behind?")
         .acquire()
         .await?;
-    give_back(guard).await?;
+    release_clean(guard).await?;
     for locker in [&holder, &other] {
-        let info = look(locker, &name).await?;
+        let info = inspect_lock(locker, &name).await?;
         ensure!(info.held.is_none(), "held by {:?}", info.held);
     }
     ensure_eq!(other.list(cx.prefix()).await?.len(), 0, "listed locks");
@@ -156,12 +156,12 @@ async fn released_lock_is_free(cx: Context) -> Outcome {
 }
 
 async fn looking_changes_nothing(cx: Context) -> Outcome {
-    let (other, ttl, name) = (cx.locker().await?, cx.short(), cx.name("a"));
+    let (other, ttl, name) = (cx.locker().await?, cx.short_ttl(), cx.name("a"));
     let dead = cx.crashed_holder(&name, ttl).await?;
     // A lock that is inspected all the time still expires on time.
-    eventually("it expires", cx.gone_after(ttl), || async {
+    eventually("it expires", cx.freed_after(ttl), || async {
         other.list(cx.prefix()).await?;
-        Ok(look(&other, &name).await?.held.is_none())
+        Ok(inspect_lock(&other, &name).await?.held.is_none())
     })
     .await?;
     ensure!(
@@ -169,16 +169,16 @@ async fn looking_changes_nothing(cx: Context) -> Outcome {
         "expired after {:?} of {ttl:?}",
         now().since(dead.asked)
     );
-    give_back(take(&other, &name, cx.long()).await?).await
+    release_clean(acquire_free(&other, &name, cx.long_ttl()).await?).await
 }
 
 async fn list_shows_held_locks_in_order(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let mut guards = Vec::new();
     for tail in ["m", "b", "Z", "a", "é", "b/1", "b-1"] {
-        guards.push(take(&holder, &cx.name(tail), cx.long()).await?);
+        guards.push(acquire_free(&holder, &cx.name(tail), cx.long_ttl()).await?);
     }
-    give_back(take(&holder, &cx.name("released"), cx.long()).await?).await?;
+    release_clean(acquire_free(&holder, &cx.name("released"), cx.long_ttl()).await?).await?;
     let expected: Vec<_> = ["Z", "a", "b", "b-1", "b/1", "m", "é"]
         .iter()
         .map(|tail| cx.name(tail))
@@ -201,7 +201,7 @@ async fn list_shows_held_locks_in_order(cx: Context) -> Outcome {
         );
     }
     for guard in guards {
-        give_back(guard).await?;
+        release_clean(guard).await?;
     }
     Ok(())
 }
@@ -210,7 +210,7 @@ async fn list_pages_without_gaps(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let mut guards = Vec::new();
     for number in 0..23 {
-        guards.push(take(&holder, &cx.name(&format!("{number:03}")), cx.long()).await?);
+        guards.push(acquire_free(&holder, &cx.name(&format!("{number:03}")), cx.long_ttl()).await?);
     }
     for limit in [1, 5, 23, 100] {
         let mut seen = Vec::new();
@@ -235,14 +235,14 @@ async fn list_pages_without_gaps(cx: Context) -> Outcome {
         "names in the whole list"
     );
     for guard in guards {
-        give_back(guard).await?;
+        release_clean(guard).await?;
     }
     Ok(())
 }
 
 async fn list_of_nothing_is_empty(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
-    let guard = take(&locker, &cx.name("a"), cx.long()).await?;
+    let guard = acquire_free(&locker, &cx.name("a"), cx.long_ttl()).await?;
     ensure_eq!(
         locker.list(&cx.name("b")).await?.len(),
         0,
@@ -266,27 +266,27 @@ async fn list_of_nothing_is_empty(cx: Context) -> Outcome {
             .any(|info| info.name == *guard.name()),
         "the empty prefix lists everything"
     );
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn waiters_are_counted(cx: Context) -> Outcome {
     let (holder, waiting) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&holder, &name, cx.long()).await?;
-    let Some(before) = look(&holder, &name).await?.waiters else {
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
+    let Some(before) = inspect_lock(&holder, &name).await?.waiters else {
         // The store shows no number of waiters, so it must show none later either.
         let waiter = start({
             let (waiting, name) = (waiting.clone(), name.clone());
-            async move { take_within(&waiting, &name, Duration::from_secs(20)).await }
+            async move { acquire_within(&waiting, &name, Duration::from_secs(20)).await }
         });
         sleep(Duration::from_millis(200)).await;
         ensure_eq!(
-            look(&holder, &name).await?.waiters,
+            inspect_lock(&holder, &name).await?.waiters,
             None,
             "waiters of a store that cannot tell"
         );
         waiter.abort();
-        give_back(guard).await?;
+        release_clean(guard).await?;
         return Err(Failure::not_applicable(
             "this store does not show how many wait",
         ));
@@ -294,44 +294,49 @@ async fn waiters_are_counted(cx: Context) -> Outcome {
     ensure_eq!(before, 0, "waiters at first");
     let waiter = start({
         let (waiting, name) = (waiting.clone(), name.clone());
-        async move { give_back(take_within(&waiting, &name, Duration::from_secs(20)).await?).await }
+        async move {
+            release_clean(acquire_within(&waiting, &name, Duration::from_secs(20)).await?).await
+        }
     });
     eventually("the waiter is shown", SOON, || async {
-        Ok(look(&holder, &name).await?.waiters == Some(1))
+        Ok(inspect_lock(&holder, &name).await?.waiters == Some(1))
     })
     .await?;
     waiter.abort();
     eventually("the waiter is gone", SOON, || async {
-        Ok(look(&holder, &name).await?.waiters == Some(0))
+        Ok(inspect_lock(&holder, &name).await?.waiters == Some(0))
     })
     .await?;
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn force_frees(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     ensure_eq!(
         other.force_release(&name, guard.token()).await?,
         Forced::Released,
         "the answer"
     );
-    ensure!(look(&other, &name).await?.held.is_none(), "shown as free");
-    let next = take(&other, &name, cx.long()).await?;
+    ensure!(
+        inspect_lock(&other, &name).await?.held.is_none(),
+        "shown as free"
+    );
+    let next = acquire_free(&other, &name, cx.long_ttl()).await?;
     ensure!(next.token() > guard.token(), "tokens rise");
     // The former holder learns of the loss at its next renewal or its deadline, and harms no other
     // holder.
     drop(guard);
     sleep(Duration::from_millis(200)).await;
-    refuse(&holder, &name).await?;
-    give_back(next).await
+    expect_busy(&holder, &name).await?;
+    release_clean(next).await
 }
 
 async fn force_checks_the_token(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let token = guard.token();
     for wrong in [1, token.get() - 1, token.get() + 1, FencingToken::LIMIT - 1] {
         let answer = other
@@ -343,9 +348,9 @@ async fn force_checks_the_token(cx: Context) -> Outcome {
             "the answer for token {wrong}"
         );
     }
-    refuse(&other, &name).await?;
+    expect_busy(&other, &name).await?;
     ensure!(guard.is_valid(), "the holder is not disturbed");
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn force_of_a_free_lock_is_told(cx: Context) -> Outcome {
@@ -355,9 +360,9 @@ async fn force_of_a_free_lock_is_told(cx: Context) -> Outcome {
         Forced::NotHeld,
         "a lock that never was"
     );
-    let guard = take(&locker, &name, cx.long()).await?;
+    let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let token = guard.token();
-    give_back(guard).await?;
+    release_clean(guard).await?;
     ensure_eq!(
         locker.force_release(&name, token).await?,
         Forced::NotHeld,
@@ -367,10 +372,10 @@ async fn force_of_a_free_lock_is_told(cx: Context) -> Outcome {
 }
 
 async fn force_of_an_expired_lock_is_told(cx: Context) -> Outcome {
-    let (locker, ttl, name) = (cx.locker().await?, cx.short(), cx.name("a"));
+    let (locker, ttl, name) = (cx.locker().await?, cx.short_ttl(), cx.name("a"));
     let dead = cx.crashed_holder(&name, ttl).await?;
-    eventually("it expires", cx.gone_after(ttl), || async {
-        Ok(look(&locker, &name).await?.held.is_none())
+    eventually("it expires", cx.freed_after(ttl), || async {
+        Ok(inspect_lock(&locker, &name).await?.held.is_none())
     })
     .await?;
     ensure_eq!(
@@ -420,7 +425,7 @@ async fn requests_are_counted_per_client(cx: Context) -> Outcome {
             .ok_or_else(|| Failure::not_applicable("this store counts no requests"))
     };
     let (before, unrelated) = (count(&*busy)?, count(&*idle)?);
-    cycles(&*busy, &cx.name("a"), cx.long()).await?;
+    cycles(&*busy, &cx.name("a"), cx.long_ttl()).await?;
     let (now, others) = (count(&*busy)? - before, count(&*idle)? - unrelated);
     // Fewer than one request for each step would be a batch of several steps.
     ensure!(
@@ -434,7 +439,7 @@ async fn requests_are_counted_per_client(cx: Context) -> Outcome {
     );
     let again = busy.reopen().await?;
     let before = count(&*busy)?;
-    cycles(&*again, &cx.name("b"), cx.long()).await?;
+    cycles(&*again, &cx.name("b"), cx.long_ttl()).await?;
     let now = count(&*busy)? - before;
     again.close().await;
     ensure!(

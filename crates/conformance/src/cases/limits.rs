@@ -9,7 +9,7 @@ use crate::{
     Outcome,
     failure::{ensure, ensure_eq, fail, refused},
     spec::{Spec, case},
-    support::{Context, RecordingBackend, give_back, look, take},
+    support::{Context, RecordingBackend, acquire_free, inspect_lock, release_clean},
 };
 
 pub(crate) const CASES: &[Spec] = &[
@@ -149,17 +149,17 @@ async fn bad_names_are_refused(cx: Context) -> Outcome {
         let kinds = &[ErrorKind::InvalidName];
         refused(
             &what,
-            locker.lock(&name).ttl(cx.long()).acquire().await,
+            locker.lock(&name).ttl(cx.long_ttl()).acquire().await,
             kinds,
         )?;
         refused(
             &what,
-            locker.lock(&name).ttl(cx.long()).try_acquire().await,
+            locker.lock(&name).ttl(cx.long_ttl()).try_acquire().await,
             kinds,
         )?;
         refused(
             &what,
-            locker.lock_all([&name]).ttl(cx.long()).acquire().await,
+            locker.lock_all([&name]).ttl(cx.long_ttl()).acquire().await,
             kinds,
         )?;
         refused(&what, locker.inspect(&name).await, kinds)?;
@@ -184,7 +184,7 @@ async fn bad_labels_are_refused(cx: Context) -> Outcome {
     ] {
         let answer = locker
             .lock(cx.name("a"))
-            .ttl(cx.long())
+            .ttl(cx.long_ttl())
             .holder(&label)
             .acquire()
             .await;
@@ -206,7 +206,7 @@ async fn bad_meta_is_refused(cx: Context) -> Outcome {
     for meta in ["x".repeat(4097), "é".repeat(2049), "a\0b".into()] {
         let answer = locker
             .lock(cx.name("a"))
-            .ttl(cx.long())
+            .ttl(cx.long_ttl())
             .meta(&meta)
             .acquire()
             .await;
@@ -232,18 +232,18 @@ async fn largest_label_and_meta_work(cx: Context) -> Outcome {
         let name = cx.name(&number.to_string());
         let guard = holder
             .lock(&name)
-            .ttl(cx.long())
+            .ttl(cx.long_ttl())
             .holder(&label)
             .meta(&meta)
             .acquire()
             .await?;
-        let Some(held) = look(&other, &name).await?.held else {
+        let Some(held) = inspect_lock(&other, &name).await?.held else {
             fail!("held and shown as free")
         };
         ensure_eq!(held.holder, label, "the label");
         // A store may return an empty text as none.
         ensure_eq!(held.meta.unwrap_or_default(), meta, "the text");
-        give_back(guard).await?;
+        release_clean(guard).await?;
     }
     Ok(())
 }
@@ -253,7 +253,7 @@ async fn min_hold_out_of_range_is_refused(cx: Context) -> Outcome {
     for least in [DAY + Duration::from_millis(1), Duration::MAX] {
         let answer = locker
             .lock(cx.name("a"))
-            .ttl(cx.long())
+            .ttl(cx.long_ttl())
             .min_hold(least)
             .acquire()
             .await;
@@ -328,16 +328,16 @@ async fn capabilities_are_as_declared(cx: Context) -> Outcome {
         "a lock without a TTL got {:?}",
         guard.ttl()
     );
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn errors_are_one_line(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let answer = other
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .wait(Duration::from_millis(50))
         .acquire()
         .await;
@@ -360,5 +360,5 @@ async fn errors_are_one_line(cx: Context) -> Outcome {
         Some(name.as_str()),
         "the lock that the error names"
     );
-    give_back(guard).await
+    release_clean(guard).await
 }

@@ -12,8 +12,8 @@ use crate::{
     history::History,
     spec::{Spec, case},
     support::{
-        Context, SLACK, StallMeter, cycle, give_back, join, now, sleep, sleep_until, soon, start,
-        take, within,
+        Context, SLACK, StallMeter, acquire_free, hold_and_release, join, now, release_clean,
+        sleep, sleep_until, soon, start, within,
     },
 };
 
@@ -95,7 +95,7 @@ async fn lost_by_deadline(
 
 async fn expiry_is_told_in_time(cx: Context) -> Outcome {
     let stalls = StallMeter::start();
-    let (locker, ttl) = (cx.locker().await?, cx.short());
+    let (locker, ttl) = (cx.locker().await?, cx.short_ttl());
     let rounds = (0..5).map(|round| {
         locker
             .lock(cx.name(&format!("{round}")))
@@ -117,7 +117,7 @@ async fn expiry_is_told_in_time(cx: Context) -> Outcome {
 
 /// Takes a guard that is not renewed, and returns it with its deadline.
 async fn unrenewed_guard(cx: &Context, name: &str) -> Outcome<(Guard, Moment)> {
-    let request = cx.locker().await?.lock(cx.name(name)).ttl(cx.short());
+    let request = cx.locker().await?.lock(cx.name(name)).ttl(cx.short_ttl());
     let guard = request.renew(Renew::Manual).acquire().await?;
     let deadline = now() + guard.remaining();
     Ok((guard, deadline))
@@ -189,8 +189,8 @@ async fn asked_later_is_told_at_once(cx: Context) -> Outcome {
 async fn force_is_told(cx: Context) -> Outcome {
     let stalls = StallMeter::start();
     let (holder, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.short(), cx.name("a"));
-    let guard = take(&holder, &name, ttl).await?;
+    let (ttl, name) = (cx.short_ttl(), cx.name("a"));
+    let guard = acquire_free(&holder, &name, ttl).await?;
     other.force_release(&name, guard.token()).await?;
     // The deadline may be that of a renewal confirmed just before the forced release.
     let reason = lost_by_deadline(&guard, now() + guard.remaining(), &stalls).await?;
@@ -203,7 +203,7 @@ async fn force_is_told(cx: Context) -> Outcome {
     // A guard that has not noticed the forced release learns of it from its own release.
     let guard = holder
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .renew(Renew::Manual)
         .acquire()
         .await?;
@@ -213,9 +213,9 @@ async fn force_is_told(cx: Context) -> Outcome {
         other => fail!("the release of a lock that was forced away said {other:?}"),
     }
     // A lock that was released properly was not force-released from its holder.
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let token = guard.token();
-    give_back(guard).await?;
+    release_clean(guard).await?;
     let forced = other.force_release(&name, token).await?;
     ensure_eq!(forced, Forced::NotHeld, "forcing a free lock");
     Ok(())
@@ -224,10 +224,10 @@ async fn force_is_told(cx: Context) -> Outcome {
 async fn takeover_is_told(cx: Context) -> Outcome {
     let stalls = StallMeter::start();
     let (holder, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.short(), cx.name("a"));
-    let guard = take(&holder, &name, ttl).await?;
+    let (ttl, name) = (cx.short_ttl(), cx.name("a"));
+    let guard = acquire_free(&holder, &name, ttl).await?;
     other.force_release(&name, guard.token()).await?;
-    let next = take(&other, &name, cx.long()).await?;
+    let next = acquire_free(&other, &name, cx.long_ttl()).await?;
     let reason = lost_by_deadline(&guard, now() + guard.remaining(), &stalls).await?;
     ensure!(
         matches!(reason, LossReason::TakenOver | LossReason::Removed),
@@ -237,7 +237,7 @@ async fn takeover_is_told(cx: Context) -> Outcome {
         next.is_valid() && next.token() > guard.token(),
         "the next holder is the later one"
     );
-    give_back(next).await
+    release_clean(next).await
 }
 
 /// Takes a guard and lets its lease expire.
@@ -245,7 +245,7 @@ async fn lost_guard(cx: &Context, name: &str) -> Outcome<Guard> {
     let locker = cx.locker().await?;
     let guard = locker
         .lock(name)
-        .ttl(cx.short())
+        .ttl(cx.short_ttl())
         .renew(Renew::Manual)
         .acquire()
         .await?;
@@ -258,8 +258,8 @@ async fn is_sticky(cx: Context) -> Outcome {
     let guard = lost_guard(&cx, &name).await?;
     let other = cx.locker().await?;
     // A second reason appears, but the first one stays.
-    sleep(cx.gone_after(cx.short())).await;
-    let next = take(&other, &name, cx.long()).await?;
+    sleep(cx.freed_after(cx.short_ttl())).await;
+    let next = acquire_free(&other, &name, cx.long_ttl()).await?;
     for _ in 0..3 {
         ensure_eq!(guard.lost().await, LossReason::Expired, "the reason");
         ensure!(!guard.is_valid(), "never valid again");
@@ -271,14 +271,14 @@ async fn is_sticky(cx: Context) -> Outcome {
         other => fail!("the release of a lost lock said {other:?}"),
     }
     ensure!(next.is_valid(), "the next holder is not touched");
-    give_back(next).await
+    release_clean(next).await
 }
 
 async fn everybody_is_told(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     let guard = locker
         .lock(cx.name("a"))
-        .ttl(cx.short())
+        .ttl(cx.short_ttl())
         .renew(Renew::Manual)
         .acquire()
         .await?;
@@ -321,13 +321,13 @@ async fn never_without_cause(cx: Context) -> Outcome {
             history.clone(),
             cx.name(&number.to_string()),
         );
-        let ttl = cx.kept();
+        let ttl = cx.kept_ttl();
         start(async move {
             for round in 0..4 {
                 // The holds last from a moment to beyond several renewals.
                 let hold = ttl * u32::try_from(number * round).unwrap_or(0) / 16;
                 let who = format!("task {number}");
-                cycle(&locker, &name, ttl, hold, &who, &history).await?;
+                hold_and_release(&locker, &name, ttl, hold, &who, &history).await?;
             }
             Ok(())
         })
@@ -342,7 +342,7 @@ async fn run_drops_the_work(cx: Context) -> Outcome {
     let name = cx.name("a");
     let (told, mut running) = tokio::sync::mpsc::channel(1);
     let run = start({
-        let (name, ttl) = (name.clone(), cx.short());
+        let (name, ttl) = (name.clone(), cx.short_ttl());
         async move {
             let answer = holder
                 .lock(&name)
@@ -378,23 +378,23 @@ async fn run_gives_the_value(cx: Context) -> Outcome {
     let name = cx.name("a");
     let value = holder
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .run(async |_| {
             matches!(
-                other.lock(&name).ttl(cx.long()).try_acquire().await,
+                other.lock(&name).ttl(cx.long_ttl()).try_acquire().await,
                 Ok(Attempt::Busy(_))
             )
         })
         .await?;
     ensure!(value, "the lock is held while the work runs");
-    give_back(take(&other, &name, cx.long()).await?).await
+    release_clean(acquire_free(&other, &name, cx.long_ttl()).await?).await
 }
 
 async fn work_can_watch(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
     let (valid, remaining, token) = locker
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .run(async |held| {
             (
                 held.is_valid() && held.check().is_ok(),
@@ -404,24 +404,24 @@ async fn work_can_watch(cx: Context) -> Outcome {
         })
         .await?;
     ensure!(
-        valid && !remaining.is_zero() && remaining <= cx.long(),
+        valid && !remaining.is_zero() && remaining <= cx.long_ttl(),
         "held: {valid}, for {remaining:?}"
     );
-    let next = take(&locker, &name, cx.long()).await?;
+    let next = acquire_free(&locker, &name, cx.long_ttl()).await?;
     ensure!(next.token() > token, "tokens rise");
-    give_back(next).await
+    release_clean(next).await
 }
 
 async fn same_client_can_take_it_again(cx: Context) -> Outcome {
     let name = cx.name("a");
     let (holder, other) = cx.two_lockers().await?;
-    let lost = take(&holder, &name, cx.short()).await?;
+    let lost = acquire_free(&holder, &name, cx.short_ttl()).await?;
     other.force_release(&name, lost.token()).await?;
     soon("the loss is reported", lost.lost()).await?;
     // The old guard is still around, and still lost.
     let again = holder
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .wait(SLACK)
         .acquire()
         .await?;
@@ -439,19 +439,19 @@ async fn same_client_can_take_it_again(cx: Context) -> Outcome {
     );
     ensure!(
         matches!(
-            other.lock(&name).ttl(cx.long()).try_acquire().await?,
+            other.lock(&name).ttl(cx.long_ttl()).try_acquire().await?,
             Attempt::Busy(_)
         ),
         "still held"
     );
-    give_back(again).await
+    release_clean(again).await
 }
 
 async fn validity_ends_at_the_deadline(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     let guard = locker
         .lock(cx.name("a"))
-        .ttl(cx.short())
+        .ttl(cx.short_ttl())
         .renew(Renew::Manual)
         .acquire()
         .await?;

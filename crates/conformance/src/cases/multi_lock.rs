@@ -10,8 +10,8 @@ use crate::{
     failure::{ensure, ensure_eq, fail, refused},
     spec::{Spec, case},
     support::{
-        Context, SLACK, SOON, give_back, join, look, now, refuse, sleep, soon, start, take,
-        take_within,
+        Context, SLACK, SOON, acquire_free, acquire_within, expect_busy, inspect_lock, join, now,
+        release_clean, sleep, soon, start,
     },
 };
 
@@ -57,10 +57,10 @@ pub(crate) const CASES: &[Spec] = &[
 async fn takes_all(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let names = ["a", "b", "c"].map(|tail| cx.name(tail));
-    let set = locker.lock_all(&names).ttl(cx.long()).acquire().await?;
+    let set = locker.lock_all(&names).ttl(cx.long_ttl()).acquire().await?;
     ensure!(set.is_valid(), "all are held");
     for name in &names {
-        refuse(&other, name).await?;
+        expect_busy(&other, name).await?;
     }
     for (name, released) in set.release().await {
         ensure!(
@@ -69,7 +69,7 @@ async fn takes_all(cx: Context) -> Outcome {
         );
     }
     for name in &names {
-        give_back(take(&other, name, cx.long()).await?).await?;
+        release_clean(acquire_free(&other, name, cx.long_ttl()).await?).await?;
     }
     Ok(())
 }
@@ -77,7 +77,7 @@ async fn takes_all(cx: Context) -> Outcome {
 async fn sorts_and_removes_duplicates(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     let names = ["b", "a ", "b", "Z", "a", "b", "é"].map(|tail| cx.name(tail));
-    let set = locker.lock_all(&names).ttl(cx.long()).acquire().await?;
+    let set = locker.lock_all(&names).ttl(cx.long_ttl()).acquire().await?;
     let held: Vec<_> = set
         .guards()
         .iter()
@@ -93,10 +93,10 @@ async fn all_or_nothing(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     // The held lock is the last one that the set takes.
     let names = ["a", "b", "c"].map(|tail| cx.name(tail));
-    let guard = take(&holder, &names[2], cx.long()).await?;
+    let guard = acquire_free(&holder, &names[2], cx.long_ttl()).await?;
     let answer = other
         .lock_all(&names)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .wait(Duration::from_millis(300))
         .acquire()
         .await;
@@ -108,12 +108,12 @@ async fn all_or_nothing(cx: Context) -> Outcome {
     );
     for name in &names[..2] {
         ensure!(
-            look(&holder, name).await?.held.is_none(),
+            inspect_lock(&holder, name).await?.held.is_none(),
             "{name:?} is still held"
         );
     }
     ensure!(guard.is_valid(), "the holder is not disturbed");
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn opposite_orders_never_deadlock(cx: Context) -> Outcome {
@@ -128,7 +128,7 @@ async fn opposite_orders_never_deadlock(cx: Context) -> Outcome {
         } else {
             back.clone()
         };
-        let ttl = cx.long();
+        let ttl = cx.long_ttl();
         start(async move {
             for _ in 0..6 {
                 let set = locker
@@ -156,11 +156,11 @@ async fn one_wait_for_all(cx: Context) -> Outcome {
     let names = ["a", "b"].map(|tail| cx.name(tail));
     let wait = Duration::from_millis(1500);
     let (first, second) = (
-        take(&holder, &names[0], cx.long()).await?,
-        take(&holder, &names[1], cx.long()).await?,
+        acquire_free(&holder, &names[0], cx.long_ttl()).await?,
+        acquire_free(&holder, &names[1], cx.long_ttl()).await?,
     );
     let waiting = start({
-        let (other, names, ttl) = (other.clone(), names.clone(), cx.long());
+        let (other, names, ttl) = (other.clone(), names.clone(), cx.long_ttl());
         async move {
             let asked = now();
             let answer = other.lock_all(&names).ttl(ttl).wait(wait).acquire().await;
@@ -170,7 +170,7 @@ async fn one_wait_for_all(cx: Context) -> Outcome {
     });
     // The first lock becomes free late in the wait, so the second gets only the rest of the wait.
     sleep(wait / 2).await;
-    give_back(first).await?;
+    release_clean(first).await?;
     let Some(waited) = join([waiting]).await?.pop() else {
         fail!("no answer")
     };
@@ -178,13 +178,13 @@ async fn one_wait_for_all(cx: Context) -> Outcome {
         waited >= wait && waited < wait + SLACK.min(wait),
         "gave up after {waited:?} instead of {wait:?}"
     );
-    give_back(second).await
+    release_clean(second).await
 }
 
 async fn loss_names_the_lock(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let names = ["a", "b", "c"].map(|tail| cx.name(tail));
-    let set = locker.lock_all(&names).ttl(cx.kept()).acquire().await?;
+    let set = locker.lock_all(&names).ttl(cx.kept_ttl()).acquire().await?;
     let Some(victim) = set
         .guards()
         .iter()
@@ -215,7 +215,7 @@ async fn loss_names_the_lock(cx: Context) -> Outcome {
 async fn dropping_frees_all(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let names = ["a", "b", "c"].map(|tail| cx.name(tail));
-    let set = locker.lock_all(&names).ttl(cx.long()).acquire().await?;
+    let set = locker.lock_all(&names).ttl(cx.long_ttl()).acquire().await?;
     ensure_eq!(
         set.guards()
             .iter()
@@ -226,7 +226,7 @@ async fn dropping_frees_all(cx: Context) -> Outcome {
     );
     drop(set);
     for name in &names {
-        give_back(take_within(&other, name, SOON).await?).await?;
+        release_clean(acquire_within(&other, name, SOON).await?).await?;
     }
     Ok(())
 }
@@ -235,7 +235,7 @@ async fn bad_name_takes_nothing(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     for bad in [String::new(), "x".repeat(256), "a\nb".to_owned()] {
         let names = [cx.name("a"), bad, cx.name("b")];
-        let answer = locker.lock_all(&names).ttl(cx.long()).acquire().await;
+        let answer = locker.lock_all(&names).ttl(cx.long_ttl()).acquire().await;
         refused(
             "a set with an invalid name",
             answer,
@@ -254,7 +254,7 @@ async fn empty_set_is_refused(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     let answer = locker
         .lock_all(Vec::<String>::new())
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .acquire()
         .await;
     refused("an empty set", answer, &[ErrorKind::InvalidArgument])?;

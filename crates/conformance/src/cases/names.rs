@@ -6,7 +6,7 @@ use crate::{
     Outcome,
     failure::{ensure, ensure_eq, fail},
     spec::{Spec, case},
-    support::{Context, SOON, give_back, join, look, refuse, start, take},
+    support::{Context, SOON, acquire_free, expect_busy, inspect_lock, join, release_clean, start},
 };
 
 pub(crate) const CASES: &[Spec] = &[
@@ -156,7 +156,7 @@ const TRICKY: &[&str] = &[
 
 async fn hold_all(cx: &Context, locker: &distlock_core::Locker) -> Outcome<Vec<(String, Guard)>> {
     let tasks = TRICKY.iter().map(|tail| {
-        let (locker, name, ttl) = (locker.clone(), cx.name(tail), cx.long());
+        let (locker, name, ttl) = (locker.clone(), cx.name(tail), cx.long_ttl());
         start(async move {
             match locker
                 .lock(&name)
@@ -177,7 +177,9 @@ async fn hold_all(cx: &Context, locker: &distlock_core::Locker) -> Outcome<Vec<(
 }
 
 async fn free_all(guards: Vec<(String, Guard)>) -> Outcome {
-    let releases = guards.into_iter().map(|(_, guard)| start(give_back(guard)));
+    let releases = guards
+        .into_iter()
+        .map(|(_, guard)| start(release_clean(guard)));
     join(releases.collect::<Vec<_>>()).await.map(drop)
 }
 
@@ -185,7 +187,7 @@ async fn tricky_names_are_distinct(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let held = hold_all(&cx, &holder).await?;
     for (name, guard) in &held {
-        let info = look(&other, name).await?;
+        let info = inspect_lock(&other, name).await?;
         ensure_eq!(info.name.as_str(), name, "the name that was looked at");
         let Some(seen) = info.held else {
             fail!("{name:?} is held and looks free")
@@ -210,7 +212,7 @@ async fn tricky_names_exclude_themselves(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let held = hold_all(&cx, &holder).await?;
     for (name, _) in &held {
-        refuse(&other, name).await?;
+        expect_busy(&other, name).await?;
     }
     free_all(held).await
 }
@@ -224,12 +226,12 @@ async fn bare_special_names_work(cx: Context) -> Outcome {
         // moment.
         let guard = holder
             .lock(name)
-            .ttl(cx.long())
+            .ttl(cx.long_ttl())
             .wait(SOON)
             .holder(cx.prefix())
             .acquire()
             .await?;
-        let Some(seen) = look(&other, name).await?.held else {
+        let Some(seen) = inspect_lock(&other, name).await?.held else {
             fail!("{name:?} is held and looks free")
         };
         ensure_eq!(seen.holder, cx.prefix(), "the holder of {name:?}");
@@ -238,7 +240,7 @@ async fn bare_special_names_work(cx: Context) -> Outcome {
             listed.iter().any(|info| info.name.as_str() == name),
             "{name:?} is not listed under itself"
         );
-        give_back(guard).await?;
+        release_clean(guard).await?;
     }
     Ok(())
 }
@@ -259,13 +261,13 @@ async fn longest_names_differ_in_the_last_byte(cx: Context) -> Outcome {
         let (one, two) = (stem(fill, "1"), stem(fill, "2"));
         ensure_eq!(one.len(), LockName::MAX_BYTES, "the length");
         let (first, second) = (
-            take(&holder, &one, cx.long()).await?,
-            take(&other, &two, cx.long()).await?,
+            acquire_free(&holder, &one, cx.long_ttl()).await?,
+            acquire_free(&other, &two, cx.long_ttl()).await?,
         );
-        refuse(&other, &one).await?;
-        refuse(&holder, &two).await?;
-        give_back(first).await?;
-        give_back(second).await?;
+        expect_busy(&other, &one).await?;
+        expect_busy(&holder, &two).await?;
+        release_clean(first).await?;
+        release_clean(second).await?;
     }
     Ok(())
 }
@@ -416,10 +418,10 @@ async fn locks_and_records_do_not_mix(cx: Context) -> Outcome {
         "written"
     );
     ensure!(
-        look(&locker, &name).await?.held.is_none(),
+        inspect_lock(&locker, &name).await?.held.is_none(),
         "a record is no lock"
     );
-    let guard = take(&locker, &name, cx.long()).await?;
+    let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let before = records.get(&key).await?;
     ensure_eq!(
         before.as_ref().map(|entry| entry.value.as_slice()),
@@ -431,7 +433,7 @@ async fn locks_and_records_do_not_mix(cx: Context) -> Outcome {
         1,
         "records beside a held lock"
     );
-    give_back(guard).await?;
+    release_clean(guard).await?;
     let after = records.get(&key).await?;
     ensure_eq!(
         after.map(|entry| entry.version),

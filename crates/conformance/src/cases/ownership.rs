@@ -137,7 +137,7 @@ impl DirectHold {
         Ok(())
     }
 
-    async fn give_back(self) -> Outcome {
+    async fn release(self) -> Outcome {
         match self.backend.release(&self.lease).await? {
             ReleaseOutcome::Released { .. } => Ok(()),
             ReleaseOutcome::NotHeld => fail!("the owner could not release the lock"),
@@ -150,7 +150,7 @@ fn without_token(lease: &Lease) -> Lease {
 }
 
 async fn stranger_cannot_renew(cx: Context) -> Outcome {
-    let held = DirectHold::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     for lease in [held.forged(), without_token(&held.forged())] {
         let answer = held.backend.renew(&lease, &held.renewal()?).await?;
         ensure!(
@@ -159,11 +159,11 @@ async fn stranger_cannot_renew(cx: Context) -> Outcome {
         );
     }
     held.check_unchanged().await?;
-    held.give_back().await
+    held.release().await
 }
 
 async fn stranger_cannot_release(cx: Context) -> Outcome {
-    let held = DirectHold::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     for lease in [held.forged(), without_token(&held.forged())] {
         ensure_eq!(
             held.backend.release(&lease).await?,
@@ -172,11 +172,11 @@ async fn stranger_cannot_release(cx: Context) -> Outcome {
         );
     }
     held.check_unchanged().await?;
-    held.give_back().await
+    held.release().await
 }
 
 async fn stranger_cannot_hand_over(cx: Context) -> Outcome {
-    let held = DirectHold::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     let answer = held
         .backend
         .hand_over(&held.forged(), &held.request_of(OwnerId::new())?)
@@ -186,11 +186,11 @@ async fn stranger_cannot_hand_over(cx: Context) -> Outcome {
         other => fail!("a stranger's hand-over: {other:?}"),
     }
     held.check_unchanged().await?;
-    held.give_back().await
+    held.release().await
 }
 
 async fn stranger_cannot_acquire(cx: Context) -> Outcome {
-    let held = DirectHold::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     for _ in 0..3 {
         let answer = held
             .backend
@@ -199,11 +199,11 @@ async fn stranger_cannot_acquire(cx: Context) -> Outcome {
         ensure!(answer.acquired().is_none(), "granted to a second owner");
     }
     held.check_unchanged().await?;
-    held.give_back().await
+    held.release().await
 }
 
 async fn owner_recognises_itself(cx: Context) -> Outcome {
-    let ttl = cx.kept();
+    let ttl = cx.kept_ttl();
     let held = DirectHold::new(&cx, "a", ttl).await?;
     let start = now();
     // A repeated request restarts the lease in the same step, so the lock outlives its first TTL.
@@ -220,22 +220,22 @@ async fn owner_recognises_itself(cx: Context) -> Outcome {
         sleep_until(now() + ttl / 4).await;
     }
     held.check_unchanged().await?;
-    held.give_back().await
+    held.release().await
 }
 
 async fn renewal_creates_nothing(cx: Context) -> Outcome {
     let (backend, name) = (cx.backend().await?, cx.lock_name("never held")?);
     let lease = Lease::new(name.clone(), OwnerId::new(), None);
-    let renewal = Renewal::plain(Ttl::new(cx.long())?);
+    let renewal = Renewal::plain(Ttl::new(cx.long_ttl())?);
     let answer = backend.renew(&lease, &renewal).await?;
     ensure!(
         matches!(answer, Renewed::NotHeld(_)),
         "renewal of a lock that never was: {answer:?}"
     );
     // A renewal of a released lock is refused too.
-    let held = DirectHold::new(&cx, "released", cx.long()).await?;
+    let held = DirectHold::new(&cx, "released", cx.long_ttl()).await?;
     let (lease, token) = (held.lease.clone(), held.token);
-    held.give_back().await?;
+    held.release().await?;
     let answer = backend.renew(&lease, &renewal).await?;
     ensure!(
         matches!(answer, Renewed::NotHeld(_)),
@@ -251,7 +251,7 @@ async fn renewal_creates_nothing(cx: Context) -> Outcome {
 }
 
 async fn renewal_keeps_the_token(cx: Context) -> Outcome {
-    let held = DirectHold::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     for lease in [held.lease.clone(), without_token(&held.lease)] {
         match held.backend.renew(&lease, &held.renewal()?).await? {
             Renewed::Extended {
@@ -263,11 +263,11 @@ async fn renewal_keeps_the_token(cx: Context) -> Outcome {
             Renewed::NotHeld(reason) => fail!("an owner's renewal was refused: {reason}"),
         }
     }
-    held.give_back().await
+    held.release().await
 }
 
 async fn hand_over_is_one_step(cx: Context) -> Outcome {
-    let mut held = DirectHold::new(&cx, "a", cx.long()).await?;
+    let mut held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     for _ in 0..3 {
         let mut next = held.request_of(OwnerId::new())?;
         next.holder = HolderLabel::new("the next one")?;
@@ -302,13 +302,13 @@ async fn hand_over_is_one_step(cx: Context) -> Outcome {
             "the label after a hand-over"
         );
     }
-    held.give_back().await
+    held.release().await
 }
 
 async fn hand_over_needs_a_live_lease(cx: Context) -> Outcome {
-    let ttl = cx.short();
+    let ttl = cx.short_ttl();
     let held = DirectHold::new(&cx, "a", ttl).await?;
-    sleep_until(now() + cx.gone_after(ttl)).await;
+    sleep_until(now() + cx.freed_after(ttl)).await;
     let answer = held
         .backend
         .hand_over(&held.lease, &held.request_of(OwnerId::new())?)
@@ -325,7 +325,7 @@ async fn hand_over_needs_a_live_lease(cx: Context) -> Outcome {
 }
 
 async fn hand_over_is_unsupported(cx: Context) -> Outcome {
-    let held = DirectHold::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     let next = held.request_of(OwnerId::new())?;
     for lease in [&held.lease, &held.forged()] {
         match held.backend.hand_over(lease, &next).await? {
@@ -334,12 +334,14 @@ async fn hand_over_is_unsupported(cx: Context) -> Outcome {
         }
         held.check_unchanged().await?;
     }
-    held.give_back().await
+    held.release().await
 }
 
 async fn contender_recognises_itself(cx: Context) -> Outcome {
     let (backend, name, owner) = (cx.backend().await?, cx.name("a"), OwnerId::new());
-    let mut contender = backend.contend(&request(&name, owner, cx.long())?).await?;
+    let mut contender = backend
+        .contend(&request(&name, owner, cx.long_ttl())?)
+        .await?;
     let Some(first) = contender.attempt().await?.acquired() else {
         fail!("the lock should be free")
     };
@@ -369,7 +371,7 @@ async fn contender_recognises_itself(cx: Context) -> Outcome {
 }
 
 async fn contender_wakes_on_release(cx: Context) -> Outcome {
-    let held = DirectHold::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     let other = cx.backend().await?;
     let owner = OwnerId::new();
     let mut contender = other.contend(&held.request_of(owner)?).await?;
@@ -384,7 +386,7 @@ async fn contender_wakes_on_release(cx: Context) -> Outcome {
         contender.wait(Duration::from_secs(5)),
     )
     .await;
-    held.give_back().await?;
+    held.release().await?;
     let granted = soon("the contender is granted the lock", async {
         loop {
             if let Some(grant) = contender.attempt().await?.acquired() {
@@ -408,7 +410,7 @@ async fn contender_wakes_on_release(cx: Context) -> Outcome {
 }
 
 async fn contender_that_left_blocks_nobody(cx: Context) -> Outcome {
-    let held = DirectHold::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     let other = cx.backend().await?;
     let mut contender = other.contend(&held.request_of(OwnerId::new())?).await?;
     ensure!(
@@ -422,7 +424,7 @@ async fn contender_that_left_blocks_nobody(cx: Context) -> Outcome {
     })
     .await?;
     let third = held.request_of(OwnerId::new())?;
-    held.give_back().await?;
+    held.release().await?;
     let Some(grant) = other.try_acquire(&third).await?.acquired() else {
         fail!("the lock should be free for a third owner");
     };
@@ -433,7 +435,7 @@ async fn contender_that_left_blocks_nobody(cx: Context) -> Outcome {
 }
 
 async fn secret_stays_secret(cx: Context) -> Outcome {
-    let held = DirectHold::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     let uuid = held.lease.owner.as_uuid();
     let secrets = [uuid.hyphenated().to_string(), uuid.simple().to_string()];
     let busy = held
@@ -456,11 +458,11 @@ async fn secret_stays_secret(cx: Context) -> Outcome {
             "the owner is shown in {text}"
         );
     }
-    held.give_back().await
+    held.release().await
 }
 
 async fn reopened_handle_shares_the_store(cx: Context) -> Outcome {
-    let held = DirectHold::new(&cx, "a", cx.long()).await?;
+    let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     let second = held.backend.reopen().await?;
     ensure_eq!(
         second.capabilities(),

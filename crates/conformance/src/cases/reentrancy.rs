@@ -8,7 +8,10 @@ use crate::{
     Outcome,
     failure::{ensure, ensure_eq, fail, refused},
     spec::{Spec, case},
-    support::{Context, SLACK, give_back, join, look, now, refuse, sleep, soon, start, take},
+    support::{
+        Context, SLACK, acquire_free, expect_busy, inspect_lock, join, now, release_clean, sleep,
+        soon, start,
+    },
 };
 
 pub(crate) const CASES: &[Spec] = &[
@@ -72,62 +75,62 @@ pub(crate) const CASES: &[Spec] = &[
 
 async fn not_unless_asked(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
-    let guard = take(&locker, &name, cx.long()).await?;
-    refuse(&locker, &name).await?;
+    let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
+    expect_busy(&locker, &name).await?;
     let answer = locker
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .wait(Duration::from_millis(200))
         .acquire()
         .await;
     refused("a second acquire", answer, &[ErrorKind::Timeout])?;
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn reentered_guard_shares_the_lease(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
-    let outer = take(&locker, &name, cx.long()).await?;
+    let outer = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let inner = outer.reenter()?;
     ensure_eq!(inner.token(), outer.token(), "the token");
     ensure_eq!(inner.fence(), outer.fence(), "the fence");
     ensure_eq!(inner.name(), outer.name(), "the name");
-    outer.extend(cx.long() * 2).await?;
+    outer.extend(cx.long_ttl() * 2).await?;
     ensure!(
-        inner.remaining() > cx.lease(cx.long() * 2) * 3 / 5,
+        inner.remaining() > cx.longest_lease(cx.long_ttl() * 2) * 3 / 5,
         "an extension reaches the nested guard: {:?}",
         inner.remaining()
     );
-    give_back(inner).await?;
+    release_clean(inner).await?;
     ensure!(outer.is_valid(), "the outer guard stays");
-    give_back(outer).await
+    release_clean(outer).await
 }
 
 async fn last_release_frees(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let outer = take(&locker, &name, cx.long()).await?;
+    let outer = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let (middle, inner) = (outer.reenter()?, outer.reenter()?);
     // The outer guard is released first, because the order does not matter.
     for guard in [outer, inner] {
-        give_back(guard).await?;
-        refuse(&other, &name).await?;
+        release_clean(guard).await?;
+        expect_busy(&other, &name).await?;
     }
     ensure!(middle.is_valid(), "the last guard is valid");
-    give_back(middle).await?;
-    give_back(take(&other, &name, cx.long()).await?).await
+    release_clean(middle).await?;
+    release_clean(acquire_free(&other, &name, cx.long_ttl()).await?).await
 }
 
 async fn dropping_counts_too(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let outer = take(&locker, &name, cx.long()).await?;
+    let outer = acquire_free(&locker, &name, cx.long_ttl()).await?;
     drop(outer.reenter()?);
     drop(outer.reenter()?);
     sleep(Duration::from_millis(200)).await;
     ensure!(outer.is_valid(), "the outer guard stays");
-    refuse(&other, &name).await?;
-    give_back(outer).await?;
-    give_back(take(&other, &name, cx.long()).await?).await
+    expect_busy(&other, &name).await?;
+    release_clean(outer).await?;
+    release_clean(acquire_free(&other, &name, cx.long_ttl()).await?).await
 }
 
 async fn enter(
@@ -138,7 +141,7 @@ async fn enter(
 ) -> Outcome<Guard> {
     match locker
         .lock(name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .reentrant(scope)
         .try_acquire()
         .await?
@@ -155,16 +158,16 @@ async fn scope_enters_again(cx: Context) -> Outcome {
     let outer = enter(&cx, &locker, &name, &scope).await?;
     let inner = locker
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .reentrant(&scope)
         .acquire()
         .await?;
     ensure_eq!(inner.token(), outer.token(), "the token");
-    give_back(outer).await?;
-    refuse(&other, &name).await?;
+    release_clean(outer).await?;
+    expect_busy(&other, &name).await?;
     ensure!(inner.is_valid(), "the nested guard stays");
-    give_back(inner).await?;
-    give_back(take(&other, &name, cx.long()).await?).await
+    release_clean(inner).await?;
+    release_clean(acquire_free(&other, &name, cx.long_ttl()).await?).await
 }
 
 async fn clone_is_the_same_scope(cx: Context) -> Outcome {
@@ -172,8 +175,8 @@ async fn clone_is_the_same_scope(cx: Context) -> Outcome {
     let outer = enter(&cx, &locker, &name, &scope).await?;
     let inner = enter(&cx, &locker.clone(), &name, &scope.clone()).await?;
     ensure_eq!(inner.token(), outer.token(), "the token");
-    give_back(inner).await?;
-    give_back(outer).await
+    release_clean(inner).await?;
+    release_clean(outer).await
 }
 
 async fn other_scopes_are_excluded(cx: Context) -> Outcome {
@@ -183,7 +186,7 @@ async fn other_scopes_are_excluded(cx: Context) -> Outcome {
     for locker in [&locker, &other] {
         let attempt = locker
             .lock(&name)
-            .ttl(cx.long())
+            .ttl(cx.long_ttl())
             .reentrant(&theirs)
             .try_acquire()
             .await?;
@@ -192,23 +195,23 @@ async fn other_scopes_are_excluded(cx: Context) -> Outcome {
     // The same scope at another client is another owner for the store.
     let attempt = other
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .reentrant(&mine)
         .try_acquire()
         .await?;
     ensure!(attempt.acquired().is_none(), "granted to another client");
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn plain_callers_are_excluded(cx: Context) -> Outcome {
     let (locker, name, scope) = (cx.locker().await?, cx.name("a"), Scope::new());
     let guard = enter(&cx, &locker, &name, &scope).await?;
-    refuse(&locker, &name).await?;
-    give_back(guard).await?;
-    let plain = take(&locker, &name, cx.long()).await?;
+    expect_busy(&locker, &name).await?;
+    release_clean(guard).await?;
+    let plain = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let attempt = locker
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .reentrant(&scope)
         .try_acquire()
         .await?;
@@ -216,7 +219,7 @@ async fn plain_callers_are_excluded(cx: Context) -> Outcome {
         attempt.acquired().is_none(),
         "a scope joins nobody who does not belong to it"
     );
-    give_back(plain).await
+    release_clean(plain).await
 }
 
 async fn nesting_never_shortens(cx: Context) -> Outcome {
@@ -224,7 +227,7 @@ async fn nesting_never_shortens(cx: Context) -> Outcome {
     let (name, scope) = (cx.name("a"), Scope::new());
     let outer = locker
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .renew(Renew::Manual)
         .reentrant(&scope)
         .acquire()
@@ -232,7 +235,7 @@ async fn nesting_never_shortens(cx: Context) -> Outcome {
     let before = outer.remaining();
     let inner = locker
         .lock(&name)
-        .ttl(cx.short())
+        .ttl(cx.short_ttl())
         .renew(Renew::Manual)
         .reentrant(&scope)
         .acquire()
@@ -242,11 +245,11 @@ async fn nesting_never_shortens(cx: Context) -> Outcome {
         "{before:?} became {:?}",
         inner.remaining()
     );
-    give_back(inner).await?;
-    sleep(cx.over_after(cx.short())).await;
+    release_clean(inner).await?;
+    sleep(cx.over_after(cx.short_ttl())).await;
     ensure!(outer.is_valid(), "the outer lease goes on");
-    refuse(&other, &name).await?;
-    give_back(outer).await
+    expect_busy(&other, &name).await?;
+    release_clean(outer).await
 }
 
 async fn loss_reaches_all(cx: Context) -> Outcome {
@@ -254,13 +257,13 @@ async fn loss_reaches_all(cx: Context) -> Outcome {
     let (name, scope) = (cx.name("a"), Scope::new());
     let outer = locker
         .lock(&name)
-        .ttl(cx.short())
+        .ttl(cx.short_ttl())
         .reentrant(&scope)
         .acquire()
         .await?;
     let entered = locker
         .lock(&name)
-        .ttl(cx.short())
+        .ttl(cx.short_ttl())
         .reentrant(&scope)
         .acquire()
         .await?;
@@ -278,7 +281,7 @@ async fn loss_reaches_all(cx: Context) -> Outcome {
     // The scope can take the lock again while the lost guards still exist.
     let again = locker
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .reentrant(&scope)
         .acquire()
         .await?;
@@ -287,8 +290,8 @@ async fn loss_reaches_all(cx: Context) -> Outcome {
         "taken anew"
     );
     drop((outer, entered, reentered));
-    refuse(&other, &name).await?;
-    give_back(again).await
+    expect_busy(&other, &name).await?;
+    release_clean(again).await
 }
 
 async fn scope_starts_anew_after_the_release(cx: Context) -> Outcome {
@@ -302,7 +305,7 @@ async fn scope_starts_anew_after_the_release(cx: Context) -> Outcome {
             guard.token()
         );
         last = Some(guard.token());
-        give_back(guard).await?;
+        release_clean(guard).await?;
     }
     Ok(())
 }
@@ -311,7 +314,8 @@ async fn tasks_of_one_scope_share(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let (name, scope) = (cx.name("a"), Scope::new());
     let tasks = (0..8).map(|_| {
-        let (locker, name, scope, ttl) = (locker.clone(), name.clone(), scope.clone(), cx.long());
+        let (locker, name, scope, ttl) =
+            (locker.clone(), name.clone(), scope.clone(), cx.long_ttl());
         start(async move {
             Ok(locker
                 .lock(&name)
@@ -329,22 +333,23 @@ async fn tasks_of_one_scope_share(cx: Context) -> Outcome {
     );
     for guard in guards {
         ensure!(
-            look(&other, &name).await?.held.is_some(),
+            inspect_lock(&other, &name).await?.held.is_some(),
             "held until the last release"
         );
-        give_back(guard).await?;
+        release_clean(guard).await?;
     }
-    give_back(take(&other, &name, cx.long()).await?).await
+    release_clean(acquire_free(&other, &name, cx.long_ttl()).await?).await
 }
 
 async fn scope_waits_within_its_limit(cx: Context) -> Outcome {
     let (holder, locker) = cx.two_lockers().await?;
     let (name, scope, wait) = (cx.name("a"), Scope::new(), Duration::from_millis(1500));
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     // The limit is longer than the wait and shorter than twice the wait.
     let limit = wait + Duration::from_millis(1200);
     let tasks = (0..3).map(|_| {
-        let (locker, name, scope, ttl) = (locker.clone(), name.clone(), scope.clone(), cx.long());
+        let (locker, name, scope, ttl) =
+            (locker.clone(), name.clone(), scope.clone(), cx.long_ttl());
         start(async move {
             let asked = now();
             let answer = locker
@@ -364,7 +369,7 @@ async fn scope_waits_within_its_limit(cx: Context) -> Outcome {
             "gave up after {waited:?} instead of {wait:?}"
         );
     }
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn deep_nesting_is_counted(cx: Context) -> Outcome {
@@ -378,11 +383,11 @@ async fn deep_nesting_is_counted(cx: Context) -> Outcome {
     fastrand::Rng::with_seed(seed).shuffle(&mut guards);
     let last = guards.pop();
     for guard in guards {
-        give_back(guard).await?;
+        release_clean(guard).await?;
     }
-    refuse(&other, &name).await?;
+    expect_busy(&other, &name).await?;
     let Some(last) = last else { fail!("no guard") };
     ensure!(last.is_valid(), "seed {seed}: the last of fifty is valid");
-    give_back(last).await?;
-    give_back(take(&other, &name, cx.long()).await?).await
+    release_clean(last).await?;
+    release_clean(acquire_free(&other, &name, cx.long_ttl()).await?).await
 }

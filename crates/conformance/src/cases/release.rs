@@ -9,8 +9,8 @@ use crate::{
     failure::{ensure, ensure_eq, fail, refused},
     spec::{Spec, case},
     support::{
-        Context, SLACK, SOON, give_back, join, look, now, refuse, request, sleep, soon, start,
-        take, take_within, within,
+        Context, SLACK, SOON, acquire_free, acquire_within, expect_busy, inspect_lock, join, now,
+        release_clean, request, sleep, soon, start, within,
     },
 };
 
@@ -66,15 +66,18 @@ pub(crate) const CASES: &[Spec] = &[
 async fn clean_release_frees(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    give_back(take(&holder, &name, cx.long()).await?).await?;
-    ensure!(look(&other, &name).await?.held.is_none(), "shown as free");
-    give_back(take(&other, &name, cx.long()).await?).await
+    release_clean(acquire_free(&holder, &name, cx.long_ttl()).await?).await?;
+    ensure!(
+        inspect_lock(&other, &name).await?.held.is_none(),
+        "shown as free"
+    );
+    release_clean(acquire_free(&other, &name, cx.long_ttl()).await?).await
 }
 
 async fn again_and_again(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
     for _ in 0..50 {
-        give_back(take(&locker, &name, cx.long()).await?).await?;
+        release_clean(acquire_free(&locker, &name, cx.long_ttl()).await?).await?;
     }
     Ok(())
 }
@@ -83,7 +86,7 @@ async fn repeated_release_is_harmless(cx: Context) -> Outcome {
     let (backend, name) = (cx.backend().await?, cx.name("a"));
     let (first, second) = (OwnerId::new(), OwnerId::new());
     let Some(grant) = backend
-        .try_acquire(&request(&name, first, cx.long())?)
+        .try_acquire(&request(&name, first, cx.long_ttl())?)
         .await?
         .acquired()
     else {
@@ -103,7 +106,7 @@ async fn repeated_release_is_harmless(cx: Context) -> Outcome {
         "the second release"
     );
     let Some(next) = backend
-        .try_acquire(&request(&name, second, cx.long())?)
+        .try_acquire(&request(&name, second, cx.long_ttl())?)
         .await?
         .acquired()
     else {
@@ -135,7 +138,7 @@ async fn needs_no_token(cx: Context) -> Outcome {
     let (backend, name, owner) = (cx.backend().await?, cx.name("a"), OwnerId::new());
     ensure!(
         backend
-            .try_acquire(&request(&name, owner, cx.long())?)
+            .try_acquire(&request(&name, owner, cx.long_ttl())?)
             .await?
             .acquired()
             .is_some(),
@@ -156,12 +159,12 @@ async fn needs_no_token(cx: Context) -> Outcome {
 async fn dropped_guard_frees(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    drop(take(&holder, &name, cx.long()).await?);
-    give_back(take_within(&other, &name, SOON).await?).await?;
+    drop(acquire_free(&holder, &name, cx.long_ttl()).await?);
+    release_clean(acquire_within(&other, &name, SOON).await?).await?;
     // The same from a thread without a runtime.
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let thread = std::thread::spawn(move || drop(guard));
-    give_back(take_within(&other, &name, SOON).await?).await?;
+    release_clean(acquire_within(&other, &name, SOON).await?).await?;
     ensure!(
         thread.join().is_ok(),
         "dropping outside of a runtime is fine"
@@ -172,21 +175,21 @@ async fn dropped_guard_frees(cx: Context) -> Outcome {
 async fn panic_frees(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let task = tokio::spawn(async move {
         let _guard = guard;
         // This unwinds like a panic, but prints no message.
         std::panic::resume_unwind(Box::new("on purpose"));
     });
     ensure!(task.await.is_err(), "the task panics");
-    give_back(take_within(&other, &name, SOON).await?).await
+    release_clean(acquire_within(&other, &name, SOON).await?).await
 }
 
 async fn close_waits(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let mut guards = Vec::new();
     for number in 0..12 {
-        guards.push(take(&holder, &cx.name(&number.to_string()), cx.long()).await?);
+        guards.push(acquire_free(&holder, &cx.name(&number.to_string()), cx.long_ttl()).await?);
     }
     drop(guards);
     soon("close", holder.close()).await?;
@@ -198,9 +201,9 @@ async fn close_waits(cx: Context) -> Outcome {
 async fn closed_locker_refuses(cx: Context) -> Outcome {
     let (holder, closing) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let waiting = start({
-        let (closing, name, ttl) = (closing.clone(), name.clone(), cx.long());
+        let (closing, name, ttl) = (closing.clone(), name.clone(), cx.long_ttl());
         async move { Ok(closing.lock(&name).ttl(ttl).acquire().await) }
     });
     sleep(Duration::from_millis(200)).await;
@@ -212,29 +215,29 @@ async fn closed_locker_refuses(cx: Context) -> Outcome {
     let free = cx.name("free");
     refused(
         "acquire",
-        closing.lock(&free).ttl(cx.long()).acquire().await,
+        closing.lock(&free).ttl(cx.long_ttl()).acquire().await,
         &[ErrorKind::Closed],
     )?;
     refused(
         "try_acquire",
-        closing.lock(&free).ttl(cx.long()).try_acquire().await,
+        closing.lock(&free).ttl(cx.long_ttl()).try_acquire().await,
         &[ErrorKind::Closed],
     )?;
     refused(
         "lock_all",
-        closing.lock_all([&free]).ttl(cx.long()).acquire().await,
+        closing.lock_all([&free]).ttl(cx.long_ttl()).acquire().await,
         &[ErrorKind::Closed],
     )?;
     ensure!(
-        look(&holder, &free).await?.held.is_none(),
+        inspect_lock(&holder, &free).await?.held.is_none(),
         "nothing was taken"
     );
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn close_is_idempotent(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
-    give_back(take(&locker, &cx.name("a"), cx.long()).await?).await?;
+    release_clean(acquire_free(&locker, &cx.name("a"), cx.long_ttl()).await?).await?;
     for _ in 0..3 {
         soon("close", locker.close()).await?;
     }
@@ -244,21 +247,21 @@ async fn close_is_idempotent(cx: Context) -> Outcome {
 async fn after_force_is_already_lost(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     other.force_release(&name, guard.token()).await?;
-    let next = take(&other, &name, cx.long()).await?;
+    let next = acquire_free(&other, &name, cx.long_ttl()).await?;
     match guard.release().await {
         Released::AlreadyLost(_) => {}
         other => fail!("the release of a lock that was forced away said {other:?}"),
     }
     ensure!(next.is_valid(), "the next holder still holds");
-    refuse(&holder, &name).await?;
-    give_back(next).await
+    expect_busy(&holder, &name).await?;
+    release_clean(next).await
 }
 
 async fn watchers_see_it(cx: Context) -> Outcome {
     let (holder, name) = (cx.locker().await?, cx.name("a"));
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let watchers: Vec<_> = (0..8)
         .map(|_| {
             let watch = guard.watch();
@@ -272,7 +275,7 @@ async fn watchers_see_it(cx: Context) -> Outcome {
             .is_none(),
         "not ended while held"
     );
-    give_back(guard).await?;
+    release_clean(guard).await?;
     for ended in soon("watchers learn of the release", join(watchers)).await?? {
         ensure_eq!(ended, Ended::Released, "what a watcher saw");
     }
@@ -297,12 +300,12 @@ async fn min_hold_outlasts_the_release(cx: Context) -> Outcome {
     let asked = now();
     let guard = holder
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .min_hold(least)
         .acquire()
         .await?;
     let released = start(async move { Ok(guard.release().await) });
-    let next = take_within(&other, &name, cx.gone_after(least)).await?;
+    let next = acquire_within(&other, &name, cx.freed_after(least)).await?;
     let after = now().since(asked);
     ensure!(
         after >= least,
@@ -316,16 +319,16 @@ async fn min_hold_outlasts_the_release(cx: Context) -> Outcome {
         Some(Released::Clean) => {}
         other => fail!("a release before the least time said {other:?}"),
     }
-    give_back(next).await
+    release_clean(next).await
 }
 
 async fn close_leaves_others_alone(cx: Context) -> Outcome {
     let (closing, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.kept(), cx.name("a"));
-    let guard = take(&other, &name, ttl).await?;
-    give_back(take(&closing, &cx.name("b"), cx.long()).await?).await?;
+    let (ttl, name) = (cx.kept_ttl(), cx.name("a"));
+    let guard = acquire_free(&other, &name, ttl).await?;
+    release_clean(acquire_free(&closing, &cx.name("b"), cx.long_ttl()).await?).await?;
     soon("close", closing.close()).await?;
     sleep(2 * ttl).await;
     ensure!(guard.is_valid(), "still held, still renewed");
-    give_back(guard).await
+    release_clean(guard).await
 }

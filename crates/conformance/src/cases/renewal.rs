@@ -15,8 +15,8 @@ use crate::{
     failure::{ensure, ensure_eq, fail, refused},
     spec::{Spec, case},
     support::{
-        Context, SOON, eventually, give_back, join, look, now, refuse, sleep, soon, start, take,
-        take_within,
+        Context, SOON, acquire_free, acquire_within, eventually, expect_busy, inspect_lock, join,
+        now, release_clean, sleep, soon, start,
     },
 };
 
@@ -77,50 +77,50 @@ pub(crate) const CASES: &[Spec] = &[
 
 async fn held_for_several_ttls(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.kept(), cx.name("a"));
-    let guard = take(&holder, &name, ttl).await?;
+    let (ttl, name) = (cx.kept_ttl(), cx.name("a"));
+    let guard = acquire_free(&holder, &name, ttl).await?;
     let (token, start) = (guard.token(), now());
     while now().since(start) < 3 * ttl {
-        refuse(&other, &name).await?;
+        expect_busy(&other, &name).await?;
         ensure!(guard.is_valid(), "lost after {:?}", now().since(start));
         ensure!(guard.remaining() <= ttl, "valid for longer than its lease");
         sleep(Duration::from_millis(50)).await;
     }
     ensure_eq!(guard.token(), token, "the token of a renewed lock");
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn many_guards_are_kept(cx: Context) -> Outcome {
-    let (locker, ttl) = (cx.locker().await?, cx.kept());
+    let (locker, ttl) = (cx.locker().await?, cx.kept_ttl());
     let takes = (0..30).map(|number| {
         let (locker, name) = (locker.clone(), cx.name(&number.to_string()));
-        start(async move { take(&locker, &name, ttl).await })
+        start(async move { acquire_free(&locker, &name, ttl).await })
     });
     let guards = join(takes.collect::<Vec<_>>()).await?;
     sleep(2 * ttl).await;
     for guard in &guards {
         ensure!(guard.is_valid(), "{:?} was lost", guard.name());
     }
-    let releases = guards.into_iter().map(|guard| start(give_back(guard)));
+    let releases = guards.into_iter().map(|guard| start(release_clean(guard)));
     join(releases.collect::<Vec<_>>()).await.map(drop)
 }
 
 async fn long_lease_is_not_shortened(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.kept(), cx.name("a"));
-    let guard = take(&holder, &name, ttl).await?;
-    let Some(first) = look(&other, &name)
+    let (ttl, name) = (cx.kept_ttl(), cx.name("a"));
+    let guard = acquire_free(&holder, &name, ttl).await?;
+    let Some(first) = inspect_lock(&other, &name)
         .await?
         .held
         .and_then(|held| held.expires_in)
     else {
         // A session store has no such number. There `held_for_several_ttls` checks the promise.
-        return give_back(guard).await;
+        return release_clean(guard).await;
     };
     ensure!(first <= ttl, "expires in {first:?}");
     sleep(ttl).await;
     let asked = now();
-    let Some(later) = look(&other, &name)
+    let Some(later) = inspect_lock(&other, &name)
         .await?
         .held
         .and_then(|held| held.expires_in)
@@ -133,26 +133,26 @@ async fn long_lease_is_not_shortened(cx: Context) -> Outcome {
         !later.is_zero() && later <= ttl + now().since(asked),
         "expires in {later:?} after one TTL"
     );
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn manual_renewal_is_left_alone(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.short(), cx.name("a"));
+    let (ttl, name) = (cx.short_ttl(), cx.name("a"));
     let guard = holder
         .lock(&name)
         .ttl(ttl)
         .renew(Renew::Manual)
         .acquire()
         .await?;
-    let next = take_within(&other, &name, cx.gone_after(ttl)).await?;
+    let next = acquire_within(&other, &name, cx.freed_after(ttl)).await?;
     ensure!(!guard.is_valid(), "nobody renewed it");
-    give_back(next).await
+    release_clean(next).await
 }
 
 async fn manual_extension_keeps_the_lock(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.kept(), cx.name("a"));
+    let (ttl, name) = (cx.kept_ttl(), cx.name("a"));
     let guard = holder
         .lock(&name)
         .ttl(ttl)
@@ -162,42 +162,42 @@ async fn manual_extension_keeps_the_lock(cx: Context) -> Outcome {
     let start = now();
     while now().since(start) < 3 * ttl {
         guard.extend(ttl).await?;
-        refuse(&other, &name).await?;
+        expect_busy(&other, &name).await?;
         sleep(ttl / 5).await;
     }
     ensure!(guard.is_valid(), "kept by hand");
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn extend_raises_the_deadline(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.kept(), cx.name("a"));
+    let (ttl, name) = (cx.kept_ttl(), cx.name("a"));
     let guard = holder
         .lock(&name)
         .ttl(ttl)
         .renew(Renew::Manual)
         .acquire()
         .await?;
-    guard.extend(cx.long()).await?;
+    guard.extend(cx.long_ttl()).await?;
     ensure!(
         guard.remaining() > ttl,
         "{:?} remain after an extension to {:?}",
         guard.remaining(),
-        cx.long()
+        cx.long_ttl()
     );
     ensure!(
-        cx.is_lease(guard.ttl().duration(), cx.long()),
+        cx.is_lease(guard.ttl().duration(), cx.long_ttl()),
         "the guard tells {:?} for {:?}",
         guard.ttl(),
-        cx.long()
+        cx.long_ttl()
     );
     sleep(cx.over_after(ttl)).await;
     ensure!(
         guard.is_valid(),
         "the first lease is over, the extension is not"
     );
-    refuse(&other, &name).await?;
-    give_back(guard).await
+    expect_busy(&other, &name).await?;
+    release_clean(guard).await
 }
 
 async fn extend_may_shorten(cx: Context) -> Outcome {
@@ -205,25 +205,25 @@ async fn extend_may_shorten(cx: Context) -> Outcome {
     let name = cx.name("a");
     let guard = holder
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .renew(Renew::Manual)
         .acquire()
         .await?;
-    guard.extend(cx.short()).await?;
+    guard.extend(cx.short_ttl()).await?;
     ensure!(
-        guard.remaining() <= cx.short(),
+        guard.remaining() <= cx.short_ttl(),
         "{:?} remain after an extension to {:?}",
         guard.remaining(),
-        cx.short()
+        cx.short_ttl()
     );
-    let next = take_within(&other, &name, cx.gone_after(cx.short())).await?;
+    let next = acquire_within(&other, &name, cx.freed_after(cx.short_ttl())).await?;
     ensure!(!guard.is_valid(), "two holders");
-    give_back(next).await
+    release_clean(next).await
 }
 
 async fn extend_is_checked(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
-    let guard = take(&locker, &cx.name("a"), cx.long()).await?;
+    let guard = acquire_free(&locker, &cx.name("a"), cx.long_ttl()).await?;
     let remaining = guard.remaining();
     for ttl in [
         Duration::ZERO,
@@ -242,12 +242,12 @@ async fn extend_is_checked(cx: Context) -> Outcome {
         guard.is_valid() && guard.remaining() + Duration::from_secs(5) > remaining,
         "nothing has changed"
     );
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn extend_after_a_loss_fails(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.short(), cx.name("a"));
+    let (ttl, name) = (cx.short_ttl(), cx.name("a"));
     let guard = holder
         .lock(&name)
         .ttl(ttl)
@@ -257,17 +257,17 @@ async fn extend_after_a_loss_fails(cx: Context) -> Outcome {
     soon("it is lost", guard.lost()).await?;
     refused(
         "extend after a loss",
-        guard.extend(cx.long()).await,
+        guard.extend(cx.long_ttl()).await,
         &[ErrorKind::Lost],
     )?;
     ensure!(!guard.is_valid(), "lost for good");
     // The refused extension does not keep others out either.
-    give_back(take_within(&other, &name, cx.gone_after(ttl)).await?).await
+    release_clean(acquire_within(&other, &name, cx.freed_after(ttl)).await?).await
 }
 
 async fn holder_and_meta_survive(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let (ttl, name) = (cx.kept(), cx.name("a"));
+    let (ttl, name) = (cx.kept_ttl(), cx.name("a"));
     let attempt = holder
         .lock(&name)
         .ttl(ttl)
@@ -280,13 +280,13 @@ async fn holder_and_meta_survive(cx: Context) -> Outcome {
     };
     sleep(2 * ttl).await;
     guard.extend(2 * ttl).await?;
-    let Some(held) = look(&other, &name).await?.held else {
+    let Some(held) = inspect_lock(&other, &name).await?.held else {
         fail!("not held any more")
     };
     ensure_eq!(held.holder, "grace", "the label");
     ensure_eq!(held.meta.as_deref(), Some("shard 7"), "the text");
     ensure_eq!(held.token, Some(guard.token()), "the token");
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 /// Takes a guard on a runtime and a thread of its own.
@@ -294,7 +294,7 @@ async fn on_own_runtime<T: Send + 'static>(
     cx: &Context,
     work: impl FnOnce(tokio::runtime::Runtime, Guard) -> T + Send + 'static,
 ) -> Outcome<T> {
-    let (cx, ttl) = (cx.clone(), cx.kept());
+    let (cx, ttl) = (cx.clone(), cx.kept_ttl());
     let (answer, answered) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let result = tokio::runtime::Builder::new_current_thread()
@@ -305,7 +305,7 @@ async fn on_own_runtime<T: Send + 'static>(
                 let guard = runtime.block_on(async {
                     let store = cx.store().await?;
                     store.ready().await?;
-                    take(&store.locker(), &cx.name("a"), ttl).await
+                    acquire_free(&store.locker(), &cx.name("a"), ttl).await
                 })?;
                 Ok(work(runtime, guard))
             });
@@ -318,7 +318,7 @@ async fn on_own_runtime<T: Send + 'static>(
 }
 
 async fn blocked_runtime_keeps_its_locks(cx: Context) -> Outcome {
-    let (other, ttl) = (cx.locker().await?, cx.kept());
+    let (other, ttl) = (cx.locker().await?, cx.kept_ttl());
     let (sender, held) = tokio::sync::oneshot::channel();
     let releases = Arc::new(AtomicBool::new(false));
     let blocked = start({
@@ -349,7 +349,7 @@ async fn blocked_runtime_keeps_its_locks(cx: Context) -> Outcome {
                     "granted with token {} while the runtime was blocked",
                     guard.token()
                 );
-                give_back(guard).await?;
+                release_clean(guard).await?;
             }
             sleep(Duration::from_millis(20)).await;
         }
@@ -361,7 +361,7 @@ async fn blocked_runtime_keeps_its_locks(cx: Context) -> Outcome {
 }
 
 async fn dropped_runtime_keeps_its_locks(cx: Context) -> Outcome {
-    let (other, ttl, name) = (cx.locker().await?, cx.kept(), cx.name("a"));
+    let (other, ttl, name) = (cx.locker().await?, cx.kept_ttl(), cx.name("a"));
     let guard = on_own_runtime(&cx, |runtime, guard| {
         drop(runtime);
         guard
@@ -370,25 +370,25 @@ async fn dropped_runtime_keeps_its_locks(cx: Context) -> Outcome {
     let start = now();
     while now().since(start) < 2 * ttl {
         ensure!(guard.is_valid(), "lost after {:?}", now().since(start));
-        refuse(&other, &name).await?;
+        expect_busy(&other, &name).await?;
         sleep(Duration::from_millis(50)).await;
     }
     // The background release does not need that runtime either.
     drop(guard);
-    give_back(take_within(&other, &name, SOON).await?).await
+    release_clean(acquire_within(&other, &name, SOON).await?).await
 }
 
 async fn stops_with_the_release(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let ttl = cx.kept();
+    let ttl = cx.kept_ttl();
     for round in 0..6_u64 {
         let name = cx.name(&round.to_string());
-        let guard = take(&holder, &name, ttl).await?;
+        let guard = acquire_free(&holder, &name, ttl).await?;
         // The release comes around the time of the first renewal.
         sleep(ttl / 3 + Duration::from_millis(round * 2)).await;
-        give_back(guard).await?;
+        release_clean(guard).await?;
         eventually("free after the release", SOON, || async {
-            Ok(look(&other, &name).await?.held.is_none())
+            Ok(inspect_lock(&other, &name).await?.held.is_none())
         })
         .await?;
     }

@@ -11,8 +11,8 @@ use crate::{
     failure::{ensure, ensure_eq, fail, refused},
     spec::{Spec, case},
     support::{
-        Context, SOON, at_most_polls, give_back, join, look, now, refuse, request, sleep, soon,
-        start, take, take_within,
+        Context, SOON, acquire_free, acquire_within, at_most_polls, expect_busy, inspect_lock,
+        join, now, release_clean, request, sleep, soon, start,
     },
 };
 
@@ -107,7 +107,7 @@ pub(crate) const CASES: &[Spec] = &[
 
 /// Takes a lock and turns it into a ticket.
 async fn ticket(locker: &Locker, name: &str, ttl: Duration) -> Outcome<Ticket> {
-    let guard = take(locker, name, ttl).await?;
+    let guard = acquire_free(locker, name, ttl).await?;
     let token = guard.token();
     let ticket = guard.into_ticket().await?;
     ensure_eq!(ticket.token(), token, "the ticket's token");
@@ -119,42 +119,42 @@ async fn ticket(locker: &Locker, name: &str, ttl: Duration) -> Outcome<Ticket> {
 async fn resumed_elsewhere(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&one, &name, cx.long()).await?;
+    let guard = acquire_free(&one, &name, cx.long_ttl()).await?;
     let fence = guard.fence();
-    give_back(guard).await?;
-    let ticket = ticket(&one, &name, cx.long()).await?;
+    release_clean(guard).await?;
+    let ticket = ticket(&one, &name, cx.long_ttl()).await?;
     let sent = now();
     let guard = two.resume(&ticket).await?;
     ensure_eq!(guard.token(), ticket.token(), "the token");
     ensure!(guard.token() > fence.token, "tokens rise");
     ensure_eq!(guard.name(), ticket.name(), "the name");
-    let most = cx.long() - margin(cx.long());
+    let most = cx.long_ttl() - margin(cx.long_ttl());
     ensure!(
         guard.remaining() <= most
             && guard.remaining() + now().since(sent) + Duration::from_millis(5) >= most,
         "{:?} remain, the lease starts with the resume",
         guard.remaining()
     );
-    refuse(&one, &name).await?;
-    give_back(guard).await?;
-    give_back(take(&one, &name, cx.long()).await?).await
+    expect_busy(&one, &name).await?;
+    release_clean(guard).await?;
+    release_clean(acquire_free(&one, &name, cx.long_ttl()).await?).await
 }
 
 async fn resumed_in_another_process(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
-    let ticket = ticket(&locker, &name, cx.long()).await?;
+    let ticket = ticket(&locker, &name, cx.long_ttl()).await?;
     let mut worker = cx.worker().await?;
     let held = worker.resume(ticket.to_string()).await?;
     ensure_eq!(held.token, ticket.token().get(), "the token");
-    refuse(&locker, &name).await?;
+    expect_busy(&locker, &name).await?;
     worker.release().await?;
-    give_back(take(&locker, &name, cx.long()).await?).await
+    release_clean(acquire_free(&locker, &name, cx.long_ttl()).await?).await
 }
 
 async fn resumed_once(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let ticket = ticket(&one, &name, cx.long()).await?;
+    let ticket = ticket(&one, &name, cx.long_ttl()).await?;
     let guard = two.resume(&ticket).await?;
     for locker in [&one, &two] {
         refused(
@@ -164,8 +164,8 @@ async fn resumed_once(cx: Context) -> Outcome {
         )?;
     }
     ensure!(guard.is_valid(), "the resumed guard is not disturbed");
-    guard.extend(cx.long()).await?;
-    give_back(guard).await?;
+    guard.extend(cx.long_ttl()).await?;
+    release_clean(guard).await?;
     refused(
         "a resume after the release",
         one.resume(&ticket).await,
@@ -176,7 +176,7 @@ async fn resumed_once(cx: Context) -> Outcome {
 
 async fn one_of_many_resumes(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
-    let ticket = ticket(&locker, &name, cx.long()).await?;
+    let ticket = ticket(&locker, &name, cx.long_ttl()).await?;
     let mut tasks = Vec::new();
     for _ in 0..6 {
         let (locker, ticket) = (cx.locker().await?, ticket.clone());
@@ -192,33 +192,33 @@ async fn one_of_many_resumes(cx: Context) -> Outcome {
     ensure_eq!(winners.len(), 1, "guards of one ticket");
     for guard in winners {
         ensure!(guard.is_valid(), "the winner is valid");
-        give_back(guard).await?;
+        release_clean(guard).await?;
     }
     Ok(())
 }
 
 async fn excludes_until_resumed(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
-    let (name, ttl) = (cx.name("a"), cx.kept());
+    let (name, ttl) = (cx.name("a"), cx.kept_ttl());
     let asked = now();
     let ticket = ticket(&one, &name, ttl).await?;
-    refuse(&one, &name).await?;
-    refuse(&two, &name).await?;
+    expect_busy(&one, &name).await?;
+    expect_busy(&two, &name).await?;
     // No client resumes the ticket, so its lease expires.
-    let guard = take_within(&two, &name, cx.gone_after(ttl)).await?;
+    let guard = acquire_within(&two, &name, cx.freed_after(ttl)).await?;
     ensure!(
         now().since(asked) >= ttl - margin(ttl),
         "granted after {:?} of {ttl:?}",
         now().since(asked)
     );
     ensure!(guard.token() > ticket.token(), "tokens rise");
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn expired_ticket_is_refused(cx: Context) -> Outcome {
-    let (locker, name, ttl) = (cx.locker().await?, cx.name("a"), cx.short());
+    let (locker, name, ttl) = (cx.locker().await?, cx.name("a"), cx.short_ttl());
     let ticket = ticket(&locker, &name, ttl).await?;
-    sleep(cx.gone_after(ttl)).await;
+    sleep(cx.freed_after(ttl)).await;
     refused(
         "resume",
         locker.resume(&ticket).await,
@@ -234,20 +234,23 @@ async fn expired_ticket_is_refused(cx: Context) -> Outcome {
         locker.release_ticket(&ticket).await,
         &[ErrorKind::NotHeld],
     )?;
-    ensure!(look(&locker, &name).await?.held.is_none(), "not revived");
+    ensure!(
+        inspect_lock(&locker, &name).await?.held.is_none(),
+        "not revived"
+    );
     Ok(())
 }
 
 async fn overtaken_ticket_is_refused(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let ticket = ticket(&one, &name, cx.long()).await?;
+    let ticket = ticket(&one, &name, cx.long_ttl()).await?;
     two.force_release(&name, ticket.token()).await?;
-    let guard = take(&two, &name, cx.long()).await?;
+    let guard = acquire_free(&two, &name, cx.long_ttl()).await?;
     refused("resume", one.resume(&ticket).await, &[ErrorKind::NotHeld])?;
     refused(
         "renewal",
-        one.renew_ticket(&ticket, cx.long()).await,
+        one.renew_ticket(&ticket, cx.long_ttl()).await,
         &[ErrorKind::NotHeld],
     )?;
     refused(
@@ -255,36 +258,36 @@ async fn overtaken_ticket_is_refused(cx: Context) -> Outcome {
         one.release_ticket(&ticket).await,
         &[ErrorKind::NotHeld],
     )?;
-    let held = look(&one, &name).await?.held;
+    let held = inspect_lock(&one, &name).await?.held;
     ensure_eq!(
         held.and_then(|held| held.token),
         Some(guard.token()),
         "the token that stands in the store"
     );
-    guard.extend(cx.long()).await?;
-    give_back(guard).await
+    guard.extend(cx.long_ttl()).await?;
+    release_clean(guard).await
 }
 
 async fn resumed_guard_is_renewed(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
-    let (name, ttl) = (cx.name("a"), cx.kept());
+    let (name, ttl) = (cx.name("a"), cx.kept_ttl());
     let ticket = ticket(&one, &name, ttl).await?;
     let guard = two.resume(&ticket).await?;
-    sleep(cx.gone_after(ttl)).await;
+    sleep(cx.freed_after(ttl)).await;
     // The error names the reason.
     guard.check()?;
-    refuse(&one, &name).await?;
-    give_back(guard).await
+    expect_busy(&one, &name).await?;
+    release_clean(guard).await
 }
 
 async fn renewing_keeps_it_alive(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
-    let (name, ttl) = (cx.name("a"), cx.kept());
+    let (name, ttl) = (cx.name("a"), cx.kept_ttl());
     let ticket = ticket(&one, &name, ttl).await?;
     let begin = now();
     while now().since(begin) < 2 * ttl {
         two.renew_ticket(&ticket, ttl).await?;
-        refuse(&one, &name).await?;
+        expect_busy(&one, &name).await?;
         sleep(ttl / 4).await;
     }
     for wrong in [Duration::ZERO, Duration::from_secs(24 * 60 * 60 + 1)] {
@@ -296,18 +299,18 @@ async fn renewing_keeps_it_alive(cx: Context) -> Outcome {
     }
     let guard = two.resume(&ticket).await?;
     ensure_eq!(guard.token(), ticket.token(), "the token");
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn renewing_a_used_ticket_is_refused(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let ticket = ticket(&one, &name, cx.long()).await?;
+    let ticket = ticket(&one, &name, cx.long_ttl()).await?;
     let guard = two.resume(&ticket).await?;
     // A renewal of the used ticket would shorten the guard's lease.
     refused(
         "renewal",
-        one.renew_ticket(&ticket, cx.short()).await,
+        one.renew_ticket(&ticket, cx.short_ttl()).await,
         &[ErrorKind::NotHeld],
     )?;
     refused(
@@ -315,18 +318,18 @@ async fn renewing_a_used_ticket_is_refused(cx: Context) -> Outcome {
         one.release_ticket(&ticket).await,
         &[ErrorKind::NotHeld],
     )?;
-    sleep(cx.gone_after(cx.short())).await;
+    sleep(cx.freed_after(cx.short_ttl())).await;
     ensure!(guard.is_valid(), "the guard is not disturbed");
-    refuse(&one, &name).await?;
-    give_back(guard).await
+    expect_busy(&one, &name).await?;
+    release_clean(guard).await
 }
 
 async fn release_frees(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let ticket = ticket(&one, &name, cx.long()).await?;
+    let ticket = ticket(&one, &name, cx.long_ttl()).await?;
     two.release_ticket(&ticket).await?;
-    give_back(take(&one, &name, cx.long()).await?).await?;
+    release_clean(acquire_free(&one, &name, cx.long_ttl()).await?).await?;
     refused(
         "a second release",
         two.release_ticket(&ticket).await,
@@ -339,7 +342,7 @@ async fn release_frees(cx: Context) -> Outcome {
 async fn turns_again(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let first = ticket(&one, &name, cx.long()).await?;
+    let first = ticket(&one, &name, cx.long_ttl()).await?;
     let second = two.resume(&first).await?.into_ticket().await?;
     ensure_eq!(second.token(), first.token(), "the token");
     ensure!(
@@ -351,7 +354,7 @@ async fn turns_again(cx: Context) -> Outcome {
         one.resume(&first).await,
         &[ErrorKind::NotHeld],
     )?;
-    give_back(one.resume(&second).await?).await
+    release_clean(one.resume(&second).await?).await
 }
 
 async fn garbage_is_refused(cx: Context) -> Outcome {
@@ -370,7 +373,7 @@ async fn garbage_is_refused(cx: Context) -> Outcome {
     ]
     .map(Into::into)
     .into();
-    let text = ticket(&locker, &name, cx.long()).await?.to_string();
+    let text = ticket(&locker, &name, cx.long_ttl()).await?.to_string();
     for at in (1..text.len()).step_by(7) {
         garbage.push(text[..at].to_owned());
     }
@@ -378,7 +381,7 @@ async fn garbage_is_refused(cx: Context) -> Outcome {
     garbage.push(format!("{text}{text}"));
     garbage.push(text.chars().rev().collect());
     ensure!(
-        look(&locker, &name).await?.held.is_some(),
+        inspect_lock(&locker, &name).await?.held.is_some(),
         "the lock is still there"
     );
     for text in garbage {
@@ -398,7 +401,7 @@ async fn garbage_is_refused(cx: Context) -> Outcome {
 
 async fn text_is_faithful_and_debug_is_not(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("tricky 'ñ' 🔒 / %"));
-    let ticket = ticket(&locker, &name, cx.long()).await?;
+    let ticket = ticket(&locker, &name, cx.long_ttl()).await?;
     let text = ticket.to_string();
     ensure!(
         text.is_ascii() && !text.contains(char::is_whitespace),
@@ -416,12 +419,12 @@ async fn text_is_faithful_and_debug_is_not(cx: Context) -> Outcome {
         "Debug shows the secret: {shown}"
     );
     let guard = locker.resume(&format!("  {text}\n").parse()?).await?;
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn resume_dropped_after_any_poll(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
-    let ttl = cx.short();
+    let ttl = cx.short_ttl();
     let mut names = Vec::new();
     for polls in 0..8 {
         let name = cx.name(&polls.to_string());
@@ -430,37 +433,37 @@ async fn resume_dropped_after_any_poll(cx: Context) -> Outcome {
         names.push(name);
     }
     for name in names {
-        give_back(take_within(&one, &name, cx.gone_after(ttl)).await?).await?;
+        release_clean(acquire_within(&one, &name, cx.freed_after(ttl)).await?).await?;
     }
     Ok(())
 }
 
 async fn giving_up_the_guard_is_no_loss(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
-    let guard = take(&locker, &name, cx.long()).await?;
+    let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let watch = guard.watch();
     let answer = guard.into_ticket().await;
     let ended = soon("the watcher sees the end", watch.ended()).await?;
     ensure_eq!(ended, distlock_core::Ended::Released, "what a watcher saw");
     ensure!(!watch.is_valid(), "the guard is gone");
     match locker.resume(&answer?).await {
-        Ok(guard) => give_back(guard).await,
+        Ok(guard) => release_clean(guard).await,
         Err(error) => fail!("the ticket cannot be resumed: {error}"),
     }
 }
 
 async fn unsupported_is_said(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
-    let guard = take(&locker, &name, cx.long()).await?;
+    let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let watch = guard.watch();
     let answer = guard.into_ticket().await;
     refused("into_ticket", answer, &[ErrorKind::Unsupported])?;
     let ended = soon("the watcher sees the end", watch.ended()).await?;
     ensure_eq!(ended, distlock_core::Ended::Released, "what a watcher saw");
-    give_back(take_within(&locker, &name, SOON).await?).await?;
+    release_clean(acquire_within(&locker, &name, SOON).await?).await?;
     // The backend itself must not write a ticket either.
     let backend = cx.backend().await?;
-    let wanted = request(&name, OwnerId::new(), cx.long())?;
+    let wanted = request(&name, OwnerId::new(), cx.long_ttl())?;
     let Some(grant) = backend.try_acquire(&wanted).await?.acquired() else {
         fail!("the lock should be free");
     };

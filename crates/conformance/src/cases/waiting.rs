@@ -15,8 +15,8 @@ use crate::{
     failure::{ensure, ensure_eq, fail, refused},
     spec::{Spec, case},
     support::{
-        Context, SLACK, SOON, eventually, give_back, join, look, now, refuse, sleep, soon, start,
-        take, take_within, within,
+        Context, SLACK, SOON, acquire_free, acquire_within, eventually, expect_busy, inspect_lock,
+        join, now, release_clean, sleep, soon, start, within,
     },
 };
 
@@ -86,17 +86,17 @@ pub(crate) const CASES: &[Spec] = &[
 async fn try_acquire_never_waits(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     for locker in [&holder, &other] {
         let asked = now();
-        refuse(locker, &name).await?;
+        expect_busy(locker, &name).await?;
         ensure!(
             now().since(asked) < SLACK,
             "answered after {:?}",
             now().since(asked)
         );
     }
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn zero_wait_tries_once(cx: Context) -> Outcome {
@@ -104,7 +104,7 @@ async fn zero_wait_tries_once(cx: Context) -> Outcome {
     let name = cx.name("a");
     let guard = holder
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .wait(Duration::ZERO)
         .acquire()
         .await?;
@@ -112,7 +112,7 @@ async fn zero_wait_tries_once(cx: Context) -> Outcome {
         let asked = now();
         let answer = locker
             .lock(&name)
-            .ttl(cx.long())
+            .ttl(cx.long_ttl())
             .wait(Duration::ZERO)
             .acquire()
             .await;
@@ -127,7 +127,7 @@ async fn zero_wait_tries_once(cx: Context) -> Outcome {
             now().since(asked)
         );
     }
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn waiter_times_out(cx: &Context, local: bool) -> Outcome {
@@ -138,10 +138,15 @@ async fn waiter_times_out(cx: &Context, local: bool) -> Outcome {
         cx.locker().await?
     };
     let name = cx.name("a");
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     for wait in [Duration::from_millis(1), Duration::from_millis(700)] {
         let asked = now();
-        let answer = waiter.lock(&name).ttl(cx.long()).wait(wait).acquire().await;
+        let answer = waiter
+            .lock(&name)
+            .ttl(cx.long_ttl())
+            .wait(wait)
+            .acquire()
+            .await;
         let waited = now().since(asked);
         refused("acquire of a held lock", answer, &[ErrorKind::Timeout])?;
         ensure!(
@@ -154,7 +159,7 @@ async fn waiter_times_out(cx: &Context, local: bool) -> Outcome {
         );
     }
     ensure!(guard.is_valid(), "the holder is not disturbed");
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn gives_up_when_the_wait_is_over(cx: Context) -> Outcome {
@@ -170,7 +175,7 @@ async fn timeout_says_who(cx: Context) -> Outcome {
     let name = cx.name("nightly report");
     let guard = match holder
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .holder("ada@engine:1843")
         .try_acquire()
         .await?
@@ -181,7 +186,7 @@ async fn timeout_says_who(cx: Context) -> Outcome {
     for locker in [&holder, &other] {
         let answer = locker
             .lock(&name)
-            .ttl(cx.long())
+            .ttl(cx.long_ttl())
             .wait(Duration::from_millis(300))
             .acquire()
             .await;
@@ -201,7 +206,7 @@ async fn timeout_says_who(cx: Context) -> Outcome {
         );
         ensure!(!text.contains('\n'), "more than one line: {text:?}");
     }
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn busy_says_who(cx: Context) -> Outcome {
@@ -209,7 +214,7 @@ async fn busy_says_who(cx: Context) -> Outcome {
     let name = cx.name("a");
     let attempt = holder
         .lock(&name)
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .holder("grace")
         .meta("shard 7")
         .try_acquire()
@@ -217,11 +222,11 @@ async fn busy_says_who(cx: Context) -> Outcome {
     let Some(guard) = attempt.acquired() else {
         fail!("the lock should be free");
     };
-    let Some(info) = refuse(&other, &name).await? else {
+    let Some(info) = expect_busy(&other, &name).await? else {
         fail!("a store that can be inspected can say who holds a lock");
     };
     ensure_eq!(info.holder, "grace", "the holder");
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn waiter_gets_the_lock_on_release(cx: &Context, local: bool) -> Outcome {
@@ -233,22 +238,22 @@ async fn waiter_gets_the_lock_on_release(cx: &Context, local: bool) -> Outcome {
     };
     for round in 0..3 {
         let name = cx.name(&round.to_string());
-        let guard = take(&holder, &name, cx.long()).await?;
+        let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
         let waiting = start({
             let (waiter, name) = (waiter.clone(), name.clone());
-            async move { take_within(&waiter, &name, Duration::from_secs(25)).await }
+            async move { acquire_within(&waiter, &name, Duration::from_secs(25)).await }
         });
         sleep(Duration::from_millis(250)).await;
         ensure!(
             !waiting.is_finished(),
             "the waiter does not get what is held"
         );
-        give_back(guard).await?;
+        release_clean(guard).await?;
         let mut served = soon("a waiter is served", join([waiting])).await??;
         let Some(guard) = served.pop() else {
             fail!("no guard")
         };
-        give_back(guard).await?;
+        release_clean(guard).await?;
     }
     Ok(())
 }
@@ -264,26 +269,32 @@ async fn release_serves_a_waiter_of_the_same_client(cx: Context) -> Outcome {
 async fn wait_forever_outlasts_the_holder(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&holder, &name, cx.long()).await?;
-    let mut waiting = Box::pin(other.lock(&name).ttl(cx.long()).wait_forever().acquire());
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
+    let mut waiting = Box::pin(
+        other
+            .lock(&name)
+            .ttl(cx.long_ttl())
+            .wait_forever()
+            .acquire(),
+    );
     ensure!(
         within(Duration::from_millis(1500), &mut waiting)
             .await
             .is_none(),
         "the waiter still waits while the lock is held"
     );
-    give_back(guard).await?;
-    give_back(soon("the waiter is served", waiting).await??).await
+    release_clean(guard).await?;
+    release_clean(soon("the waiter is served", waiting).await??).await
 }
 
 async fn endless_durations_are_accepted(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let mut waiting = Box::pin(
         other
             .lock(&name)
-            .ttl(cx.long())
+            .ttl(cx.long_ttl())
             .wait(Duration::MAX)
             .acquire(),
     );
@@ -293,26 +304,26 @@ async fn endless_durations_are_accepted(cx: Context) -> Outcome {
             .is_none(),
         "the waiter waits"
     );
-    give_back(guard).await?;
-    give_back(soon("the waiter is served", waiting).await??).await
+    release_clean(guard).await?;
+    release_clean(soon("the waiter is served", waiting).await??).await
 }
 
 async fn every_waiter_is_served(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let guard = take(&one, &name, cx.long()).await?;
+    let guard = acquire_free(&one, &name, cx.long_ttl()).await?;
     let waiters = (0..12).map(|number| {
         let (locker, name) = (
             if number % 2 == 0 { &one } else { &two }.clone(),
             name.clone(),
         );
         start(async move {
-            give_back(take_within(&locker, &name, Duration::from_secs(40)).await?).await
+            release_clean(acquire_within(&locker, &name, Duration::from_secs(40)).await?).await
         })
     });
     let waiters: Vec<_> = waiters.collect();
     sleep(Duration::from_millis(100)).await;
-    give_back(guard).await?;
+    release_clean(guard).await?;
     match within(2 * SOON, join(waiters)).await {
         Some(served) => served.map(drop),
         None => fail!("twelve waiters were not served within {:?}", 2 * SOON),
@@ -322,17 +333,18 @@ async fn every_waiter_is_served(cx: Context) -> Outcome {
 async fn waiter_hinders_nobody_else(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("busy");
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let waiting = start({
         let (other, name) = (other.clone(), name.clone());
-        async move { give_back(take_within(&other, &name, Duration::from_secs(25)).await?).await }
+        async move { release_clean(acquire_within(&other, &name, Duration::from_secs(25)).await?).await }
     });
     for number in 0..20 {
         let free = cx.name(&format!("free {number}"));
-        give_back(soon("a free lock", take(&other, &free, cx.long())).await??).await?;
+        release_clean(soon("a free lock", acquire_free(&other, &free, cx.long_ttl())).await??)
+            .await?;
     }
     ensure!(!waiting.is_finished(), "the waiter still waits");
-    give_back(guard).await?;
+    release_clean(guard).await?;
     soon("the waiter is served", join([waiting]))
         .await?
         .map(drop)
@@ -343,7 +355,7 @@ async fn free_lock_is_taken_without_delay(cx: Context) -> Outcome {
     let asked = now();
     let guard = locker
         .lock(cx.name("a"))
-        .ttl(cx.long())
+        .ttl(cx.long_ttl())
         .wait(Duration::from_secs(20))
         .acquire()
         .await?;
@@ -352,12 +364,12 @@ async fn free_lock_is_taken_without_delay(cx: Context) -> Outcome {
         "granted after {:?}",
         now().since(asked)
     );
-    give_back(guard).await
+    release_clean(guard).await
 }
 
 async fn order_between_clients_is_as_promised(cx: Context) -> Outcome {
     let (holder, name) = (cx.locker().await?, cx.name("a"));
-    let guard = take(&holder, &name, cx.long()).await?;
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let served = Arc::new(AtomicUsize::new(0));
     let mut tasks = Vec::new();
     for place in 0..5_u32 {
@@ -366,23 +378,23 @@ async fn order_between_clients_is_as_promised(cx: Context) -> Outcome {
         tasks.push(start({
             let (name, served) = (name.clone(), Arc::clone(&served));
             async move {
-                let guard = take_within(&client, &name, Duration::from_secs(40)).await?;
+                let guard = acquire_within(&client, &name, Duration::from_secs(40)).await?;
                 let order = served.fetch_add(1, Ordering::SeqCst);
-                give_back(guard).await?;
+                release_clean(guard).await?;
                 Ok((place, order))
             }
         }));
         // The next client starts to wait when this one is known to wait.
-        if look(&holder, &name).await?.waiters.is_some() {
+        if inspect_lock(&holder, &name).await?.waiters.is_some() {
             eventually("the waiter has joined", SOON, || async {
-                Ok(look(&holder, &name).await?.waiters == Some(place + 1))
+                Ok(inspect_lock(&holder, &name).await?.waiters == Some(place + 1))
             })
             .await?;
         } else {
             sleep(Duration::from_millis(300)).await;
         }
     }
-    give_back(guard).await?;
+    release_clean(guard).await?;
     let Some(places) = within(2 * SOON, join(tasks)).await else {
         fail!("not every client was served within {:?}", 2 * SOON);
     };
@@ -398,20 +410,20 @@ async fn wake_up_is_as_promised(cx: Context) -> Outcome {
     let mut best = Duration::MAX;
     for round in 0..5 {
         let name = cx.name(&round.to_string());
-        let guard = take(&holder, &name, cx.long()).await?;
+        let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
         let waiting = start({
             let (other, name) = (other.clone(), name.clone());
             async move {
-                let guard = take_within(&other, &name, Duration::from_secs(5)).await?;
+                let guard = acquire_within(&other, &name, Duration::from_secs(5)).await?;
                 Ok((now(), guard))
             }
         });
         sleep(Duration::from_millis(400)).await;
         let released = now();
-        give_back(guard).await?;
+        release_clean(guard).await?;
         for (granted, guard) in join([waiting]).await? {
             best = best.min(granted.since(released));
-            give_back(guard).await?;
+            release_clean(guard).await?;
         }
     }
     // The best of five counts, because a busy machine may delay any of them.

@@ -68,30 +68,30 @@ impl Context {
 
     /// The TTL of a lease that must be kept for several times its length. A busy machine may stand
     /// still for half of the TTL without losing the lock.
-    pub(crate) fn kept(&self) -> Duration {
+    pub(crate) fn kept_ttl(&self) -> Duration {
         self.capabilities().min_ttl.max(Duration::from_secs(2))
     }
 
     /// The TTL of a lease that is meant to expire.
-    pub(crate) fn short(&self) -> Duration {
+    pub(crate) fn short_ttl(&self) -> Duration {
         self.capabilities().min_ttl.max(Duration::from_millis(800))
     }
 
     /// The TTL of a lease that must not expire while a case runs.
-    pub(crate) fn long(&self) -> Duration {
+    pub(crate) fn long_ttl(&self) -> Duration {
         (self.capabilities().min_ttl * 2).max(Duration::from_secs(30))
     }
 
     /// The time after which the store must have freed a lock that was granted for `ttl` and is not
     /// renewed.
-    pub(crate) fn gone_after(&self, ttl: Duration) -> Duration {
+    pub(crate) fn freed_after(&self, ttl: Duration) -> Duration {
         let session = self.capabilities().session_timeout;
         let ttl = session.map_or(ttl, |session| ttl.max(session));
         ttl + self.capabilities().ttl_granularity + SLACK
     }
 
     /// The longest lease that the store grants to a request with this TTL.
-    pub(crate) fn lease(&self, ttl: Duration) -> Duration {
+    pub(crate) fn longest_lease(&self, ttl: Duration) -> Duration {
         self.capabilities()
             .max_lease
             .map_or(ttl, |lease| lease.min(ttl))
@@ -101,7 +101,7 @@ impl Context {
     /// session may be a little shorter, because it counts from the last sign of life of the
     /// session.
     pub(crate) fn is_lease(&self, told: Duration, ttl: Duration) -> bool {
-        let most = self.lease(ttl);
+        let most = self.longest_lease(ttl);
         let least = match self.capabilities().lease {
             LeaseKind::Session => most * 4 / 5,
             _ => most,
@@ -114,7 +114,7 @@ impl Context {
     pub(crate) fn over_after(&self, ttl: Duration) -> Duration {
         match self.capabilities().max_lease {
             Some(_) => ttl * 5 / 4,
-            None => self.gone_after(ttl),
+            None => self.freed_after(ttl),
         }
     }
 

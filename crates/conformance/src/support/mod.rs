@@ -11,5 +11,8 @@ pub(crate) use context::Context;
 pub(crate) use polls::at_most_polls;
 pub(crate) use recording::RecordingBackend;
 pub(crate) use stall::StallMeter;
-pub(crate) use steps::{cycle, give_back, join, look, refuse, request, start, take, take_within};
+pub(crate) use steps::{
+    acquire_free, acquire_within, expect_busy, hold_and_release, inspect_lock, join, release_clean,
+    request, start,
+};
 pub(crate) use time::{SLACK, SOON, eventually, now, sleep, sleep_until, soon, within};

@@ -46,7 +46,7 @@ pub(crate) fn request(name: &str, owner: OwnerId, ttl: Duration) -> Outcome<Acqu
 }
 
 /// Makes one attempt that must be granted.
-pub(crate) async fn take(locker: &Locker, name: &str, ttl: Duration) -> Outcome<Guard> {
+pub(crate) async fn acquire_free(locker: &Locker, name: &str, ttl: Duration) -> Outcome<Guard> {
     match locker.lock(name).ttl(ttl).try_acquire().await? {
         Attempt::Acquired(guard) => Ok(guard),
         Attempt::Busy(holder) => fail!("{name:?} should be free and is held by {holder:?}"),
@@ -54,7 +54,7 @@ pub(crate) async fn take(locker: &Locker, name: &str, ttl: Duration) -> Outcome<
 }
 
 /// Makes one attempt that must find the lock held.
-pub(crate) async fn refuse(locker: &Locker, name: &str) -> Outcome<Option<HolderInfo>> {
+pub(crate) async fn expect_busy(locker: &Locker, name: &str) -> Outcome<Option<HolderInfo>> {
     let ttl = locker.capabilities().default_ttl;
     match locker.lock(name).ttl(ttl).try_acquire().await? {
         Attempt::Busy(holder) => Ok(holder),
@@ -66,13 +66,13 @@ pub(crate) async fn refuse(locker: &Locker, name: &str) -> Outcome<Option<Holder
 }
 
 /// Waits for a lock that becomes free within `time`.
-pub(crate) async fn take_within(locker: &Locker, name: &str, time: Duration) -> Outcome<Guard> {
+pub(crate) async fn acquire_within(locker: &Locker, name: &str, time: Duration) -> Outcome<Guard> {
     let ttl = (locker.capabilities().min_ttl * 2).max(Duration::from_secs(30));
     Ok(locker.lock(name).ttl(ttl).wait(time).acquire().await?)
 }
 
 /// Releases a guard, which must be clean.
-pub(crate) async fn give_back(guard: Guard) -> Outcome {
+pub(crate) async fn release_clean(guard: Guard) -> Outcome {
     let name = guard.name().clone();
     match guard.release().await {
         Released::Clean => Ok(()),
@@ -81,12 +81,12 @@ pub(crate) async fn give_back(guard: Guard) -> Outcome {
 }
 
 /// Reads the state of a lock from the store.
-pub(crate) async fn look(locker: &Locker, name: &str) -> Outcome<LockInfo> {
+pub(crate) async fn inspect_lock(locker: &Locker, name: &str) -> Outcome<LockInfo> {
     Ok(locker.inspect(name).await?)
 }
 
 /// Takes a lock, holds it for a time, records the hold, and releases the lock.
-pub(crate) async fn cycle(
+pub(crate) async fn hold_and_release(
     locker: &Locker,
     name: &str,
     ttl: Duration,
@@ -114,5 +114,5 @@ pub(crate) async fn cycle(
         from: from.since_boot(),
         until: now().since_boot(),
     });
-    give_back(guard).await
+    release_clean(guard).await
 }
