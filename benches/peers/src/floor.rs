@@ -1,4 +1,5 @@
-//! The floor of handing a lock on where each step must be on the disk: one UPDATE of one row on one connection, in turn.
+//! The lower bound of a hand-over where each step must be on the disk: one UPDATE of one row on one
+//! connection, by one task after the other.
 
 use std::{
     future::Future,
@@ -38,7 +39,8 @@ impl Database for PgConnection {
     }
 }
 
-/// Whoever's turn it is updates the row. It excludes nobody but the tasks of this process, and nothing is freed.
+/// Each task updates the row in its turn. It excludes only the tasks of this process, and frees
+/// nothing.
 #[derive(Debug)]
 pub(crate) struct Floor<C> {
     connection: Arc<Mutex<C>>,

@@ -1,8 +1,10 @@
-//! A longer way to the server. On the loopback interface a trip takes less time than a thread needs to wake up, so what is
-//! said in trips says more about the machine than about a lock; with a known delay on the way it does not.
+//! A longer way to the server. On the loopback interface a round trip takes less time than a thread
+//! needs to wake up, so a ratio to the round trip says more about the machine than about a lock. A
+//! known delay on the way removes that effect.
 //!
-//! The delay is in a process of its own, with a thread for each end of each connection, so that it takes part in nobody's
-//! runtime. Bytes keep their order and are not held up by those before them: it is a delay, not a narrow link.
+//! The delay runs in a process of its own, with a thread for each direction of each connection, so
+//! that it uses no runtime that is measured. Bytes keep their order and do not wait for earlier
+//! ones: it adds a delay, and does not limit the bandwidth.
 
 use std::{
     io::{self, BufRead as _, BufReader, Read, Write},
@@ -16,7 +18,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use distlock_core::{Clock as _, Moment, SystemClock};
 
-/// A process that delays what goes to and comes from one server. It ends with this.
+/// A process that delays the bytes to and from one server. It ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Link {
     process: Child,
@@ -24,7 +26,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A link on which everything arrives later by `delay`, each way.
+    /// Starts a link that delays everything by `delay`, each way.
     pub(crate) fn start(server: SocketAddr, delay: Duration) -> anyhow::Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
             .arg("link")
@@ -45,7 +47,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Where clients connect to.
+    /// The address for clients.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -53,19 +55,19 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // The end of its input would end it too.
+        // The end of its input would also end it, but this is immediate.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// The other process: says where it listens, and serves until its input ends.
+/// The other process: prints its address, and serves until its input ends.
 pub(crate) fn run(server: SocketAddr, delay: Duration) -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen")?;
     println!("{}", listener.local_addr()?);
     thread::spawn(move || {
         for client in listener.incoming() {
-            // Where the server cannot be reached, the client's connection is closed, which tells it.
+            // If the server cannot be reached, the client sees that its connection closes.
             let _ = client.and_then(|client| join(&client, server, delay));
         }
     });
@@ -74,7 +76,7 @@ pub(crate) fn run(server: SocketAddr, delay: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Both ways of one connection.
+/// Both directions of one connection.
 fn join(client: &TcpStream, server: SocketAddr, delay: Duration) -> io::Result<()> {
     let server = TcpStream::connect(server)?;
     for end in [client, &server] {
@@ -85,7 +87,8 @@ fn join(client: &TcpStream, server: SocketAddr, delay: Duration) -> io::Result<(
     Ok(())
 }
 
-/// One way: a thread that notes when bytes came, and one that hands them on in time. Both end with the connection.
+/// One direction. One thread notes the time at which bytes came, and another one passes them on in
+/// time. Both end with the connection.
 fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     let (comes, goes) = mpsc::channel::<(Moment, Vec<u8>)>();
     thread::spawn(move || {
@@ -104,7 +107,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
                 break;
             }
         }
-        // Whoever is at either end hears of it.
+        // The shutdown tells both ends that the connection is over.
         let _ = to.shutdown(Shutdown::Both);
     });
 }

@@ -1,22 +1,24 @@
-//! The bench workloads the plain way and ours, interleaved in one run, so that what is compared ran on the same machine in
-//! the same minute.
+//! The bench workloads on the plain way and on distlock, interleaved in one run, so that both ran
+//! on the same machine in the same minute.
 //!
 //! ```sh
-//! cargo run --release -p distlock-peers -- sqlite --workload independent --concurrency 64 --seconds 5
-//! cargo run --release -p distlock-peers -- memory --workload uncontended
-//! cargo run --release -p distlock-peers -- mysql --workload independent --concurrency 256
-//! cargo run --release -p distlock-peers -- postgres --workload independent --concurrency 256
-//! cargo run --release -p distlock-peers -- redis --workload independent --concurrency 256
-//! cargo run --release -p distlock-peers -- redis --processes 4
-//! cargo run --release -p distlock-peers -- redis --link 0.00025
-//! cargo run --release -p distlock-peers -- postgres --processes 4
-//! cargo run --release -p distlock-peers -- zookeeper --workload contended --hold 0.001
-//! cargo run --release -p distlock-peers -- zookeeper --processes 2 --tasks 16 --hold 0.001
-//! cargo run --release -p distlock-peers -- waiting --waiters 64
-//! cargo run --release -p distlock-peers -- rows --rows 1000000
+//! alias peers='cargo run --release -p distlock-peers --'
+//! peers sqlite --workload independent --concurrency 64 --seconds 5
+//! peers memory --workload uncontended
+//! peers mysql --workload independent --concurrency 256
+//! peers postgres --workload independent --concurrency 256
+//! peers redis --workload independent --concurrency 256
+//! peers redis --processes 4
+//! peers redis --link 0.00025
+//! peers postgres --processes 4
+//! peers zookeeper --workload contended --hold 0.001
+//! peers zookeeper --processes 2 --tasks 16 --hold 0.001
+//! peers waiting --waiters 64
+//! peers rows --rows 1000000
 //! ```
 //!
-//! The first arm is the plain one; ratios are ours over it. `--json` gives the samples as `distlock bench --json` does.
+//! The first arm is the plain one, and each ratio is distlock's figure over it. `--json` gives the
+//! samples as `distlock bench --json` does.
 #![expect(
     clippy::print_stdout,
     reason = "a command-line tool: its results go to stdout"
@@ -52,17 +54,17 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::target::Target;
 
-/// Names the server without showing its password in a process list.
+/// Passes the server's URL, so that its password does not appear in a process list.
 const SERVER: &str = "DISTLOCK_PEERS_SERVER";
 
-/// Runs the bench workloads the plain way and ours, interleaved in one run.
+/// Runs the bench workloads on the plain way and on distlock, interleaved in one run.
 #[derive(Debug, Parser)]
 enum Command {
     /// One INSERT and one DELETE per cycle, beside distlock on SQLite.
     Sqlite(SqliteArgs),
     /// The raw lock table, beside a locker and its guards over it.
     Memory(Measure),
-    /// What waiting costs: statements that reach SQLite while many tasks wait for one lock.
+    /// The cost of waiting: statements that reach SQLite while many tasks wait for one lock.
     Waiting(WaitingArgs),
     /// One INSERT and one DELETE per cycle, and named locks, beside distlock on MySQL or MariaDB.
     #[command(name = "mysql")]
@@ -71,24 +73,25 @@ enum Command {
     Postgres(PostgresArgs),
     /// Raw `SET NX PX` and `DEL`, bare scripts, and the `rslock` crate, beside distlock on Redis.
     Redis(RedisArgs),
-    /// Creation, listing and deletion one by one, and the `zookeeper-client` crate's recipe, beside distlock on ZooKeeper.
+    /// Creation, listing and deletion one by one, and the `zookeeper-client` crate's recipe, beside
+    /// distlock on ZooKeeper.
     #[command(name = "zookeeper")]
     ZooKeeper(ZooKeeperArgs),
     /// Resident memory of many held rows in the lock table.
     Rows {
-        /// How many locks are held, with names of 32 bytes.
+        /// Number of held locks, with names of 32 bytes.
         #[arg(long, default_value_t = 1_000_000)]
         rows: u32,
     },
-    /// The other end of `--link`.
+    /// The process behind `--link`.
     #[command(hide = true)]
     Link {
-        /// Where it leads.
+        /// The server's address.
         server: SocketAddr,
-        /// How much later everything arrives, in microseconds.
+        /// The delay each way, in microseconds.
         delay: u64,
     },
-    /// Takes part in `--processes`.
+    /// One of the processes of `--processes`.
     #[command(hide = true)]
     PassOn,
     /// Holds the lock that `waiting` waits for, until its input ends.
@@ -107,14 +110,14 @@ struct Measure {
     /// Concurrent callers [default: 1, 64, 16, 2, by workload].
     #[arg(long)]
     concurrency: Option<u32>,
-    /// How long each arm is measured, over all rounds together.
+    /// Measured time of each arm, over all rounds together.
     #[arg(long, default_value = "5", value_parser = seconds)]
     seconds: Duration,
-    /// How often the arms take turns.
+    /// Number of rounds in which the arms take turns.
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// How long each arm runs uncounted before each of its rounds. Many short rounds with a short one compare best where
-    /// others use the disk.
+    /// Time that each arm runs uncounted before each of its rounds. Many short rounds with a short
+    /// one compare best on a machine whose disk is shared.
     #[arg(long, default_value = "0.2", value_parser = seconds)]
     warmup: Duration,
     /// Threads of the runtime [default: 1 for uncontended, else one per core].
@@ -132,7 +135,7 @@ struct SqliteArgs {
     /// Connections of a further plain arm that uses a pool; SQLite still has one writer at a time.
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..=64))]
     pool: Option<u32>,
-    /// Where the databases are made [default: the system's folder for temporary files].
+    /// Folder of the databases [default: the system's folder for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
     #[command(flatten)]
@@ -185,12 +188,12 @@ struct RedisArgs {
 struct ZooKeeperArgs {
     #[command(flatten)]
     measure: Measure,
-    /// The ensemble, `host:port,host:port`, with `user:password@` before it if it wants one;
-    /// everybody connects to the first of them [default: three private servers, and everybody to
+    /// The ensemble, `host:port,host:port`, with `user:password@` before it if it needs one; every
+    /// arm connects to its first server [default: three private servers, and every arm connects to
     /// their leader].
     #[arg(long, env = SERVER, hide_env_values = true, conflicts_with = "link")]
     servers: Option<String>,
-    /// Where private servers keep their data [default: the system's folder for temporary files].
+    /// Folder for the data of private servers [default: the system's folder for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
     #[command(flatten)]
@@ -201,25 +204,26 @@ struct ZooKeeperArgs {
 
 #[derive(Debug, Args)]
 struct Between {
-    /// Passes one lock on between so many processes instead, and tells how long that takes beside one trip to the server,
-    /// and how often each of them had it.
+    /// Instead of a workload, passes one lock on between this many processes. Prints the time of
+    /// each hand-over beside one round trip, and the grants of each process.
     #[arg(long, conflicts_with_all = ["workload", "concurrency", "threads"], value_parser = clap::value_parser!(u32).range(2..=64))]
     processes: Option<u32>,
-    /// How many tasks of each process want it.
+    /// Tasks of each process that want the lock.
     #[arg(long, default_value_t = 1, requires = "processes", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     tasks: u32,
-    /// How long each lock is kept, in seconds: between processes, and by every workload.
+    /// Time that each lock is held, in seconds: between processes, and by every workload.
     #[arg(long, default_value = "0", value_parser = hold)]
     hold: Duration,
-    /// One of the processes keeps the lock all the time: tells what waiting costs while nothing changes.
+    /// One of the processes holds the lock all the time: shows the cost of waiting while nothing
+    /// changes.
     #[arg(long, requires = "processes", conflicts_with = "hold")]
     idle: bool,
 }
 
 #[derive(Debug, Args)]
 struct Way {
-    /// Puts a link in front of the private server on which everything arrives so many seconds later, each way: 0.00025 is
-    /// half a millisecond there and back.
+    /// Delays everything on the way to the private server by this many seconds, each way: 0.00025
+    /// adds half a millisecond to a round trip.
     #[arg(long, value_parser = delay)]
     link: Option<Duration>,
 }
@@ -229,10 +233,10 @@ struct WaitingArgs {
     /// Tasks that wait.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     waiters: u32,
-    /// For how long.
+    /// Time that they wait.
     #[arg(long, default_value = "5", value_parser = seconds)]
     seconds: Duration,
-    /// Where the database is made [default: the system's folder for temporary files].
+    /// Folder of the database [default: the system's folder for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Prints the figures as JSON.

@@ -1,4 +1,4 @@
-//! Memory: the raw lock table beside a locker and its guards over it.
+//! Memory: the raw lock table, beside a locker and its guards over it.
 
 use distlock_core::{
     AcquireRequest, Attempt, Clock as _, Error, ErrorKind, HolderLabel, Lease, LockName, OwnerId,
@@ -13,7 +13,7 @@ pub(crate) async fn run(workload: Workload, options: Options) -> anyhow::Result<
     let locker = subject.locker().clone();
     locker.ready().await?;
     let mut arms = vec![Arm::new("memory-locker", subject)];
-    // The table only answers; waiting is what its callers build on top.
+    // The table only answers. Waiting is a feature of the locker above it.
     if !workload.shares_one_name() {
         arms.insert(0, Arm::new("memory-table", RawTable::new()?));
     }

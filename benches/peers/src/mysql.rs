@@ -1,4 +1,4 @@
-//! MySQL and MariaDB: the plain ways beside ours, all against one server.
+//! MySQL and MariaDB: the plain ways beside distlock, all against one server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,10 +14,10 @@ use crate::{
     target::Target,
 };
 
-/// As many connections as a named lock for each of many callers needs, within what a server allows.
+/// Connections of the arm with named locks. Each caller needs one, within the limit of a server.
 const MANY: u32 = 64;
 
-/// A server of our own, which syncs its disk. `delay` is added to each way.
+/// A private server that syncs its disk. `delay` is added each way.
 pub(crate) fn private(product: Product, delay: Option<Duration>) -> anyhow::Result<Target> {
     let server = MySqlServer::start(product)?;
     let (address, url) = (server.address(), server.url());

@@ -1,5 +1,6 @@
-//! The plain ways on a database server: a row is the lock, which one INSERT takes and one DELETE frees; and the server's own
-//! locks by name, which write nothing and end with the connection.
+//! The plain ways on a database server. In one, a row is the lock: one INSERT takes it and one
+//! DELETE frees it. In the other, the server's own named locks write nothing and end with the
+//! connection.
 
 use std::{
     future::Future,
@@ -10,16 +11,16 @@ use std::{
 use distlock_report::{Counters, Subject};
 use sqlx::{Database, Pool, pool::PoolConnection};
 
-/// How often a waiting caller asks again; the plain way has nothing that would wake it.
+/// Pause of a waiting caller between two polls. The plain way has no notification.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A server that the plain ways are tried on. Statements take a name, and those about rows a holder as well.
+/// A server for the plain ways. Each statement takes a name, and those about rows also a holder.
 pub(crate) trait Plain: Database {
     /// Creates the table.
     const CREATE: &'static str;
     const TAKE: &'static str;
     const FREE: &'static str;
-    /// Of the server's own locks.
+    /// Takes one of the server's own locks.
     const LOCK: &'static str;
     const UNLOCK: &'static str;
 
@@ -33,7 +34,7 @@ pub(crate) trait Plain: Database {
         statement: &'static str,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// Says how many rows were changed.
+    /// Returns the number of changed rows.
     fn change(
         pool: &Pool<Self>,
         statement: &'static str,
@@ -48,11 +49,12 @@ pub(crate) trait Plain: Database {
         name: &str,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// Whether the server took the transaction back, which is no answer: the statement is sent again.
+    /// Whether the server rolled the transaction back. That is no answer, and the statement is sent
+    /// again.
     fn took_back(error: &sqlx::Error) -> bool;
 }
 
-/// Rows, with no lease, no token and no loss notice.
+/// Rows as locks, without lease, fencing token and loss notice.
 #[derive(Debug)]
 pub(crate) struct Rows<D: Plain> {
     pool: Pool<D>,
@@ -60,7 +62,7 @@ pub(crate) struct Rows<D: Plain> {
     statements: AtomicU64,
 }
 
-/// The server's own locks: each keeps a connection for as long as it is held or waited for.
+/// The server's own locks. Each one occupies a connection while it is held or waited for.
 #[derive(Debug)]
 pub(crate) struct Named<D: Plain> {
     pool: Pool<D>,

@@ -6,7 +6,7 @@ use sqlx::{Executor as _, MySql, MySqlPool, mysql::MySqlPoolOptions, pool::PoolC
 
 use crate::plain::Plain;
 
-/// What the server says when it took a transaction back.
+/// The server's code for a transaction that it rolled back.
 const DEADLOCK: &str = "40001";
 
 impl Plain for MySql {
@@ -17,11 +17,12 @@ impl Plain for MySql {
     const LOCK: &'static str = "SELECT GET_LOCK(?, 60)";
     const UNLOCK: &'static str = "SELECT RELEASE_LOCK(?)";
 
-    /// At READ COMMITTED: at the default level, callers of different names deadlock.
+    /// A pool at READ COMMITTED. At the default level, callers of different names deadlock.
     async fn pool(url: &str, connections: u32) -> Result<MySqlPool, sqlx::Error> {
         MySqlPoolOptions::new()
             .max_connections(connections)
-            // Ours tries none either: what is compared is statements, not the driver's question before each.
+            // distlock tests no connection before use either. The comparison counts statements, and
+            // not the driver's test before each.
             .test_before_acquire(false)
             .acquire_timeout(Duration::from_secs(60))
             .after_connect(|connection, _| {

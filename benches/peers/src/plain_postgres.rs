@@ -14,11 +14,12 @@ impl Plain for Postgres {
     const LOCK: &'static str = "SELECT pg_advisory_lock(hashtextextended($1, 0))";
     const UNLOCK: &'static str = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
 
-    /// READ COMMITTED is what a server is set to unless told otherwise.
+    /// A pool at READ COMMITTED, which is the default of a server.
     async fn pool(url: &str, connections: u32) -> Result<PgPool, sqlx::Error> {
         PgPoolOptions::new()
             .max_connections(connections)
-            // Ours tries none either: what is compared is statements, not the driver's question before each.
+            // distlock tests no connection before use either. The comparison counts statements, and
+            // not the driver's test before each.
             .test_before_acquire(false)
             .acquire_timeout(Duration::from_secs(60))
             .connect(url)
@@ -48,7 +49,7 @@ impl Plain for Postgres {
         query.execute(&mut **connection).await.map(drop)
     }
 
-    /// No statement of these is in another's way.
+    /// These statements never conflict with each other.
     fn took_back(_: &sqlx::Error) -> bool {
         false
     }

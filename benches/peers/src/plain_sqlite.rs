@@ -25,7 +25,7 @@ const CREATE: &str = "CREATE TABLE plain_lock (
 const TAKE: &str = "INSERT INTO plain_lock (lock_name, holder_id) VALUES (?, ?)";
 const FREE: &str = "DELETE FROM plain_lock WHERE lock_name = ? AND holder_id = ?";
 
-/// The plain way, with no lease, no token and no loss notice.
+/// The plain way, without lease, fencing token and loss notice.
 #[derive(Debug)]
 pub(crate) struct PlainSqlite {
     connections: Connections,
@@ -35,16 +35,17 @@ pub(crate) struct PlainSqlite {
 
 #[derive(Debug)]
 enum Connections {
-    /// One, and callers queue for it.
+    /// One connection; callers queue for it.
     One(Mutex<SqliteConnection>),
     /// A pool; SQLite still lets one of them write at a time.
     Pool(SqlitePool),
 }
 
 impl PlainSqlite {
-    /// Creates the file and its table; `connections` = 1 shares one connection, more make a pool.
+    /// Creates the file and its table. With `connections` = 1 all callers share one connection,
+    /// else they use a pool.
     pub(crate) async fn create(file: &Path, connections: u32) -> anyhow::Result<Self> {
-        // The durability of a lock store: what it has granted must survive a power cut.
+        // A lock store needs this durability: its grants must survive a power cut.
         let options = SqliteConnectOptions::new()
             .filename(file)
             .create_if_missing(true)

@@ -1,5 +1,6 @@
-//! Passing one lock on between processes: how long it takes from a release to the next grant, beside one trip to the server,
-//! and one durable change where a grant is one (and, but for Postgres, a release as well).
+//! Passes one lock on between processes. It measures the time from a release to the next grant,
+//! beside one round trip to the server. Where a grant is a durable change, it also measures one
+//! such change; except on Postgres, a release is one as well.
 
 use std::{fmt, path::Path, process::Stdio, sync::Arc, time::Duration};
 
@@ -23,42 +24,43 @@ use crate::{
 
 const NAME: &str = "bench:passed-on";
 
-/// How long trips to the server are measured, one after another, while nothing else is asked of it.
+/// Time for measuring round trips, one after another, while nothing else uses the server.
 const TRIPS: Duration = Duration::from_secs(1);
 
-/// How long the processes run before anything is counted: until all of them wait.
+/// Time that the processes run before anything is counted: until all of them wait.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// How long they go on after the counting: what the end of a wait costs is no part of waiting.
+/// Time that the processes go on after the count, because the end of a wait has a cost that does
+/// not belong to waiting.
 const AFTERWARDS: Duration = Duration::from_millis(300);
 
-/// What was measured.
+/// The results of one run.
 #[derive(Debug)]
 pub(crate) struct Passing {
-    /// One trip to the server and back.
+    /// One round trip to the server.
     trips: Latencies,
-    /// One row changed, and on the disk. Nothing where the store keeps no rows.
+    /// One changed row that is on the disk; empty where the store keeps no rows.
     changes: Latencies,
-    /// From the start of a release to the grant to another process.
+    /// Time from the start of a release to the grant to another process.
     passed: Latencies,
     /// Grants of each process.
     grants: Vec<u64>,
-    /// Requests that all of them together have sent.
+    /// Requests of all processes together.
     requests: u64,
     seconds: f64,
 }
 
-/// Who wants the lock.
+/// The processes and tasks that want the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crowd {
     pub(crate) processes: u32,
-    /// Of each process.
+    /// Tasks of each process.
     pub(crate) tasks: u32,
-    /// How long each of them keeps it.
+    /// Time that each task holds the lock.
     pub(crate) hold: Duration,
 }
 
-/// One time the lock was held, counted from boot.
+/// One time that the lock was held, counted from boot.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     process: usize,
@@ -66,9 +68,9 @@ struct Hold {
     released: Duration,
 }
 
-/// All of a crowd want one lock all the time.
+/// Lets all processes want one lock all the time.
 pub(crate) async fn run(url: &str, crowd: Crowd, time: Duration) -> anyhow::Result<Passing> {
-    // What a store keeps its locks in must be there before many want to create it.
+    // The tables of the store must exist before many processes want to create them.
     open(url).await?.close().await;
     let mut raw = Raw::connect(url).await.context("connect")?;
     let mut trips = Latencies::new();
@@ -129,8 +131,9 @@ pub(crate) async fn run(url: &str, crowd: Crowd, time: Duration) -> anyhow::Resu
     })
 }
 
-/// One of the processes: reads the server's URL from its input, and then for how long, by how many tasks and how many
-/// microseconds at a time it wants the lock, and writes when it held it.
+/// One of the processes. It reads the server's URL from its input. Then it reads three numbers: the
+/// time in milliseconds, its tasks, and the microseconds of each hold. It prints the times at which
+/// it held the lock.
 pub(crate) async fn pass_on() -> anyhow::Result<()> {
     let mut input = BufReader::new(tokio::io::stdin()).lines();
     let url = next(&mut input).await?;
@@ -176,7 +179,7 @@ pub(crate) async fn pass_on() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes the lock again and again, and gives back from when until when it was held.
+/// Takes the lock again and again. Returns the begin and the end of each hold.
 async fn want(
     locker: Locker,
     until: Moment,
@@ -192,7 +195,7 @@ async fn want(
         };
         let granted = SystemClock.now();
         keep(hold.min(until.since(granted))).await;
-        // Whoever is next may have it before we hear that it is free.
+        // The next holder may have the lock before the answer to the release arrives.
         let releasing = SystemClock.now();
         let released = guard.release().await;
         ensure!(matches!(released, Released::Clean), "{released:?}");
@@ -224,7 +227,7 @@ fn scheme(url: &str) -> &str {
     url.split(':').next().unwrap_or(url)
 }
 
-/// A connection for the smallest question.
+/// A connection for the smallest request.
 enum Raw {
     Sqlite(SqliteConnection),
     ZooKeeper(&'static Client),
@@ -262,7 +265,7 @@ impl Raw {
         Ok(())
     }
 
-    /// Whether the store keeps rows.
+    /// Creates the row. Returns whether the store keeps rows.
     async fn prepare_changes(&mut self) -> anyhow::Result<bool> {
         match self {
             Self::Redis(_) | Self::ZooKeeper(_) | Self::Sqlite(_) => return Ok(false),
@@ -286,7 +289,7 @@ async fn next(input: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<String> {
     input.next_line().await?.context("the input ended early")
 }
 
-/// A process, as the one that started it has it.
+/// A started process, seen from the process that started it.
 struct Other {
     process: Child,
     input: ChildStdin,
@@ -294,7 +297,8 @@ struct Other {
 }
 
 impl Other {
-    /// The URL goes over its input, so that the list of processes shows no password.
+    /// Starts a process. The URL goes over its input, so that the list of processes shows no
+    /// password.
     async fn start(url: &str) -> anyhow::Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
             .arg("pass-on")
@@ -322,7 +326,7 @@ impl Other {
         Ok(self.input.flush().await?)
     }
 
-    /// When it held the lock, and how many requests it has sent.
+    /// The times at which the process held the lock, and the number of requests that it sent.
     async fn holds(mut self, process: usize) -> anyhow::Result<(Vec<Hold>, u64)> {
         let sent = self.output.next_line().await?;
         let sent = sent.context("a process ended early")?.parse()?;
@@ -362,14 +366,15 @@ impl Passing {
         most as f64 / least as f64
     }
 
-    /// Of all grants, how many one process had at most.
+    /// The largest share of all grants that one process had.
     #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
     fn largest_share(&self) -> f64 {
         let most = self.grants.iter().max().copied().unwrap_or(0);
         most as f64 / self.grants.iter().sum::<u64>() as f64
     }
 
-    /// Requests of all processes together, for each time the lock passed from one to another.
+    /// Requests of all processes together, for each time that the lock passed from one process to
+    /// another.
     #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
     fn requests_a_pass(&self) -> f64 {
         self.requests as f64 / self.passed.count() as f64
@@ -387,7 +392,7 @@ impl Passing {
         self.requests as f64 / self.seconds / self.grants.len() as f64
     }
 
-    /// As one JSON object.
+    /// The results as one JSON object.
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::json!({
             "processes": self.grants.len(),

@@ -1,4 +1,5 @@
-//! The plain way on Redis: `SET name owner NX PX ttl` takes the lock, `DEL name` frees it, whoever holds it.
+//! The plain way on Redis: `SET name owner NX PX ttl` takes the lock, and `DEL name` frees it,
+//! whoever holds it.
 
 use std::{
     sync::{
@@ -14,10 +15,11 @@ use ::redis::{
 };
 use distlock_report::{Counters, Subject};
 
-/// How often a waiting caller asks again; the plain way has nothing that would wake it.
+/// Pause of a waiting caller between two polls. The plain way has no notification.
 const POLL: Duration = Duration::from_millis(5);
 
-/// The plain way, with no fencing token, no owner check and no loss notice, on one multiplexed connection.
+/// The plain way, without fencing token, owner check and loss notice, on one multiplexed
+/// connection.
 #[derive(Clone, Debug)]
 pub(crate) struct RawRedis {
     connection: MultiplexedConnection,
@@ -28,7 +30,7 @@ pub(crate) struct RawRedis {
 impl RawRedis {
     pub(crate) async fn connect(url: &str) -> RedisResult<Self> {
         let info = url.into_connection_info()?;
-        // As ours has it.
+        // distlock's own connection has the same setting.
         let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
         let options =
             AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(5)));
@@ -47,7 +49,7 @@ impl RawRedis {
         ::redis::cmd("PING").exec_async(&mut connection).await
     }
 
-    /// Counts a command, and gives the connection to send it with.
+    /// Counts a command, and returns the connection for it.
     pub(crate) fn connection(&self) -> MultiplexedConnection {
         self.count();
         self.connection.clone()

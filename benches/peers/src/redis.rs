@@ -1,4 +1,5 @@
-//! Redis: the raw commands, bare scripts and another library beside ours, all against one server.
+//! Redis: the raw commands, bare scripts and another library beside distlock, all against one
+//! server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +17,8 @@ use crate::{
     target::Target,
 };
 
-/// A server of our own, without persistence, which would cost everybody the same. `delay` is added to each way.
+/// A private server without persistence, which would cost every arm the same. `delay` is added each
+/// way.
 pub(crate) fn private(delay: Option<Duration>) -> anyhow::Result<Target> {
     let server = RedisServer::with(&["appendonly no"])?;
     let (address, url) = (server.address(), server.url());
@@ -49,12 +51,13 @@ pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyh
     Ok(report)
 }
 
-/// Our store, opened directly, because it tells how many commands it has sent.
+/// distlock's store, opened directly, because it counts the commands that it sends.
 pub(crate) async fn open(url: &str) -> distlock_core::Result<Redis> {
     Redis::open(RedisConfig::from_url(url)?, Arc::new(SystemClock)).await
 }
 
-/// One trip to the server for each turn, and no more: what passing something on by way of the server cannot be faster than.
+/// One round trip to the server for each turn. No hand-over by way of the server can be faster than
+/// this.
 #[derive(Debug)]
 struct Ping {
     server: RawRedis,

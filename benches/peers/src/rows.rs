@@ -1,4 +1,4 @@
-//! How much resident memory held rows take.
+//! The resident memory of held rows.
 
 use std::{fmt, fs};
 
@@ -7,7 +7,7 @@ use distlock_core::Lease;
 
 use crate::memory::RawTable;
 
-/// What was seen before and after, in bytes.
+/// Resident memory before and after, in bytes.
 #[derive(Debug)]
 pub(crate) struct Footprint {
     rows: u32,
@@ -26,7 +26,7 @@ pub(crate) fn run(rows: u32) -> anyhow::Result<Footprint> {
         last = Some(table.take(&name)?);
     }
     let after = resident()?;
-    // Still held: whoever asks for the last one is refused.
+    // All locks are still held, so a request for the last one is refused.
     if let Some(lease) = last {
         ensure!(
             table.take(lease.name.as_str()).is_err(),

@@ -1,18 +1,18 @@
-//! Another library: `rslock`, with one server and its connection as it makes it.
+//! Another library: `rslock`, with one server and the connection that it makes itself.
 
 use std::time::Duration;
 
 use ::rslock::{LockError, LockGuard, LockManager};
 use distlock_report::Subject;
 
-/// `rslock`, which has no token and no renewal.
+/// `rslock`, which has no fencing token and no renewal.
 #[derive(Debug)]
 pub(crate) struct Rslock(LockManager);
 
 impl Rslock {
     pub(crate) fn connect(url: &str) -> ::redis::RedisResult<Self> {
         let mut manager = LockManager::from_clients(vec![::redis::Client::open(url)?]);
-        // It asks again after up to this long; the least it takes.
+        // It polls after up to this long, and this is the shortest pause that it takes.
         manager.set_retry(3, Duration::from_millis(5));
         Ok(Self(manager))
     }

@@ -1,5 +1,6 @@
-//! What locks with fencing cost at least where the server has to run a script: ours, sent as plainly as the plain way sends
-//! its commands, with nothing around them that waits, renews or notices a loss.
+//! The least cost of fenced locks on Redis, where the server has to run a script. It sends
+//! distlock's scripts as plainly as the plain way sends its commands, without waiting, renewal or
+//! loss notice around them.
 
 use std::{
     sync::{
@@ -22,7 +23,7 @@ const HAND_OVER: &str = include_str!("../../../backends/redis/src/scripts/hand_o
 const TTL: Duration = Duration::from_secs(10);
 const COUNTER: &str = "bench:counter";
 
-/// The scripts, and who has the lock.
+/// The scripts, and the owner of the lock.
 #[derive(Debug)]
 struct Scripts {
     server: RawRedis,
@@ -47,7 +48,7 @@ impl Scripts {
         format!("{:032x}", self.next_owner.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Takes a free lock, and says what its value starts with.
+    /// Takes a free lock, and returns the beginning of its value.
     async fn take(&self, name: &str) -> RedisResult<String> {
         let owner = self.owner();
         let mut call = self.acquire.key(name);
@@ -58,7 +59,7 @@ impl Scripts {
     }
 }
 
-/// Taken and freed.
+/// Locks that are taken and freed.
 #[derive(Debug)]
 pub(crate) struct TakeAndFree(Scripts);
 
@@ -88,11 +89,11 @@ impl Subject for TakeAndFree {
     }
 }
 
-/// Passed on from turn to turn by the server, and freed by nobody.
+/// A lock that the server passes on from turn to turn, and that nobody frees.
 #[derive(Debug)]
 pub(crate) struct PassOn {
     scripts: Scripts,
-    /// What its value starts with, once it was taken.
+    /// The beginning of its value, once it was taken.
     value: Arc<Mutex<Option<String>>>,
 }
 

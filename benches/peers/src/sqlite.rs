@@ -1,4 +1,4 @@
-//! SQLite: the plain way beside ours.
+//! SQLite: the plain way beside distlock.
 
 use std::{path::Path, sync::Arc};
 
@@ -8,7 +8,7 @@ use distlock_sql::{Sqlite, SqliteConfig};
 
 use crate::plain_sqlite::PlainSqlite;
 
-/// Each arm has a file of its own in `folder`.
+/// Runs the arms, each with a file of its own in `folder`.
 pub(crate) async fn run(
     workload: Workload,
     options: Options,
@@ -32,7 +32,7 @@ pub(crate) async fn run(
     Ok(report)
 }
 
-/// Our store on a file, opened directly, because it tells how many statements it has sent.
+/// distlock's store on a file, opened directly, because it counts the statements that it sends.
 pub(crate) async fn open(file: &Path) -> distlock_core::Result<Sqlite> {
     Sqlite::open(SqliteConfig::new(file), Arc::new(SystemClock)).await
 }

@@ -1,4 +1,4 @@
-//! The server that everything of one run is measured against: somebody else's, or a private one that ends with the run.
+//! The server of one run: a given one, or a private one that ends with the run.
 
 use std::{any::Any, fmt, net::SocketAddr, time::Duration};
 
@@ -12,7 +12,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Somebody else's.
+    /// A server that somebody else runs.
     pub(crate) fn given(url: String) -> Self {
         Self {
             url,
@@ -21,7 +21,7 @@ impl Target {
         }
     }
 
-    /// Our own, whose URL holds its address; `delay` = how much later everything arrives, each way.
+    /// A private server, whose URL holds its address. `delay` is added each way.
     pub(crate) fn private(
         server: impl Any,
         address: SocketAddr,
@@ -44,7 +44,7 @@ impl Target {
 
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A URL may hold a password.
+        // The URL may hold a password, so it is not shown.
         f.debug_struct("Target").finish_non_exhaustive()
     }
 }

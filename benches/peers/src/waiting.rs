@@ -1,4 +1,5 @@
-//! What waiting costs: another process holds a lock, many tasks wait for it, and every statement they cause is counted.
+//! The cost of waiting: another process holds a lock, many tasks wait for it, and every statement
+//! that they cause is counted.
 
 use std::{fmt, io::Read as _, path::Path, process::Stdio, sync::Arc, time::Duration};
 
@@ -15,10 +16,10 @@ use crate::sqlite;
 
 const NAME: &str = "bench:waited-for";
 
-/// Long enough that no renewal of the holder falls into the time that is counted.
+/// It is so long that no renewal of the holder falls into the counted time.
 const TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// What was counted.
+/// The counts of one run.
 #[derive(Debug)]
 pub(crate) struct Cost {
     waiters: u32,
@@ -26,7 +27,7 @@ pub(crate) struct Cost {
     statements: u64,
 }
 
-/// `waiters` tasks of this process wait for `time`.
+/// Lets `waiters` tasks of this process wait for `time`.
 pub(crate) async fn run(waiters: u32, time: Duration, folder: &Path) -> anyhow::Result<Cost> {
     let file = folder.join("waiting.db");
     let mut holder = hold_elsewhere(&file).await?;
@@ -34,7 +35,7 @@ pub(crate) async fn run(waiters: u32, time: Duration, folder: &Path) -> anyhow::
     let locker = Locker::new(store.lock());
     locker.ready().await?;
 
-    // The first second is joining; what counts is waiting.
+    // The first second is for joining the queue, which is not counted.
     let joining = Duration::from_secs(1);
     let mut tasks = wait_for_it(&locker, waiters, joining + time + joining).await;
     pause(joining).await;
@@ -51,7 +52,7 @@ pub(crate) async fn run(waiters: u32, time: Duration, folder: &Path) -> anyhow::
         waiters - timed_out
     );
     locker.close().await;
-    // The end of its input tells it to stop.
+    // The end of its input tells the holder to stop.
     drop(holder.stdin.take());
     let status = holder.wait().await?;
     ensure!(status.success(), "the holder failed: {status}");
@@ -100,7 +101,7 @@ impl Cost {
         self.statements as f64 / self.seconds
     }
 
-    /// As one JSON object.
+    /// The counts as one JSON object.
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::json!({
             "waiters": self.waiters,
@@ -124,7 +125,7 @@ impl fmt::Display for Cost {
     }
 }
 
-/// Starts the waiters. Each ends with whether its wait timed out, as it must.
+/// Starts the waiters. Each one returns whether its wait timed out, as it must.
 async fn wait_for_it(locker: &Locker, waiters: u32, wait: Duration) -> JoinSet<bool> {
     let started = Arc::new(Barrier::new(waiters as usize + 1));
     let mut tasks = JoinSet::new();

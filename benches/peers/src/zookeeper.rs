@@ -1,5 +1,6 @@
-//! ZooKeeper: the operations awaited one by one, and the client crate's own recipe, beside ours, all on one ensemble and
-//! through the same server of it. A floor shows what no recipe can be faster than: a creation and a deletion alone.
+//! ZooKeeper: the operations awaited one by one, and the client crate's own recipe, beside
+//! distlock, all through the same server of one ensemble. A lower bound shows the least cost of any
+//! recipe: one creation and one deletion.
 
 use std::{mem::ManuallyDrop, path::PathBuf, sync::Arc, time::Duration};
 
@@ -12,24 +13,25 @@ use zookeeper_client::{self as zk, Acls, Client, CreateMode, LockClient, LockOpt
 
 use crate::target::Target;
 
-/// In front of an ensemble's servers.
+/// The scheme in front of an ensemble's servers.
 const SCHEME: &str = "zookeeper";
 
-/// Somebody else's ensemble, `host:port,host:port` with `user:password@` before it if it wants one;
-/// everything connects to the first of them.
+/// An ensemble that somebody else runs, `host:port,host:port`, with `user:password@` before it if
+/// it needs one. Every arm connects to its first server.
 pub(crate) fn given(servers: &str) -> Target {
     let first = servers.split(',').next().unwrap_or(servers);
     Target::given(format!("{SCHEME}://{first}"))
 }
 
-/// Three servers of our own. Every arm connects to their leader, because how long a write takes depends on whether its
-/// server leads. `delay` is added to each way.
+/// Three private servers. Every arm connects to their leader, because a write takes less time at
+/// the server that leads. `delay` is added each way.
 pub(crate) fn private(folder: Option<PathBuf>, delay: Option<Duration>) -> anyhow::Result<Target> {
     let ensemble = Ensemble::start_with(&Setup {
-        // As fast as the virtual machine makes them; the tests' servers start faster instead.
+        // The virtual machine optimises fully here; the servers of the tests trade speed for a
+        // faster start.
         optimised: true,
         flushed: true,
-        // As ensembles have it unless told otherwise: how often a session is proven depends on it.
+        // It is the default of an ensemble, and decides how often a session is confirmed.
         tick: Duration::from_secs(2),
         folder,
         ..Setup::default()
@@ -75,7 +77,7 @@ pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyh
     Ok(report)
 }
 
-/// Ours.
+/// distlock's store.
 pub(crate) async fn open(servers: &str) -> distlock_core::Result<ZooKeeper> {
     let config = ZooKeeperConfig::from_url_parts(&format!("//{servers}/distlock-bench"), &[])?;
     ZooKeeper::open(config, Arc::new(SystemClock)).await
@@ -91,13 +93,13 @@ pub(crate) async fn client(servers: &str) -> anyhow::Result<&'static Client> {
         None => servers,
     };
     let client = connector.connect(hosts).await.context("connect")?;
-    // Held locks borrow their client; it lives as long as the measurement.
+    // Held locks borrow their client, so it lives as long as the measurement.
     Ok(Box::leak(Box::new(client)))
 }
 
 const ROOT: &str = "/peers";
 
-/// Whoever shows the user's password may do everything; without a user everybody may.
+/// Gives all rights to the user of the password, or to everybody if there is no user.
 fn rights(servers: &str) -> Acls<'static> {
     if servers.contains('@') {
         Acls::creator_all()
@@ -110,12 +112,13 @@ fn container(name: &str) -> String {
     format!("{ROOT}/{}", distlock_core::encode(name))
 }
 
-/// Creation, listing and deletion, each awaited before the next is sent. It has no queue: only for names nobody else wants.
+/// Creation, listing and deletion, each awaited before the next is sent. It has no queue, so it
+/// only works for names that nobody else wants.
 #[derive(Debug)]
 struct OneByOne {
     client: &'static Client,
     rights: Acls<'static>,
-    /// Without it this is no lock, but the least that a node for each cycle can cost.
+    /// Without the listing this is no lock, but the least cost of a node for each cycle.
     listing: bool,
 }
 
@@ -154,7 +157,7 @@ impl Subject for OneByOne {
 struct Recipe(&'static Client, Acls<'static>);
 
 impl Subject for Recipe {
-    // Its own drop would delete a second time, in the background.
+    // Its own drop would delete the node a second time, in the background.
     type Held = ManuallyDrop<LockClient<'static>>;
     type Error = zk::Error;
 

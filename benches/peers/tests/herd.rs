@@ -1,9 +1,9 @@
-//! What many waiting processes cost a store, by the bounds that docs/backends.md names.
+//! The cost of many waiting processes for a store, within the bounds that docs/backends.md names.
 //!
-//! These are counts, not speeds. They are bounds for 24 processes: on a busy machine each hand-over
-//! takes longer, and the places that are renewed meanwhile count too, so the herd that is looked for
-//! has to show in much more than that. If all who wait took themselves for the first, each grant
-//! would cost 60 to 100 requests.
+//! The bounds are counts, not speeds, and hold for 24 processes. On a busy machine each hand-over
+//! takes longer, and the queue entries that are renewed meanwhile count too. So a herd must show in
+//! much more than that: if all waiters took themselves for the first, each grant would cost 60 to
+//! 100 requests.
 
 use std::process::Command;
 
@@ -11,13 +11,14 @@ use serde_json::Value;
 
 const PROCESSES: &str = "24";
 
-/// Of all processes together, for each grant. Documented are 12 while each holder keeps the lock for 50 ms.
+/// Requests of all processes together for each grant. The documented number is 12 while each holder
+/// keeps the lock for 50 ms.
 const MOST_A_GRANT: f64 = 24.0;
 
-/// Of each process on average, while nothing changes, as documented.
+/// Requests of each process a second on average, while nothing changes, as documented.
 const MOST_A_SECOND: f64 = 2.0;
 
-/// Runs the processes on a private server of their own.
+/// Runs the processes on a private server.
 fn crowd(store: &[&str], more: &[&str]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_distlock-peers"))
         .args(store)
