@@ -25,6 +25,7 @@
 )]
 
 mod floor;
+mod hand_over;
 mod link;
 mod memory;
 mod mysql;
@@ -33,7 +34,6 @@ mod plain_mysql;
 mod plain_postgres;
 mod plain_sqlite;
 mod postgres;
-mod processes;
 mod raw_redis;
 mod redis;
 mod rows;
@@ -268,8 +268,8 @@ impl Measure {
     }
 
     /// Passes one lock on between processes, and prints how long that takes.
-    fn pass_on(&self, url: &str, crowd: processes::Crowd) -> anyhow::Result<()> {
-        let run = processes::run(url, crowd, self.seconds);
+    fn pass_on(&self, url: &str, crowd: hand_over::Crowd) -> anyhow::Result<()> {
+        let run = hand_over::run(url, crowd, self.seconds);
         let passing = self.runtime()?.block_on(run)?;
         if self.json {
             println!("{}", passing.json());
@@ -290,9 +290,9 @@ impl Measure {
 }
 
 impl Between {
-    fn crowd(&self) -> Option<processes::Crowd> {
+    fn crowd(&self) -> Option<hand_over::Crowd> {
         let tasks = self.tasks;
-        self.processes.map(|processes| processes::Crowd {
+        self.processes.map(|processes| hand_over::Crowd {
             processes,
             tasks,
             hold: if self.idle { Duration::MAX } else { self.hold },
@@ -385,7 +385,7 @@ fn main() -> anyhow::Result<()> {
             }
         }
         Command::Link { server, delay } => link::run(server, Duration::from_micros(delay))?,
-        Command::PassOn => Runtime::new()?.block_on(processes::pass_on())?,
+        Command::PassOn => Runtime::new()?.block_on(hand_over::pass_on())?,
         Command::Hold { file } => Runtime::new()?.block_on(waiting::hold(&file))?,
         Command::Rows { rows } => print!("{}", rows::run(rows)?),
     }

@@ -1,0 +1,139 @@
+//! The results of a run, in text and as JSON.
+
+use std::fmt;
+
+use distlock_report::Latencies;
+
+/// The results of one run.
+#[derive(Debug)]
+pub(crate) struct Passing {
+    /// One round trip to the server.
+    pub(super) trips: Latencies,
+    /// One changed row that is on the disk; empty where the store keeps no rows.
+    pub(super) changes: Latencies,
+    /// Time from the start of a release to the grant to another process.
+    pub(super) passed: Latencies,
+    /// Grants of each process.
+    pub(super) grants: Vec<u64>,
+    /// Requests of all processes together.
+    pub(super) requests: u64,
+    pub(super) seconds: f64,
+}
+
+impl Passing {
+    fn micros(latencies: &Latencies, share: f64) -> f64 {
+        latencies.quantile(share).as_secs_f64() * 1e6
+    }
+
+    fn ratio(&self) -> f64 {
+        Self::micros(&self.passed, 0.5) / Self::micros(&self.trips, 0.5)
+    }
+
+    fn over_changes(&self) -> Option<f64> {
+        let change = Self::micros(&self.changes, 0.5);
+        (self.changes.count() > 0).then(|| Self::micros(&self.passed, 0.5) / change)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
+    fn unfairness(&self) -> f64 {
+        let most = self.grants.iter().max().copied().unwrap_or(0);
+        let least = self.grants.iter().min().copied().unwrap_or(0);
+        most as f64 / least as f64
+    }
+
+    /// The largest share of all grants that one process had.
+    #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
+    fn largest_share(&self) -> f64 {
+        let most = self.grants.iter().max().copied().unwrap_or(0);
+        most as f64 / self.grants.iter().sum::<u64>() as f64
+    }
+
+    /// Requests of all processes together, for each time that the lock passed from one process to
+    /// another.
+    #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
+    fn requests_a_pass(&self) -> f64 {
+        self.requests as f64 / self.passed.count() as f64
+    }
+
+    /// Requests of all processes together, for each grant.
+    #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
+    fn requests_a_grant(&self) -> f64 {
+        self.requests as f64 / self.grants.iter().sum::<u64>() as f64
+    }
+
+    /// Requests a second, of each process on average.
+    #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
+    fn requests_a_second(&self) -> f64 {
+        self.requests as f64 / self.seconds / self.grants.len() as f64
+    }
+
+    /// The results as one JSON object.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "processes": self.grants.len(),
+            "seconds": self.seconds,
+            "passed": self.passed.count(),
+            "trip_p50_us": Self::micros(&self.trips, 0.5),
+            "passed_p50_us": Self::micros(&self.passed, 0.5),
+            "passed_p99_us": Self::micros(&self.passed, 0.99),
+            "passed_over_trip": self.ratio(),
+            "change_p50_us": self.over_changes().map(|_| Self::micros(&self.changes, 0.5)),
+            "passed_over_change": self.over_changes(),
+            "requests": self.requests,
+            "requests_a_pass": self.requests_a_pass(),
+            "requests_a_grant": self.requests_a_grant(),
+            "requests_a_second": self.requests_a_second(),
+            "grants": self.grants,
+            "unfairness": self.unfairness(),
+            "largest_share": self.largest_share(),
+        })
+    }
+}
+
+impl fmt::Display for Passing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.passed.count() == 0 {
+            return writeln!(
+                f,
+                "{} processes for {:.1} s: one of them keeps the lock; {} requests, {:.2} a second of each process",
+                self.grants.len(),
+                self.seconds,
+                self.requests,
+                self.requests_a_second(),
+            );
+        }
+        writeln!(
+            f,
+            "{} processes for {:.1} s: passed on {} times, from release to grant p50 {:.0} us, p99 {:.0} us",
+            self.grants.len(),
+            self.seconds,
+            self.passed.count(),
+            Self::micros(&self.passed, 0.5),
+            Self::micros(&self.passed, 0.99),
+        )?;
+        writeln!(
+            f,
+            "one trip p50 {:.0} us: {:.2} times",
+            Self::micros(&self.trips, 0.5),
+            self.ratio(),
+        )?;
+        writeln!(
+            f,
+            "{} requests: {:.1} for each time it passed on, {:.1} for each grant",
+            self.requests,
+            self.requests_a_pass(),
+            self.requests_a_grant(),
+        )?;
+        if let Some(ratio) = self.over_changes() {
+            let change = Self::micros(&self.changes, 0.5);
+            writeln!(f, "one durable change p50 {change:.0} us: {ratio:.2} times")?;
+        }
+        writeln!(
+            f,
+            "grants {:?}: {:.2} times as many for the luckiest as for the unluckiest, {:.0} % of all",
+            self.grants,
+            self.unfairness(),
+            self.largest_share() * 100.0,
+        )
+    }
+}

@@ -1,0 +1,157 @@
+//! A run: it starts the processes and puts their results together.
+
+use std::{process::Stdio, time::Duration};
+
+use anyhow::{Context as _, ensure};
+use distlock_core::{Clock as _, SystemClock};
+use distlock_report::Latencies;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    task::JoinSet,
+};
+
+use super::{
+    raw::{Raw, open},
+    results::Passing,
+};
+
+/// Time for measuring round trips, one after another, while nothing else uses the server.
+const TRIPS: Duration = Duration::from_secs(1);
+
+/// The processes and tasks that want the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crowd {
+    pub(crate) processes: u32,
+    /// Tasks of each process.
+    pub(crate) tasks: u32,
+    /// Time that each task holds the lock.
+    pub(crate) hold: Duration,
+}
+
+/// One time that the lock was held, counted from boot.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    process: usize,
+    granted: Duration,
+    released: Duration,
+}
+
+/// Lets all processes want one lock all the time.
+pub(crate) async fn run(url: &str, crowd: Crowd, time: Duration) -> anyhow::Result<Passing> {
+    // The tables of the store must exist before many processes want to create them.
+    open(url).await?.close().await;
+    let mut raw = Raw::connect(url).await.context("connect")?;
+    let mut trips = Latencies::new();
+    let until = SystemClock.now() + TRIPS;
+    while SystemClock.now() < until {
+        let start = SystemClock.now();
+        raw.ping().await?;
+        trips.record(SystemClock.now().since(start));
+    }
+    let mut changes = Latencies::new();
+    if raw.prepare_changes().await? {
+        let until = SystemClock.now() + TRIPS;
+        while SystemClock.now() < until {
+            let start = SystemClock.now();
+            raw.change().await?;
+            changes.record(SystemClock.now().since(start));
+        }
+    }
+    let mut starting = JoinSet::new();
+    for _ in 0..crowd.processes {
+        let url = url.to_owned();
+        starting.spawn(async move { Other::start(&url).await });
+    }
+    let mut all = Vec::new();
+    while let Some(started) = starting.join_next().await {
+        all.push(started??);
+    }
+    for process in &mut all {
+        let hold = crowd.hold.min(Duration::from_secs(3600)).as_micros();
+        let tasks = crowd.tasks;
+        let order = format!("{} {tasks} {hold}", time.as_millis());
+        process.say(&order).await?;
+    }
+    let mut holds = Vec::new();
+    let mut grants = Vec::new();
+    let mut requests = 0;
+    for (at, process) in all.into_iter().enumerate() {
+        let (own, sent) = process.holds(at).await?;
+        requests += sent;
+        grants.push(u64::try_from(own.len())?);
+        holds.extend(own);
+    }
+    holds.sort_unstable_by_key(|hold| hold.granted);
+    let mut passed = Latencies::new();
+    for pair in holds.windows(2) {
+        ensure!(pair[0].released <= pair[1].granted, "two at once: {pair:?}");
+        if pair[0].process != pair[1].process {
+            passed.record(pair[1].granted.saturating_sub(pair[0].released));
+        }
+    }
+    Ok(Passing {
+        trips,
+        changes,
+        passed,
+        grants,
+        requests,
+        seconds: time.as_secs_f64(),
+    })
+}
+
+/// A started process, seen from the process that started it.
+struct Other {
+    process: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Other {
+    /// Starts a process. The URL goes over its input, so that the list of processes shows no
+    /// password.
+    async fn start(url: &str) -> anyhow::Result<Self> {
+        let mut process = Command::new(std::env::current_exe()?)
+            .arg("pass-on")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("starting a process")?;
+        let input = process.stdin.take().context("its input")?;
+        let output = process.stdout.take().context("its output")?;
+        let mut other = Self {
+            process,
+            input,
+            output: BufReader::new(output).lines(),
+        };
+        other.say(url).await?;
+        let line = other.output.next_line().await?;
+        ensure!(line.as_deref() == Some("ready"), "a process is not ready");
+        Ok(other)
+    }
+
+    async fn say(&mut self, line: &str) -> anyhow::Result<()> {
+        self.input.write_all(line.as_bytes()).await?;
+        self.input.write_all(b"\n").await?;
+        Ok(self.input.flush().await?)
+    }
+
+    /// The times at which the process held the lock, and the number of requests that it sent.
+    async fn holds(mut self, process: usize) -> anyhow::Result<(Vec<Hold>, u64)> {
+        let sent = self.output.next_line().await?;
+        let sent = sent.context("a process ended early")?.parse()?;
+        let mut holds = Vec::new();
+        while let Some(line) = self.output.next_line().await? {
+            let (granted, released) = line.split_once(' ').context("two moments")?;
+            holds.push(Hold {
+                process,
+                granted: Duration::from_nanos(granted.parse()?),
+                released: Duration::from_nanos(released.parse()?),
+            });
+        }
+        let status = self.process.wait().await?;
+        ensure!(status.success(), "a process failed: {status}");
+        Ok((holds, sent))
+    }
+}

@@ -1,0 +1,99 @@
+//! One of the processes that want the lock.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, bail, ensure};
+use distlock_core::{Clock as _, ErrorKind, Locker, Moment, Released, SystemClock};
+use distlock_report::keep;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader, Lines, Stdin},
+    task::JoinSet,
+};
+
+use super::raw::open;
+
+const NAME: &str = "bench:passed-on";
+
+/// Time that the processes run before anything is counted: until all of them wait.
+const SETTLING: Duration = Duration::from_secs(2);
+
+/// Time that the processes go on after the count, because the end of a wait has a cost that does
+/// not belong to waiting.
+const AFTERWARDS: Duration = Duration::from_millis(300);
+
+/// One of the processes. It reads the server's URL from its input. Then it reads three numbers: the
+/// time in milliseconds, its tasks, and the microseconds of each hold. It prints the times at which
+/// it held the lock.
+pub(crate) async fn pass_on() -> anyhow::Result<()> {
+    let mut input = BufReader::new(tokio::io::stdin()).lines();
+    let url = next(&mut input).await?;
+    let backend = open(&url).await?;
+    let locker = Locker::new(Arc::clone(&backend));
+    locker.ready().await?;
+    let sent = || {
+        let sent = backend.requests_sent();
+        sent.context("the store does not count its requests")
+    };
+    println!("ready");
+    let order = next(&mut input).await?;
+    let order: Vec<u64> = order
+        .split(' ')
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .context("three numbers")?;
+    let &[time, tasks, hold] = order.as_slice() else {
+        bail!("not three numbers: {order:?}");
+    };
+    let settled = SystemClock.now() + SETTLING;
+    let until = settled + Duration::from_millis(time);
+    let mut wanting = JoinSet::new();
+    for _ in 0..tasks {
+        let hold = Duration::from_micros(hold);
+        wanting.spawn(want(locker.clone(), until + AFTERWARDS, hold));
+    }
+    SystemClock.sleep(SETTLING).await;
+    let before = sent()?;
+    SystemClock.sleep(until.since(SystemClock.now())).await;
+    let counted = sent()? - before;
+    let mut holds = Vec::new();
+    while let Some(own) = wanting.join_next().await {
+        holds.extend(own??);
+    }
+    holds.retain(|(granted, _)| (settled..until).contains(granted));
+    println!("{counted}");
+    locker.close().await;
+    let nanos = |moment: &Moment| moment.since_boot().as_nanos();
+    for (granted, released) in &holds {
+        println!("{} {}", nanos(granted), nanos(released));
+    }
+    Ok(())
+}
+
+/// Takes the lock again and again. Returns the begin and the end of each hold.
+async fn want(
+    locker: Locker,
+    until: Moment,
+    hold: Duration,
+) -> anyhow::Result<Vec<(Moment, Moment)>> {
+    let mut holds = Vec::new();
+    while SystemClock.now() < until {
+        let left = until.since(SystemClock.now());
+        let guard = match locker.lock(NAME).wait(left).acquire().await {
+            Ok(guard) => guard,
+            Err(error) if error.kind() == ErrorKind::Timeout => break,
+            Err(error) => return Err(error.into()),
+        };
+        let granted = SystemClock.now();
+        keep(hold.min(until.since(granted))).await;
+        // The next holder may have the lock before the answer to the release arrives.
+        let releasing = SystemClock.now();
+        let released = guard.release().await;
+        ensure!(matches!(released, Released::Clean), "{released:?}");
+        holds.push((granted, releasing));
+    }
+    Ok(holds)
+}
+
+async fn next(input: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<String> {
+    input.next_line().await?.context("the input ended early")
+}
