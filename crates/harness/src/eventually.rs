@@ -1,4 +1,6 @@
-//! Waiting on a condition, never on a hoped-for sleep.
+//! Waits for a condition with a time limit.
+//!
+//! Tests must not sleep for a guessed time: they wait here for what they need.
 
 use std::{
     future::Future,
@@ -7,16 +9,18 @@ use std::{
 
 use anyhow::{Result, bail};
 
-/// How long to sleep between two looks: short against everything that is waited for, long against the cost of a look.
+/// The pause between two checks: short compared with everything that is waited for, long compared
+/// with the cost of a check.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Looks at `condition` until it holds.
+/// Checks `condition` until it holds.
 ///
 /// # Errors
-/// When it does not hold within `within`; `what` is named.
+/// When it does not hold within `within`. The error names `what`.
 pub fn eventually(what: &str, within: Duration, mut condition: impl FnMut() -> bool) -> Result<()> {
     let start = Instant::now();
-    // One look after the time is over: a slow machine must not turn a fulfilled condition into a failure.
+    // One check follows after the time is over, so that a slow machine does not turn a fulfilled
+    // condition into a failure.
     loop {
         let over = start.elapsed() >= within;
         if condition() {
@@ -29,10 +33,10 @@ pub fn eventually(what: &str, within: Duration, mut condition: impl FnMut() -> b
     }
 }
 
-/// As [`eventually`], with a condition that is asked asynchronously and yields a value.
+/// As [`eventually`], with an asynchronous condition that yields a value.
 ///
 /// # Errors
-/// When it yields nothing within `within`; `what` is named.
+/// When it yields nothing within `within`. The error names `what`.
 ///
 /// # Cancel safety
 /// As safe as the condition's own future.
@@ -59,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sees_the_change_and_names_what_never_came() {
+    fn a_change_is_seen_and_a_missing_one_is_named() {
         let mut looks = 0;
         eventually("third look", Duration::from_secs(5), || {
             looks += 1;

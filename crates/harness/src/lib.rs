@@ -1,4 +1,4 @@
-//! Development only: real processes, signals and a network that breaks on request, for tests of whole systems.
+//! Development only: real processes, signals and a faulty network, for tests of whole systems.
 //!
 //! ```no_run
 //! use std::{process::Command, time::Duration};
@@ -14,23 +14,24 @@
 //! # }
 //! ```
 //!
-//! | module | what is in it |
+//! | module | content |
 //! |---|---|
-//! | `process` | [`Process`]: a child in its own process group, its output as lines, [`signal`], [`distlock_binary`] |
-//! | `output` | what a child writes, taken in line by line |
-//! | `watchdog` | [`Watchdog`]: kills a process when the test goes away, however it goes away |
-//! | `eventually` | waiting on a condition with a deadline: [`eventually`], [`eventually_async`] |
-//! | `proxy` | [`FaultProxy`]: a TCP proxy that delays, stops, closes or loses what goes through it |
+//! | `process` | [`Process`]: a child process and its output; [`signal`], [`distlock_binary`] |
+//! | `output` | reads the output of a child line by line |
+//! | `watchdog` | [`Watchdog`]: kills a process when the test ends, in whatever way it ends |
+//! | `eventually` | waits for a condition with a time limit: [`eventually`], [`eventually_async`] |
+//! | `proxy` | [`FaultProxy`]: a TCP proxy that delays, stops, closes or loses bytes |
 //! | `port` | [`free_port`] |
 //! | `pki` | [`Pki`]: a private authority and its certificates |
 //! | [`servers`] | real servers, started for the test |
 //!
 //! # Guarantees
-//! No process started here outlives the test, not even when the test panics, is killed with SIGKILL, or the child is
-//! stopped with SIGSTOP at that time.
+//! No process started here outlives the test: not if the test panics, not if it is killed with
+//! SIGKILL, and not if the child is stopped with SIGSTOP at that time.
 #![expect(
     clippy::disallowed_methods,
-    reason = "tests of whole systems live in real time: there is no clock to inject into another process"
+    reason = "tests of whole systems live in real time: there is no clock to inject into another \
+              process"
 )]
 
 mod eventually;

@@ -1,4 +1,7 @@
-//! What a child writes, taken in line by line while it runs.
+//! Reads the output of a child line by line while the child runs.
+//!
+//! Invariant: a line that was written before the child ended is among the lines as soon as the
+//! reader says that it is up to date.
 
 use std::{
     os::fd::OwnedFd,
@@ -14,14 +17,14 @@ use rustix::{
     io::{Errno, ioctl_fionread, read},
 };
 
-/// Lines of all streams of a child, in the order of arrival.
+/// The lines of all streams of a child, in the order of arrival.
 pub(crate) type Lines = Arc<Mutex<Vec<String>>>;
 
-/// One stream of a child, read by a thread until everybody who could write there is gone.
+/// One stream of a child. A thread reads it until no process can write to it any more.
 #[derive(Debug)]
 pub(crate) struct Reader {
     stream: Arc<OwnedFd>,
-    /// The thread has nothing in its hands that was taken out of the stream and is not among the lines.
+    /// Set while the thread holds no bytes that it has read and not yet added to the lines.
     idle: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
@@ -41,14 +44,17 @@ impl Reader {
         }
     }
 
-    /// Whether every line that was written before is among the lines. Somebody else may still have the stream, and write more.
+    /// Whether every line that was written before this call is among the lines. Another process may
+    /// still have the stream and write more.
     pub(crate) fn is_up_to_date(&self) -> bool {
-        // In this order: what is not in the stream any more was taken out while the thread was not idle.
+        // The order matters: bytes that are no longer in the stream were read while the thread was
+        // not idle, so an empty stream must be seen before the idle thread.
         let is_empty = ioctl_fionread(&self.stream).is_ok_and(|waiting| waiting == 0);
         self.thread.is_finished() || (is_empty && self.idle.load(Ordering::SeqCst) && !self.ends())
     }
 
-    /// Nobody can write there any more, so the thread is about to finish, and to give a last line without its end.
+    /// Whether no process can write to the stream any more. The thread is then about to finish, and
+    /// may add a last line without a newline.
     fn ends(&self) -> bool {
         let mut stream = [PollFd::new(&self.stream, PollFlags::IN)];
         poll(&mut stream, Some(&rustix::event::Timespec::default())).is_ok()
@@ -60,7 +66,7 @@ fn collect(stream: &OwnedFd, idle: &AtomicBool, lines: &Lines) {
     let mut partial = Vec::new();
     let mut buffer = [0; 8192];
     loop {
-        // Takes nothing out of the stream.
+        // `poll` takes no bytes out of the stream.
         let waited = poll(&mut [PollFd::new(stream, PollFlags::IN)], None);
         idle.store(false, Ordering::SeqCst);
         match waited.and_then(|_| read(stream, &mut buffer)) {

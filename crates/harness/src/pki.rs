@@ -1,4 +1,4 @@
-//! A private authority and the certificates of one server and one client, for servers that speak TLS.
+//! Makes a private authority and certificates for servers and clients that use TLS.
 
 use std::{
     fs,
@@ -9,8 +9,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
-/// Certificates in a folder of their own, which is removed when this is dropped. All are for 127.0.0.1 and
-/// `localhost`.
+/// Certificates in their own folder, which is removed when this is dropped. All are for 127.0.0.1
+/// and `localhost`.
 ///
 /// The files are `ca.crt`, and `.crt` and `.key` of `server`, of `client`, and of `node`, which is
 /// both; all PEM.
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 pub struct Pki(TempDir);
 
 impl Pki {
-    /// Makes an authority and what it signs.
+    /// Makes an authority and the certificates that it signs.
     ///
     /// # Errors
     /// When `openssl` is not installed or refuses.
@@ -44,7 +44,8 @@ impl Pki {
                 "{request} -subj /CN={name} -keyout {name}.key -out {name}.csr"
             ))?;
             pki.openssl(&format!(
-                "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile extensions -out {name}.crt"
+                "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 \
+                 -extfile extensions -out {name}.crt"
             ))?;
         }
         Ok(pki)
@@ -56,7 +57,7 @@ impl Pki {
         self.0.path()
     }
 
-    /// The path of one of its files.
+    /// The path of one of the files.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_there() {
+    fn all_files_are_there() {
         let pki = Pki::new().unwrap();
         for name in [
             "ca.crt",

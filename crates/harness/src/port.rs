@@ -1,4 +1,4 @@
-//! Ports for private servers.
+//! Finds ports for private servers.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result};
 
 /// A TCP port on the loopback address that nothing listens on.
 ///
-/// Somebody else may take it before the server does, so whoever starts a server on it must notice and ask again. A server
-/// that can listen on port 0 and say which port it got is better off with that.
+/// Another process may take the port before the server does, so the caller must notice that and ask
+/// again. A server that can listen on port 0 and report its port should do that instead.
 ///
 /// # Errors
 /// When the system has no port left.

@@ -1,4 +1,7 @@
 //! Child processes that never outlive their test.
+//!
+//! Each child leads its own process group, and a watchdog kills that group even if the test itself
+//! is killed.
 
 use std::{
     env,
@@ -21,12 +24,14 @@ use crate::{
     watchdog::Watchdog,
 };
 
-/// How long the last of a process's output is waited for once it has ended. It is there at once, unless the machine is busy.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+/// How long the rest of a process's output is waited for after its end. It is there at once, unless
+/// the machine is busy.
+const OUTPUT_LIMIT: Duration = Duration::from_secs(10);
 
-/// A child process in a process group of its own, with its output collected as lines.
+/// A child process in its own process group. Its output is collected as lines.
 ///
-/// Its whole group is killed when this value is dropped, and also when the test process itself is killed.
+/// The whole group is killed when this value is dropped, and also when the test process itself is
+/// killed.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -37,7 +42,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it. Standard output and error are collected; standard input is empty.
+    /// Starts a child. Its standard output and error are collected; its standard input is empty.
     ///
     /// # Errors
     /// When the program cannot be started.
@@ -46,8 +51,9 @@ impl Process {
         Self::start(command.process_group(0), what)
     }
 
-    /// Starts a server in a session of its own, as a service manager does. Linux shares processors out by session: a server in
-    /// its client's would be given time as one more thread of the client.
+    /// Starts a server in its own session, as a service manager does. Linux shares processor time
+    /// by session: in the session of its client, a server would get the share of one more thread of
+    /// the client.
     ///
     /// # Errors
     /// As [`Process::spawn`].
@@ -55,7 +61,7 @@ impl Process {
         Self::serve_by(Command::new, program.as_ref(), arguments)
     }
 
-    /// As [`Process::serve`]; `command` makes the command, which may be for another user.
+    /// As [`Process::serve`]; `command` makes the command, which may run as another user.
     pub(crate) fn serve_by(
         command: impl FnOnce(&'static str) -> Command,
         program: &OsStr,
@@ -63,7 +69,7 @@ impl Process {
     ) -> Result<Self> {
         let what = program.to_string_lossy().into_owned();
         ensure!(is_there(program), "start {what}: there is no such program");
-        // It becomes the server, so the process is the same, and leads its group as well.
+        // `setsid` becomes the server itself, so the process keeps its id and leads its group.
         Self::start(command("setsid").arg(program).args(arguments), what)
     }
 
@@ -85,26 +91,26 @@ impl Process {
             readers: out.into_iter().chain(err).collect(),
             what,
         };
-        // Only now, so that a failure kills the child in `drop`.
+        // The watchdog's error is returned only now, so that `drop` kills the child in that case.
         process.watchdog = Some(watchdog?);
         Ok(process)
     }
 
-    /// Its process id, which is also the id of its group.
+    /// The process id, which is also the id of the group.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a signal to it alone.
+    /// Sends a signal to the child alone.
     ///
     /// # Errors
-    /// When it has ended.
+    /// When the child has ended.
     pub fn signal(&self, which: Signal) -> Result<()> {
         signal(self.id(), which).with_context(|| format!("signal {}", self.what))
     }
 
-    /// Sends a signal to its whole group.
+    /// Sends a signal to the whole group.
     ///
     /// # Errors
     /// When the group is empty.
@@ -113,7 +119,7 @@ impl Process {
             .with_context(|| format!("signal the group of {}", self.what))
     }
 
-    /// Whether it has not ended.
+    /// Whether the child still runs.
     ///
     /// # Errors
     /// When the system cannot tell.
@@ -121,10 +127,11 @@ impl Process {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Waits for its end, and for what it wrote before, so that [`Process::output`] has it.
+    /// Waits for the child's end, and for its output until then, so that [`Process::output`] has
+    /// it.
     ///
     /// # Errors
-    /// When it still runs after `within`; its output is part of the message.
+    /// When the child still runs after `within`. The output is part of the message.
     pub fn wait(&mut self, within: Duration) -> Result<ExitStatus> {
         let mut status = None;
         let ended = eventually(&format!("{} ends", self.what), within, || {
@@ -134,8 +141,8 @@ impl Process {
         match (ended, status) {
             (Ok(()), Some(status)) => {
                 let read = || self.readers.iter().all(Reader::is_up_to_date);
-                // What somebody else may write there still is not waited for.
-                let _ = eventually("the output is read", LAST_WORDS, read);
+                // Later output of another process with the same streams is not waited for.
+                let _ = eventually("the output is read", OUTPUT_LIMIT, read);
                 Ok(status)
             }
             (Err(error), _) => Err(error.context(self.output())),
@@ -143,16 +150,16 @@ impl Process {
         }
     }
 
-    /// Everything it has written so far, both streams mixed in order of arrival.
+    /// All output so far, both streams mixed in the order of arrival.
     #[must_use]
     pub fn output(&self) -> String {
         self.lock_lines().join("\n")
     }
 
-    /// Waits for a line of output and gives it back.
+    /// Waits for a line of output and returns it.
     ///
     /// # Errors
-    /// When no such line came within `within`; the output is part of the message.
+    /// When no such line came within `within`. The output is part of the message.
     pub fn wait_for_line(
         &self,
         within: Duration,
@@ -176,7 +183,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The leader is reaped last, so its id, which names the group, cannot have been given away.
+        // The leader is reaped last. Until then its id, which names the group, cannot belong to
+        // another process.
         if let Ok(group) = pid(self.id()) {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -188,7 +196,7 @@ impl Drop for Process {
     }
 }
 
-/// Whether a program of this name could be started.
+/// Whether a program of this name exists on the path.
 fn is_there(program: &OsStr) -> bool {
     let path = Path::new(program);
     if path.components().count() > 1 {
@@ -206,12 +214,13 @@ pub fn signal(process: u32, which: Signal) -> Result<()> {
     kill_process(pid(process)?, which).with_context(|| format!("signal process {process}"))
 }
 
-/// The `distlock` command-line tool as built for the tests that run now.
+/// The `distlock` command-line tool, as built for the running tests.
 ///
 /// # Errors
 /// When it was not built.
 pub fn distlock_binary() -> Result<PathBuf> {
-    // Cargo builds the tool for the tests of its own package and says where; other packages' tests find it beside them.
+    // Cargo builds the tool for the tests of its own package and says where it is. Tests of other
+    // packages find it in a folder above their own binary.
     for variable in ["CARGO_BIN_EXE_distlock", "NEXTEST_BIN_EXE_distlock"] {
         if let Some(path) = env::var_os(variable) {
             return Ok(path.into());
@@ -252,7 +261,7 @@ mod tests {
         Process::spawn(Command::new("sh").args(["-c", script])).unwrap()
     }
 
-    /// Whether a process runs or is stopped; a zombie counts as gone.
+    /// Whether a process runs or is stopped. A zombie counts as gone.
     fn alive(process: &str) -> bool {
         std::fs::read_to_string(format!("/proc/{process}/stat"))
             .is_ok_and(|stat| !stat.contains(") Z "))
@@ -268,14 +277,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_words_of_a_child_are_there_when_it_has_ended() {
+    fn the_output_of_a_child_is_complete_when_it_has_ended() {
         let mut child = shell("seq 100000");
         child.wait(SOON).unwrap();
         assert!(child.output().ends_with("\n100000"));
     }
 
     #[test]
-    fn the_last_words_are_known_although_somebody_else_still_has_the_streams() {
+    fn the_output_is_complete_although_another_process_has_the_streams() {
         let mut child = shell("sleep 600 & echo $!; seq 100000");
         child.wait(SOON).unwrap();
         let read = || child.readers.iter().all(Reader::is_up_to_date);
@@ -287,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_come_is_an_error_with_the_output() {
+    fn a_missing_line_is_an_error_with_the_output() {
         let mut child = shell("echo here; sleep 60");
         child.wait_for_line(SOON, |line| line == "here").unwrap();
         let error = child.wait(Duration::from_millis(50)).unwrap_err();
@@ -342,14 +351,15 @@ mod tests {
         eventually("grandchild gone", SOON, || !alive(&grandchild)).unwrap();
     }
 
-    /// The test process is killed with SIGKILL, so no destructor runs: this very binary plays the killed one.
+    /// The test process is killed with SIGKILL, so no destructor runs. Another run of this test
+    /// binary plays the killed process.
     #[test]
     fn children_die_with_a_killed_test() {
         const ROLE: &str = "HARNESS_TEST_VICTIM";
         if env::var_os(ROLE).is_some() {
             let child = shell("sleep 60");
             child.signal(Signal::STOP).unwrap();
-            // The outer test reads the id from here; `print` would be captured.
+            // The outer test reads the id from this file; the test runner would capture `print`.
             std::fs::write(env::var_os(ROLE).unwrap(), child.id().to_string()).unwrap();
             thread::sleep(Duration::from_secs(60));
         }

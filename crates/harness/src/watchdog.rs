@@ -1,4 +1,6 @@
-//! Killing a process when the test goes away.
+//! Kills a process when the test ends.
+//!
+//! It works even if the test process is killed and no destructor runs.
 
 use std::{
     os::unix::process::CommandExt as _,
@@ -9,9 +11,10 @@ use anyhow::{Context as _, Result};
 
 /// Kills a process or a process group as soon as this value is dropped or this process is gone.
 ///
-/// A small shell waits for the end of a pipe whose writing end only this process has, so it also acts when this process is
-/// killed with SIGKILL and no destructor runs. (The kernel's parent-death signal would need code between fork and exec,
-/// which is `unsafe`, and it fires when the *thread* that spawned ends.)
+/// A small shell waits for the end of a pipe whose writing end only this process has, so it acts
+/// also when this process is killed with SIGKILL and no destructor runs. (The kernel's parent-death
+/// signal would need code between fork and exec, which is `unsafe`, and it fires when the *thread*
+/// that spawned ends.)
 #[derive(Debug)]
 pub struct Watchdog {
     shell: Child,
@@ -19,7 +22,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Over one process.
+    /// Watches one process.
     ///
     /// # Errors
     /// When there is no `sh`.
@@ -27,7 +30,7 @@ impl Watchdog {
         Self::over(pid.to_string())
     }
 
-    /// Over a whole process group.
+    /// Watches a whole process group.
     ///
     /// # Errors
     /// When there is no `sh`.
@@ -41,20 +44,22 @@ impl Watchdog {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Out of the test's own group: whoever kills that group must not take the watchdog with it.
+            // The shell is in its own group, so that killing the test's group does not kill the
+            // watchdog.
             .process_group(0)
             .spawn()
             .context("start the watchdog shell")?;
         Ok(Self { shell, target })
     }
 
-    /// Whom it watches, as `kill` understands it: a process id, or a negative one for a group.
+    /// The target in the form that `kill` takes: a process id, or a negative one for a group.
     #[must_use]
     pub fn target(&self) -> &str {
         &self.target
     }
 
-    /// Stands down without killing: the target has ended and been reaped, and its id may belong to somebody else soon.
+    /// Ends the watch without killing. The target has ended and been reaped, so its id may soon
+    /// belong to another process.
     pub fn dismiss(mut self) {
         let _ = self.shell.kill();
         let _ = self.shell.wait();
@@ -63,7 +68,8 @@ impl Watchdog {
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        // Closing the pipe is the order to kill; the shell ends right after it. After `dismiss` there is nothing left.
+        // Closing the pipe is the order to kill; the shell ends right after it. After `dismiss` the
+        // shell is gone already.
         drop(self.shell.stdin.take());
         let _ = self.shell.wait();
     }
@@ -95,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn dismissed_it_kills_nobody() {
+    fn a_dismissed_watchdog_kills_nothing() {
         let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
         Watchdog::over_process(sleeper.id()).unwrap().dismiss();
         assert_eq!(sleeper.try_wait().unwrap(), None);

@@ -1,4 +1,4 @@
-//! A TCP proxy between a client and its server that breaks on request.
+//! The proxy: its faults on request, and the life of its connections.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -21,7 +21,7 @@ use crate::proxy::{
     pump::Pump,
 };
 
-/// A proxy in front of one server. It stops, and its connections are reset, when it is dropped.
+/// A proxy in front of one server. When it is dropped, it stops and its connections are reset.
 #[derive(Debug)]
 pub struct FaultProxy {
     address: SocketAddr,
@@ -34,7 +34,7 @@ impl FaultProxy {
     /// Starts a proxy on a free loopback port.
     ///
     /// # Errors
-    /// When no port can be had.
+    /// When there is no free port.
     ///
     /// # Cancel safety
     /// Safe: nothing is left behind.
@@ -60,20 +60,20 @@ impl FaultProxy {
         })
     }
 
-    /// Where clients connect to.
+    /// The address for clients.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many connections stand.
+    /// The number of open connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// How many times a client has asked for something after it was answered, on all connections together: round trips, where
-    /// nobody asks before the answer has come.
+    /// The number of times that a client sent something after it was answered, on all connections
+    /// together. This is the number of round trips, if no client sends before the answer has come.
     #[must_use]
     pub fn round_trips(&self) -> u64 {
         self.shared.round_trips.load(Ordering::SeqCst)
@@ -86,12 +86,12 @@ impl FaultProxy {
         self.set(Flow::Pass, Flow::Pass);
     }
 
-    /// Everything arrives later by at least `by`, both ways.
+    /// Everything arrives later by at least `by`, in both directions.
     pub fn delay(&self, by: Duration) {
         self.set(Flow::Delay(by), Flow::Delay(by));
     }
 
-    /// Everything arrives a few bytes at a time, with a pause after each, both ways.
+    /// Everything arrives a few bytes at a time, with a pause after each piece, in both directions.
     pub fn trickle(&self, pause: Duration) {
         self.set(Flow::Trickle(pause), Flow::Trickle(pause));
     }
@@ -104,12 +104,12 @@ impl FaultProxy {
         });
     }
 
-    /// Connections stand and can be made, and nothing that is sent ever arrives.
+    /// Connections stay open and new ones can be made, and all sent bytes are lost.
     pub fn black_hole(&self) {
         self.set(Flow::Swallow, Flow::Swallow);
     }
 
-    /// Resets every connection that stands, and each new one at once, until [`FaultProxy::pass`].
+    /// Resets every open connection, and each new one at once, until [`FaultProxy::pass`].
     pub fn refuse(&self) {
         self.faults.send_modify(|faults| {
             faults.refuses = true;
@@ -117,20 +117,20 @@ impl FaultProxy {
         });
     }
 
-    /// Resets every connection that stands. New ones are served as before.
+    /// Resets every open connection. New ones are served as before.
     pub fn reset(&self) {
         self.faults.send_modify(|faults| faults.resets += 1);
     }
 
-    /// Resets the client's end of every connection that stands. The server's end stays open and
-    /// silent, so the server does not notice. New connections are served as before.
+    /// Resets the client's end of every open connection. The server's end stays open and silent, so
+    /// the server does not notice. New connections are served as before.
     pub fn forsake_clients(&self) {
         self.faults.send_modify(|faults| faults.forsaken += 1);
     }
 
-    /// One direction of every connection that stands ends as if its sender had closed it: what is
-    /// sent there from now on is lost, and the other direction goes on. New connections are served
-    /// as before.
+    /// One direction of every open connection ends as if its sender had closed it: later bytes of
+    /// that direction are lost, and the other direction goes on. New connections are served as
+    /// before.
     pub fn half_close(&self, direction: Direction) {
         self.faults.send_modify(|faults| match direction {
             Direction::ToServer => faults.closed_to_server += 1,
@@ -138,26 +138,26 @@ impl FaultProxy {
         });
     }
 
-    /// From now on until [`FaultProxy::pass`], each new connection reaches the server twice, as
-    /// when an attempt was repeated whose answer had been lost: the first one stays silent for as
-    /// long as the second one stands.
+    /// Until [`FaultProxy::pass`], each new connection reaches the server twice, as after an
+    /// attempt that was repeated because its answer was lost. The first of the two stays silent for
+    /// as long as the second one is open.
     pub fn connect_twice(&self) {
         self.faults.send_modify(|faults| faults.twins = true);
     }
 
-    /// Resets every connection that stands, and leads new ones to another server, as a failover does.
+    /// Resets every open connection, and leads new ones to another server, as a failover does.
     pub fn redirect(&self, server: SocketAddr) {
         *self.shared.server() = server;
         self.reset();
     }
 
-    /// The next bytes that come back from the server are lost and their connection is reset: the request happened, and
-    /// its sender cannot know.
+    /// The next bytes from the server are lost and their connection is reset: the request was
+    /// carried out, and its sender cannot know.
     pub fn swallow_one_reply(&self) {
         self.shared.swallow_one_reply.store(true, Ordering::SeqCst);
     }
 
-    /// The next bytes that come back from the server are lost, and these arrive in their place.
+    /// The next bytes from the server are lost, and these arrive in their place.
     pub fn replace_one_reply(&self, by: impl Into<Vec<u8>>) {
         *self.shared.other_reply() = Some(by.into());
     }
@@ -179,7 +179,7 @@ impl Drop for FaultProxy {
 }
 
 async fn accept(listener: TcpListener, faults: watch::Receiver<Faults>, shared: Arc<Shared>) {
-    // Dropped with this task, and all connections with it.
+    // The set is dropped with this task, and all connections with it.
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
@@ -187,25 +187,26 @@ async fn accept(listener: TcpListener, faults: watch::Receiver<Faults>, shared: 
     }
 }
 
-/// Counts a connection for as long as it stands.
-struct Counted(Arc<Shared>);
+/// Counts a connection for as long as it is open.
+struct ConnectionCounter(Arc<Shared>);
 
-impl Counted {
+impl ConnectionCounter {
     fn new(shared: &Arc<Shared>) -> Self {
         shared.connections.fetch_add(1, Ordering::SeqCst);
         Self(Arc::clone(shared))
     }
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionCounter {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 async fn serve(mut client: TcpStream, mut faults: watch::Receiver<Faults>, shared: Arc<Shared>) {
-    let _counted = Counted::new(&shared);
-    // Closing with a zero linger time sends RST. Taken back when both sides ended in peace.
+    let _counter = ConnectionCounter::new(&shared);
+    // Closing with a zero linger time sends RST. The setting is reversed below if both sides ended
+    // in an orderly way.
     let _ = client.set_zero_linger();
     if faults.borrow().refuses {
         return;
@@ -230,32 +231,40 @@ async fn serve(mut client: TcpStream, mut faults: watch::Receiver<Faults>, share
     let _ = upstream.set_zero_linger();
     let _ = client.set_nodelay(true);
     let _ = upstream.set_nodelay(true);
-    // Borrowed halves: an owned one says goodbye with FIN when it is dropped, and a reset must come without.
+    // The halves are borrowed: an owned half sends FIN when it is dropped, and a reset must come
+    // without FIN.
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = upstream.split();
-    let asking = AtomicBool::new(false);
-    let there = Pump {
+    let client_spoke_last = AtomicBool::new(false);
+    let requests = Pump {
         direction: Direction::ToServer,
-        asking: &asking,
+        client_spoke_last: &client_spoke_last,
         faults: faults.clone(),
         shared: Arc::clone(&shared),
     };
-    let back = Pump {
+    let replies = Pump {
         direction: Direction::ToClient,
-        asking: &asking,
+        client_spoke_last: &client_spoke_last,
         faults: faults.clone(),
         shared,
     };
-    let peace = tokio::select! {
-        both = async { tokio::try_join!(there.run(from_client, to_server), back.run(from_server, to_client)) } => both.is_ok(),
-        _ = faults.wait_for(|faults| faults.resets != resets || faults.forsaken != forsaken) => false,
+    let both = async {
+        tokio::try_join!(
+            requests.run(from_client, to_server),
+            replies.run(from_server, to_client),
+        )
+    };
+    let is_reset = |faults: &Faults| faults.resets != resets || faults.forsaken != forsaken;
+    let ended_cleanly = tokio::select! {
+        both = both => both.is_ok(),
+        _ = faults.wait_for(is_reset) => false,
     };
     if faults.borrow().forsaken != forsaken {
         drop(client);
         let _ = tokio::io::copy(&mut upstream, &mut tokio::io::sink()).await;
         return;
     }
-    if peace {
+    if ended_cleanly {
         for stream in [client, upstream] {
             #[expect(
                 deprecated,

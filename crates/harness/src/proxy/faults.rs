@@ -1,4 +1,4 @@
-//! The faults of a proxy, and the state that its connections share.
+//! The current faults of a proxy, and the state that its connections share.
 
 use std::{
     net::SocketAddr,
@@ -9,12 +9,12 @@ use std::{
     time::Duration,
 };
 
-/// Which way bytes flow.
+/// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Requests.
+    /// From the client to the server.
     ToServer,
-    /// Replies.
+    /// From the server to the client.
     ToClient,
 }
 
@@ -22,15 +22,16 @@ pub enum Direction {
 pub(super) struct Faults {
     pub(super) to_server: Flow,
     pub(super) to_client: Flow,
-    /// New connections are reset at once.
+    /// Whether new connections are reset at once.
     pub(super) refuses: bool,
-    /// Each new connection has a silent twin at the server.
+    /// Whether each new connection gets a silent twin at the server.
     pub(super) twins: bool,
-    /// Goes up with every [`FaultProxy::reset`].
+    /// Rises with every [`FaultProxy::reset`](super::FaultProxy::reset).
     pub(super) resets: u64,
-    /// Goes up with every [`FaultProxy::forsake_clients`].
+    /// Rises with every [`FaultProxy::forsake_clients`](super::FaultProxy::forsake_clients).
     pub(super) forsaken: u64,
-    /// Each goes up with every [`FaultProxy::half_close`] of its direction.
+    /// Each of the two rises with every [`FaultProxy::half_close`](super::FaultProxy::half_close)
+    /// of its direction.
     pub(super) closed_to_server: u64,
     pub(super) closed_to_client: u64,
 }
@@ -40,20 +41,20 @@ pub(super) enum Flow {
     #[default]
     Pass,
     Delay(Duration),
-    /// A few bytes at a time, with this pause after each.
+    /// A few bytes at a time, with this pause after each piece.
     Trickle(Duration),
     /// Bytes wait, and arrive when the fault is over.
     Stop,
-    /// Bytes are gone for ever.
+    /// Bytes are lost.
     Swallow,
 }
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Where new connections lead.
+    /// The server for new connections.
     pub(super) server: Mutex<SocketAddr>,
     pub(super) swallow_one_reply: AtomicBool,
-    /// What is to arrive instead of the next reply.
+    /// The bytes that replace the next reply.
     pub(super) other_reply: Mutex<Option<Vec<u8>>>,
     pub(super) connections: AtomicUsize,
     pub(super) round_trips: AtomicU64,

@@ -1,4 +1,4 @@
-//! One direction of one connection.
+//! Carries the bytes of one direction of one connection, and applies the faults to them.
 
 use std::{
     io,
@@ -16,19 +16,19 @@ use tokio::{
 
 use crate::proxy::faults::{Direction, Faults, Flow, Shared};
 
-/// Bytes that arrive at once when they trickle.
-const DRIP: usize = 5;
+/// The number of bytes in one piece, when bytes trickle.
+const TRICKLE_BYTES: usize = 5;
 
 pub(super) struct Pump<'a> {
     pub(super) direction: Direction,
-    /// Whether the last bytes of the connection were the client's.
-    pub(super) asking: &'a AtomicBool,
+    /// Whether the last bytes of the connection came from the client.
+    pub(super) client_spoke_last: &'a AtomicBool,
     pub(super) faults: watch::Receiver<Faults>,
     pub(super) shared: Arc<Shared>,
 }
 
 impl Pump<'_> {
-    /// Carries bytes until the reader's end, and passes that end on.
+    /// Carries bytes until the end of the stream, and passes the end on.
     pub(super) async fn run(
         mut self,
         mut from: ReadHalf<'_>,
@@ -42,20 +42,20 @@ impl Pump<'_> {
             let closed = |faults: &Faults| Self::half_closes(faults, self.direction) != before;
             let read = tokio::select! {
                 read = from.read(&mut buffer) => Some(read?),
-                // A stream with a hole in it must not go on.
-                () = Self::healed(&mut self.faults, self.direction), if lost_bytes => {
+                // A stream that lost bytes must not go on.
+                () = Self::black_hole_ended(&mut self.faults, self.direction), if lost_bytes => {
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
                 _ = half_closed.wait_for(closed) => None,
             };
             let Some(read) = read else {
                 to.shutdown().await?;
-                // Whoever goes on sending does not notice.
+                // The sender may go on sending and does not notice.
                 tokio::io::copy(&mut from, &mut tokio::io::sink()).await?;
                 return Ok(());
             };
             let asks = self.direction == Direction::ToServer && read > 0;
-            if !self.asking.swap(asks, Ordering::SeqCst) && asks {
+            if !self.client_spoke_last.swap(asks, Ordering::SeqCst) && asks {
                 self.shared.round_trips.fetch_add(1, Ordering::SeqCst);
             }
             if self.direction == Direction::ToClient
@@ -89,8 +89,8 @@ impl Pump<'_> {
             }
             if lost_bytes {
                 if read == 0 {
-                    // The end of the stream is lost as well; wait to be reset.
-                    Self::healed(&mut self.faults, self.direction).await;
+                    // The end of the stream is lost as well, so the connection waits for its reset.
+                    Self::black_hole_ended(&mut self.faults, self.direction).await;
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
                 continue;
@@ -104,17 +104,17 @@ impl Pump<'_> {
         }
     }
 
-    /// All at once, or a few bytes at a time for as long as they trickle.
+    /// Writes all bytes at once, or a few at a time while they trickle.
     async fn write(&mut self, to: &mut WriteHalf<'_>, mut bytes: &[u8]) -> io::Result<()> {
         while let Flow::Trickle(pause) = self.flow()
-            && bytes.len() > DRIP
+            && bytes.len() > TRICKLE_BYTES
         {
-            let (drip, rest) = bytes.split_at(DRIP);
-            to.write_all(drip).await?;
+            let (piece, rest) = bytes.split_at(TRICKLE_BYTES);
+            to.write_all(piece).await?;
             bytes = rest;
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                // The rest arrives as the next fault has it.
+                // The next fault applies to the rest.
                 _ = self.faults.changed() => {}
             }
         }
@@ -139,7 +139,7 @@ impl Pump<'_> {
         }
     }
 
-    async fn healed(faults: &mut watch::Receiver<Faults>, direction: Direction) {
+    async fn black_hole_ended(faults: &mut watch::Receiver<Faults>, direction: Direction) {
         let _ = faults
             .wait_for(|faults| Self::of(faults, direction) != Flow::Swallow)
             .await;

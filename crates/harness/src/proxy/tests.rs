@@ -14,10 +14,11 @@ use tokio::{
 use crate::{Direction, FaultProxy, eventually_async};
 
 const SOON: Duration = Duration::from_secs(10);
-/// Long enough for bytes to cross the loopback many times, when it must be shown that they do not.
+/// Long enough for bytes to cross the loopback many times, where a test shows that they do not
+/// arrive.
 const NOT_YET: Duration = Duration::from_millis(150);
 
-/// A server that answers each line with itself and remembers the lines.
+/// A server that answers each line with the same line and records the lines.
 async fn echo() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -45,7 +46,7 @@ async fn echo() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     (address, heard)
 }
 
-/// A client that reaches the server through a proxy, and the lines that the server has heard.
+/// A client behind a proxy, and the lines that the server has received.
 async fn connected() -> (FaultProxy, Client, Arc<Mutex<Vec<String>>>) {
     let (server, heard) = echo().await;
     let proxy = FaultProxy::start(server).await.unwrap();
@@ -66,7 +67,7 @@ impl Client {
         self.0.write_all(format!("{line}\n").as_bytes()).await
     }
 
-    /// The next line, `None` at the end of the stream.
+    /// The next line; `None` at the end of the stream.
     async fn hear(&mut self) -> io::Result<Option<String>> {
         let mut line = String::new();
         let read = self.0.read_line(&mut line).await?;
@@ -78,7 +79,7 @@ impl Client {
         self.hears().await
     }
 
-    /// The next line, which comes.
+    /// The next line, which must come.
     async fn hears(&mut self) -> String {
         timeout(SOON, self.hear()).await.unwrap().unwrap().unwrap()
     }
@@ -157,7 +158,7 @@ async fn a_black_hole_loses_bytes_for_ever() {
 }
 
 #[tokio::test]
-async fn reset_hits_what_stands_and_nothing_else() {
+async fn a_reset_affects_only_open_connections() {
     let (proxy, mut old, _) = connected().await;
     old.ask("before").await;
     proxy.reset();
@@ -167,7 +168,7 @@ async fn reset_hits_what_stands_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn one_reply_is_another_and_its_request_happened() {
+async fn a_replaced_reply_leaves_the_request_done() {
     let (proxy, mut client, heard) = connected().await;
     proxy.replace_one_reply("no\n");
     assert_eq!(client.ask("please").await, "no");
@@ -176,7 +177,7 @@ async fn one_reply_is_another_and_its_request_happened() {
 }
 
 #[tokio::test]
-async fn one_reply_is_lost_and_its_request_happened() {
+async fn a_lost_reply_leaves_the_request_done() {
     let (proxy, mut client, heard) = connected().await;
     client.ask("before").await;
     proxy.swallow_one_reply();
@@ -187,12 +188,12 @@ async fn one_reply_is_lost_and_its_request_happened() {
 }
 
 #[tokio::test]
-async fn refused_lines_are_reset_until_the_fault_is_over() {
+async fn refused_connections_are_reset_until_the_fault_is_over() {
     let (proxy, mut client, _heard) = connected().await;
     assert_eq!(client.ask("a").await, "a");
     proxy.refuse();
     assert!(client.hear().await.is_err());
-    // It may connect, and is reset then.
+    // A new client may connect, and is reset then.
     let mut other = Client::connect(&proxy).await;
     let _ = other.say("b").await;
     assert!(!matches!(other.hear().await, Ok(Some(_))));
@@ -201,14 +202,15 @@ async fn refused_lines_are_reset_until_the_fault_is_over() {
 }
 
 #[tokio::test]
-async fn bytes_trickle_and_come_at_once_when_it_is_over() {
+async fn bytes_trickle_until_the_fault_is_over() {
     let (proxy, mut client, _) = connected().await;
     assert_eq!(client.ask("a").await, "a");
     proxy.trickle(Duration::from_millis(20));
     let long = "x".repeat(60);
     let asked = Instant::now();
     assert_eq!(client.ask(&long).await, long);
-    // Twelve pauses there, and some of those back run beside them.
+    // There are twelve pauses in one direction; some of those in the other direction run at the
+    // same time.
     assert!(asked.elapsed() >= Duration::from_millis(200));
     proxy.trickle(SOON * 2);
     client.say("a line of more than a drip").await.unwrap();
@@ -226,7 +228,7 @@ async fn one_direction_is_closed_and_the_other_goes_on() {
     proxy.half_close(Direction::ToServer);
     assert_eq!(timeout(SOON, client.hear()).await.unwrap().unwrap(), None);
     assert_eq!(*heard.lock().unwrap(), ["a"]);
-    // The client sees the end of the answers, and the server goes on hearing it.
+    // The client sees the end of the answers, and the server still receives from it.
     let mut client = Client::connect(&proxy).await;
     assert_eq!(client.ask("b").await, "b");
     proxy.half_close(Direction::ToClient);
@@ -253,7 +255,7 @@ async fn a_connection_has_a_silent_twin() {
     let mut byte = [0];
     assert_eq!(spoken.read(&mut byte).await.unwrap(), 1);
     assert!(timeout(NOT_YET, silent.read(&mut byte)).await.is_err());
-    // The silent one ends with the other.
+    // The silent connection ends with the other one.
     drop((client, spoken));
     let ended = timeout(SOON, silent.read(&mut byte)).await.unwrap();
     assert!(!matches!(ended, Ok(1..)), "{ended:?}");

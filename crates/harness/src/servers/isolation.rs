@@ -1,5 +1,5 @@
-//! What keeps the other users of this host away from the servers: passwords that nobody can guess,
-//! folders that nobody else can enter, and a user without rights that each server runs as.
+//! Keeps the other users of this host away from the servers: random passwords, private folders, and
+//! an unprivileged user that each server runs as.
 //!
 //! Invariant: a server never runs as root, and no secret is in a process list.
 
@@ -19,28 +19,28 @@ use rustix::process::geteuid;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-/// The longest path of a socket on Linux, without the zero at its end.
+/// The longest path of a socket on Linux, without the zero byte at its end.
 const SOCKET_PATH: usize = 107;
 
-/// What to do about a program that the servers' user cannot run.
-pub(super) const PROGRAM: &str =
+/// The remedy for a program that the servers' user cannot run.
+pub(super) const PROGRAM_REMEDY: &str =
     "put it where every user can run it (root's home is no such place)";
 
-/// What a server puts into its folder as a socket may have a name of this length: Postgres'
-/// `/.s.PGSQL.65535.lock` is the longest.
+/// The space for the name of a socket in a server's folder. Postgres' `/.s.PGSQL.65535.lock` is the
+/// longest.
 const SOCKET_NAME: usize = 20;
 
-/// A password of one server. It has letters and digits only, so it stands in a URL as it is.
+/// The password of one server. It consists of letters and digits, so it needs no escaping in a URL.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Password(String);
 
 impl Password {
-    /// One that nobody can guess.
+    /// A random password.
     pub(super) fn random() -> Self {
         Self(Uuid::new_v4().simple().to_string())
     }
 
-    /// One that a test has chosen.
+    /// A password that a test has chosen.
     pub(super) fn chosen(password: &str) -> Self {
         Self(password.to_owned())
     }
@@ -56,7 +56,7 @@ impl fmt::Debug for Password {
     }
 }
 
-/// The user that a server runs as: our own, or a user without rights when we are root.
+/// The user that a server runs as: the user of the test, or an unprivileged user if that is root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RunAs(Option<Account>);
 
@@ -67,8 +67,8 @@ struct Account {
 }
 
 impl RunAs {
-    /// Our own user. For root it is the user that the server's Debian package has made, else
-    /// `nobody`.
+    /// The user of the test. For root it is the user of the server's Debian package, or `nobody`
+    /// without that.
     pub(super) fn user_of(package: &str) -> Result<Self> {
         if !geteuid().is_root() {
             return Ok(Self(None));
@@ -86,7 +86,7 @@ impl RunAs {
         Ok(Self(Some(account)))
     }
 
-    /// The user's number, for the names of things that belong to one user.
+    /// The user's number, for the names of files that belong to one user.
     pub(super) fn number(self) -> u32 {
         self.0
             .map_or_else(|| geteuid().as_raw(), |account| account.user)
@@ -95,16 +95,16 @@ impl RunAs {
     /// A command that runs as this user.
     pub(super) fn command(self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
-        // The user may not be able to enter the folder that we are in.
+        // The user may have no access to the current folder.
         command.current_dir("/");
         if let Some(Account { user, group }) = self.0 {
-            // It leaves all other groups, too.
+            // Setting the group also removes all other groups.
             command.uid(user).gid(group);
         }
         command
     }
 
-    /// A folder that belongs to this user and that nobody else but root can enter.
+    /// A folder of this user that only this user and root can enter.
     pub(super) fn folder(self, parent: &Path) -> Result<TempDir> {
         let folder = tempfile::Builder::new()
             .permissions(fs::Permissions::from_mode(0o700))
@@ -124,8 +124,8 @@ impl RunAs {
         Ok(folder)
     }
 
-    /// Whether this user can enter a folder or run a program. A folder above it may be shut, and
-    /// the servers themselves say that in many ways, or not at all.
+    /// Checks that this user can enter a folder or run a program. A folder above may be closed,
+    /// which the servers themselves report in many ways or not at all.
     pub(super) fn reaches(self, path: &Path, remedy: &str) -> Result<()> {
         let Some(Account { user, .. }) = self.0 else {
             return Ok(());
@@ -139,7 +139,7 @@ impl RunAs {
         Ok(())
     }
 
-    /// Hands a file or an empty folder over to this user.
+    /// Makes this user the owner of a file or an empty folder.
     pub(super) fn own(self, path: &Path) -> Result<()> {
         if let Some(Account { user, group }) = self.0 {
             chown(path, Some(user), Some(group))
@@ -148,9 +148,9 @@ impl RunAs {
         Ok(())
     }
 
-    /// Writes a file that only this user can read. A file of that name is replaced.
+    /// Writes a file that only this user can read. It replaces a file of that name.
     pub(super) fn write(self, path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
-        // The mode is given at the creation, so the file is at no time open to others.
+        // The mode is set at creation, so the file is never open to others.
         let _ = fs::remove_file(path);
         let mut file = fs::OpenOptions::new()
             .write(true)
@@ -162,7 +162,7 @@ impl RunAs {
         self.own(path)
     }
 
-    /// Copies a file to where only this user can read it.
+    /// Copies a file; only this user can read the copy.
     pub(super) fn copy(self, from: &Path, to: &Path) -> Result<()> {
         let content = fs::read(from).with_context(|| from.display().to_string())?;
         self.write(to, content)
@@ -179,7 +179,7 @@ fn account(users: &str, name: &str) -> Option<Account> {
         user: fields.get(2)?.parse().ok()?,
         group: fields.get(3)?.parse().ok()?,
     };
-    // A second name of root has its number.
+    // Another name of root has root's number.
     (account.user != 0).then_some(account)
 }
 
@@ -190,8 +190,8 @@ pub(super) mod tests {
     use super::*;
     use crate::Process;
 
-    /// What holds for every server: it does not run as root, nor does a process that it has
-    /// started; nobody else can enter its folder; no command line holds the password.
+    /// Checks the isolation of a server: neither the server nor a process that it started runs as
+    /// root, no other user can enter its folder, and no command line contains the password.
     pub(in crate::servers) fn keeps_others_out(process: &Process, folder: &Path, password: &str) {
         let folder = fs::metadata(folder).unwrap();
         assert_eq!(folder.mode() & 0o7777, 0o700, "the mode of its folder");
@@ -201,7 +201,7 @@ pub(super) mod tests {
             let path = entry.unwrap().path();
             let read = |name| fs::read_to_string(path.join(name)).unwrap_or_default();
             let stat = read("stat");
-            // The name before it may hold anything, blanks and brackets included.
+            // The name in brackets may contain anything, blanks and brackets included.
             let Some((_, fields)) = stat.rsplit_once(") ") else {
                 continue;
             };
@@ -218,7 +218,7 @@ pub(super) mod tests {
                     .split_whitespace()
                     .map(|user| user.parse().unwrap())
                     .collect();
-                // Real, effective, saved and that of the file system.
+                // The real, effective, saved and file system users.
                 assert!(users.iter().all(|user| *user != 0), "as root: {arguments}");
                 assert!(users.iter().all(|user| *user == folder.uid()));
             }
@@ -248,9 +248,9 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_folder_that_the_user_cannot_enter_is_told_with_the_remedy() {
+    fn a_closed_folder_is_reported_with_its_remedy() {
         if !geteuid().is_root() {
-            // The user is our own.
+            // The servers run as the user of the test.
             return;
         }
         let shut = tempfile::tempdir().unwrap();
@@ -261,11 +261,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nobody_else_can_read_what_a_server_reads() {
+    fn only_the_servers_user_can_read_its_files() {
         let user = RunAs::user_of("redis").unwrap();
         let folder = user.folder(&std::env::temp_dir()).unwrap();
         let file = folder.path().join("secret");
-        // One that was there before is replaced, whatever its mode was.
+        // An existing file is replaced, whatever its mode.
         fs::write(&file, "old").unwrap();
         user.write(&file, "new").unwrap();
         for (path, mode) in [(folder.path(), 0o700), (&file, 0o600)] {

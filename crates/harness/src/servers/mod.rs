@@ -1,7 +1,8 @@
-//! Real servers on free ports, each with a folder of its own that goes away with it.
+//! Real servers on free ports, each with its own folder, which is removed with the server.
 //!
-//! No other user of this host can use them: each wants a random password over TCP, its folder lets
-//! nobody else in, no command line holds a secret, and none runs as root.
+//! No other user of this host can use the servers: each requires a random password over TCP, only
+//! the server's user can enter the folder, no command line contains a secret, and no server runs as
+//! root.
 
 mod isolation;
 pub mod mysql;

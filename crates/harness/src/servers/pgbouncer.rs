@@ -1,4 +1,4 @@
-//! PgBouncer, a pooler in front of PostgreSQL.
+//! PgBouncer, a connection pooler in front of PostgreSQL.
 
 use std::{
     env,
@@ -14,10 +14,10 @@ use crate::{
     servers::postgres::{PostgresServer, READY, user},
 };
 
-/// Where the Debian package has it.
+/// The program of the Debian package.
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
 
-/// For how long a client keeps a session of the server.
+/// How long a client keeps a session of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolMode {
     /// Until it disconnects.
@@ -26,7 +26,7 @@ pub enum PoolMode {
     Transaction,
 }
 
-/// A private pooler with the settings that it comes with. It is killed when it is dropped.
+/// A private pooler with default settings. It is killed when it is dropped.
 #[derive(Debug)]
 pub struct PgBouncer {
     _process: Process,
@@ -36,14 +36,14 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts one. It knows `postgres` alone, by the password of the server.
+    /// Starts a pooler. It knows only `postgres`, with the server's password.
     ///
     /// # Errors
-    /// When it is not installed or does not start.
+    /// When PgBouncer is not installed or does not start.
     pub fn start(server: &PostgresServer, mode: PoolMode) -> Result<Self> {
         let mut last = None;
         for _ in 0..3 {
-            // Somebody else may take the port first.
+            // Another process may take the port first.
             match Self::launch(server, mode, free_port()?) {
                 Ok(pooler) => return Ok(pooler),
                 Err(error) => last = Some(error),
@@ -95,13 +95,13 @@ impl PgBouncer {
         })
     }
 
-    /// Of the database that the server has from the start.
+    /// The URL of the server's first database, through the pooler.
     #[must_use]
     pub fn url(&self) -> String {
         self.url.clone()
     }
 
-    /// Where it listens.
+    /// The address that the pooler listens on.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address

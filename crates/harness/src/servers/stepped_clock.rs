@@ -1,7 +1,7 @@
-//! A clock of a server's own that can be put forward while the server runs.
+//! A separate clock for one server, which can be stepped forward while the server runs.
 //!
-//! It is Debian's `libfaketime`, loaded into the server: the server's wall clock is the machine's
-//! and some time more, and its monotonic clock is the machine's. It does not go together with
+//! The clock is Debian's `libfaketime`, loaded into the server: the server's wall clock is the
+//! machine's plus an offset, and its monotonic clock is the machine's. It does not work with
 //! `jemalloc`, which asks for the time before any library is ready: Debian's `redis-server` hangs.
 
 use std::{
@@ -15,23 +15,24 @@ use anyhow::{Context as _, Result};
 
 use crate::{eventually, servers::isolation::RunAs};
 
-/// A server that has not looked by then never does.
+/// The limit for the server to see a step.
 const SEEN: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// The stepped clock of one server.
 #[derive(Debug)]
 pub(super) struct SteppedClock {
     library: PathBuf,
     user: RunAs,
-    /// Says how far ahead the clock is.
+    /// The file with the clock's offset.
     file: PathBuf,
     ahead: Mutex<Duration>,
-    /// Processes that went by it.
+    /// The processes that used the clock.
     used_by: Mutex<Vec<u32>>,
 }
 
 impl SteppedClock {
-    /// A clock that is right until it is put forward. Its file is in `folder`, which is the user's.
+    /// A clock that is right until it is stepped. Its file is in `folder`, which belongs to the
+    /// user.
     pub(super) fn new(user: RunAs, folder: &Path) -> Result<Self> {
         let clock = Self {
             library: library()?,
@@ -44,26 +45,28 @@ impl SteppedClock {
         Ok(clock)
     }
 
-    /// Environment variables that make a process use this clock.
+    /// The environment variables that make a process use this clock.
     pub(super) fn environment(&self) -> [(&'static str, &Path); 4] {
         [
             ("LD_PRELOAD", &self.library),
             ("FAKETIME_TIMESTAMP_FILE", &self.file),
-            // All processes of a server see a step at once. It costs a look at the file whenever
-            // one asks for the time; otherwise their clocks differ for as long as they remember.
+            // All processes of a server see a step at once. This costs a read of the file for each
+            // reading of the clock; otherwise the clocks of the processes would differ while they
+            // cache the offset.
             ("FAKETIME_NO_CACHE", Path::new("1")),
             ("FAKETIME_DONT_FAKE_MONOTONIC", Path::new("1")),
         ]
     }
 
-    /// Removes later what the library leaves behind of a process that is killed.
+    /// Registers a process whose shared memory must be removed later: the library leaves it behind
+    /// when the process is killed.
     pub(super) fn is_used_by(&self, process: u32) {
         let mut used_by = self.used_by.lock().unwrap_or_else(PoisonError::into_inner);
         used_by.push(process);
     }
 
-    /// Puts it forward, and waits until the server has seen it. `now` asks the server for its time,
-    /// in seconds.
+    /// Steps the clock forward, and waits until the server has seen the step. `now` asks the server
+    /// for its time, in seconds.
     pub(super) fn put_forward(&self, by: Duration, now: impl Fn() -> Result<f64>) -> Result<()> {
         let (before, asked) = (now()?, Instant::now());
         let ahead = {
@@ -79,7 +82,7 @@ impl SteppedClock {
     }
 
     fn set(&self, ahead: Duration) -> Result<()> {
-        // A server never sees half of a file.
+        // The file is renamed, so that the server never reads a half-written one.
         let new = self.file.with_extension("new");
         let offset = format!("+{}.{:06}\n", ahead.as_secs(), ahead.subsec_micros());
         self.user.write(&new, offset)?;
@@ -95,7 +98,7 @@ impl Drop for SteppedClock {
             .unwrap_or_else(PoisonError::into_inner);
         for process in used_by {
             for kind in ["faketime_shm", "sem.faketime_sem"] {
-                // A process that ended by itself has removed both.
+                // A process that ended by itself has removed both files.
                 let _ = fs::remove_file(format!("/dev/shm/{kind}_{process}"));
             }
         }

@@ -1,4 +1,4 @@
-//! Data folders to copy: setting one up takes seconds, copying it does not.
+//! Template folders of server data: setting one up takes seconds, copying it does not.
 
 use std::{
     env, fs,
@@ -10,12 +10,13 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::geteuid;
 
-/// Where things stay from one run of the tests to the next. scripts/get-server has the same rule.
+/// The folder for files that stay from one run of the tests to the next. scripts/get-server has the
+/// same rule.
 #[must_use]
 pub fn cache() -> PathBuf {
     let chosen = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let base = if geteuid().is_root() {
-        // Nobody else may enter root's home, and the servers of root run as somebody else.
+        // No other user may enter root's home, and root's servers run as another user.
         chosen.or_else(|| Some("/var/cache".into()))
     } else {
         chosen.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))
@@ -23,7 +24,7 @@ pub fn cache() -> PathBuf {
     base.unwrap_or_else(env::temp_dir).join("distlock")
 }
 
-/// The folder of the templates. Only its owner may enter it: what is in there is data of servers.
+/// The folder of the templates. Only its owner may enter it, because it contains data of servers.
 pub(super) fn templates() -> Result<PathBuf> {
     let folder = cache().join("templates");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
@@ -31,7 +32,8 @@ pub(super) fn templates() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Copies a folder with its owners and modes: cheaply where the file system can, and holes stay holes.
+/// Copies a folder with its owners and modes. Where the file system can, it copies by reference;
+/// holes stay holes.
 pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     finish(
         Command::new("cp")
@@ -46,7 +48,7 @@ pub(super) fn finish(command: &mut Command) -> Result<()> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .output();
-    // Not the whole command: it shows the environment, where passwords are.
+    // Only the program is named: the whole command shows the environment, which has passwords.
     let what = command.get_program().to_string_lossy();
     let output = output.with_context(|| what.clone().into_owned())?;
     ensure!(

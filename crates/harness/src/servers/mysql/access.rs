@@ -22,8 +22,8 @@ use crate::{
 };
 
 impl MySqlServer {
-    /// Logs a user in over TCP once, with TLS where the server has it. From then on MySQL takes the
-    /// password without TLS, too.
+    /// Logs a user in over TCP once, with TLS if the server has it. After that MySQL accepts the
+    /// password without TLS.
     pub(super) fn log_in(&self, user: &str) -> Result<()> {
         if self.product == Product::MariaDb {
             return Ok(());
@@ -38,54 +38,54 @@ impl MySqlServer {
         )
     }
 
-    /// Which of the two it is.
+    /// The product.
     #[must_use]
     pub const fn product(&self) -> Product {
         self.product
     }
 
-    /// Where it listens.
+    /// The address that the server listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Its socket.
+    /// The path of the server's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("sock")
     }
 
-    /// Its data: MySQL puts the certificates it makes there.
+    /// The folder of the server's data. MySQL writes the certificates that it makes there.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")
     }
 
-    /// Of the database that is there from the start. Without TLS.
+    /// The URL of the first database, without TLS.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_of(DATABASE)
     }
 
-    /// Of any database. Without TLS.
+    /// The URL of any database, without TLS.
     #[must_use]
     pub fn url_of(&self, database: &str) -> String {
         let at = self.account_at(self.address());
         format!("mysql://{at}/{database}?ssl-mode=disabled")
     }
 
-    /// As [`MySqlServer::url`], where something else listens that leads there.
+    /// As [`MySqlServer::url`], at another address that leads to this server.
     #[must_use]
     pub fn url_at(&self, address: SocketAddr) -> String {
         let at = self.account_at(address);
         format!("mysql://{at}/{DATABASE}?ssl-mode=disabled")
     }
 
-    /// As [`MySqlServer::url`], of another user, who must have the same password as `root`.
+    /// As [`MySqlServer::url`], for another user, who must have the same password as `root`.
     ///
     /// # Errors
-    /// When the server does not let that user in.
+    /// When the server refuses that user.
     pub fn url_as(&self, user: &str) -> Result<String> {
         self.log_in(user)?;
         Ok(self.url().replace("://root:", &format!("://{user}:")))
@@ -97,13 +97,13 @@ impl MySqlServer {
         self.password.expose()
     }
 
-    /// `root:PASSWORD@ADDRESS`, for a URL with options of its own.
+    /// `root:PASSWORD@ADDRESS`, for a URL with other options.
     #[must_use]
     pub fn account_at(&self, address: SocketAddr) -> String {
         format!("root:{}@{address}", self.password.expose())
     }
 
-    /// Makes an empty database and says its name.
+    /// Makes an empty database and returns its name.
     ///
     /// # Errors
     /// When the server cannot be asked.
@@ -114,10 +114,10 @@ impl MySqlServer {
         Ok(name)
     }
 
-    /// Runs statements as `root`, and gives back what they print, columns parted by tabs.
+    /// Runs statements as `root`, and returns their output, with columns separated by tabs.
     ///
     /// # Errors
-    /// When one of them fails; the server's message is in the error.
+    /// When one of them fails. The error contains the server's message.
     pub fn sql(&self, statements: &str) -> Result<String> {
         let output = self
             .client()
@@ -133,12 +133,14 @@ impl MySqlServer {
             .to_owned())
     }
 
-    /// Runs statements in a session that stays open until the value is dropped: what they lock stays locked.
+    /// Runs statements in a session that stays open until the value is dropped, so that their locks
+    /// stay.
     ///
     /// # Errors
     /// When they were not carried out soon.
     pub fn hold_open(&self, statements: &str) -> Result<Process> {
-        // The client sleeps, not the server: a server that sleeps does not see that its client has gone.
+        // The client sleeps, not the server: a sleeping server does not see that its client has
+        // gone.
         let process = Process::spawn(self.client().arg("--unbuffered").args([
             "--execute",
             &format!("{statements}; SELECT 'held open';\n\\! sleep 600"),
@@ -150,7 +152,8 @@ impl MySqlServer {
     pub(super) fn client(&self) -> Command {
         let mut command = Command::new("mariadb");
         command
-            // A process list shows arguments to everybody, and this to its own user.
+            // A process list shows arguments to every user, and the environment only to the
+            // process's own user.
             .env("MYSQL_PWD", self.password.expose())
             .args([
                 "--no-defaults",

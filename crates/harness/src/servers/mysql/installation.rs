@@ -24,10 +24,10 @@ pub(super) fn user() -> Result<RunAs> {
     RunAs::user_of("mysql")
 }
 
-/// The server's command line, as far as it is the same for setting up and for running.
+/// The part of the server's command line that is the same for setting up and for running.
 pub(super) fn server(product: Product, user: RunAs, data: &Path) -> Result<Command> {
     let program = product.program()?;
-    user.reaches(&program, isolation::PROGRAM)?;
+    user.reaches(&program, isolation::PROGRAM_REMEDY)?;
     let mut command = user.command(program);
     command
         .arg("--no-defaults")
@@ -45,8 +45,8 @@ pub(super) fn server(product: Product, user: RunAs, data: &Path) -> Result<Comma
     Ok(command)
 }
 
-/// Where statements may read and write files: nowhere. `MariaDB` takes NULL for "everywhere", so it
-/// gets an empty folder that nobody can write to.
+/// The setting under which no statement can read or write files. `MariaDB` takes NULL for
+/// "everywhere", so it gets an empty folder that nobody can write to.
 pub(super) fn nowhere(product: Product, folder: &Path) -> Result<String> {
     if product == Product::MySql {
         return Ok("--secure-file-priv=NULL".into());
@@ -59,9 +59,9 @@ pub(super) fn nowhere(product: Product, folder: &Path) -> Result<String> {
     Ok(format!("--secure-file-priv={}", empty.display()))
 }
 
-/// A folder of data to copy, made once per machine, version of the server and user: setting one up
-/// takes seconds. Its `root` can log in nowhere, until the first statements of a server give it a
-/// password.
+/// The template of the data, made once for each machine, server version and user, because setting
+/// one up takes seconds. Its `root` can log in nowhere until the first statements of a server give
+/// it a password.
 pub(super) fn template(product: Product) -> Result<PathBuf> {
     let (program, user) = (product.program()?, user()?);
     let made = fs::metadata(&program)?.modified()?;
@@ -73,7 +73,7 @@ pub(super) fn template(product: Product) -> Result<PathBuf> {
     if finished.exists() {
         return Ok(finished);
     }
-    // Where the server's user can get at it.
+    // The folder is accessible to the server's user.
     let work = user.folder(&env::temp_dir())?;
     let data = work.path().join("data");
     let statements = work.path().join("setup.sql");
@@ -83,7 +83,7 @@ pub(super) fn template(product: Product) -> Result<PathBuf> {
         finish(
             user.command("mariadb-install-db")
                 .args(["--no-defaults", "--skip-test-db"])
-                // An account that root of this host alone can use, through the socket.
+                // The account is usable only by root of this host, through the socket.
                 .args([
                     "--auth-root-authentication-method=socket",
                     "--auth-root-socket-user=root",
@@ -96,8 +96,8 @@ pub(super) fn template(product: Product) -> Result<PathBuf> {
                 .stdin(fs::File::open(&statements)?),
         )?;
     } else {
-        // It gives `root` a random password, says it, and wants another one before anything else.
-        // This one is nobody's.
+        // `--initialize` gives `root` a random password, prints it, and requires another one before
+        // anything else. This one is never used.
         let unknown = Password::random();
         let locked = format!(
             "ALTER USER 'root'@'localhost' IDENTIFIED BY '{}';\n",
@@ -110,7 +110,7 @@ pub(super) fn template(product: Product) -> Result<PathBuf> {
                 .arg(nowhere(product, work.path())?)
                 .arg(format!("--init-file={}", statements.display())),
         )?;
-        // Each copy makes an identity of its own.
+        // Each copy makes its own identity.
         fs::remove_file(data.join("auto.cnf"))?;
     }
     let copied = folder.join(format!("{product:?}-unfinished"));

@@ -1,4 +1,4 @@
-//! MariaDB and MySQL.
+//! Private MariaDB and MySQL servers.
 
 mod access;
 mod installation;

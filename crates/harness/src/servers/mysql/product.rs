@@ -1,4 +1,4 @@
-//! The two products, and where their programs are.
+//! The two products, and the search for their programs.
 
 use std::{env, path::PathBuf, process::Command};
 
@@ -6,28 +6,34 @@ use anyhow::{Context as _, Result};
 
 use crate::servers::template::cache;
 
-/// Which of the two.
+/// The product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Product {
     /// `mariadbd` of the Debian package.
     MariaDb,
-    /// `mysqld`: `$DISTLOCK_MYSQLD`, or what `scripts/get-server mysql` fetched, or the one on the path unless it is MariaDB's.
+    /// `mysqld`: `$DISTLOCK_MYSQLD`, or the one that `scripts/get-server mysql` fetched, or the one
+    /// on the path unless it is MariaDB's.
     MySql,
 }
 
 impl Product {
-    /// Both of them.
+    /// Both products.
     pub const ALL: [Self; 2] = [Self::MariaDb, Self::MySql];
 
     pub(super) fn program(self) -> Result<PathBuf> {
         match self {
-            Self::MariaDb => ["/usr/sbin/mariadbd", "/usr/bin/mariadbd", "/usr/libexec/mariadbd"]
-                .into_iter()
-                .map(PathBuf::from)
-                .find(|path| path.exists())
-                .context("mariadbd (Debian: apt-get install mariadb-server)"),
+            Self::MariaDb => [
+                "/usr/sbin/mariadbd",
+                "/usr/bin/mariadbd",
+                "/usr/libexec/mariadbd",
+            ]
+            .into_iter()
+            .map(PathBuf::from)
+            .find(|path| path.exists())
+            .context("mariadbd (Debian: apt-get install mariadb-server)"),
             Self::MySql => mysqld().context(
-                "a MySQL server: run scripts/get-server mysql, or set DISTLOCK_MYSQLD to a mysqld of version 8 or later",
+                "a MySQL server: run scripts/get-server mysql, or set DISTLOCK_MYSQLD to a mysqld \
+                 of version 8 or later",
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! A MySQL or MariaDB server: starting, crashing and copying it.
+//! One server: it is started, stepped in time, crashed, copied and restarted here.
 
 use std::{
     env, fs,
@@ -25,13 +25,13 @@ use crate::{
 
 pub(super) const READY: Duration = Duration::from_secs(60);
 
-/// Where the Debian package has what makes a cluster of MariaDB servers.
+/// The Debian package's library that makes a cluster of MariaDB servers.
 const GALERA: &str = "/usr/lib/galera/libgalera_smm.so";
 
 /// A private server. It is killed, and its data removed, when it is dropped.
 ///
-/// `root` needs a random password, which [`MySqlServer::url`] holds. There is an empty database,
-/// `distlock`. No statement reads or writes files.
+/// `root` needs a random password, which [`MySqlServer::url`] contains. There is an empty database,
+/// `distlock`. No statement can read or write files.
 #[derive(Debug)]
 pub struct MySqlServer {
     pub(super) process: Option<Process>,
@@ -46,7 +46,7 @@ pub struct MySqlServer {
 }
 
 impl MySqlServer {
-    /// Starts a server with settings that keep every promise.
+    /// Starts a server with settings under which every promise of this library holds.
     ///
     /// # Errors
     /// When the server is not installed or does not start.
@@ -54,7 +54,7 @@ impl MySqlServer {
         Self::with(product, &[])
     }
 
-    /// Starts a server that has a clock of its own, see [`MySqlServer::put_clock_forward`].
+    /// Starts a server with its own clock, see [`MySqlServer::put_clock_forward`].
     ///
     /// # Errors
     /// As [`MySqlServer::start`], and when Debian's package `libfaketime` is not installed.
@@ -65,10 +65,10 @@ impl MySqlServer {
         Ok(server)
     }
 
-    /// Puts the server's own clock forward, and waits until the server has seen it.
+    /// Steps the server's own clock forward, and waits until the server has seen the step.
     ///
     /// # Errors
-    /// When it has no clock of its own or does not answer.
+    /// When the server has no clock of its own or does not answer.
     pub fn put_clock_forward(&self, by: Duration) -> Result<()> {
         let clock = self.clock.as_ref().context("a clock of its own")?;
         clock.put_forward(by, || {
@@ -83,7 +83,7 @@ impl MySqlServer {
     pub fn with(product: Product, settings: &[&str]) -> Result<Self> {
         let mut last = None;
         for _ in 0..3 {
-            // Somebody else may take the port first.
+            // Another process may take the port first.
             let mut server = Self::prepare(product, free_port()?, settings)?;
             match server.launch() {
                 Ok(()) => return Ok(server),
@@ -93,8 +93,8 @@ impl MySqlServer {
         Err(last.context("no attempt was made")?)
     }
 
-    /// Starts a server that offers TLS with the certificate of `pki`, and knows clients by its
-    /// authority.
+    /// Starts a server that offers TLS with the certificate of `pki`, and accepts clients'
+    /// certificates of its authority.
     ///
     /// # Errors
     /// As [`MySqlServer::start`].
@@ -105,7 +105,7 @@ impl MySqlServer {
             ("cert", "server.crt"),
             ("key", "server.key"),
         ] {
-            // It cannot enter the folder of `pki`.
+            // The server's user cannot enter the folder of `pki`.
             let copied = server.folder.path().join(name);
             server.user.copy(&pki.path(name), &copied)?;
             let setting = format!("--ssl-{option}={}", copied.display());
@@ -139,8 +139,9 @@ impl MySqlServer {
         )
     }
 
-    /// Crashes it, starts it again, and starts another server with a copy of its data: what a replica has that is promoted
-    /// before it was told anything more. Both have the same password.
+    /// Crashes the server, restarts it, and starts another server with a copy of its data: the
+    /// state of a replica that is promoted before it received anything more. Both have the same
+    /// password.
     ///
     /// # Errors
     /// As [`MySqlServer::start`].
@@ -151,7 +152,7 @@ impl MySqlServer {
             let mut other = Self::prepare_from(&self.data(), self.product, free_port()?)?;
             other.settings.clone_from(&self.settings);
             other.password.clone_from(&self.password);
-            // An identity of its own.
+            // The copy makes its own identity.
             let _ = fs::remove_file(other.data().join("auto.cnf"));
             match other.launch() {
                 Ok(()) => {
@@ -187,19 +188,19 @@ impl MySqlServer {
         })
     }
 
-    /// Statements that the server carries out at each start before it serves anybody. So at no time
-    /// is there an account of a known password, nor one in the template.
+    /// Writes the statements that the server runs at each start before it serves clients. So there
+    /// is never an account with a known password, not even in the template.
     pub(super) fn first_statements(&self) -> Result<PathBuf> {
         let (file, password) = (self.folder.path().join("first.sql"), self.password.expose());
         let mut statements = String::new();
         if self.settings.iter().any(|it| it == "--wsrep-on=ON") {
-            // The cluster does not take part yet.
+            // The cluster is not up yet.
             statements += "SET SESSION wsrep_on = OFF;\n";
         }
-        // One account for the socket and for TCP, which listens on loopback only. MySQL takes a
-        // password that it has not seen since it started over TLS or the socket only; what the
-        // harness asks over the socket shows it the password of this account.
-        // One statement on each line, or the servers do not understand them.
+        // One account is for the socket and for TCP, which listens on loopback only. MySQL accepts
+        // a password that it has not seen since its start only over TLS or the socket; the
+        // harness's own questions over the socket show it this account's password. Each statement
+        // is on its own line, because the servers do not understand it otherwise.
         statements += &format!(
             "DROP USER IF EXISTS 'root'@'localhost';\n\
              CREATE USER IF NOT EXISTS 'root'@'%' IDENTIFIED BY '{password}';\n\
@@ -219,7 +220,8 @@ impl MySqlServer {
             .arg(format!("--port={}", self.port))
             .arg("--bind-address=127.0.0.1")
             .arg(format!("--socket={}", self.socket().display()))
-            // A server that starts removes what it takes for left-over temporary tables, also those of another server.
+            // A server that starts removes files that look like left-over temporary tables, also
+            // those of another server.
             .arg(format!("--tmpdir={}", self.folder.path().display()))
             .arg(format!(
                 "--pid-file={}",
@@ -234,7 +236,7 @@ impl MySqlServer {
             clock.is_used_by(process.id());
         }
         let said = process.wait_for_line(READY, |line| {
-            // MySQL says it first for its other protocol, which is switched off here.
+            // MySQL prints this line first for its X protocol, which is off here.
             (line.contains("ready for connections")) || line.contains("Aborting")
         })?;
         ensure!(
@@ -254,7 +256,7 @@ impl MySqlServer {
         Ok(())
     }
 
-    /// Sends it a signal.
+    /// Sends the server a signal.
     ///
     /// # Errors
     /// When it does not run.
@@ -262,12 +264,12 @@ impl MySqlServer {
         self.process.as_ref().context("it runs")?.signal(which)
     }
 
-    /// Kills it at once, as a crash would. Its data stays.
+    /// Kills the server at once, as a crash would. Its data stays.
     pub fn kill(&mut self) {
         self.process = None;
     }
 
-    /// Kills it and starts it again, on the same port and data.
+    /// Kills the server and starts it again, on the same port and data.
     ///
     /// # Errors
     /// As [`MySqlServer::start`].

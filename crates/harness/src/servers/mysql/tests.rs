@@ -24,7 +24,7 @@ fn goes_forward(product: Product) {
     assert!((ahead(&server) - 7.0).abs() < 1.0, "{}", ahead(&server));
 }
 
-/// What a client over TCP is told.
+/// The answer to a client over TCP.
 fn stranger(server: &MySqlServer, user: &str, password: Option<&str>) -> Result<String> {
     let mut command = Command::new("mariadb");
     command
@@ -45,7 +45,7 @@ fn stranger(server: &MySqlServer, user: &str, password: Option<&str>) -> Result<
 
 fn keeps_strangers_out(product: Product) {
     let mut server = MySqlServer::start(product).unwrap();
-    // A restart changes nothing about it.
+    // This holds after a restart too.
     for _ in 0..2 {
         for user in ["root", "", "mysql", "mariadb.sys"] {
             for password in [None, Some(""), Some("root"), Some("wrong")] {

@@ -22,37 +22,37 @@ use crate::{
 };
 
 impl PostgresServer {
-    /// Where it listens.
+    /// The address that the server listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Its data.
+    /// The folder of the server's data.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")
     }
 
-    /// Of the database that is there from the start.
+    /// The URL of the first database.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_of(DATABASE)
     }
 
-    /// Of any database.
+    /// The URL of any database.
     #[must_use]
     pub fn url_of(&self, database: &str) -> String {
         format!("postgres://{}/{database}", self.account_at(self.address()))
     }
 
-    /// As [`PostgresServer::url`], where something else listens that leads there.
+    /// As [`PostgresServer::url`], at another address that leads to this server.
     #[must_use]
     pub fn url_at(&self, address: SocketAddr) -> String {
         format!("postgres://{}/{DATABASE}", self.account_at(address))
     }
 
-    /// As [`PostgresServer::url`], of another user. The password must be percent-encoded.
+    /// As [`PostgresServer::url`], for another user. The password must be percent-encoded.
     #[must_use]
     pub fn url_as(&self, user: &str, password: &str) -> String {
         let address = self.address();
@@ -69,7 +69,7 @@ impl PostgresServer {
         &self.password
     }
 
-    /// Makes an empty database and says its name.
+    /// Makes an empty database and returns its name.
     ///
     /// # Errors
     /// When the server cannot be asked.
@@ -80,10 +80,11 @@ impl PostgresServer {
         Ok(name)
     }
 
-    /// Runs statements in one transaction as `postgres`, and gives back what they print, columns parted by tabs.
+    /// Runs statements in one transaction as `postgres`, and returns their output, with columns
+    /// separated by tabs.
     ///
     /// # Errors
-    /// When one of them fails; the server's message is in the error.
+    /// When one of them fails. The error contains the server's message.
     pub fn sql(&self, statements: &str) -> Result<String> {
         self.sql_in(DATABASE, statements)
     }
@@ -106,7 +107,8 @@ impl PostgresServer {
             .to_owned())
     }
 
-    /// Runs statements in a transaction that stays open until the value is dropped: what they lock stays locked.
+    /// Runs statements in a transaction that stays open until the value is dropped, so that their
+    /// locks stay.
     ///
     /// # Errors
     /// When they were not carried out soon.

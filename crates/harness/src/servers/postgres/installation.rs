@@ -32,7 +32,7 @@ pub(super) fn binaries() -> Result<PathBuf> {
         .context("a PostgreSQL server (Debian: apt-get install postgresql)")
 }
 
-/// One of its programs. They refuse to run as root.
+/// A program of that version. The programs refuse to run as root.
 pub(super) fn program(name: &str) -> Result<Command> {
     Ok(user()?.command(binaries()?.join(name)))
 }
@@ -42,7 +42,7 @@ pub(in crate::servers) fn user() -> Result<RunAs> {
     RunAs::user_of("postgres")
 }
 
-/// A folder of data to copy, made once per machine and version of the server.
+/// The template of the data, made once for each machine, server version and user.
 pub(super) fn template() -> Result<PathBuf> {
     let made = fs::metadata(binaries()?.join("postgres"))?.modified()?;
     let made = made.duration_since(std::time::UNIX_EPOCH)?.as_secs();
@@ -53,7 +53,7 @@ pub(super) fn template() -> Result<PathBuf> {
     if finished.exists() {
         return Ok(finished);
     }
-    // Where its user can get at it.
+    // The folder is accessible to the server's user.
     let work = user.folder(&env::temp_dir())?;
     let data = work.path().join("data");
     finish(program("initdb")?.arg("-D").arg(&data).args([
@@ -65,7 +65,7 @@ pub(super) fn template() -> Result<PathBuf> {
     ]))?;
     user.write(
         &data.join("pg_hba.conf"),
-        // Whoever can reach the socket could read the data as well.
+        // The socket needs no password: a user that can reach it could read the data as well.
         "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n",
     )?;
     let statements = work.path().join("setup.sql");

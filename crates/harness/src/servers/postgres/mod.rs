@@ -1,4 +1,4 @@
-//! PostgreSQL.
+//! Private PostgreSQL servers.
 
 mod access;
 mod installation;

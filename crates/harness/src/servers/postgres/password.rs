@@ -1,4 +1,4 @@
-//! The stored form of a password.
+//! Computes the stored form of a password, so that the password itself is never sent.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest as _, Sha256};
@@ -6,9 +6,9 @@ use uuid::Uuid;
 
 use crate::servers::isolation::Password;
 
-/// What the server keeps of a password, as RFC 5803 writes it. One round instead of the server's
-/// 4,096: rounds slow down guessing, which a random password rules out by itself. They would cost
-/// each connection of an unoptimised client a tenth of a second.
+/// The server's stored form of a password, in the notation of RFC 5803. It uses one round instead
+/// of the server's 4,096: rounds slow down guessing, which a random password makes impossible by
+/// itself. They would cost each connection of an unoptimised client a tenth of a second.
 pub(super) fn verifier(password: &Password) -> String {
     let salt = Uuid::new_v4().into_bytes();
     let salted = hmac(
@@ -22,7 +22,7 @@ pub(super) fn verifier(password: &Password) -> String {
     format!("SCRAM-SHA-256$1:{salt}${stored}:{server}")
 }
 
-/// HMAC-SHA-256 (RFC 2104), of a key that is no longer than a block.
+/// HMAC-SHA-256 (RFC 2104), for a key that is no longer than a block.
 pub(super) fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {
     let padded = |with: u8| -> Vec<u8> {
         let key = key.iter().copied().chain(std::iter::repeat(0)).take(64);

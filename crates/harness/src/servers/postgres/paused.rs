@@ -1,4 +1,6 @@
-//! Pausing a server, or one of its processes.
+//! Pauses a server, or one of its processes.
+//!
+//! A paused process always goes on or is killed: if the test dies, a watchdog kills it.
 
 use std::fs;
 
@@ -6,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{Signal, Watchdog, servers::postgres::server::PostgresServer, signal};
 
-/// A server, or one of its processes, that stands still. It goes on when this is dropped.
+/// A paused server, or one paused process of it. It goes on when this is dropped.
 #[derive(Debug, Default)]
 pub struct Paused {
     processes: Vec<u32>,
@@ -15,7 +17,7 @@ pub struct Paused {
 
 impl Paused {
     fn stop(&mut self, process: u32) -> Result<()> {
-        // One that ended meanwhile needs no stopping.
+        // A process that has ended meanwhile needs no pause.
         if signal(process, Signal::STOP).is_ok() {
             self.watchdogs.push(Watchdog::over_process(process)?);
             self.processes.push(process);
@@ -35,7 +37,7 @@ impl Drop for Paused {
     }
 }
 
-/// The processes that another one has started.
+/// The child processes of a process.
 fn children(parent: u32) -> Result<Vec<u32>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -43,7 +45,7 @@ fn children(parent: u32) -> Result<Vec<u32>> {
             continue;
         };
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // The name before it may hold anything, blanks and brackets included.
+        // The name in brackets may contain anything, blanks and brackets included.
         let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
         if after_name.split(' ').nth(1) == Some(&parent.to_string()) {
             found.push(process);
@@ -53,24 +55,24 @@ fn children(parent: u32) -> Result<Vec<u32>> {
 }
 
 impl PostgresServer {
-    /// Stops all of its processes, as if the machine stood still.
+    /// Pauses all processes of the server, as if the machine stood still.
     ///
     /// # Errors
-    /// When it does not run.
+    /// When the server does not run.
     pub fn pause(&self) -> Result<Paused> {
         let postmaster = self.process.as_ref().context("it runs")?.id();
         let mut paused = Paused::default();
-        // First the one that starts others.
+        // The process that starts others comes first.
         for process in std::iter::once(postmaster).chain(children(postmaster)?) {
             paused.stop(process)?;
         }
         Ok(paused)
     }
 
-    /// Stops one of its processes.
+    /// Pauses one process of the server.
     ///
     /// # Errors
-    /// When it has no such process.
+    /// When the server has no such process.
     pub fn pause_one(&self, process: u32) -> Result<Paused> {
         let postmaster = self.process.as_ref().context("it runs")?.id();
         ensure!(

@@ -1,4 +1,4 @@
-//! A PostgreSQL server: starting, crashing and copying it.
+//! One server: it is started, stepped in time, crashed, promoted and restarted here.
 
 use std::{
     env, fs, io::Write as _, path::Path, process::Stdio, sync::atomic::AtomicU32, time::Duration,
@@ -24,10 +24,10 @@ pub(in crate::servers) const READY: Duration = Duration::from_secs(60);
 
 /// A private server. It is killed, and its data removed, when it is dropped.
 ///
-/// Over TCP everybody needs a password. That of `postgres` is random, and [`PostgresServer::url`]
-/// holds it. The socket is in the server's folder, which nobody else can enter. There is an empty
-/// database, `distlock`.
-/// It does not sync its disk (which a crash of the server alone does not need) unless the setting `fsync=on` is given.
+/// Over TCP every user needs a password. That of `postgres` is random, and [`PostgresServer::url`]
+/// contains it. The socket is in the server's folder, which no other user can enter. There is an
+/// empty database, `distlock`. The server does not sync its disk (which a crash of the server alone
+/// does not need) unless the setting `fsync=on` is given.
 #[derive(Debug)]
 pub struct PostgresServer {
     pub(super) process: Option<Process>,
@@ -41,7 +41,8 @@ pub struct PostgresServer {
 
 impl Drop for PostgresServer {
     fn drop(&mut self) {
-        // A killed server would leave a segment of shared memory behind, of which there are not many.
+        // A killed server would leave a segment of shared memory behind, and the system has few of
+        // them.
         if let Some(process) = &mut self.process
             && process.signal(Signal::QUIT).is_ok()
         {
@@ -59,7 +60,7 @@ impl PostgresServer {
         Self::with(&[])
     }
 
-    /// Starts a server that has a clock of its own, see [`PostgresServer::put_clock_forward`].
+    /// Starts a server with its own clock, see [`PostgresServer::put_clock_forward`].
     ///
     /// # Errors
     /// As [`PostgresServer::start`], and when Debian's package `libfaketime` is not installed.
@@ -70,10 +71,10 @@ impl PostgresServer {
         Ok(server)
     }
 
-    /// Puts the server's own clock forward, and waits until the server has seen it.
+    /// Steps the server's own clock forward, and waits until the server has seen the step.
     ///
     /// # Errors
-    /// When it has no clock of its own or does not answer.
+    /// When the server has no clock of its own or does not answer.
     pub fn put_clock_forward(&self, by: Duration) -> Result<()> {
         let clock = self.clock.as_ref().context("a clock of its own")?;
         clock.put_forward(by, || {
@@ -90,7 +91,7 @@ impl PostgresServer {
     pub fn with(settings: &[&str]) -> Result<Self> {
         let mut last = None;
         for _ in 0..3 {
-            // Somebody else may take the port first.
+            // Another process may take the port first.
             let mut server = Self::prepare(free_port()?, settings)?;
             match server.launch_first() {
                 Ok(()) => return Ok(server),
@@ -100,9 +101,9 @@ impl PostgresServer {
         Err(last.context("no attempt was made")?)
     }
 
-    /// Starts a server that offers TLS with the certificate of `pki`. Its user `secured`, whose password is `hunter2`, may
-    /// connect over TLS only, and with a certificate of the same authority. `postgres` may do
-    /// without.
+    /// Starts a server that offers TLS with the certificate of `pki`. Its user `secured`, whose
+    /// password is `hunter2`, may connect over TLS only, and with a certificate of the same
+    /// authority. `postgres` needs neither.
     ///
     /// # Errors
     /// As [`PostgresServer::start`].
@@ -124,8 +125,8 @@ impl PostgresServer {
         Ok(server)
     }
 
-    /// Crashes it, starts it again, and starts another server as its replica that was told nothing more and is promoted: it
-    /// begins a timeline of its own.
+    /// Crashes the server, restarts it, and starts another server as its replica, which received
+    /// nothing more and is promoted: it begins its own timeline.
     ///
     /// # Errors
     /// As [`PostgresServer::start`].
@@ -133,9 +134,9 @@ impl PostgresServer {
         self.kill();
         let mut other = Self::prepare_from(&self.data(), free_port()?)?;
         other.settings.clone_from(&self.settings);
-        // It is part of the data.
+        // The password is part of the data.
         other.password.clone_from(&self.password);
-        // The lock file of the server that was killed.
+        // This is the lock file of the killed server.
         let _ = fs::remove_file(other.data().join("postmaster.pid"));
         fs::write(other.data().join("standby.signal"), "")?;
         other.launch()?;
@@ -167,7 +168,8 @@ impl PostgresServer {
         })
     }
 
-    /// Starts it for the first time. Until `postgres` has a password, nobody is let in over TCP.
+    /// Starts the server for the first time. Until `postgres` has a password, nobody can log in
+    /// over TCP.
     pub(super) fn launch_first(&mut self) -> Result<()> {
         self.launch()?;
         let mut psql = self.client(DATABASE)?;
@@ -178,8 +180,8 @@ impl PostgresServer {
             .stderr(Stdio::piped())
             .spawn()
             .context("psql")?;
-        // Not as an argument: a process list shows those to everybody. The settings may make
-        // transactions read-only, or have commits wait for a replica.
+        // The password is no argument, because a process list shows arguments to every user. The
+        // settings may make transactions read-only, or make commits wait for a replica.
         let statements = format!(
             "BEGIN READ WRITE; SET LOCAL synchronous_commit = local;\n\
              ALTER ROLE postgres PASSWORD '{}'; COMMIT;\n",
@@ -210,9 +212,10 @@ impl PostgresServer {
             "shared_buffers=16MB",
             "max_connections=200",
             "jit=off",
-            // In its folder, so that a server that is killed leaves nothing behind elsewhere.
+            // The memory files are in the server's folder, so that a killed server leaves nothing
+            // behind elsewhere.
             "dynamic_shared_memory_type=mmap",
-            // What a killed client had locked is free soon.
+            // The locks of a killed client are free soon.
             "client_connection_check_interval=100ms",
         ];
         for setting in standard
@@ -222,7 +225,8 @@ impl PostgresServer {
             command.args(["-c", setting]);
         }
         command.envs(self.clock.iter().flat_map(SteppedClock::environment));
-        // After a crash, the last of the old server's processes may still be on their way out, which the new one notices.
+        // After a crash, the last processes of the old server may still be ending, which the new
+        // one notices.
         let mut process = None;
         eventually("the server starts", READY, || {
             process = Process::spawn(&mut command).ok();
@@ -231,7 +235,7 @@ impl PostgresServer {
                 clock.is_used_by(started.id());
             }
             let said = started.wait_for_line(READY, |line| {
-                // Clients that come too early are told so in the log as well.
+                // The log also has messages to clients that came too early.
                 line.contains("ready to accept")
                     || (line.contains("FATAL") && !line.contains("the database system is"))
             });
@@ -247,13 +251,13 @@ impl PostgresServer {
         eventually("the server answers", READY, || self.sql("SELECT 1").is_ok())
     }
 
-    /// Kills it at once, as a crash would. Its data stays.
+    /// Kills the server at once, as a crash would. Its data stays.
     pub fn kill(&mut self) {
-        // The others notice the death of the first by themselves.
+        // The other processes notice the death of the first one by themselves.
         self.process = None;
     }
 
-    /// Kills it and starts it again, on the same port and data.
+    /// Kills the server and starts it again, on the same port and data.
     ///
     /// # Errors
     /// As [`PostgresServer::start`].

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::eventually;
 
-/// What a client over TCP is told, who has no password or a wrong one.
+/// Checks the answer to a client over TCP with no password or a wrong one.
 pub(in crate::servers) fn refused(port: u16, says: &str) {
     for user in ["postgres", "somebody"] {
         for password in [None, Some("postgres"), Some("wrong")] {
@@ -83,7 +83,7 @@ fn lives_through_a_crash() {
 }
 
 #[test]
-fn stands_still_and_goes_on() {
+fn a_paused_server_goes_on() {
     let server = PostgresServer::start().unwrap();
     let paused = server.pause().unwrap();
     let postmaster = server.process.as_ref().unwrap().id();

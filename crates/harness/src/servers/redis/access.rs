@@ -14,32 +14,32 @@ use crate::servers::{
 };
 
 impl RedisServer {
-    /// Its port.
+    /// The server's port.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Where clients connect that speak TLS, if they may.
+    /// The port for clients with TLS if there is one, otherwise the port.
     pub(super) fn clients_port(&self) -> u16 {
         let mut settings = self.config.iter();
         let port = settings.find_map(|line| line.strip_prefix("tls-port ")?.parse().ok());
         port.unwrap_or(self.port)
     }
 
-    /// Where it listens.
+    /// The address that the server listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Its folder: the append-only file is in it.
+    /// The server's folder, which contains the append-only file.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The password of its default user; empty when it has none.
+    /// The password of the default user; empty if there is none.
     #[must_use]
     pub fn password(&self) -> &str {
         self.password.as_ref().map_or("", Password::expose)
@@ -51,14 +51,14 @@ impl RedisServer {
         self.url_at(self.address())
     }
 
-    /// As [`RedisServer::url`], where something else listens that leads there.
+    /// As [`RedisServer::url`], at another address that leads to this server.
     #[must_use]
     pub fn url_at(&self, address: SocketAddr) -> String {
         format!("redis://{}{address}", credentials(self.password.as_ref()))
     }
 
-    /// Runs a command on it, and gives back its reply as text: the items of an array on lines of their own, an error with
-    /// its code.
+    /// Runs a command, and returns its reply as text: the items of an array on separate lines, an
+    /// error with its code.
     ///
     /// # Errors
     /// When the server cannot be asked, or stays silent for 5 s.
@@ -69,13 +69,13 @@ impl RedisServer {
     pub(super) fn connect(&self) -> Result<Resp> {
         let mut resp = Resp::connect(self.address())?;
         if let Some(password) = &self.password {
-            // A test may have changed it: the next answer says so.
+            // A test may have changed the password; the next answer says so.
             resp.ask(&["AUTH", password.expose()])?;
         }
         Ok(resp)
     }
 
-    /// As [`RedisServer::command`], by a user with a password.
+    /// As [`RedisServer::command`], as another user.
     ///
     /// # Errors
     /// When the server cannot be asked.
@@ -85,7 +85,7 @@ impl RedisServer {
         resp.ask(arguments)
     }
 
-    /// Starts to watch what clients send.
+    /// Starts to record the commands that clients send.
     ///
     /// # Errors
     /// When the server cannot be asked.
@@ -97,10 +97,10 @@ impl RedisServer {
         Ok(RedisMonitor(lines))
     }
 
-    /// One line of `INFO`.
+    /// The value of one field of `INFO`.
     ///
     /// # Errors
-    /// When the server cannot be asked or does not say it.
+    /// When the server cannot be asked, or has no such field.
     pub fn info(&self, field: &str) -> Result<String> {
         let info = self.command(&["INFO"])?;
         let value = info
@@ -111,7 +111,8 @@ impl RedisServer {
             .to_owned())
     }
 
-    /// How often it has carried out a command since it started, or since `CONFIG RESETSTAT`: what scripts do counts.
+    /// The number of times that the server has run a command since it started, or since `CONFIG
+    /// RESETSTAT`. Commands of scripts count.
     ///
     /// # Errors
     /// When the server cannot be asked.

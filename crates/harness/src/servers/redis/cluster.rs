@@ -1,4 +1,4 @@
-//! A cluster.
+//! A cluster of Redis servers.
 
 use std::{path::Path, process::Command};
 
@@ -16,18 +16,20 @@ use crate::{
     },
 };
 
-/// A cluster.
+/// A cluster of Redis servers.
 #[derive(Debug)]
 pub struct RedisCluster {
-    /// The servers: first one primary for each shard, then a replica for each, if there are replicas.
+    /// The servers: first one primary for each shard, then a replica for each, if there are
+    /// replicas.
     pub nodes: Vec<RedisServer>,
-    /// Of all of them.
+    /// The password of all servers.
     password: Password,
 }
 
 impl RedisCluster {
-    /// Starts a cluster of `shards` primaries, each with `replicas` replicas, and waits until it serves. A primary that does
-    /// not answer for 3 s is replaced: longer than a busy machine keeps it from answering.
+    /// Starts a cluster of `shards` primaries, each with `replicas` replicas, and waits until it
+    /// serves. A primary that does not answer for 3 s is replaced: that is longer than a busy
+    /// machine keeps it from answering.
     ///
     /// # Errors
     /// As [`RedisServer::start`].
@@ -35,8 +37,8 @@ impl RedisCluster {
         Self::start_as(None, shards, replicas)
     }
 
-    /// As [`RedisCluster::start`], without replicas, for clients that speak TLS and have a certificate; `pki` as in
-    /// [`RedisServer::with_tls`]. The tests themselves ask without.
+    /// As [`RedisCluster::start`], without replicas, for clients with TLS and a certificate; `pki`
+    /// as in [`RedisServer::with_tls`]. The harness itself connects without TLS.
     ///
     /// # Errors
     /// As [`RedisServer::start`].
@@ -49,7 +51,8 @@ impl RedisCluster {
         let required = password_setting(&password);
         let nodes = (0..shards * (1 + replicas))
             .map(|_| {
-                // Without it the bus takes the port 10000 above, which may be taken or not exist.
+                // By default the cluster bus uses the port 10000 above the server's, which may be
+                // taken or invalid.
                 let bus = format!("cluster-port {}", free_port()?);
                 let settings = [
                     &*required,
@@ -90,7 +93,7 @@ impl RedisCluster {
         Ok(cluster)
     }
 
-    /// A `redis-cli` that knows the password, which is not among its arguments.
+    /// A `redis-cli` command that has the password in its environment, not in its arguments.
     #[must_use]
     pub fn cli(&self) -> Command {
         let mut command = Command::new("redis-cli");
@@ -111,14 +114,14 @@ impl RedisCluster {
         format!("redis+cluster://{own}{}", hosts(&self.nodes))
     }
 
-    /// The server that is the primary of the slot of a key now, by its place in [`RedisCluster::nodes`].
+    /// The index in [`RedisCluster::nodes`] of the current primary of a key's slot.
     ///
     /// # Errors
-    /// When no server can be asked, or none of them serves it.
+    /// When no server can be asked, or none serves the slot.
     pub fn primary_of(&self, key: &str) -> Result<usize> {
         let running = self.nodes.iter().enumerate();
         for (at, node) in running.filter(|(_, node)| node.process.is_some()) {
-            // A server that does not serve a key says who does.
+            // A server that does not serve the key redirects to the one that does.
             let Ok(answer) = node.command(&["GET", key]) else {
                 continue;
             };

@@ -1,11 +1,11 @@
-//! Passwords in settings and URLs.
+//! Writes passwords into settings and URLs.
 
 use crate::servers::isolation::Password;
 
-/// How a server is told its password, and how a test chooses one.
+/// The setting that gives a server its password, with which a test can also choose one.
 pub(super) const PASSWORD: &str = "requirepass ";
 
-/// What stands before the address in a URL.
+/// The part of a URL before the address.
 pub(super) fn credentials(password: Option<&Password>) -> String {
     password.map_or_else(String::new, |it| format!(":{}@", it.expose()))
 }

@@ -1,4 +1,4 @@
-//! The products and versions, and where their programs are.
+//! The products and versions, and the search for their programs.
 
 use std::{env, path::PathBuf};
 
@@ -6,14 +6,14 @@ use anyhow::{Result, ensure};
 
 use crate::servers::template::cache;
 
-/// Which server.
+/// The product and version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flavour {
     /// The `redis-server` on the path: the one of the distribution.
     Installed,
-    /// Redis 8: `$DISTLOCK_REDIS`, or what `scripts/get-server redis` fetched.
+    /// Redis 8: `$DISTLOCK_REDIS`, or the one that `scripts/get-server redis` fetched.
     Redis8,
-    /// Valkey 9: `$DISTLOCK_VALKEY`, or what `scripts/get-server valkey` fetched.
+    /// Valkey 9: `$DISTLOCK_VALKEY`, or the one that `scripts/get-server valkey` fetched.
     Valkey9,
 }
 
@@ -24,12 +24,14 @@ impl Flavour {
             Self::Redis8 => (
                 "DISTLOCK_REDIS",
                 "redis/redis-server",
-                "Redis 8: run scripts/get-server redis, or set DISTLOCK_REDIS to a redis-server of version 8 or later",
+                "Redis 8: run scripts/get-server redis, or set DISTLOCK_REDIS to a redis-server of \
+                 version 8 or later",
             ),
             Self::Valkey9 => (
                 "DISTLOCK_VALKEY",
                 "valkey/valkey-server",
-                "Valkey 9: run scripts/get-server valkey, or set DISTLOCK_VALKEY to a valkey-server of version 9 or later",
+                "Valkey 9: run scripts/get-server valkey, or set DISTLOCK_VALKEY to a \
+                 valkey-server of version 9 or later",
             ),
         };
         let chosen = env::var_os(variable).map(PathBuf::from);

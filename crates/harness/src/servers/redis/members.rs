@@ -1,4 +1,4 @@
-//! The members of a group of servers.
+//! Starts the members of a group of servers, and lists their addresses.
 
 use std::path::Path;
 
@@ -6,7 +6,8 @@ use anyhow::Result;
 
 use crate::servers::redis::{flavour::Flavour, server::RedisServer};
 
-/// One of them. With certificates it has a second port, for clients and for the others.
+/// Starts one member. With certificates it has a second port, for clients and for the other
+/// members.
 pub(super) fn server(
     pki: Option<&Path>,
     arguments: &[&str],

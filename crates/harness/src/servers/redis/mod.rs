@@ -1,4 +1,5 @@
-//! Redis and Valkey: one server, or several that belong together.
+//! Private Redis and Valkey servers: single ones, a primary with replica and sentinels, and
+//! clusters.
 
 mod access;
 mod cluster;

@@ -1,4 +1,4 @@
-//! As much of the Redis protocol as it takes to ask a server something.
+//! The part of the Redis protocol that is needed to send commands and read replies.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A connection that asks one thing at a time.
+/// A connection with one command at a time.
 pub(super) struct Resp(BufReader<TcpStream>);
 
 impl Resp {
@@ -23,7 +23,8 @@ impl Resp {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Asks, and gives back the reply as text: the items of an array on lines of their own, an error with its code.
+    /// Sends a command, and returns the reply as text: the items of an array on separate lines, an
+    /// error with its code.
     pub(super) fn ask(&mut self, arguments: &[&str]) -> Result<String> {
         let mut request = format!("*{}\r\n", arguments.len());
         for argument in arguments {

@@ -1,4 +1,4 @@
-//! A primary with its replica and sentinels.
+//! A primary with a replica and sentinels.
 
 use std::path::Path;
 
@@ -16,26 +16,27 @@ use crate::{
     },
 };
 
-/// A primary, one replica and the sentinels that watch them. Each sentinel is a user of its own at
-/// every other server, so that each pair can be cut off without a word to any client.
+/// A primary, one replica and the sentinels that watch them. Each sentinel has its own user at
+/// every other server, so that each pair can be cut off without an effect on any client.
 #[derive(Debug)]
 pub struct RedisSentinels {
-    /// Whoever is the primary at first.
+    /// The primary at first.
     pub primary: RedisServer,
-    /// Its replica at first.
+    /// The replica at first.
     pub replica: RedisServer,
     /// The sentinels.
     pub sentinels: Vec<RedisServer>,
-    /// Of all these servers, for clients.
+    /// The password of all these servers, for clients.
     password: Password,
 }
 
 impl RedisSentinels {
-    /// The name the sentinels know the primary by.
+    /// The sentinels' name for the primary.
     pub const PRIMARY: &'static str = "mymaster";
 
-    /// Starts them, and waits until the sentinels know of each other and of the replica. A primary that does not answer for
-    /// 3 s is replaced: longer than a busy machine keeps it from answering.
+    /// Starts the servers, and waits until the sentinels know of each other and of the replica. A
+    /// primary that does not answer for 3 s is replaced: that is longer than a busy machine keeps
+    /// it from answering.
     ///
     /// # Errors
     /// As [`RedisServer::start`].
@@ -43,7 +44,7 @@ impl RedisSentinels {
         Self::start_as(None, 3)
     }
 
-    /// As [`RedisSentinels::start`], with another number of sentinels than three.
+    /// As [`RedisSentinels::start`], with this number of sentinels instead of three.
     ///
     /// # Errors
     /// As [`RedisServer::start`].
@@ -51,8 +52,8 @@ impl RedisSentinels {
         Self::start_as(None, count)
     }
 
-    /// As [`RedisSentinels::start`], for clients that speak TLS and have a certificate; `pki` as in
-    /// [`RedisServer::with_tls`]. The tests themselves ask without.
+    /// As [`RedisSentinels::start`], for clients with TLS and a certificate; `pki` as in
+    /// [`RedisServer::with_tls`]. The harness itself connects without TLS.
     ///
     /// # Errors
     /// As [`RedisServer::start`].
@@ -140,27 +141,27 @@ impl RedisSentinels {
         )
     }
 
-    /// The port of whoever the first sentinel calls the primary now.
+    /// The port of the server that the first sentinel names as the primary.
     ///
     /// # Errors
-    /// When it cannot be asked.
+    /// When the sentinel cannot be asked.
     pub fn primary_port(&self) -> Result<u16> {
         self.named_by(0)
     }
 
-    /// The port of whoever this sentinel calls the primary now.
+    /// The port of the server that this sentinel names as the primary.
     ///
     /// # Errors
-    /// When it cannot be asked.
+    /// When the sentinel cannot be asked.
     pub fn named_by(&self, sentinel: usize) -> Result<u16> {
         let answer = self.sentinels[sentinel].command(&["SENTINEL", "MASTER", Self::PRIMARY])?;
         let port = answer.lines().skip_while(|word| *word != "port").nth(1);
         Ok(port.context("its port")?.trim().parse()?)
     }
 
-    /// Cuts the servers in two: the primary of the beginning with these sentinels, and the replica
-    /// with the others. No sentinel of one side hears of the other side any more. Clients reach
-    /// all of them.
+    /// Splits the servers into two sides: the first primary with these sentinels, and the first
+    /// replica with the others. No sentinel reaches the other side any more. Clients reach all
+    /// servers.
     ///
     /// # Errors
     /// When a server cannot be asked.
@@ -185,12 +186,12 @@ impl RedisSentinels {
     }
 
     /// Cuts one of the two data servers off from every sentinel and from the other data server.
-    /// Clients reach both of them. With the other one cut off already, no sentinel sees any.
+    /// Clients reach both of them. If the other one is cut off already, the sentinels see neither.
     ///
     /// # Errors
     /// When a server cannot be asked.
     pub fn cut_off(&self, cut: &RedisServer, other: &RedisServer) -> Result<()> {
-        // With a wrong user and password, the other server can copy nothing from this one.
+        // With a wrong user and password, the other server cannot replicate from this one.
         other.command(&["CONFIG", "SET", "masteruser", "nobody", "masterauth", "x"])?;
         cut.command(&["CLIENT", "KILL", "TYPE", "replica"])?;
         for at in 0..self.sentinels.len() {
@@ -201,8 +202,9 @@ impl RedisSentinels {
         Ok(())
     }
 
-    /// Ends what [`RedisSentinels::cut_off`] began. The server that was cut off copies the other
-    /// one, if that has become the primary; the sentinels would make it do so some seconds later.
+    /// Ends the effect of [`RedisSentinels::cut_off`]. The server that was cut off becomes a
+    /// replica of the other one, if that has become the primary; the sentinels would do that some
+    /// seconds later.
     ///
     /// # Errors
     /// When a server cannot be asked.
@@ -210,7 +212,7 @@ impl RedisSentinels {
         let password = self.password.expose();
         let own = ["masteruser", "", "masterauth", password];
         other.command(&[&["CONFIG", "SET"], &own[..]].concat())?;
-        // Also for the next time that it is started.
+        // The setting is kept for the next start too.
         other.command(&["CONFIG", "REWRITE"])?;
         for at in 0..self.sentinels.len() {
             let rights = ["ACL", "SETUSER", &Self::user(at), "&*", "+@all"];

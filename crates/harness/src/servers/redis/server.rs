@@ -1,4 +1,4 @@
-//! A Redis or Valkey server: starting, crashing and restarting it.
+//! One server: it is configured, started, crashed and restarted here.
 
 use std::{
     env, fs,
@@ -22,9 +22,10 @@ use crate::{
 
 pub(super) const READY: Duration = Duration::from_secs(20);
 
-/// A private `redis-server`, or `valkey-server`. It is killed, and its data removed, when it is dropped.
+/// A private `redis-server` or `valkey-server`. It is killed, and its data removed, when it is
+/// dropped.
 ///
-/// Its default user has a random password, which [`RedisServer::url`] holds. The setting
+/// Its default user has a random password, which [`RedisServer::url`] contains. The setting
 /// `requirepass ..` chooses another one, and `requirepass ""` none.
 #[derive(Debug)]
 pub struct RedisServer {
@@ -33,13 +34,13 @@ pub struct RedisServer {
     pub(super) folder: TempDir,
     pub(super) port: u16,
     pub(super) flavour: Flavour,
-    /// On its command line, behind the configuration file.
+    /// The arguments after the configuration file.
     pub(super) arguments: Vec<String>,
     pub(super) config: Vec<String>,
     pub(super) password: Option<Password>,
 }
 
-/// Somebody else may take a free port before the server does.
+/// Another process may take a free port before the server does, so starting is repeated.
 pub(super) fn retried(mut start: impl FnMut(u16) -> Result<RedisServer>) -> Result<RedisServer> {
     let mut last = None;
     for _ in 0..5 {
@@ -68,18 +69,18 @@ impl RedisServer {
         Self::start_as(Flavour::Installed, &[], settings)
     }
 
-    /// Starts a server of another kind, with further settings.
+    /// Starts a server of another product or version, with further settings.
     ///
     /// # Errors
-    /// As [`RedisServer::start`], and the message says how to get it.
+    /// As [`RedisServer::start`]. The message says how to get the program.
     pub fn of(flavour: Flavour, settings: &[&str]) -> Result<Self> {
-        // Known before the port is looked for, so that it is told once.
+        // A missing program is reported before any attempt, so that it is reported once.
         flavour.program()?;
         Self::start_as(flavour, &[], settings)
     }
 
-    /// Starts a server that speaks TLS only, and wants a client certificate of the same authority. `pki` is the folder of
-    /// a [`Pki`](crate::Pki).
+    /// Starts a server that accepts TLS only, and requires a client certificate of the same
+    /// authority. `pki` is the folder of a [`Pki`](crate::Pki).
     ///
     /// # Errors
     /// As [`RedisServer::start`].
@@ -114,7 +115,8 @@ impl RedisServer {
         Self::start_with_tls(flavour, arguments, settings, None)
     }
 
-    /// As told; with certificates it has a second port, for clients and for the others.
+    /// Starts a server with these arguments and settings. With certificates it has a second port,
+    /// for clients and for the other servers.
     pub(super) fn start_with_tls(
         flavour: Flavour,
         arguments: &[&str],
@@ -161,7 +163,7 @@ impl RedisServer {
             if chosen.is_none() {
                 config.push(password_setting(password));
             }
-            // What it shows to its primary.
+            // The password that the server shows to its primary.
             config.push(format!("masterauth {}", password.expose()));
         }
         Ok(Self {
@@ -176,8 +178,8 @@ impl RedisServer {
         })
     }
 
-    /// Has it listen to TLS on `port`, and have a certificate wherever it is the client itself. It
-    /// reads copies, because it cannot enter the folder of `pki`.
+    /// Makes the server listen to TLS on `port`, and use a certificate where it is the client
+    /// itself. The server reads copies, because it cannot enter the folder of `pki`.
     pub(super) fn offer_tls(&mut self, pki: &Path, port: u16) -> Result<()> {
         self.config.push(format!("tls-port {port}"));
         for (option, name) in [
@@ -204,7 +206,7 @@ impl RedisServer {
         let arguments: Vec<_> = [&*file].into_iter().chain(arguments).collect();
         let program = self.flavour.program()?;
         if program.is_absolute() {
-            self.user.reaches(&program, isolation::PROGRAM)?;
+            self.user.reaches(&program, isolation::PROGRAM_REMEDY)?;
         }
         let by = |program| self.user.command(program);
         let process = Process::serve_by(by, program.as_os_str(), &arguments)
@@ -230,7 +232,8 @@ impl RedisServer {
                 .process
                 .as_mut()
                 .is_some_and(|process| process.is_running().unwrap_or(false));
-            // One that wants a password answers as well, and one that is loading does not count.
+            // A server that requires a password answers as well. One that loads its data does not
+            // count.
             died || self
                 .command(&["PING"])
                 .is_ok_and(|answer| answer.contains("PONG") || answer.contains("NOAUTH"))
@@ -245,7 +248,7 @@ impl RedisServer {
         answered.with_context(output)
     }
 
-    /// Sends it a signal.
+    /// Sends the server a signal.
     ///
     /// # Errors
     /// When it does not run.
@@ -253,18 +256,18 @@ impl RedisServer {
         self.process.as_ref().context("it runs")?.signal(which)
     }
 
-    /// Whether it was started and not killed since.
+    /// Whether the server was started and not killed since.
     #[must_use]
     pub const fn is_started(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Kills it at once, as a crash would. Its data stays.
+    /// Kills the server at once, as a crash would. Its data stays.
     pub fn kill(&mut self) {
         self.process = None;
     }
 
-    /// Starts it again after [`RedisServer::kill`], on the same port and data.
+    /// Kills the server if it runs, and starts it again on the same port and data.
     ///
     /// # Errors
     /// As [`RedisServer::start`].
@@ -274,7 +277,7 @@ impl RedisServer {
         self.wait_until_ready()
     }
 
-    /// As [`RedisServer::restart`], with everything forgotten.
+    /// As [`RedisServer::restart`], without the data.
     ///
     /// # Errors
     /// As [`RedisServer::start`].

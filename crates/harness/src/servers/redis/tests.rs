@@ -13,7 +13,7 @@ fn a_crash_keeps_the_data_and_an_empty_restart_does_not() {
     assert_eq!(server.command(&["GET", "k"]).unwrap(), "");
 }
 
-/// What a stranger hears, first without a password, then with a wrong one.
+/// Checks the answers to a stranger, first without a password, then with a wrong one.
 fn shut(server: &RedisServer) {
     let mut stranger = Resp::connect(server.address()).unwrap();
     for command in [&["PING"][..], &["INFO"], &["SHUTDOWN", "NOSAVE"]] {

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use crate::servers::zookeeper::ensemble::{ANSWER, USER, ZooKeeper};
 
 impl ZooKeeper {
-    /// `user:password@host:port,host:port,..`, as in a URL; without the user when the ensemble is
+    /// `user:password@host:port,host:port,..`, as in a URL; without the user if the ensemble is
     /// open to everybody.
     #[must_use]
     pub fn servers(&self) -> String {
@@ -24,7 +24,7 @@ impl ZooKeeper {
         self.reached_at(&[self.address(at)])
     }
 
-    /// As [`ZooKeeper::servers`], where something else listens that leads there.
+    /// As [`ZooKeeper::servers`], at other addresses that lead to the servers.
     #[must_use]
     pub fn reached_at(&self, addresses: &[SocketAddr]) -> String {
         let addresses: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
@@ -36,24 +36,24 @@ impl ZooKeeper {
         }
     }
 
-    /// `user:password` of whoever may use it.
+    /// `user:password` of the ensemble's user.
     pub(super) fn account(&self) -> String {
         format!("{USER}:{}", self.password.expose())
     }
 
-    /// How many servers there are, running or not.
+    /// The number of servers, running or not.
     #[must_use]
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Never.
+    /// Always false: an ensemble has servers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Where clients reach a server.
+    /// The address of a server for clients.
     #[must_use]
     pub fn address(&self, at: usize) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.members[at].ports.client).into()
@@ -93,8 +93,8 @@ impl ZooKeeper {
         Ok(answer)
     }
 
-    /// As what a server serves, in the server's own words: `leader`, `follower`, `standalone`;
-    /// `None` = it does not.
+    /// The server's role in its own words: `leader`, `follower`, `standalone`; `None` if it does
+    /// not serve.
     #[must_use]
     pub fn mode(&self, at: usize) -> Option<String> {
         self.members[at].process.as_ref()?;

@@ -1,4 +1,4 @@
-//! What an administrator may do to an ensemble's nodes and sessions.
+//! The actions of an administrator on an ensemble's nodes and sessions.
 
 use anyhow::Result;
 
@@ -23,7 +23,7 @@ impl ZooKeeper {
         self.ask_leader(|session| session.delete(path))
     }
 
-    /// The session that a node ends with; 0 = the node stays.
+    /// The session that a node ends with; 0 if the node is permanent.
     ///
     /// # Errors
     /// When the leader cannot be asked, or there is no such node.
@@ -31,8 +31,8 @@ impl ZooKeeper {
         self.ask_leader(|session| session.session_of(path))
     }
 
-    /// Ends a client's session at once, and removes its nodes with it, as whoever has the session's
-    /// password may.
+    /// Ends a client's session at once, and removes its nodes with it, as the session's password
+    /// permits.
     ///
     /// # Errors
     /// When the leader cannot be asked, or the session has ended.
@@ -61,7 +61,7 @@ mod tests {
         let ensemble = ZooKeeper::start().unwrap();
         let mut ours = Session::connect(ensemble.address(0)).unwrap();
         ours.authenticate(&ensemble.account()).unwrap();
-        // Rights for the user that asks, and nodes of which the second ends with the session.
+        // The rights are for the user that asks. The second node ends with the session.
         let rights = b"\0\0\0\x01\0\0\0\x1f\0\0\0\x04auth\0\0\0\0";
         for (path, kind) in [("/stays", 0_u8), ("/ends", 1)] {
             let mut more = vec![0; 4];

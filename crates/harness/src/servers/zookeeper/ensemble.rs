@@ -1,9 +1,10 @@
-//! A private ZooKeeper ensemble, whose servers can be killed, stopped and started again one by one.
+//! The ensemble: its start, and the faults of its single servers.
 //!
 //! The servers come from Debian's `zookeeper` package and run on the installed JVM.
 //!
 //! `ZooKeeper` has no socket and lets anybody open a session. So the nodes of an ensemble belong to
-//! one user with a random password: a stranger may connect, and read or change nothing.
+//! one user with a random password: a stranger may connect, but can neither read nor change
+//! anything.
 
 use std::{env, time::Duration};
 
@@ -22,19 +23,19 @@ use crate::{
     },
 };
 
-/// A JVM on a busy machine, and an election.
+/// The limit for a start: a JVM on a busy machine, and an election.
 const START: Duration = Duration::from_secs(60);
 
-/// How long the nodes may take to be closed to strangers.
+/// The limit for closing the nodes to strangers.
 const CLOSE: Duration = Duration::from_secs(10);
 
-/// How long one server may take to tell how it is.
+/// The limit for one server's answer about itself.
 pub(super) const ANSWER: Duration = Duration::from_secs(2);
 
 /// The user that may use an ensemble.
 pub(super) const USER: &str = "harness";
 
-/// A running ensemble. Its servers and their data go away with it.
+/// A running ensemble. Its servers and their data are removed when it is dropped.
 #[derive(Debug)]
 pub struct ZooKeeper {
     pub(super) user: RunAs,
@@ -52,7 +53,7 @@ pub(super) struct Member {
 }
 
 impl ZooKeeper {
-    /// Three servers with a tick of 250 ms.
+    /// Starts three servers with a tick of 250 ms.
     ///
     /// # Errors
     /// When ZooKeeper or a JVM is missing (the message says what to install), or no quorum forms.
@@ -60,14 +61,14 @@ impl ZooKeeper {
         Self::start_with(&Setup::default())
     }
 
-    /// As told.
+    /// Starts an ensemble with this setup.
     ///
     /// # Errors
     /// As [`ZooKeeper::start`].
     pub fn start_with(setup: &Setup) -> Result<Self> {
         installed()?;
         let mut last = anyhow!("not tried");
-        // A port may be taken between asking for it and listening on it.
+        // Another process may take a port before the server does.
         for _ in 0..3 {
             match Self::start_once(setup.clone()) {
                 Ok(ensemble) => return Ok(ensemble),
@@ -121,8 +122,8 @@ impl ZooKeeper {
         let (super_password, account) = (self.super_password.expose(), self.account());
         let mut last = None;
         eventually("the nodes are closed to strangers", CLOSE, || {
-            // Whoever leads now need not lead in a moment, and a server may allow one connection
-            // only, which has just been closed.
+            // The leader may change at any moment, and a server may allow one connection only,
+            // which has just been closed.
             let closed = self
                 .leader()
                 .and_then(|leader| session::close(self.address(leader), super_password, &account));
@@ -140,7 +141,7 @@ impl ZooKeeper {
         self.members[at].process = None;
     }
 
-    /// Starts a killed server again, on the data it had.
+    /// Kills a server if it runs, and starts it again on its data.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -149,7 +150,7 @@ impl ZooKeeper {
         self.launch(at)
     }
 
-    /// As [`ZooKeeper::restart`], with further lines in its configuration file.
+    /// As [`ZooKeeper::restart`], with further lines in the configuration file.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -160,7 +161,7 @@ impl ZooKeeper {
         self.restart(at)
     }
 
-    /// Stops a server where it is; its connections stand.
+    /// Pauses a server. Its connections stay open.
     ///
     /// # Errors
     /// When it does not run.
@@ -168,7 +169,7 @@ impl ZooKeeper {
         self.process(at)?.signal(Signal::STOP)
     }
 
-    /// Lets it go on.
+    /// Lets a paused server go on.
     ///
     /// # Errors
     /// When it does not run.
@@ -176,10 +177,10 @@ impl ZooKeeper {
         self.process(at)?.signal(Signal::CONT)
     }
 
-    /// Waits until every server that runs serves clients.
+    /// Waits until every running server serves clients.
     ///
     /// # Errors
-    /// When one does not; its last words are part of the message.
+    /// When one does not. Its output is part of the message.
     pub fn wait_until_serving(&self) -> Result<()> {
         for (at, member) in self.members.iter().enumerate() {
             let Some(process) = &member.process else {

@@ -4,13 +4,14 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-/// Where Debian puts it.
+/// The jars of the Debian packages.
 pub(super) const JARS: [&str; 2] = [
     "/usr/share/java/zookeeper.jar",
     "/usr/share/java/slf4j-simple.jar",
 ];
 
-/// What ZooKeeper's jar does not name and needs for TLS all the same. A JVM passes over those that are absent.
+/// Jars that ZooKeeper's own jar does not name and needs for TLS. A JVM ignores those that are
+/// absent.
 pub(super) const TLS_JARS: [&str; 2] = [
     "/usr/share/java/netty-codec.jar",
     "/usr/share/java/netty-resolver.jar",
@@ -24,7 +25,8 @@ pub(super) fn installed() -> Result<()> {
     let java = std::process::Command::new("java").arg("-version").output();
     if !missing.is_empty() || java.is_err() {
         bail!(
-            "no ZooKeeper on this machine: apt-get install zookeeper libslf4j-java default-jre-headless (missing: {missing:?}{})",
+            "no ZooKeeper on this machine: apt-get install zookeeper libslf4j-java \
+             default-jre-headless (missing: {missing:?}{})",
             if java.is_err() { ", java" } else { "" }
         );
     }

@@ -1,4 +1,4 @@
-//! The configuration files and the command line of one server.
+//! Writes the configuration files of one server, and starts its JVM.
 
 use anyhow::Result;
 
@@ -25,7 +25,7 @@ impl ZooKeeper {
             format!("clientPort={}", self.members[at].ports.client),
             "clientPortAddress=127.0.0.1".into(),
             "admin.enableServer=false".into(),
-            // What the harness and most tests ask. No word among them changes anything.
+            // The harness and most tests need these words. None of them changes anything.
             "4lw.commands.whitelist=srvr,mntr".into(),
             format!(
                 "DigestAuthenticationProvider.superDigest={}",
@@ -59,7 +59,7 @@ impl ZooKeeper {
             .args(["-Xmx160m", "-XX:+UseSerialGC"])
             .args((!self.setup.optimised).then_some("-XX:TieredStopAtLevel=1"))
             .args((!self.setup.flushed).then_some("-Dzookeeper.forceSync=no"))
-            // Transaction logs are made this large at once, in KiB.
+            // Transaction logs are allocated in steps of this size, in KiB.
             .arg("-Dzookeeper.preAllocSize=1024")
             .arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
             .args(&self.setup.java)

@@ -1,4 +1,4 @@
-//! ZooKeeper.
+//! A private ZooKeeper ensemble, whose servers can be killed, paused and restarted one by one.
 
 mod access;
 mod administration;

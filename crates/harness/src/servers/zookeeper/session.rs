@@ -1,5 +1,5 @@
-//! As much of ZooKeeper's protocol as it takes to close its tree to everybody but one user, and to
-//! see what a stranger may do.
+//! The part of ZooKeeper's protocol that is needed to close its tree to strangers, and to try what
+//! a stranger may do.
 
 use std::{
     io::{Read as _, Write as _},
@@ -13,7 +13,7 @@ use sha1_smol::Sha1;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Kinds of requests.
+/// The types of requests.
 const DELETE: i32 = 2;
 const EXISTS: i32 = 3;
 const SET_ACL: i32 = 7;
@@ -21,16 +21,16 @@ const GET_CHILDREN: i32 = 8;
 const AUTH: i32 = 100;
 const CLOSE: i32 = -11;
 
-/// The request number that the server expects of an authentication.
+/// The request number that the server expects for an authentication.
 const AUTH_NUMBER: i32 = -4;
 
-/// To read, write, create, delete and administer.
+/// The rights to read, write, create, delete and administer.
 const ALL_RIGHTS: i32 = 31;
 
 /// The nodes that every server has from the start.
 const FIRST_NODES: [&str; 4] = ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"];
 
-/// The user who may do everything, whatever the nodes say: how the servers know the password.
+/// The setting for the user `super`, who may do everything: the digest of the password.
 pub(super) fn super_digest(password: &str) -> String {
     let digest = Sha1::from(format!("super:{password}")).digest();
     format!("super:{}", STANDARD.encode(digest.bytes()))
@@ -39,7 +39,7 @@ pub(super) fn super_digest(password: &str) -> String {
 /// Gives the first nodes to `user` (`name:password`) alone.
 ///
 /// # Errors
-/// When somebody else was faster: a stranger may have used the servers between their start and now.
+/// When a stranger used the servers between their start and now.
 pub(super) fn close(server: SocketAddr, super_password: &str, user: &str) -> Result<()> {
     let mut session = Session::connect(server)?;
     session.authenticate(&format!("super:{super_password}"))?;
@@ -55,7 +55,7 @@ pub(super) fn close(server: SocketAddr, super_password: &str, user: &str) -> Res
     Ok(())
 }
 
-/// A session that asks one thing at a time.
+/// A session with one request at a time.
 pub(super) struct Session {
     stream: TcpStream,
     number: i32,
@@ -66,10 +66,10 @@ impl Session {
         Self::open(server, 0, [0; 16])
     }
 
-    /// Takes over a session that somebody else has opened: its connection moves here.
+    /// Takes over a session that another client has opened: its connection moves here.
     ///
     /// # Errors
-    /// When the servers do not know it any more.
+    /// When the servers no longer know the session.
     pub(super) fn take_over(server: SocketAddr, id: i64) -> Result<Self> {
         Self::open(server, id, password_of(id))
     }
@@ -80,8 +80,8 @@ impl Session {
         stream.set_nodelay(true)?;
         let mut session = Self { stream, number: 0 };
         let mut hello = Record::default();
-        // The version, the last transaction seen, the time-out in milliseconds, an older session
-        // and its password, and that a server that only reads will not do.
+        // The fields are: the version, the last transaction seen, the time-out in milliseconds, an
+        // older session with its password, and that a read-only server is not accepted.
         hello.int(0).long(0).int(10_000).long(id).bytes(&password);
         hello.0.push(0);
         session.send(&hello)?;
@@ -91,7 +91,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Shows a user and a password; the server takes any.
+    /// Sends a user and a password; the server accepts any.
     pub(super) fn authenticate(&mut self, user: &str) -> Result<()> {
         let mut request = Record::default();
         request.int(AUTH_NUMBER).int(AUTH);
@@ -117,17 +117,17 @@ impl Session {
             .collect()
     }
 
-    /// The session that a node ends with; 0 = it stays.
+    /// The session that a node ends with; 0 if the node is permanent.
     pub(super) fn session_of(&mut self, path: &str) -> Result<i64> {
         let mut request = self.request(EXISTS);
         request.bytes(path.as_bytes()).0.push(0);
         let answer = self.ask(&request)?;
-        // Behind two transactions, two times and three versions.
+        // Two transactions, two times and three versions come before it.
         let owner = answer.get(44..52).context("the session of a node")?;
         Ok(i64::from_be_bytes(owner.try_into()?))
     }
 
-    /// Removes a node, whatever version it has.
+    /// Removes a node of any version.
     pub(super) fn delete(&mut self, path: &str) -> Result<()> {
         let mut request = self.request(DELETE);
         request.bytes(path.as_bytes()).int(-1);
@@ -142,12 +142,12 @@ impl Session {
         request.bytes(path.as_bytes()).int(1).int(ALL_RIGHTS);
         request.bytes(b"digest");
         request.bytes(format!("{name}:{digest}").as_bytes());
-        // Whatever version the node has.
+        // The node may have any version.
         request.int(-1);
         self.ask(&request).map(drop)
     }
 
-    /// Runs any request on a path, with `more` behind it. What a stranger tries.
+    /// Runs any request on a path, followed by `more`: the attempts of a stranger.
     #[cfg(test)]
     pub(super) fn attempt(&mut self, kind: i32, path: &str, more: &[u8]) -> Result<Vec<u8>> {
         let mut request = self.request(kind);
@@ -156,7 +156,7 @@ impl Session {
     }
 
     pub(super) fn end(mut self) {
-        // Without it the server would keep the session until it expires.
+        // Without this request the server would keep the session until it expires.
         let request = self.request(CLOSE);
         let _ = self.ask(&request);
     }
@@ -189,13 +189,13 @@ impl Session {
         Ok(answer)
     }
 
-    /// The answer to a request, behind its header.
+    /// The answer to a request, without its header.
     fn answer(&mut self, number: i32) -> Result<Vec<u8>> {
         let answer = self.receive()?;
         let mut rest = answer.as_slice();
         let to = int(&mut rest)?;
         ensure!(to == number, "an answer to {to} instead of {number}");
-        // The number of the last transaction.
+        // The number of the last transaction comes first.
         rest = rest.get(8..).context("the header of an answer")?;
         let error = int(&mut rest)?;
         ensure!(error == 0, "the server's error {error}");
@@ -203,8 +203,8 @@ impl Session {
     }
 }
 
-/// The password of a session. The servers do not keep it: they work it out from the session's
-/// number, with the random numbers of Java (`ZooKeeperServer.generatePasswd`).
+/// The password of a session. The servers do not store it: they compute it from the session's
+/// number, with Java's random numbers (`ZooKeeperServer.generatePasswd`).
 fn password_of(session: i64) -> [u8; 16] {
     const SECRET: u64 = 0xB341_5C00;
     const FACTOR: u64 = 0x5_DEEC_E66D;
@@ -219,7 +219,7 @@ fn password_of(session: i64) -> [u8; 16] {
     password
 }
 
-/// What is sent: numbers in network order, texts with their length before them.
+/// The content of a request: numbers in network byte order, texts preceded by their length.
 #[derive(Debug, Default)]
 struct Record(Vec<u8>);
 
@@ -235,7 +235,7 @@ impl Record {
     }
 
     fn bytes(&mut self, value: &[u8]) -> &mut Self {
-        // Whatever is sent here is short.
+        // All texts here are short.
         let length = i32::try_from(value.len()).unwrap_or(i32::MAX);
         self.int(length).0.extend_from_slice(value);
         self
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn the_digest_is_that_of_zookeeper() {
-        // What `DigestAuthenticationProvider super:test` of ZooKeeper prints.
+        // The output of ZooKeeper's `DigestAuthenticationProvider super:test`.
         assert_eq!(super_digest("test"), "super:D/InIHSb7yEEbrWz8b9l71RjZJU=");
     }
 }

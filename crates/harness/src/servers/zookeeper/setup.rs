@@ -1,4 +1,4 @@
-//! The setup of an ensemble.
+//! The setup of an ensemble, and its defaults.
 
 use std::time::Duration;
 
@@ -6,35 +6,38 @@ use anyhow::Result;
 
 use crate::free_port;
 
-/// How an ensemble is set up.
+/// The setup of an ensemble.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// How many servers.
+    /// The number of servers.
     pub servers: usize,
-    /// Their tick: sessions last 2 to 20 of it. Short unless told otherwise, so that tests are.
+    /// The servers' tick: sessions last 2 to 20 ticks. It is short by default, so that tests are
+    /// short.
     pub tick: Duration,
-    /// Where the servers keep their data; in the system's folder for temporary files unless told otherwise.
+    /// The folder for the servers' data; the system's folder for temporary files by default.
     pub folder: Option<std::path::PathBuf>,
-    /// Whether the virtual machines may take their time to become fast, instead of starting fast.
+    /// Whether the JVMs optimise fully, which makes them slow at first, instead of starting fast.
     pub optimised: bool,
-    /// Whether every transaction is on the disk before it is answered. Without that a killed server keeps its data as well,
-    /// only a power cut would lose some; and tests do not depend on how busy the disk is.
+    /// Whether every transaction is on disk before it is answered. Without that a killed server
+    /// keeps its data too, and only a power cut would lose some; and tests do not depend on how
+    /// busy the disk is.
     pub flushed: bool,
-    /// More lines for every server's configuration file.
+    /// Further lines for every server's configuration file.
     pub settings: Vec<String>,
-    /// More arguments for every server's JVM.
+    /// Further arguments for every server's JVM.
     pub java: Vec<String>,
-    /// Files for the servers, by name: they are in the folder that the servers run in, so settings
-    /// name them by that name.
+    /// Files for the servers, by name. They are in the servers' working folder, so settings name
+    /// them by that name.
     pub files: Vec<(&'static str, String)>,
-    /// Whether everybody may use the nodes, as `ZooKeeper` has it unless told otherwise. For tests
-    /// of who may do what. Every other user of this host can use such servers.
+    /// Whether everybody may use the nodes, which is `ZooKeeper`'s own default. It is for tests of
+    /// rights. Every other user of this host can use such servers.
     pub open: bool,
-    /// How a server reaches the quorum port of another one, when it is not directly: (from, to, port).
+    /// The ports through which a server reaches the quorum port of another one, if not directly:
+    /// (from, to, port).
     pub detours: Vec<(usize, usize, u16)>,
     /// The same for the election port.
     pub election_detours: Vec<(usize, usize, u16)>,
-    /// The servers' ports, when they must be known before.
+    /// The servers' ports, if they must be known before the start.
     pub ports: Option<Vec<Ports>>,
 }
 
@@ -60,16 +63,16 @@ impl Default for Setup {
 /// The ports of one server.
 #[derive(Clone, Copy, Debug)]
 pub struct Ports {
-    /// For clients.
+    /// The port for clients.
     pub client: u16,
-    /// For followers, when it leads.
+    /// The port for followers, while the server leads.
     pub quorum: u16,
-    /// For elections.
+    /// The port for elections.
     pub election: u16,
 }
 
 impl Ports {
-    /// Free ones.
+    /// Free ports.
     ///
     /// # Errors
     /// When the system has none left.

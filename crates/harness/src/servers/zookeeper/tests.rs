@@ -1,8 +1,8 @@
 use super::{super::isolation::tests::keeps_others_out, session::Session, *};
 
-/// Kinds of requests, and what they say behind the path.
+/// The types of requests, and their content after the path.
 const REQUESTS: [(&str, i32, &[u8]); 6] = [
-    // An empty value, one right for `world:anyone`, and that the node stays.
+    // An empty value, one right for `world:anyone`, and a permanent node.
     (
         "create",
         1,
@@ -20,7 +20,7 @@ const REQUESTS: [(&str, i32, &[u8]); 6] = [
     ("list", 8, b"\0"),
 ];
 
-/// Whether a session is kept from a request.
+/// Whether a session lacks the right for a request.
 fn forbidden(session: &mut Session, kind: i32, path: &str, more: &[u8]) -> bool {
     let answer = session.attempt(kind, path, more);
     // `NoAuth`.
@@ -66,7 +66,7 @@ fn no_other_user_of_this_host_can_use_zookeeper() {
             );
         }
     }
-    // Whoever knows the password may, and a restart changes nothing about it.
+    // The user with the password has access, also after a restart.
     ensemble.restart(0).unwrap();
     ensemble.wait_until_serving().unwrap();
     let mut ours = Session::connect(ensemble.address(0)).unwrap();
