@@ -1,5 +1,5 @@
-//! Newer servers delete an unchanged value without a script: Valkey 9 with `DELIFEQ`, Redis 8.4 with
-//! `DELEX`.
+//! Newer servers delete an unchanged value without a script: Valkey 9 with `DELIFEQ`, Redis 8.4
+//! with `DELEX`.
 //!
 //! A proxy plays such a server here: it says that the command is known, and carries it out with a
 //! script. `newer.rs` asks a real Valkey.
