@@ -276,7 +276,7 @@ impl DistLock for RedisLock {
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
         match self
-            .submit(name, Action::Force(name.clone(), expected))
+            .submit(name, Action::ForceRelease(name.clone(), expected))
             .await?
         {
             Answer::Forced(forced) => Ok(forced),

@@ -89,32 +89,40 @@ enum ScriptReply<'a> {
     Held(&'a [u8], i64),
 }
 
+impl<'a> ScriptReply<'a> {
+    fn parse(op: &Operation, reply: &'a Value) -> Result<Self> {
+        match reply {
+            Value::BulkString(digits) => match value::read_number(digits) {
+                Some(number) => Ok(Self::Number(number)),
+                None => Err(corrupt(
+                    op,
+                    "the store holds something else where a token should be",
+                )),
+            },
+            Value::Int(code) => Ok(Self::Code(*code)),
+            Value::Array(held) => match &**held {
+                [Value::BulkString(value), Value::Int(left)] => Ok(Self::Held(value, *left)),
+                _ => Err(unknown_reply()),
+            },
+            _ => Err(unknown_reply()),
+        }
+    }
+}
+
 /// Reads a script's reply to one operation.
 ///
 /// # Errors
 /// For a lock or record that this library did not write, and for a counter that has reached its
 /// end.
 pub(crate) fn answer(op: &Operation, reply: &Value, context: &ReplyContext<'_>) -> Result<Answer> {
-    let reply = match reply {
-        Value::BulkString(digits) => {
-            ScriptReply::Number(value::read_number(digits).ok_or_else(|| {
-                corrupt(op, "the store holds something else where a token should be")
-            })?)
-        }
-        Value::Int(code) => ScriptReply::Code(*code),
-        Value::Array(held) => match &**held {
-            [Value::BulkString(value), Value::Int(left)] => ScriptReply::Held(value, *left),
-            _ => return Err(no_answer()),
-        },
-        _ => return Err(no_answer()),
-    };
+    let reply = ScriptReply::parse(op, reply)?;
     let grant = |number: u64, request: &AcquireRequest| -> Result<Grant> {
         let token = token(op, number)?;
         let mut grant = Grant::new(token, context.epoch.clone(), request.ttl.duration());
         grant.counts_from = context.confirmed_at;
         Ok(grant)
     };
-    let gone = |code: i64, lease: &Lease| {
+    let not_held_reason = |code: i64, lease: &Lease| {
         let reason = match code {
             0 => LossReason::Removed,
             -2 => LossReason::Expired,
@@ -139,7 +147,7 @@ pub(crate) fn answer(op: &Operation, reply: &Value, context: &ReplyContext<'_>) 
             })
         }
         (Action::Renew(lease, _), ScriptReply::Code(code)) => {
-            Answer::Renewed(Renewed::NotHeld(gone(code, lease)))
+            Answer::Renewed(Renewed::NotHeld(not_held_reason(code, lease)))
         }
         (Action::Release(_) | Action::ReleaseAndCheckWaiters(_), ScriptReply::Code(0)) => {
             Answer::Released(ReleaseOutcome::NotHeld)
@@ -157,11 +165,11 @@ pub(crate) fn answer(op: &Operation, reply: &Value, context: &ReplyContext<'_>) 
             Answer::HandedOver(HandOver::Done(grant(number, request)?))
         }
         (Action::HandOver(lease, _), ScriptReply::Code(code @ -2..=0)) => {
-            Answer::HandedOver(HandOver::NotHeld(gone(code, lease)))
+            Answer::HandedOver(HandOver::NotHeld(not_held_reason(code, lease)))
         }
-        (Action::Force(..), ScriptReply::Code(0)) => Answer::Forced(Forced::NotHeld),
-        (Action::Force(..), ScriptReply::Code(1)) => Answer::Forced(Forced::Released),
-        (Action::Force(..), ScriptReply::Number(number)) => {
+        (Action::ForceRelease(..), ScriptReply::Code(0)) => Answer::Forced(Forced::NotHeld),
+        (Action::ForceRelease(..), ScriptReply::Code(1)) => Answer::Forced(Forced::Released),
+        (Action::ForceRelease(..), ScriptReply::Number(number)) => {
             Answer::Forced(Forced::OtherToken(token(op, number)?))
         }
         (Action::Put(..), ScriptReply::Number(number)) => {
@@ -177,8 +185,8 @@ pub(crate) fn answer(op: &Operation, reply: &Value, context: &ReplyContext<'_>) 
             ));
         }
         (Action::Acquire(_) | Action::Contend(_) | Action::Put(..), ScriptReply::Code(-2))
-        | (Action::HandOver(..), ScriptReply::Code(-3)) => return Err(used_up(op)),
-        _ => return Err(no_answer()),
+        | (Action::HandOver(..), ScriptReply::Code(-3)) => return Err(counter_at_end(op)),
+        _ => return Err(unknown_reply()),
     })
 }
 
@@ -187,15 +195,15 @@ fn token(op: &Operation, number: u64) -> Result<FencingToken> {
         .map_err(|_| corrupt(op, "the store holds a number that can be no token"))
 }
 
-fn corrupt(op: &Operation, action: &str) -> Error {
-    let error = Error::new(ErrorKind::Corrupt, format!("{action}: {}", op.target.key)).on(BACKEND);
+fn corrupt(op: &Operation, problem: &str) -> Error {
+    let error = Error::new(ErrorKind::Corrupt, format!("{problem}: {}", op.target.key)).on(BACKEND);
     match op.lock() {
         Some(name) => error.about(name),
         None => error,
     }
 }
 
-fn used_up(op: &Operation) -> Error {
+fn counter_at_end(op: &Operation) -> Error {
     let bucket = op
         .target
         .key
@@ -210,7 +218,7 @@ fn used_up(op: &Operation) -> Error {
 }
 
 /// Another product than Redis or Valkey may have carried the script out in its own way.
-fn no_answer() -> Error {
+fn unknown_reply() -> Error {
     Error::new(
         ErrorKind::OutcomeUnknown,
         "the server answered a script with something that the script never says: is it Redis or \

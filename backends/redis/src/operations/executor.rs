@@ -1,12 +1,12 @@
 //! Carries out batches: builds the requests, sends them, and answers each operation.
 //!
-//! Operations of one batch never share a fate: where a server refuses one part of a batch, the
-//! other parts are sent alone.
+//! Each operation gets its own answer. Where a server refuses the acquisitions of a batch and could
+//! still carry out its releases, the releases are sent again alone.
 
 use std::sync::Arc;
 
 use distlock_core::{
-    Attempt, Epoch, ErrorKind, HandOver, Lease, Moment, Renewed, Result,
+    Attempt, Epoch, Error, ErrorKind, HandOver, Lease, Moment, Renewed, Result,
     batch::{Executor, Failure, Reply},
 };
 use redis::Value;
@@ -57,39 +57,14 @@ impl ServerAccess {
         let confirmed_at = match self.confirm_primary(kind, ops).await {
             Ok(confirmed_at) => confirmed_at,
             Err(error) => {
-                let mixed = is_mixed(kind, ops);
-                let refused = ops.iter().map(|op| {
-                    // A release needs no confirmed primary, so it is sent again alone.
-                    if mixed && op.is_release() {
-                        Reply::Alone
-                    } else {
-                        Reply::Done(Err(error.clone()))
-                    }
-                });
-                return refused.collect();
+                // A release needs no confirmed primary, so it is sent again alone.
+                return refuse(ops, &error, is_mixed(kind, ops)).collect();
             }
         };
-        let calls = self.parts(ops).map(|part| {
-            let (command, script) = request::request(&self.layout, kind, part);
-            let call = Call::script(part[0].target.bucket, command, script);
-            let call = match part {
-                [_] if self.router.is_cluster() => {
-                    match request::request_for_migrating_slot(&self.layout, part) {
-                        Some(alone) => call.replace_while_migrating(alone),
-                        None => call,
-                    }
-                }
-                _ => call.split_while_migrating(),
-            };
-            if kind == BatchKind::Contend {
-                call.tracking(part.iter().map(|op| &*op.target.key))
-            } else {
-                call
-            }
-        });
-        let response = self.router.ask_all(calls.collect()).await;
+        let calls = self.parts(ops).map(|part| self.call(kind, part));
+        let responses = self.router.ask_all(calls.collect()).await;
         let mut answers = Vec::with_capacity(ops.len());
-        for (part, response) in self.parts(ops).zip(response) {
+        for (part, response) in self.parts(ops).zip(responses) {
             match response {
                 Ok(response) if response.slot_migrating => {
                     answers.extend(part.iter().map(|_| Reply::Alone));
@@ -110,19 +85,32 @@ impl ServerAccess {
                 Err(error) => {
                     // A server without memory refuses to grant and still releases, so the releases
                     // are sent again alone.
-                    let refused = error.kind() == ErrorKind::LimitExceeded;
-                    let frees_alone = refused && is_mixed(kind, part);
-                    answers.extend(part.iter().map(|op| {
-                        if frees_alone && op.is_release() {
-                            Reply::Alone
-                        } else {
-                            Reply::Done(Err(error.clone()))
-                        }
-                    }));
+                    let is_full = error.kind() == ErrorKind::LimitExceeded;
+                    answers.extend(refuse(part, &error, is_full && is_mixed(kind, part)));
                 }
             }
         }
         answers
+    }
+
+    /// The call for operations that share a request.
+    fn call(&self, kind: BatchKind, part: &[Box<Operation>]) -> Call {
+        let (command, script) = request::request(&self.layout, kind, part);
+        let call = Call::script(part[0].target.bucket, command, script);
+        let call = match part {
+            [_] if self.router.is_cluster() => {
+                match request::request_for_migrating_slot(&self.layout, part) {
+                    Some(alone) => call.replace_while_migrating(alone),
+                    None => call,
+                }
+            }
+            _ => call.split_while_migrating(),
+        };
+        if kind == BatchKind::Contend {
+            call.tracking(part.iter().map(|op| &*op.target.key))
+        } else {
+            call
+        }
     }
 
     /// Releases one lock without a script, where the server can. Returns `None` when that did not
@@ -131,9 +119,9 @@ impl ServerAccess {
         let (Action::Release(lease) | Action::ReleaseAndCheckWaiters(lease)) = &op.action else {
             return None;
         };
-        let how = self.router.only_connection()?.compare_delete()?;
+        let delete = self.router.only_connection()?.compare_delete()?;
         let value = self.release_cache.take(lease)?;
-        let command = how.command(&op.target.key, &value);
+        let command = delete.command(&op.target.key, &value);
         match self
             .router
             .ask(Call::plain(op.target.bucket, vec![command]))
@@ -163,10 +151,10 @@ impl ServerAccess {
     /// The code with which the release script would tell whether others wait, read after the lock
     /// was released.
     async fn check_waiters(&self, op: &Operation) -> i64 {
-        let mut look = redis::cmd("EXISTS");
-        look.arg(self.layout.queue(&op.target).queue);
-        let look = Call::plain(op.target.bucket, vec![look]);
-        match self.router.ask(look).await.as_ref().map(|it| &*it.replies) {
+        let mut exists = redis::cmd("EXISTS");
+        exists.arg(self.layout.queue(&op.target).queue);
+        let read = Call::plain(op.target.bucket, vec![exists]);
+        match self.router.ask(read).await.as_ref().map(|it| &*it.replies) {
             Ok([Value::Int(waits)]) => 2 + waits,
             _ => 1,
         }
@@ -194,7 +182,7 @@ impl ServerAccess {
         } else if ops.iter().all(|op| op.is_release()) {
             return Ok(None);
         } else {
-            MaxAge::PartOfLease(ops.iter().filter_map(|op| op.lease()).min())
+            MaxAge::PartOfLease(ops.iter().filter_map(|op| op.ttl()).min())
         };
         self.router.confirm_primary(max_age).await
     }
@@ -226,12 +214,12 @@ impl ServerAccess {
             (!connection.is_outdated()).then_some(now)
         });
         let reason = |lease: &Lease, seen| histories.reason(bucket, lease, seen);
-        let response = ReplyContext {
+        let context = ReplyContext {
             epoch: &origin.epoch,
             confirmed_at: origin.confirmed_at,
             reason: &reason,
         };
-        let answer = answer(op, reply, &response)?;
+        let answer = answer(op, reply, &context)?;
         match (&op.action, &answer) {
             (Action::Renew(lease, _), Answer::Renewed(Renewed::Extended { .. }))
                 // An answer from before a change does not show that the lock survived it.
@@ -256,6 +244,21 @@ impl ServerAccess {
         }
         Ok(answer)
     }
+}
+
+/// Answers operations with an error. With `releases_alone`, releases are sent again alone instead.
+fn refuse(
+    ops: &[Box<Operation>],
+    error: &Error,
+    releases_alone: bool,
+) -> impl Iterator<Item = Reply<Answer>> {
+    ops.iter().map(move |op| {
+        if releases_alone && op.is_release() {
+            Reply::Alone
+        } else {
+            Reply::Done(Err(error.clone()))
+        }
+    })
 }
 
 impl Executor for BatchExecutor {

@@ -64,20 +64,20 @@ impl Histories {
     /// reads the server's clock; it returns `None` when the answer is older than the change and
     /// must be ignored.
     pub(crate) fn observe(&self, bucket: Bucket, epoch: u32, now: impl FnOnce() -> Option<u64>) {
-        let serving = &self.buckets[bucket.index()];
-        if serving.epoch.load(Ordering::Acquire) == epoch {
+        let history = &self.buckets[bucket.index()];
+        if history.epoch.load(Ordering::Acquire) == epoch {
             return;
         }
         // Changes are rare. The list's mutex keeps apart two handles that notice one at the same
         // time.
         let _one_at_a_time = lock(&self.epochs);
-        let before = serving.epoch.load(Ordering::Acquire);
+        let before = history.epoch.load(Ordering::Acquire);
         if before != epoch {
             if before != 0 {
                 let Some(now) = now() else { return };
-                serving.since.store(now, Ordering::Release);
+                history.since.store(now, Ordering::Release);
             }
-            serving.epoch.store(epoch, Ordering::Release);
+            history.epoch.store(epoch, Ordering::Release);
         }
     }
 

@@ -23,7 +23,7 @@ pub(crate) enum BatchKind {
     AcquireAndRelease,
     /// Acquisitions by contenders: the server tracks the locks that are held.
     Contend,
-    Force,
+    ForceRelease,
     Put,
     Delete,
 }
@@ -45,7 +45,7 @@ pub(crate) enum Action {
     Acquire(AcquireRequest),
     /// As `Acquire`; the server tracks the lock if it is held.
     Contend(AcquireRequest),
-    Force(LockName, FencingToken),
+    ForceRelease(LockName, FencingToken),
     Put(RecordKey, Vec<u8>, Expect),
     Delete(RecordKey, Version),
 }
@@ -59,7 +59,7 @@ impl Operation {
             | Action::ReleaseAndCheckWaiters(lease)
             | Action::HandOver(lease, _) => layout.lock(&lease.name),
             Action::Acquire(request) | Action::Contend(request) => layout.lock(&request.name),
-            Action::Force(name, _) => layout.lock(name),
+            Action::ForceRelease(name, _) => layout.lock(name),
         };
         Self { target, action }
     }
@@ -71,14 +71,14 @@ impl Operation {
             Action::ReleaseAndCheckWaiters(_) => BatchKind::ReleaseAndCheckWaiters,
             Action::HandOver(..) => BatchKind::HandOver,
             Action::Contend(_) => BatchKind::Contend,
-            Action::Force(..) => BatchKind::Force,
+            Action::ForceRelease(..) => BatchKind::ForceRelease,
             Action::Put(..) => BatchKind::Put,
             Action::Delete(..) => BatchKind::Delete,
         }
     }
 
     /// The TTL of the lease that the operation grants or extends.
-    pub(crate) const fn lease(&self) -> Option<Duration> {
+    pub(crate) const fn ttl(&self) -> Option<Duration> {
         match &self.action {
             Action::Renew(_, renewal) => Some(renewal.ttl.duration()),
             Action::HandOver(_, request) | Action::Acquire(request) | Action::Contend(request) => {
@@ -86,7 +86,7 @@ impl Operation {
             }
             Action::Release(_)
             | Action::ReleaseAndCheckWaiters(_)
-            | Action::Force(..)
+            | Action::ForceRelease(..)
             | Action::Put(..)
             | Action::Delete(..) => None,
         }
@@ -99,7 +99,7 @@ impl Operation {
             Action::Release(_) | Action::ReleaseAndCheckWaiters(_) => "release",
             Action::HandOver(..) => "hand_over",
             Action::Acquire(_) | Action::Contend(_) => "acquire",
-            Action::Force(..) => "force_release",
+            Action::ForceRelease(..) => "force_release",
             Action::Put(..) => "put",
             Action::Delete(..) => "delete",
         }
@@ -119,7 +119,7 @@ impl Operation {
             | Action::ReleaseAndCheckWaiters(lease)
             | Action::HandOver(lease, _) => Some(&lease.name),
             Action::Acquire(request) | Action::Contend(request) => Some(&request.name),
-            Action::Force(name, _) => Some(name),
+            Action::ForceRelease(name, _) => Some(name),
             Action::Put(..) | Action::Delete(..) => None,
         }
     }

@@ -42,8 +42,8 @@ pub(crate) fn request(
         BatchKind::AcquireAndRelease | BatchKind::Contend if ops.len() == 1 => {
             request.acquisition();
         }
-        BatchKind::AcquireAndRelease | BatchKind::Contend => request.take_and_free(),
-        BatchKind::Force => request.forced(),
+        BatchKind::AcquireAndRelease | BatchKind::Contend => request.acquisitions_and_releases(),
+        BatchKind::ForceRelease => request.forced(),
         BatchKind::Put => request.puts(),
         BatchKind::Delete => request.deletions(),
     }
@@ -103,7 +103,7 @@ fn script(kind: BatchKind, ops: &[Box<Operation>]) -> &'static Script {
         BatchKind::AcquireAndRelease | BatchKind::Contend | BatchKind::ReleaseAndCheckWaiters => {
             &scripts::ACQUIRE_AND_RELEASE
         }
-        BatchKind::Force => &scripts::FORCE_RELEASE,
+        BatchKind::ForceRelease => &scripts::FORCE_RELEASE,
         BatchKind::Put => &scripts::PUT,
         BatchKind::Delete => &scripts::DELETE,
     }
@@ -171,7 +171,7 @@ impl RequestBuilder<'_> {
 
     /// The callers of one process mostly use the same TTL, holder and meta, which are then sent
     /// once.
-    fn take_and_free(&mut self) {
+    fn acquisitions_and_releases(&mut self) {
         let ops = self.ops;
         let wanted = ops.iter().filter(|op| !op.is_release());
         let count = wanted.clone().count();
@@ -254,7 +254,7 @@ impl RequestBuilder<'_> {
         self.keys(1);
         self.targets();
         for op in self.ops {
-            if let Action::Force(_, expected) = &op.action {
+            if let Action::ForceRelease(_, expected) = &op.action {
                 self.command.arg(value::number(expected.get()));
             }
         }
@@ -354,14 +354,14 @@ impl RequestBuilder<'_> {
 #[derive(Default)]
 struct BucketPositions {
     last: Option<Bucket>,
-    place: usize,
+    number: usize,
 }
 
 impl BucketPositions {
     fn of(&mut self, bucket: Bucket) -> usize {
         if self.last.replace(bucket) != Some(bucket) {
-            self.place += 1;
+            self.number += 1;
         }
-        self.place
+        self.number
     }
 }

@@ -96,9 +96,9 @@ impl RedisContender {
     /// Has the server track the lock's key. Returns whether the lock is held, if the server has
     /// answered.
     async fn track(&mut self) -> Option<bool> {
-        let look = Call::plain(self.bucket, vec![]).tracking([self.registration.key()].into_iter());
+        let read = Call::plain(self.bucket, vec![]).tracking([self.registration.key()].into_iter());
         // An error is not reported here: the next attempt meets the same one.
-        let response = self.store.access().router.ask(look).await.ok()?;
+        let response = self.store.access().router.ask(read).await.ok()?;
         self.tracked = response.is_tracked;
         match &*response.replies {
             [Value::Int(held)] => Some(*held > 0),
