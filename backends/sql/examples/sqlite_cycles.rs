@@ -1,8 +1,9 @@
-//! Cycles a second of 64 callers on different names, and the median of one caller, against a plain INSERT and DELETE
-//! through one connection with the same settings.
+//! Cycles a second of 64 callers on different names, and the median of one caller, against a plain
+//! INSERT and DELETE through one connection with the same settings.
 //!
 //! ```sh
-//! cargo run --release -p distlock-sql --features sqlite --example sqlite_cycles -- [SECONDS] [FOLDER]
+//! cargo run --release -p distlock-sql --features sqlite --example sqlite_cycles \
+//!     -- [SECONDS] [FOLDER]
 //! ```
 
 #![expect(
@@ -40,17 +41,19 @@ async fn main() -> Result<(), Failure> {
         None => tempfile::tempdir()?,
     };
     let time = Duration::from_secs_f64(seconds);
-    // Interleaved, so that a slow phase of the disk meets both.
+    // The rounds are interleaved, so that a slow phase of the disk meets both sides.
     for round in 1..=3 {
         let (plain_median, our_median) = alone(folder.path(), time).await?;
         println!(
-            "{round}: 1 caller: plain p50 {plain_median:?}, distlock p50 {our_median:?} ({:.2} times plain)",
+            "{round}: 1 caller: plain p50 {plain_median:?}, distlock p50 {our_median:?} ({:.2} \
+                times plain)",
             our_median.as_secs_f64() / plain_median.as_secs_f64()
         );
         let plain_many = plain(folder.path(), time).await?;
         let our_many = batched(folder.path(), time).await?;
         println!(
-            "{round}: {CALLERS} callers: plain {plain_many:.0} cycles/s, distlock {our_many:.0} cycles/s ({:.1} times plain)",
+            "{round}: {CALLERS} callers: plain {plain_many:.0} cycles/s, distlock {our_many:.0} \
+                cycles/s ({:.1} times plain)",
             our_many / plain_many
         );
     }
@@ -65,7 +68,8 @@ async fn alone(folder: &Path, time: Duration) -> Result<(Duration, Duration), Fa
     let until = Instant::now() + time;
     let (mut plain, mut ours) = (Vec::new(), Vec::new());
     while Instant::now() < until {
-        // By lot: the file system commits its journal now and then, and a fixed order would let the same side pay for it.
+        // The order is random: the file system commits its journal now and then, and a fixed order
+        // would let the same side pay for it.
         if fastrand::bool() {
             plain.push(plain_cycle(&connection, "alone").await?);
         } else {
@@ -94,7 +98,7 @@ async fn plain(folder: &Path, time: Duration) -> Result<f64, Failure> {
     rate(tasks.collect(), time).await
 }
 
-/// The same, one acquisition and one release each.
+/// Cycles a second of many callers, one acquire and one release each.
 async fn batched(folder: &Path, time: Duration) -> Result<f64, Failure> {
     let store = open(folder).await?;
     let until = Instant::now() + time;
@@ -161,7 +165,8 @@ async fn connect(folder: &Path) -> Result<Mutex<SqliteConnection>, Failure> {
         .connect()
         .await?;
     sqlx::raw_sql(
-        "CREATE TABLE IF NOT EXISTS plain (lock_name TEXT PRIMARY KEY, holder TEXT NOT NULL, expires_at INTEGER NOT NULL)",
+        "CREATE TABLE IF NOT EXISTS plain (lock_name TEXT PRIMARY KEY, holder TEXT NOT NULL, \
+            expires_at INTEGER NOT NULL)",
     )
     .execute(&mut connection)
     .await?;

@@ -31,12 +31,12 @@
 //! | `schema_check` | compares the required tables with the database's catalogue |
 //! | `fence` | the checking half of fencing, for a row in the caller's own transaction |
 //! | `statement_error`, `driver_panics` | the meaning of a driver's error |
-//! | `dialect` | one folder for each database: statements, connections, tables, errors, doctor |
+//! | `dialect` | one folder for each database: statements, tables, errors, doctor |
 //!
 //! # Guarantees
 //!
-//! A lock is granted by one conditional statement, so that at most one owner holds a name. Its token
-//! rises with every grant, also after release, expiry and reaping.
+//! A lock is granted by one conditional statement, so that at most one owner holds a name. Its
+//! token rises with every grant, also after release, expiry and reaping.
 //!
 //! SQLite: leases live on the boot-time clock of the host together with the boot's id, so that
 //! neither a stepped wall clock nor a reboot can grant a lock twice. Commits are synced to disk.

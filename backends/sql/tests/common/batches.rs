@@ -1,4 +1,4 @@
-//! One batch whose operations are answered each for itself.
+//! One batch in which each operation must get its own answer.
 
 use distlock_core::{
     AcquireRequest, Attempt, DistLock, FencingToken, Grant, HolderLabel, Lease, LockName,
@@ -8,18 +8,18 @@ use futures_util::future::join_all;
 
 use crate::servers::LONG;
 
-/// Rows that are changed by hand: how, and what is set.
+/// SQL that changes rows by hand: the table's part, and the columns that are set.
 pub(crate) struct ByHand<'a> {
     pub(crate) sql: &'a dyn Fn(&str),
-    /// Nobody holds it any more.
+    /// Frees the row: it has no owner any more.
     pub(crate) free: &'a str,
-    /// Somebody else does, who is called thief.
+    /// Gives the row to another owner, whose label is thief.
     pub(crate) given_away: &'a str,
-    /// Another process waits for it.
+    /// Sets the hint of another process.
     pub(crate) wanted: &'a str,
 }
 
-/// One batch, of which some is granted, kept and freed, and some is not.
+/// Sends batches in which some operations are granted, renewed or released, and some are not.
 pub(crate) async fn one_batch_of_unequals(lock: &dyn DistLock, by_hand: &ByHand<'_>) {
     let ttl = Ttl::new(LONG).unwrap();
     let change = |set: &str, names: &str| {
@@ -53,7 +53,8 @@ pub(crate) async fn one_batch_of_unequals(lock: &dyn DistLock, by_hand: &ByHand<
     let leases: Vec<_> = requests.iter().zip(&first).filter_map(lease).collect();
     assert_eq!(leases.len(), 40, "{first:?}");
     let renewal = Renewal::plain(ttl);
-    // The last ones go alone, so that those whose tokens differ share a batch.
+    // The last ones are renewed one by one, so that leases with different tokens share a batch
+    // later.
     let renewed = join_all(leases.iter().rev().map(|it| lock.renew(it, &renewal))).await;
     for (renewed, lease) in renewed.into_iter().zip(leases.iter().rev()) {
         match renewed.unwrap() {
@@ -62,7 +63,7 @@ pub(crate) async fn one_batch_of_unequals(lock: &dyn DistLock, by_hand: &ByHand<
         }
     }
 
-    // Ten were freed by hand, and ten given to somebody else.
+    // Ten rows were freed by hand, and ten were given to another owner.
     change(by_hand.free, "< 'n-20'");
     change(by_hand.given_away, ">= 'n-40'");
     let others: Vec<_> = names.iter().map(request).collect();
@@ -99,7 +100,8 @@ pub(crate) async fn one_batch_of_unequals(lock: &dyn DistLock, by_hand: &ByHand<
         let wanted = lease.name.as_str() == "n-15";
         assert!(!wanted || others_waiting != Some(false), "{lease:?}");
     }
-    // One has expired, and then one has another token, although nobody else was there.
+    // One lease has expired, and its row then gets another token, although no other owner was
+    // there.
     let requests: Vec<_> = names.iter().map(request).collect();
     (by_hand.sql)("DELETE FROM distributed_lock");
     let third = acquired(&requests).await;

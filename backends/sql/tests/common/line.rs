@@ -1,14 +1,14 @@
-//! The line of processes that wait, and tables of the version before, which keep none.
+//! The store queue, and tables of version 1, which have none.
 
 use std::time::Duration;
 
 use distlock_core::{Locker, Verdict, line::PLACE_LEASE};
 use distlock_harness::eventually_async;
 
-/// For anything that has no reason to take long, on a machine that is busy with other tests.
+/// The limit for anything that needs no long time, on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A lock that one waits for passes on. Each of the lockers is an opened store of its own.
+/// A lock with a waiter passes on. Each of the lockers is an opened store of its own.
 pub(crate) async fn a_lock_passes_on(holder: &Locker, waiter: &Locker, name: &str) {
     let held = holder.lock(name).acquire().await.unwrap();
     let waiting = tokio::spawn(waiter.lock(name).wait(SOON).acquire());
@@ -29,16 +29,16 @@ pub(crate) async fn a_lock_passes_on(holder: &Locker, waiter: &Locker, name: &st
     assert!(next.release().await.is_clean());
 }
 
-/// What the doctor says of the line.
+/// The doctor's verdict on the store queue.
 pub(crate) async fn doctor(locker: &Locker) -> Verdict {
     let health = locker.health().await.unwrap();
     let line = health.findings.iter().find(|it| it.check == "line");
     line.unwrap_or_else(|| panic!("{health:?}")).verdict
 }
 
-/// Places are given up by those who are granted the lock and by those who go away; the place of one
-/// that died is removed by the next who leaves its line. `places` counts what the store keeps, and
-/// `die` leaves a place there that nobody renews.
+/// A contender gives up its queue entry when it gets the lock and when it goes away. The entry of a
+/// contender that died is removed by the next one that leaves the queue. `places` counts the
+/// store's entries, and `die` leaves an entry that nobody renews.
 pub(crate) async fn no_place_stays(
     holder: &Locker,
     locker: &Locker,
@@ -59,7 +59,7 @@ pub(crate) async fn no_place_stays(
     wait_for(1, "a place of a dead waiter").await;
     let granted = tokio::spawn(locker.lock("a").wait(SOON).acquire());
     wait_for(2, "a place behind it").await;
-    // Longer than the place of the dead one lasts.
+    // The wait is longer than the lease of the dead contender's entry.
     let clock = locker.clock();
     clock.sleep(PLACE_LEASE + Duration::from_millis(500)).await;
     assert!(held.release().await.is_clean());
@@ -68,9 +68,9 @@ pub(crate) async fn no_place_stays(
     assert!(granted.release().await.is_clean());
 }
 
-/// Programs that know no line, and those that may not make one, wait beside those that do. `open`
-/// says whether opening may make tables, `status` gives the version of the tables and how many steps
-/// are missing, and `migrate` the version that was found.
+/// Programs without a store queue, and those that may not create its table, wait beside programs
+/// that have one. `open` opens with or without leave to create tables, `status` returns the version
+/// of the tables and the number of missing steps, and `migrate` returns the version that was found.
 pub(crate) async fn tables_of_the_version_before(
     open: impl AsyncFn(bool) -> Locker,
     drop_line: impl AsyncFn(),
@@ -91,7 +91,7 @@ pub(crate) async fn tables_of_the_version_before(
     assert_eq!(status().await, (2, 0));
     a_lock_passes_on(&old, &new, "with one").await;
     assert_eq!(doctor(&old).await, Verdict::Pass);
-    // Opening makes it as well, where that is allowed.
+    // Opening creates the table as well, where that is allowed.
     drop_line().await;
     let newest = open(true).await;
     assert_eq!(status().await, (2, 0));

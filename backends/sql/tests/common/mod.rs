@@ -1,4 +1,4 @@
-//! Locks taken below the locker, the same on every server.
+//! Tests of locks below the locker, the same for every server.
 
 use std::time::Duration;
 
@@ -28,8 +28,9 @@ pub(crate) fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
     Lease::new(request.name.clone(), request.owner, Some(grant.token))
 }
 
-/// The mark of another process, which may hold the lock itself, becomes one that it does not take for its own when somebody
-/// waits here. `mark_as` has the row marked for an hour, `marked_as` says by whom.
+/// A hint of another process becomes the hint of several when a contender of this process waits.
+/// The other process may hold the lock itself, and its own hint would tell it nothing. `mark_as`
+/// sets a hint on the row for an hour, `marked_as` reads it.
 pub(crate) async fn a_mark_of_another_becomes_that_of_several(
     lock: &dyn DistLock,
     mark_as: impl AsyncFn(i64),
@@ -55,8 +56,9 @@ pub(crate) async fn a_mark_of_another_becomes_that_of_several(
     assert_eq!(released, told);
 }
 
-/// A lock that goes through many hands, each time in one statement. The reaper's first turn, which is at most so many with the
-/// connection that it may open, can come in between.
+/// A lock passes through many hands, each time in one statement. In between may come the first turn
+/// of the reaper, which costs at most so many statements, including those of a connection that it
+/// may open.
 pub(crate) async fn passes_on_in_one_statement(
     lock: &dyn DistLock,
     reaper: u64,

@@ -1,4 +1,4 @@
-//! What the tests do alike on every server, through a locker or below it.
+//! Tests that are the same for every server, through a locker or below it.
 
 use std::{
     future::Future,
@@ -19,28 +19,29 @@ use tokio::task::JoinSet;
 
 use crate::common::{lease, request, take};
 
-/// What does not depend on a lease happens within this.
+/// The limit for steps that do not depend on a lease.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// A lease that does not end within any test.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
-/// The lease of those who live beside a locked row.
+/// The lease of the locks beside a locked row.
 const TTL: Duration = Duration::from_secs(10);
 
 pub(crate) async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
     locker.lock(name).ttl(ttl).acquire().await.expect("granted")
 }
 
-/// Waits for `future`, and fails with `what` when it takes too long.
+/// Awaits `future`, and fails with `what` when it takes too long.
 pub(crate) async fn within<T>(time: Duration, what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(time, future)
         .await
         .unwrap_or_else(|_| panic!("{what}: not within {time:?}"))
 }
 
-/// One row is locked by a transaction that is left open for a minute; a hundred other locks live on. `lock_rows` begins the
-/// transaction, which locks the rows of these names, and ends it when what it returns is dropped.
+/// One row is locked by a transaction that stays open for a minute; a hundred other locks stay
+/// held. `lock_rows` begins the transaction, which locks the rows of these names; dropping its
+/// result ends the transaction.
 pub(crate) async fn a_locked_row_delays_only_itself<O>(
     locker: &Locker,
     lock_rows: impl Fn(&str) -> O,
@@ -51,7 +52,7 @@ pub(crate) async fn a_locked_row_delays_only_itself<O>(
     let operator = lock_rows(&quoted(&unlucky));
     let until = Instant::now() + HELD_FOR;
     are_told(&unlucky).await;
-    // Six leases: each was renewed a dozen times beside it.
+    // Six leases: each lock was renewed a dozen times beside the locked row.
     while Instant::now() < until {
         all_live(&guards);
         let other = within(SOON, "others are served", hold(locker, "another", TTL)).await;
@@ -65,8 +66,8 @@ pub(crate) async fn a_locked_row_delays_only_itself<O>(
     }
 }
 
-/// Whoever holds one of the rows is not heard; all others live on, however many rows there are and however short their
-/// leases.
+/// Requests for the locked rows are not answered. All other locks stay held, however many rows are
+/// locked and however short their leases are.
 pub(crate) async fn locked_rows_delay_nobody_else<O>(
     locker: &Locker,
     lock_rows: impl Fn(&str) -> O,
@@ -86,8 +87,9 @@ pub(crate) async fn locked_rows_delay_nobody_else<O>(
     }
 }
 
-/// Whoever has waited for a row holds the lock for no longer than from its question on, and the row does not end before. `waits`
-/// says whether somebody waits for a row, and `ends` when the row's lease does, in microseconds since 1970.
+/// A caller that waited for a row gets a lease that counts from its request, and the row's lease
+/// does not end before. `waits` says whether a statement waits for a row, and `ends` returns the
+/// end of the row's lease in microseconds since 1970.
 pub(crate) async fn a_wait_for_a_row_is_part_of_the_lease<O>(
     locker: &Locker,
     kept_for: Duration,
@@ -110,7 +112,8 @@ pub(crate) async fn a_wait_for_a_row_is_part_of_the_lease<O>(
         let waited = seen.elapsed();
         let came_of_it = asking.is_finished();
         drop(operator);
-        // On a busy machine the server may have given up, or the question may come too late for the row.
+        // On a busy machine the server may have given up, or the request may come too late for the
+        // row.
         match within(SOON, "answered", asking).await.unwrap() {
             Ok(guard) if !came_of_it => break (guard, waited),
             Ok(guard) => assert!(guard.release().await.is_clean()),
@@ -136,7 +139,7 @@ async fn hold_many(locker: &Locker, many: u32, ttl: Duration) -> Vec<Guard> {
     guards
 }
 
-/// As a list of literals.
+/// The names as a list of literals.
 fn quoted(guards: &[Guard]) -> String {
     let names = guards.iter().map(|it| format!("'{}'", it.name()));
     names.collect::<Vec<_>>().join(", ")
@@ -157,7 +160,7 @@ fn all_live(guards: &[Guard]) {
 
 async fn are_free_again(locker: &Locker, unlucky: Vec<Guard>) {
     for guard in unlucky {
-        // The last statement of the old holder may still be on its way.
+        // The last statement of the old holder may still be in flight.
         let again = eventually_async("free again", SOON, || async {
             locker.lock(guard.name().as_str()).acquire().await.ok()
         });
@@ -165,8 +168,8 @@ async fn are_free_again(locker: &Locker, unlucky: Vec<Guard>) {
     }
 }
 
-/// What was freed keeps its row: tokens go on from what stands there, also where that is ahead of the clock. `set_token` changes
-/// it in all rows.
+/// A freed row keeps its token: later tokens rise from there, even if it is ahead of the clock.
+/// `set_token` changes it in all rows.
 pub(crate) async fn a_release_keeps_the_token(lock: &dyn DistLock, set_token: impl Fn(u64)) {
     let asked = request("kept", LONG);
     let grant = take(lock, &asked).await;
@@ -186,18 +189,18 @@ pub(crate) async fn a_release_keeps_the_token(lock: &dyn DistLock, set_token: im
     }
 }
 
-/// How much is asked for those who wait: as much as for one, however many there are.
+/// The number of statements that waiters may cost: the same for one waiter and for many.
 pub(crate) struct Polls {
-    /// How many seconds to look at it.
+    /// How many seconds to count.
     pub(crate) seconds: u32,
-    /// How many statements there may be in each of them.
+    /// The number of statements allowed in each second.
     pub(crate) each: u32,
-    /// How many there may be beside them.
+    /// The number of statements allowed once.
     pub(crate) once: u32,
 }
 
 impl Polls {
-    /// Each of them waits for another lock.
+    /// Each of the waiters waits for another lock.
     pub(crate) async fn are_enough(
         &self,
         lock: &dyn DistLock,
@@ -217,7 +220,7 @@ impl Polls {
         let mut waiting = JoinSet::new();
         for mut contender in contenders {
             waiting.spawn(async move {
-                // They may be woken for nothing.
+                // A waiter may be woken without a reason.
                 while let Some(left) = until.checked_duration_since(Instant::now()) {
                     contender.wait(left).await;
                 }
@@ -237,8 +240,9 @@ impl Polls {
     }
 }
 
-/// The doctor says how many rows nobody has removed yet, and worries when they should have gone long ago: after twice the time
-/// of `reap_after`, which is an hour. `make` makes one, whose lease has been over for so many seconds, where there is none.
+/// The doctor counts the rows that nobody has removed yet, and warns when they should have been
+/// removed long ago: after twice `reap_after`, which is an hour. `make` creates a row whose lease
+/// has been over for so many seconds, if there is none.
 pub(crate) async fn stale_rows_are_counted(locker: &Locker, make: impl Fn(&str, u32)) {
     for (name, seconds, verdict, says) in [
         ("recent", 60, Verdict::Pass, " 1 stale (the oldest for 6"),
@@ -246,7 +250,7 @@ pub(crate) async fn stale_rows_are_counted(locker: &Locker, make: impl Fn(&str, 
     ] {
         eventually_async(says, SOON, || async {
             make("recent", 60);
-            // Unless a reaper that was under way has removed it.
+            // The row is made again if a reaper has removed it.
             make(name, seconds);
             let findings = locker.health().await.unwrap().findings;
             let rows = findings.into_iter().find(|it| it.check == "rows")?;
@@ -257,8 +261,9 @@ pub(crate) async fn stale_rows_are_counted(locker: &Locker, make: impl Fn(&str, 
     }
 }
 
-/// However many ask at once, the server sees no more than `bare` connections of a handle, and `with_locker` of a locker, which
-/// renews with a handle of its own. `count` asks the server.
+/// However many tasks ask at once, the server sees no more than `bare` connections of a handle, and
+/// no more than `with_locker` of a locker, which renews with a second handle. `count` asks the
+/// server.
 pub(crate) async fn few_connections(
     lock: Arc<dyn DistLock>,
     bare: usize,
@@ -296,7 +301,7 @@ pub(crate) async fn few_connections(
     assert!((1..=with_locker).contains(&most), "{most}");
 }
 
-/// The highest of what is counted until all have ended.
+/// The highest count until all tasks have ended.
 async fn most_of(mut asking: JoinSet<()>, count: impl Fn() -> usize) -> usize {
     let mut most = 0;
     while !asking.is_empty() {
@@ -309,15 +314,15 @@ async fn most_of(mut asking: JoinSet<()>, count: impl Fn() -> usize) -> usize {
     most.max(count())
 }
 
-/// The holder's line is cut while somebody else waits on one that works: the holder knows that it has lost the lock before the
-/// next one has it. `cut` goes through `proxy`.
+/// The holder's connection is cut while another process waits over a working one: the holder must
+/// know of its loss before the next one is granted the lock. `cut` goes through `proxy`.
 pub(crate) async fn who_is_cut_off_is_told_first(cut: &Locker, direct: Locker, proxy: &FaultProxy) {
     let ttl = Duration::from_secs(3);
     let guard = hold(cut, "a", ttl).await;
     let token = guard.token();
     proxy.stop(Direction::ToServer);
     proxy.stop(Direction::ToClient);
-    // Somebody else waits for it on a line that works: the holder must be told before.
+    // Another process waits for the lock over a working connection: the holder must be told first.
     let other = tokio::spawn(async move {
         let guard = direct.lock("a").wait(SOON).acquire().await.unwrap();
         (Instant::now(), guard)
@@ -329,7 +334,8 @@ pub(crate) async fn who_is_cut_off_is_told_first(cut: &Locker, direct: Locker, p
     assert!(told <= granted, "told {:?} late", told - granted);
     assert!(next.token() > token);
     proxy.pass();
-    // What was held back in the line, and whatever the old holder still does, changes nothing.
+    // Requests that the cut connection held back, and later steps of the old holder, change
+    // nothing.
     assert!(!guard.release().await.is_clean());
     next.extend(ttl).await.unwrap();
     assert!(next.release().await.is_clean());
@@ -337,7 +343,7 @@ pub(crate) async fn who_is_cut_off_is_told_first(cut: &Locker, direct: Locker, p
     assert!(again.unwrap().release().await.is_clean());
 }
 
-/// Somebody who asks all the time while sessions are ended, and of whose failures each says what it should.
+/// A caller that asks all the time while sessions are ended, and checks each failure.
 pub(crate) struct Asking {
     stopped: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<()>,
@@ -358,7 +364,7 @@ pub(crate) fn told_as_documented(locker: &Locker) -> Asking {
                     Err(error) => assert!(known(error.kind()), "{error:?}"),
                 }
                 if let Err(error) = locker.inspect(&*name).await {
-                    // A read may be repeated, so that there is no doubt.
+                    // A read may be repeated, so that its outcome is never unknown.
                     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
                 }
             }
@@ -374,11 +380,11 @@ impl Asking {
     }
 }
 
-/// A host whose clock on the wall is wrong by so many seconds.
+/// A host whose wall clock is wrong by so many seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WrongClock(i64);
 
-/// Ahead, and behind.
+/// One clock ahead, and one behind.
 pub(crate) const WRONG_CLOCKS: [WrongClock; 2] = [WrongClock(60), WrongClock(-60)];
 
 impl Clock for WrongClock {
@@ -400,11 +406,12 @@ impl Clock for WrongClock {
     }
 }
 
-/// What a granted lock costs, and a held one, alone and in a batch: the proxy counts, since a server counts statements, of which
-/// several may travel together. The store has one connection, so that a batch is what comes while the first is on its way.
+/// The round trips of a granted lock and of a held one, alone and in a batch. The proxy counts
+/// packets, since a server counts statements, of which several may travel together. The store has
+/// one connection, so that requests that arrive while the first is in flight form a batch.
 pub(crate) async fn a_grant_takes_one_round_trip(lock: &dyn DistLock, proxy: &FaultProxy) {
     const MANY: u64 = 40;
-    // The reaper travels too now and then.
+    // The reaper sends requests too, now and then.
     const ROUNDS: usize = 5;
     for (set, many, granted, busy) in [("one", 1, 1, 2), ("batch", MANY, 2, 4)] {
         let requests = || {
@@ -427,7 +434,7 @@ pub(crate) async fn a_grant_takes_one_round_trip(lock: &dyn DistLock, proxy: &Fa
                 lock.release(&lease(request, grant)).await.unwrap();
             }
         }
-        // Whoever comes first may find the connection in use, and is in the batch.
+        // The first request may find the connection in use, and then joins the batch.
         assert!((1..=granted).contains(&took), "{set}: {took}");
         assert!((1..=busy).contains(&refused), "{set}: {refused}");
     }

@@ -1,4 +1,4 @@
-//! Servers that send what no server sends: bytes at random, and answers that were damaged.
+//! Servers that send bytes that no real server sends: random bytes, and damaged answers.
 
 use std::{
     net::SocketAddr,
@@ -22,30 +22,30 @@ use tokio::{
 
 use crate::common::request;
 
-/// How many servers one run makes up.
+/// The number of servers in one run.
 const SERVERS: u64 = 150;
 
-/// A client that has been told half an answer waits for the rest: the stranger hangs up first.
+/// A client with half an answer waits for the rest: the fake server hangs up first.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// What a stranger can say of a protocol. Some of it is framed as it must be, and means nothing.
+/// The random messages of a protocol. Some have a correct frame and no meaning.
 #[derive(Clone, Copy)]
 pub(crate) struct Tongue {
-    /// What the server says first, if it speaks first.
+    /// The server's first message, if it speaks first.
     pub(crate) greeting: fn(&mut Rng) -> Vec<u8>,
-    /// What it answers to these bytes.
+    /// The server's answer to these bytes.
     pub(crate) reply: fn(&mut Rng, &[u8]) -> Vec<u8>,
-    /// What the library calls the protocol.
+    /// The library's name for the protocol.
     pub(crate) name: &'static str,
 }
 
-/// Whether a stranger's kind of answer blames nobody wrongly: it is no bug of ours.
+/// Checks that the error does not blame this library: a fake server is no bug of ours.
 #[track_caller]
 fn is_blameless(seed: u64, error: &Error) {
     assert_ne!(error.kind(), ErrorKind::Internal, "SEED={seed}: {error}");
 }
 
-/// The first seed, from `SEED` to repeat a run.
+/// The first seed; `SEED` repeats a run.
 #[expect(clippy::print_stdout, reason = "the test runner shows it")]
 fn first_seed() -> u64 {
     let seed = std::env::var("SEED").map_or_else(|_| fastrand::u64(..), |it| it.parse().unwrap());
@@ -53,7 +53,7 @@ fn first_seed() -> u64 {
     seed
 }
 
-/// Opens a store at each of many strangers. None may end in a panic or be called a bug.
+/// Opens a store at many fake servers. No attempt may end in a panic or an internal error.
 pub(crate) async fn opening_at_strangers<F, T>(tongue: Tongue, open: impl Fn(SocketAddr) -> F)
 where
     F: Future<Output = Result<T>> + Send + 'static,
@@ -103,7 +103,7 @@ async fn serve(listener: TcpListener, seed: u64, tongue: Tongue) {
 }
 
 async fn converse(mut stream: TcpStream, mut rng: Rng, tongue: Tongue) {
-    // The later the damage, the more of the client's code has run.
+    // A later damage lets more of the client's code run.
     let sane = rng.usize(..8);
     let mut said = (tongue.greeting)(&mut rng);
     for step in 0..32 {
@@ -121,7 +121,7 @@ async fn converse(mut stream: TcpStream, mut rng: Rng, tongue: Tongue) {
     }
 }
 
-/// The same bytes, a few of them changed, some left out, or others instead.
+/// The same bytes, with a few of them changed, left out or replaced.
 fn damaged(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
     match rng.u8(..6) {
         0..=2 if !bytes.is_empty() => {
@@ -139,7 +139,7 @@ fn damaged(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Carries bytes to a real server, and damages what it answers for as long as it is told to.
+/// Carries bytes to a real server, and damages its answers while it is told to.
 struct Garbler {
     address: SocketAddr,
     garbles: Arc<AtomicBool>,
@@ -195,15 +195,15 @@ async fn carry(client: TcpStream, server: TcpStream, mut rng: Rng, garbles: Arc<
             }
         }
     };
-    // Whoever of the two hangs up, the other one is hung up on.
+    // When one side hangs up, the other side is disconnected too.
     tokio::select! {
         () = there => {}
         () = back => {}
     }
 }
 
-/// Has operations answered with garbage. None may end in a panic or be called a bug, and
-/// afterwards the store works again.
+/// Sends operations whose answers are garbage. No operation may end in a panic or an internal
+/// error, and afterwards the store works again.
 pub(crate) async fn operations_amid_garbage<F>(server: SocketAddr, open: impl Fn(SocketAddr) -> F)
 where
     F: Future<Output = Result<Arc<dyn DistLock>>>,

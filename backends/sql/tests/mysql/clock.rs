@@ -1,4 +1,4 @@
-//! The server's clock, and what may be wrong with it.
+//! The server's clock, when it is right and when it is wrong.
 
 use distlock_core::Verdict;
 use distlock_harness::servers::mysql::{MySqlServer, Product};

@@ -1,4 +1,4 @@
-//! The conformance suite, as far as one process can ask it.
+//! The conformance suite, as far as one process can run it.
 
 use distlock_conformance::Subject;
 use distlock_harness::servers::mysql::{MySqlServer, Product};
@@ -26,8 +26,8 @@ async fn of_records(product: Product) {
     conforms(subject.unwrap()).await;
 }
 
-/// Whose defaults are the opposite of what is needed, which remembers no statements, and whose user may change rows and
-/// nothing else.
+/// Runs the suite on a server whose defaults are the opposite of the needed ones. It prepares no
+/// statements, and its user may change rows and nothing else.
 async fn of_an_odd_server(product: Product) {
     let server = MySqlServer::with(
         product,
@@ -39,8 +39,9 @@ async fn of_an_odd_server(product: Product) {
             "character-set-server=latin1",
             "max-prepared-stmt-count=0",
             "collation-server=latin1_swedish_ci",
-            // Users without special rights begin with a clock that stands still.
-            "init-connect=SET timestamp=1000000000, completion_type=1, sql_select_limit=1, innodb_lock_wait_timeout=50",
+            // The sessions of users without special rights begin with a clock that stands still.
+            "init-connect=SET timestamp=1000000000, completion_type=1, sql_select_limit=1, \
+                innodb_lock_wait_timeout=50",
         ],
     )
     .unwrap();
@@ -49,8 +50,10 @@ async fn of_an_odd_server(product: Product) {
     server
         .sql(&format!(
             "CREATE USER poor@'127.0.0.1' IDENTIFIED BY '{}'; \
-             GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_lock TO poor@'127.0.0.1'; \
-             GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_record TO poor@'127.0.0.1'; \
+             GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_lock TO \
+             poor@'127.0.0.1'; \
+             GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_record TO \
+             poor@'127.0.0.1'; \
              GRANT SELECT, UPDATE ON distlock.distributed_meta TO poor@'127.0.0.1'; COMMIT",
             server.password()
         ))
@@ -65,7 +68,7 @@ async fn of_an_odd_server(product: Product) {
     );
 }
 
-/// How many statements it was asked to carry out that it remembered.
+/// How many prepared statements the server was asked to carry out.
 fn executed(server: &MySqlServer) -> u64 {
     let status = server.sql("SHOW GLOBAL STATUS LIKE 'Com_stmt_execute'");
     let status = status.unwrap();

@@ -1,4 +1,5 @@
-//! What is sent, and how often: by waiters, by a lock that is passed on, and by what the server breaks off.
+//! Counts statements: of waiters, of a lock that passes on, and of transactions that the server
+//! rolls back.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,7 @@ on_both! {
     round_trips => one_trip;
 }
 
-/// A reaper's first turn, and the connection it may open.
+/// The statements of a reaper's first turn, and of the connection that it may open.
 const REAPER: u64 = 10;
 
 fn request(name: &str) -> AcquireRequest {
@@ -37,7 +38,8 @@ async fn counted(product: Product) {
     let server = start(product);
     let mysql = mysql(&server.url()).await.unwrap();
     passes_on_in_one_statement(&*mysql.lock(), REAPER, || mysql.statements()).await;
-    // The first polls follow each other sooner; each name's row is marked as wanted in two more.
+    // The first polls follow each other sooner; two more statements set the hint on each name's
+    // row.
     let polls = Polls {
         seconds: 2,
         each: 20,
@@ -73,7 +75,8 @@ async fn several(product: Product) {
         &*mysql.lock(),
         async |mark| {
             let marked = format!(
-                "UPDATE distributed_lock SET wanted_by = {mark}, wanted_until = expires_at + 3600000000"
+                "UPDATE distributed_lock SET wanted_by = {mark}, wanted_until = expires_at + \
+                    3600000000"
             );
             server.sql(&marked).unwrap();
         },
@@ -85,21 +88,23 @@ async fn several(product: Product) {
     .await;
 }
 
-/// A batch of which a row is locked by others, or which the server takes back, is sent again, and that is counted.
+/// A batch with a row that others have locked, or that the server rolls back, is sent again, and
+/// that is counted.
 async fn broken_off(product: Product) {
     let server = start(product);
     let url = format!("{}&statement_timeout=1m", server.url());
     let mysql = mysql(&url).await.unwrap();
     let mut operator = MySqlConnection::connect(&server.url()).await.unwrap();
     locked(&mysql, &mut operator).await;
-    // Who has met a locked row asks before it waits for others; this one has not.
+    // A handle that has met a locked row probes it before it waits again; this one has met none.
     let mysql = crate::mysql(&url).await.unwrap();
     let mut observer = MySqlConnection::connect(&server.url()).await.unwrap();
-    // What the operator changes of it makes the server take back ours, which weigh less.
+    // The operator's changes outweigh ours, so that the server rolls our transaction back.
     server
         .sql(
             "CREATE TABLE ballast (n INT PRIMARY KEY); \
-             INSERT INTO ballast WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 1000) \
+             INSERT INTO ballast WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s \
+             WHERE n < 1000) \
              SELECT n FROM s",
         )
         .unwrap();
@@ -112,7 +117,7 @@ async fn broken_off(product: Product) {
     }
 }
 
-/// By one who has only that row, and keeps it.
+/// An operator locks one row and keeps it.
 async fn locked(mysql: &MySql, operator: &mut MySqlConnection) {
     let leases = forty(mysql, "locked").await;
     send(operator, "START TRANSACTION").await.unwrap();
@@ -132,15 +137,16 @@ async fn locked(mysql: &MySql, operator: &mut MySqlConnection) {
     }
 }
 
-/// By one who has the last row and then asks for one before. Says whether ours was the transaction that was taken back, and
-/// nobody was told.
+/// An operator locks the last row and then asks for an earlier one. Returns whether the server
+/// rolled our transaction back, and no caller was told.
 async fn deadlocked(
     mysql: &MySql,
     operator: &mut MySqlConnection,
     observer: &mut MySqlConnection,
     round: u32,
 ) -> bool {
-    const DEADLOCKS: &str = "SELECT CAST(`count` AS SIGNED) FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'";
+    const DEADLOCKS: &str = "SELECT CAST(`count` AS SIGNED) FROM \
+        information_schema.innodb_metrics WHERE name = 'lock_deadlocks'";
     const WAITING: &str =
         "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
     let leases = forty(mysql, &format!("round-{round}")).await;
@@ -154,7 +160,7 @@ async fn deadlocked(
         async move { renew(&mysql, &leases).await }
     });
     while number(observer, WAITING).await == 0 && !renewing.is_finished() {
-        // The server looks again only after nobody has asked for 100 ms.
+        // The server checks again only after no request came for 100 ms.
         tokio::time::sleep(Duration::from_millis(150)).await;
     }
     let before = lock_row(&format!("round-{round}-20"));
@@ -165,7 +171,7 @@ async fn deadlocked(
     if taken_back {
         assert!(mysql.retries() > retries, "once more");
     }
-    // A machine that stood still may have made one of them wait for too long.
+    // On a machine that stood still one of them may have waited for too long.
     let extended = |it: &Result<Renewed>| matches!(it, Ok(Renewed::Extended { .. }));
     taken_back && renewed.iter().all(extended)
 }

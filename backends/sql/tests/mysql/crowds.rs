@@ -1,4 +1,4 @@
-//! Many tasks at once: nothing is lost, and no deadlock of the server's is anybody's business.
+//! Many tasks at once: nothing is lost, and callers never see a deadlock of the server.
 
 use std::{
     sync::{
@@ -56,7 +56,7 @@ async fn storm(product: Product) {
                         let number = (task + round * 7) % names;
                         let lock = locker.lock(format!("storm-{number}"));
                         let guard = lock.ttl(LONG).wait(LONG).acquire().await.unwrap();
-                        // Exact only if nobody else is here.
+                        // The count is exact only if the lock excludes everybody else.
                         let before = counters[number].load(Ordering::Relaxed);
                         tokio::task::yield_now().await;
                         counters[number].store(before + 1, Ordering::Relaxed);
@@ -73,7 +73,8 @@ async fn storm(product: Product) {
     }
 }
 
-/// A server that takes little at once is not told more than that, however many there are and however long their names.
+/// A server with a small packet limit gets no larger statement, however many operations there are
+/// and however long their names.
 async fn packets(product: Product) {
     const MANY: usize = 2200;
     let server = MySqlServer::with(product, &["max-allowed-packet=1M"]).unwrap();
@@ -119,7 +120,7 @@ async fn packets(product: Product) {
     assert_eq!(found.pop().unwrap().unwrap().value, large);
     assert!(found.iter().all(Option::is_none));
 
-    // What can never be said is refused, and not left open.
+    // A value that can never be sent is refused, and its outcome is not unknown.
     server.sql("SET GLOBAL max_allowed_packet = 65536").unwrap();
     let records = super::mysql(&server.url()).await.unwrap().records();
     let refused = records.put(&keys[0], &large, Expect::Absent).await;
@@ -135,7 +136,7 @@ async fn unequals(product: Product) {
     mixed(start(product)).await;
 }
 
-/// By a server that remembers no statements.
+/// The same on a server that prepares no statements.
 async fn unequals_as_text(product: Product) {
     mixed(MySqlServer::with(product, &["max-prepared-stmt-count=0"]).unwrap()).await;
 }
@@ -151,7 +152,7 @@ async fn mixed(server: MySqlServer) {
     one_batch_of_unequals(&*mysql.lock(), &by_hand).await;
 }
 
-/// What was granted, and cannot be looked at, may have been granted.
+/// A grant whose row cannot be read afterwards may have happened: its outcome is unknown.
 async fn unseen(product: Product) {
     let server = start(product);
     let root = server.url();
@@ -164,7 +165,8 @@ async fn unseen(product: Product) {
     server
         .sql(&format!(
             "CREATE USER poor@'127.0.0.1' IDENTIFIED BY '{}'; {}; \
-             GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_record TO poor@'127.0.0.1'; \
+             GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_record TO \
+             poor@'127.0.0.1'; \
              GRANT SELECT, UPDATE ON distlock.distributed_meta TO poor@'127.0.0.1'",
             server.password(),
             grants("SELECT,")
@@ -187,13 +189,15 @@ async fn unseen(product: Product) {
     for request in join_all(requests().map(async |it| lock.try_acquire(&it).await)).await {
         assert!(matches!(request.unwrap(), Attempt::Acquired(_)));
     }
-    // Tokens that are ahead of the clock: their successors must be looked at.
+    // The tokens are ahead of the clock, so that the rows must be read after the grant.
     server
         .sql(&format!(
-            "UPDATE distributed_lock SET holder_id = NULL, expires_at = 1, token = token + 1000000000; \
+            "UPDATE distributed_lock SET holder_id = NULL, expires_at = 1, token = token + \
+                1000000000; \
              REVOKE SELECT ON distlock.distributed_lock FROM poor@'127.0.0.1'; {}",
             grants(
-                "SELECT (holder_id, token, acquired_at, expires_at, holder, meta, nonce, wanted_by, wanted_until),"
+                "SELECT (holder_id, token, acquired_at, expires_at, holder, meta, nonce, \
+                    wanted_by, wanted_until),"
             )
         ))
         .unwrap();
@@ -203,7 +207,7 @@ async fn unseen(product: Product) {
     assert_eq!(held.unwrap(), "40");
     let refused = answers.into_iter().filter_map(Result::err);
     let refused: Vec<_> = refused.collect();
-    // Those that went alone have their token by another way; how many these are is chance.
+    // Operations that went alone get their token in another way; their number is chance.
     assert!(!refused.is_empty(), "all forty went alone");
     for error in refused {
         assert!(!error.did_not_happen(), "{error:?}");
@@ -215,7 +219,7 @@ async fn reaped(product: Product) {
     let url = format!("{}&reap_after=1s", server.url());
     let stores = [mysql(&url).await.unwrap(), mysql(&url).await.unwrap()];
     let locker = distlock_core::Locker::new(stores[0].lock());
-    // Whoever comes second finds nothing to do, and takes no harm.
+    // The second reaper finds nothing to do, and nothing breaks.
     let reap = async || {
         for reaped in join_all(stores.iter().map(MySql::reap)).await {
             reaped.unwrap();
@@ -235,21 +239,25 @@ async fn reaped(product: Product) {
     server
         .sql("UPDATE distributed_meta SET reaped_at = 4000000000000000")
         .unwrap();
-    // Many that somebody left behind, one of them locked by an operator.
+    // Many rows are left over, and an operator has locked one of them.
     server
         .sql(
-            "INSERT INTO distributed_lock (lock_name, holder_id, token, acquired_at, expires_at, holder) \
+            "INSERT INTO distributed_lock (lock_name, holder_id, token, acquired_at, expires_at, \
+                holder) \
              SELECT CONCAT(kind, seq), REPEAT('x', 16), 1, 1, 1, 'gone' FROM \
-             (WITH RECURSIVE s (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM s WHERE seq < 1000) \
-             SELECT seq FROM s) AS numbers, (SELECT 'stale-' AS kind UNION SELECT 'more-') AS kinds",
+             (WITH RECURSIVE s (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM s WHERE seq < \
+             1000) \
+             SELECT seq FROM s) AS numbers, (SELECT 'stale-' AS kind UNION SELECT 'more-') AS \
+             kinds",
         )
         .unwrap();
-    // Unless a reaper was there first.
+    // The row is made again if a reaper was first.
     let stale = "SELECT token FROM distributed_lock WHERE lock_name = 'stale-7'";
     let operator = loop {
         server
             .sql(
-                "INSERT IGNORE INTO distributed_lock (lock_name, holder_id, token, acquired_at, expires_at, holder) \
+                "INSERT IGNORE INTO distributed_lock (lock_name, holder_id, token, acquired_at, \
+                    expires_at, holder) \
                  VALUES ('stale-7', REPEAT('x', 16), 1, 1, 1, 'gone')",
             )
             .unwrap();
@@ -287,15 +295,20 @@ async fn reaped(product: Product) {
 async fn stale(product: Product) {
     let server = start(product);
     let locker = locker(&format!("{}&reap_after=1h", server.url())).await;
-    // Nobody takes a turn.
+    // No other reaper takes a turn.
     server
-        .sql("UPDATE distributed_meta SET reaped_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
+        .sql(
+            "UPDATE distributed_meta SET reaped_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', \
+            UTC_TIMESTAMP(6))",
+        )
         .unwrap();
     stale_rows_are_counted(&locker, |name, seconds| {
         let insert = format!(
-            "INSERT IGNORE INTO distributed_lock (lock_name, holder_id, token, acquired_at, expires_at, holder) \
+            "INSERT IGNORE INTO distributed_lock (lock_name, holder_id, token, acquired_at, \
+                expires_at, holder) \
              VALUES ('{name}', REPEAT('x', 16), 1, 1, \
-             TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - {seconds} * 1000000, 'gone')"
+             TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - {seconds} * 1000000, \
+             'gone')"
         );
         server.sql(&insert).unwrap();
     })

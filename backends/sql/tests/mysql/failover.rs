@@ -1,4 +1,4 @@
-//! A replica is promoted that was not told everything.
+//! A replica that has not received everything is promoted.
 
 use distlock_core::LossReason;
 use distlock_harness::{FaultProxy, eventually_async, servers::mysql::Product};
@@ -20,7 +20,7 @@ async fn of_a_failover(product: Product) {
     let before = locker(&url).await;
     let kept = hold(&before, "kept", LONG).await;
     let replica = primary.copied().unwrap();
-    // What the replica will never hear of.
+    // Grants that the replica never receives.
     let lost = eventually_async("the primary is found again", SOON, || async {
         before.lock("lost").ttl(LONG).acquire().await.ok()
     })
@@ -33,7 +33,7 @@ async fn of_a_failover(product: Product) {
     proxy.redirect(replica.address());
     primary.kill();
 
-    // Connections are made anew, and each renewal finds what there is.
+    // Connections are made anew, and each renewal sees the promoted state.
     let told = async {
         while lost.is_valid() {
             let _ = lost.extend(LONG).await;

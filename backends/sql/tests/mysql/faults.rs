@@ -1,4 +1,4 @@
-//! What happens to holders and waiters when the server, or the way to it, breaks.
+//! Holders and waiters while the server, or the way to it, breaks.
 
 use std::{
     sync::{
@@ -58,7 +58,7 @@ async fn a_crash(product: Product) {
     let token = freed.token();
     assert!(freed.release().await.is_clean());
     server.restart().unwrap();
-    // Whatever was in flight may be told that it broke; what follows finds the server again.
+    // Requests in flight may fail with the broken connection; later ones find the server again.
     let shown = eventually_async("the server is found again", SOON, || async {
         other.inspect("held").await.ok()
     })
@@ -73,7 +73,7 @@ async fn a_crash(product: Product) {
     let next = within(SOON, "granted", hold(&other, "freed", LONG)).await;
     assert!(next.token() > token);
     assert!(next.release().await.is_clean());
-    // Its own connection may not have been used since.
+    // Its own connection may have been idle since.
     assert!(matches!(
         guard.release().await,
         Released::Clean | Released::Unconfirmed(_)
@@ -82,7 +82,7 @@ async fn a_crash(product: Product) {
     assert!(again.release().await.is_clean());
 }
 
-/// Its connection has gone, which it does not know.
+/// The server has closed the connection, and the client does not know.
 async fn a_restart(product: Product) {
     let mut server = start(product);
     let url = format!("{}&connect_timeout=1m&statement_timeout=1m", server.url());
@@ -102,7 +102,7 @@ async fn a_pause(product: Product) {
     let locker = locker(&url).await;
     let guard = hold(&locker, "a", TTL).await;
     server.signal(Signal::STOP).unwrap();
-    // Each ends within a bound; the first may come before all threads stand still.
+    // Each request ends within a limit; the first may come before all threads stand still.
     let refused = eventually_async("it stands still", SOON, || async {
         let lock = locker.lock("b").ttl(TTL).wait(Duration::ZERO);
         lock.acquire().await.err()
@@ -119,7 +119,7 @@ async fn a_pause(product: Product) {
     }
 }
 
-/// Where nothing is waited for longer than a second.
+/// A server with time limits of a second.
 async fn impatient(product: Product) -> (MySqlServer, FaultProxy, String) {
     let (server, proxy, url) = behind_a_proxy(product).await;
     (server, proxy, format!("{url}&statement_timeout=1s"))
@@ -137,7 +137,7 @@ async fn lost(product: Product) {
     let locker = Locker::new(mysql.lock());
     locker.ready().await.unwrap();
     let (before, deadline) = (mysql.retries(), Instant::now() + SOON);
-    // It may be the reply to somebody else that is lost.
+    // The lost reply may belong to another request.
     while mysql.retries() < before + 2 {
         assert!(Instant::now() < deadline, "not asked again");
         // A statement is prepared once on each connection, which is a request of its own.
@@ -150,7 +150,7 @@ async fn lost(product: Product) {
     }
     let rows = server.sql("SELECT COUNT(*) FROM distributed_lock");
     assert_eq!(rows.unwrap(), "1");
-    // And of a release.
+    // The same for a release.
     let guard = hold(&locker, "a", LONG).await;
     proxy.swallow_one_reply();
     assert!(matches!(
@@ -161,8 +161,8 @@ async fn lost(product: Product) {
     assert_eq!(server.sql(free).unwrap(), "1");
 }
 
-/// The server is slow with a batch, and goes on with it after the line was cut. What is sent again finds the rows locked by what
-/// was sent first, and is not told that nothing happened.
+/// The server is slow with a batch, and goes on with it after the connection was cut. The second
+/// send finds the rows locked by the first, and its callers must not be told that nothing happened.
 async fn cut_batch(product: Product) {
     let (server, proxy, url) = behind_a_proxy(product).await;
     let mysql = mysql(&format!("{url}&pool_size=2&statement_timeout=1m"))
@@ -180,7 +180,7 @@ async fn cut_batch(product: Product) {
         slowed_down(&server).await;
         proxy.reset();
     };
-    // Those that come while the first is on its way are one batch.
+    // Requests that arrive while the first is in flight form one batch.
     let (_, one, other, ()) = tokio::join!(
         lock.try_acquire(&asked[0]),
         lock.try_acquire(&asked[1]),
@@ -194,7 +194,8 @@ async fn cut_batch(product: Product) {
     }
 }
 
-/// A batch goes from row to row, and what it says of the time is as old as it is itself. Its holder was told more meanwhile.
+/// A batch goes from row to row, and its time is as old as the batch. Meanwhile the holder was
+/// promised a later end.
 async fn latecomers(product: Product) {
     let server = start(product);
     let url = format!("{}&pool_size=2&statement_timeout=1m", server.url());
@@ -210,7 +211,7 @@ async fn latecomers(product: Product) {
         server.sql(ends).unwrap().parse::<i64>().unwrap()
     };
 
-    // With a trigger there, what a statement says gets lost: what counts is the row.
+    // The trigger loses the statement's report, so that the row decides.
     let held_up = slow_at(&server, "one");
     let (.., told) = tokio::join!(
         slow.try_acquire(&asked[0]),
@@ -254,7 +255,7 @@ async fn latecomers(product: Product) {
     assert!(ends() >= told, "renewed: {} of {told}", ends());
 }
 
-/// Whoever changes the row of this lock waits until what is returned is dropped.
+/// Every change of this lock's row waits until the result is dropped.
 fn slow_at(server: &MySqlServer, name: &str) -> Process {
     // It sleeps in short turns, since in a long one a server sees that its client has gone.
     let slow = format!(
@@ -262,13 +263,14 @@ fn slow_at(server: &MySqlServer, name: &str) -> Process {
          DROP TRIGGER IF EXISTS slow;
          DELIMITER //
          CREATE TRIGGER slow AFTER UPDATE ON distributed_lock FOR EACH ROW
-         WHILE NEW.lock_name = '{name}' AND IS_USED_LOCK('slow') IS NOT NULL DO DO SLEEP(0.01); END WHILE//"
+         WHILE NEW.lock_name = '{name}' AND IS_USED_LOCK('slow') IS NOT NULL DO DO SLEEP(0.01); \
+             END WHILE//"
     );
     server.sql(&slow).unwrap();
     server.hold_open("SELECT GET_LOCK('slow', 5)").unwrap()
 }
 
-/// Somebody waits so.
+/// Waits until a statement is slowed down in this way.
 async fn slowed_down(server: &MySqlServer) {
     let waits = "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User sleep'";
     let waits = async || (server.sql(waits).unwrap() != "0").then_some(());
@@ -285,7 +287,7 @@ async fn killed(product: Product) {
     let until = Instant::now() + TTL * 2;
     while Instant::now() < until {
         for session in sessions(&server) {
-            // It may have gone by itself.
+            // The session may have ended by itself.
             let _ = server.sql(&format!("KILL {session}"));
         }
         tokio::time::sleep(TTL / 3).await;
@@ -297,7 +299,8 @@ async fn killed(product: Product) {
         Released::Clean | Released::Unconfirmed(_)
     ));
     eventually_async("released all the same", SOON, || async {
-        let held = "SELECT COUNT(*) FROM distributed_lock WHERE lock_name = 'a' AND HEX(holder_id) <> REPEAT('0', 32)";
+        let held = "SELECT COUNT(*) FROM distributed_lock WHERE lock_name = 'a' AND \
+            HEX(holder_id) <> REPEAT('0', 32)";
         (server.sql(held).ok()? == "0").then_some(())
     })
     .await
@@ -306,7 +309,7 @@ async fn killed(product: Product) {
 
 async fn read_only(product: Product) {
     let server = start(product);
-    // One that `read_only` binds: it does not bind administrators.
+    // The user is one that `read_only` binds: it does not bind administrators.
     server
         .sql(&format!(
             "CREATE USER poor@'127.0.0.1' IDENTIFIED BY '{}'; \
@@ -344,7 +347,7 @@ async fn an_operator(product: Product) {
     a_locked_row_delays_only_itself(&locker, |names| lock_rows(&server, names)).await;
 }
 
-/// Which it has for those who join large tables, or ask for what takes long.
+/// Servers have such limits against joins of large tables and long queries.
 async fn strict_limits(product: Product) {
     let longest = match product {
         Product::MariaDb => "max-statement-time=0.3",
@@ -359,7 +362,7 @@ async fn strict_limits(product: Product) {
         leases.push(lease(request, &take(&*lock, request).await));
     }
     let _operator = lock_rows(&server, "'b'");
-    // Long enough that it would have been ended otherwise.
+    // The wait is long enough for a limit that would end the session.
     let renewed = leases
         .iter()
         .map(|it| async { lock.renew(it, &Renewal::plain(ttl)).await });
@@ -396,7 +399,7 @@ async fn waited_for(product: Product) {
     .await;
 }
 
-/// As an operator may who then forgets to commit.
+/// Locks the rows as an operator does who then forgets to commit.
 fn lock_rows(server: &MySqlServer, names: &str) -> Process {
     let select = "SELECT token FROM distributed_lock WHERE lock_name IN";
     server
@@ -422,7 +425,8 @@ impl Clock for Idle {
     }
 }
 
-/// Its answer comes later, and must not be taken for the answer to what is sent next.
+/// The answer of an abandoned request comes later, and must not be taken for the answer to the next
+/// request.
 async fn given_up(product: Product) {
     let server = start(product);
     let other = locker(&server.url()).await;
@@ -435,10 +439,10 @@ async fn given_up(product: Product) {
     let (lock, records) = (mysql.lock(), mysql.records());
     let key = RecordKey::new("k").unwrap();
     for value in 0..3 {
-        // Before it is used again, the connection is tried.
+        // The connection is tested before it is used again.
         idle.0.fetch_add(60, Ordering::Relaxed);
         server.signal(Signal::STOP).unwrap();
-        // The first may come before all threads stand still.
+        // The first request may come before all threads stand still.
         eventually_async("it is given up", SOON, || async {
             idle.0.fetch_add(60, Ordering::Relaxed);
             let read = records.get(&key);

@@ -45,7 +45,7 @@ async fn accounts(server: &MySqlServer) -> MySqlConnection {
     database
 }
 
-/// Takes 1 from the balance, if `fence` is let through.
+/// Takes 1 from the balance, if `fence` is admitted.
 async fn pay(database: &mut MySqlConnection, fence: &Fence) -> Result<(), FenceError> {
     let mut transaction = database.begin().await.unwrap();
     admit(&mut transaction, "account", fence).await?;
@@ -67,14 +67,16 @@ async fn earlier(product: Product) {
     let refused = pay(&mut database, &early).await.unwrap_err();
     assert!(matches!(
         refused.refusal(),
-        Some(FenceRefusal::Older { seen, offered }) if *seen == late.token && *offered == early.token
+        Some(FenceRefusal::Older { seen, offered })
+            if *seen == late.token && *offered == early.token
     ));
     let refused = pay(&mut database, &fence(8)).await.unwrap_err();
     assert!(matches!(
         refused.refusal(),
         Some(FenceRefusal::SameTokenOtherOwner { .. })
     ));
-    // A bar that was rolled back was never raised; other resources have bars of their own.
+    // A fence state that was rolled back was never raised; other resources have states of their
+    // own.
     let mut transaction = database.begin().await.unwrap();
     admit(&mut transaction, "account", &fence(20))
         .await
@@ -94,7 +96,7 @@ async fn earlier(product: Product) {
     assert_eq!(server.sql(balance).unwrap(), "6");
 }
 
-/// Of two transactions at once, the second waits for the first and is judged by what that has left.
+/// Two transactions at once: the second waits for the first and is judged by its result.
 async fn at_once(product: Product) {
     let server = start(product);
     let mut database = accounts(&server).await;
@@ -129,7 +131,7 @@ async fn at_once(product: Product) {
     }
 }
 
-/// Without a second table: the row carries its own bar.
+/// No second table: the row carries its own fence state.
 async fn own_bar(product: Product) {
     let server = start(product);
     let mut database = accounts(&server).await;

@@ -1,4 +1,4 @@
-//! The line of processes that wait, and tables of the version before.
+//! The store queue, and tables of version 1.
 
 use std::sync::Arc;
 

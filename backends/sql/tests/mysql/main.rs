@@ -63,7 +63,7 @@ fn start(product: Product) -> MySqlServer {
 
 /// The sessions that the server has over TCP, which its own client does not use.
 fn sessions(server: &MySqlServer) -> Vec<String> {
-    // MySQL's table of them stumbles over statements that are no text.
+    // MySQL's table of sessions fails on statements that are not text.
     let shown = server.sql("SHOW PROCESSLIST").unwrap();
     let lines = shown.lines().filter_map(|line| {
         let [id, _, host, database, ..] = *line.split('\t').collect::<Vec<_>>() else {
@@ -74,7 +74,7 @@ fn sessions(server: &MySqlServer) -> Vec<String> {
     lines.collect()
 }
 
-/// A server, a proxy before it, and the way through that.
+/// A server, a proxy before it, and the address of the proxy.
 async fn behind_a_proxy(product: Product) -> (MySqlServer, FaultProxy, String) {
     let server = start(product);
     let proxy = FaultProxy::start(server.address()).await.expect("listens");

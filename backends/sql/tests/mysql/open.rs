@@ -1,4 +1,4 @@
-//! Connecting: what is there, what is missing, and what was changed by hand.
+//! Connecting to tables that exist, that are missing, and that were changed by hand.
 
 use std::{sync::Arc, time::Duration};
 
@@ -50,13 +50,13 @@ async fn of_tables(product: Product) {
     let again = migrate().await.unwrap();
     assert_eq!((again.version, again.migrations.len()), (2, 0));
 
-    // Several at once make them once.
+    // Several stores open at once, and the tables are created once.
     let new = format!("{url}&table_prefix=new_");
     for opened in join_all((0..4).map(|_| mysql(&new))).await {
         opened.unwrap();
     }
 
-    // Prefixes part what shares a database; the epoch names the tables.
+    // Prefixes separate stores in one database; the epoch names the tables.
     let (plain, prefixed) = (
         locker(&url).await,
         locker(&format!("{url}&table_prefix=app_")).await,
@@ -67,7 +67,7 @@ async fn of_tables(product: Product) {
     let held = "SELECT COUNT(*) FROM app_distributed_lock WHERE HEX(holder_id) <> REPEAT('0', 32)";
     assert_eq!(server.sql(held).unwrap(), "1");
 
-    // A table of the right version without a column: said as it is, and what to do.
+    // A table of the right version without a column: the error names the problem and the remedy.
     server
         .sql("ALTER TABLE distributed_lock DROP COLUMN nonce")
         .unwrap();
@@ -88,7 +88,7 @@ async fn of_tables(product: Product) {
         "{cause}"
     );
     assert!(!cause.contains("distlock doctor"), "{cause}");
-    // The command itself says no less.
+    // The command itself reports the same.
     assert_eq!(chain(&migrate().await.unwrap_err()), said(&cause));
     assert_eq!(chain(&status().await.unwrap_err()), said(&cause));
 
@@ -112,12 +112,12 @@ async fn of_tables(product: Product) {
     assert!(error.to_string().contains("only some"), "{error}");
 }
 
-/// What opening says, as migrating says it.
+/// The error of opening, in the form in which migrating reports it.
 fn said(opening: &str) -> String {
     opening.replacen("open", "migrate", 1)
 }
 
-/// An error and what it comes from.
+/// An error and its causes.
 fn chain(error: &distlock_core::Error) -> String {
     let mut all = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -128,7 +128,7 @@ fn chain(error: &distlock_core::Error) -> String {
     all
 }
 
-/// Whoever made them was stopped in between: what is missing is made.
+/// The process that created the tables was stopped in between: the missing tables are created.
 async fn unfinished(product: Product) {
     let server = start(product);
     let script = MySql::status(
@@ -156,7 +156,7 @@ async fn unfinished(product: Product) {
         }
     });
     join_all(finished).await;
-    // Another program's table of the same name is left as it is, and alone.
+    // Another program's table of the same name is left as it is.
     server
         .sql("CREATE TABLE other_distributed_meta (name TEXT)")
         .unwrap();
@@ -166,13 +166,13 @@ async fn unfinished(product: Product) {
     let error = error.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(chain(&error).contains("another program's"), "{error}");
-    // That would only fail again.
+    // Running the command would only fail again.
     assert!(!chain(&error).contains("run `distlock"), "{error}");
     let others = server.sql("SHOW TABLES LIKE 'other%'").unwrap();
     assert_eq!(others, "other_distributed_meta");
 }
 
-/// Whichever of them is missing, the message says what makes it, and that does.
+/// For each missing table, the message names the command that creates it, and the command does.
 async fn missing(product: Product) {
     let server = start(product);
     let url = server.url();
@@ -193,7 +193,7 @@ async fn missing(product: Product) {
     }
 }
 
-/// Whoever has them open makes no others: that would let a second holder in.
+/// An open store creates no new tables: that would let a second holder in.
 async fn vanished(product: Product) {
     let server = start(product);
     let mysql = mysql(&server.url()).await.unwrap();
@@ -213,7 +213,10 @@ async fn vanished(product: Product) {
 async fn refused(product: Product) {
     let server = start(product);
     server
-        .sql("CREATE USER bob@'127.0.0.1' IDENTIFIED BY 'hunter2'; GRANT ALL ON distlock.* TO bob@'127.0.0.1'")
+        .sql(
+            "CREATE USER bob@'127.0.0.1' IDENTIFIED BY 'hunter2'; GRANT ALL ON distlock.* TO \
+            bob@'127.0.0.1'",
+        )
         .unwrap();
     let at = server.address();
     for (url, kind) in [
@@ -245,7 +248,7 @@ async fn refused(product: Product) {
     );
     let error = mysql(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    // Its own share of that time would be no number that the user knows.
+    // The error names the option, not the share of its time that this step has.
     let says = "did not answer in time (option `connect_timeout`)";
     assert!(error.to_string().contains(says), "{error}");
 }
@@ -262,25 +265,29 @@ async fn changed(product: Product) {
     server.sql(&format!("SET GLOBAL {flush} = 2")).unwrap();
     assert_eq!(verdict(flush).await.verdict, Verdict::Fail);
     server
-        .sql("ALTER TABLE distributed_lock MODIFY lock_name VARCHAR(64) CHARACTER SET utf8mb4 NOT NULL")
+        .sql(
+            "ALTER TABLE distributed_lock MODIFY lock_name VARCHAR(64) CHARACTER SET utf8mb4 NOT \
+            NULL",
+        )
         .unwrap();
     let found = verdict("tables").await;
     assert_eq!(found.verdict, Verdict::Fail, "{found:?}");
     assert!(found.detail.contains("varchar(64)"), "{found:?}");
-    // What does not fit is refused, and never cut off.
+    // A value that does not fit is refused, and never cut off.
     let long = "n".repeat(200);
     let refused = locker.lock(&*long).wait(Duration::ZERO).acquire().await;
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidConfig);
 }
 
-/// Each of them is seen without the others.
+/// Each change is seen without the others.
 async fn keys(product: Product) {
     let server = start(product);
     let locker = locker(&server.url()).await;
     for (change, says) in [
         (
             "distributed_record MODIFY record_key VARBINARY(64) NOT NULL",
-            "distributed_record.record_key is varbinary(64) not null instead of varbinary(512) not null",
+            "distributed_record.record_key is varbinary(64) not null instead of varbinary(512) \
+                not null",
         ),
         (
             "distributed_lock DROP PRIMARY KEY",
@@ -321,7 +328,7 @@ async fn finding(locker: &Locker, check: &str) -> Finding {
     found.unwrap_or_else(|| panic!("{check}: {health:?}"))
 }
 
-/// A user who may not do everything is found out before the first lock is wanted.
+/// A user that lacks rights is found out before the first lock is wanted.
 async fn limited(product: Product) {
     let server = start(product);
     locker(&server.url()).await;
@@ -340,7 +347,7 @@ async fn limited(product: Product) {
     server.sql(&user).unwrap();
     let url = server.url_as("poor").unwrap();
     let rights = async || {
-        // Sessions may go on with the rights that they began with.
+        // Sessions may keep the rights that they began with.
         let health = locker(&url).await.health().await.unwrap();
         let found = health.findings.iter().find(|it| it.check == "rights");
         found.cloned().unwrap_or_else(|| panic!("{health:?}"))
@@ -355,7 +362,8 @@ async fn limited(product: Product) {
     assert!(found.detail.contains(lacks), "{found:?}");
 }
 
-/// One node of a cluster: locks work as elsewhere, and the doctor says what a cluster does not promise.
+/// One node of a cluster: locks work as elsewhere, and the doctor names the promises that a cluster
+/// does not keep.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_a_galera_cluster() {
     let server = MySqlServer::galera().unwrap();
@@ -374,7 +382,7 @@ async fn a_node_of_a_galera_cluster() {
     assert!(found.detail.contains("one node"), "{found:?}");
 }
 
-/// TLS that was asked for is there, or nothing is.
+/// If the options ask for TLS, the connection has TLS or fails.
 async fn tls(product: Product) {
     let server = MySqlServer::start(product).unwrap();
     let at = server.address();
@@ -388,15 +396,18 @@ async fn tls(product: Product) {
         return;
     }
     match product {
-        // Offers no TLS as it comes.
+        // MariaDB offers no TLS by default.
         Product::MariaDb => {
             let error = mysql(&tls).await;
             assert_eq!(error.unwrap_err().kind(), ErrorKind::Unavailable);
         }
-        // Makes an authority of its own when it is set up, and takes passwords over TLS only.
+        // MySQL creates an authority when it is set up, and takes passwords over TLS only.
         Product::MySql => {
             server
-                .sql("CREATE USER bob@'127.0.0.1' IDENTIFIED BY 'hunter2' REQUIRE SSL; GRANT ALL ON distlock.* TO bob@'127.0.0.1'")
+                .sql(
+                    "CREATE USER bob@'127.0.0.1' IDENTIFIED BY 'hunter2' REQUIRE SSL; GRANT ALL \
+                    ON distlock.* TO bob@'127.0.0.1'",
+                )
                 .unwrap();
             let authority = server.data().join("ca.pem");
             let url = |options: &str| format!("mysql://bob:hunter2@{at}/distlock?{options}");
@@ -408,7 +419,7 @@ async fn tls(product: Product) {
             assert!(guard.release().await.is_clean());
             let error = mysql(&url("ssl-mode=DISABLED")).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
-            // Made by an authority nobody knows.
+            // The certificate is from an authority that nobody trusts.
             let error = mysql(&url("ssl-mode=VERIFY_IDENTITY")).await.unwrap_err();
             assert!(!error.to_string().contains("hunter2"), "{error}");
         }

@@ -1,4 +1,4 @@
-//! Tables that lack what a promise rests on are refused when they are opened.
+//! Opening refuses tables that lack something that a promise needs.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ on_both! {
     tables_of_a_former_version => former;
 }
 
-/// What is done to the tables of the prefix `p_`, and what is said of them.
+/// A change of the tables with the prefix `p_`, and the words of the error.
 const CHANGES: [(&str, &str); 19] = [
     (
         "ALTER TABLE p_distributed_lock DROP PRIMARY KEY",
@@ -40,12 +40,15 @@ const CHANGES: [(&str, &str); 19] = [
         "the storage of p_distributed_lock is base table in myisam instead of base table in innodb",
     ),
     (
-        "RENAME TABLE p_distributed_lock TO p_elsewhere; CREATE VIEW p_distributed_lock AS SELECT * FROM p_elsewhere",
+        "RENAME TABLE p_distributed_lock TO p_elsewhere; CREATE VIEW p_distributed_lock AS SELECT \
+            * FROM p_elsewhere",
         "the storage of p_distributed_lock is view in nothing instead of base table in innodb",
     ),
     (
-        "ALTER TABLE p_distributed_lock MODIFY lock_name VARCHAR(255) CHARACTER SET utf8mb4 NOT NULL",
-        "p_distributed_lock.lock_name is varchar(255) character set utf8mb4 not null instead of varbinary(255) not null",
+        "ALTER TABLE p_distributed_lock MODIFY lock_name VARCHAR(255) CHARACTER SET utf8mb4 NOT \
+            NULL",
+        "p_distributed_lock.lock_name is varchar(255) character set utf8mb4 not null instead of \
+            varbinary(255) not null",
     ),
     (
         "ALTER TABLE p_distributed_lock MODIFY holder_id VARBINARY(16)",
@@ -103,7 +106,7 @@ async fn lacking(product: Product) {
         let prefix = format!("p{number}_");
         let (change, says) = (change.replace("p_", &prefix), says.replace("p_", &prefix));
         let url = format!("{}&table_prefix={prefix}", server.url());
-        // As they are made they are taken, again and again.
+        // Unchanged tables are accepted, again and again.
         for _ in 0..2 {
             mysql(&url).await.unwrap();
         }
@@ -125,13 +128,14 @@ async fn lacking(product: Product) {
     }
 }
 
-/// The first version that was merged had no `expires_minute`.
+/// The first merged version had no `expires_minute`.
 async fn former(product: Product) {
     let server = start(product);
     for (number, undo) in [
-        // As it was made.
-        "DROP KEY distributed_lock_expires_minute, DROP COLUMN expires_minute, ADD KEY distributed_lock_expires_at (expires_at)",
-        // With the old index gone.
+        // The table as that version created it.
+        "DROP KEY distributed_lock_expires_minute, DROP COLUMN expires_minute, ADD KEY \
+            distributed_lock_expires_at (expires_at)",
+        // The same table without the old index.
         "DROP KEY distributed_lock_expires_minute, DROP COLUMN expires_minute",
     ]
     .into_iter()
@@ -149,7 +153,10 @@ async fn former(product: Product) {
         let error = mysql(&url).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         let error = error.to_string();
-        assert!(error.contains("run `distlock migrate --backend '"), "{error}");
+        assert!(
+            error.contains("run `distlock migrate --backend '"),
+            "{error}"
+        );
         assert!(error.contains("expires_minute is missing"), "{error}");
         assert!(!error.contains("DROP TABLE"), "{error}");
 
@@ -165,7 +172,7 @@ async fn former(product: Product) {
         let indexes = server.sql(&indexes).unwrap();
         assert!(indexes.contains("expires_minute"), "{indexes}");
         assert!(!indexes.contains("expires_at"), "{indexes}");
-        // What was in it is there still.
+        // The old rows are still there.
         let guard = hold(&locker(&url).await, "kept", LONG).await;
         assert!(guard.token() > token);
         assert!(guard.release().await.is_clean());

@@ -1,4 +1,4 @@
-//! What answers at the address is no MySQL, or its answers were damaged on their way.
+//! The server at the address is not MySQL, or its answers were damaged on the way.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ const MYSQL: Tongue = Tongue {
     name: "MySQL",
 };
 
-/// With short time-outs.
+/// A URL with short time-outs.
 fn impatient(at: &str) -> String {
     format!("{at}?ssl-mode=DISABLED&connect_timeout=1s&statement_timeout=200ms")
 }
@@ -67,7 +67,7 @@ fn greeting(rng: &mut Rng) -> Vec<u8> {
     packet(0, &payload)
 }
 
-/// An answer drawn at random, whatever was asked.
+/// A random answer to any request.
 fn reply(rng: &mut Rng, request: &[u8]) -> Vec<u8> {
     let next = request.get(3).map_or(1, |number| number.wrapping_add(1));
     let ok = [0, 0, 0, 2, 0, 0, 0];

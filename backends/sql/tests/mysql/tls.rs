@@ -1,4 +1,4 @@
-//! TLS that was asked for is there, or nothing is.
+//! If the options ask for TLS, the connection has TLS or fails.
 
 use distlock_core::{ErrorKind, Verdict};
 use distlock_harness::{
@@ -60,13 +60,13 @@ async fn verified(product: Product) {
         let guard = hold(&locker, "a", LONG).await;
         assert!(guard.release().await.is_clean());
     }
-    // Encrypted, but without looking at who it is.
+    // Encrypted, but the certificate is not verified.
     let unverified = mysql(&at(&format!("ssl-mode=REQUIRED&{client}"))).await;
     unverified.unwrap().lock().close().await;
 
     refused(&at("ssl-mode=DISABLED")).await;
     refused(&at(&format!("ssl-mode=VERIFY_CA&ssl-ca={ca}"))).await;
-    // Known to no authority that is trusted by itself, nor to this one.
+    // The authority is not trusted by default, nor by this file.
     let stranger = Pki::new().unwrap();
     let strange = stranger.path("ca.crt").display().to_string();
     for untrusted in [
@@ -89,7 +89,8 @@ async fn verified(product: Product) {
 }
 
 async fn plain(product: Product) {
-    // MySQL makes itself a certificate, unless it is told not to, and MariaDB of these days has none.
+    // MySQL creates a certificate for itself unless it is told not to; present MariaDB versions
+    // have none.
     let server = match product {
         Product::MariaDb => start(product),
         Product::MySql => MySqlServer::with(product, &["tls-version="]).unwrap(),
@@ -99,13 +100,13 @@ async fn plain(product: Product) {
         let url = format!("{root}?ssl-mode={mode}");
         refused_as(&url, ErrorKind::Unavailable).await;
     }
-    // Where it was not asked for, plain text will do.
+    // Without a demand for TLS, plain text is accepted.
     let preferred = format!("{root}?ssl-mode=PREFERRED");
     let guard = hold(&locker(&preferred).await, "a", LONG).await;
     assert!(guard.release().await.is_clean());
 
-    // A password does not leave this machine in plain text unless somebody says so. The resolver
-    // takes 127.1 for 127.0.0.1; nobody who only reads it can know that.
+    // A password does not leave this machine in plain text unless an option allows it. The resolver
+    // takes 127.1 for 127.0.0.1; the text alone does not show that.
     let user = "CREATE USER bob IDENTIFIED BY 'hunter2'; GRANT ALL ON distlock.* TO bob";
     server.sql(user).unwrap();
     let port = server.address().port();
@@ -118,7 +119,7 @@ async fn plain(product: Product) {
         assert!(said.contains(word), "{said}");
     }
     if product == Product::MariaDb {
-        // MySQL's own rule wants TLS for a password that it has not seen yet.
+        // MySQL's own rule demands TLS for a password that it has not seen yet.
         let url = format!("mysql://bob:hunter2@127.1:{port}/distlock?tls=disable");
         let health = locker(&url).await.health().await.unwrap();
         let found = health.findings.iter().find(|it| it.check == "password");

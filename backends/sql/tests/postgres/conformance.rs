@@ -1,4 +1,4 @@
-//! The conformance suite, as a user that may do nothing but read and write our tables.
+//! The conformance suite, as a user that may only read and write our tables.
 
 use distlock_conformance::{Subject, Workers};
 use distlock_core::{KvLock, Store};
@@ -6,7 +6,7 @@ use distlock_harness::distlock_binary;
 
 use super::*;
 
-/// What the user's sessions begin with: the opposite of what is needed.
+/// The user's sessions begin with the opposite of the needed settings.
 const ODD: &str = "ALTER ROLE app SET default_transaction_isolation = 'serializable';
                    ALTER ROLE app SET default_transaction_deferrable = on;
                    ALTER ROLE app SET timezone = 'Asia/Kolkata';

@@ -1,4 +1,4 @@
-//! A replica is promoted that was not told everything.
+//! A replica that has not received everything is promoted.
 
 use distlock_core::LossReason;
 use distlock_harness::{FaultProxy, eventually_async};
@@ -13,7 +13,7 @@ async fn who_lost_a_lock_in_a_failover_is_told_and_tokens_rise() {
     let before = locker(&url).await;
     let kept = hold(&before, "kept", LONG).await;
     let replica = primary.promoted().unwrap();
-    // What the replica will never hear of.
+    // Grants that the replica never receives.
     let lost = eventually_async("the primary is found again", SOON, || async {
         before.lock("lost").ttl(LONG).acquire().await.ok()
     })
@@ -26,7 +26,7 @@ async fn who_lost_a_lock_in_a_failover_is_told_and_tokens_rise() {
     proxy.redirect(replica.address());
     primary.kill();
 
-    // Connections are made anew, and each renewal finds what there is.
+    // Connections are made anew, and each renewal sees the promoted state.
     let told = async {
         while lost.is_valid() {
             let _ = lost.extend(LONG).await;

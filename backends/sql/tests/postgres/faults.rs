@@ -1,4 +1,4 @@
-//! What happens to holders, waiters and callers when the server, or the way to it, breaks.
+//! Holders, waiters and callers while the server, or the way to it, breaks.
 
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ async fn a_crash_and_restart_keep_locks_tokens_and_history() {
     let guard = hold(&locker, "a", LONG).await;
     let waiting = tokio::spawn({
         let other = other.clone();
-        // A few failures in a row are told to the caller, who may go on.
+        // After a few failures in a row the caller is told, and may go on.
         async move {
             eventually_async("served", LONG, || async {
                 other.lock("a").ttl(LONG).wait(LONG).acquire().await.ok()
@@ -57,7 +57,8 @@ async fn a_crash_and_restart_keep_locks_tokens_and_history() {
     let again = hold(&locker, "b", LONG).await;
     assert!(again.token() > freed_token);
     let token = guard.token();
-    // The connection may have broken under it; then it is released in the background.
+    // The connection may have broken during the release; then the lock is released in the
+    // background.
     let _ = guard.release().await;
     let next = within(SOON, "the waiter is served", waiting)
         .await
@@ -66,7 +67,8 @@ async fn a_crash_and_restart_keep_locks_tokens_and_history() {
     assert!(next.token() > token);
 }
 
-/// A release grants nothing, so nobody waits for the disk; the next grant does, and takes the release with it.
+/// A release grants nothing, so that it does not wait for the disk. The next grant does, and takes
+/// the release with it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_waits_for_the_disk_and_a_release_does_not() {
     const ROUNDS: u32 = 8;
@@ -76,7 +78,7 @@ async fn a_grant_waits_for_the_disk_and_a_release_does_not() {
         let bytes = server.sql(&format!("SELECT pg_current_wal_{what}_lsn() - '0/0'"));
         bytes.unwrap().parse().unwrap()
     };
-    // Otherwise all would be on the disk soon, whoever waits for it.
+    // Otherwise the writer process would put everything on the disk soon, without any grant.
     let writer = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'";
     let writer = server.sql(writer).unwrap().parse().unwrap();
     let _paused = server.pause_one(writer).unwrap();
@@ -97,7 +99,7 @@ async fn a_grant_waits_for_the_disk_and_a_release_does_not() {
     assert!(not_on_disk > ROUNDS / 2, "{not_on_disk}");
 }
 
-/// A commit waits for its standby for as long as it takes, also when its client has long gone.
+/// A commit waits for its standby without a limit, even after its client has gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_that_has_gone_does_not_have_us_fill_the_server() {
     const TURNS: i32 = 12;
@@ -137,7 +139,7 @@ async fn a_standby_that_has_gone_does_not_have_us_fill_the_server() {
     assert!(matches!(served.await.unwrap(), Attempt::Acquired(_)));
 }
 
-/// Its connection has gone, which it does not know.
+/// The server has closed the connection, and the client does not know.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_operation_after_a_restart_is_carried_out() {
     let mut server = PostgresServer::with(&["fsync=on"]).unwrap();
@@ -245,11 +247,12 @@ async fn a_lost_reply_is_a_grant_that_recognises_itself() {
     assert!(lock.inspect(&asked.name).await.unwrap().held.is_none());
 }
 
-/// The server is slow to commit, and goes on with that after the line was cut. What is sent again finds the rows locked by what
-/// was sent first, and is not told that nothing happened, nor that a lock was gone which the first freed.
+/// The server is slow to commit, and goes on after the connection was cut. The second send finds
+/// the rows locked by the first. Its callers must not be told that nothing happened, nor that a
+/// lock was lost which the first send freed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_was_cut_while_it_commits_is_not_forgotten() {
-    // As it is unless somebody sets it: a statement does not end with its client.
+    // The server's default: a statement does not end with its client.
     let server = PostgresServer::with(&["client_connection_check_interval=0"]).unwrap();
     let proxy = FaultProxy::start(server.address()).await.unwrap();
     let url = format!(
@@ -263,7 +266,8 @@ async fn a_batch_that_was_cut_while_it_commits_is_not_forgotten() {
             WHILE EXISTS (SELECT FROM slow) LOOP PERFORM pg_sleep(0.01); END LOOP;
             RETURN NULL;
         END $$;
-        CREATE CONSTRAINT TRIGGER wait AFTER UPDATE ON distributed_lock DEFERRABLE INITIALLY DEFERRED
+        CREATE CONSTRAINT TRIGGER wait AFTER UPDATE ON distributed_lock DEFERRABLE INITIALLY \
+            DEFERRED
             FOR EACH ROW WHEN (NEW.lock_name <> 'first') EXECUTE FUNCTION wait()";
     server.sql(slow).unwrap();
     let sessions = |what: &str| {
@@ -288,7 +292,7 @@ async fn a_batch_that_was_cut_while_it_commits_is_not_forgotten() {
     }
 
     server.sql("INSERT INTO slow VALUES (true)").unwrap();
-    // Those that come while the first is on its way are one batch.
+    // Requests that arrive while the first is in flight form one batch.
     let (_, one_said, other_said, ()) = tokio::join!(
         lock.try_acquire(&first),
         lock.try_acquire(&one),
@@ -300,7 +304,8 @@ async fn a_batch_that_was_cut_while_it_commits_is_not_forgotten() {
         assert!(!error.did_not_happen(), "{error}");
     }
     server.sql("DELETE FROM slow").unwrap();
-    let held = "SELECT count(*) FROM distributed_lock WHERE lock_name <> 'first' AND holder_id IS NOT NULL";
+    let held = "SELECT count(*) FROM distributed_lock WHERE lock_name <> 'first' AND holder_id IS \
+        NOT NULL";
     let held = async || (server.sql(held).unwrap() == "2").then_some(());
     eventually_async("it has happened", SOON, held)
         .await
@@ -320,7 +325,7 @@ async fn a_batch_that_was_cut_while_it_commits_is_not_forgotten() {
     let mut releases = std::pin::pin!(releases);
     let said = tokio::select! {
         said = &mut releases => said,
-        // Whoever asks for the rows once more waits for them.
+        // A further request for the rows waits for them.
         () = async {
             cut().await;
             let waits = async || sessions("wait_event_type = 'Lock'").then_some(());
@@ -330,9 +335,9 @@ async fn a_batch_that_was_cut_while_it_commits_is_not_forgotten() {
     };
     for said in said {
         match said {
-            // That it was released is the truth whoever says it: nobody else frees these locks, so the one that says so did, and
-            // its answer is whole. On a machine that stood still for as long as we wait above, the first may answer before the
-            // line is cut.
+            // A reported release is true, whichever of the two reports it: nobody else frees these
+            // locks, so that the reporting side freed them. On a machine that stood still for as
+            // long as we wait above, the first may answer before the connection is cut.
             Ok(outcome) => assert_ne!(outcome, ReleaseOutcome::NotHeld),
             Err(error) => assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}"),
         }
@@ -346,11 +351,14 @@ async fn killed_sessions_are_made_again() {
     let ttl = Duration::from_secs(10);
     let guard = hold(&locker, "a", ttl).await;
     let asking = told_as_documented(&locker);
-    // Longer than the lease, so that renewals are needed.
+    // The time is longer than the lease, so that renewals are needed.
     let until = Instant::now() + ttl + ttl / 2;
     while Instant::now() < until {
         server
-            .sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'distlock'")
+            .sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = \
+                'distlock'",
+            )
             .unwrap();
         tokio::time::sleep(ttl / 10).await;
     }
@@ -378,7 +386,8 @@ async fn a_wait_for_a_row_takes_of_the_lease() {
     let locker = locker(&server.url()).await;
     a_wait_for_a_row_is_part_of_the_lease(
         &locker,
-        // A statement waits for 400 ms, and the operator's end is noticed within 100 ms.
+        // A statement waits for 400 ms, and the end of the operator's transaction is noticed within
+        // 100 ms.
         Duration::from_millis(200),
         |names| lock_rows(&server, names),
         || {
@@ -394,7 +403,7 @@ async fn a_wait_for_a_row_takes_of_the_lease() {
     .await;
 }
 
-/// As an operator may who then forgets to commit.
+/// Locks the rows as an operator does who then forgets to commit.
 fn lock_rows(server: &PostgresServer, names: &str) -> Process {
     let select = "SELECT 1 FROM distributed_lock WHERE lock_name IN";
     server
@@ -411,7 +420,8 @@ async fn a_server_that_becomes_read_only_is_unavailable_until_it_is_not() {
     take(&*lock, &asked).await;
     let read_only = |value| {
         let alter = format!("ALTER DATABASE distlock SET default_transaction_read_only = {value}");
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'distlock'";
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name \
+            = 'distlock'";
         server.sql_in("postgres", &alter).unwrap();
         server.sql_in("postgres", end).unwrap();
     };

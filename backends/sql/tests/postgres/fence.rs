@@ -28,7 +28,7 @@ async fn database(server: &PostgresServer) -> PgConnection {
     database
 }
 
-/// Takes 1 from the balance, if `fence` is let through.
+/// Takes 1 from the balance, if `fence` is admitted.
 async fn pay(database: &mut PgConnection, fence: &Fence) -> Result<(), FenceError> {
     let mut transaction = database.begin().await.unwrap();
     admit(&mut transaction, "account", fence).await?;
@@ -58,7 +58,8 @@ async fn an_earlier_holder_changes_nothing() {
     let refused = pay(&mut database, &early).await.unwrap_err();
     assert!(matches!(
         refused.refusal(),
-        Some(FenceRefusal::Older { seen, offered }) if *seen == late.token && *offered == early.token
+        Some(FenceRefusal::Older { seen, offered })
+            if *seen == late.token && *offered == early.token
     ));
     let refused = pay(&mut database, &fence(8)).await.unwrap_err();
     assert!(matches!(
@@ -76,7 +77,7 @@ async fn a_bar_that_was_rolled_back_was_never_raised() {
     admit(&mut transaction, "account", &fence(9)).await.unwrap();
     transaction.rollback().await.unwrap();
     pay(&mut database, &fence(8)).await.unwrap();
-    // Other resources have bars of their own.
+    // Other resources have fence states of their own.
     admit(&mut database, "other", &fence(1)).await.unwrap();
 }
 
@@ -101,7 +102,7 @@ async fn a_bar_that_cannot_be_read_lets_nobody_through() {
     assert_eq!(balance(&mut database).await, 9);
 }
 
-/// Of two transactions at once, the second waits for the first and is judged by what that has left.
+/// Two transactions at once: the second waits for the first and is judged by its result.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_comes_at_the_same_time_waits_for_the_first() {
     let server = PostgresServer::start().unwrap();
@@ -136,7 +137,7 @@ async fn who_comes_at_the_same_time_waits_for_the_first() {
     }
 }
 
-/// Without a second table: the row carries its own bar.
+/// No second table: the row carries its own fence state.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_with_a_bar_of_its_own_refuses_earlier_holders() {
     let server = PostgresServer::start().unwrap();

@@ -1,4 +1,4 @@
-//! The line of processes that wait, and tables of the version before.
+//! The store queue, and tables of version 1.
 
 use std::{
     sync::Arc,
@@ -56,7 +56,7 @@ async fn tables_of_the_version_before_go_on_working() {
     tables_of_the_version_before(open, drop_line, status, migrate).await;
 }
 
-/// A user who may not make tables opens those of the version before, and waits without a line.
+/// A user that may not create tables opens tables of version 1, and waits without a store queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_who_may_not_make_tables_does_without_the_line() {
     let server = PostgresServer::start().unwrap();
@@ -64,7 +64,8 @@ async fn a_user_who_may_not_make_tables_does_without_the_line() {
     let owner = locker(&url).await;
     server
         .sql(
-            "DROP TABLE distributed_line; CREATE USER poor PASSWORD 'secret'; REVOKE CREATE ON SCHEMA public FROM PUBLIC; \
+            "DROP TABLE distributed_line; CREATE USER poor PASSWORD 'secret'; REVOKE CREATE ON \
+                SCHEMA public FROM PUBLIC; \
              GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO poor",
         )
         .unwrap();
@@ -74,10 +75,11 @@ async fn a_user_who_may_not_make_tables_does_without_the_line() {
     assert_eq!(doctor(&poor).await, Verdict::Warn);
 }
 
-/// One that leaves the line does not see who is joining at this moment, and must be heard of all the same.
+/// A contender that leaves the queue does not see one that is joining at this moment, and must
+/// notify it all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_joins_while_the_one_ahead_leaves_hears_of_it() {
-    // Somebody who does not hear of it looks again after so long.
+    // A contender that misses the notification reads its position again after this time.
     const LOOKS: Duration = Duration::from_millis(1300);
     let server = PostgresServer::start().unwrap();
     let holder = locker(&server.url()).await;
@@ -99,7 +101,7 @@ async fn who_joins_while_the_one_ahead_leaves_hears_of_it() {
         let open = server.hold_open("SELECT 1 FROM distributed_line FOR UPDATE");
         let open = open.unwrap();
         assert!(held.release().await.is_clean());
-        // It holds the lock, and its place cannot be given up yet.
+        // It holds the lock, and its queue entry cannot be given up yet.
         let held = waiting.await.unwrap().unwrap();
         let joined = Instant::now();
         let waiting = waits(&second);

@@ -1,4 +1,4 @@
-//! A real PostgreSQL server.
+//! Tests on a real PostgreSQL server.
 
 #![expect(
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! Opening: what is created, and what is said when something is wrong.
+//! Opening creates missing tables, and reports problems with their remedy.
 
 use distlock_core::{Attempt, Deleted, ErrorKind, Expect, RecordKey, Verdict, Written};
 use distlock_harness::eventually_async;
@@ -11,11 +11,11 @@ async fn refused(url: &str, kind: ErrorKind, says: &str) {
     assert_eq!(error.kind(), kind, "{url}: {all}");
     assert!(all.contains(says), "{url}: {all}");
     assert!(!all.contains("hunter2"), "{all}");
-    // Of the server's own source.
+    // The line number is of the server's own source.
     assert!(!all.contains(" at line "), "{all}");
 }
 
-/// An error and what it comes from.
+/// An error and its causes.
 pub(super) fn chain(error: &distlock_core::Error) -> String {
     let mut all = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -26,7 +26,7 @@ pub(super) fn chain(error: &distlock_core::Error) -> String {
     all
 }
 
-/// Opening, migrating and asking for the version say the same.
+/// Opening, migrating and asking for the version report the same error.
 async fn unusable(url: &str, says: &str) {
     refused(url, ErrorKind::InvalidConfig, says).await;
     let clock = || Arc::new(SystemClock);
@@ -56,7 +56,7 @@ async fn tables_are_created_where_they_are_absent_and_never_changed() {
     let status = Postgres::status(config(&without), clock()).await.unwrap();
     assert_eq!((status.version, status.migrations.len()), (0, 2));
 
-    // Several at once make them once.
+    // Several stores open at once, and the tables are created once.
     let opened = tokio::join!(
         try_open(&url),
         try_open(&url),
@@ -86,7 +86,8 @@ async fn tables_are_created_where_they_are_absent_and_never_changed() {
         .unwrap();
     unusable(
         &url,
-        "run `DROP TABLE distributed_lock, distributed_record, distributed_meta` on the database and then run \
+        "run `DROP TABLE distributed_lock, distributed_record, distributed_meta` on the database \
+            and then run \
          `distlock migrate --backend 'postgres://postgres@127.0.0.1",
     )
     .await;
@@ -98,7 +99,7 @@ async fn tables_are_created_where_they_are_absent_and_never_changed() {
     server.sql(&version(1)).unwrap();
 }
 
-/// Whichever of them is missing, the message says what makes it, and that does.
+/// For each missing table, the message names the command that creates it, and the command does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_table_is_made_by_the_command_that_is_named() {
     let server = PostgresServer::start().unwrap();
@@ -120,7 +121,7 @@ async fn a_missing_table_is_made_by_the_command_that_is_named() {
         let guard = hold(&again, table, LONG).await;
         assert!(guard.release().await.is_clean());
     }
-    // Another program's table of the same name is left as it is, and alone.
+    // Another program's table of the same name is left as it is.
     server
         .sql("CREATE TABLE other_distributed_meta (name text)")
         .unwrap();
@@ -130,7 +131,7 @@ async fn a_missing_table_is_made_by_the_command_that_is_named() {
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     let error = chain(&error);
     assert!(error.contains("another program's"), "{error}");
-    // That would only fail again.
+    // Running the command would only fail again.
     assert!(!error.contains("run `distlock"), "{error}");
     let others = "SELECT count(*) FROM pg_class WHERE relname LIKE 'other%'";
     assert_eq!(server.sql(others).unwrap(), "1");
@@ -181,7 +182,7 @@ async fn what_is_wrong_is_said() {
         &format!("127.0.0.1:{port}"),
     )
     .await;
-    // A user without rights on tables that are there.
+    // A user without rights on existing tables.
     open(&url).await;
     refused(
         &as_app("right"),
@@ -261,7 +262,10 @@ async fn the_doctor_sees_what_was_set_or_changed_by_hand() {
         );
     }
     server
-        .sql("ALTER TABLE distributed_lock ALTER COLUMN lock_name TYPE varchar(64) COLLATE \"default\"")
+        .sql(
+            "ALTER TABLE distributed_lock ALTER COLUMN lock_name TYPE varchar(64) COLLATE \
+            \"default\"",
+        )
         .unwrap();
     let health = postgres.lock().health().await.unwrap();
     assert_eq!(
@@ -271,14 +275,14 @@ async fn the_doctor_sees_what_was_set_or_changed_by_hand() {
     );
 }
 
-/// Each of them is seen without the others.
+/// Each change is seen without the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_doctor_sees_each_change_by_itself() {
     let server = PostgresServer::with(&["full_page_writes=off"]).unwrap();
     let url = server.url();
     open(&url).await;
     let finding = async |check: &str| {
-        // By a session that has not seen what was there before.
+        // The session began after the change.
         let health = open(&url).await.lock().health().await.unwrap();
         let found = health.findings.iter().find(|it| it.check == check);
         found.cloned().unwrap_or_else(|| panic!("{health:?}"))
@@ -295,7 +299,7 @@ async fn the_doctor_sees_each_change_by_itself() {
     assert!(found.detail.contains(fix), "{found:?}");
     read_only("off");
     assert_eq!(finding("writable").await.verdict, Verdict::Pass);
-    // Of tables that are changed while they are open: afterwards they are not opened.
+    // The tables change while they are open: afterwards opening refuses them.
     let postgres = open(&url).await;
     let alter = "ALTER TABLE distributed_record DROP CONSTRAINT distributed_record_key";
     server.sql(alter).unwrap();
@@ -307,7 +311,7 @@ async fn the_doctor_sees_each_change_by_itself() {
     assert!(found.detail.contains(says), "{found:?}");
 }
 
-/// A server that tells others of every change wants to know which row it was.
+/// A server that publishes its changes needs a replica identity for each row.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_that_are_published_can_be_changed() {
     let server = PostgresServer::with(&["wal_level=logical"]).unwrap();
@@ -331,7 +335,7 @@ async fn tables_that_are_published_can_be_changed() {
     };
     assert!(findings().await.is_empty());
 
-    // Somebody else made them, or has changed them.
+    // Another program created the tables, or has changed them.
     for table in ["lock", "record"] {
         let alter = format!("ALTER TABLE distributed_{table} REPLICA IDENTITY NOTHING");
         server.sql(&alter).unwrap();
@@ -351,7 +355,7 @@ async fn tables_that_are_published_can_be_changed() {
     published_record(&postgres).await;
 }
 
-/// Writes and deletes one.
+/// Writes and deletes one record.
 async fn published_record(postgres: &Postgres) {
     let (records, key) = (postgres.records(), RecordKey::new("k").unwrap());
     let Written::Stored(version) = records.put(&key, b"v", Expect::Absent).await.unwrap() else {
@@ -380,7 +384,8 @@ async fn tables_are_found_along_the_search_path() {
     let held = request("held", LONG);
     take(&*holder.lock(), &held).await;
     server.sql("CREATE SCHEMA postgres").unwrap();
-    let drop_all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'distlock'";
+    let drop_all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name \
+        = 'distlock'";
     server.sql_in("postgres", drop_all).unwrap();
     let is_held = |opened: Postgres| async move {
         let lock = opened.lock();
@@ -395,7 +400,8 @@ async fn tables_are_found_along_the_search_path() {
     let made = "SELECT count(*) FROM pg_tables WHERE schemaname = 'postgres'";
     assert_eq!(server.sql(made).unwrap(), "0");
 
-    // Nor does whoever has them open make others when they have gone, here or there.
+    // An open store does not create new tables either, when its tables are gone, in this schema or
+    // in another.
     server
         .sql("ALTER SCHEMA public RENAME TO elsewhere; CREATE SCHEMA public")
         .unwrap();

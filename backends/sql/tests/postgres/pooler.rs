@@ -1,4 +1,4 @@
-//! A pooler between us and the server.
+//! A pooler between client and server.
 
 use distlock_core::{ErrorKind, Verdict};
 use distlock_harness::{
@@ -8,7 +8,7 @@ use distlock_harness::{
 
 use super::*;
 
-/// Until we disconnect, the session is ours: everything works as without.
+/// Until the client disconnects, the session is its own: everything works as without a pooler.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_session_mode_it_makes_no_difference() {
     let server = PostgresServer::start().unwrap();
@@ -25,20 +25,21 @@ async fn in_session_mode_it_makes_no_difference() {
     let health = ours.health().await.unwrap();
     let session = health.findings.iter().find(|it| it.check == "session");
     assert_eq!(session.unwrap().verdict, Verdict::Pass, "{health:?}");
-    // What was ours is lent to others now, and they to us.
+    // Sessions that were ours are now lent to others, and theirs to us.
     ours.close().await;
     theirs.close().await;
     let again = locker(&pooler.url()).await;
     assert!(hold(&again, "a", LONG).await.release().await.is_clean());
 }
 
-/// What we set in a session would be others', and what others set, ours: refused, by whoever notices first.
+/// Our session settings would reach others, and theirs would reach us. Such a pooler is refused by
+/// the connection that notices first.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_transaction_mode_it_is_refused() {
     let server = PostgresServer::start().unwrap();
     let pooler = PgBouncer::start(&server, PoolMode::Transaction).unwrap();
-    // While nobody asks for anything else, one connection alone cannot tell; another one finds the session taken, unless it
-    // is in use at that moment.
+    // While nobody else sends requests, one connection alone cannot tell. A second connection finds
+    // the session taken, unless the session is in use at that moment.
     let first = try_open(&pooler.url()).await;
     let error = match &first {
         Ok(postgres) => eventually_async("noticed", SOON, || async {
@@ -57,7 +58,7 @@ async fn in_transaction_mode_it_is_refused() {
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{all}");
     assert!(all.contains("a pooler in transaction mode"), "{all}");
     assert!(!all.contains("distlock migrate"), "{all}");
-    // Another process finds the session as the first has left it.
+    // Another process gets the session with the settings of the first.
     let error = eventually_async("noticed", SOON, || async {
         try_open(&pooler.url()).await.err()
     })

@@ -1,21 +1,23 @@
-//! Tables that lack what a promise rests on are refused when they are opened.
+//! Opening refuses tables that lack something that a promise needs.
 
 use distlock_core::ErrorKind;
 
 use super::*;
 
-/// What is done to the tables of the prefix `p_`, and what is said of them.
+/// A change of the tables with the prefix `p_`, and the words of the error.
 const CHANGES: [(&str, &str); 21] = [
     (
         "ALTER TABLE p_distributed_lock DROP CONSTRAINT p_distributed_lock_name",
         "the unique key of p_distributed_lock is missing instead of lock_name",
     ),
     (
-        "ALTER TABLE p_distributed_lock DROP CONSTRAINT p_distributed_lock_name, ADD PRIMARY KEY (lock_name, token)",
+        "ALTER TABLE p_distributed_lock DROP CONSTRAINT p_distributed_lock_name, ADD PRIMARY KEY \
+            (lock_name, token)",
         "the unique key of p_distributed_lock is missing instead of lock_name",
     ),
     (
-        "ALTER TABLE p_distributed_lock DROP CONSTRAINT p_distributed_lock_name, ADD UNIQUE (lock_name) DEFERRABLE",
+        "ALTER TABLE p_distributed_lock DROP CONSTRAINT p_distributed_lock_name, ADD UNIQUE \
+            (lock_name) DEFERRABLE",
         "the unique key of p_distributed_lock is missing instead of lock_name",
     ),
     (
@@ -30,15 +32,18 @@ const CHANGES: [(&str, &str); 21] = [
     ),
     (
         "ALTER TABLE p_distributed_lock SET UNLOGGED",
-        "the storage of p_distributed_lock is an ordinary table that is UNLOGGED instead of an ordinary table that survives",
+        "the storage of p_distributed_lock is an ordinary table that is UNLOGGED instead of an \
+            ordinary table that survives",
     ),
     (
-        "ALTER TABLE p_distributed_lock RENAME TO p_elsewhere; CREATE VIEW p_distributed_lock AS SELECT * FROM p_elsewhere",
+        "ALTER TABLE p_distributed_lock RENAME TO p_elsewhere; CREATE VIEW p_distributed_lock AS \
+            SELECT * FROM p_elsewhere",
         "the storage of p_distributed_lock is of the kind v",
     ),
     (
         "ALTER TABLE p_distributed_lock ALTER lock_name TYPE text COLLATE \"default\"",
-        "p_distributed_lock.lock_name is text collate pg_catalog.default not null instead of text collate C not null",
+        "p_distributed_lock.lock_name is text collate pg_catalog.default not null instead of text \
+            collate C not null",
     ),
     (
         "ALTER TABLE p_distributed_lock ALTER lock_name TYPE varchar(64) COLLATE \"C\"",
@@ -46,7 +51,8 @@ const CHANGES: [(&str, &str); 21] = [
     ),
     (
         "ALTER TABLE p_distributed_lock ALTER expires_at TYPE timestamptz(0)",
-        "p_distributed_lock.expires_at is timestamp(0) with time zone not null instead of timestamp with time zone",
+        "p_distributed_lock.expires_at is timestamp(0) with time zone not null instead of \
+            timestamp with time zone",
     ),
     (
         "ALTER TABLE p_distributed_lock ALTER wanted_by TYPE integer",
@@ -58,7 +64,8 @@ const CHANGES: [(&str, &str); 21] = [
     ),
     (
         "ALTER TABLE p_distributed_lock DROP CONSTRAINT p_distributed_lock_token_check",
-        "p_distributed_lock.token is bigint not null instead of bigint not null with a check of its range",
+        "p_distributed_lock.token is bigint not null instead of bigint not null with a check of \
+            its range",
     ),
     (
         "ALTER TABLE p_distributed_lock DROP COLUMN nonce",
@@ -90,7 +97,8 @@ const CHANGES: [(&str, &str); 21] = [
     ),
     (
         "ALTER TABLE p_distributed_meta DROP CONSTRAINT p_distributed_meta_id_check",
-        "p_distributed_meta.id is integer not null instead of integer not null with a check of its range",
+        "p_distributed_meta.id is integer not null instead of integer not null with a check of \
+            its range",
     ),
 ];
 
@@ -101,7 +109,7 @@ async fn tables_that_lack_something_are_refused() {
         let prefix = format!("p{number}_");
         let (change, says) = (change.replace("p_", &prefix), says.replace("p_", &prefix));
         let url = format!("{}?table_prefix={prefix}", server.url());
-        // As they are made they are taken, again and again.
+        // Unchanged tables are accepted, again and again.
         for _ in 0..2 {
             open(&url).await;
         }
@@ -122,8 +130,7 @@ async fn tables_that_lack_something_are_refused() {
     }
 }
 
-/// Where the names were unique and no primary key, as the first version made them, locks work as
-/// ever.
+/// The first version made the names unique without a primary key; locks work with such tables.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_of_a_former_version_are_taken() {
     let server = PostgresServer::start().unwrap();
@@ -131,7 +138,8 @@ async fn tables_of_a_former_version_are_taken() {
     for (table, key) in [("lock", "lock_name"), ("record", "record_key")] {
         let constraint = format!("distributed_{key}");
         let alter = format!(
-            "ALTER TABLE distributed_{table} DROP CONSTRAINT {constraint}, ADD CONSTRAINT {constraint} UNIQUE ({key})"
+            "ALTER TABLE distributed_{table} DROP CONSTRAINT {constraint}, ADD CONSTRAINT \
+                {constraint} UNIQUE ({key})"
         );
         server.sql(&alter).unwrap();
     }

@@ -20,7 +20,7 @@ use super::{
     *,
 };
 
-/// Sessions that start out with settings that would break us.
+/// Session defaults that would break the promises.
 const HOSTILE: [&str; 5] = [
     "default_transaction_isolation=serializable",
     "timezone=Pacific/Chatham",
@@ -29,11 +29,11 @@ const HOSTILE: [&str; 5] = [
     "extra_float_digits=-5",
 ];
 
-/// What one name's critical sections saw.
+/// The observations of one name's critical sections.
 #[derive(Default)]
 struct Seen {
     inside: AtomicU64,
-    /// Changed in two steps, which overlapping sections would mix up.
+    /// The count changes in two steps; overlapping sections would mix them up.
     count: AtomicU64,
     last_token: AtomicU64,
 }
@@ -111,7 +111,8 @@ async fn many_tasks_on_few_names_in_hostile_sessions() {
 async fn few_connections_serve_many_tasks() {
     let server = PostgresServer::start().unwrap();
     let postgres = open(&server.url()).await;
-    // The handle that renews has as many; who waits has one that marks rows, and one that listens.
+    // The handle that renews has as many; a handle with waiters has one connection that sets hints,
+    // and one that listens.
     few_connections(postgres.lock(), 4, 10, || {
         let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'distlock'";
         server.sql(sessions).unwrap().parse().unwrap()
@@ -132,9 +133,11 @@ async fn each_operation_of_a_batch_is_answered_for_itself() {
     one_batch_of_unequals(&*postgres.lock(), &by_hand).await;
 }
 
-/// Whose row an operator has locked is told so, and the others of its batch do not wait for that.
+/// A caller whose row an operator has locked is told so, and the others of its batch do not wait
+/// for that row.
 ///
-/// How many operations share a batch is chance unless one is in flight until all others are queued.
+/// The number of operations in a batch is chance, unless one request is in flight until all others
+/// are queued.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_row_is_left_out_of_a_batch() {
     let server = PostgresServer::start().unwrap();
@@ -191,11 +194,12 @@ async fn a_locked_row_is_left_out_of_a_batch() {
             break postgres.statements() - before;
         }
     };
-    // A batch that fails as a whole is sent singly.
+    // A batch that fails as a whole is sent one by one.
     assert!(spent < 40, "{spent}: no batch");
 }
 
-/// Statements that the server takes back for others' sake are sent again, alone and in a batch, and that is counted.
+/// Transactions that the server rolls back in favour of others are sent again, alone and in a
+/// batch, and that is counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_taken_back_is_sent_again() {
     const MANY: u32 = 60;
@@ -212,7 +216,8 @@ async fn what_is_taken_back_is_sent_again() {
                      ELSE RETURN NULL;
                  END CASE;
              END $$;
-             CREATE TRIGGER take_back AFTER INSERT ON distributed_lock FOR EACH STATEMENT EXECUTE FUNCTION take_back()",
+             CREATE TRIGGER take_back AFTER INSERT ON distributed_lock FOR EACH STATEMENT EXECUTE \
+                 FUNCTION take_back()",
         )
         .unwrap();
     let before = postgres.retries();

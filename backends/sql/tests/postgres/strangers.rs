@@ -1,4 +1,4 @@
-//! What answers at the address is no Postgres, or its answers were damaged on their way.
+//! The server at the address is not Postgres, or its answers were damaged on the way.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ const POSTGRES: Tongue = Tongue {
     name: "Postgres",
 };
 
-/// With short time-outs.
+/// A URL with short time-outs.
 fn impatient(at: &str) -> String {
     format!("{at}?sslmode=disable&connect_timeout=1s&statement_timeout=200ms")
 }
@@ -46,7 +46,7 @@ fn message(kind: u8, payload: &[u8]) -> Vec<u8> {
     [&[kind], &length[..], payload].concat()
 }
 
-/// An answer drawn at random, whatever was asked.
+/// A random answer to any request.
 fn reply(rng: &mut Rng, request: &[u8]) -> Vec<u8> {
     let ready = message(b'Z', b"I");
     if request.first() == Some(&0) {

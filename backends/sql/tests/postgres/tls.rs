@@ -1,4 +1,4 @@
-//! TLS that was asked for is there, or nothing is.
+//! If the options ask for TLS, the connection has TLS or fails.
 
 use distlock_core::{ErrorKind, Verdict};
 use distlock_harness::Pki;
@@ -49,12 +49,12 @@ async fn a_verified_server_and_a_verified_client_speak_through_tls() {
         assert!(tls.detail.starts_with("TLSv1"), "{tls:?}");
         assert!(guard.release().await.is_clean());
     }
-    // Encrypted, but without looking at who it is.
+    // Encrypted, but the certificate is not verified.
     open(&at("127.0.0.1", &format!("sslmode=require&{client}"))).await;
 
     refused(&at("127.0.0.1", "sslmode=disable")).await;
     refused(&at("127.0.0.1", &format!("sslmode=verify-full&{ca}"))).await;
-    // Known to no authority that is trusted by itself, nor to this one.
+    // The authority is not trusted by default, nor by this file.
     let stranger = Pki::new().unwrap();
     let strange = stranger.path("ca.crt").display().to_string();
     for untrusted in [
@@ -92,7 +92,7 @@ async fn there_is_no_way_back_to_plain_text() {
         let url = format!("{}?sslmode={mode}", server.url());
         refused_as(&url, ErrorKind::Unavailable).await;
     }
-    // Where it was not asked for, plain text will do.
+    // Without a demand for TLS, plain text is accepted.
     open(&format!("{}?sslmode=prefer", server.url())).await;
 }
 
@@ -103,7 +103,7 @@ async fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
         .sql("CREATE ROLE app SUPERUSER LOGIN PASSWORD 'hunter2'")
         .unwrap();
     let port = server.address().port();
-    // The resolver takes it for 127.0.0.1; nobody who only reads it can know that.
+    // The resolver takes it for 127.0.0.1; the text alone does not show that.
     let url = format!("postgres://app:hunter2@127.1:{port}/distlock");
     let said = refusal(&url, ErrorKind::InvalidConfig).await;
     for word in ["offers no TLS", "`tls` to `disable`"] {

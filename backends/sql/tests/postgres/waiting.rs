@@ -1,4 +1,4 @@
-//! How a waiter in another process learns of a release, and what is left behind.
+//! How a waiter in another process learns of a release, and which rows are left behind.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -25,7 +25,8 @@ async fn a_release_is_told_only_where_somebody_waits() {
     let wanted = hold(&locker, "wanted", LONG).await;
     let waiting = tokio::spawn(async move { hold(&other, "wanted", LONG).await });
     eventually_async("the row is marked", SOON, || async {
-        let marked = "SELECT count(*) FROM distributed_lock WHERE lock_name = 'wanted' AND wanted_until > now()";
+        let marked = "SELECT count(*) FROM distributed_lock WHERE lock_name = 'wanted' AND \
+            wanted_until > now()";
         (server.sql(marked).unwrap() == "1").then_some(())
     })
     .await
@@ -44,7 +45,8 @@ async fn a_mark_becomes_that_of_several() {
         &*postgres.lock(),
         async |mark| {
             let marked = format!(
-                "UPDATE distributed_lock SET wanted_by = {mark}, wanted_until = now() + interval '1 hour'"
+                "UPDATE distributed_lock SET wanted_by = {mark}, wanted_until = now() + interval \
+                    '1 hour'"
             );
             server.sql(&marked).unwrap();
         },
@@ -56,7 +58,7 @@ async fn a_mark_becomes_that_of_several() {
     .await;
 }
 
-/// The look at who holds it shows whether the release will be told.
+/// The read of the holder shows whether the release will be notified.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_is_marked_is_not_marked_again() {
     let server = PostgresServer::start().unwrap();
@@ -69,7 +71,7 @@ async fn a_lock_that_is_marked_is_not_marked_again() {
         .iter()
         .zip(&mut least)
     {
-        // The reaper asks now and then too.
+        // The reaper sends statements too, now and then.
         for _ in 0..5 {
             let mark =
                 format!("UPDATE distributed_lock SET wanted_by = 0, wanted_until = {marked}");
@@ -93,8 +95,8 @@ async fn a_lock_that_is_marked_is_not_marked_again() {
     assert!(next.token > grant.token);
 }
 
-/// It waits with another handle, or has marked the row only after it had taken the lock: its mark says nothing to itself, and
-/// must not keep others from being told.
+/// The holder's process waits with another handle, or set the hint only after it had taken the
+/// lock. Its own hint tells it nothing, and must not keep other processes from being notified.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_marked_its_own_lock_tells_of_the_release() {
     let server = PostgresServer::start().unwrap();
@@ -111,7 +113,7 @@ async fn a_holder_that_marked_its_own_lock_tells_of_the_release() {
     let keep =
         "UPDATE distributed_lock SET wanted_until = now() + interval '1 hour' WHERE wanted_by > 0";
     server.sql(keep).unwrap();
-    // From here on it relies on being told.
+    // From here on the waiter relies on the notification.
     let mut waiter = other.lock().contend(&request("a", LONG)).await.unwrap();
     assert!(waiter.attempt().await.unwrap().acquired().is_none());
     let released = lock.release(&lease(&holder, &grant)).await.unwrap();
@@ -119,7 +121,7 @@ async fn a_holder_that_marked_its_own_lock_tells_of_the_release() {
         others_waiting: Some(true),
     };
     assert_eq!(released, says);
-    // Beside the news that somebody has left the line.
+    // There are also notifications that a contender has left the queue.
     let told = async { while told.recv().await.unwrap().payload() != "a" {} };
     within(SOON, "told", told).await;
 }
@@ -156,7 +158,7 @@ async fn a_freed_row_keeps_its_token() {
 async fn those_who_wait_cost_no_more_than_one() {
     let server = PostgresServer::start().unwrap();
     let postgres = open(&server.url()).await;
-    // A poll and a round of marks; and once the reaper, the listener, and the connections of both.
+    // A poll and a round of hints; and once the reaper, the listener, and the connections of both.
     let polls = Polls {
         seconds: 4,
         each: 3,
@@ -169,7 +171,7 @@ async fn those_who_wait_cost_no_more_than_one() {
     }
 }
 
-/// Whoever is not told finds out by asking.
+/// A waiter that misses the notification finds out by polling.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_was_freed_by_hand_is_noticed_long_before_its_lease_ends() {
     let server = PostgresServer::start().unwrap();
@@ -208,7 +210,7 @@ async fn a_listener_whose_session_was_ended_listens_again() {
     drop(within(SOON, "served", waiting).await.unwrap());
 }
 
-/// Some servers end sessions that ask for nothing: not ours, which do that all the time.
+/// Some servers end idle sessions. Our sessions turn that off.
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_that_are_idle_for_long_are_kept() {
     let server = PostgresServer::with(&["idle_session_timeout=300ms"]).unwrap();
@@ -218,7 +220,8 @@ async fn sessions_that_are_idle_for_long_are_kept() {
     let waiting = waiting(&server, "a").await;
     let oldest = |what: &str| {
         let oldest = format!(
-            "SELECT coalesce(extract(epoch FROM max(now() - state_change)), -1) FROM pg_stat_activity \
+            "SELECT coalesce(extract(epoch FROM max(now() - state_change)), -1) FROM \
+                pg_stat_activity \
              WHERE application_name = 'distlock' AND state = 'idle' AND query {what} 'LISTEN%'"
         );
         server.sql(&oldest).unwrap().parse::<f64>().unwrap()
@@ -232,7 +235,7 @@ async fn sessions_that_are_idle_for_long_are_kept() {
         .await
         .unwrap();
     }
-    // Nothing of this is asked twice where a session has gone.
+    // None of this is sent again after its session has gone.
     let key = distlock_core::RecordKey::new("k").unwrap();
     let written = records.put(&key, b"v", Expect::Absent).await.unwrap();
     assert!(matches!(written, Written::Stored(_)), "{written:?}");
@@ -241,10 +244,11 @@ async fn sessions_that_are_idle_for_long_are_kept() {
     drop(within(SOON, "served", waiting).await.unwrap());
 }
 
-/// Held whenever it is asked for and free whenever it is looked at: that is busy, and no failure of the store.
+/// The lock is held at each attempt and free at each read: it is busy, and the store has not
+/// failed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_is_passed_on_faster_than_it_is_looked_at_is_waited_for() {
-    /// More than are made before a caller is told that something failed.
+    /// More attempts than a caller makes before it reports a failure.
     const TURNS: u64 = 40;
     let server = PostgresServer::start().unwrap();
     in_replication(&server);
@@ -270,7 +274,8 @@ async fn a_lock_that_is_passed_on_faster_than_it_is_looked_at_is_waited_for() {
     assert!(served.token().get() > token.get() + TURNS);
 }
 
-/// Whoever is overtaken each time takes a breath before the next, which takes nothing from those who are faster.
+/// A contender that loses every race pauses before the next attempt, and faster ones are not
+/// delayed.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_overtaken_again_and_again_does_not_ask_all_the_time() {
     const TURNS: u64 = 20;
@@ -290,7 +295,7 @@ async fn who_is_overtaken_again_and_again_does_not_ask_all_the_time() {
         assert!(matches!(attempt, Attempt::Busy(None)), "{attempt:?}");
         contender.wait(LONG).await;
     }
-    // The listener, when it begins, and the poller wake whoever waits.
+    // The listener, when it begins, and the poller wake the waiters.
     let breaths = clock.taken() - before;
     assert!(breaths > TURNS / 2, "{breaths}");
 }
@@ -326,9 +331,9 @@ impl Clock for Breaths {
     }
 }
 
-/// Whoever takes a lock finds that somebody else has just had it. Opening refuses tables whose
-/// triggers run in ordinary sessions, and the waiter opens further connections later. So the trigger
-/// runs in sessions of replication only, which those of `in_replication` are.
+/// A trigger makes every acquire find that another owner has just had the lock. Opening refuses
+/// tables whose triggers run in ordinary sessions, and the waiter opens further connections later.
+/// So the trigger runs only in replication sessions, which `in_replication` makes.
 fn everybody_is_overtaken(server: &PostgresServer) {
     server
         .sql(
@@ -339,19 +344,20 @@ fn everybody_is_overtaken(server: &PostgresServer) {
                  END IF;
                  RETURN NEW;
              END $$;
-             CREATE TRIGGER overtake BEFORE UPDATE ON distributed_lock FOR EACH ROW EXECUTE FUNCTION overtake();
+             CREATE TRIGGER overtake BEFORE UPDATE ON distributed_lock FOR EACH ROW EXECUTE \
+                 FUNCTION overtake();
              ALTER TABLE distributed_lock ENABLE REPLICA TRIGGER overtake",
         )
         .unwrap();
 }
 
-/// All sessions that begin from now on.
+/// Makes every session that begins from now on a replication session.
 fn in_replication(server: &PostgresServer) {
     let all = "ALTER ROLE ALL SET session_replication_role = replica";
     server.sql(all).unwrap();
 }
 
-/// Somebody in another process who waits for a lock, and has marked its row.
+/// A contender in another process that waits for a lock, and has set its hint.
 async fn waiting(server: &PostgresServer, name: &'static str) -> tokio::task::JoinHandle<Guard> {
     let other = locker(&server.url()).await;
     let waiting =
@@ -374,8 +380,9 @@ async fn idle_rows_are_removed_by_whoever_comes_first() {
     let held = request("held", LONG);
     take(&*lock, &held).await;
     let idle = "INSERT INTO distributed_lock (lock_name, token, expires_at, acquired_at, holder)
-                SELECT 'idle:' || n, 1, now() - interval '1 hour', now(), '' FROM generate_series(1, 2500) n";
-    // What each statement removes.
+                SELECT 'idle:' || n, 1, now() - interval '1 hour', now(), '' FROM \
+                    generate_series(1, 2500) n";
+    // Each statement removes these rows.
     server
         .sql(
             "CREATE TABLE removed (rows bigint);
@@ -407,14 +414,15 @@ async fn idle_rows_are_removed_by_whoever_comes_first() {
         let (one, other) = tokio::join!(Box::pin(stores[0].reap()), Box::pin(stores[1].reap()));
         one.unwrap();
         other.unwrap();
-        let left = "SELECT (SELECT count(*) FROM distributed_lock) + (SELECT count(*) FROM distributed_record)";
+        let left = "SELECT (SELECT count(*) FROM distributed_lock) + (SELECT count(*) FROM \
+            distributed_record)";
         (server.sql(left).unwrap() == "1").then_some(())
     })
     .await
     .unwrap();
     let removed = server.sql("SELECT max(rows) <= 1000, sum(rows) FROM removed");
     assert_eq!(removed.unwrap(), "t\t2500");
-    // A version is not used twice, also not after its tombstone has gone.
+    // A version is not used twice, not even after its tombstone has gone.
     let Written::Stored(next) = records.put(&key, b"w", Expect::Absent).await.unwrap() else {
         panic!("it was absent")
     };
@@ -425,13 +433,14 @@ async fn idle_rows_are_removed_by_whoever_comes_first() {
 async fn stale_rows_are_shown_to_the_doctor() {
     let server = PostgresServer::start().unwrap();
     let locker = locker(&format!("{}?reap_after=1h", server.url())).await;
-    // Nobody takes a turn.
+    // No other reaper takes a turn.
     server
         .sql("UPDATE distributed_meta SET reaped_at = now()")
         .unwrap();
     stale_rows_are_counted(&locker, |name, seconds| {
         let insert = format!(
-            "INSERT INTO distributed_lock (lock_name, holder_id, token, expires_at, acquired_at, holder)
+            "INSERT INTO distributed_lock (lock_name, holder_id, token, expires_at, acquired_at, \
+                holder)
              VALUES ('{name}', gen_random_uuid(), 1, now() - interval '{seconds} s', now(), 'gone')
              ON CONFLICT DO NOTHING"
         );

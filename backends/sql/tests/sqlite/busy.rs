@@ -1,4 +1,4 @@
-//! Others who write to the file all the time.
+//! Other programs that write to the file all the time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -7,7 +7,8 @@ use sqlx::Connection as _;
 
 use super::*;
 
-/// Others write one transaction after the other: between two of them there is a moment for each of ours.
+/// Others write one transaction after the other: between two of them there is a moment for each of
+/// ours.
 #[test]
 fn nobody_who_writes_without_a_pause_keeps_a_lock_from_being_renewed() {
     let place = Place::new();
@@ -17,7 +18,7 @@ fn nobody_who_writes_without_a_pause_keeps_a_lock_from_being_renewed() {
     };
     let over = AtomicBool::new(false);
     let written = AtomicU32::new(0);
-    // It stands still: however slow the machine is, a renewal is as patient as it may be.
+    // The clock stands still: on a slow machine a renewal still has its full patience.
     let (_, clock) = manual();
     let ours = runtime();
     let (lock, mine, grant) = ours.block_on(async {
@@ -41,7 +42,7 @@ fn nobody_who_writes_without_a_pause_keeps_a_lock_from_being_renewed() {
         let renewed = ours.block_on(async {
             let mut renewed = Ok(());
             for _ in 0..30 {
-                // Whoever wrote last is not the one who waits.
+                // The last writer is not the one that waits.
                 let before = written.load(Ordering::Relaxed);
                 until("they write", async || {
                     written.load(Ordering::Relaxed) > before

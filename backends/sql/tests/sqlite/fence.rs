@@ -32,7 +32,7 @@ async fn database(place: &Place) -> SqliteConnection {
     database
 }
 
-/// Takes 1 from the balance, if `fence` is let through.
+/// Takes 1 from the balance, if `fence` is admitted.
 async fn pay(database: &mut SqliteConnection, fence: &Fence) -> Result<(), FenceError> {
     let mut transaction = database.begin_with("BEGIN IMMEDIATE").await.unwrap();
     admit(&mut transaction, "account", fence).await?;
@@ -62,7 +62,8 @@ async fn an_earlier_holder_changes_nothing() {
     let refused = pay(&mut database, &early).await.unwrap_err();
     assert!(matches!(
         refused.refusal(),
-        Some(FenceRefusal::Older { seen, offered }) if *seen == late.token && *offered == early.token
+        Some(FenceRefusal::Older { seen, offered })
+            if *seen == late.token && *offered == early.token
     ));
     let refused = pay(&mut database, &fence(8)).await.unwrap_err();
     assert!(matches!(
@@ -80,7 +81,7 @@ async fn a_bar_that_was_rolled_back_was_never_raised() {
     admit(&mut transaction, "account", &fence(9)).await.unwrap();
     transaction.rollback().await.unwrap();
     pay(&mut database, &fence(8)).await.unwrap();
-    // Other resources have bars of their own.
+    // Other resources have fence states of their own.
     admit(&mut database, "other", &fence(1)).await.unwrap();
 }
 

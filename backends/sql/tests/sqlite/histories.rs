@@ -11,7 +11,7 @@ use super::*;
 #[derive(Clone, Debug)]
 enum Step {
     Acquire(u8),
-    /// By one who was granted something, present or former.
+    /// A step of an owner that was granted something, present or former.
     Again(Index),
     Renew(Index),
     Release(Index),
@@ -30,7 +30,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Who holds each name, as a plain model has it.
+/// The owner of each name in a plain model.
 #[derive(Default)]
 struct Model {
     now: Duration,
@@ -172,7 +172,7 @@ proptest! {
             let lock = place.open_at(shared).await.lock();
             let requests: Vec<_> = (0..states.len()).map(|id| request(&format!("n{id}"))).collect();
             let mut expected = Vec::new();
-            // Stale ones first, so that the others can be taken after the clock has moved.
+            // Expired locks come first, so that the others can be taken after the clock has moved.
             for (request, state) in requests.iter().zip(&states) {
                 if *state == 3 {
                     let mut stale = request.clone();
@@ -195,13 +195,22 @@ proptest! {
                     }
                 });
             }
-            // Tokens ahead of the wall clock, as after it was set back.
-            place.sql("UPDATE distributed_lock SET token = token + 1000000000 WHERE holder_id IS NULL AND lock_name LIKE '%1'").await;
+            // The tokens are ahead of the wall clock, as after it was set back.
+            place
+                .sql(
+                    "UPDATE distributed_lock SET token = token + 1000000000 \
+                     WHERE holder_id IS NULL AND lock_name LIKE '%1'",
+                )
+                .await;
             let answers = join_all(requests.iter().map(|request| lock.try_acquire(request))).await;
             for ((request, expected), answer) in requests.iter().zip(expected).zip(answers) {
                 match (expected, answer.unwrap()) {
-                    (Some(None), Attempt::Busy(Some(holder))) => assert_eq!(holder.holder, "tester"),
-                    (Some(Some(token)), Attempt::Acquired(grant)) => assert_eq!(grant.token, token, "{}", request.name),
+                    (Some(None), Attempt::Busy(Some(holder))) => {
+                        assert_eq!(holder.holder, "tester");
+                    }
+                    (Some(Some(token)), Attempt::Acquired(grant)) => {
+                        assert_eq!(grant.token, token, "{}", request.name);
+                    }
                     (None, Attempt::Acquired(grant)) => {
                         let info = lock.inspect(&request.name).await.unwrap();
                         assert_eq!(info.last_token, Some(grant.token), "{}", request.name);

@@ -1,4 +1,4 @@
-//! Taking, renewing, releasing.
+//! Acquiring, renewing and releasing locks.
 
 use distlock_core::{
     ErrorKind, FencingToken, Forced, HandOver, LossReason, Meta, ReleaseOutcome, Renewal, Renewed,
@@ -57,7 +57,8 @@ async fn two_handles_exclude_each_other() {
     assert_eq!(refused(&one, &request("a")).await.token, Some(next.token));
 }
 
-/// A crowd at once makes batches, of requests alike and unalike, and of releases right and wrong.
+/// Many requests at once form batches, of similar and different requests, and of correct and wrong
+/// releases.
 #[tokio::test]
 async fn everyone_in_a_batch_gets_their_own_answer() {
     let place = Place::new();
@@ -89,7 +90,7 @@ async fn everyone_in_a_batch_gets_their_own_answer() {
             let long = holder.expires_in.unwrap() > Duration::from_secs(20);
             assert_eq!(long, request.meta.is_some());
         }
-        // Every fourth lease names a token that is not its own, every fifth none at all.
+        // Every fourth lease has a token that is not its own, every fifth has none.
         let released = requests
             .iter()
             .zip(&grants)
@@ -122,7 +123,7 @@ async fn everyone_in_a_batch_gets_their_own_answer() {
     }
 }
 
-/// What takes and what frees shares a transaction, and each still has its own answer.
+/// Acquires and releases share a transaction, and each still has its own answer.
 #[tokio::test]
 async fn takers_and_leavers_share_a_batch() {
     let place = Place::new();
@@ -154,7 +155,8 @@ async fn takers_and_leavers_share_a_batch() {
                     let lock = &lock;
                     async move { lock.release(&lease).await.unwrap() }
                 })),
-                // One name is in a batch once: the second of these goes with the next.
+                // One name is in a batch once: the second request of a name goes with the next
+                // batch.
                 both(refused(&lock, &request("held")), take(&lock, &held)),
             ),
         )
@@ -164,7 +166,7 @@ async fn takers_and_leavers_share_a_batch() {
         assert_eq!(busy.token, Some(kept.token));
         assert_eq!(again.token, kept.token);
         for (at, outcome) in freed.into_iter().enumerate() {
-            // They are free when they are let go of for the second time.
+            // The locks are free when they are released for the second time.
             let gone = unlike || at == 3;
             let expected = if gone { ReleaseOutcome::NotHeld } else { FREED };
             assert_eq!(outcome, expected, "{at}");
@@ -180,8 +182,8 @@ async fn takers_and_leavers_share_a_batch() {
     }
 }
 
-/// A batch that fails for one of its rows is undone and sent again one by one, and nothing that
-/// comes later ends up in it.
+/// A batch that fails for one of its rows is undone and sent again one by one, and no later request
+/// ends up in it.
 #[tokio::test]
 async fn a_batch_that_fails_half_way_is_rolled_back() {
     let place = Place::new();
@@ -191,8 +193,8 @@ async fn a_batch_that_fails_half_way_is_rolled_back() {
         let grant = take(&lock, request).await;
         assert_eq!(lock.release(&lease(request, &grant)).await.unwrap(), FREED);
     }
-    // Both are beyond the wall clock, so one statement counts both on. The highest token that the
-    // table takes cannot be counted on.
+    // Both tokens are ahead of the wall clock, so that one statement increments both. The highest
+    // token that the table takes cannot be incremented.
     let most = 9_007_199_254_740_991_u64;
     for (name, token) in [("stuck", most), ("ahead", most - 9)] {
         let set = "UPDATE distributed_lock SET token =";
@@ -202,14 +204,14 @@ async fn a_batch_that_fails_half_way_is_rolled_back() {
     }
     let first = request("first");
     let (_, (failed, taken)) = both(
-        // Goes out at once, so that the rest makes a batch.
+        // It is sent at once, so that the rest forms a batch.
         take(&lock, &first),
         both(lock.try_acquire(&stuck), take(&lock, &ahead)),
     )
     .await;
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Corrupt);
     assert_eq!(taken.token.get(), most - 8);
-    // Others see it, so it is committed.
+    // Another handle sees it, so that it is committed.
     let beside = place.open().await.lock();
     let held = refused(&beside, &request("ahead")).await;
     assert_eq!(held.token, Some(taken.token));
@@ -218,7 +220,8 @@ async fn a_batch_that_fails_half_way_is_rolled_back() {
     take(&beside, &request("next")).await;
 }
 
-/// Of two that are released together one was gone before, and the other one is taken by somebody else as soon as it is free.
+/// Of two locks that are released together, one was gone before, and another owner takes the other
+/// one as soon as it is free.
 #[tokio::test]
 async fn a_clean_release_does_not_look_like_a_loss() {
     let place = Place::new();
@@ -227,8 +230,10 @@ async fn a_clean_release_does_not_look_like_a_loss() {
     let grants = [take(&lock, &ours).await, take(&lock, &gone).await];
     let forced = lock.force_release(&gone.name, grants[1].token).await;
     assert_eq!(forced.unwrap(), Forced::Released);
-    let trigger = "CREATE TRIGGER taken AFTER UPDATE OF holder_id ON distributed_lock WHEN new.holder_id IS NULL
-         AND new.lock_name = 'ours' BEGIN UPDATE distributed_lock SET holder_id = randomblob(16), token = token + 1,
+    let trigger = "CREATE TRIGGER taken AFTER UPDATE OF holder_id ON distributed_lock WHEN \
+        new.holder_id IS NULL
+         AND new.lock_name = 'ours' BEGIN UPDATE distributed_lock SET holder_id = randomblob(16), \
+             token = token + 1,
          expires_at = expires_at + 60000000 WHERE lock_name = 'ours'; END";
     place.sql(trigger).await;
     let first = request("first");
@@ -236,7 +241,8 @@ async fn a_clean_release_does_not_look_like_a_loss() {
     let mut raw = place.raw().await;
     let writing = raw.begin_with("BEGIN IMMEDIATE").await.unwrap();
     let releases = both(lock.release(&ours), lock.release(&gone));
-    // The first goes out at once and waits for another's write to end, so the releases behind it make a batch.
+    // The first is sent at once and waits for another program's write to end, so that the releases
+    // behind it form a batch.
     let ((_, (ours, gone)), ended) =
         both(both(take(&lock, &first), releases), writing.rollback()).await;
     ended.unwrap();
@@ -258,7 +264,7 @@ async fn the_same_owner_gets_the_same_token_and_a_fresh_lease() {
     clock.advance(Duration::from_secs(9));
     let seen = refused(&lock, &request("a")).await;
     assert_eq!(seen.expires_in, Some(Duration::from_secs(1)));
-    // Once it has expired it is a new grant.
+    // Once it has expired, the same request is a new grant.
     clock.advance(Duration::from_secs(1));
     assert!(take(&lock, &mine).await.token > grant.token);
 }
@@ -340,7 +346,8 @@ async fn what_cannot_be_read_is_corrupt_and_never_free() {
     ] {
         place
             .sql(&format!(
-                "PRAGMA ignore_check_constraints = ON; UPDATE distributed_lock SET {damage} WHERE lock_name = 'a'"
+                "PRAGMA ignore_check_constraints = ON; UPDATE distributed_lock SET {damage} WHERE \
+                    lock_name = 'a'"
             ))
             .await;
         let corrupt = |error: distlock_core::Error| {
@@ -349,7 +356,7 @@ async fn what_cannot_be_read_is_corrupt_and_never_free() {
         };
         corrupt(lock.try_acquire(&request("a")).await.unwrap_err());
         corrupt(lock.inspect(&name("a")).await.unwrap_err());
-        // Neighbours in a batch do not suffer.
+        // Other requests of the batch are not affected.
         let (damaged, sound) = (request("a"), request("b"));
         let (bad, good) = tokio::join!(lock.try_acquire(&damaged), take(&lock, &sound));
         corrupt(bad.unwrap_err());
@@ -448,11 +455,11 @@ async fn force_needs_the_right_token() {
         renewed => panic!("{renewed:?}"),
     };
     assert_eq!(lost(lease(&mine, &grant)).await, LossReason::ForceReleased);
-    // An earlier lease was not forced away.
+    // An earlier lease was not ended by force.
     let mut earlier = lease(&mine, &grant);
     earlier.token = Some(wrong);
     assert_eq!(lost(earlier).await, LossReason::Removed);
-    // What somebody frees by hand bears no mark of a force-release.
+    // A row that is freed by hand bears no trace of a force-release.
     let grant = take(&lock, &mine).await;
     place
         .sql("UPDATE distributed_lock SET holder_id = NULL")
@@ -474,11 +481,12 @@ async fn a_release_tells_whether_another_process_waits() {
     }
     place
         .sql(
-            "UPDATE distributed_lock SET wanted_by = -1, wanted_until = expires_at WHERE lock_name IN ('n1', 'n3')",
+            "UPDATE distributed_lock SET wanted_by = -1, wanted_until = expires_at WHERE \
+                lock_name IN ('n1', 'n3')",
         )
         .await;
     assert_eq!(lock.release(&leases[3]).await.unwrap(), waiting);
-    // As one batch: wanted, not wanted, not held.
+    // As one batch: with a hint, without a hint, not held.
     let all = leases.iter().map(|lease| lock.release(lease));
     let mut outcomes = Vec::new();
     for outcome in join_all(all).await {
@@ -577,7 +585,7 @@ async fn a_busy_file_is_unavailable_and_not_held() {
     let error = lock.try_acquire(&mine).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.is_retryable() && error.did_not_happen(), "{error}");
-    // Readers do not mind.
+    // Reads still work.
     assert_eq!(lock.inspect(&name("a")).await.unwrap().held, None);
     transaction.rollback().await.unwrap();
     take(&lock, &mine).await;
@@ -619,7 +627,7 @@ async fn closed_handles_say_so() {
     lock.close().await;
     let error = lock.try_acquire(&request("a")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed);
-    // The records are another part, and the reopened handle another handle.
+    // The records are another part, and the reopened handle is another handle.
     let key = distlock_core::RecordKey::new("k").unwrap();
     assert_eq!(records.get(&key).await.unwrap(), None);
     take(&reopened, &request("a")).await;

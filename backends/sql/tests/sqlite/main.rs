@@ -1,4 +1,4 @@
-//! A real SQLite file in a temporary folder.
+//! Tests on a real SQLite file in a temporary folder.
 
 #![expect(
     clippy::disallowed_methods,
@@ -64,7 +64,7 @@ impl Place {
         Sqlite::open(self.config(), clock).await.unwrap()
     }
 
-    /// A connection of the test's own, as another program would have.
+    /// The test's own connection, as another program would have one.
     async fn raw(&self) -> SqliteConnection {
         SqliteConnectOptions::new()
             .filename(&self.path)
@@ -73,7 +73,7 @@ impl Place {
             .unwrap()
     }
 
-    /// What is there was written in another boot of the machine.
+    /// Marks all rows as written in another boot of the machine.
     async fn reboot(&self) {
         self.sql("UPDATE distributed_record SET boot_id = randomblob(16)")
             .await;
@@ -81,7 +81,7 @@ impl Place {
             .await;
     }
 
-    /// Changes rows behind the store's back.
+    /// Changes rows without the store's knowledge.
     async fn sql(&self, sql: &str) {
         let mut raw = self.raw().await;
         sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
@@ -120,7 +120,7 @@ async fn close(store: &Sqlite) {
     store.records().close().await;
 }
 
-/// Waits for a condition, with a deadline far beyond what it needs.
+/// Waits for a condition, with a deadline far beyond its need.
 async fn until<F: AsyncFnMut() -> bool>(what: &str, mut condition: F) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !condition().await {
@@ -138,7 +138,7 @@ async fn both<A: Future, B: Future>(one: A, two: B) -> (A::Output, B::Output) {
     tokio::join!(biased; one, two)
 }
 
-/// Runs futures on one task, so that they are all submitted before the first answer.
+/// Runs futures on one task, so that all are submitted before the first answer.
 async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures
         .into_iter()

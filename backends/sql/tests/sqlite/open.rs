@@ -1,4 +1,4 @@
-//! Opening, creating, and refusing what cannot be right.
+//! Opening and creating files, and refusing files that cannot be right.
 
 use std::{os::unix::fs::PermissionsExt as _, process::Command};
 
@@ -137,7 +137,7 @@ async fn without_leave_to_migrate_nothing_is_created() {
     assert!(error.to_string().contains(&command), "{error}");
     assert_eq!(bytes(&place.path), before);
 
-    // The command does what it is named for, and then it opens, also without leave.
+    // The named command creates the tables, and then the file opens, even without leave to create.
     let clock = || Arc::new(SystemClock);
     assert_eq!(
         Sqlite::status(config.clone(), clock())
@@ -189,7 +189,7 @@ async fn paths_that_cannot_be_used_are_refused() {
     }
 }
 
-/// SQLite's log and locks are beside the name that is used: under two names nobody would be excluded.
+/// SQLite keeps its log and locks beside the name in use: two names would not exclude each other.
 #[tokio::test]
 async fn a_file_with_two_names_is_refused() {
     let place = Place::new();
@@ -235,7 +235,7 @@ async fn tables_of_another_version_or_program_are_refused() {
     unusable(&place, "only some").await;
 }
 
-/// Opening, migrating and asking for the version say the same.
+/// Opening, migrating and asking for the version report the same error.
 async fn unusable(place: &Place, says: &str) {
     let clock = || Arc::new(SystemClock);
     let opened = error_of(place.config()).await.to_string();
@@ -257,13 +257,17 @@ async fn tables_changed_by_hand_are_refused() {
     place
         .sql("ALTER TABLE distributed_lock DROP COLUMN meta")
         .await;
-    let drop_them = "run `DROP TABLE distributed_lock; DROP TABLE distributed_record; DROP TABLE distributed_meta` on the database and \
+    let drop_them = "run `DROP TABLE distributed_lock; DROP TABLE distributed_record; DROP TABLE \
+        distributed_meta` on the database and \
          then run `distlock migrate --backend sqlite:";
     unusable(&place, drop_them).await;
     unusable(&place, "deletes the tokens of all locks, and all records").await;
-    // Which helps.
+    // The remedy helps.
     place
-        .sql("DROP TABLE distributed_lock; DROP TABLE distributed_record; DROP TABLE distributed_meta")
+        .sql(
+            "DROP TABLE distributed_lock; DROP TABLE distributed_record; DROP TABLE \
+            distributed_meta",
+        )
         .await;
     Sqlite::migrate(place.config(), Arc::new(SystemClock))
         .await
@@ -304,7 +308,7 @@ async fn a_replaced_file_is_another_history() {
     for suffix in ["", "-wal", "-shm"] {
         std::fs::remove_file(format!("{}{suffix}", place.path.display())).unwrap();
     }
-    // None is made by whoever had it open: it would let a second holder in.
+    // An open store creates no new tables: that would let a second holder in.
     let renewal = Renewal::plain(first.ttl);
     let gone = lock.renew(&lease(&first, &grant), &renewal).await;
     assert_eq!(gone.unwrap_err().kind(), ErrorKind::InvalidConfig);

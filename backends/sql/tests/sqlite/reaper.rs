@@ -1,4 +1,4 @@
-//! What nobody uses any more goes away, and nothing else.
+//! The reaper removes rows that nobody uses any more, and no others.
 
 use distlock_core::{Expect, RecordKey, Written};
 
@@ -21,7 +21,7 @@ async fn idle_rows_go_and_used_ones_stay() {
     let (clock, shared) = manual();
     let store = place.open_at(shared).await;
     let lock = store.lock();
-    // Released, expired, renewed lately, and more than a page of released ones.
+    // Released, expired and recently renewed locks, and more than a page of released ones.
     for text in ["released", "expired"] {
         let request = request(text);
         let grant = take(&lock, &request).await;
@@ -53,7 +53,8 @@ async fn idle_rows_go_and_used_ones_stay() {
     assert!(take(&lock, &many[0]).await.token > grants[0].token);
 }
 
-/// Reaps while the clock moves a little, as its pauses between pages need. The store's own reaper may do a part of it.
+/// Reaps while the clock moves a little, as the pauses between pages need. The store's own reaper
+/// may do a part of it.
 async fn reap(store: &Sqlite, clock: &ManualClock) {
     let store = store.clone();
     let reaping = tokio::spawn(async move { store.reap().await.unwrap() });
@@ -73,7 +74,7 @@ async fn a_token_ahead_of_the_clock_is_never_forgotten() {
     let mine = request("a");
     let grant = take(&lock, &mine).await;
     lock.release(&lease(&mine, &grant)).await.unwrap();
-    // As after the wall clock was set back by three hours.
+    // The state after the wall clock was set back by three hours.
     let ahead = i64::try_from(3 * HOUR.as_micros()).unwrap();
     place
         .sql(&format!(
@@ -155,7 +156,8 @@ async fn it_happens_by_itself_and_once_for_all_handles() {
     .await;
 }
 
-/// What was opened on one runtime and again on another, as for renewals, outlives the first.
+/// A handle that was opened on one runtime and reopened on another, as for renewals, outlives the
+/// first runtime.
 #[test]
 fn it_goes_on_without_the_runtime_that_opened_the_file() {
     let place = Place::new();
@@ -171,7 +173,8 @@ fn it_goes_on_without_the_runtime_that_opened_the_file() {
         let idle = async |what: &str| {
             place
                 .sql(
-                    "INSERT INTO distributed_lock (lock_name, token, boot_id, expires_at, acquired_at, holder)
+                    "INSERT INTO distributed_lock (lock_name, token, boot_id, expires_at, \
+                        acquired_at, holder)
                      VALUES ('a', 1, zeroblob(16), 0, 0, '')",
                 )
                 .await;

@@ -83,7 +83,7 @@ async fn values_are_bytes_of_any_kind_up_to_the_limit() {
     let records = place.open().await.records();
     let large = vec![0xff; MAX_VALUE_BYTES];
     let values: [&[u8]; 5] = [b"", b"\0", b"text", &[0xff, 0xfe, 0], &large];
-    // Together, so that they share batches.
+    // They are sent together, so that they share batches.
     let keys: Vec<_> = (0..values.len()).map(|id| key(&format!("k{id}"))).collect();
     let puts = keys.iter().zip(values);
     let written = join_all(puts.map(|(key, value)| records.put(key, value, Expect::Absent))).await;
@@ -182,7 +182,7 @@ async fn a_reboot_lifts_no_ban() {
             .ban
             .is_some()
     );
-    // And one that was over stays over.
+    // A ban that was over stays over.
     until("the short ban to end", async || {
         matches!(
             kick.login(login(&otto)).await,

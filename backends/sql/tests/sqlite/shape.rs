@@ -1,11 +1,11 @@
-//! Tables that lack what a promise rests on are refused when the file is opened.
+//! Opening refuses tables that lack something that a promise needs.
 
 use distlock_core::ErrorKind;
 
 use super::*;
 
-/// What is left out of the statements that make the tables, what comes in its place, and what is
-/// said of it.
+/// A text that is replaced in the statements that create the tables, its replacement, and the words
+/// of the error.
 const CHANGES: [(&str, &str, &str); 11] = [
     (
         "lock_name    TEXT    NOT NULL PRIMARY KEY, ",
@@ -20,12 +20,14 @@ const CHANGES: [(&str, &str, &str); 11] = [
     (
         ") STRICT, WITHOUT ROWID",
         ") WITHOUT ROWID",
-        "the storage of distributed_lock is table without rowid instead of table strict, without rowid",
+        "the storage of distributed_lock is table without rowid instead of table strict, without \
+            rowid",
     ),
     (
         "token        INTEGER NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991)",
         "token        INTEGER NOT NULL",
-        "distributed_lock.token is integer not null instead of integer not null check (token between",
+        "distributed_lock.token is integer not null instead of integer not null check (token \
+            between",
     ),
     (
         "holder_id    BLOB    CHECK (length(holder_id) = 16)",
@@ -55,7 +57,8 @@ const CHANGES: [(&str, &str, &str); 11] = [
     (
         "id             INTEGER NOT NULL PRIMARY KEY CHECK (id = 1)",
         "id             INTEGER NOT NULL",
-        "distributed_meta.id is integer not null instead of integer not null primary key check (id = 1)",
+        "distributed_meta.id is integer not null instead of integer not null primary key check \
+            (id = 1)",
     ),
     (
         "schema_version INTEGER NOT NULL",
@@ -73,12 +76,13 @@ async fn tables_that_lack_something_are_refused() {
     for (part, instead, says) in CHANGES {
         let place = Place::new();
         close(&place.open().await).await;
-        // As they are made they are taken, again and again.
+        // Unchanged tables are accepted, again and again.
         close(&place.open().await).await;
         let changed = script.replacen(part, instead, 1);
         assert_ne!(changed, script, "{part}");
-        let drop_all = "DROP TABLE distributed_lock; DROP TABLE distributed_record; DROP TABLE distributed_meta;";
-        // Without its unique key, there is nothing that a second row would conflict with.
+        let drop_all = "DROP TABLE distributed_lock; DROP TABLE distributed_record; DROP TABLE \
+            distributed_meta;";
+        // Without its unique key, a second row has nothing to conflict with.
         let changed = changed.replace("INSERT OR IGNORE", "INSERT");
         place.sql(&format!("{drop_all}{changed}")).await;
         is_refused(&place, says).await;
@@ -86,7 +90,10 @@ async fn tables_that_lack_something_are_refused() {
     let place = Place::new();
     close(&place.open().await).await;
     place
-        .sql("ALTER TABLE distributed_lock RENAME TO other; CREATE VIEW distributed_lock AS SELECT * FROM other")
+        .sql(
+            "ALTER TABLE distributed_lock RENAME TO other; CREATE VIEW distributed_lock AS \
+            SELECT * FROM other",
+        )
         .await;
     is_refused(&place, "the storage of distributed_lock is create view").await;
 }

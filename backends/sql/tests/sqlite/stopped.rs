@@ -1,4 +1,4 @@
-//! Whoever stands still in the middle of something.
+//! Callers and processes that stop in the middle of an operation.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -9,7 +9,7 @@ use distlock_core::{ErrorKind, Moment, Sleep};
 
 use super::*;
 
-/// A caller that asked and does not listen keeps nobody waiting.
+/// A caller that sent a request and does not poll for the answer delays nobody.
 #[tokio::test]
 async fn a_read_that_nobody_polls_is_in_nobodys_way() {
     for opened in [false, true] {
@@ -39,8 +39,8 @@ async fn a_read_that_nobody_polls_is_in_nobodys_way() {
     }
 }
 
-/// Between looking at the clock and asking for the lock a process may be stopped for as long as rows stay. Others may have had
-/// the lock meanwhile, with higher tokens that nobody remembers.
+/// Between reading the clock and asking for the lock a process may be stopped for as long as rows
+/// stay. Others may have had the lock meanwhile, with higher tokens that no row remembers.
 #[tokio::test]
 async fn a_token_of_long_ago_is_not_granted() {
     let place = Place::new();
@@ -62,7 +62,7 @@ fn micros_of(wall: SystemTime) -> u64 {
     u64::try_from(since.as_micros()).unwrap()
 }
 
-/// The clock of a process that is stopped for two hours when it has looked at it.
+/// The clock of a process that is stopped for two hours right after reading it.
 #[derive(Clone, Debug, Default)]
 struct Stopping {
     clock: ManualClock,

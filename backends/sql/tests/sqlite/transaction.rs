@@ -1,10 +1,10 @@
-//! Taking and freeing in one transaction: however that ends, the file is free for others.
+//! Acquiring and releasing in one transaction: however it ends, the file is free for others.
 
 use distlock_core::ErrorKind;
 
 use super::*;
 
-/// A database of somebody else's, which therefore does not log ahead.
+/// A database of another program, without a write-ahead log.
 async fn another_program(place: &Place) -> SqliteConnection {
     let mut raw = SqliteConnectOptions::new()
         .filename(&place.path)
@@ -16,7 +16,7 @@ async fn another_program(place: &Place) -> SqliteConnection {
     raw
 }
 
-/// In a database that does not log ahead, whoever reads can keep a transaction from being committed.
+/// In a database without a write-ahead log, a reader can keep a transaction from being committed.
 #[tokio::test]
 async fn a_commit_that_is_refused_leaves_the_file_to_others() {
     let place = Place::new();
@@ -30,7 +30,7 @@ async fn a_commit_that_is_refused_leaves_the_file_to_others() {
     let (first, next) = (request("first"), request("next"));
     let released = lease(&leaving, &grant);
     let (_, (taken, freed)) = both(
-        // Goes out at once, so that the rest makes a batch.
+        // It is sent at once, so that the rest forms a batch.
         lock.try_acquire(&first),
         both(lock.try_acquire(&next), lock.release(&released)),
     )
@@ -48,15 +48,15 @@ async fn a_commit_that_is_refused_leaves_the_file_to_others() {
     take(&other, &next).await;
 }
 
-/// Its transaction is open, nobody will end it, and nobody asks this handle for anything any more.
+/// Its transaction is open, nobody will end it, and this handle gets no further request.
 #[test]
 fn a_runtime_that_ends_in_the_middle_leaves_the_file_to_others() {
     let place = Place::new();
     let mine = tokio::runtime::Runtime::new().unwrap();
     let others = tokio::runtime::Runtime::new().unwrap();
-    // In a database that does not log ahead, SQLite itself waits for its turn to begin.
+    // In a database without a write-ahead log, SQLite itself waits for its turn to begin.
     let mut raw = others.block_on(another_program(&place));
-    // It stands still, so that no reaper sends anything meanwhile.
+    // The clock stands still, so that no reaper sends anything meanwhile.
     let (_, clock) = manual();
     let store = mine.block_on(place.open_at(Arc::clone(&clock)));
     let lock = store.lock();
@@ -73,7 +73,8 @@ fn a_runtime_that_ends_in_the_middle_leaves_the_file_to_others() {
     let released = lease(&leaving, &grant);
     mine.spawn(async move {
         both(
-            // Goes out at once, so that the rest makes a batch when the file was busy for too long.
+            // It is sent at once, so that the rest forms a batch after the file was busy for too
+            // long.
             lock.try_acquire(&first),
             both(lock.try_acquire(&next), lock.release(&released)),
         )
@@ -87,7 +88,7 @@ fn a_runtime_that_ends_in_the_middle_leaves_the_file_to_others() {
         .await;
         mine.shutdown_background();
         execute(&mut raw, "ROLLBACK").await;
-        // SQLite waits for its turn to begin still, until this moment at the latest.
+        // SQLite still waits for its turn to begin, until this moment at the latest.
         let begun = Instant::now() + place.config().busy_timeout;
         until("others can write", async || {
             other.try_acquire(&request("a")).await.is_ok() && Instant::now() > begun

@@ -1,4 +1,4 @@
-//! Waiting for a lock that another holds.
+//! Waiting for a lock that another owner holds.
 
 use distlock_core::Contender;
 
@@ -17,10 +17,10 @@ async fn win(contender: &mut Box<dyn Contender>) -> Grant {
 #[tokio::test]
 async fn a_release_in_this_process_wakes_without_a_poll() {
     let place = Place::new();
-    // A clock that stands: no poll is ever due.
+    // The clock stands still: no poll is ever due.
     let (_, shared) = manual();
     let store = place.open_at(Arc::clone(&shared)).await;
-    // Through another handle of the same file.
+    // The release goes through another handle of the same file.
     let releasing = place.open_at(shared).await.lock();
     let first = request("a");
     let grant = take(&releasing, &first).await;
@@ -33,7 +33,7 @@ async fn a_release_in_this_process_wakes_without_a_poll() {
     assert!(next.unwrap().unwrap().token > grant.token);
 }
 
-/// Whether the contender's first attempt was refused: its statements and nothing else were sent.
+/// Whether the contender's first attempt was refused: only its statements were sent.
 async fn waits(lock: &Arc<dyn DistLock>, store: &Sqlite) -> bool {
     let before = store.statements();
     lock.inspect(&name("a")).await.unwrap();
@@ -49,7 +49,7 @@ async fn a_release_by_another_process_is_noticed() {
     let mut contender = lock.contend(&request("a")).await.unwrap();
     assert!(contender.attempt().await.unwrap().acquired().is_none());
     let waiting = tokio::spawn(async move { win(&mut contender).await });
-    // It is marked as wanted, so that a release in the other process would tell.
+    // The row has a hint, so that a release in the other process would show the waiter.
     let mut raw = place.raw().await;
     until("the row is marked", async || {
         let wanted: i64 =
@@ -76,7 +76,8 @@ async fn a_mark_becomes_that_of_several() {
         &*lock,
         async |mark| {
             let marked = format!(
-                "UPDATE distributed_lock SET wanted_by = {mark}, wanted_until = expires_at + 3600000000"
+                "UPDATE distributed_lock SET wanted_by = {mark}, wanted_until = expires_at + \
+                    3600000000"
             );
             place.sql(&marked).await;
         },
@@ -109,7 +110,8 @@ async fn a_waiting_second_costs_at_most_twenty_statements_however_many_wait() {
     for id in 0..100 {
         let text = format!("n{}", id % 40);
         let holder = request(&text);
-        // Held for much longer than the test waits; the first of each name is granted.
+        // The locks are held for much longer than the test waits; the first request of each name is
+        // granted.
         store.lock().try_acquire(&holder).await.unwrap();
         let lock = if id % 2 == 0 {
             store.lock()
@@ -217,7 +219,7 @@ fn a_poller_whose_runtime_went_away_is_replaced() {
     });
 }
 
-/// It may be driven again, or never.
+/// The runtime may be driven again, or never.
 #[test]
 fn a_poller_whose_runtime_stands_still_is_replaced() {
     let runtime = || {

@@ -221,7 +221,8 @@ impl Dialect for PostgresDialect {
                     context.counters.retried();
                     doubt = Some(failed.into_error());
                 }
-                // The reason of the second failure does not matter: the first may have been carried out.
+                // The reason of the second failure does not matter: the first may have been
+                // carried out.
                 Err(failed) => {
                     return Err(doubt.map_or_else(|| context.failure(failed), Failure::Whole));
                 }
