@@ -43,7 +43,7 @@ impl RequestCounters {
 
     /// Counts a statement that is sent again, after the server broke it off in favour of other
     /// transactions or the connection was lost.
-    pub(crate) fn retried(&self) {
+    pub(crate) fn count_retry(&self) {
         self.retries.fetch_add(1, Ordering::Relaxed);
         metrics::counter!("distlock_store_retries_total", "backend" => self.backend).increment(1);
     }

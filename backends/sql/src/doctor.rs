@@ -16,11 +16,11 @@ use crate::{
 };
 
 /// The lock name of the check of the store queue. Nobody takes this lock.
-const NOBODYS: &str = "distlock:doctor";
+const TEST_LOCK: &str = "distlock:doctor";
 
 /// Reports missing rights, each written as `INSERT ON distributed_lock`.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(crate) fn rights(health: &mut Health, denied: &[String]) {
+pub(crate) fn report_rights(health: &mut Health, denied: &[String]) {
     let (verdict, detail) = if denied.is_empty() {
         (Verdict::Pass, "this user may do what it takes".to_owned())
     } else {
@@ -35,12 +35,12 @@ pub(crate) fn rights(health: &mut Health, denied: &[String]) {
 
 /// Reports how the password travels to the server.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(crate) fn password(health: &mut Health, config: &ServerConfig) {
+pub(crate) fn report_password(health: &mut Health, config: &ServerConfig) {
     config.password_rule().examine([config.peer()], health);
 }
 
 /// Reports whether the tables are as the promises need them.
-pub(crate) fn tables(health: &mut Health, differences: &[SchemaDifference]) {
+pub(crate) fn report_tables(health: &mut Health, differences: &[SchemaDifference]) {
     if differences.is_empty() {
         health.found("tables", Verdict::Pass, "as they were created");
     } else {
@@ -53,11 +53,11 @@ pub(crate) fn tables(health: &mut Health, differences: &[SchemaDifference]) {
 }
 
 /// Checks whether contenders can stand in the store queue: takes a queue entry and gives it up.
-pub(crate) async fn line<D: Dialect>(health: &mut Health, dialect: &D) {
+pub(crate) async fn check_store_queue<D: Dialect>(health: &mut Health, dialect: &D) {
     let tried: Result<()> = async {
         let place = QueueEntry {
-            name: LockName::new(NOBODYS)?,
-            waiter: fastrand::i64(1..),
+            name: LockName::new(TEST_LOCK)?,
+            id: fastrand::i64(1..),
         };
         let entries = [place];
         dialect

@@ -18,11 +18,15 @@ pub use crate::dialect::sqlite::fence as sqlite;
 use distlock_core::{Fence, FenceError, FenceGuard};
 
 /// The fence state of a resource that nobody has used yet.
-pub(crate) fn unseen() -> Result<String, FenceError> {
+pub(crate) fn initial_state() -> Result<String, FenceError> {
     Ok(FenceGuard::new().to_text()?)
 }
 
 /// The fence state after `fence` was admitted.
-pub(crate) fn raised(resource: &str, state: &str, fence: &Fence) -> Result<String, FenceError> {
+pub(crate) fn raised_state(
+    resource: &str,
+    state: &str,
+    fence: &Fence,
+) -> Result<String, FenceError> {
     FenceGuard::raised(Some(state), resource, fence)
 }

@@ -119,7 +119,7 @@ impl<D: Dialect> DistLock for SqlLock<D> {
         let rows = self
             .open()?
             .dialect()
-            .look(std::slice::from_ref(name))
+            .read_rows(std::slice::from_ref(name))
             .await
             .map_err(wrap)?;
         let row = rows.into_iter().next().map(|(_, row)| row).transpose();
@@ -157,7 +157,7 @@ impl<D: Dialect> DistLock for SqlLock<D> {
         let dialect = self.open()?.dialect();
         let health = dialect.health().await;
         let mut health = health.map_err(|error| error.on(D::NAME).during("health"))?;
-        doctor::line(&mut health, dialect).await;
+        doctor::check_store_queue(&mut health, dialect).await;
         Ok(health)
     }
 

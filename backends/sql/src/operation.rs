@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn what_was_sent_twice_is_told_nothing_that_the_first_may_belie() {
         let lost = || Error::new(ErrorKind::OutcomeUnknown, "the connection broke");
-        let told = |answer| match answer_after_resend(Reply::Done(answer), &lost()) {
+        let outcome = |answer| match answer_after_resend(Reply::Done(answer), &lost()) {
             Reply::Done(Ok(answer)) => Ok(answer),
             Reply::Done(Err(error)) => Err(error.kind()),
             Reply::Alone => panic!("sent once more as if for the first time"),
@@ -216,16 +216,16 @@ mod tests {
         let freed = ReleaseOutcome::Released {
             others_waiting: None,
         };
-        assert!(told(Ok(Answer::Released(freed))).is_ok());
+        assert!(outcome(Ok(Answer::Released(freed))).is_ok());
         let not_held = Renewed::NotHeld(LossReason::TakenOver);
-        assert!(told(Ok(Answer::Renewed(not_held))).is_ok());
+        assert!(outcome(Ok(Answer::Renewed(not_held))).is_ok());
         for unsure in [
             Ok(Answer::Acquired(Attempt::Busy(None))),
             Ok(Answer::Released(ReleaseOutcome::NotHeld)),
             // It was refused, and the read of its row failed.
             Err(Error::new(ErrorKind::Unavailable, "the row is locked")),
         ] {
-            assert_eq!(told(unsure).unwrap_err(), ErrorKind::OutcomeUnknown);
+            assert_eq!(outcome(unsure).unwrap_err(), ErrorKind::OutcomeUnknown);
         }
         let skipped = answer_after_resend(Reply::Alone, &lost());
         assert!(matches!(skipped, Reply::Done(Err(error)) if !error.did_not_happen()));

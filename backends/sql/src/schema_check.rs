@@ -102,11 +102,11 @@ pub(crate) fn describe(differences: &[SchemaDifference]) -> String {
         .iter()
         .take(NAMED_DIFFERENCES)
         .map(|it| it.text.as_str());
-    let mut told = named.collect::<Vec<_>>().join("; ");
+    let mut text = named.collect::<Vec<_>>().join("; ");
     if let Some(more @ 1..) = differences.len().checked_sub(NAMED_DIFFERENCES) {
-        told = format!("{told}; and {more} more");
+        text = format!("{text}; and {more} more");
     }
-    told
+    text
 }
 
 /// The migrations that mend the differences; `None` when no version of ours made the tables so.

@@ -81,13 +81,13 @@ impl<D: Dialect> Store<D> {
 
     /// Gives up a queue entry, together with those that other callers give up meanwhile. If the
     /// request fails, the entry ends with its lease.
-    pub(crate) async fn leave_queue(&self, place: QueueEntry) {
+    pub(crate) async fn leave_queue(&self, entry: QueueEntry) {
         let entries_to_leave = || {
             self.entries_to_leave
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
         };
-        entries_to_leave().push(place);
+        entries_to_leave().push(entry);
         let _turn = self.leave_turn.lock().await;
         let entries = std::mem::take(&mut *entries_to_leave());
         if entries.is_empty() {

@@ -58,7 +58,7 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<Vec<Reply<Answer>>, Failure>> + Send;
 
     /// The rows of these names, in any order; a name without a row is left out.
-    fn look(
+    fn read_rows(
         &self,
         names: &[LockName],
     ) -> impl Future<Output = Result<Vec<(LockName, Result<LockRow>)>>> + Send;

@@ -7,5 +7,5 @@ use distlock_core::LockName;
 pub(crate) struct QueueEntry {
     pub(crate) name: LockName,
     /// A random id, so that a late request about an earlier entry does not touch a later one.
-    pub(crate) waiter: i64,
+    pub(crate) id: i64,
 }

@@ -61,9 +61,10 @@ impl<D: Dialect> SqlContender<D> {
         let joined = Self::new(Arc::clone(&store), open, request, waiter);
         // Another waiter of this process may have the queue entry already.
         if !joined.is_first()
-            && let Some(place) = group.ask_for(&joined.request.name, store.dialect().clock().now())
+            && let Some(entry) =
+                group.entry_to_renew(&joined.request.name, store.dialect().clock().now())
         {
-            renew_queue_entries(&group, store.dialect(), &[place]).await;
+            renew_queue_entries(&group, store.dialect(), &[entry]).await;
             // A contender that has just joined makes its attempt next, with or without the wake-up
             // that it is first. Consuming that wake-up here saves a second attempt.
             pin!(joined.waiter.signal.notified()).as_mut().enable();
@@ -89,7 +90,7 @@ impl<D: Dialect> SqlContender<D> {
     }
 
     /// Notes the end of the lease that was in the way.
-    fn expire(&mut self, asked: Moment, holder: Option<&HolderInfo>) {
+    fn note_holder(&mut self, asked: Moment, holder: Option<&HolderInfo>) {
         self.ask_again_at = holder
             .and_then(|holder| holder.expires_in)
             .map(|left| asked + left);
@@ -131,13 +132,13 @@ impl<D: Dialect> Contender for SqlContender<D> {
                 if let Attempt::Busy(holder) = &attempt
                     && D::NOTIFIES
                 {
-                    self.expire(asked, holder.as_ref());
+                    self.note_holder(asked, holder.as_ref());
                     self.set_hint().await;
                 }
                 Ok(attempt)
             }
             Answer::BusyNotified(holder) => {
-                self.expire(asked, Some(&holder));
+                self.note_holder(asked, Some(&holder));
                 Ok(Attempt::Busy(Some(holder)))
             }
             other => Err(other.unexpected()),
@@ -185,8 +186,8 @@ impl<D: Dialect> Contender for SqlContender<D> {
     }
 
     async fn leave(mut self: Box<Self>) -> Result<()> {
-        if let Some(place) = self.left() {
-            self.store.leave_queue(place).await;
+        if let Some(entry) = self.leave_group() {
+            self.store.leave_queue(entry).await;
         }
         Ok(())
     }
@@ -194,7 +195,7 @@ impl<D: Dialect> Contender for SqlContender<D> {
 
 impl<D: Dialect> SqlContender<D> {
     /// Leaves the waiters of this process, once.
-    fn left(&mut self) -> Option<QueueEntry> {
+    fn leave_group(&mut self) -> Option<QueueEntry> {
         let group = self.store.dialect().wait_group();
         group.leave(&self.request.name, &self.waiter, self.granted)
     }
@@ -203,7 +204,7 @@ impl<D: Dialect> SqlContender<D> {
 impl<D: Dialect> Drop for SqlContender<D> {
     fn drop(&mut self) {
         // The queue entry at the store ends with its lease.
-        let _ = self.left();
+        let _ = self.leave_group();
     }
 }
 

@@ -13,7 +13,7 @@ use super::wait_state::AFTER_FAILURE;
 use crate::{dialect::Dialect, store::Store};
 
 /// How often a listener gives a sign of life.
-const STILL_LISTENING: Duration = Duration::from_secs(5);
+const SIGN_OF_LIFE_EVERY: Duration = Duration::from_secs(5);
 
 /// Makes sure that a task receives the store's notifications.
 pub(super) fn ensure_listening<D: Dialect>(store: &Arc<Store<D>>) {
@@ -25,21 +25,21 @@ pub(super) fn ensure_listening<D: Dialect>(store: &Arc<Store<D>>) {
 
 /// Receives the store's notifications for as long as the handle exists.
 async fn listen<D: Dialect>(store: Weak<Store<D>>, turn: u64) {
-    let _place = ListenerTurn(Weak::clone(&store), turn);
+    let _running = ListenerTurn(Weak::clone(&store), turn);
     // The strong reference is dropped here: a listener must not keep the handle open.
-    while let Some(mut told) = store.upgrade().map(|store| store.dialect().listen()) {
+    while let Some(mut notifications) = store.upgrade().map(|store| store.dialect().listen()) {
         let mut lost = false;
         while !lost {
-            let Some(pause) = still_listening(&store, turn, STILL_LISTENING) else {
+            let Some(pause) = sign_of_life(&store, turn, SIGN_OF_LIFE_EVERY) else {
                 return;
             };
             lost = tokio::select! {
-                () = &mut told => true,
+                () = &mut notifications => true,
                 () = pause => false,
             };
         }
-        drop(told);
-        let Some(pause) = still_listening(&store, turn, AFTER_FAILURE) else {
+        drop(notifications);
+        let Some(pause) = sign_of_life(&store, turn, AFTER_FAILURE) else {
             return;
         };
         pause.await;
@@ -48,11 +48,7 @@ async fn listen<D: Dialect>(store: Weak<Store<D>>, turn: u64) {
 
 /// A pause after which the listener gives its next sign of life. `None` when this listener is not
 /// needed any more.
-fn still_listening<D: Dialect>(
-    store: &Weak<Store<D>>,
-    turn: u64,
-    pause: Duration,
-) -> Option<Sleep> {
+fn sign_of_life<D: Dialect>(store: &Weak<Store<D>>, turn: u64, pause: Duration) -> Option<Sleep> {
     let store = store.upgrade()?;
     let clock = store.dialect().clock();
     let mine = store.listener.extend(turn, clock.now() + pause);

@@ -14,7 +14,7 @@ use super::{
 use crate::{dialect::Dialect, singleton_task::SingletonTask, store::Store};
 
 /// How long one poll may take before the poller counts as gone with its runtime.
-const ASKING: Duration = Duration::from_secs(10);
+const LONGEST_POLL: Duration = Duration::from_secs(10);
 
 /// Makes sure that a poller runs for the waiters of this handle.
 pub(super) fn ensure_polling<D: Dialect>(store: &Arc<Store<D>>) {
@@ -29,7 +29,7 @@ pub(super) fn ensure_polling<D: Dialect>(store: &Arc<Store<D>>) {
 async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
     let dialect = store.dialect();
     let (clock, group) = (dialect.clock(), dialect.wait_group());
-    let place = PollerTurn(&store.poller, turn);
+    let running = PollerTurn(&store.poller, turn);
     loop {
         let pause = group.waiting().pause(clock.now());
         if !store.poller.extend(turn, clock.now() + pause) {
@@ -45,21 +45,21 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
                 // The turn ends under the mutex. Otherwise a waiter that falls asleep between the
                 // check and the end would see a poller that still runs, and nobody would poll for
                 // it.
-                drop(place);
+                drop(running);
                 return;
             }
             let now = clock.now();
             (waiting.entries_due(now), waiting.claim_poll(now))
         };
         let polled = clock.now();
-        store.poller.extend(turn, polled + ASKING);
+        store.poller.extend(turn, polled + LONGEST_POLL);
         if !entries.is_empty() {
             renew_queue_entries(group, dialect, &entries).await;
         }
         let Some(names) = names.filter(|names| !names.is_empty()) else {
             continue;
         };
-        match dialect.look(&names).await {
+        match dialect.read_rows(&names).await {
             Ok(rows) => {
                 let rows = rows.into_iter().collect();
                 let unmarked = group.waiting().apply_poll(polled, names, rows);

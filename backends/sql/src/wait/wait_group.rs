@@ -32,26 +32,26 @@ impl WaitGroup {
     /// For a store that is polled at a steady pace.
     #[cfg(feature = "sqlite")]
     pub(crate) fn steady() -> Arc<Self> {
-        Self::polled(pace::STEADY, Told::ByLooking)
+        Self::with_pace(pace::STEADY, Told::ByLooking)
     }
 
     /// For a store that is polled more often right after a change.
     #[cfg(feature = "mysql")]
     pub(crate) fn adaptive() -> Arc<Self> {
-        Self::polled(pace::ADAPTIVE, Told::ByLooking)
+        Self::with_pace(pace::ADAPTIVE, Told::ByLooking)
     }
 
     /// For a store that notifies of releases.
     #[cfg(feature = "postgres")]
     pub(crate) fn pushed() -> Arc<Self> {
-        Self::polled(pace::PUSHED, Told::ByStore)
+        Self::with_pace(pace::PUSHED, Told::ByStore)
     }
 
-    fn polled(pace: Pace, told: Told) -> Arc<Self> {
+    fn with_pace(pace: Pace, notified_by: Told) -> Arc<Self> {
         Arc::new(Self {
             hint_id: fastrand::i64(1..),
             poll_sooner: Notify::new(),
-            waiting: Mutex::new(WaitState::new(pace, told)),
+            waiting: Mutex::new(WaitState::new(pace, notified_by)),
         })
     }
 
@@ -67,9 +67,9 @@ impl WaitGroup {
 
     /// The store says that a contender has left the queue of a lock.
     #[cfg(feature = "postgres")]
-    pub(crate) fn somebody_left(&self, name: &LockName) {
+    pub(crate) fn contender_left(&self, name: &LockName) {
         if let Some(awaited) = self.waiting().by_name.get_mut(name) {
-            awaited.place.somebody_left();
+            awaited.position.somebody_left();
             self.poll_sooner.notify_one();
         }
     }
@@ -78,7 +78,7 @@ impl WaitGroup {
     pub(super) fn is_first(&self, name: &LockName) -> bool {
         let waiting = self.waiting();
         let awaited = waiting.by_name.get(name);
-        awaited.is_none_or(|awaited| awaited.place.is_first())
+        awaited.is_none_or(|awaited| awaited.position.is_first())
     }
 
     /// Whether a waiter of this process waits for the lock at the store, with another handle than
@@ -92,7 +92,7 @@ impl WaitGroup {
     pub(crate) fn any_may_be_free(&self) {
         for awaited in self.waiting().by_name.values_mut() {
             awaited.wake();
-            awaited.place.look_again();
+            awaited.position.look_again();
         }
         self.poll_sooner.notify_one();
     }
@@ -104,9 +104,9 @@ impl WaitGroup {
     pub(super) fn join(&self, name: &LockName, now: Moment) -> Arc<Waiter> {
         let waiter = Arc::new(Waiter::new(now));
         let mut waiting = self.waiting();
-        let told = waiting.told;
+        let notified_by = waiting.notified_by;
         let awaited = waiting.by_name.entry(name.clone());
-        let awaited = awaited.or_insert_with(|| AwaitedLock::new(told));
+        let awaited = awaited.or_insert_with(|| AwaitedLock::new(notified_by));
         awaited.waiters.push(Arc::clone(&waiter));
         if waiting.changed(now) {
             self.poll_sooner.notify_one();
@@ -124,20 +124,20 @@ impl WaitGroup {
         granted: bool,
     ) -> Option<QueueEntry> {
         let mut waiting = self.waiting();
-        let told = waiting.told;
+        let notified_by = waiting.notified_by;
         let awaited = waiting.by_name.get_mut(name)?;
         let before = awaited.waiters.len();
         awaited.waiters.retain(|other| !Arc::ptr_eq(other, waiter));
         if awaited.waiters.len() == before {
             return None;
         }
-        let place = QueueEntry {
+        let entry = QueueEntry {
             name: name.clone(),
-            waiter: awaited.waiter,
+            id: awaited.entry_id,
         };
         if awaited.waiters.is_empty() {
             waiting.by_name.remove(name);
-            return Some(place);
+            return Some(entry);
         }
         if !granted {
             return None;
@@ -145,20 +145,20 @@ impl WaitGroup {
         let waiters = std::mem::take(&mut awaited.waiters);
         *awaited = AwaitedLock {
             waiters,
-            ..AwaitedLock::new(told)
+            ..AwaitedLock::new(notified_by)
         };
         self.poll_sooner.notify_one();
-        Some(place)
+        Some(entry)
     }
 
     /// The queue entry of this process for a lock; it is about to be sent to the store.
-    pub(super) fn ask_for(&self, name: &LockName, now: Moment) -> Option<QueueEntry> {
+    pub(super) fn entry_to_renew(&self, name: &LockName, now: Moment) -> Option<QueueEntry> {
         let mut waiting = self.waiting();
         let awaited = waiting.by_name.get_mut(name)?;
-        awaited.place.asking(now);
+        awaited.position.asking(now);
         Some(QueueEntry {
             name: name.clone(),
-            waiter: awaited.waiter,
+            id: awaited.entry_id,
         })
     }
 }
@@ -205,7 +205,7 @@ mod tests {
         let rows = rows.collect();
         let mut waiting = group.waiting();
         for awaited in waiting.by_name.values_mut() {
-            awaited.place.kept(START, 0);
+            awaited.position.kept(START, 0);
         }
         waiting.unchanged_polls = 10;
         waiting.next_poll = None;

@@ -26,7 +26,7 @@ pub(super) struct WaitState {
     pub(super) by_name: HashMap<LockName, AwaitedLock>,
     pub(super) next_poll: Option<Moment>,
     pub(super) pace: Pace,
-    pub(super) told: Told,
+    pub(super) notified_by: Told,
     /// The number of polls since something changed.
     pub(super) unchanged_polls: u32,
 }
@@ -37,18 +37,18 @@ pub(super) struct AwaitedLock {
     /// The token that the last poll saw.
     pub(super) token: Option<FencingToken>,
     /// The position of this process in the store queue.
-    pub(super) place: PlaceInLine,
+    pub(super) position: PlaceInLine,
     /// The random id of the queue entry.
-    pub(super) waiter: i64,
+    pub(super) entry_id: i64,
 }
 
 impl WaitState {
-    pub(super) fn new(pace: Pace, told: Told) -> Self {
+    pub(super) fn new(pace: Pace, notified_by: Told) -> Self {
         Self {
             by_name: HashMap::new(),
             next_poll: None,
             pace,
-            told,
+            notified_by,
             unchanged_polls: 0,
         }
     }
@@ -56,10 +56,10 @@ impl WaitState {
     /// The time until the store is to be asked again, for a lock or for a queue entry.
     pub(super) fn pause(&mut self, now: Moment) -> Duration {
         let asleep = self.by_name.values().filter(|it| it.is_asleep(now));
-        let (first, others): (Vec<_>, Vec<_>) = asleep.partition(|it| it.place.is_first());
+        let (first, others): (Vec<_>, Vec<_>) = asleep.partition(|it| it.position.is_first());
         let due = first.iter().chain(&others);
         let due = due
-            .map(|it| it.place.due_in(now))
+            .map(|it| it.position.due_in(now))
             .min()
             .unwrap_or(LONGEST_SLEEP);
         if first.is_empty() {
@@ -93,7 +93,7 @@ impl WaitState {
         }
         let awaited = self.by_name.iter();
         let names: Vec<_> = awaited
-            .filter(|(_, awaited)| awaited.is_asleep(now) && awaited.place.is_first())
+            .filter(|(_, awaited)| awaited.is_asleep(now) && awaited.position.is_first())
             .map(|(name, _)| name.clone())
             .collect();
         if !names.is_empty() {
@@ -107,7 +107,7 @@ impl WaitState {
         let asleep = self.by_name.iter_mut().filter(|(_, it)| it.is_asleep(now));
         let due: Vec<_> = asleep
             .map(|(name, it)| {
-                let due = it.place.due_in(now);
+                let due = it.position.due_in(now);
                 (name, it, due)
             })
             .filter(|(.., due)| *due <= SHARED_REQUEST_WINDOW)
@@ -116,10 +116,10 @@ impl WaitState {
             return Vec::new();
         }
         let entries = due.into_iter().map(|(name, it, _)| {
-            it.place.asking(now);
+            it.position.asking(now);
             QueueEntry {
                 name: name.clone(),
-                waiter: it.waiter,
+                id: it.entry_id,
             }
         });
         let mut entries: Vec<_> = entries.collect();
@@ -138,23 +138,23 @@ impl WaitState {
         match kept {
             Ok(kept) => {
                 let mut kept: HashMap<_, _> = kept.into_iter().collect();
-                for place in entries {
+                for entry in entries {
                     // Without an answer somebody has removed the entry: it is taken anew later.
-                    if let Some(ahead) = kept.remove(&place.name) {
-                        self.update(place, now, |at| at.kept(now, ahead));
+                    if let Some(ahead) = kept.remove(&entry.name) {
+                        self.update(entry, now, |at| at.kept(now, ahead));
                     }
                 }
             }
             Err(error) => {
                 tracing::debug!(%error, "no places in the lines of those who wait");
-                for place in entries {
-                    self.update(place, now, |at| at.not_kept(now, &error));
+                for entry in entries {
+                    self.update(entry, now, |at| at.not_kept(now, &error));
                 }
             }
         }
-        let is_gone = |place: &&QueueEntry| {
-            let awaited = self.by_name.get(&place.name);
-            awaited.is_none_or(|awaited| awaited.waiter != place.waiter)
+        let is_gone = |entry: &&QueueEntry| {
+            let awaited = self.by_name.get(&entry.name);
+            awaited.is_none_or(|awaited| awaited.entry_id != entry.id)
         };
         entries.iter().filter(is_gone).cloned().collect()
     }
@@ -162,19 +162,19 @@ impl WaitState {
     /// Notes a new position, and wakes the waiters if they are first because of it.
     pub(super) fn update(
         &mut self,
-        place: &QueueEntry,
+        entry: &QueueEntry,
         now: Moment,
         note: impl FnOnce(&mut PlaceInLine),
     ) {
-        let Some(awaited) = self.by_name.get_mut(&place.name) else {
+        let Some(awaited) = self.by_name.get_mut(&entry.name) else {
             return;
         };
-        if awaited.waiter != place.waiter {
+        if awaited.entry_id != entry.id {
             return;
         }
-        let was_first = awaited.place.is_first();
-        note(&mut awaited.place);
-        if awaited.place.is_first() && !was_first {
+        let was_first = awaited.position.is_first();
+        note(&mut awaited.position);
+        if awaited.position.is_first() && !was_first {
             // Waiters that are not asleep are woken too: one of them may have read its position
             // just before this change.
             for waiter in &awaited.waiters {
@@ -251,12 +251,12 @@ impl WaitState {
 }
 
 impl AwaitedLock {
-    pub(super) fn new(told: Told) -> Self {
+    pub(super) fn new(notified_by: Told) -> Self {
         Self {
             waiters: Vec::new(),
             token: None,
-            place: PlaceInLine::new(told),
-            waiter: fastrand::i64(1..),
+            position: PlaceInLine::new(notified_by),
+            entry_id: fastrand::i64(1..),
         }
     }
 
@@ -266,7 +266,7 @@ impl AwaitedLock {
 
     /// Wakes the waiters if this process is first in the queue.
     pub(super) fn wake(&self) {
-        if !self.place.is_first() {
+        if !self.position.is_first() {
             return;
         }
         for waiter in &self.waiters {

@@ -12,7 +12,7 @@ use distlock_core::{
 use super::{
     context::{NAME, StoreContext},
     doctor,
-    lookup::{PER_OPERATION, first_columns, look, parts},
+    lookup::{PER_OPERATION, first_columns, fitting_parts, read_rows},
     migrations::MIGRATIONS,
     pool::{ConnectionPool, ConnectionSlot},
     raw_connection::StatementResults,
@@ -36,7 +36,7 @@ use crate::{
 const BATCH: usize = 256;
 
 /// Room for one queue entry: its name twice, two characters for each byte, and expressions of time.
-const PER_PLACE: usize = 4 * 255 + 300;
+const PER_ENTRY: usize = 4 * 255 + 300;
 
 /// A MySQL or MariaDB database.
 pub(crate) struct MySqlDialect {
@@ -107,9 +107,9 @@ impl MySqlDialect {
     }
 
     /// The queue entries in parts, each of which fits into one statement.
-    fn places_at_once<'a>(&self, entries: &'a [QueueEntry]) -> std::slice::Chunks<'a, QueueEntry> {
+    fn fitting_entries<'a>(&self, entries: &'a [QueueEntry]) -> std::slice::Chunks<'a, QueueEntry> {
         let room = self.packet.saturating_sub(PER_OPERATION);
-        entries.chunks((room / PER_PLACE).max(1))
+        entries.chunks((room / PER_ENTRY).max(1))
     }
 
     async fn read(&self, operation: &'static str, statement: String) -> Result<StatementResults> {
@@ -171,24 +171,24 @@ impl Dialect for MySqlDialect {
             context: &self.context,
             slot: &mut *slot.map_err(Failure::Whole)?,
             locked_rows: &self.locked_rows,
-            doubt: None,
+            earlier_send: None,
             rows_after: None,
         };
         batch.send().await
     }
 
-    async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
+    async fn read_rows(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
         let mut slot = self.pool.lend(&self.context).await?;
         let open = slot.ready(&self.context).await?;
         let names: Vec<_> = names.iter().collect();
-        look(open, &self.context, &names, Access::Read)
+        read_rows(open, &self.context, &names, Access::Read)
             .await
             .map_err(|failed| slot.failed(failed).into_error())
     }
 
     async fn set_hints(&self, names: &[LockName], time: Duration) -> Result<()> {
         let statements = &self.context.statements;
-        for names in parts(names, |it| it.as_str().as_bytes(), self.packet) {
+        for names in fitting_parts(names, |it| it.as_str().as_bytes(), self.packet) {
             // Rows that another transaction has locked are left out: a waiter of one lock must not
             // wait for the row of another lock.
             let keys = names.iter().map(|name| name.as_str().as_bytes());
@@ -209,7 +209,7 @@ impl Dialect for MySqlDialect {
         lease: Duration,
     ) -> Result<Vec<(LockName, u32)>> {
         let mut kept = Vec::with_capacity(entries.len());
-        for entries in self.places_at_once(entries) {
+        for entries in self.fitting_entries(entries) {
             let statement = self.context.statements.renew_queue_entries(entries, lease);
             let found = self.ask("keep_places", statement, Access::Write).await?;
             for row in &found.rows {
@@ -223,7 +223,7 @@ impl Dialect for MySqlDialect {
     }
 
     async fn leave_queues(&self, entries: &[QueueEntry]) -> Result<()> {
-        for entries in self.places_at_once(entries) {
+        for entries in self.fitting_entries(entries) {
             let statement = self.context.statements.leave_queues(entries);
             self.ask("leave_lines", statement, Access::Write).await?;
         }
@@ -265,7 +265,7 @@ impl Dialect for MySqlDialect {
 
     async fn get(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
         let mut found = HashMap::new();
-        for keys in parts(keys, |it| it.as_str().as_bytes(), self.packet) {
+        for keys in fitting_parts(keys, |it| it.as_str().as_bytes(), self.packet) {
             let statement = self.context.statements.get(keys);
             for row in &self.read("get_records", statement).await?.rows {
                 let (key, entry) = rows::record(row)?;
@@ -309,7 +309,7 @@ impl Dialect for MySqlDialect {
         if idle.is_empty() {
             return Ok(page);
         }
-        for some in parts(&idle, Vec::as_slice, self.packet) {
+        for some in fitting_parts(&idle, Vec::as_slice, self.packet) {
             // Rows that another transaction has locked are left for another turn.
             let unlocked = statements.unlocked(table, some.iter().map(Vec::as_slice));
             let unlocked = first_columns(&self.read("reap_look", unlocked).await?)?;

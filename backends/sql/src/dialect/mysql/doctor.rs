@@ -25,7 +25,7 @@ const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
     'wsrep_on', 'innodb_doublewrite', 'innodb_rollback_on_timeout', 'max_allowed_packet')";
 
 /// Whether `SYSDATE` stands still within a statement, as `NOW` does.
-const STANDS_STILL: &str = "SELECT SLEEP(0.002), NOW(6) = SYSDATE(6)";
+const SYSDATE_STANDS_STILL: &str = "SELECT SLEEP(0.002), NOW(6) = SYSDATE(6)";
 
 /// Room for the largest value, in hexadecimal, with its overhead.
 const PACKET: u64 = 1024 * 1024;
@@ -67,7 +67,7 @@ pub(crate) async fn examine(
         verdict,
         format!("{} ms from this machine's{note}", off / 1000),
     );
-    let found = ask(open, context, STANDS_STILL.to_owned()).await?;
+    let found = ask(open, context, SYSDATE_STANDS_STILL.to_owned()).await?;
     if first::<i64>(&found, 1)? == 1 {
         health.found(
             "sysdate-is-now",
@@ -80,10 +80,10 @@ pub(crate) async fn examine(
 
     let found = ask(open, context, context.statements.parts()).await?;
     let differences = schema::compare(context, &found, false).map_err(StatementError::corrupt)?;
-    doctor::tables(health, &differences);
+    doctor::report_tables(health, &differences);
 
     rights(health, open, context).await?;
-    doctor::password(health, &context.config);
+    doctor::report_password(health, &context.config);
 
     let found = ask(open, context, context.statements.row_counts()).await?;
     RowCounts {
@@ -189,22 +189,22 @@ async fn rights(
     open: &mut OpenConnection,
     context: &StoreContext,
 ) -> Result<(), StatementError> {
-    let (mut denied, mut untold) = (Vec::new(), None);
+    let (mut denied, mut untried) = (Vec::new(), None);
     for (right, statement) in context.statements.rights() {
         match ask(open, context, statement).await {
             Err(failed) if failed.meaning.kind == ErrorKind::AccessDenied => denied.push(right),
             // A server that takes no writes refuses them for every user.
-            Err(failed) => untold = Some(failed),
+            Err(failed) => untried = Some(failed),
             Ok(_) => {}
         }
     }
-    match untold.filter(|_| denied.is_empty()) {
+    match untried.filter(|_| denied.is_empty()) {
         Some(failed) => health.found(
             "rights",
             Verdict::Unknown,
             format!("cannot be tried: {}", failed.into_error()),
         ),
-        None => doctor::rights(health, &denied),
+        None => doctor::report_rights(health, &denied),
     }
     Ok(())
 }

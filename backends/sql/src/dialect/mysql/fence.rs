@@ -4,7 +4,7 @@ use distlock_core::{Fence, FenceError};
 use sqlx::{MySqlConnection, Row as _};
 
 use crate::{
-    fence::{raised, unseen},
+    fence::{initial_state, raised_state},
     statement_error::{Access, StatementError},
 };
 
@@ -48,7 +48,7 @@ pub async fn admit(
 ) -> Result<(), FenceError> {
     sqlx::query(TOUCH)
         .bind(resource.as_bytes())
-        .bind(unseen()?)
+        .bind(initial_state()?)
         .execute(&mut *connection)
         .await
         .map_err(failed)?;
@@ -59,7 +59,7 @@ pub async fn admit(
         .map_err(failed)?;
     // Read as bytes, because the driver takes a binary collation for binary data.
     let state: Vec<u8> = row.try_get_unchecked(0).map_err(failed)?;
-    let raised = raised(resource, &String::from_utf8_lossy(&state), fence)?;
+    let raised = raised_state(resource, &String::from_utf8_lossy(&state), fence)?;
     sqlx::query(WRITE)
         .bind(raised)
         .bind(resource.as_bytes())

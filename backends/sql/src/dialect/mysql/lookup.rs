@@ -13,15 +13,15 @@ pub(super) const PER_OPERATION: usize = 4096;
 
 /// Reads the rows of these names on a connection. `access` is `Write` where the rows tell the
 /// outcome of a write that was sent before.
-pub(super) async fn look(
+pub(super) async fn read_rows(
     open: &mut OpenConnection,
     context: &StoreContext,
     names: &[&LockName],
     access: Access,
 ) -> Result<Vec<(LockName, Result<LockRow>)>, StatementError> {
     let mut looks = Vec::with_capacity(names.len());
-    for names in parts(names, |it| it.as_str().as_bytes(), open.packet) {
-        let statement = context.statements.look(names.iter().copied());
+    for names in fitting_parts(names, |it| it.as_str().as_bytes(), open.packet) {
+        let statement = context.statements.read_rows(names.iter().copied());
         let found = open.send(context, "look", statement, access).await;
         for row in &found.map_err(|broken| broken.failed)?.rows {
             looks.push(rows::lock(row, context).map_err(StatementError::corrupt)?);
@@ -32,7 +32,7 @@ pub(super) async fn look(
 
 /// Splits `all` into parts, each of which can be listed in one statement: one part, unless there
 /// are very many.
-pub(super) fn parts<'a, T>(
+pub(super) fn fitting_parts<'a, T>(
     all: &'a [T],
     bytes: impl Fn(&'a T) -> &'a [u8],
     packet: usize,

@@ -142,7 +142,7 @@ impl ConnectionSlot {
     pub(super) async fn ready(&mut self, context: &StoreContext) -> Result<&mut OpenConnection> {
         if let Some(open) = &mut self.open {
             let idle = context.clock.now().since(open.used) > IDLE;
-            if open.connection.is_spent() || (idle && !open.connection.answers(context).await) {
+            if open.connection.is_spent() || (idle && !open.connection.is_alive(context).await) {
                 self.disconnect();
             }
         }
@@ -242,7 +242,7 @@ impl OpenConnection {
     }
 
     /// Notes that the server does not prepare statements; from now on they are sent as text.
-    pub(super) fn sends_text_only(&mut self, problem: PartialFailure) {
+    pub(super) fn stop_preparing(&mut self, problem: PartialFailure) {
         let problem = problem.failed.into_error();
         tracing::debug!(%problem, "statements are sent as text from now on");
         self.prepares = false;

@@ -61,7 +61,7 @@ impl RawConnection {
     }
 
     /// Whether the server is still there.
-    pub(super) async fn answers(&mut self, context: &StoreContext) -> bool {
+    pub(super) async fn is_alive(&mut self, context: &StoreContext) -> bool {
         if self.unread {
             return false;
         }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// How long a statement waits for a row that another transaction has locked.
-const ROW_LOCK: Duration = Duration::from_millis(400);
+const ROW_LOCK_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// Turns off the settings that end an idle session. Not every version has these settings.
 pub(super) const NO_IDLE_TIMEOUTS: &str = "
@@ -112,7 +112,7 @@ pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Se
     })?;
     // The server ends a statement before this side stops waiting for it.
     let statement = context.config.statement_timeout.as_millis() * 3 / 4;
-    let (end_left, left) = context.sessions.end_left();
+    let (end_abandoned, left) = context.sessions.end_abandoned();
     // Planning a batch's statement takes longer than carrying it out, and every plan uses the
     // unique index: one generic plan is enough.
     let set_up = format!(
@@ -133,11 +133,11 @@ pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Se
                     false),
                 pg_backend_pid(),
                 ({NO_IDLE_TIMEOUTS}),
-                ({end_left}),
+                ({end_abandoned}),
                 (SELECT (extract(epoch FROM backend_start) * 1000000)::int8 FROM \
                     pg_stat_get_activity(pg_backend_pid()))
            FROM (SELECT {} AS schema OFFSET 0) s",
-        ROW_LOCK.as_millis(),
+        ROW_LOCK_TIMEOUT.as_millis(),
         !durable,
         context
             .statements
@@ -148,7 +148,7 @@ pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Se
         .fetch_one(&mut connection)
         .await
         .map_err(failed)?;
-    context.sessions.ended(&left);
+    context.sessions.forget(&left);
     let schema: Option<String> = column(&answer, 0)?;
     let schema = schema.ok_or_else(|| {
         Error::new(

@@ -16,7 +16,7 @@ use super::{
     connect::with_statement_timeout,
     context::{NAME, StoreContext},
     doctor, listen,
-    lookup::look,
+    lookup::read_rows,
     migrations::MIGRATIONS,
     pool::ConnectionPool,
     rows,
@@ -43,7 +43,7 @@ pub(crate) struct PostgresDialect {
     context: Arc<StoreContext>,
     pool: ConnectionPool,
     /// For hints and queue entries, which need not survive a crash.
-    marking: ConnectionPool,
+    hint_pool: ConnectionPool,
 }
 
 impl PostgresDialect {
@@ -80,7 +80,7 @@ impl PostgresDialect {
         Ok(Self {
             context,
             pool,
-            marking: ConnectionPool::new(1, false),
+            hint_pool: ConnectionPool::new(1, false),
         })
     }
 
@@ -207,7 +207,7 @@ impl Dialect for PostgresDialect {
                     });
                 }
                 Err(failed) if failed.meaning.retry && context.clock.now() < deadline => {
-                    context.counters.retried();
+                    context.counters.count_retry();
                     let pause = Duration::from_micros(fastrand::u64(500..5000));
                     context.clock.sleep(pause).await;
                 }
@@ -218,7 +218,7 @@ impl Dialect for PostgresDialect {
                         && context.clock.now() < deadline
                         && ops.iter().all(Operation::may_be_resent) =>
                 {
-                    context.counters.retried();
+                    context.counters.count_retry();
                     doubt = Some(failed.into_error());
                 }
                 // The reason of the second failure does not matter: the first may have been
@@ -230,11 +230,11 @@ impl Dialect for PostgresDialect {
         }
     }
 
-    async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
+    async fn read_rows(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
         let context = &*self.context;
         let mut connection = self.pool.lend(context).await?;
         let names = texts(names.iter().map(LockName::as_str));
-        let looking = look(connection.connection(), context, names);
+        let looking = read_rows(connection.connection(), context, names);
         let found = with_statement_timeout(context, Access::Read, looking).await;
         let found = connection
             .give_back(found)
@@ -249,7 +249,7 @@ impl Dialect for PostgresDialect {
         let names = texts(names.iter().map(LockName::as_str));
         let hint_id = self.context.wait_group.hint_id();
         let want = &self.context.statements.set_hints;
-        self.change(&self.marking, "want", want, |query| {
+        self.change(&self.hint_pool, "want", want, |query| {
             let query = query.bind(names).bind(hint_id).bind(micros(time));
             query.bind(micros(RENEW_HINT_BELOW))
         })
@@ -259,7 +259,7 @@ impl Dialect for PostgresDialect {
 
     async fn set_hint(&self, name: &LockName, time: Duration) -> Result<bool> {
         let context = &*self.context;
-        let mut connection = self.marking.lend(context).await?;
+        let mut connection = self.hint_pool.lend(context).await?;
         context.counters.count("want");
         let query = sqlx::query_scalar(context.statements.set_hint.text())
             .bind(name.as_str().to_owned())
@@ -282,16 +282,9 @@ impl Dialect for PostgresDialect {
         lease: Duration,
     ) -> Result<Vec<(LockName, u32)>> {
         let context = &*self.context;
-        let names = texts(
-            entries
-                .iter()
-                .map(|database_label| database_label.name.as_str()),
-        );
-        let waiters: Vec<_> = entries
-            .iter()
-            .map(|database_label| database_label.waiter)
-            .collect();
-        let mut connection = self.marking.lend(context).await?;
+        let names = texts(entries.iter().map(|entry| entry.name.as_str()));
+        let waiters: Vec<_> = entries.iter().map(|entry| entry.id).collect();
+        let mut connection = self.hint_pool.lend(context).await?;
         context.counters.count("keep_places");
         let query = sqlx::query_as(context.statements.renew_queue_entries.text());
         let query = query.bind(names).bind(waiters).bind(micros(lease));
@@ -313,21 +306,14 @@ impl Dialect for PostgresDialect {
     }
 
     async fn leave_queues(&self, entries: &[QueueEntry]) -> Result<()> {
-        let names = texts(
-            entries
-                .iter()
-                .map(|database_label| database_label.name.as_str()),
-        );
-        let waiters: Vec<_> = entries
-            .iter()
-            .map(|database_label| database_label.waiter)
-            .collect();
+        let names = texts(entries.iter().map(|entry| entry.name.as_str()));
+        let waiters: Vec<_> = entries.iter().map(|entry| entry.id).collect();
         let (channel, left) = (
             self.context.statements.channel(),
             listen::LEFT_QUEUE.to_string(),
         );
         let leave = &self.context.statements.leave_queues;
-        self.change(&self.marking, "leave_lines", leave, |query| {
+        self.change(&self.hint_pool, "leave_lines", leave, |query| {
             query.bind(names).bind(waiters).bind(channel).bind(left)
         })
         .await
@@ -336,7 +322,7 @@ impl Dialect for PostgresDialect {
 
     async fn remove_expired_entries(&self) -> Result<u64> {
         let clear = &self.context.statements.remove_expired_entries;
-        self.change(&self.marking, "reap", clear, |query| query)
+        self.change(&self.hint_pool, "reap", clear, |query| query)
             .await
     }
 
@@ -463,7 +449,7 @@ impl Dialect for PostgresDialect {
 
     async fn close(&self) {
         self.pool.close().await;
-        self.marking.close().await;
+        self.hint_pool.close().await;
     }
 }
 

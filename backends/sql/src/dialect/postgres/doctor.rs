@@ -111,7 +111,7 @@ pub(crate) async fn examine(
     session(&mut health, connection, context, &settings).await?;
     context.counters.count("doctor");
     let differences = schema::compare(connection, context, false).await?;
-    doctor::tables(&mut health, &differences);
+    doctor::report_tables(&mut health, &differences);
     rights(&mut health, connection, context).await?;
     published(&mut health, connection, context).await?;
 
@@ -127,7 +127,7 @@ pub(crate) async fn examine(
         ),
         (version, _) => health.found("TLS", Verdict::Pass, version),
     }
-    doctor::password(&mut health, &context.config);
+    doctor::report_password(&mut health, &context.config);
 
     context.counters.count("doctor");
     let row = stock.fetch_one(connection).await?;
@@ -214,7 +214,7 @@ async fn rights(
         .bind(meta)
         .fetch_all(&mut *connection)
         .await?;
-    doctor::rights(health, &denied);
+    doctor::report_rights(health, &denied);
     context.counters.count("doctor");
     let [lock, record, meta] = tables(context);
     let filtered: Vec<String> = sqlx::query_scalar(FILTERED)

@@ -37,7 +37,7 @@ fn said(error: &sqlx::Error) -> Option<String> {
 }
 
 /// The other end is not a Postgres server, or something in between has damaged its answer.
-const STRANGE: &str = "the server speaks something else than Postgres, or its answer was damaged \
+const NOT_POSTGRES: &str = "the server speaks something else than Postgres, or its answer was damaged \
     on \
                        the way";
 
@@ -68,7 +68,7 @@ fn postgres(error: &sqlx::Error, access: Access) -> ErrorMeaning {
             ErrorMeaning::of(Corrupt, "a row cannot be read").one_row()
         }
         // A packet that the driver does not expect, such as an unknown way to log in.
-        _ => ErrorMeaning::of(unknown_if_write, STRANGE).reconnect(),
+        _ => ErrorMeaning::of(unknown_if_write, NOT_POSTGRES).reconnect(),
     }
 }
 

@@ -4,7 +4,7 @@ use distlock_core::{Fence, FenceError};
 use sqlx::PgConnection;
 
 use crate::{
-    fence::{raised, unseen},
+    fence::{initial_state, raised_state},
     statement_error::{Access, StatementError},
 };
 
@@ -66,11 +66,11 @@ pub async fn admit(
 ) -> Result<(), FenceError> {
     let state: String = sqlx::query_scalar(READ)
         .bind(resource.to_owned())
-        .bind(unseen()?)
+        .bind(initial_state()?)
         .fetch_one(&mut *connection)
         .await
         .map_err(failed)?;
-    let raised = raised(resource, &state, fence)?;
+    let raised = raised_state(resource, &state, fence)?;
     sqlx::query(WRITE)
         .bind(resource.to_owned())
         .bind(raised)

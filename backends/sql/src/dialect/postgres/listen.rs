@@ -42,8 +42,8 @@ async fn listening(context: &StoreContext) -> Result<(), sqlx::Error> {
     // Releases before this moment were not received.
     context.wait_group.any_may_be_free();
     loop {
-        let told = tokio::select! {
-            told = listener.try_recv() => told?,
+        let notification = tokio::select! {
+            notification = listener.try_recv() => notification?,
             () = context.clock.sleep(QUIET) => {
                 context.counters.count("listen");
                 let asking = sqlx::query("SELECT 1").execute(&mut listener);
@@ -56,13 +56,15 @@ async fn listening(context: &StoreContext) -> Result<(), sqlx::Error> {
                 continue;
             }
         };
-        let Some(told) = told else { return Ok(()) };
-        let (left, name) = match told.payload().strip_prefix(LEFT_QUEUE) {
+        let Some(notification) = notification else {
+            return Ok(());
+        };
+        let (left, name) = match notification.payload().strip_prefix(LEFT_QUEUE) {
             Some(name) => (true, name),
-            None => (false, told.payload()),
+            None => (false, notification.payload()),
         };
         match LockName::new(name) {
-            Ok(name) if left => context.wait_group.somebody_left(&name),
+            Ok(name) if left => context.wait_group.contender_left(&name),
             Ok(name) => context.wait_group.wake_waiters(&name),
             Err(_) => {}
         }

@@ -9,7 +9,7 @@ use super::{context::StoreContext, rows};
 use crate::statement_error::{Access, StatementError};
 
 /// Reads the rows of these names on a connection.
-pub(super) async fn look(
+pub(super) async fn read_rows(
     connection: &mut PgConnection,
     context: &StoreContext,
     names: Vec<String>,

@@ -96,7 +96,7 @@ impl LentConnection<'_> {
             // The other idle connections were opened to the same server, which may be gone.
             self.pool.idle().clear();
             if failed.is_timeout() {
-                self.connection.leave();
+                self.connection.abandon();
             }
         } else if !self.pool.permits.is_closed() {
             self.pool.idle().push(self.connection);

@@ -45,11 +45,11 @@ pub(super) fn token(row: &PgRow, index: usize) -> Result<FencingToken> {
 pub(super) fn lock(row: &PgRow, hint_id: i64) -> Result<(LockName, Result<LockRowAndNonce>)> {
     let name: String = column(row, 0)?;
     let name = LockName::new(name).map_err(|error| corrupt(error.message()))?;
-    let read = look(row, hint_id).map_err(|error| error.about(&name));
+    let read = read_rows(row, hint_id).map_err(|error| error.about(&name));
     Ok((name, read))
 }
 
-fn look(row: &PgRow, hint_id: i64) -> Result<LockRowAndNonce> {
+fn read_rows(row: &PgRow, hint_id: i64) -> Result<LockRowAndNonce> {
     let owner: Option<Uuid> = column(row, 1)?;
     let owner = owner.map(OwnerId::from_uuid);
     let token = token(row, 2)?;

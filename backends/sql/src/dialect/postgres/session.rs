@@ -30,7 +30,7 @@ struct KnownSessions {
     /// The sessions that were abandoned because no answer came. The server limits the time of
     /// everything they do, except for a commit that waits for a standby: if the standby is gone,
     /// such sessions would fill the server up.
-    left: HashSet<SessionId>,
+    abandoned: HashSet<SessionId>,
 }
 
 /// A connection and the session that is its own.
@@ -75,8 +75,8 @@ impl Sessions {
     /// A query that ends the abandoned sessions that still wait for a standby, and the list of
     /// these sessions. It ends only sessions with our application name: a pooler may have lent one
     /// to another program meanwhile.
-    pub(super) fn end_left(&self) -> (String, Vec<SessionId>) {
-        let left: Vec<_> = self.lock().left.iter().copied().collect();
+    pub(super) fn end_abandoned(&self) -> (String, Vec<SessionId>) {
+        let left: Vec<_> = self.lock().abandoned.iter().copied().collect();
         let mut ids = String::from("(0, 0::int8)");
         for (process, started) in &left {
             let _ = write!(ids, ", ({process}, {started})");
@@ -91,8 +91,8 @@ impl Sessions {
     }
 
     /// Forgets these sessions, which the query has ended.
-    pub(super) fn ended(&self, left: &[SessionId]) {
-        self.lock().left.retain(|id| !left.contains(id));
+    pub(super) fn forget(&self, left: &[SessionId]) {
+        self.lock().abandoned.retain(|id| !left.contains(id));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, KnownSessions> {
@@ -102,9 +102,9 @@ impl Sessions {
 
 impl Session {
     /// Abandons the session, because no answer came.
-    pub(super) fn leave(self) {
+    pub(super) fn abandon(self) {
         let SessionClaim { sessions, id } = &self.claim;
-        sessions.lock().left.insert(*id);
+        sessions.lock().abandoned.insert(*id);
     }
 
     /// Closes the connection in good order.

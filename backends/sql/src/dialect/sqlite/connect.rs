@@ -13,7 +13,7 @@ use super::{context::StoreContext, errors::sqlite_code};
 use crate::statement_error::{Access, StatementError};
 
 /// `SQLITE_BUSY`
-const BUSY: i32 = 5;
+const SQLITE_BUSY: i32 = 5;
 
 /// Opens a connection with the settings that the promises need.
 pub(super) async fn connect(context: &StoreContext) -> Result<SqliteConnection, SetUpError> {
@@ -95,7 +95,7 @@ impl SetUpError {
     pub(super) fn of(error: sqlx::Error, context: &StoreContext) -> Self {
         let code = sqlite_code(&error);
         let failed = StatementError::sqlite(error, Access::Read);
-        if code.is_some_and(|code| code & 0xff == BUSY) {
+        if code.is_some_and(|code| code & 0xff == SQLITE_BUSY) {
             return Self::Busy(failed);
         }
         Self::Wrong(named(failed.into_error(), &context.path))

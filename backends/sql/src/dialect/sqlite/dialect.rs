@@ -15,7 +15,7 @@ use super::{
     context::{NAME, StoreContext},
     doctor,
     file::FileId,
-    lookup::look,
+    lookup::read_rows,
     migrate::migrate,
     migrations::MIGRATIONS,
     options::SqliteConfig,
@@ -208,7 +208,7 @@ impl Dialect for SqliteDialect {
                 // The clock is read just before sending: the caller read it earlier, so that the
                 // lease is never shorter than the caller counts.
                 now: self.context.now(),
-                again: busy_retry.is_some(),
+                resent: busy_retry.is_some(),
             };
             let answers = batch.send(kind).await;
             let retries_when_busy = open.retries_when_busy;
@@ -225,11 +225,11 @@ impl Dialect for SqliteDialect {
         }
     }
 
-    async fn look(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
+    async fn read_rows(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
         let mut slot = self.reader.take(&*self.context.clock).await;
         let open = slot.ready(&self.context).await?;
         let names: Vec<_> = names.iter().collect();
-        look(
+        read_rows(
             &mut open.connection,
             &self.context,
             &names,
@@ -264,7 +264,7 @@ impl Dialect for SqliteDialect {
         entries: &[QueueEntry],
         lease: Duration,
     ) -> Result<Vec<(LockName, u32)>> {
-        let rows = entries.iter().map(|it| (it.name.as_str(), it.waiter));
+        let rows = entries.iter().map(|it| (it.name.as_str(), it.id));
         let (rows, now) = (json(&rows.collect::<Vec<_>>()), self.context.now());
         let lease = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
         let mut slot = self.hinting.lock().await;
@@ -303,7 +303,7 @@ impl Dialect for SqliteDialect {
 
     async fn leave_queues(&self, entries: &[QueueEntry]) -> Result<()> {
         let names: Vec<_> = entries.iter().map(|it| it.name.as_str()).collect();
-        let waiters: Vec<_> = entries.iter().map(|it| it.waiter).collect();
+        let waiters: Vec<_> = entries.iter().map(|it| it.id).collect();
         let (names, waiters, now) = (json(&names), json(&waiters), self.context.now());
         let leave = &self.context.statements.leave_queues;
         self.change(&self.hinting, "leave_lines", leave, |query| {

@@ -72,7 +72,7 @@ pub(crate) async fn examine(
 
     context.counters.count("doctor");
     let differences = schema::compare(connection, context).await?;
-    doctor::tables(&mut health, &differences);
+    doctor::report_tables(&mut health, &differences);
 
     file(&mut health, context);
     boot_clock(&mut health, context.config.force);

@@ -4,7 +4,7 @@ use distlock_core::{Fence, FenceError};
 use sqlx::SqliteConnection;
 
 use crate::{
-    fence::{raised, unseen},
+    fence::{initial_state, raised_state},
     statement_error::{Access, StatementError},
 };
 
@@ -46,13 +46,13 @@ pub async fn admit(
 ) -> Result<(), FenceError> {
     let rows: Vec<(String,)> = sqlx::query_as(READ)
         .bind(resource.to_owned())
-        .bind(unseen()?)
+        .bind(initial_state()?)
         // All rows are fetched, because the statement has run only at the end.
         .fetch_all(&mut *connection)
         .await
         .map_err(failed)?;
     let state = rows.into_iter().next().map(|(state,)| state);
-    let raised = raised(resource, &state.unwrap_or_default(), fence)?;
+    let raised = raised_state(resource, &state.unwrap_or_default(), fence)?;
     sqlx::query(WRITE)
         .bind(resource.to_owned())
         .bind(raised)

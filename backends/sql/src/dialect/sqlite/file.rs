@@ -58,8 +58,8 @@ pub(super) fn prepare(config: &SqliteConfig, path: &Path) -> Result<()> {
     // Closing a descriptor drops every lock of the process on that file, also those of other
     // connections. `create` closes a descriptor, so that no other thread of this process may let
     // SQLite open the file meanwhile.
-    static PREPARING: Mutex<()> = Mutex::new(());
-    let _preparing = PREPARING
+    static CREATING: Mutex<()> = Mutex::new(());
+    let _preparing = CREATING
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
     let folder = path.parent().unwrap_or(path);

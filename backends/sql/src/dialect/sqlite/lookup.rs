@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Reads the rows of these names on a connection.
-pub(super) async fn look(
+pub(super) async fn read_rows(
     connection: &mut SqliteConnection,
     context: &StoreContext,
     names: &[&LockName],

@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Statements {
-    pub(crate) fn look<'a>(&self, names: impl Iterator<Item = &'a LockName>) -> String {
+    pub(crate) fn read_rows<'a>(&self, names: impl Iterator<Item = &'a LockName>) -> String {
         format!(
             "SELECT {} FROM {} WHERE lock_name IN ({})",
             lock_columns(),

@@ -21,8 +21,8 @@ impl Statements {
             rows.collect::<Vec<_>>().join(",")
         };
         let until = format!("{NOW} + {}", lease.as_micros());
-        let new = rows(&|it, name| format!("({name},{},{NOW},{until})", it.waiter));
-        let mine = rows(&|it, name| format!("({name},{})", it.waiter));
+        let new = rows(&|it, name| format!("({name},{},{NOW},{until})", it.id));
+        let mine = rows(&|it, name| format!("({name},{})", it.id));
         format!(
             "INSERT INTO {line} (lock_name, waiter, ticket, expires_at) VALUES {new} \
              ON DUPLICATE KEY UPDATE expires_at = {until}; \
@@ -34,7 +34,7 @@ impl Statements {
 
     /// Gives up queue entries, and removes the expired entries of the same queues.
     pub(crate) fn leave_queues(&self, entries: &[QueueEntry]) -> String {
-        let waiters: Vec<_> = entries.iter().map(|it| it.waiter.to_string()).collect();
+        let waiters: Vec<_> = entries.iter().map(|it| it.id.to_string()).collect();
         format!(
             "DELETE FROM {} WHERE lock_name IN ({}) AND (waiter IN ({}) OR expires_at <= {NOW})",
             self.line,

@@ -28,7 +28,7 @@ use crate::{
         mysql::{
             context::StoreContext,
             errors::MySqlTrouble,
-            lookup::look,
+            lookup::read_rows,
             pool::ConnectionSlot,
             raw_connection::PartialFailure,
             rows,
@@ -51,7 +51,7 @@ pub(crate) struct Batch<'a> {
     pub(crate) context: &'a StoreContext,
     pub(crate) slot: &'a mut ConnectionSlot,
     pub(crate) locked_rows: &'a LockedRows,
-    pub(crate) doubt: Option<EarlierSend>,
+    pub(crate) earlier_send: Option<EarlierSend>,
     /// The rows, if they were read after the operations were carried out.
     pub(crate) rows_after: Option<HashMap<LockName, Result<LockRow>>>,
 }
@@ -71,10 +71,10 @@ impl<'a> Batch<'a> {
         if let [op] = self.ops {
             self.probe(op).await.map_err(StatementError::into_failure)?;
         }
-        let done = self.done(now).await;
+        let done = self.carry_out(now).await;
         // The reason of the second failure does not matter: the first may have been carried out.
-        let done = done.map_err(|failure| match &self.doubt {
-            Some(doubt) => Failure::Whole(doubt.why.clone()),
+        let done = done.map_err(|failure| match &self.earlier_send {
+            Some(earlier_send) => Failure::Whole(earlier_send.why.clone()),
             None => failure,
         })?;
         let refused = done.iter().filter(|it| it.result.is_none());
@@ -84,10 +84,10 @@ impl<'a> Batch<'a> {
         for it in done {
             replies[it.at] = Reply::Done(answer(it.op, it.result, &refused_rows));
         }
-        if let Some(doubt) = &self.doubt {
-            for at in &doubt.sent {
+        if let Some(earlier_send) = &self.earlier_send {
+            for at in &earlier_send.sent {
                 let reply = mem::replace(&mut replies[*at], Reply::Alone);
-                replies[*at] = answer_after_resend(reply, &doubt.why);
+                replies[*at] = answer_after_resend(reply, &earlier_send.why);
             }
         }
         Ok(replies)
@@ -95,7 +95,7 @@ impl<'a> Batch<'a> {
 
     /// Carries the operations out, as often as the server rolls them back, except those whose rows
     /// are locked by others.
-    async fn done(&mut self, started: Moment) -> Result<Vec<CarriedOut<'a>>, Failure> {
+    async fn carry_out(&mut self, started: Moment) -> Result<Vec<CarriedOut<'a>>, Failure> {
         let (ops, context) = (self.ops, self.context);
         let lone = ops.len() == 1;
         let mut sent: Vec<usize> = (0..ops.len())
@@ -132,7 +132,7 @@ impl<'a> Batch<'a> {
                 // One statement for all rows does not tell which row is locked. All locked rows
                 // must be left out at once, because each further one would be waited for.
                 (Some(MySqlTrouble::Locked), _) if bulk.is_some() => {
-                    context.counters.retried();
+                    context.counters.count_retry();
                     together = self.leave_out_locked(&mut sent).await;
                 }
                 // One statement for all rows does not tell which row refused either: statements of
@@ -147,22 +147,22 @@ impl<'a> Batch<'a> {
                     sent.remove(at);
                     self.leave_out_locked(&mut sent).await;
                     if !sent.is_empty() {
-                        context.counters.retried();
+                        context.counters.count_retry();
                     }
                 }
                 (Some(MySqlTrouble::Deadlock), _) if attempt < ATTEMPTS && !late => {
-                    context.counters.retried();
+                    context.counters.count_retry();
                     let pause = Duration::from_micros(fastrand::u64(100..2000) << attempt.min(5));
                     context.clock.sleep(pause).await;
                 }
                 // For example after a restart of the server.
-                _ if self.doubt.is_none()
+                _ if self.earlier_send.is_none()
                     && !late
                     && broken.failed.lost_connection()
                     && batch.iter().all(|op| op.may_be_resent()) =>
                 {
-                    context.counters.retried();
-                    self.doubt = Some(EarlierSend {
+                    context.counters.count_retry();
+                    self.earlier_send = Some(EarlierSend {
                         why: broken.failed.into_error(),
                         sent: sent.clone(),
                     });
@@ -236,7 +236,7 @@ impl<'a> Batch<'a> {
                     Err(broken)
                         if broken.failed.mysql_trouble() == Some(MySqlTrouble::NotPrepared) =>
                     {
-                        open.sends_text_only(broken);
+                        open.stop_preparing(broken);
                     }
                     Err(broken) => return Ok(Err(self.broken_alone(broken))),
                 }
@@ -341,7 +341,7 @@ impl<'a> Batch<'a> {
         let rows = match (self.rows_after.take(), names) {
             (Some(rows), _) => Ok(rows),
             (None, []) => Ok(HashMap::new()),
-            (None, names) => look(open, context, names, Access::Read)
+            (None, names) => read_rows(open, context, names, Access::Read)
                 .await
                 .map(|rows| rows.into_iter().collect()),
         };

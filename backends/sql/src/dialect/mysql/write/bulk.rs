@@ -21,7 +21,7 @@ use crate::{
 /// A renewal waits for a locked row only if the lease is at least this long. Such a lease outlives
 /// the server's lock wait, which on some servers is twice as long as configured, and one more
 /// round.
-const WAITS: Duration = Duration::from_secs(8);
+const WAIT_FROM_TTL: Duration = Duration::from_secs(8);
 
 /// The operations of one statement.
 pub(super) enum BulkStatement<'a> {
@@ -82,7 +82,7 @@ impl<'a> BulkStatement<'a> {
     /// Whether it waits for a row that another transaction has locked.
     fn waits(&self) -> bool {
         match self {
-            Self::Renew(_, ttl) => ttl.duration() >= WAITS,
+            Self::Renew(_, ttl) => ttl.duration() >= WAIT_FROM_TTL,
             Self::Acquire(_) | Self::Release(_) => true,
         }
     }

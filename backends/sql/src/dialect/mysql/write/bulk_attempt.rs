@@ -12,7 +12,7 @@ use super::{
 use crate::{
     dialect::{
         LockRow,
-        mysql::{errors::MySqlTrouble, lookup::look, raw_connection::StatementResults, rows},
+        mysql::{errors::MySqlTrouble, lookup::read_rows, raw_connection::StatementResults, rows},
     },
     statement_error::{Access, StatementError},
 };
@@ -32,7 +32,7 @@ impl Batch<'_> {
         {
             match open.send_prepared(context, bulk.name(), prepared).await {
                 Err(broken) if broken.failed.mysql_trouble() == Some(MySqlTrouble::NotPrepared) => {
-                    open.sends_text_only(broken);
+                    open.stop_preparing(broken);
                 }
                 done => answered = Some(done),
             }
@@ -54,8 +54,8 @@ impl Batch<'_> {
                 (Ok(Some(outcomes)), _) => return Ok(Ok(outcomes)),
                 (Ok(None), BulkStatement::Acquire(requests)) => {
                     let names: Vec<_> = requests.iter().map(|request| &request.name).collect();
-                    match look(open, context, &names, Access::Write).await {
-                        Ok(rows) => return Ok(Ok(self.held_by(requests, rows))),
+                    match read_rows(open, context, &names, Access::Write).await {
+                        Ok(rows) => return Ok(Ok(self.outcomes_from_rows(requests, rows))),
                         Err(failed) => failed.after_partial_work(true),
                     }
                 }
@@ -87,7 +87,7 @@ impl Batch<'_> {
     /// The outcome of each acquire, by the rows as they are now; the rows also give the refused
     /// callers their reason. A row that cannot be read counts as refused, and its caller gets the
     /// error.
-    fn held_by(
+    fn outcomes_from_rows(
         &mut self,
         requests: &[&AcquireRequest],
         rows: Vec<(LockName, Result<LockRow>)>,

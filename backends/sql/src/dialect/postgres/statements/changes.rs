@@ -44,7 +44,7 @@ pub(super) const RENEW: Update = Update {
         nonce = CASE k.step WHEN 0 THEN l.nonce WHEN 1 THEN k.nonce END",
     returning: "l.token",
     hint_id: "NULL",
-    tell: None,
+    notify_channel: None,
 };
 
 /// `$4` is this process's hint id, `$5` the channel of notifications. It notifies only where a
@@ -62,7 +62,7 @@ pub(super) const RELEASE: Update = Update {
     set: "holder_id = NULL, expires_at = clock_timestamp(), holder = '', meta = NULL, nonce = NULL",
     returning: "{wanted}, (SELECT set_config('synchronous_commit', 'off', true))",
     hint_id: "$4",
-    tell: Some("$5"),
+    notify_channel: Some("$5"),
 };
 
 /// `$8` is this process's hint id.
@@ -81,7 +81,7 @@ pub(super) const HAND_OVER: Update = Update {
         holder = k.holder, meta = k.meta, nonce = NULL",
     returning: "l.token, {wanted}",
     hint_id: "$8",
-    tell: None,
+    notify_channel: None,
 };
 
 /// `$3` is this process's hint id, `$4` the channel of notifications.
@@ -95,7 +95,7 @@ pub(super) const FORCE: Update = Update {
           meta = 'force-released', nonce = NULL",
     returning: "{wanted}",
     hint_id: "$3",
-    tell: Some("$4"),
+    notify_channel: Some("$4"),
 };
 
 /// A tombstone's version is exceeded, never repeated.
@@ -120,7 +120,7 @@ pub(super) const REPLACE: Update = Update {
         clock_timestamp()",
     returning: "l.version",
     hint_id: "NULL",
-    tell: None,
+    notify_channel: None,
 };
 
 /// The row stays as a tombstone until it is reaped.
@@ -132,5 +132,5 @@ pub(super) const DELETE: Update = Update {
     set: "value = '', deleted = true, written_at = clock_timestamp()",
     returning: "l.version",
     hint_id: "NULL",
-    tell: None,
+    notify_channel: None,
 };

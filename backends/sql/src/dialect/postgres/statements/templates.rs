@@ -20,7 +20,7 @@ pub(super) struct Update {
     /// This process's hint id, for `{wanted}`.
     pub(super) hint_id: &'static str,
     /// The channel on which waiters are notified.
-    pub(super) tell: Option<&'static str>,
+    pub(super) notify_channel: Option<&'static str>,
 }
 
 pub(super) fn update(it: &Update, lone: bool) -> String {
@@ -32,16 +32,16 @@ pub(super) fn update(it: &Update, lone: bool) -> String {
         set,
         returning,
         hint_id,
-        tell,
+        notify_channel,
     } = it;
     let wanted = format!("(l.wanted_until > clock_timestamp() AND l.wanted_by <> {hint_id})");
-    let tell = tell.map_or_else(String::new, |channel| {
+    let notify = notify_channel.map_or_else(String::new, |channel| {
         format!(", CASE WHEN {wanted} THEN pg_notify({channel}, l.{key})::text END")
     });
     let update = |rows: &str| {
         format!(
             "UPDATE {table} l SET {set} FROM {rows} WHERE l.{key} = k.key AND {when}
-    RETURNING l.{key}, {returning}{tell}"
+    RETURNING l.{key}, {returning}{notify}"
         )
     };
     let text = if lone {

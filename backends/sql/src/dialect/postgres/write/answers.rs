@@ -5,7 +5,7 @@ use distlock_core::{
     Result, TicketStep, Version, Written,
 };
 
-use super::outcome::{CarriedOut, RefusedRows};
+use super::outcome::{Effect, RefusedRows};
 use crate::{
     dialect::{
         postgres::{context::StoreContext, rows::LockRowAndNonce},
@@ -16,13 +16,9 @@ use crate::{
 };
 
 /// The answer to an operation that was carried out.
-pub(super) fn carried_out(
-    op: &Operation,
-    done: CarriedOut,
-    context: &StoreContext,
-) -> Result<Answer> {
+pub(super) fn carried_out(op: &Operation, done: Effect, context: &StoreContext) -> Result<Answer> {
     let (token, others_waiting) = match done {
-        CarriedOut::Freed { others_waiting } => {
+        Effect::Freed { others_waiting } => {
             return Ok(match op {
                 Operation::Force(..) => Answer::Forced(Forced::Released),
                 _ => Answer::Released(ReleaseOutcome::Released {
@@ -30,11 +26,11 @@ pub(super) fn carried_out(
                 }),
             });
         }
-        CarriedOut::HandedOver {
+        Effect::HandedOver {
             token,
             others_waiting,
         } => (token?, Some(others_waiting)),
-        CarriedOut::Token(token) => (token?, None),
+        Effect::Token(token) => (token?, None),
     };
     let grant = |ttl: distlock_core::Ttl| {
         let mut grant = Grant::new(token, context.epoch(), ttl.duration());

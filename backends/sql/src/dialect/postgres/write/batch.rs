@@ -11,11 +11,11 @@ use sqlx::PgConnection;
 
 use super::{
     answers,
-    outcome::{CarriedOut, FastTurnover, RefusedRows},
-    parameters::{QueryBuilder, bind},
+    outcome::{Effect, FastTurnover, RefusedRows},
+    parameters::{BatchQuery, bind},
 };
 use crate::{
-    dialect::postgres::{context::StoreContext, lookup::look, rows},
+    dialect::postgres::{context::StoreContext, lookup::read_rows, rows},
     operation::{Answer, Operation, OperationKind},
     statement_error::{Access, StatementError},
 };
@@ -76,10 +76,10 @@ impl Batch<'_> {
         &mut self,
         kind: OperationKind,
         lone: bool,
-    ) -> Result<HashMap<String, CarriedOut>, StatementError> {
+    ) -> Result<HashMap<String, Effect>, StatementError> {
         let context = self.context;
         context.counters.count(kind.name());
-        let query = QueryBuilder {
+        let query = BatchQuery {
             query: sqlx::query(context.statements.batch(kind, lone).text()),
             lone,
         };
@@ -91,14 +91,14 @@ impl Batch<'_> {
         rows.iter()
             .map(|row| {
                 let done = match kind {
-                    OperationKind::Release | OperationKind::Force => CarriedOut::Freed {
+                    OperationKind::Release | OperationKind::Force => Effect::Freed {
                         others_waiting: rows::column(row, 1)?,
                     },
-                    OperationKind::HandOver => CarriedOut::HandedOver {
+                    OperationKind::HandOver => Effect::HandedOver {
                         token: rows::token(row, 1),
                         others_waiting: rows::column(row, 2)?,
                     },
-                    _ => CarriedOut::Token(rows::token(row, 1)),
+                    _ => Effect::Token(rows::token(row, 1)),
                 };
                 Ok((rows::column(row, 0)?, done))
             })
@@ -107,13 +107,13 @@ impl Batch<'_> {
     }
 
     /// Reads the rows of the operations that were not carried out.
-    async fn refused_rows(&mut self, done: &HashMap<String, CarriedOut>) -> Result<RefusedRows> {
+    async fn refused_rows(&mut self, done: &HashMap<String, Effect>) -> Result<RefusedRows> {
         let refused = self.ops.iter().filter(|op| !done.contains_key(op.key()));
         let (locks, records): (Vec<_>, Vec<_>) = refused.partition(|op| op.lock().is_some());
         let mut refused_rows = RefusedRows::default();
         if !locks.is_empty() {
             let names: Vec<_> = locks.iter().map(|op| op.key().to_owned()).collect();
-            let found = look(self.connection, self.context, names).await;
+            let found = read_rows(self.connection, self.context, names).await;
             refused_rows.locks = found.map_err(|failed| self.note_failed_look(failed))?;
         }
         if !records.is_empty() {

@@ -7,7 +7,7 @@ use distlock_core::{FencingToken, LockName, RecordKey, Result, Version};
 use crate::{dialect::postgres::rows, operation::Operation};
 
 /// The effect of an operation that the statement carried out.
-pub(super) enum CarriedOut {
+pub(super) enum Effect {
     Token(Result<FencingToken>),
     HandedOver {
         token: Result<FencingToken>,

@@ -12,14 +12,14 @@ use crate::{
 type Statement = Query<'static, Postgres, PgArguments>;
 
 /// A statement and its values so far.
-pub(super) struct QueryBuilder {
+pub(super) struct BatchQuery {
     pub(super) query: Statement,
     pub(super) lone: bool,
 }
 
-impl QueryBuilder {
+impl BatchQuery {
     /// Binds one value of each operation: an array, or the value itself for a lone operation.
-    fn of_each<T>(mut self, values: impl Iterator<Item = T>) -> Self
+    fn bind_each<T>(mut self, values: impl Iterator<Item = T>) -> Self
     where
         T: Encode<'static, Postgres> + Type<Postgres> + Send + 'static,
         Vec<T>: Encode<'static, Postgres> + Type<Postgres>,
@@ -33,7 +33,7 @@ impl QueryBuilder {
     }
 
     /// Binds one value for all operations.
-    fn of_all<T>(mut self, value: T) -> Self
+    fn bind_once<T>(mut self, value: T) -> Self
     where
         T: Encode<'static, Postgres> + Type<Postgres> + Send + 'static,
     {
@@ -43,12 +43,12 @@ impl QueryBuilder {
 }
 
 pub(super) fn bind(
-    columns: QueryBuilder,
+    columns: BatchQuery,
     kind: OperationKind,
     ops: &[Operation],
     context: &StoreContext,
 ) -> Statement {
-    let columns = columns.of_each(ops.iter().map(|op| op.key().to_owned()));
+    let columns = columns.bind_each(ops.iter().map(|op| op.key().to_owned()));
     let leases = || ops.iter().filter_map(lease);
     let requests = || ops.iter().filter_map(request);
     let owners = || leases().map(|it| *it.owner.as_uuid());
@@ -59,11 +59,11 @@ pub(super) fn bind(
     let metas = || requests().map(|it| it.meta.as_ref().map(|it| it.as_str().to_owned()));
     let columns = match kind {
         OperationKind::Acquire => columns
-            .of_each(takers())
-            .of_each(ttls())
-            .of_each(holders())
-            .of_each(metas())
-            .of_all(context.wait_group.hint_id()),
+            .bind_each(takers())
+            .bind_each(ttls())
+            .bind_each(holders())
+            .bind_each(metas())
+            .bind_once(context.wait_group.hint_id()),
         OperationKind::Renew => {
             let renewals = || {
                 ops.iter().filter_map(|op| match op {
@@ -78,38 +78,38 @@ pub(super) fn bind(
             });
             let (steps, nonces): (Vec<_>, Vec<_>) = steps.unzip();
             columns
-                .of_each(owners())
-                .of_each(tokens())
-                .of_each(renewals().map(|it| micros(it.ttl)))
-                .of_each(steps.into_iter())
-                .of_each(nonces.into_iter())
+                .bind_each(owners())
+                .bind_each(tokens())
+                .bind_each(renewals().map(|it| micros(it.ttl)))
+                .bind_each(steps.into_iter())
+                .bind_each(nonces.into_iter())
         }
         OperationKind::Release => columns
-            .of_each(owners())
-            .of_each(tokens())
-            .of_all(context.wait_group.hint_id())
-            .of_all(context.statements.channel()),
+            .bind_each(owners())
+            .bind_each(tokens())
+            .bind_once(context.wait_group.hint_id())
+            .bind_once(context.statements.channel()),
         OperationKind::HandOver => columns
-            .of_each(owners())
-            .of_each(tokens())
-            .of_each(takers())
-            .of_each(ttls())
-            .of_each(holders())
-            .of_each(metas())
-            .of_all(context.wait_group.hint_id()),
+            .bind_each(owners())
+            .bind_each(tokens())
+            .bind_each(takers())
+            .bind_each(ttls())
+            .bind_each(holders())
+            .bind_each(metas())
+            .bind_once(context.wait_group.hint_id()),
         OperationKind::Force => {
             let tokens = ops.iter().filter_map(|op| match op {
                 Operation::Force(_, token) => Some(token.get().cast_signed()),
                 _ => None,
             });
             columns
-                .of_each(tokens)
-                .of_all(context.wait_group.hint_id())
-                .of_all(context.statements.channel())
+                .bind_each(tokens)
+                .bind_once(context.wait_group.hint_id())
+                .bind_once(context.statements.channel())
         }
-        OperationKind::Create => columns.of_each(values(ops)),
-        OperationKind::Replace => columns.of_each(values(ops)).of_each(versions(ops)),
-        OperationKind::Delete => columns.of_each(versions(ops)),
+        OperationKind::Create => columns.bind_each(values(ops)),
+        OperationKind::Replace => columns.bind_each(values(ops)).bind_each(versions(ops)),
+        OperationKind::Delete => columns.bind_each(versions(ops)),
     };
     columns.query
 }

@@ -14,7 +14,7 @@ use crate::{
             busy_retry::BusyRetry,
             connection::OpenConnection,
             context::{ClockReadings, StoreContext},
-            lookup::look,
+            lookup::read_rows,
             rows,
             statements::Sql,
         },
@@ -30,7 +30,7 @@ pub(crate) struct Batch<'a> {
     pub(crate) open: &'a mut OpenConnection,
     pub(crate) now: ClockReadings,
     /// Whether it was sent before and met other writers, so that nothing was done.
-    pub(crate) again: bool,
+    pub(crate) resent: bool,
 }
 
 pub(super) type BatchResult = Result<Vec<Reply<Answer>>, StatementError>;
@@ -43,7 +43,7 @@ impl Batch<'_> {
         match kind {
             OperationKind::Renew => self.renew().await,
             OperationKind::HandOver => self.hand_over().await,
-            OperationKind::Acquire | OperationKind::Release => self.exchange().await,
+            OperationKind::Acquire | OperationKind::Release => self.acquire_and_release().await,
             OperationKind::Force => self.force().await,
             OperationKind::Create | OperationKind::Replace => self.put(kind).await,
             OperationKind::Delete => self.delete().await,
@@ -53,7 +53,7 @@ impl Batch<'_> {
     /// Counts a statement. While others write, SQLite is asked every millisecond; these repetitions
     /// do not count.
     pub(super) fn count(&self, kind: OperationKind) {
-        if !self.again {
+        if !self.resent {
             self.context.counters.count(kind.name());
         }
     }
@@ -122,7 +122,7 @@ impl Batch<'_> {
         if names.is_empty() {
             return Ok(RefusedRows::new());
         }
-        let found = look(&mut self.open.connection, self.context, &names, self.now)
+        let found = read_rows(&mut self.open.connection, self.context, &names, self.now)
             .await
             .map_err(StatementError::into_error)?;
         Ok(found.into_iter().collect())

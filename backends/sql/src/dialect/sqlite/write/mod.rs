@@ -2,8 +2,8 @@
 //! refused operations. A batch that both takes and frees is a transaction of two.
 
 mod acquire;
+mod acquire_and_release;
 mod batch;
-mod exchange;
 mod records;
 mod release;
 mod renew;

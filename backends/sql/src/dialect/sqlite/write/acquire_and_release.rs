@@ -17,7 +17,7 @@ use crate::{
 impl Batch<'_> {
     /// Sends a batch of acquires, releases, or both. Each name is in it once, so that the order
     /// does not matter.
-    pub(super) async fn exchange(mut self) -> BatchResult {
+    pub(super) async fn acquire_and_release(mut self) -> BatchResult {
         let (mut requests, mut leases) = (Vec::new(), Vec::new());
         for op in self.ops {
             match op {
