@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_error_says_whether_it_happened() {
+    fn each_error_says_whether_the_operation_happened() {
         use zk::Error as E;
         let table = [
             (

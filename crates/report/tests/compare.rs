@@ -24,7 +24,7 @@ fn markdown_word_for_word() {
 }
 
 #[test]
-fn a_figure_stands_alone() {
+fn a_standalone_figure_word_for_word() {
     insta::assert_snapshot!("throughput.svg", render::throughput_svg(&small()));
 }
 
@@ -184,7 +184,7 @@ fn fairness_between_processes_has_a_table_of_its_own() {
 }
 
 #[test]
-fn other_ways_are_shown_explained_and_missed() {
+fn other_ways_are_described_or_reported_as_missing() {
     let published = published();
     for text in [render::html(&published), render::markdown(&published)] {
         assert!(text.contains("Not measured in this run: raw commands"));

@@ -116,8 +116,8 @@ impl SessionNodes {
     }
 
     /// Remembers a creation whose outcome is unknown.
-    pub(crate) fn remember_unknown(&self, owner: OwnerId, attempt: UnknownCreation) {
-        self.tables().unknown.insert(owner, attempt);
+    pub(crate) fn remember_unknown(&self, owner: OwnerId, creation: UnknownCreation) {
+        self.tables().unknown.insert(owner, creation);
     }
 
     /// Takes such a creation. The caller then has to find out whether the node exists.

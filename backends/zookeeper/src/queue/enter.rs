@@ -63,19 +63,19 @@ pub(crate) async fn enter(
     }
     let earlier = session.nodes.take_unknown(request.owner);
     let mut look_first = earlier.is_some();
-    let attempt = earlier.unwrap_or_else(|| UnknownCreation {
+    let creation = earlier.unwrap_or_else(|| UnknownCreation {
         id: Uuid::new_v4(),
         parent: session.layout().container(&request.name),
     });
-    let prefix = contender(attempt.id, session.id());
-    let path = format!("{}/{prefix}", attempt.parent);
-    let parent = Arc::clone(&attempt.parent);
+    let prefix = contender(creation.id, session.id());
+    let path = format!("{}/{prefix}", creation.parent);
+    let parent = Arc::clone(&creation.parent);
     let data = node_data::encode(request);
     let options = zk::CreateMode::EphemeralSequential.with_acls(session.acls());
     let mut pending = PendingEntry {
         session,
         owner: request.owner,
-        attempt: look_first.then(|| attempt.clone()),
+        creation: look_first.then(|| creation.clone()),
         given_up: true,
     };
     loop {
@@ -83,18 +83,17 @@ pub(crate) async fn enter(
             pending.given_up = false;
             return Err(error);
         }
-        if look_first {
-            look_first = false;
-            if let Some((child, token)) = find_created(session, &parent, &prefix, until).await? {
-                pending.attempt = None;
-                let entry = register(session, request, parent, child, token)?;
-                return Ok((entry, KnownAhead::Unknown));
-            }
+        if std::mem::take(&mut look_first)
+            && let Some((child, token)) = find_created(session, &parent, &prefix, until).await?
+        {
+            pending.creation = None;
+            let entry = register(session, request, parent, child, token)?;
+            return Ok((entry, KnownAhead::Unknown));
         }
         let client = session.client()?;
         let sent = session.request_start();
         // From here on the creation may be in flight, also when this future is dropped.
-        pending.attempt = Some(attempt.clone());
+        pending.creation = Some(creation.clone());
         let likely = session
             .known_queues
             .can_skip_listing(&parent, sent.connection_number);
@@ -115,37 +114,25 @@ pub(crate) async fn enter(
                 let child = format!("{prefix}{sequence}");
                 let entry =
                     check_and_register(session, request, &stat, sent, Arc::clone(&parent), child)?;
-                pending.attempt = None;
-                if let Some(ours) = session
-                    .known_queues
-                    .add_created(&entry.node, sent.connection_number)
-                {
-                    return Ok((entry, KnownAhead::OwnNodes(ours)));
-                }
-                let Some(listed) = listed else {
-                    return Ok((entry, KnownAhead::Unknown));
-                };
-                let listed = session.answer(Access::Read, until, listed).await?;
-                let ahead = listed.ok().and_then(|all| ahead_of(&entry.node.child, all));
-                return Ok((
-                    entry,
-                    ahead.map_or(KnownAhead::Unknown, KnownAhead::Children),
-                ));
+                pending.creation = None;
+                let number = sent.connection_number;
+                let known = known_ahead(session, &entry, number, listed, until).await?;
+                return Ok((entry, known));
             }
             Err(zk::Error::NoNode) => {
-                pending.attempt = None;
+                pending.creation = None;
                 create_container(session, &parent, until).await?;
             }
             Err(zk::Error::ConnectionLoss) => look_first = true,
             // A node that it created vanishes with the session.
             Err(zk::Error::SessionExpired | zk::Error::ClientClosed) => {
-                pending.attempt = None;
+                pending.creation = None;
                 return Err(session_ended());
             }
             Err(error) => {
                 let error = translate(error, Access::Write);
                 if error.did_not_happen() {
-                    pending.attempt = None;
+                    pending.creation = None;
                 } else {
                     pending.given_up = false;
                 }
@@ -153,6 +140,30 @@ pub(crate) async fn enter(
             }
         }
     }
+}
+
+/// The contenders ahead of a new entry, as far as the known queue or the listing shows them.
+///
+/// The listing was sent together with the creation, on the connection of that number.
+async fn known_ahead(
+    session: &Arc<Session>,
+    entry: &QueueEntry,
+    connection_number: u64,
+    listing: Option<impl Future<Output = Result<Vec<String>, zk::Error>>>,
+    until: Moment,
+) -> Result<KnownAhead> {
+    let known = session
+        .known_queues
+        .add_created(&entry.node, connection_number);
+    if let Some(own) = known {
+        return Ok(KnownAhead::OwnNodes(own));
+    }
+    let Some(listing) = listing else {
+        return Ok(KnownAhead::Unknown);
+    };
+    let listed = session.answer(Access::Read, until, listing).await?;
+    let ahead = listed.ok().and_then(|all| ahead_of(&entry.node.child, all));
+    Ok(ahead.map_or(KnownAhead::Unknown, KnownAhead::Children))
 }
 
 /// Checks whose a node is that was created just now, and registers it.

@@ -24,14 +24,14 @@ pub(super) struct PendingEntry<'a> {
     pub(super) session: &'a Arc<Session>,
     pub(super) owner: OwnerId,
     /// The creation that may have happened.
-    pub(super) attempt: Option<UnknownCreation>,
+    pub(super) creation: Option<UnknownCreation>,
     /// `true` = the caller will not ask again; otherwise the undo waits for [`RETRY_WINDOW`].
     pub(super) given_up: bool,
 }
 
 impl Drop for PendingEntry<'_> {
     fn drop(&mut self) {
-        let Some(attempt) = self.attempt.take() else {
+        let Some(creation) = self.creation.take() else {
             return;
         };
         if self.session.ended().is_some() {
@@ -43,7 +43,7 @@ impl Drop for PendingEntry<'_> {
         } else {
             RETRY_WINDOW
         };
-        session.nodes.remember_unknown(owner, attempt);
+        session.nodes.remember_unknown(owner, creation);
         let task_session = Arc::clone(&session);
         session.spawn(async move {
             let session = task_session;
@@ -54,8 +54,8 @@ impl Drop for PendingEntry<'_> {
 }
 
 /// Finds and deletes the nodes of a creation. `true` = there was one.
-async fn undo(session: &Arc<Session>, attempt: &UnknownCreation, until: Moment) -> Result<bool> {
-    let prefix = contender(attempt.id, session.id());
+async fn undo(session: &Arc<Session>, creation: &UnknownCreation, until: Moment) -> Result<bool> {
+    let prefix = contender(creation.id, session.id());
     let mut found = false;
     loop {
         session.wait_connected(until).await?;
@@ -63,7 +63,7 @@ async fn undo(session: &Arc<Session>, attempt: &UnknownCreation, until: Moment) 
         // The listing comes after every request that was sent before, and is as new as what a
         // quorum has committed.
         session.barrier_write(&client);
-        let listed = client.list_children(&attempt.parent);
+        let listed = client.list_children(&creation.parent);
         let children = match session.answer(Access::Read, until, listed).await? {
             Ok(children) => children,
             Err(zk::Error::NoNode) => return Ok(found),
@@ -74,7 +74,7 @@ async fn undo(session: &Arc<Session>, attempt: &UnknownCreation, until: Moment) 
             return Ok(found);
         };
         found = true;
-        let path = format!("{}/{child}", attempt.parent);
+        let path = format!("{}/{child}", creation.parent);
         match session
             .answer(Access::Write, until, client.delete(&path, None))
             .await?
@@ -92,28 +92,28 @@ pub(crate) async fn undo_unknown(
     owner: OwnerId,
     until: Moment,
 ) -> Result<bool> {
-    let Some(attempt) = session.nodes.take_unknown(owner) else {
+    let Some(creation) = session.nodes.take_unknown(owner) else {
         return Ok(false);
     };
     let mut pending = PendingEntry {
         session,
         owner,
-        attempt: Some(attempt.clone()),
+        creation: Some(creation.clone()),
         given_up: true,
     };
-    let found = undo(session, &attempt, until).await?;
-    pending.attempt = None;
+    let found = undo(session, &creation, until).await?;
+    pending.creation = None;
     Ok(found)
 }
 
 /// Undoes a creation that no caller took up again.
 async fn clean_up(session: &Arc<Session>, owner: OwnerId) {
-    let Some(attempt) = session.nodes.take_unknown(owner) else {
+    let Some(creation) = session.nodes.take_unknown(owner) else {
         return;
     };
     while session.ended().is_none() {
         let until = session.clock().now() + Duration::from_secs(60);
-        match undo(session, &attempt, until).await {
+        match undo(session, &creation, until).await {
             Ok(_) => return,
             Err(error) => {
                 tracing::debug!(%error, "cannot clean up after a lost attempt yet");

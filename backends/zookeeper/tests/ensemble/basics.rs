@@ -42,13 +42,13 @@ async fn a_lock_passes_between_two_sessions() {
     assert_eq!(forced, Forced::Released);
     assert_eq!(next.lost().await, LossReason::Removed);
     assert!(ours.inspect("x/é").await.unwrap().held.is_none());
-    a_contender_is_its_sessions(&ensemble).await;
+    node_name_and_token_of_a_contender(&ensemble).await;
     a_cycle_is_three_requests(&ensemble).await;
 }
 
 /// A contender's node: its name contains the attempt and the session, and its creation is the
 /// token.
-async fn a_contender_is_its_sessions(ensemble: &ZooKeeper) {
+async fn node_name_and_token_of_a_contender(ensemble: &ZooKeeper) {
     let locker = locker(&ensemble.servers()).await;
     let client = raw_client(&ensemble.servers()).await;
     let guard = hold(&locker, "named").await;

@@ -15,7 +15,7 @@ use zookeeper_client as zk;
 use crate::fixtures::{container, hold, locker, pause, raw_client, release_cleanly, within};
 
 /// Simulates a server that removes a container at the first opportunity.
-pub(crate) async fn removed_again_and_again(ensemble: &ZooKeeper) {
+pub(crate) async fn removed_while_in_use(ensemble: &ZooKeeper) {
     const NAME: &str = "removed again and again";
     const CYCLES: u32 = 100;
     const OFTEN: u32 = 10;

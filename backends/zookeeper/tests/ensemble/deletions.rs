@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// A waiter gives up while no server can be reached, for a time too short to lose the session.
-pub(crate) async fn tried_until_done(ensemble: &ZooKeeper) {
+pub(crate) async fn entry_given_up_while_cut_off(ensemble: &ZooKeeper) {
     let (proxies, servers) = behind_proxies(ensemble).await;
     let (cut_off, direct) = (locker(&servers).await, locker(&ensemble.servers()).await);
     let client = raw_client(&ensemble.servers()).await;
@@ -42,7 +42,7 @@ pub(crate) async fn tried_until_done(ensemble: &ZooKeeper) {
 }
 
 /// The lock was released, and the answer was lost.
-pub(crate) async fn whose_answer_was_lost(ensemble: &ZooKeeper) {
+pub(crate) async fn release_with_a_lost_answer(ensemble: &ZooKeeper) {
     let proxy = FaultProxy::start(ensemble.address(0)).await.unwrap();
     let cut_off = locker(&ensemble.reached_at(&[proxy.address()])).await;
     let client = raw_client(&ensemble.servers()).await;

@@ -99,7 +99,7 @@ async fn only_the_latest_holder_changes_fenced_data() {
     let refused = missing.await.unwrap_err();
     assert!(refused.to_string().contains("step 1"), "{refused}");
     note(&client, &token(9)).await.unwrap();
-    at_the_same_time(&ensemble.servers()).await;
+    concurrent_holders(&ensemble.servers()).await;
 
     client.set_data(BAR, b"garbage", None).await.unwrap();
     let refused = note(&client, &token(10_000)).await.unwrap_err();
@@ -108,7 +108,7 @@ async fn only_the_latest_holder_changes_fenced_data() {
 
 /// Another holder may raise the bar between a read of the bar and the change. The changes are in
 /// the order of their tokens all the same.
-async fn at_the_same_time(servers: &str) {
+async fn concurrent_holders(servers: &str) {
     let mut holders = Vec::new();
     for turn in 1..=4 {
         let client = raw_client(servers).await;

@@ -19,8 +19,8 @@ use crate::fixtures::{
 
 /// Each waiter watches only the one ahead, so a turn costs the same with any number of waiters.
 pub(crate) async fn with_cancellations(ensemble: &ZooKeeper) {
-    let few = turns_of(ensemble, 40).await;
-    let many = turns_of(ensemble, 200).await;
+    let few = requests_per_turn(ensemble, 40).await;
+    let many = requests_per_turn(ensemble, 200).await;
     // About four requests for the turn itself, and the requests of waiters that gave up in between.
     assert!(few <= 16.0, "{few} requests for each turn");
     assert!(
@@ -31,7 +31,7 @@ pub(crate) async fn with_cancellations(ensemble: &ZooKeeper) {
 
 /// Many wait, and some of them give up at any time. All others get the lock, one after the other.
 /// Answers with the requests for each turn.
-async fn turns_of(ensemble: &ZooKeeper, many: u32) -> f64 {
+async fn requests_per_turn(ensemble: &ZooKeeper, many: u32) -> f64 {
     const SESSIONS: usize = 4;
     const TURN: Duration = Duration::from_millis(5);
     let seed = std::env::var("SEED")

@@ -168,8 +168,8 @@ async fn a_creation_whose_answer_was_lost_is_found_again() {
     }
     release_cleanly(hold(&cut_off, "a").await).await;
     a_watch_whose_answer_was_lost(&ensemble).await;
-    deletions::whose_answer_was_lost(&ensemble).await;
-    deletions::tried_until_done(&ensemble).await;
+    deletions::release_with_a_lost_answer(&ensemble).await;
+    deletions::entry_given_up_while_cut_off(&ensemble).await;
 }
 
 /// The connection breaks while a watch is set on a node of ours. The watch is set again, and the

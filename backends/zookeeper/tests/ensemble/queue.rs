@@ -31,7 +31,7 @@ async fn queues_with_many_waiters_cancellations_and_manual_deletions() {
     renewals_are_shared(&ensemble).await;
     closing_wakes_those_behind(&ensemble).await;
     a_grant_that_came_too_late(&ensemble).await;
-    containers::removed_again_and_again(&ensemble).await;
+    containers::removed_while_in_use(&ensemble).await;
     many_waiters::with_cancellations(&ensemble).await;
 }
 

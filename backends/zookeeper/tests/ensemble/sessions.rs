@@ -20,7 +20,7 @@ use crate::{
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_the_servers_end_or_swap() {
     let ensemble = ZooKeeper::start().unwrap();
-    kept_while_somebody_stops_half_way(&ensemble).await;
+    renewed_while_another_caller_stops_polling(&ensemble).await;
     ended_while_holding_and_waiting(&ensemble).await;
     ended_with_every_lock_on_it(&ensemble).await;
     swapped_while_holding_and_waiting(&ensemble).await;
@@ -28,7 +28,7 @@ async fn a_session_that_the_servers_end_or_swap() {
 
 /// A caller begins to check whether the session is alive, and is not polled any more. Locks are
 /// renewed all the same.
-async fn kept_while_somebody_stops_half_way(ensemble: &ZooKeeper) {
+async fn renewed_while_another_caller_stops_polling(ensemble: &ZooKeeper) {
     let locker = locker(&ensemble.servers()).await;
     let ttl = Duration::from_secs(3);
     let guard = locker.lock("kept").ttl(ttl).acquire().await.unwrap();

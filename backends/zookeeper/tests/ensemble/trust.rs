@@ -38,8 +38,8 @@ async fn a_session_is_trusted_for_two_thirds_of_what_was_granted() {
     })
     .unwrap();
     granted_less_than_was_asked_for(&server).await;
-    not_for_longer(&server).await;
-    from_when_it_was_sent(&server).await;
+    invalid_after_two_thirds(&server).await;
+    lease_counts_from_the_sending(&server).await;
 }
 
 /// The servers grant less than the configuration asks for, and the granted timeout counts.
@@ -79,7 +79,7 @@ async fn granted_less_than_was_asked_for(server: &ZooKeeper) {
 
 /// The connection is cut right after the grant. Two thirds of the session later the lock is
 /// invalid.
-async fn not_for_longer(server: &ZooKeeper) {
+async fn invalid_after_two_thirds(server: &ZooKeeper) {
     let proxy = FaultProxy::start(server.address(0)).await.unwrap();
     let clock = ManualClock::new();
     let lock = by_clock(&server.reached_at(&[proxy.address()]), &clock).await;
@@ -98,7 +98,7 @@ async fn not_for_longer(server: &ZooKeeper) {
 }
 
 /// The answer to a proof takes long: a lease that rests on that proof ends as much earlier.
-async fn from_when_it_was_sent(server: &ZooKeeper) {
+async fn lease_counts_from_the_sending(server: &ZooKeeper) {
     // Young enough to be shared by a renewal that comes after it.
     let late = SESSION / 13;
     let proxy = ProtocolProxy::start(server.address(0)).await;

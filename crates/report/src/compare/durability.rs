@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_the_server_said() {
+    fn durability_is_the_servers_own_report() {
         let appends =
             "append-only file, appendfsync everysec: a power cut may take the last second";
         for (findings, said) in [
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_starter_of_a_server_tells_what_the_server_does_not() {
+    fn the_starters_setting_is_used_when_the_server_reports_none() {
         let mut set = store(&[("server", "pass", "serves as leader")]);
         set.durability = Some("forceSync=yes".into());
         assert_eq!(durability(&set).as_deref(), Some("forceSync=yes"));

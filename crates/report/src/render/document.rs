@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_figures_and_escapes_what_it_is_told() {
+    fn the_page_has_figures_and_escapes_texts() {
         let page = example().html();
         for part in [
             "<h1>A &lt; B</h1>",

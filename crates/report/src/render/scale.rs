@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_still_a_scale() {
+    fn a_scale_without_values_is_finite() {
         let scale = Scale::over(std::iter::empty(), 0.0, 100.0);
         assert!(scale.at(5.0).is_finite());
     }
