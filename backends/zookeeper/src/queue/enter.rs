@@ -166,7 +166,7 @@ async fn known_ahead(
     Ok(ahead.map_or(KnownAhead::Unknown, KnownAhead::Children))
 }
 
-/// Checks whose a node is that was created just now, and registers it.
+/// Checks that a new node belongs to this session, and registers it.
 fn check_and_register(
     session: &Arc<Session>,
     request: &AcquireRequest,

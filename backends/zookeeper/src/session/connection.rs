@@ -24,10 +24,10 @@ pub(crate) async fn follow(session: Arc<Session>, mut states: zk::StateWatcher) 
             _ = ended.wait_for(Option::is_some) => return,
         };
         // Two changes may be seen as one, so any change counts as a new connection.
-        session.connection.send_modify(|link| {
-            link.up = false;
-            link.verified = false;
-            link.connection_number += 1;
+        session.connection.send_modify(|state| {
+            state.up = false;
+            state.verified = false;
+            state.number += 1;
         });
         lock(&session.liveness).reconnected();
         match state {
@@ -36,7 +36,7 @@ pub(crate) async fn follow(session: Arc<Session>, mut states: zk::StateWatcher) 
                 return;
             }
             zk::SessionState::SyncConnected => {
-                session.connection.send_modify(|link| link.up = true);
+                session.connection.send_modify(|state| state.up = true);
                 session.spawn(verify(Arc::clone(&session)));
             }
             // Disconnected, or connected to a server that refuses writes: wait for the next change.
@@ -47,8 +47,8 @@ pub(crate) async fn follow(session: Arc<Session>, mut states: zk::StateWatcher) 
 
 /// Finds out whether the connection still carries this session.
 async fn verify(session: Arc<Session>) {
-    let connection_number = session.connection.borrow().connection_number;
-    let current = |link: &ConnectionState| link.connection_number == connection_number && link.up;
+    let connection_number = session.connection.borrow().number;
+    let current = |state: &ConnectionState| state.number == connection_number && state.up;
     loop {
         if !current(&session.connection.borrow()) || session.ended().is_some() {
             return;
@@ -59,9 +59,9 @@ async fn verify(session: Arc<Session>) {
         match probe_session(&client, session.layout(), session.acls()).await {
             Ok(owner) if owner == session.id => {
                 let mut verified = false;
-                session.connection.send_if_modified(|link| {
-                    verified = current(link);
-                    link.verified |= verified;
+                session.connection.send_if_modified(|state| {
+                    verified = current(state);
+                    state.verified |= verified;
                     verified
                 });
                 if verified {

@@ -1,8 +1,7 @@
 //! Proves that a session is alive: sends the requests, and ends the session when no answer comes.
 //!
-//! `session/liveness.rs` says what the answers prove. This module must never hold a mutex
-//! while it waits for an answer, and a caller that stops half-way must not keep other callers from
-//! a proof.
+//! `session/liveness.rs` says what the answers prove. This module must never hold a mutex while it
+//! waits for an answer, and a caller that stops half-way must not keep other callers from a proof.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -43,6 +42,7 @@ impl Drop for CheckTurn<'_> {
         session.check_over.notify_waiters();
     }
 }
+
 impl Session {
     /// Sends a write without effect. The reads that follow on this client are then as new as what a
     /// quorum has committed, because a server answers the requests of one session in order. So the
@@ -58,12 +58,12 @@ impl Session {
     /// Notes that a request was answered. `committed` = it was a write.
     pub(crate) fn note_answer(&self, sent: RequestStart, committed: bool) {
         let now = self.clock().now();
-        let mut proof = lock(&self.liveness);
+        let mut liveness = lock(&self.liveness);
         // Read while the mutex is held. A reconnect changes the connection state before it clears
         // the chain, so an answer of the old connection cannot get into the new chain.
-        let link = *self.connection.borrow();
-        if link.verified && link.connection_number == sent.connection_number {
-            proof.answered(sent.at, now, committed);
+        let connection = *self.connection.borrow();
+        if connection.verified && connection.number == sent.connection_number {
+            liveness.answered(sent.at, now, committed);
         }
     }
 
@@ -83,8 +83,11 @@ impl Session {
             self.confirm_since(since, until).await?;
             let now = self.clock().now();
             let (trusted_until, pause) = {
-                let proof = lock(&self.liveness);
-                (proof.trusted_until(), proof.next_write_in(now, wanted))
+                let liveness = lock(&self.liveness);
+                (
+                    liveness.trusted_until(),
+                    liveness.next_write_in(now, wanted),
+                )
             };
             if trusted_until >= now + wanted {
                 return Ok(trusted_until);

@@ -1,14 +1,15 @@
 //! The state of one session, and the requests that are sent on it.
 //!
-//! A session owns its client, its connection state, its nodes and its end. Invariant: once the
-//! session has ended, it has no client, and each of its nodes is marked as gone. It must never send
-//! a request after its end.
+//! A session owns its client, its connection state, its nodes and its end. Invariant: a session
+//! ends once, and then each of its nodes is gone and each of its holders has been told. It must
+//! never give out its client after its end, because a request would keep the session alive at the
+//! servers.
 //!
 //! # How a session is known to be alive
 //! A chain of requests on one connection proves it, and the last of them is a committed write:
-//! `session/liveness.rs` gives the reason. A task of the session sends a request in each
-//! period, so any write can complete a chain: acquiring and releasing a lock is a proof as well.
-//! The client itself calls a session expired after 1.4 timeouts, which would be too late.
+//! `session/liveness.rs` gives the reason. A task of the session sends a request in each period, so
+//! any write can complete a chain: acquiring and releasing a lock is a proof as well. The client
+//! itself calls a session expired after 1.4 timeouts, which would be too late.
 //!
 //! A session that gets no answers is given up before its last lease ends, and nothing more is sent
 //! for it. Otherwise requests that arrive, and whose answers are lost, would keep its locks from
@@ -74,7 +75,7 @@ pub(super) struct ConnectionState {
     /// Whether the connection is known to carry this session and not another one.
     pub(super) verified: bool,
     /// Rises with every reconnect.
-    pub(super) connection_number: u64,
+    pub(super) number: u64,
 }
 
 /// When a request was sent, and on which connection. Its answer proves that the session was alive
@@ -107,7 +108,7 @@ impl Session {
             connection: watch::Sender::new(ConnectionState {
                 up: true,
                 verified: true,
-                connection_number: 0,
+                number: 0,
             }),
             liveness: Mutex::new(liveness),
             group,
@@ -188,23 +189,23 @@ impl Session {
 
     /// Waits until a connection is there that carries this session.
     pub(crate) async fn wait_connected(&self, until: Moment) -> Result<()> {
-        let ready = |link: &ConnectionState| link.up && link.verified;
+        let ready = |state: &ConnectionState| state.up && state.verified;
         if ready(&self.connection.borrow()) && self.ended().is_none() {
             return Ok(());
         }
-        let mut link = self.connection.subscribe();
+        let mut connection = self.connection.subscribe();
         let mut ended = self.ended.subscribe();
         tokio::select! {
             biased;
             _ = ended.wait_for(Option::is_some) => Err(session_ended()),
-            _ = link.wait_for(ready) => Ok(()),
+            _ = connection.wait_for(ready) => Ok(()),
             () = self.context.sleep_until(until) => Err(not_connected()),
         }
     }
 
     /// The number of the present connection of this session.
     pub(crate) fn connection_number(&self) -> u64 {
-        self.connection.borrow().connection_number
+        self.connection.borrow().number
     }
 
     /// Sends requests. Await their answers right afterwards.
@@ -237,7 +238,7 @@ impl Session {
     pub(crate) fn request_start(&self) -> RequestStart {
         RequestStart {
             at: self.clock().now(),
-            connection_number: self.connection.borrow().connection_number,
+            connection_number: self.connection.borrow().number,
         }
     }
 

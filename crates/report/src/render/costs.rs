@@ -29,6 +29,18 @@ impl Column {
         }
     }
 
+    fn rate(heading: &str, experiment: &str) -> Self {
+        Self::new(heading, experiment, Measure::Rate, number)
+    }
+
+    fn p50(heading: &str, experiment: &str) -> Self {
+        Self::new(heading, experiment, Measure::P50, time)
+    }
+
+    fn p99(heading: &str, experiment: &str) -> Self {
+        Self::new(heading, experiment, Measure::P99, time)
+    }
+
     /// The store whose figure is marked as the best, if there is one.
     pub(crate) fn best<'a>(&self, comparison: &'a Comparison) -> Option<&'a str> {
         comparison.clear_best(&self.experiment, self.measure, self.show)
@@ -40,14 +52,16 @@ pub(crate) type CostTable = (&'static str, String, Vec<Column>);
 
 /// All tables of costs, in the order of the page. The caller leaves out columns without any figure.
 pub(crate) fn costs(comparison: &Comparison) -> Vec<CostTable> {
-    let mut all = lock_costs(comparison);
+    let mut all = cycle_costs(comparison);
+    all.extend(waiting_costs());
+    all.push(growth_costs(comparison));
     all.extend(kickout_costs());
     all.extend(recipe_costs());
     all
 }
 
-/// Acquire and release.
-fn lock_costs(comparison: &Comparison) -> Vec<CostTable> {
+/// Acquire and release without waiting.
+fn cycle_costs(comparison: &Comparison) -> Vec<CostTable> {
     let mut rates = Vec::new();
     for size in comparison.sizes("independent") {
         rates.push(Column::new(
@@ -61,21 +75,13 @@ fn lock_costs(comparison: &Comparison) -> Vec<CostTable> {
             number,
         ));
     }
-    let idle = comparison
-        .sizes("idle")
-        .into_iter()
-        .map(|size| {
-            let heading = format!("{} held", count(u64::from(size)));
-            Column::new(heading, format!("idle-{size}"), Measure::P50, time)
-        })
-        .collect();
     vec![
         (
             "One caller",
             "One cycle is an acquire and a release.".into(),
             vec![
-                Column::new("half within", "uncontended", Measure::P50, time),
-                Column::new("99 % within", "uncontended", Measure::P99, time),
+                Column::p50("half within", "uncontended"),
+                Column::p99("99 % within", "uncontended"),
                 Column::new(
                     "requests a cycle",
                     "uncontended",
@@ -103,10 +109,16 @@ fn lock_costs(comparison: &Comparison) -> Vec<CostTable> {
                     number,
                 ),
                 Column::new("processor a cycle", "independent-64", Measure::Cpu, time),
-                Column::new("99 % within", "independent-64", Measure::P99, time),
+                Column::p99("99 % within", "independent-64"),
                 Column::new("peak memory", "process-64", Measure::Memory, kib),
             ],
         ),
+    ]
+}
+
+/// Callers that wait for one lock.
+fn waiting_costs() -> Vec<CostTable> {
+    vec![
         (
             "One name that everybody wants",
             "Sixteen callers of one process; busiest over idlest is 1 when all get the same. \
@@ -116,21 +128,16 @@ fn lock_costs(comparison: &Comparison) -> Vec<CostTable> {
              often a second, and so much travels both ways."
                 .into(),
             vec![
-                Column::new("cycles a second", "contended-16", Measure::Rate, number),
+                Column::rate("cycles a second", "contended-16"),
                 Column::new(
                     "busiest over idlest",
                     "contended-16",
                     Measure::Unfairness,
                     number,
                 ),
-                Column::new("hand-over, half within", "handoff-2", Measure::P50, time),
-                Column::new(
-                    "wake-up elsewhere, half within",
-                    "wakeup",
-                    Measure::P50,
-                    time,
-                ),
-                Column::new("wake-up, 99 % within", "wakeup", Measure::P99, time),
+                Column::p50("hand-over, half within", "handoff-2"),
+                Column::p50("wake-up elsewhere, half within", "wakeup"),
+                Column::p99("wake-up, 99 % within", "wakeup"),
                 Column::new(
                     "requests a second while \
                     waiting",
@@ -156,7 +163,7 @@ fn lock_costs(comparison: &Comparison) -> Vec<CostTable> {
              again, less the 10 ms."
                 .into(),
             vec![
-                Column::new("cycles a second", "processes-4", Measure::Rate, number),
+                Column::rate("cycles a second", "processes-4"),
                 Column::new(
                     "busiest over idlest",
                     "processes-4",
@@ -168,12 +175,24 @@ fn lock_costs(comparison: &Comparison) -> Vec<CostTable> {
                 Column::new("longest wait", "processes-4", Measure::LongestWait, time),
             ],
         ),
-        (
-            "Growth: one cycle while other locks are held",
-            "Half of the cycles of one caller are within this.".into(),
-            idle,
-        ),
     ]
+}
+
+/// A cycle beside many held locks.
+fn growth_costs(comparison: &Comparison) -> CostTable {
+    let idle = comparison
+        .sizes("idle")
+        .into_iter()
+        .map(|size| {
+            let heading = format!("{} held", count(u64::from(size)));
+            Column::new(heading, format!("idle-{size}"), Measure::P50, time)
+        })
+        .collect();
+    (
+        "Growth: one cycle while other locks are held",
+        "Half of the cycles of one caller are within this.".into(),
+        idle,
+    )
 }
 
 /// Logins that take sessions over, and messages between nodes.
@@ -186,9 +205,9 @@ fn kickout_costs() -> Vec<CostTable> {
              different accounts, 32 at a time."
                 .into(),
             vec![
-                Column::new("takeover, half within", "kickout", Measure::P50, time),
-                Column::new("99 % within", "kickout", Measure::P99, time),
-                Column::new("logins a second", "kickout", Measure::Rate, number),
+                Column::p50("takeover, half within", "kickout"),
+                Column::p99("99 % within", "kickout"),
+                Column::rate("logins a second", "kickout"),
             ],
         ),
         (
@@ -198,43 +217,19 @@ fn kickout_costs() -> Vec<CostTable> {
              its notice and until its connection is gone, one takeover at a time."
                 .into(),
             vec![
-                Column::new(
-                    "same node: told, half within",
-                    "takeover-local",
-                    Measure::P50,
-                    time,
-                ),
-                Column::new(
-                    "same node: told, 99 %",
-                    "takeover-local",
-                    Measure::P99,
-                    time,
-                ),
-                Column::new(
+                Column::p50("same node: told, half within", "takeover-local"),
+                Column::p99("same node: told, 99 %", "takeover-local"),
+                Column::p50(
                     "same node: gone, half \
                     within",
                     "takeover-local-gone",
-                    Measure::P50,
-                    time,
                 ),
-                Column::new(
-                    "other node: told, half within",
-                    "takeover-cross",
-                    Measure::P50,
-                    time,
-                ),
-                Column::new(
-                    "other node: told, 99 %",
-                    "takeover-cross",
-                    Measure::P99,
-                    time,
-                ),
-                Column::new(
+                Column::p50("other node: told, half within", "takeover-cross"),
+                Column::p99("other node: told, 99 %", "takeover-cross"),
+                Column::p50(
                     "other node: gone, half \
                     within",
                     "takeover-cross-gone",
-                    Measure::P50,
-                    time,
                 ),
             ],
         ),
@@ -247,48 +242,18 @@ fn kickout_costs() -> Vec<CostTable> {
              memory is that of the node's process, which for the memory store has the records too."
                 .into(),
             vec![
-                Column::new(
-                    "logins a second, fenced",
-                    "takeover-fenced",
-                    Measure::Rate,
-                    number,
-                ),
-                Column::new(
-                    "logins a second, locked",
-                    "takeover-locked",
-                    Measure::Rate,
-                    number,
-                ),
+                Column::rate("logins a second, fenced", "takeover-fenced"),
+                Column::rate("logins a second, locked", "takeover-locked"),
                 Column::new(
                     "calls a takeover",
                     "takeover-fenced",
                     Measure::Operations,
                     number,
                 ),
-                Column::new(
-                    "messages a second, fenced",
-                    "route-fenced",
-                    Measure::Rate,
-                    number,
-                ),
-                Column::new(
-                    "messages a second, locked",
-                    "route-locked",
-                    Measure::Rate,
-                    number,
-                ),
-                Column::new(
-                    "a message, fenced, half within",
-                    "route-fenced",
-                    Measure::P50,
-                    time,
-                ),
-                Column::new(
-                    "a message, locked, half within",
-                    "route-locked",
-                    Measure::P50,
-                    time,
-                ),
+                Column::rate("messages a second, fenced", "route-fenced"),
+                Column::rate("messages a second, locked", "route-locked"),
+                Column::p50("a message, fenced, half within", "route-fenced"),
+                Column::p50("a message, locked, half within", "route-locked"),
                 Column::new(
                     "memory of an idle session",
                     "sessions",
@@ -312,18 +277,11 @@ fn recipe_costs() -> Vec<CostTable> {
              was in between, per change."
                 .into(),
             vec![
-                Column::new(
-                    "lock, changes a second",
-                    "counters-lock",
-                    Measure::Rate,
-                    number,
-                ),
-                Column::new(
+                Column::rate("lock, changes a second", "counters-lock"),
+                Column::rate(
                     "optimistic, changes a \
                     second",
                     "counters-optimistic",
-                    Measure::Rate,
-                    number,
                 ),
                 Column::new(
                     "begun anew a change",
@@ -331,30 +289,18 @@ fn recipe_costs() -> Vec<CostTable> {
                     Measure::Retries,
                     number,
                 ),
-                Column::new(
-                    "watch, changes a second",
-                    "counters-watch",
-                    Measure::Rate,
-                    number,
-                ),
+                Column::rate("watch, changes a second", "counters-watch"),
                 Column::new(
                     "begun anew a change",
                     "counters-watch",
                     Measure::Retries,
                     number,
                 ),
-                Column::new(
-                    "script, changes a second",
-                    "counters-script",
-                    Measure::Rate,
-                    number,
-                ),
-                Column::new(
+                Column::rate("script, changes a second", "counters-script"),
+                Column::rate(
                     "transaction, changes a \
                     second",
                     "counters-transaction",
-                    Measure::Rate,
-                    number,
                 ),
             ],
         ),
@@ -379,13 +325,8 @@ fn recipe_costs() -> Vec<CostTable> {
                     Measure::Loads,
                     number,
                 ),
-                Column::new(
-                    "looks a second, guarded",
-                    "cache-guarded",
-                    Measure::Rate,
-                    number,
-                ),
-                Column::new("99 % within", "cache-guarded", Measure::P99, time),
+                Column::rate("looks a second, guarded", "cache-guarded"),
+                Column::p99("99 % within", "cache-guarded"),
             ],
         ),
     ]
