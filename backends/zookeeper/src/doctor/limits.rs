@@ -56,10 +56,9 @@ pub(crate) async fn examine(
                 Verdict::Fail,
                 format!(
                     "{server} lets sessions last {session:?}, and this one has {ours:?}: when it \
-                     moves there, its locks may be \
-                     given away before their holders know; give all servers the same tickTime and \
-                     maxSessionTimeout, and \
-                     start clients anew after these were lowered"
+                     moves there, its locks may be given away before their holders know; give all \
+                     servers the same tickTime and maxSessionTimeout, and start clients anew \
+                     after these were lowered"
                 ),
             );
         }
@@ -70,8 +69,7 @@ pub(crate) async fn examine(
                 Verdict::Warn,
                 format!(
                     "{server} breaks the connection off at a request of {} KiB, and everybody's \
-                     requests on it with that: set \
-                     jute.maxbuffer=1048575 or more on every server",
+                     requests on it with that: set jute.maxbuffer=1048575 or more on every server",
                     LARGEST / 1024
                 ),
             );

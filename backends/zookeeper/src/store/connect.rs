@@ -66,8 +66,7 @@ async fn find_tick(context: &StoreContext, granted: Duration) -> Result<Duration
         if tick * 2 > granted {
             return Err(invalid(format!(
                 "option `tick_time` is {tick:?}, and the servers let the session last \
-                 {granted:?}: a session must last at \
-                 least two ticks"
+                 {granted:?}: a session must last at least two ticks"
             )));
         }
         return Ok(tick);
@@ -96,8 +95,7 @@ fn cannot_create_root(config: &ZooKeeperConfig) -> Error {
         ErrorKind::AccessDenied,
         format!(
             "these credentials may not make or use {root}: have somebody who may create it with \
-             all rights {whose}, or remove \
-             what stands there with other rights"
+             all rights {whose}, or remove what stands there with other rights"
         ),
     )
     .on("zookeeper")

@@ -49,6 +49,5 @@ pub const ALTERNATIVES: [Alternative; 6] = [
 
 /// The limit of a lock with a lease, in any store.
 pub const LEASE_LIMIT: &str = "A lock with a lease cannot stop a holder that slept past its lease \
-    from writing late. Where \
-                         that would do harm, the resource itself must refuse an older fencing \
-                         token.";
+    from writing late. Where that would do harm, the resource itself must refuse an older fencing \
+    token.";

@@ -25,12 +25,9 @@ pub fn describe_arm(arm: &str) -> Option<&'static str> {
 
 /// The text of a report that was made without the other ways.
 pub const PEERS_NOT_MEASURED: &str = "Not measured in this run: raw commands of the servers, \
-    locks that the databases bring, and \
-                                the libraries rslock (Redis) and zookeeper-client (ZooKeeper). \
-                                With --peers, and the \
-                                program distlock-peers beside it, the command measures them on \
-                                the same servers in the \
-                                same run, and their figures stand here.";
+    locks that the databases bring, and the libraries rslock (Redis) and zookeeper-client \
+    (ZooKeeper). With --peers, and the program distlock-peers beside it, the command measures \
+    them on the same servers in the same run, and their figures stand here.";
 
 /// The stores on which no other way was measured, in a sentence; `None` if there is no such store.
 #[must_use]

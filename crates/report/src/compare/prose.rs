@@ -28,44 +28,39 @@ pub fn prose(product: &str) -> Option<Prose> {
         },
         "sqlite" => Prose {
             promise: "Exclusion between the processes of one host, on a clock that nobody can \
-                step; locks and tokens are on \
-                      the disk before they are granted.",
+                step; locks and tokens are on the disk before they are granted.",
             breaks: "A network file system, a file that is copied or restored, and a second host. \
-                A process stopped inside a \
-                     transaction delays every writer.",
+                A process stopped inside a transaction delays every writer.",
         },
         "redis-sentinel" => Prose {
             promise: "Exclusion on the primary that the sentinels name. When it dies, they make \
                 its replica the primary.",
             breaks: "Everything that breaks one Redis server. Replication is asynchronous: a \
-                failover can lose a granted lock, \
-                     then two may hold it, and only the token tells them apart.",
+                failover can lose a granted lock, then two may hold it, and only the token tells \
+                them apart.",
         },
         "redis-cluster" => Prose {
             promise: "Exclusion on the primary of the lock's slot; names spread over the \
-                primaries. When one dies, its replica \
-                      takes its slots.",
+                primaries. When one dies, its replica takes its slots.",
             breaks: "Everything that breaks one Redis server. Replication is asynchronous: a \
-                failover can lose a granted lock, \
-                     then two may hold it, and only the token tells them apart.",
+                failover can lose a granted lock, then two may hold it, and only the token tells \
+                them apart.",
         },
         "redis" => Prose {
             promise: "Exclusion on one server with an append-only file. Fast, with pushed \
-                wake-ups. After a failover the tokens \
-                      still rise as long as the servers' clocks agree.",
+                wake-ups. After a failover the tokens still rise as long as the servers' clocks \
+                agree.",
             breaks: "A clock of the server that is stepped forward, an eviction policy other than \
-                noeviction, FLUSHALL, a restart \
-                     without persistence. With replicas, Sentinel or Cluster a failover can lose \
-                     a granted lock, because \
-                     replication is asynchronous: then two may hold it, and only the token tells \
-                     them apart.",
+                noeviction, FLUSHALL, a restart without persistence. With replicas, Sentinel or \
+                Cluster a failover can lose a granted lock, because replication is asynchronous: \
+                then two may hold it, and only the token tells them apart.",
         },
         "mysql" | "mariadb" => Prose {
             promise: "Exclusion on one primary that syncs every commit: a grant is a committed \
                 row, and the token is kept in it.",
             breaks: "A stepped clock of the server, innodb_flush_log_at_trx_commit other than 1 \
-                with a power cut, and a failover \
-                     to an asynchronous replica. On Galera only with one writer.",
+                with a power cut, and a failover to an asynchronous replica. On Galera only with \
+                one writer.",
         },
         "postgres" => Prose {
             promise: "Exclusion on one primary with synchronous_commit: a grant is a committed \
@@ -75,12 +70,11 @@ pub fn prose(product: &str) -> Option<Prose> {
         },
         "zookeeper" => Prose {
             promise: "Exclusion by a quorum: a grant is agreed on by most servers, so losing one \
-                loses nothing. Waiters are served \
-                      in order, and the token is the transaction that created the contender.",
+                loses nothing. Waiters are served in order, and the token is the transaction that \
+                created the contender.",
             breaks: "Restoring from an old snapshot, or building the ensemble anew. A holder that \
-                is stopped for longer than its \
-                     session can act afterwards, as everywhere. Without a majority there are no \
-                     locks at all.",
+                is stopped for longer than its session can act afterwards, as everywhere. Without \
+                a majority there are no locks at all.",
         },
         "etcd" => Prose {
             promise: "Exclusion by a quorum, served in order; the token is the revision that \

@@ -57,8 +57,7 @@ pub fn too_busy() -> Option<String> {
     (load > f64::from(cores) * 1.5).then(|| {
         format!(
             "The machine was busy with other things: load {load:.0} on {cores} cores when this \
-             run began. Its figures are \
-             indicative only."
+             run began. Its figures are indicative only."
         )
     })
 }

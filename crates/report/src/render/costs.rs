@@ -122,10 +122,9 @@ fn waiting_costs() -> Vec<CostTable> {
         (
             "One name that everybody wants",
             "Sixteen callers of one process; busiest over idlest is 1 when all get the same. \
-             Wake-up: from a release in one \
-             client to the grant in another. While 64 callers wait for a lock that is held \
-             elsewhere, the store is asked so \
-             often a second, and so much travels both ways."
+             Wake-up: from a release in one client to the grant in another. While 64 callers wait \
+             for a lock that is held elsewhere, the store is asked so often a second, and so much \
+             travels both ways."
                 .into(),
             vec![
                 Column::rate("cycles a second", "contended-16"),
@@ -157,10 +156,8 @@ fn waiting_costs() -> Vec<CostTable> {
         (
             "Fairness between processes",
             "Four processes want one lock, and each keeps it for 10 ms. When all get the same, \
-             busiest over idlest is 1 and \
-             each share of the cycles is 25 %. Longest wait: of all processes, from asking until \
-             the lock was released \
-             again, less the 10 ms."
+             busiest over idlest is 1 and each share of the cycles is 25 %. Longest wait: of all \
+             processes, from asking until the lock was released again, less the 10 ms."
                 .into(),
             vec![
                 Column::rate("cycles a second", "processes-4"),
@@ -201,8 +198,7 @@ fn kickout_costs() -> Vec<CostTable> {
         (
             "The kick-out flow",
             "One account, two nodes: a login on the other device takes the session over and the \
-             old one is told. Logins: \
-             different accounts, 32 at a time."
+             old one is told. Logins: different accounts, 32 at a time."
                 .into(),
             vec![
                 Column::p50("takeover, half within", "kickout"),
@@ -213,8 +209,8 @@ fn kickout_costs() -> Vec<CostTable> {
         (
             "The kick-out flow, with gateways and their clients",
             "One account, real WebSocket clients, two gateway nodes: from sending the new login \
-             until the old client has read \
-             its notice and until its connection is gone, one takeover at a time."
+             until the old client has read its notice and until its connection is gone, one \
+             takeover at a time."
                 .into(),
             vec![
                 Column::p50("same node: told, half within", "takeover-local"),
@@ -236,10 +232,9 @@ fn kickout_costs() -> Vec<CostTable> {
         (
             "Gateways with many clients",
             "Logins that each take over, and messages, in a second, two ways of routing: fenced \
-             compares at the target, locked \
-             holds the account's lock from the lookup until the delivery. Calls are to the store, \
-             per takeover. An idle session's \
-             memory is that of the node's process, which for the memory store has the records too."
+             compares at the target, locked holds the account's lock from the lookup until the \
+             delivery. Calls are to the store, per takeover. An idle session's memory is that of \
+             the node's process, which for the memory store has the records too."
                 .into(),
             vec![
                 Column::rate("logins a second, fenced", "takeover-fenced"),
@@ -271,10 +266,8 @@ fn recipe_costs() -> Vec<CostTable> {
         (
             "Unread counters",
             "Sixteen callers change one user's counters: an increment, and after every fourth a \
-             clear. The ways give the same \
-             results; watch and script are a Redis server's own, the transaction a database's. \
-             Begun anew: because somebody \
-             was in between, per change."
+             clear. The ways give the same results; watch and script are a Redis server's own, \
+             the transaction a database's. Begun anew: because somebody was in between, per change."
                 .into(),
             vec![
                 Column::rate("lock, changes a second", "counters-lock"),
@@ -307,9 +300,8 @@ fn recipe_costs() -> Vec<CostTable> {
         (
             "A hot value of a cache",
             "Sixty-four callers want one value that is fresh for 200 ms and takes 20 ms to load: \
-             4.5 loads a second would do. \
-             The cache is in Redis, in the store's records, or in memory where records tell no \
-             ages."
+             4.5 loads a second would do. The cache is in Redis, in the store's records, or in \
+             memory where records tell no ages."
                 .into(),
             vec![
                 Column::new(

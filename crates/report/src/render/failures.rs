@@ -14,25 +14,23 @@ pub(crate) fn describe_fault(kind: ScenarioKind) -> &'static str {
     match kind {
         ScenarioKind::HolderKilled => {
             "A process holds the lock and is killed with SIGKILL; a client in another process \
-             waits. Its lease must run out \
-             before anybody else may have it."
+             waits. Its lease must run out before anybody else may have it."
         }
         ScenarioKind::ServerKilled => {
             "The server is killed with SIGKILL while a client holds the lock and another waits, \
-             and is started again on the \
-             same data a second later. The holder releases after a while."
+             and is started again on the same data a second later. The holder releases after a \
+             while."
         }
         ScenarioKind::ServerPaused => {
             "The server is stopped with SIGSTOP for longer than the lease, then goes on. The \
-             holder cannot renew, so it must \
-             stop believing before anybody else is granted the lock."
+             holder cannot renew, so it must stop believing before anybody else is granted the \
+             lock."
         }
         ScenarioKind::LeaderLost => {
             "Of several servers that stand in for each other, the one that decides is killed \
-             while a client holds the lock \
-             and another waits: the leader of ZooKeeper's three, the primary that Redis' \
-             sentinels name, the primary of \
-             the lock's slot in Redis Cluster."
+             while a client holds the lock and another waits: the leader of ZooKeeper's three, \
+             the primary that Redis' sentinels name, the primary of the lock's slot in Redis \
+             Cluster."
         }
     }
 }
