@@ -1,7 +1,7 @@
 //! A contender that waits in the queue.
 //!
-//! The end of the contender just ahead wakes it, and no other event does, as long as these
-//! credentials may read the node ahead. So a release wakes one waiter, however many wait.
+//! Of all other contenders, only the one just ahead wakes it, as long as these credentials may read
+//! the node ahead. So a release wakes one waiter, however many wait.
 //!
 //! Invariant: it acquires only after every contender ahead has gone or has let go in this session.
 

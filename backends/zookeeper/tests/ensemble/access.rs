@@ -129,7 +129,7 @@ async fn opening_without_a_session_fails_in_time_with_the_reason() {
     for at in [1, 2] {
         ensemble.restart(at).unwrap();
     }
-    eventually("served again", async || {
+    eventually("the ensemble serves again", async || {
         let guard = locker.lock("a").acquire().await.ok()?;
         guard.release().await.is_clean().then_some(())
     })
@@ -229,7 +229,7 @@ async fn locks_made_with_other_credentials_are_listed_and_hide_no_others() {
     let (last, behind) = (mixed.token(), enter_queue(&plain, "c mixed").await);
     let next = tokio::spawn(known.lock("c mixed").wait(SOON).acquire());
     let waiting = async |many: u32| {
-        eventually("in the queue", async || {
+        eventually("the contender is in the queue", async || {
             (waiters(&known, "c mixed").await == many).then_some(())
         })
         .await;
@@ -239,7 +239,7 @@ async fn locks_made_with_other_credentials_are_listed_and_hide_no_others() {
     waiting(1).await;
     assert!(!behind.is_finished() && mixed.is_valid());
     release_cleanly(mixed).await;
-    let (next, _) = within("its turn", behind).await.unwrap();
+    let (next, _) = within("the waiter gets the lock", behind).await.unwrap();
     assert!(next.token() > last);
     release_cleanly(next).await;
     release_cleanly(open).await;

@@ -32,7 +32,7 @@ async fn a_lock_passes_between_two_sessions() {
     let waiting = enter_queue_behind(&guard, &theirs).await;
     let token = guard.token();
     release_cleanly(guard).await;
-    let (next, _) = within("its turn", waiting).await.unwrap();
+    let (next, _) = within("the waiter gets the lock", waiting).await.unwrap();
     assert!(next.token() > token);
 
     let wrong = ours.force_release("x/é", token).await.unwrap();

@@ -100,7 +100,7 @@ async fn cancelled_acquires_leave_little_behind() {
         "obtainable after {waited:?}"
     );
     assert!(grown < MOST_GROWTH, "{grown} bytes more");
-    eventually("nothing is left", async || {
+    eventually("no node is left", async || {
         for name in NAMES {
             if !contenders(&client, name).await.is_empty() {
                 return None;

@@ -39,7 +39,7 @@ async fn container_of_a_name(locker: &Locker, client: &zk::Client) {
     let guard = hold(locker, "a").await;
     assert!(is_there(client, &container("a")).await);
     release_cleanly(guard).await;
-    eventually("removed", async || {
+    eventually("the node is removed", async || {
         (!is_there(client, &container("a")).await).then_some(())
     })
     .await;
@@ -57,7 +57,7 @@ async fn mark_of_a_deleted_record(records: &dyn Records, client: &zk::Client) {
         is_there(client, &path).await,
         "its version is not forgotten"
     );
-    eventually("removed", async || {
+    eventually("the node is removed", async || {
         // The last write carries the servers' present time.
         written_and_deleted(records, &later).await;
         assert!(records.scan("", None, 10).await.unwrap().is_empty());

@@ -30,7 +30,7 @@ pub(crate) async fn entry_given_up_while_cut_off(ensemble: &ZooKeeper) {
     // The first try is lost.
     pause(Duration::from_millis(500)).await;
     mend(&proxies);
-    eventually("its place is gone", async || {
+    eventually("its entry is gone", async || {
         (contenders(&client, "given up").await.len() == 1).then_some(())
     })
     .await;

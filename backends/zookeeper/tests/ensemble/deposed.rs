@@ -164,9 +164,12 @@ async fn nobody_trusts_a_leader_that_was_deposed() {
     };
     split.depose();
     let cut = now();
-    within("told", guard.lost()).await;
+    within("the loss is reported", guard.lost()).await;
     assert!(now().since(cut) < SESSION, "{:?}", now().since(cut));
-    assert!(split.old_leader_believes(), "else nothing is shown");
+    assert!(
+        split.old_leader_believes(),
+        "otherwise the test shows nothing"
+    );
     // While the old leader still answers, the new one serves writes that the old one does not know
     // of.
     eventually("the new leader serves", async || {
@@ -174,7 +177,10 @@ async fn nobody_trusts_a_leader_that_was_deposed() {
         matches!(put, Ok(Written::Stored(_))).then_some(())
     })
     .await;
-    assert!(split.old_leader_believes(), "else nothing is shown");
+    assert!(
+        split.old_leader_believes(),
+        "otherwise the test shows nothing"
+    );
     let read = old_records.get(&key).await;
     assert!(
         read.as_ref().map_or(true, |entry| {
@@ -208,9 +214,12 @@ async fn nobody_trusts_a_leader_whose_followers_were_started_again() {
         split.ensemble.restart(follower).unwrap();
     }
     let watch = guard.watch();
-    within("told", guard.lost()).await;
+    within("the loss is reported", guard.lost()).await;
     assert!(now().since(cut) < SESSION, "{:?}", now().since(cut));
-    assert!(split.old_leader_believes(), "else nothing is shown");
+    assert!(
+        split.old_leader_believes(),
+        "otherwise the test shows nothing"
+    );
     split.ensemble.wait_until_serving().unwrap();
     let theirs = locker(&split.elsewhere()).await;
     let next = hold(&theirs, "a").await;
@@ -238,8 +247,8 @@ async fn lost_answers_do_not_keep_a_session_alive() {
     let next = enter_queue_behind(&guard, &theirs).await;
     proxy.stop(Direction::ToClient);
     let cut = now();
-    within("told", guard.lost()).await;
-    let (next, granted) = within("free", next).await.unwrap();
+    within("the loss is reported", guard.lost()).await;
+    let (next, granted) = within("the lock is free", next).await.unwrap();
     let took = granted.since(cut);
     let bound = SHORT * 5 / 3 + crate::fixtures::TICK;
     assert!(took <= bound, "{took:?}, not within {bound:?}");

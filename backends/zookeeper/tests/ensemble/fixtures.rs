@@ -83,14 +83,14 @@ pub(crate) async fn release_cleanly(guard: Guard) {
 }
 
 pub(crate) async fn hold(locker: &Locker, name: &str) -> Guard {
-    let acquired = within("held", locker.lock(name).wait(SOON).acquire()).await;
+    let acquired = within("acquired", locker.lock(name).wait(SOON).acquire()).await;
     acquired.expect("acquires")
 }
 
 /// Waits in the queue, alone behind the holder. Answers with the guard and the moment of the grant.
 pub(crate) async fn enter_queue(locker: &Locker, name: &str) -> JoinHandle<(Guard, Moment)> {
     let stand = async |many: u32| {
-        eventually("in the queue", async || {
+        eventually("the contender is in the queue", async || {
             (waiters(locker, name).await == many).then_some(())
         })
         .await;
@@ -115,7 +115,7 @@ pub(crate) async fn enter_queue_behind(
     let waiting = enter_queue(locker, guard.name().as_str()).await;
     tokio::spawn(async move {
         let next = waiting.await.expect("acquires");
-        assert!(!watch.is_valid(), "two at once");
+        assert!(!watch.is_valid(), "two holders at once");
         next
     })
 }

@@ -78,7 +78,7 @@ async fn requests_per_turn(ensemble: &ZooKeeper, many: u32) -> f64 {
                 grant = acquire => grant,
                 () = has_enough => return Turn::GaveUp,
             };
-            assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+            assert!(!inside.swap(true, Ordering::SeqCst), "two holders at once");
             pause(TURN).await;
             inside.store(false, Ordering::SeqCst);
             let lease = Lease::new(request.name.clone(), request.owner, Some(grant.token));
@@ -111,7 +111,7 @@ async fn requests_per_turn(ensemble: &ZooKeeper, many: u32) -> f64 {
         gave_up >= many as usize / 10,
         "only {gave_up} of {many} gave up in the queue"
     );
-    eventually("no place is left", async || {
+    eventually("no entry is left", async || {
         contenders(&client, &name).await.is_empty().then_some(())
     })
     .await;

@@ -39,7 +39,7 @@ async fn the_clients_own_recipe(ensemble: &ZooKeeper) {
         let next = enter_queue(&ours, "shared").await;
         assert!(!next.is_finished());
         drop(theirs);
-        let (guard, _) = within("its turn", next).await.unwrap();
+        let (guard, _) = within("the waiter gets the lock", next).await.unwrap();
 
         // The other way round.
         let mut theirs = std::pin::pin!(recipe());
@@ -48,14 +48,14 @@ async fn the_clients_own_recipe(ensemble: &ZooKeeper) {
             _ = &mut theirs => panic!("got a lock that is held"),
             () = async {
                 let is_queued = async || (waiters(&ours, "shared").await == 1).then_some(());
-                eventually("in the queue", is_queued).await;
+                eventually("the contender is in the queue", is_queued).await;
             } => {}
         }
         assert!(guard.is_valid());
         release_cleanly(guard).await;
-        let theirs = within("its turn", theirs).await.unwrap();
+        let theirs = within("the waiter gets the lock", theirs).await.unwrap();
         drop(theirs);
-        eventually("nothing is left", async || {
+        eventually("no node is left", async || {
             contenders(&client, "shared").await.is_empty().then_some(())
         })
         .await;
@@ -99,7 +99,7 @@ async fn pythons_kazoo(ensemble: &ZooKeeper) {
         .args(["-c", KAZOO, &container("python")])
         .arg(&go_on);
     let mut theirs = Process::spawn(&mut python).unwrap();
-    eventually("in the queue", async || {
+    eventually("the contender is in the queue", async || {
         let running = theirs.is_running().unwrap();
         let missing = "python3-kazoo is needed (Debian: apt-get install python3-kazoo)";
         assert!(running, "{missing}\n{}", theirs.output());
@@ -119,7 +119,7 @@ async fn pythons_kazoo(ensemble: &ZooKeeper) {
     let next = enter_queue(&ours, "python").await;
     assert!(!next.is_finished());
     std::fs::write(&go_on, "").unwrap();
-    let (guard, _) = within("its turn", next).await.unwrap();
+    let (guard, _) = within("the waiter gets the lock", next).await.unwrap();
     says(&theirs, "released");
     release_cleanly(guard).await;
     theirs.wait(SOON).unwrap();

@@ -62,27 +62,27 @@ async fn cut_off_from_one_server_from_all_and_beyond_the_session_timeout() {
     let queued = enter_queue(&cut_off, "awaited").await;
     let next = enter_queue_behind(&holder, &direct).await;
     cut(&proxies);
-    let reason = within("told", holder.lost()).await;
+    let reason = within("the loss is reported", holder.lost()).await;
     assert!(
         matches!(reason, LossReason::Unreachable | LossReason::SessionLost),
         "{reason}"
     );
     let (next, _) = within("the session has expired", next).await.unwrap();
     assert!(next.token() > holder.token());
-    eventually("its place in the queue is gone too", async || {
+    eventually("its queue entry is gone too", async || {
         (contenders(&client, "awaited").await.len() == 1).then_some(())
     })
     .await;
     mend(&proxies);
     // The old holder's release changes nothing.
     assert!(!holder.release().await.is_clean());
-    eventually("in the queue again", async || {
+    eventually("the contender is in the queue again", async || {
         (contenders(&client, "awaited").await.len() == 2).then_some(())
     })
     .await;
     let token = ahead.token();
     release_cleanly(ahead).await;
-    let (queued, _) = within("its turn", queued).await.unwrap();
+    let (queued, _) = within("the waiter gets the lock", queued).await.unwrap();
     assert!(queued.token() > token);
     release_cleanly(queued).await;
     assert!(next.is_valid());
@@ -161,7 +161,7 @@ async fn a_creation_whose_answer_was_lost_is_found_again() {
             acquired = acquiring => drop(acquired),
             () = pause(Duration::from_millis(round * 2)) => {}
         }
-        eventually("nothing is left", async || {
+        eventually("no node is left", async || {
             contenders(&client, "a").await.is_empty().then_some(())
         })
         .await;
@@ -185,13 +185,13 @@ async fn a_watch_whose_answer_was_lost(ensemble: &ZooKeeper) {
         let asked = cut_off.lock(&name).ttl(SESSION).renew(Renew::Manual);
         proxy.lose_answer(Request::checks);
         let guard = asked.acquire().await.unwrap();
-        within("lost", proxy.lost_answer()).await;
+        within("the answer is lost", proxy.lost_answer()).await;
         proxy.accept_again();
         eventually("connected again", async || guard.extend(SESSION).await.ok()).await;
         let node = &contenders(&client, &name).await[0];
         let path = format!("{}/{node}", container(&name));
         client.delete(&path, None).await.unwrap();
-        let reason = within("told", guard.lost()).await;
+        let reason = within("the loss is reported", guard.lost()).await;
         assert_eq!(reason, LossReason::Removed, "round {round}");
     }
     cut_off.close().await;

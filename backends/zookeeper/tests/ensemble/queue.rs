@@ -91,7 +91,7 @@ async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
     let guard = held.acquire().await.expect("acquires");
     let holders = contenders(&client, "removed").await;
     let waiting = tokio::spawn(theirs.lock("removed").wait(SOON).acquire());
-    let queued = eventually("in the queue", async || {
+    let queued = eventually("the contender is in the queue", async || {
         let all = contenders(&client, "removed").await;
         all.into_iter().find(|child| !holders.contains(child))
     })
@@ -109,7 +109,10 @@ async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
     guard.extend(ttl).await.expect("is held");
     client.delete(&path(&holders[0]), None).await.unwrap();
     let start = now();
-    assert_eq!(within("told", guard.lost()).await, LossReason::Removed);
+    assert_eq!(
+        within("the loss is reported", guard.lost()).await,
+        LossReason::Removed
+    );
     let took = now().since(start);
     assert!(took < at_once, "the holder was told after {took:?}");
     assert!(!guard.release().await.is_clean());
@@ -143,7 +146,7 @@ async fn a_container_that_was_made_anew(ensemble: &ZooKeeper) {
         assert!(matches!(attempt, Attempt::Busy(_)), "{times}: {attempt:?}");
         let next = enter_queue_behind(&guard, &ours).await;
         release_cleanly(guard).await;
-        release_cleanly(within("its turn", next).await.unwrap().0).await;
+        release_cleanly(within("the waiter gets the lock", next).await.unwrap().0).await;
     }
     ours.close().await;
     theirs.close().await;
@@ -240,7 +243,7 @@ async fn closing_wakes_those_behind(ensemble: &ZooKeeper) {
     let start = now();
     drop(held);
     ours.close().await;
-    let (next, granted) = within("its turn", next).await.unwrap();
+    let (next, granted) = within("the waiter gets the lock", next).await.unwrap();
     assert!(
         granted.since(start) < SESSION,
         "without waiting for the session to expire"

@@ -19,7 +19,7 @@ async fn passes_on(guard: Guard, next: JoinHandle<(Guard, distlock_core::Moment)
     if guard.is_valid() {
         let _ = guard.release().await;
     } else {
-        within("told", guard.lost()).await;
+        within("the loss is reported", guard.lost()).await;
     }
     let (next, _) = within("granted", next).await.unwrap();
     assert!(next.token() > token, "{fault}");
@@ -45,7 +45,7 @@ async fn a_leader_that_is_stopped_or_killed_is_replaced() {
         }
         // Another server leads, and every client of the old leader has found another server.
         for locker in [&ours, &theirs] {
-            eventually("served", async || {
+            eventually("the ensemble serves", async || {
                 let other = locker.lock("other").acquire().await.ok()?;
                 other.release().await.is_clean().then_some(())
             })
@@ -59,7 +59,7 @@ async fn a_leader_that_is_stopped_or_killed_is_replaced() {
         }
         ensemble.wait_until_serving().unwrap();
         let client = raw_client(&ensemble.servers()).await;
-        eventually("nothing is left", async || {
+        eventually("no node is left", async || {
             contenders(&client, fault).await.is_empty().then_some(())
         })
         .await;
@@ -88,7 +88,7 @@ async fn all_servers_restarted_with_their_data() {
     assert_eq!(again.epoch(), epoch, "the history goes on");
     release_cleanly(again).await;
     let client = raw_client(&ensemble.servers()).await;
-    eventually("nothing is left", async || {
+    eventually("no node is left", async || {
         contenders(&client, "a").await.is_empty().then_some(())
     })
     .await;

@@ -62,25 +62,28 @@ async fn ended_while_holding_and_waiting(ensemble: &ZooKeeper) {
     // The next holder may overlap here: the servers themselves have given the lock away.
     let next = enter_queue(&theirs, "held").await;
     let session = proxy.session();
-    eventually("ended", async || proxy.end_session(&session).await.ok()).await;
+    eventually("the session has ended", async || {
+        proxy.end_session(&session).await.ok()
+    })
+    .await;
     let start = now();
-    let reason = within("told", holder.lost()).await;
+    let reason = within("the loss is reported", holder.lost()).await;
     assert!(
         matches!(reason, LossReason::SessionLost | LossReason::Removed),
         "{reason}"
     );
     assert!(now().since(start) < SESSION, "not only by its deadline");
-    let (next, _) = within("free at once", next).await.unwrap();
+    let (next, _) = within("the lock is free at once", next).await.unwrap();
     assert!(next.token() > holder.token());
     assert!(!holder.release().await.is_clean());
-    eventually("in the queue again", async || {
+    eventually("the contender is in the queue again", async || {
         (contenders(&client, "awaited").await.len() == 2).then_some(())
     })
     .await;
     assert_ne!(proxy.session(), session, "in another session");
     let token = ahead.token();
     release_cleanly(ahead).await;
-    let (queued, _) = within("its turn", queued).await.unwrap();
+    let (queued, _) = within("the waiter gets the lock", queued).await.unwrap();
     assert!(queued.token() > token);
     release_cleanly(queued).await;
     assert!(next.is_valid());
@@ -104,10 +107,13 @@ async fn ended_with_every_lock_on_it(ensemble: &ZooKeeper) {
         guard.extend(SESSION).await.unwrap();
     }
     let session = proxy.session();
-    eventually("ended", async || proxy.end_session(&session).await.ok()).await;
+    eventually("the session has ended", async || {
+        proxy.end_session(&session).await.ok()
+    })
+    .await;
     let start = now();
     for guard in &guards {
-        let reason = within("told", guard.lost()).await;
+        let reason = within("the loss is reported", guard.lost()).await;
         assert!(
             matches!(reason, LossReason::SessionLost | LossReason::Removed),
             "{}: {reason}",
@@ -142,7 +148,7 @@ async fn swapped_while_holding_and_waiting(ensemble: &ZooKeeper) {
     let queued = enter_queue(&ours, "awaited").await;
     let next = enter_queue_behind(&holder, &theirs).await;
     proxy.swap_session();
-    let reason = within("told", holder.lost()).await;
+    let reason = within("the loss is reported", holder.lost()).await;
     assert_eq!(reason, LossReason::SessionLost);
     // The old session expires, because no client sends requests for it any more.
     let (next, _) = within("the session has expired", next).await.unwrap();
@@ -154,7 +160,7 @@ async fn swapped_while_holding_and_waiting(ensemble: &ZooKeeper) {
     .await;
     let token = ahead.token();
     release_cleanly(ahead).await;
-    let (queued, _) = within("its turn", queued).await.unwrap();
+    let (queued, _) = within("the waiter gets the lock", queued).await.unwrap();
     assert!(queued.token() > token);
     release_cleanly(queued).await;
     assert!(next.is_valid());

@@ -46,7 +46,7 @@ async fn sessions_that_get_shorter_when_they_move() {
     assert_eq!(limits(&ours).await[0].verdict, Verdict::Pass);
     server.restart_with(0, &["maxSessionTimeout=1000"]).unwrap();
     server.wait_until_serving().unwrap();
-    eventually("served again", async || {
+    eventually("the ensemble serves again", async || {
         ours.health().await.is_ok().then_some(())
     })
     .await;

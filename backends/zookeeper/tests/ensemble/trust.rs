@@ -54,7 +54,7 @@ async fn granted_less_than_was_asked_for(server: &ZooKeeper) {
     let ttl = lock.capabilities().default_ttl;
     assert!(ttl <= longest, "{ttl:?} is more than {longest:?}");
     let locker = Locker::new(lock);
-    let guard = within("held", locker.lock("less").ttl(LONG).acquire()).await;
+    let guard = within("acquired", locker.lock("less").ttl(LONG).acquire()).await;
     let guard = guard.unwrap();
     // Each renewal is granted about as much, also when the session is no longer new.
     for _ in 0..20 {
@@ -85,7 +85,7 @@ async fn invalid_after_two_thirds(server: &ZooKeeper) {
     let lock = by_clock(&server.reached_at(&[proxy.address()]), &clock).await;
     let locker = Locker::builder(lock).clock(Arc::new(clock.clone())).build();
     locker.ready().await.unwrap();
-    let acquired = within("held", locker.lock("cut").ttl(LONG).acquire()).await;
+    let acquired = within("acquired", locker.lock("cut").ttl(LONG).acquire()).await;
     let guard = acquired.unwrap();
     proxy.stop(Direction::ToServer);
     proxy.stop(Direction::ToClient);
@@ -94,7 +94,7 @@ async fn invalid_after_two_thirds(server: &ZooKeeper) {
     assert!(guard.is_valid());
     clock.advance(trust() - trust() / 4);
     assert!(!guard.is_valid(), "{guard:?}");
-    within("told", guard.lost()).await;
+    within("the loss is reported", guard.lost()).await;
 }
 
 /// The answer to a proof takes long: a lease that rests on that proof ends as much earlier.
@@ -178,7 +178,7 @@ async fn a_follower_alone_proves_nothing() {
         line.stop(Direction::ToServer);
         line.stop(Direction::ToClient);
     }
-    within("told", guard.lost()).await;
+    within("the loss is reported", guard.lost()).await;
     // Two thirds of the session, and the rest for a busy machine.
     assert!(now().since(cut) < SESSION, "{:?}", now().since(cut));
     assert!(ensemble.followers().contains(&0), "it still answers reads");

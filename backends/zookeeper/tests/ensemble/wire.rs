@@ -64,7 +64,10 @@ async fn one_store_is_one_session(server: &ZooKeeper) {
     let start = now();
     drop((store, lockers, again));
     ends(server, "forgotten").await;
-    assert!(now().since(start) < LONG / 2, "not by itself");
+    assert!(
+        now().since(start) < LONG / 2,
+        "before the session times out"
+    );
 }
 
 /// The servers learn of the end at once, and contenders behind the session's entries get their
@@ -82,23 +85,35 @@ async fn closing_ends_the_session(server: &ZooKeeper) {
     let mut queue: Vec<JoinHandle<_>> = Vec::new();
     for (locker, place) in [(&closed, 1), (&behind, 2)] {
         queue.push(tokio::spawn(locker.lock("closed").wait(SOON * 2).acquire()));
-        eventually("in the queue", async || {
+        eventually("the contender is in the queue", async || {
             (waiters(&ahead, "closed").await == place).then_some(())
         })
         .await;
     }
     let start = now();
     closed.close().await;
-    eventually("one less", async || (sessions(server) == 2).then_some(())).await;
+    eventually("one session less", async || {
+        (sessions(server) == 2).then_some(())
+    })
+    .await;
     release_cleanly(guard).await;
     let granted = queue.pop().expect("two are in the queue");
-    let granted = within("its turn", granted).await.unwrap().unwrap();
-    assert!(now().since(start) < LONG / 2, "not when it ends by itself");
+    let granted = within("the waiter gets the lock", granted)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        now().since(start) < LONG / 2,
+        "before the session times out"
+    );
     release_cleanly(granted).await;
     ahead.close().await;
     behind.close().await;
     ends(server, "closed").await;
-    assert!(now().since(start) < LONG / 2, "not by themselves");
+    assert!(
+        now().since(start) < LONG / 2,
+        "before the sessions time out"
+    );
 }
 
 async fn ends(server: &ZooKeeper, how: &str) {
@@ -129,7 +144,7 @@ async fn creation_and_listing_are_sent_together(server: &ZooKeeper) {
     })
     .await;
     proxy.hold_answers(false);
-    release_cleanly(within("held", acquiring).await.unwrap().unwrap()).await;
+    release_cleanly(within("acquired", acquiring).await.unwrap().unwrap()).await;
     locker.close().await;
 }
 
@@ -144,16 +159,19 @@ async fn nothing_is_adopted_from_an_older_session(server: &ZooKeeper, swapped: b
     let old = proxy.session();
     proxy.lose_answer(Request::creates);
     let acquiring = tokio::spawn(locker.lock("adopted").wait(SOON).acquire());
-    within("lost", proxy.lost_answer()).await;
+    within("the answer is lost", proxy.lost_answer()).await;
     let left = contenders(&client, "adopted").await;
     assert_eq!(left.len(), 1, "{left:?}");
     if swapped {
         proxy.swap_session();
     } else {
-        eventually("ended", async || proxy.end_session(&old).await.ok()).await;
+        eventually("the session has ended", async || {
+            proxy.end_session(&old).await.ok()
+        })
+        .await;
     }
     proxy.accept_again();
-    let guard = within("held", acquiring).await.unwrap().unwrap();
+    let guard = within("acquired", acquiring).await.unwrap().unwrap();
     assert!(guard.is_valid());
     let held = contenders(&client, "adopted").await;
     assert_eq!(held.len(), 1, "{held:?}");
