@@ -91,8 +91,8 @@ pub(super) fn chosen<T: ValueEnum + Clone>(only: &[String]) -> Vec<T> {
         T::from_str(name, false).unwrap_or_else(|_| {
             let known = T::value_variants().iter().map(ValueEnum::to_possible_value);
             let known: Vec<_> = known.flatten().map(|it| it.get_name().to_owned()).collect();
-            let told = format!("--only {name}: it must be one of {}\n", known.join(", "));
-            clap::Error::raw(ErrorKind::InvalidValue, told).exit()
+            let message = format!("--only {name}: it must be one of {}\n", known.join(", "));
+            clap::Error::raw(ErrorKind::InvalidValue, message).exit()
         })
     };
     only.iter().map(one).collect()

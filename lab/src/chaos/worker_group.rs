@@ -121,12 +121,14 @@ impl WorkerGroup {
     /// Stops a worker at its next grant. `false` means that the worker got no grant within
     /// `patience`.
     pub(crate) async fn stop_at_grant(&self, worker: u32, patience: Duration) -> bool {
-        let hit = self.referee.stop_at_next_grant(worker);
-        let stands = timeout(patience, hit).await.is_ok_and(|hit| hit.is_ok());
-        if !stands {
+        let stopped = self.referee.stop_at_next_grant(worker);
+        let is_stopped = timeout(patience, stopped)
+            .await
+            .is_ok_and(|hit| hit.is_ok());
+        if !is_stopped {
             self.referee.cancel_stop(worker);
         }
-        stands
+        is_stopped
     }
 
     /// Records workers that have ended by themselves, and replaces them.

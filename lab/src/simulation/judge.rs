@@ -139,7 +139,7 @@ impl Judge {
             renew,
             leaving: false,
             forced,
-            told: false,
+            notified: false,
             invalid: None,
         };
         self.guards.insert(call, held);
@@ -184,7 +184,7 @@ impl Judge {
         if took > RELEASE_BOUND {
             let detail = format!("the release of call {call} took {took:?}");
             self.record_breach(SimulationPromise::CallsEnd, detail);
-        } else if held.is_kept(self.calm_since) && !released.is_clean() {
+        } else if held.must_not_be_lost(self.calm_since) && !released.is_clean() {
             let detail = format!("the release of call {call} was {released:?} without faults");
             self.record_breach(SimulationPromise::KeptInPeace, detail);
         }
@@ -206,8 +206,8 @@ impl Judge {
         let Some(held) = self.guards.get_mut(&call) else {
             return;
         };
-        held.told = true;
-        if held.is_kept(self.calm_since) {
+        held.notified = true;
+        if held.must_not_be_lost(self.calm_since) {
             let detail =
                 format!("call {call} lost its lock ({reason}) although no fault is active");
             self.record_breach(SimulationPromise::KeptInPeace, detail);
@@ -235,13 +235,13 @@ impl Judge {
             let detail = format!("lock {lock}: token {} was granted after {last}", row.token);
             self.record_breach(SimulationPromise::TokensRise, detail);
         }
-        let untold = self.guards.iter().find(|(_, held)| {
+        let without_notice = self.guards.iter().find(|(_, held)| {
             let process = &self.processes[held.process];
             held.lock == lock
-                && held.is_open()
+                && held.needs_notice()
                 && process.ran_without_break(RESUME_GRACE, Duration::ZERO, now)
         });
-        if let Some((call, _)) = untold {
+        if let Some((call, _)) = without_notice {
             let detail = format!(
                 "lock {lock} was granted to call {} before call {call} got notice of its loss",
                 row.call
@@ -273,7 +273,7 @@ impl Judge {
             let left = held.watch.remaining();
             if left.is_zero() {
                 let since = *held.invalid.get_or_insert(now);
-                if held.is_open() && process.ran_without_break(NOTICE_BOUND, since, now) {
+                if held.needs_notice() && process.ran_without_break(NOTICE_BOUND, since, now) {
                     let detail = format!("call {call} got no notice that its deadline has passed");
                     wrong = Some((SimulationPromise::LossIsTold, detail));
                 }

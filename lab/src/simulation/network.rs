@@ -34,12 +34,12 @@ pub(super) struct SimulatedConnection {
 
 /// The fate of one request, drawn when it is sent.
 #[derive(Clone, Copy, Debug)]
-struct RequestFate {
+struct Delivery {
     /// Number of times that the request arrives.
-    arrives: u32,
-    out: Duration,
-    again: Duration,
-    back: Duration,
+    copies: u32,
+    request_delay: Duration,
+    second_delay: Duration,
+    answer_delay: Duration,
     sender: SenderOutcome,
 }
 
@@ -52,14 +52,14 @@ enum SenderOutcome {
     Unknown(Duration),
 }
 
-impl RequestFate {
+impl Delivery {
     fn draw(random: &mut Rng, chances: Chances, cut: bool) -> Self {
         let mut on_its_way = |most| Duration::from_micros(random.u64(100..=most));
-        let mut fate = Self {
-            arrives: 1,
-            out: on_its_way(2_000),
-            again: on_its_way(300_000),
-            back: on_its_way(2_000),
+        let mut delivery = Self {
+            copies: 1,
+            request_delay: on_its_way(2_000),
+            second_delay: on_its_way(300_000),
+            answer_delay: on_its_way(2_000),
             sender: SenderOutcome::Answer,
         };
         let unanswered = |random: &mut Rng| match random.u32(0..3) {
@@ -67,12 +67,12 @@ impl RequestFate {
             _ => SenderOutcome::Unknown(Duration::from_millis(random.u64(1..=1_500))),
         };
         if cut {
-            fate.arrives = 0;
-            fate.sender = match random.bool() {
+            delivery.copies = 0;
+            delivery.sender = match random.bool() {
                 true => SenderOutcome::Refused,
                 false => unanswered(random),
             };
-            return fate;
+            return delivery;
         }
         let mut dice = random.u32(0..1000);
         let mut hits = |chance: u32| {
@@ -81,28 +81,28 @@ impl RequestFate {
             hit && chance > 0
         };
         if hits(chances.request_lost) {
-            fate.arrives = 0;
-            fate.sender = unanswered(random);
+            delivery.copies = 0;
+            delivery.sender = unanswered(random);
         } else if hits(chances.refused) {
-            fate.arrives = 0;
-            fate.sender = SenderOutcome::Refused;
+            delivery.copies = 0;
+            delivery.sender = SenderOutcome::Refused;
         } else if hits(chances.answer_lost) {
-            fate.sender = unanswered(random);
+            delivery.sender = unanswered(random);
             // The sender may see the broken connection long before the request arrives.
             if random.bool() {
-                fate.out = LONGEST_DELAY / (2 << random.u32(0..6));
+                delivery.request_delay = LONGEST_DELAY / (2 << random.u32(0..6));
             }
         } else if hits(chances.twice) {
-            fate.arrives = 2;
+            delivery.copies = 2;
         } else if hits(chances.late) {
             // Slightly late and very late requests are equally frequent.
             let late = LONGEST_DELAY / (1 << random.u32(0..7));
             match random.bool() {
-                true => fate.out = late,
-                false => fate.back = late,
+                true => delivery.request_delay = late,
+                false => delivery.answer_delay = late,
             }
         }
-        fate
+        delivery
     }
 }
 
@@ -126,32 +126,32 @@ impl SimulatedConnection {
     ) -> Result<T> {
         let world = &self.world;
         let (chances, cut) = world.chances_of(self.process);
-        let fate = world.draw(|random| RequestFate::draw(random, chances, cut));
+        let delivery = world.draw(|random| Delivery::draw(random, chances, cut));
         let lock = world.lock_number(name);
         world.note(Owner::Process(self.process), what, lock, None, None);
         let (answer, answered) = oneshot::channel();
-        if fate.arrives > 0 {
+        if delivery.copies > 0 {
             let (world, name) = (Arc::clone(world), name.clone());
             self.world.spawner.spawn(Owner::Network, what, async move {
-                world.time.sleep(fate.out).await;
+                world.time.sleep(delivery.request_delay).await;
                 let first = apply().await;
                 world.applied(&name, what);
-                if fate.arrives > 1 {
-                    world.time.sleep(fate.again).await;
+                if delivery.copies > 1 {
+                    world.time.sleep(delivery.second_delay).await;
                     // Nobody receives the answer to the second delivery.
                     drop(apply().await);
                     world.applied(&name, what);
                 }
-                if let SenderOutcome::Answer = fate.sender {
-                    world.time.sleep(fate.back).await;
+                if let SenderOutcome::Answer = delivery.sender {
+                    world.time.sleep(delivery.answer_delay).await;
                     let _ = answer.send(first);
                 }
             });
         }
-        match fate.sender {
+        match delivery.sender {
             SenderOutcome::Answer => answered.await.unwrap_or_else(|_| Err(unknown())),
             SenderOutcome::Refused => {
-                world.time.sleep(fate.back).await;
+                world.time.sleep(delivery.answer_delay).await;
                 Err(Error::new(ErrorKind::Unavailable, "refused"))
             }
             SenderOutcome::Unknown(after) => {

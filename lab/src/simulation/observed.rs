@@ -16,7 +16,7 @@ pub(super) struct SimulatedProcess {
     pub(super) paused_since: Option<Duration>,
     pub(super) resumed: Duration,
     /// Total time of all pauses until the last resume.
-    pub(super) stood: Duration,
+    pub(super) paused_time: Duration,
 }
 
 #[derive(Default)]
@@ -65,7 +65,7 @@ pub(super) struct HeldGuard {
     pub(super) renew: Renew,
     pub(super) leaving: bool,
     pub(super) forced: bool,
-    pub(super) told: bool,
+    pub(super) notified: bool,
     /// Time since which the guard is not valid any more.
     pub(super) invalid: Option<Duration>,
 }
@@ -77,7 +77,7 @@ impl SimulatedProcess {
             alive: true,
             paused_since: None,
             resumed: Duration::ZERO,
-            stood: Duration::ZERO,
+            paused_time: Duration::ZERO,
         }
     }
 
@@ -91,15 +91,15 @@ impl SimulatedProcess {
 
     pub(super) fn resume(&mut self, now: Duration) {
         if let Some(since) = self.paused_since.take() {
-            self.stood += now.saturating_sub(since);
+            self.paused_time += now.saturating_sub(since);
             self.resumed = now;
         }
     }
 
     /// Returns the time for which the process has run.
     pub(super) fn ran(&self, now: Duration) -> Duration {
-        let stands = self.paused_since.map(|since| now.saturating_sub(since));
-        now.saturating_sub(self.stood + stands.unwrap_or_default())
+        let pause = self.paused_since.map(|since| now.saturating_sub(since));
+        now.saturating_sub(self.paused_time + pause.unwrap_or_default())
     }
 
     /// Tells whether the process has run for `time` without a pause since `since`.
@@ -124,13 +124,13 @@ impl HeldGuard {
     }
 
     /// Tells whether no fault can explain a loss of this guard.
-    pub(super) fn is_kept(&self, calm: Option<Duration>) -> bool {
+    pub(super) fn must_not_be_lost(&self, calm: Option<Duration>) -> bool {
         let in_peace = calm.is_some_and(|calm| self.since > calm);
         in_peace && self.renew == Renew::Auto && !self.forced
     }
 
     /// Tells whether a loss of this guard still needs a notice.
-    pub(super) const fn is_open(&self) -> bool {
-        !self.told && !self.leaving && !self.forced
+    pub(super) const fn needs_notice(&self) -> bool {
+        !self.notified && !self.leaving && !self.forced
     }
 }

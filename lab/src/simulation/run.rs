@@ -45,9 +45,9 @@ pub(super) fn run_batcher_seed(seed: u64, variant: Variant, all: bool) -> Result
 }
 
 /// Turns a panic into a broken promise.
-fn catch_panic(play: impl FnOnce() -> Result<SeedResult>) -> Result<SeedResult> {
-    let played = catch_unwind(AssertUnwindSafe(play));
-    played.unwrap_or_else(|panic| {
+fn catch_panic(run: impl FnOnce() -> Result<SeedResult>) -> Result<SeedResult> {
+    let result = catch_unwind(AssertUnwindSafe(run));
+    result.unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
         Ok(SeedResult {

@@ -107,16 +107,20 @@ enum TurnEnd {
 }
 
 impl Turn {
-    fn draw(random: &mut Rng, locks: usize, storm: bool) -> Self {
+    fn draw(random: &mut Rng, locks: usize, with_faults: bool) -> Self {
         let ms = Duration::from_millis;
         // Without faults all leases are long, so that an abandoned lease does not expire before the
         // judge sees it.
-        let shortest = if storm { 300 } else { LONGEST_TTL.as_millis() };
+        let shortest = if with_faults {
+            300
+        } else {
+            LONGEST_TTL.as_millis()
+        };
         let shortest = u64::try_from(shortest).unwrap_or_default();
         let longest = u64::try_from(LONGEST_TTL.as_millis()).unwrap_or_default();
         let mut ttl = || match random.u32(0..3) {
             // A third of the leases is short, so that late requests meet expired leases.
-            0 if storm => ms(random.u64(shortest..=700)),
+            0 if with_faults => ms(random.u64(shortest..=700)),
             _ => ms(random.u64(shortest..=longest)),
         };
         let (ttl, other) = (ttl(), ttl());
@@ -182,11 +186,11 @@ impl SimulatedWorker {
     }
 
     async fn turn(&self) {
-        let (locks, storm) = (self.world.setting.locks, self.world.is_fault_phase());
+        let (locks, with_faults) = (self.world.setting.locks, self.world.is_fault_phase());
         let (turn, think) = self.world.draw(|random| {
             let longest = if random.bool() { 500 } else { 200_000 };
             let think = random.u64(0..=longest);
-            (Turn::draw(random, locks, storm), think)
+            (Turn::draw(random, locks, with_faults), think)
         });
         self.take(turn).await;
         self.world.time.sleep(Duration::from_micros(think)).await;

@@ -77,12 +77,12 @@ pub(in crate::chaos) async fn run(chaos: &ChaosOptions, seed: u64) -> Result<Exi
         controls.not_applicable.join("; ")
     ))?;
     let violate = controls.rows.iter().filter(|it| it.figures.violations > 0);
-    let accused = controls.rows.iter().chain(&controls.by_fault);
+    let all_rows = controls.rows.iter().chain(&controls.by_fault);
     print_line(&format!(
         "{} of {} controls violate exclusion, {} twins are accused; seed {seed}",
         violate.count(),
         controls.rows.len(),
-        accused.filter(|it| it.twin.violations > 0).count(),
+        all_rows.filter(|it| it.twin.violations > 0).count(),
     ))?;
     if let Some(folder) = &chaos.out {
         report::render(folder)?;

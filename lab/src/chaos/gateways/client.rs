@@ -102,13 +102,13 @@ impl Client {
         });
         // If this send fails, the reader sees the end of the connection.
         let _ = socket.send(Message::text(login.to_string())).await;
-        let (tell, state) = watch::channel(ClientState::Waiting);
+        let (state_sender, state) = watch::channel(ClientState::Waiting);
         let (commands, asked) = mpsc::unbounded_channel();
         let connection = ClientConnection {
             socket,
             stamp,
             observations,
-            tell,
+            state_sender,
         };
         tokio::spawn(connection.serve(asked));
         Ok(Self { state, commands })
@@ -147,7 +147,7 @@ struct ClientConnection {
     socket: Socket,
     stamp: Seen,
     observations: Arc<Observations>,
-    tell: watch::Sender<ClientState>,
+    state_sender: watch::Sender<ClientState>,
 }
 
 impl ClientConnection {
@@ -177,7 +177,7 @@ impl ClientConnection {
                 },
             }
         }
-        self.tell.send_replace(ClientState::Out);
+        self.state_sender.send_replace(ClientState::Out);
     }
 
     fn saw(&self, what: What) {
@@ -209,11 +209,12 @@ impl ClientConnection {
                 let Ok(session) = session() else { return true };
                 let r#gen = Generation::new(frame["gen"].as_u64().unwrap_or_default());
                 self.saw(What::LoginOk { session, r#gen });
-                self.tell.send_replace(ClientState::In(session, r#gen));
+                self.state_sender
+                    .send_replace(ClientState::In(session, r#gen));
             }
             "offline" => {
                 self.saw(What::Told { code: code() });
-                self.tell.send_replace(ClientState::Out);
+                self.state_sender.send_replace(ClientState::Out);
                 self.saw(What::Leaves);
                 self.send_frame(&json!({"type": "bye"})).await;
                 self.close().await;

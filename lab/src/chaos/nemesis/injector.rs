@@ -6,13 +6,14 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use distlock::{Forced, Locker};
-use distlock_harness::{Direction, FaultProxy, Signal};
+use distlock::Locker;
+use distlock_harness::Signal;
 use fastrand::Rng;
 use tokio::task::block_in_place;
 
 use super::{
-    active::{ActiveFault, Remedy, check_agreement_time, lost_by_failover},
+    actions::{break_connections, break_store, force_release},
+    active::{ActiveFault, Remedy, check_agreement_time},
     kinds::FaultKind,
 };
 use crate::chaos::{
@@ -32,8 +33,6 @@ pub(crate) struct Nemesis {
 
 /// Number of faults that are active at a time.
 const MAX_ACTIVE: usize = 2;
-/// A request that arrives in small parts takes about this many pauses.
-const TRICKLE_PAUSES: u32 = 40;
 /// Pause between two questions whether servers agree.
 pub(super) const AGREEMENT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -282,33 +281,15 @@ impl Nemesis {
                 }
                 Some(Remedy::RestoreConnections { member, worker })
             }
-            FaultKind::StopServer if store_is_whole => {
-                fault.excuse = lost_by_failover(block_in_place(|| running_store.may_lose_by(any)));
-                Some(Remedy::ResumeServer(running_store.pause(any)?))
-            }
-            FaultKind::KillServer if store_is_whole => {
-                fault.excuse = lost_by_failover(block_in_place(|| running_store.may_lose_by(any)));
-                Some(Remedy::RestartServer(running_store.kill(any)))
-            }
-            FaultKind::WipeServer if store_is_whole => {
-                fault.excuse = Some(block_in_place(|| running_store.wipe())?);
-                fault.to = now();
-                None
-            }
-            FaultKind::EndConnections if store_is_whole => {
-                block_in_place(|| running_store.end_connections())?;
-                fault.to = now();
-                None
-            }
-            FaultKind::ForgetScripts if store_is_whole => {
-                block_in_place(|| running_store.forget_scripts())?;
-                fault.to = now();
-                None
-            }
-            FaultKind::ForgetAll if store_is_whole => {
-                fault.excuse = Some(block_in_place(|| running_store.forget_all())?);
-                fault.to = now();
-                None
+            FaultKind::StopServer
+            | FaultKind::KillServer
+            | FaultKind::WipeServer
+            | FaultKind::EndConnections
+            | FaultKind::ForgetScripts
+            | FaultKind::ForgetAll
+                if store_is_whole =>
+            {
+                return break_store(kind, fault, running_store, any).map(Some);
             }
             _ if store_is_whole => {
                 return self
@@ -319,38 +300,4 @@ impl Nemesis {
         };
         Ok(Some((fault, remedy)))
     }
-}
-
-/// Breaks the connections of one proxy. `any` chooses the direction of a half-close.
-fn break_connections(kind: FaultKind, proxy: &FaultProxy, delay: Duration, any: usize) {
-    match kind {
-        FaultKind::CutConnections => proxy.refuse(),
-        FaultKind::ForsakeWorker => proxy.forsake_clients(),
-        FaultKind::SlowConnections => proxy.delay(delay),
-        FaultKind::StopRequests => proxy.stop(Direction::ToServer),
-        FaultKind::StopReplies => proxy.stop(Direction::ToClient),
-        FaultKind::BlackHole => proxy.black_hole(),
-        FaultKind::Trickle => proxy.trickle(delay / TRICKLE_PAUSES),
-        FaultKind::HalfClose if any.is_multiple_of(2) => {
-            proxy.half_close(Direction::ToServer);
-        }
-        FaultKind::HalfClose => proxy.half_close(Direction::ToClient),
-        FaultKind::DuplicateConnect => {
-            proxy.connect_twice();
-            proxy.reset();
-        }
-        _ => proxy.swallow_one_reply(),
-    }
-}
-
-/// Force-releases a lock. `false` means that nobody holds the lock, or that no request could be
-/// sent.
-async fn force_release(admin: Option<&Locker>, name: &str) -> bool {
-    let Some(locker) = admin else { return false };
-    let freeing = async {
-        let held = locker.inspect(name).await.ok()?.held?;
-        Some(locker.force_release(name, held.token?).await)
-    };
-    // A failed request may have happened, so an error counts as a release.
-    matches!(freeing.await, Some(Ok(Forced::Released) | Err(_)))
 }

@@ -1,5 +1,6 @@
 //! The nemesis: injects faults at random, drawn from a seed, and heals them again.
 
+mod actions;
 mod active;
 mod injector;
 mod kinds;

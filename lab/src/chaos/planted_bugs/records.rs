@@ -78,12 +78,12 @@ impl RecordsLayer for BuggyRecords {
             return Ok(Written::Stored(Version::new(version.get() + 1)));
         }
         let mut written = self.inner.put(key, value, expect).await?;
-        let careless = match self.bug {
+        let ignores_version = match self.bug {
             StoreBug::WritesIgnoreVersions => true,
             StoreBug::CountersAreOverwritten => key.as_str().starts_with("unread"),
             _ => false,
         };
-        while careless && written == Written::Conflict {
+        while ignores_version && written == Written::Conflict {
             let expect = match self.inner.get(key).await? {
                 Some(entry) => Expect::Version(entry.version),
                 None => Expect::Absent,

@@ -61,8 +61,8 @@ impl Eras {
     /// Returns the era of an operation from `asked` to `at`. `None` means that the store lost data
     /// during the operation.
     fn at(&self, asked: Micros, at: Micros) -> Option<usize> {
-        let meanwhile = |(from, to): &&(Micros, Micros)| *from <= at && *to >= asked;
-        if self.0.iter().any(|it| meanwhile(&it)) {
+        let overlaps = |(from, to): &&(Micros, Micros)| *from <= at && *to >= asked;
+        if self.0.iter().any(|it| overlaps(&it)) {
             return None;
         }
         Some(self.0.iter().filter(|(_, to)| *to < asked).count())
@@ -160,11 +160,11 @@ fn leaders(
                 .filter(|it| eras.at(it.from, it.from) == era);
             let highest = same.map(|it| it.term).max();
             // A process that was stopped between its grant and its work begins its work late.
-            let stood =
+            let was_stopped =
                 !stalls.ran_through(next.worker, next.from.saturating_sub(ttl_us), next.from);
             if let Some(highest) = highest
                 && highest >= next.term
-                && !stood
+                && !was_stopped
             {
                 found.push(broken(
                     Promise::OneLeader,

@@ -25,7 +25,7 @@ use distlock::batch::{Batcher, Limits};
 use fastrand::Rng;
 use tokio::{runtime::Builder, task::yield_now};
 
-use self::store::{BatchFate, BatchOperation, BatchStore, BatcherObservations, OperationKind};
+use self::store::{BatchOperation, BatchResult, BatchStore, BatcherObservations, OperationKind};
 use super::{
     executor::Owner,
     planted_bugs::EngineBug,
@@ -57,7 +57,7 @@ struct BatcherRun {
     batcher: Batcher<BatchStore>,
     callers: BTreeMap<u64, BatchCaller>,
     /// Callers that are never polled again and never dropped.
-    asleep: Vec<BatchCaller>,
+    unpolled: Vec<BatchCaller>,
     received: BTreeSet<u64>,
     releases: BTreeSet<u64>,
     last: u64,
@@ -84,22 +84,22 @@ pub(super) fn run_batcher(seed: u64, bug: Option<EngineBug>, all: bool) -> Resul
             limits,
             bug,
         };
-        let mut play = BatcherRun {
+        let mut run = BatcherRun {
             batcher: Batcher::new(store, limits),
             random,
             seen: Arc::clone(&seen),
             callers: BTreeMap::new(),
-            asleep: Vec::new(),
+            unpolled: Vec::new(),
             received: BTreeSet::new(),
             releases: BTreeSet::new(),
             last: 0,
             shares_keys: bug == Some(EngineBug::BatchSharesKeys),
         };
-        let steps = play.random.u64(50..=400);
+        let steps = run.random.u64(50..=400);
         for _ in 0..steps {
-            play.step().await;
+            run.step().await;
         }
-        play.end().await;
+        run.end().await;
         steps
     });
     let mut trace = Trace::new(all);
@@ -235,33 +235,35 @@ impl BatcherRun {
     /// Stops polling a random caller for ever. No other caller may depend on it.
     fn stop_polling(&mut self) {
         let all: Vec<u64> = self.callers.keys().copied().collect();
-        let Some(number) = self.random.choice(all).filter(|_| self.asleep.len() < 2) else {
+        let Some(number) = self.random.choice(all).filter(|_| self.unpolled.len() < 2) else {
             return;
         };
         self.note("a caller falls asleep", number);
-        self.asleep.extend(self.callers.remove(&number));
+        self.unpolled.extend(self.callers.remove(&number));
     }
 
     /// Completes a random batch.
     fn complete_batch(&mut self, fails: bool) {
         let mut seen = locked(&self.seen);
-        let all: Vec<u64> = seen.flights.keys().copied().collect();
+        let all: Vec<u64> = seen.in_flight.keys().copied().collect();
         let Some(number) = self.random.choice(all) else {
             return;
         };
-        let Some(flight) = seen.flights.remove(&number) else {
+        let Some(batch) = seen.in_flight.remove(&number) else {
             return;
         };
         seen.lines.push(("batch comes back", number));
         // An undo must succeed, because the final check counts grants.
-        let fails = fails && !flight.ops.iter().any(|op| op.undo);
-        let fate = match self.random.u32(0..8) {
-            0 if fails => BatchFate::Split,
-            1 if fails => BatchFate::Whole,
-            2 if fails => BatchFate::Skips(flight.ops.iter().map(|_| self.random.bool()).collect()),
-            _ => BatchFate::Done,
+        let fails = fails && !batch.ops.iter().any(|op| op.undo);
+        let result = match self.random.u32(0..8) {
+            0 if fails => BatchResult::Split,
+            1 if fails => BatchResult::Whole,
+            2 if fails => {
+                BatchResult::Skips(batch.ops.iter().map(|_| self.random.bool()).collect())
+            }
+            _ => BatchResult::Done,
         };
-        let _ = flight.fate.send(fate);
+        let _ = batch.result.send(result);
     }
 
     /// Polls all callers and completes all batches until nothing happens any more.
@@ -294,11 +296,11 @@ impl BatcherRun {
             }
             yield_now().await;
         }
-        let asleep = self.asleep.iter().map(|caller| caller.op.number);
+        let unpolled = self.unpolled.iter().map(|caller| caller.op.number);
         // A grant to a caller that is never polled again is no leak.
-        self.received.extend(asleep);
+        self.received.extend(unpolled);
         let mut seen = locked(&self.seen);
-        if !closed || !seen.flights.is_empty() {
+        if !closed || !seen.in_flight.is_empty() {
             seen.record_breach("the batcher does not close".to_owned());
         }
         let kept: Vec<u64> = seen.granted.difference(&self.received).copied().collect();

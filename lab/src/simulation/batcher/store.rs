@@ -36,7 +36,7 @@ pub(super) struct BatchOperation {
 
 /// The result of a batch at the store.
 #[derive(Clone, Debug)]
-pub(super) enum BatchFate {
+pub(super) enum BatchResult {
     Done,
     /// The store skips the operations whose entry is true.
     Skips(Vec<bool>),
@@ -46,13 +46,13 @@ pub(super) enum BatchFate {
 
 pub(super) struct SentBatch {
     pub(super) ops: Vec<BatchOperation>,
-    pub(super) fate: oneshot::Sender<BatchFate>,
+    pub(super) result: oneshot::Sender<BatchResult>,
 }
 
 /// The state of the store, and everything that was observed.
 #[derive(Default)]
 pub(super) struct BatcherObservations {
-    pub(super) flights: BTreeMap<u64, SentBatch>,
+    pub(super) in_flight: BTreeMap<u64, SentBatch>,
     pub(super) last: u64,
     /// The step in which each operation was requested. `given_up` has the step in which its caller
     /// was dropped.
@@ -106,12 +106,12 @@ impl BatcherObservations {
         if ops.len() > limits.operations || !one_kind || !sorted {
             self.record_breach(format!("a batch breaks the limits: {ops:?}"));
         }
-        let mut out = self.flights.values().flat_map(|flight| &flight.ops);
+        let mut out = self.in_flight.values().flat_map(|batch| &batch.ops);
         let shared = out.find(|it| ops.iter().any(|op| op.key == it.key));
         if let Some(shared) = shared.map(|it| it.key.clone()) {
             self.record_breach(format!("{shared} is in two batches"));
         }
-        if self.flights.len() >= 2 * limits.in_flight {
+        if self.in_flight.len() >= 2 * limits.in_flight {
             self.record_breach("too many batches are in flight".to_owned());
         }
     }
@@ -157,20 +157,20 @@ impl Executor for BatchStore {
             seen.last += 1;
             let (number, ops) = (seen.last, ops.to_vec());
             seen.lines.push(("batch goes out", number));
-            let (fate, answered) = oneshot::channel();
-            seen.flights.insert(number, SentBatch { ops, fate });
+            let (result, answered) = oneshot::channel();
+            seen.in_flight.insert(number, SentBatch { ops, result });
             answered
         };
-        let fate = answered.await.unwrap_or(BatchFate::Whole);
+        let result = answered.await.unwrap_or(BatchResult::Whole);
         let mut seen = locked(&self.seen);
         let error = || Error::new(ErrorKind::Unavailable, "refused");
-        let skips = match fate {
-            BatchFate::Done => vec![false; ops.len()],
-            BatchFate::Skips(skips) => skips,
-            BatchFate::Split | BatchFate::Whole => {
+        let skips = match result {
+            BatchResult::Done => vec![false; ops.len()],
+            BatchResult::Skips(skips) => skips,
+            BatchResult::Split | BatchResult::Whole => {
                 seen.failed.extend(ops.iter().map(|op| op.number));
-                return Err(match fate {
-                    BatchFate::Split => Failure::Split(error()),
+                return Err(match result {
+                    BatchResult::Split => Failure::Split(error()),
                     _ => Failure::Whole(error()),
                 });
             }
@@ -188,8 +188,8 @@ impl Executor for BatchStore {
         if self.is(EngineBug::BatchAnswersRotated) {
             replies.rotate_left(1);
         }
-        let deserted = ops.iter().any(|op| seen.given_up.contains_key(&op.number));
-        if self.is(EngineBug::BatchForgetsANeighbour) && deserted {
+        let has_lost_caller = ops.iter().any(|op| seen.given_up.contains_key(&op.number));
+        if self.is(EngineBug::BatchForgetsANeighbour) && has_lost_caller {
             replies.pop();
         }
         Ok(replies)

@@ -19,7 +19,7 @@ impl WorkerTask {
         let candidate = |worker: u32, task: u32| format!("{worker}-{task}");
         let me = candidate(self.settings.worker, self.number);
         let ttl = self.settings.longest_ttl();
-        let stands = Election::new(&self.store, &election, &me)?.ttl(ttl);
+        let candidacy = Election::new(&self.store, &election, &me)?.ttl(ttl);
         // Some terms last longer than a lease, so that the lease needs a renewal or the work stops.
         let time = match self.rng.u32(..4) {
             0 => ttl * 2,
@@ -35,13 +35,13 @@ impl WorkerTask {
         let nominates = self.rng.u32(..4) == 0;
         let leads = async {
             if !nominates {
-                let led = stands
+                let led = candidacy
                     .run_while_leader(async |term| works(term.number.get()).await)
                     .await;
                 drop(led);
                 return;
             }
-            let Ok(leadership) = stands.campaign().await else {
+            let Ok(leadership) = candidacy.campaign().await else {
                 return;
             };
             let term = leadership.term().number.get();
