@@ -1,6 +1,6 @@
 //! One run: a store, workers that compete for its locks, a nemesis, and a verdict.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use distlock::{Clock as _, Store, SystemClock};
@@ -120,28 +120,7 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
     let late_writes = plan.bug == Some(StoreBug::FenceInTwoSteps);
     let referee = Arc::new(Referee::start(&socket, late_writes)?);
     let inside = running_store.is_in_process();
-    let settings = WorkerSettings {
-        worker: 0,
-        socket,
-        url: String::new(),
-        seed: plan.seed,
-        names: (0..LOCKS).map(|at| format!("lock {at}")).collect(),
-        quiet_names: (0..QUIET_LOCKS).map(|at| format!("quiet {at}")).collect(),
-        ttl_ms: plan.ttl_ms,
-        hold_ms: plan.hold_ms,
-        clients: if inside { plan.workers } else { 1 },
-        tasks: plan.tasks,
-        brief_tasks: plan.brief_tasks,
-        single_threaded: false,
-        checks_leftovers: inside,
-        workloads: plan.workloads.clone(),
-        bug: plan.bug,
-        control: None,
-    };
-    let group_settings = GroupSettings {
-        settings,
-        workers: if inside { 1 } else { plan.workers },
-    };
+    let group_settings = group_settings(plan, socket, inside);
     // The nemesis acts as an administrator, so its client uses none of the proxies.
     let admin = match inside {
         true => None,
@@ -163,24 +142,14 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
         plan.faults.clone(),
         plan.longest_ttl(),
     );
-    let locker = admin.as_ref().map(Store::locker);
-    let until = SystemClock.now() + Duration::from_secs(plan.seconds);
-    let mut next_verdict = SystemClock.now() + VERDICT_PAUSE;
-    while SystemClock.now() < until {
-        nemesis
-            .step(&mut worker_group, &mut running_store, locker.as_ref())
-            .await?;
-        worker_group.replace_crashed(&running_store).await?;
-        // An active fault is not in the history yet. The verdict would take a violation that the
-        // fault excuses for the bug.
-        let looks = plan.bug.is_some() && !nemesis.has_open_excuse();
-        if looks && SystemClock.now() >= next_verdict {
-            if caught(plan, &referee) {
-                break;
-            }
-            next_verdict = SystemClock.now() + VERDICT_PAUSE;
-        }
-    }
+    inject_faults(
+        plan,
+        &mut nemesis,
+        &mut worker_group,
+        &mut running_store,
+        admin.as_ref(),
+    )
+    .await?;
     nemesis
         .heal_all(&mut worker_group, &mut running_store)
         .await?;
@@ -208,6 +177,62 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
     // The servers must end before the folder with their data is removed.
     block_in_place(|| drop(running_store));
     Ok(judged(plan, &referee, server))
+}
+
+/// Returns the settings that all workers of a run share. A store in the memory of a process has one
+/// worker with several clients, because no other process can reach it.
+fn group_settings(plan: &RunPlan, socket: PathBuf, inside: bool) -> GroupSettings {
+    let settings = WorkerSettings {
+        worker: 0,
+        socket,
+        url: String::new(),
+        seed: plan.seed,
+        names: (0..LOCKS).map(|at| format!("lock {at}")).collect(),
+        quiet_names: (0..QUIET_LOCKS).map(|at| format!("quiet {at}")).collect(),
+        ttl_ms: plan.ttl_ms,
+        hold_ms: plan.hold_ms,
+        clients: if inside { plan.workers } else { 1 },
+        tasks: plan.tasks,
+        brief_tasks: plan.brief_tasks,
+        single_threaded: false,
+        checks_leftovers: inside,
+        workloads: plan.workloads.clone(),
+        bug: plan.bug,
+        control: None,
+    };
+    GroupSettings {
+        settings,
+        workers: if inside { 1 } else { plan.workers },
+    }
+}
+
+/// Injects faults until the time of the plan is over, or the planted bug is found.
+async fn inject_faults(
+    plan: &RunPlan,
+    nemesis: &mut Nemesis,
+    worker_group: &mut WorkerGroup,
+    running_store: &mut RunningStore,
+    admin: Option<&Store>,
+) -> Result<()> {
+    let locker = admin.map(Store::locker);
+    let until = SystemClock.now() + Duration::from_secs(plan.seconds);
+    let mut next_verdict = SystemClock.now() + VERDICT_PAUSE;
+    while SystemClock.now() < until {
+        nemesis
+            .step(worker_group, running_store, locker.as_ref())
+            .await?;
+        worker_group.replace_crashed(running_store).await?;
+        // An active fault is not in the history yet. The verdict would take a violation that the
+        // fault excuses for the bug.
+        let looks = plan.bug.is_some() && !nemesis.has_open_excuse();
+        if looks && SystemClock.now() >= next_verdict {
+            if caught(plan, &worker_group.referee) {
+                break;
+            }
+            next_verdict = SystemClock.now() + VERDICT_PAUSE;
+        }
+    }
+    Ok(())
 }
 
 fn judged(plan: &RunPlan, referee: &Referee, server: String) -> RunResult {

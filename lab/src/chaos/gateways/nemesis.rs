@@ -160,12 +160,7 @@ impl NodeNemesis {
             | NodeFaultKind::BlackHolePeers
             | NodeFaultKind::SlowPeers
             | NodeFaultKind::LosePeerAnswer => {
-                match kind {
-                    NodeFaultKind::CutPeers => node.peers.refuse(),
-                    NodeFaultKind::BlackHolePeers => node.peers.black_hole(),
-                    NodeFaultKind::SlowPeers => node.peers.delay(delay),
-                    _ => node.peers.swallow_one_reply(),
-                }
+                break_connections(kind, &node.peers, delay);
                 NodeRemedy::RestorePeers(at)
             }
             NodeFaultKind::CutStore
@@ -173,12 +168,7 @@ impl NodeNemesis {
             | NodeFaultKind::SlowStore
             | NodeFaultKind::LoseStoreAnswer => {
                 for proxy in &node.store {
-                    match kind {
-                        NodeFaultKind::CutStore => proxy.refuse(),
-                        NodeFaultKind::BlackHoleStore => proxy.black_hole(),
-                        NodeFaultKind::SlowStore => proxy.delay(delay),
-                        _ => proxy.swallow_one_reply(),
-                    }
+                    break_connections(kind, proxy, delay);
                 }
                 NodeRemedy::RestoreStore(at)
             }
@@ -292,5 +282,15 @@ impl NodeNemesis {
             from_us,
             to_us: now() + RECONNECT_US,
         });
+    }
+}
+
+/// Breaks the connections that pass one proxy.
+fn break_connections(kind: NodeFaultKind, proxy: &FaultProxy, delay: Duration) {
+    match kind {
+        NodeFaultKind::CutPeers | NodeFaultKind::CutStore => proxy.refuse(),
+        NodeFaultKind::BlackHolePeers | NodeFaultKind::BlackHoleStore => proxy.black_hole(),
+        NodeFaultKind::SlowPeers | NodeFaultKind::SlowStore => proxy.delay(delay),
+        _ => proxy.swallow_one_reply(),
     }
 }

@@ -218,30 +218,14 @@ impl Nemesis {
         let worker = worker_group.members[member].worker;
         let of_worker = |fault: &mut InjectedFault| fault.target = format!("worker {worker}");
         let remedy = match kind {
-            FaultKind::StopWorker | FaultKind::StopAtGrant | FaultKind::KillWorker if is_broken => {
-                return Ok(None);
-            }
-            FaultKind::StopWorker => {
+            FaultKind::StopWorker | FaultKind::StopAtGrant | FaultKind::KillWorker => {
                 of_worker(&mut fault);
-                worker_group.members[member].signal(Signal::STOP)?;
-                Some(Remedy::ResumeWorker { member, worker })
-            }
-            FaultKind::StopAtGrant => {
-                of_worker(&mut fault);
-                if !worker_group.stop_at_grant(worker, self.longest_ttl).await {
+                if is_broken {
                     return Ok(None);
                 }
-                fault.from = now();
-                fault.to = fault.from + lasts;
-                Some(Remedy::ResumeWorker { member, worker })
-            }
-            FaultKind::KillWorker => {
-                of_worker(&mut fault);
-                worker_group.replace(member, running_store).await?;
-                // The store was a part of the killed process.
-                fault.excuse = running_store.is_in_process().then_some(Excuse::LostHistory);
-                fault.to = now();
-                None
+                return self
+                    .inject_into_worker(kind, fault, member, worker_group, running_store)
+                    .await;
             }
             FaultKind::ForceRelease if store_is_whole => {
                 let Some(name) = worker_group.random_name(&mut self.rng) else {
@@ -297,6 +281,41 @@ impl Nemesis {
                     .await;
             }
             _ => return Ok(None),
+        };
+        Ok(Some((fault, remedy)))
+    }
+
+    /// Injects a fault into one worker.
+    async fn inject_into_worker(
+        &self,
+        kind: FaultKind,
+        mut fault: InjectedFault,
+        member: usize,
+        worker_group: &mut WorkerGroup,
+        running_store: &RunningStore,
+    ) -> Result<Option<(InjectedFault, Option<Remedy>)>> {
+        let worker = worker_group.members[member].worker;
+        let lasts = fault.to - fault.from;
+        let remedy = match kind {
+            FaultKind::StopWorker => {
+                worker_group.members[member].signal(Signal::STOP)?;
+                Some(Remedy::ResumeWorker { member, worker })
+            }
+            FaultKind::StopAtGrant => {
+                if !worker_group.stop_at_grant(worker, self.longest_ttl).await {
+                    return Ok(None);
+                }
+                fault.from = now();
+                fault.to = fault.from + lasts;
+                Some(Remedy::ResumeWorker { member, worker })
+            }
+            _ => {
+                worker_group.replace(member, running_store).await?;
+                // The store was a part of the killed process.
+                fault.excuse = running_store.is_in_process().then_some(Excuse::LostHistory);
+                fault.to = now();
+                None
+            }
         };
         Ok(Some((fault, remedy)))
     }
