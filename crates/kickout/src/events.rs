@@ -1,4 +1,6 @@
 //! Numbers the events of this node and hands them to subscribers.
+//!
+//! Each event gets the next number, so a reader notices a gap. Emitting never waits for a reader.
 
 use std::{
     sync::{
@@ -16,10 +18,10 @@ use crate::model::{
     ident::{Boot, Generation, NodeId, Uid},
 };
 
-/// How many events a slow reader may fall behind before it loses the oldest.
+/// Events that a slow reader may fall behind before it loses the oldest.
 const BACKLOG: usize = 8192;
 
-/// Numbers, stamps and hands out events.
+/// Numbers, stamps and distributes events.
 #[derive(Debug)]
 pub(crate) struct Events {
     node: NodeId,
@@ -27,7 +29,7 @@ pub(crate) struct Events {
     seq: AtomicU64,
     clock: Arc<dyn Clock>,
     sender: broadcast::Sender<Event>,
-    /// For whoever asks first: what happened since the start.
+    /// The first subscriber's receiver, which holds all events since the start.
     first: Mutex<Option<broadcast::Receiver<Event>>>,
 }
 
@@ -96,7 +98,7 @@ impl Events {
             kick_id = event.kick_id.map(tracing::field::display),
             result = event.result.as_deref(),
         );
-        // Nobody listening is fine.
+        // The send fails only without subscribers, and then nobody misses the event.
         let _ = self.sender.send(event);
     }
 }

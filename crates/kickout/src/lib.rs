@@ -1,7 +1,10 @@
-//! The kick-out flow: one account, one session, across many nodes. A new login on another device ends the old session, is told
-//! so, and nothing that is late, lost or repeated can end the wrong one.
+//! The kick-out flow: one account, one session, across many nodes.
 //!
-//! A chat or game server embeds it with its own transport, over whichever store is configured. There is no web framework in it.
+//! A new login on another device ends the old session and its client gets a notice. A call that is
+//! late, lost or repeated never ends another session.
+//!
+//! A chat or game server embeds the flow with its own transport, over any configured store. The
+//! flow contains no web framework.
 //!
 //! ```
 //! use distlock_core::Store;
@@ -9,52 +12,73 @@
 //! # async fn example() -> distlock_core::Result<()> {
 //! # let memory = distlock_memory::Memory::default();
 //! let store = Store::new(memory.lock(), memory.records());
-//! let kick = KickOut::builder(store, NodeId::new("n1")?).start().await?; // .peers(..): how to reach other nodes
+//! // `.peers(..)` on the builder sets the way to other nodes.
+//! let kick = KickOut::builder(store, NodeId::new("n1")?).start().await?;
 //!
-//! let login = |device| Ok::<_, distlock_core::Error>(Login::new(Uid::new("anna")?, Device::new(device)?, Class::none()));
-//! let LoginOutcome::Admitted(phone) = kick.login(login("phone")?).await? else { panic!() };
-//! let LoginOutcome::Admitted(pc) = kick.login(login("pc")?).await? else { panic!() };
+//! let anna = Uid::new("anna")?;
+//! let login = |device| Login::new(anna.clone(), device, Class::none());
+//! let (phone, pc) = (Device::new("phone")?, Device::new("pc")?);
+//! let LoginOutcome::Admitted(phone) = kick.login(login(phone)).await? else { panic!() };
+//! let LoginOutcome::Admitted(pc) = kick.login(login(pc)).await? else { panic!() };
 //!
-//! let notice = phone.superseded().await; // what to tell the phone's client
+//! let notice = phone.superseded().await; // The notice for the phone's client.
 //! assert_eq!(notice.by_device, Some(Device::new("pc")?));
-//! assert!(phone.check().is_err()); // asked before each of its messages
+//! assert!(phone.check().is_err()); // The server calls this before each message of the phone.
 //! assert_eq!(kick.route(pc.uid()).await?.unwrap().key, *pc.key());
 //! kick.shutdown().await;
 //! # Ok(())
 //! # }
-//! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+//! # let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+//! # runtime.block_on(example()).unwrap();
 //! ```
 //!
-//! # What is in the store
+//! # Records and locks in the store
 //!
-//! - **Node leases**: the lock `node/<id>`. Its fencing token is the node's incarnation (*boot*), its meta text the node's address.
-//!   A node whose lock is free is dead, and what it wrote counts no more; a node that cannot renew ends its own sessions before
-//!   others may take it for dead.
-//! - **`sess/<uid>`**: one record per account, changed only on top of the version that was read. It names the session (node,
-//!   boot, session id), the account's *generation*, and the older sessions that may not have heard yet. It survives logout,
-//!   because the generation must never fall.
-//! - **`nodes`**: the incarnations that there have been, until what dead ones left behind is cleared.
-//! - **`ban/<uid>`**: how long a ban lasts; that there is one is in the record. **`drain/<id>`**: a node that takes no login.
-//! - **`user/<uid>`**: the account's lock, held by a login around one read and one write, never across a call to another node.
+//! - **Lock `node/<id>`**: the lease of a node. Its fencing token is the node's incarnation
+//!   (*boot*), and its meta text has the node's address. A node whose lock is free is dead, and its
+//!   records are void. A node that cannot renew the lease ends its own sessions before another node
+//!   may take it for dead.
+//! - **Record `sess/<uid>`**: one for each account, written only on top of the version that was
+//!   read. It names the session (node, boot, session id), the account's *generation*, and the older
+//!   sessions that are not known to be gone. It survives logout, because the generation must never
+//!   fall.
+//! - **Record `nodes`**: the roster. It has every incarnation until its records are removed.
+//! - **Record `ban/<uid>`**: the duration of a ban. A mark in the account's record says that there
+//!   is a ban.
+//! - **Record `drain/<id>`**: marks a node that takes no login.
+//! - **Lock `user/<uid>`**: the account's lock. A login holds it around one read and one write,
+//!   never across a call to another node.
 //!
-//! # What holds
+//! # Promises
 //!
-//! - Of any number of logins, exactly as many survive as the [`Policy`] allows, with [`Policy::single`] the one granted last;
-//!   every other client that was let in is told.
-//! - Logout, sweeping, refreshing, kicks and deliveries name (node, boot, session) and change nothing else, however late.
-//! - A kick that gets lost heals: the node compares its sessions with the directory, each once per node lease, and up to 1024 of
-//!   them three times as often.
-//! - A dead node blocks nobody.
-//! - A message is delivered to exactly one current session, or its sender learns that it was not, or that it may not have been.
-//! - A write whose reply was lost is looked up. What stays unknown is reported as unknown, never as success.
+//! - Of any number of logins, exactly as many sessions survive as the [`Policy`] allows. With
+//!   [`Policy::single`] the last granted one survives. Every other admitted client gets a notice.
+//! - Logout, sweep, refresh, kick and delivery name (node, boot, session). They change nothing
+//!   else, however late they are.
+//! - A lost kick does not matter for long: each node compares each of its sessions with the
+//!   directory once per node lease, and up to 1024 of them three times as often.
+//! - A dead node blocks no account.
+//! - A message is delivered to exactly one current session. Otherwise its sender learns that it was
+//!   not delivered, or that the outcome is unknown.
+//! - The outcome of a write with a lost reply is looked up. An outcome that stays unknown is
+//!   reported as unknown, never as success.
 //!
 //! # Map
 //!
-//! `policy` decides who may stay, `profiles` asks the embedder who may come, `idle` asks who was silent, `admission` bounds storms, `ban` and `drain` keep logins out.
-//! `flow` is the handle and its parts; `login` (with `grant` under the lock and `confirm` after it), `logout`, `route`, `kick` and `admin` are what it does; `pull` and `sweep` run by
-//! themselves. `record`, `ident`, `offline` and `resume` are values; `directory` reads and writes them; `node` is this
-//! node's lease and `nodes` the others'; `registry`, `live`, `message_in_queue` and `session` are the sessions of this node; `gate` lets
-//! one login per account compete; `peers` is how nodes reach each other; `event` says what happened.
+//! `model` imports no other room, no room imports `flow`, and no two files import each other.
+//!
+//! - `model`: values and rules without I/O: policy, record, identifiers, notices, requests.
+//! - `directory`: reads and writes of the records.
+//! - `node`: this node's lease, its drain, the liveness of other nodes, the roster, the store's
+//!   history.
+//! - `session`: the sessions of this node, their queues and their end.
+//! - `peer`: kicks and deliveries to other nodes.
+//! - `login`: admission, the login queue, the grant under the lock, the confirmation.
+//! - `upkeep`: the background rounds: reconciliation and sweep.
+//! - `admin`: an administrator's look-ups and kicks.
+//! - `flow`: the handle, the builder, and the public operations.
+//!
+//! `events`, `meters`, `tasks` and `wait` serve all rooms.
 //!
 //! # Metrics
 //!

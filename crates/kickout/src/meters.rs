@@ -1,5 +1,7 @@
-//! What the flow counts and measures: every name with its help, and every counter at 0 from the
-//! start. A counter that appears with its first event is missed by whoever watches how it grows.
+//! The metrics of the flow: every name with its help text.
+//!
+//! Every counter exists from the start with the value 0. A counter that appears with its first
+//! event would hide that event from a query for the increase.
 
 use crate::model::notice::Code;
 
@@ -82,7 +84,7 @@ const GAUGES: [(&str, &str); 3] = [
     ),
 ];
 
-/// Shows every name from now on.
+/// Registers every name.
 pub(crate) fn show() {
     for (name, help) in COUNTERS {
         metrics::describe_counter!(name, help);
@@ -125,7 +127,7 @@ pub(crate) fn session_began() {
     metrics::gauge!(SESSIONS).increment(1.0);
 }
 
-/// With the code that its client was told, if any.
+/// Counts the end of a session by the code in its notice, if there was one.
 pub(crate) fn session_ended(code: Option<Code>) {
     metrics::gauge!(SESSIONS).decrement(1.0);
     metrics::counter!(ENDS, "code" => code.map_or("none", number)).increment(1);

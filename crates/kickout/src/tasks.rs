@@ -1,4 +1,4 @@
-//! Owns the background tasks of one flow.
+//! The background tasks of one flow.
 //!
 //! Every task starts through [`Tasks::spawn`], so [`Tasks::finish`] can wait for all of them. Every
 //! loop watches [`Tasks::stop`]. No task may block its thread.

@@ -1,13 +1,13 @@
-//! Bounded waits on the injected clock.
+//! Bounded waits on the store's clock.
 
 use std::{future::Future, time::Duration};
 
 use distlock_core::{Clock, Result, unix_time};
 
-/// The shortest pause before a step is tried again. A random time of up to as much is added.
+/// Shortest pause between two tries. A random time of up to the same length is added.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What `future` gives, or `None` when it takes longer than `limit`.
+/// The output of `future`, or `None` if it takes longer than `limit`.
 pub(crate) async fn within<F: Future>(
     clock: &dyn Clock,
     limit: Duration,
@@ -20,9 +20,9 @@ pub(crate) async fn within<F: Future>(
     }
 }
 
-/// Tries a step again while the store cannot do it for the moment and `may_wait` says that it is worth it.
+/// Repeats a step while the store fails for the moment and `may_wait` returns true.
 ///
-/// For steps that change nothing when they are done twice.
+/// The step must change nothing when it is done twice.
 pub(crate) async fn retry_while<T, F: Future<Output = Result<T>>>(
     clock: &dyn Clock,
     may_wait: impl Fn() -> bool,
@@ -38,7 +38,7 @@ pub(crate) async fn retry_while<T, F: Future<Output = Result<T>>>(
     }
 }
 
-/// A random time of up to `most`: callers that failed together do not come back together.
+/// A random time of up to `most`. It keeps callers that failed together from returning together.
 pub(crate) fn jitter(most: Duration) -> Duration {
     most.mul_f64(fastrand::f64())
 }

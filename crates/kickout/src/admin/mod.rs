@@ -1,4 +1,6 @@
-//! Operations by hand: look-ups, kicks and bans.
+//! Operations by an administrator: look-ups and kicks.
+//!
+//! These parts read the directory and end sessions through it. They never decide about a login.
 
 pub(crate) mod operations;
 pub(crate) mod view;

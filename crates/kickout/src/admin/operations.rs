@@ -1,4 +1,7 @@
-//! Operations by hand: looking through the directory, and ending sessions.
+//! Passes over the directory for an administrator, and the end of the sessions that it selects.
+//!
+//! A session leaves the directory before its client is notified, so a login at the same time cannot
+//! be lost. No operation here ends a session with a higher generation than the one it read.
 
 use std::sync::Arc;
 
@@ -36,7 +39,7 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Shows every record that can be read. Those that cannot are the sweeper's to report.
+    /// Shows every readable record. The sweeper reports the unreadable ones.
     pub(crate) async fn each_record(
         &self,
         mut show: impl FnMut(&Uid, UserRecord) + Send,
@@ -56,7 +59,7 @@ impl Admin {
         }
     }
 
-    /// The accounts that have sessions which a target means, with these.
+    /// The accounts with sessions that match the target, each with these sessions.
     pub(crate) async fn accounts_of(&self, target: &Target) -> Result<Vec<(Uid, Vec<SlotEntry>)>> {
         let mut accounts = Vec::new();
         let mut take = |uid: &Uid, record: UserRecord| {
@@ -74,7 +77,7 @@ impl Admin {
         Ok(accounts)
     }
 
-    /// Ends the account's sessions that are wanted: takes them out of the directory, then tells them.
+    /// Takes the matching sessions of an account out of the directory, then kicks them.
     pub(crate) async fn end_sessions(
         &self,
         uid: &Uid,
@@ -97,7 +100,7 @@ impl Admin {
                 .iter()
                 .map(|entry| Revocation {
                     key: entry.key.clone(),
-                    // What was seen, and nothing newer.
+                    // The generation that was read. A newer session must survive this kick.
                     gen_max: entry.r#gen,
                     reason: ending.code,
                     text: ending.text.map(str::to_owned),
@@ -141,7 +144,7 @@ impl Admin {
                 .await;
             let settled = self.removals.settle(uid, &gone).await;
             if let Err(error) = &settled {
-                // They are gone all the same.
+                // The sessions are gone; only their revocations stay in the record for now.
                 tracing::warn!(?uid, %error, "the directory is told later that sessions are gone");
             }
             if settled.is_err() || gone.len() < revoked.len() {

@@ -1,4 +1,4 @@
-//! The targets of operations by hand, and their results.
+//! The targets and the results of an administrator's operations.
 
 use distlock_core::Error;
 use serde::{Deserialize, Serialize};
@@ -11,20 +11,20 @@ use crate::model::{
     record::{Revocation, SlotEntry, UserRecord},
 };
 
-/// Whom an administrator means.
+/// The sessions that an administrator selects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Target {
     /// Every session of an account.
     Uid(Uid),
-    /// One session. Looks through the whole directory.
+    /// One session. The operation reads the whole directory.
     Session(SessionId),
-    /// Every session of a kind of device. Looks through the whole directory.
+    /// Every session of one class of device. The operation reads the whole directory.
     Class(Class),
-    /// Every session on a node. Looks through the whole directory.
+    /// Every session on a node. The operation reads the whole directory.
     Node(NodeId),
-    /// Every session there is. Looks through the whole directory.
+    /// Every session. The operation reads the whole directory.
     All,
 }
 
@@ -39,23 +39,23 @@ pub struct Found {
     pub entry: SlotEntry,
 }
 
-/// A revocation that is not known to be final.
+/// A revocation that is not final: the end of its session is not confirmed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Pending {
     /// The account.
     pub uid: Uid,
-    /// What must go, and why.
+    /// The session to end, and the reason.
     #[serde(flatten)]
     pub revocation: Revocation,
 }
 
-/// Why sessions are ended by hand.
+/// The reason why an administrator ends sessions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndingReason<'a> {
     pub(crate) code: Code,
     pub(crate) text: Option<&'a str>,
-    /// The ban that the record is marked with in the same write.
+    /// The ban that the same write puts in the record.
     pub(crate) ban: Option<&'a Ban>,
 }
 
@@ -70,7 +70,7 @@ impl Target {
     }
 }
 
-/// What became of one session that was to be ended.
+/// The outcome of a kick for one session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Kicked {
@@ -81,12 +81,14 @@ pub struct Kicked {
     pub key: SessionKey,
     /// Its device.
     pub device: Device,
-    /// The kick, as in the events; nil where there was an error.
+    /// Id of the kick, as in the events; nil after an error.
     pub kick_id: Uuid,
-    /// Whether the session is known to be gone. If not, and there is no error, its node has not answered yet and finds out by
-    /// itself.
+    /// Whether the session is known to be gone. If this is false and there is no error, the
+    /// session's node has not answered yet; the node finds the revocation at its next
+    /// reconciliation.
     pub gone: bool,
-    /// Why its account's record could not be changed, or is not known to be changed: kicking again is safe.
+    /// Why the account's record was not changed, or may not have been changed. Another kick is
+    /// safe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -112,11 +114,11 @@ pub struct UserView {
     pub uid: Uid,
     /// Its record; absent when the account never logged in.
     pub record: Option<UserRecord>,
-    /// How the incarnations stand that the record names.
+    /// The state of each incarnation that the record names.
     pub nodes: Vec<NodeView>,
 }
 
-/// How an incarnation stands.
+/// The state of one incarnation of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct NodeView {
@@ -126,6 +128,6 @@ pub struct NodeView {
     pub boot: Boot,
     /// `up`, `dead` or `unknown`.
     pub state: String,
-    /// Its address, where it is up.
+    /// Its address, if it is up.
     pub addr: Option<String>,
 }

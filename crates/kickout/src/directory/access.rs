@@ -1,5 +1,6 @@
-//! The session directory: account records and what stands beside them, every write conditional on
-//! the version that was read.
+//! Access to the session directory: account records, bans, drain marks and the roster.
+//!
+//! Every write is conditional on the version that was read. Nothing here decides about sessions.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use distlock_core::{Clock, Entry, Error, ErrorKind, RecordKey, Records, Result};
 
 use serde::de::DeserializeOwned;
 
-/// How often a change is tried on a record that others keep changing.
+/// Attempts at one change of a record that other nodes keep changing.
 pub(super) const MAX_ATTEMPTS: u32 = 16;
 
 #[derive(Clone, Debug)]

@@ -1,4 +1,7 @@
 //! Reads and writes of account records.
+//!
+//! A write succeeds only on top of the version that was read. The outcome of a lost reply is looked
+//! up; it is never guessed.
 
 use std::time::Duration;
 
@@ -12,30 +15,30 @@ use crate::{
     },
 };
 
-/// A record as it was read. `version` is `None` when there was none.
+/// A record with its version. `version` is `None` if the store has no record.
 #[derive(Clone, Debug)]
 pub(crate) struct VersionedRecord {
     pub(crate) version: Option<Version>,
     pub(crate) record: UserRecord,
-    /// Time since it was written, where the store can tell.
+    /// Time since the record was written, if the store can tell.
     pub(crate) age: Option<Duration>,
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PutOutcome {
     Stored,
-    /// Somebody else wrote since the record was read.
+    /// Another node wrote the record after it was read.
     Conflict,
-    /// It was stored, and a newer login has undone it already.
+    /// The write was stored, and a newer login has replaced it already.
     Overtaken,
 }
 
-/// Accounts that are changed at a time: one that is held up costs the others little. Where none of so many can be changed the
-/// rest is not tried: the store is away, not one of its records.
+/// Number of accounts that are changed at the same time, so one slow account delays the others
+/// little. If all of them fail, the rest is not tried: then the store is away, not one record.
 pub(crate) const CONCURRENT_CHANGES: usize = 16;
 
-/// Between two looks at a write whose reply was lost: longer each time, up to the longest.
+/// Pause between two look-ups of a write with a lost reply. It grows up to the longest pause.
 const LOOKUP_PAUSE: Duration = Duration::from_millis(50);
 
 const LONGEST_LOOKUP_PAUSE: Duration = Duration::from_millis(250);
@@ -50,7 +53,8 @@ impl Directory {
         parse_account(uid, entry)
     }
 
-    /// Reads several records; each has its own answer, because one unreadable record must not hide the others.
+    /// Reads several records. Each has its own result, because one unreadable record must not hide
+    /// the others.
     pub(crate) async fn read_many(&self, uids: &[Uid]) -> Result<Vec<Result<VersionedRecord>>> {
         let keys = uids.iter().map(Uid::record).collect::<Result<Vec<_>>>()?;
         let entries = self.records.get_many(&keys).await?;
@@ -89,10 +93,12 @@ impl Directory {
             .collect())
     }
 
-    /// Changes a record, again and again until the change went in on top of what was read. `change` says whether there is
-    /// anything to do; it is asked again after each conflict. Answers whether the change was made and the record as it is.
+    /// Changes a record, and repeats the change until it is stored on top of the version that was
+    /// read. `change` returns whether there is anything to change; it is called again after each
+    /// conflict. Returns whether the change was made, and the record afterwards.
     ///
-    /// A lost reply is settled by asking `change` again: it must see by itself that its work is done.
+    /// After a lost reply `change` is called again with the record of that moment. So `change` must
+    /// recognise that its work is done.
     pub(crate) async fn update(
         &self,
         uid: &Uid,
@@ -123,8 +129,9 @@ impl Directory {
         }))
     }
 
-    /// Writes a record on top of the version that was read. A lost reply is looked up until it is known, or until `may_wait`
-    /// says that the time for it is over: `landed` says what a record tells about this write.
+    /// Writes a record on top of the version that was read. After a lost reply the outcome is
+    /// looked up until it is known, or until `may_wait` returns false. `landed` tells from a record
+    /// whether this write was stored.
     pub(crate) async fn put(
         &self,
         uid: &Uid,
@@ -153,7 +160,7 @@ impl Directory {
             let now = match self.read(uid).await {
                 Ok(now) => now,
                 Err(error) if error.is_retryable() => continue,
-                // The write's outcome stays unknown, whatever is wrong with the lookup.
+                // A failed look-up says nothing about the write, so its outcome stays unknown.
                 Err(_) => return Err(unknown),
             };
             if let Some(put) = landed(&now.record) {
@@ -162,8 +169,9 @@ impl Directory {
             if now.version != version {
                 return Ok(PutOutcome::Conflict);
             }
-            // Nothing was written yet, but the first request may still arrive. Writing the same again settles it: only one
-            // of the two can find the version it expects, and both say the same.
+            // The write is not stored, but the first request may still arrive. The same write once
+            // more settles this: only one of the two requests can find the expected version, and
+            // both carry the same value.
             match self.write(uid, version, record).await {
                 Ok(Written::Stored(_)) => return Ok(PutOutcome::Stored),
                 Ok(Written::Conflict) => {}
@@ -187,8 +195,8 @@ impl Directory {
             .await
     }
 
-    /// Takes the revocations of sessions that are known to be gone out of the record. Answers the
-    /// record as it is now.
+    /// Removes the revocations of sessions that are known to be gone. Returns the record
+    /// afterwards.
     pub(crate) async fn settle(&self, uid: &Uid, gone: &[SessionKey]) -> Result<UserRecord> {
         let (_, record) = self
             .update(uid, |record| record.settle(|key| gone.contains(key)) > 0)

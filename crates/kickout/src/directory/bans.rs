@@ -1,4 +1,7 @@
-//! Bans as logins and the upkeep see them.
+//! Bans, as logins and the background rounds see them.
+//!
+//! The mark in the account's record says that there is a ban; the record `ban/<uid>` says how long
+//! it lasts. A mark without that record means nothing.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +22,7 @@ pub(crate) struct Bans {
 }
 
 impl Bans {
-    /// The ban that holds for an account whose record is marked; `None` = it was lifted or has ended.
+    /// The ban that holds for an account with a mark; `None` if the ban was lifted or has ended.
     pub(crate) async fn standing(&self, uid: &Uid) -> Result<Option<Ban>> {
         let Some((ban, age)) = self.directory.ban(uid).await? else {
             return Ok(None);
@@ -32,10 +35,10 @@ impl Bans {
         Ok((!over).then_some(ban))
     }
 
-    /// A login that went in on top of an ended ban tidies up after it.
+    /// Removes the record of an ended ban, after the mark was removed from the account's record.
     pub(crate) async fn ended(&self, uid: &Uid, ban: &Ban) {
         if let Err(error) = self.directory.remove_ban(uid, Some(ban.id)).await {
-            // Without its mark it means nothing.
+            // A ban record without a mark in the account's record has no effect.
             tracing::debug!(?uid, %error, "an ended ban was not removed");
         }
         self.events.emit(Transition::Unbanned, |event| {

@@ -27,12 +27,12 @@ fn drain_key(node: &NodeId) -> Result<RecordKey> {
 }
 
 impl Directory {
-    /// Writes an account's ban, whatever was there.
+    /// Writes an account's ban and replaces an earlier one.
     pub(crate) async fn put_ban(&self, uid: &Uid, ban: &Ban) -> Result<()> {
         self.put_unconditionally(&ban_key(uid)?, ban).await
     }
 
-    /// An account's ban and how long it has been there, where the store can tell.
+    /// An account's ban and its age, if the store can tell the age.
     pub(crate) async fn ban(&self, uid: &Uid) -> Result<Option<(Ban, Option<Duration>)>> {
         let key = ban_key(uid)?;
         let Some(entry) = self.records.get(&key).await? else {
@@ -41,7 +41,8 @@ impl Directory {
         Ok(Some((parse(&key, &entry)?, entry.age)))
     }
 
-    /// Removes an account's ban, or only this one. Answers whether it was there.
+    /// Removes an account's ban; with `only`, just the ban of this id. Returns whether it was
+    /// there.
     pub(crate) async fn remove_ban(&self, uid: &Uid, only: Option<Uuid>) -> Result<bool> {
         let key = ban_key(uid)?;
         let mut unknown = false;
@@ -64,7 +65,7 @@ impl Directory {
         Err(too_many_conflicts(&key))
     }
 
-    /// Says to other nodes that this one drains, or that it does not any more.
+    /// Writes the drain mark of a node, or removes it.
     pub(crate) async fn mark_drain(&self, node: &NodeId, mark: Option<&DrainMark>) -> Result<()> {
         let key = drain_key(node)?;
         if let Some(mark) = mark {
@@ -82,7 +83,7 @@ impl Directory {
         Err(too_many_conflicts(&key))
     }
 
-    /// Removes the mark of an incarnation that is over.
+    /// Removes the drain mark of an ended incarnation.
     pub(crate) async fn remove_drain_mark(&self, node: &NodeId, boot: Boot) -> Result<()> {
         let key = drain_key(node)?;
         if let Some(entry) = self.records.get(&key).await?
@@ -93,7 +94,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Which of these nodes drain. A mark counts for the incarnation it names.
+    /// The drain marks of these nodes. A mark counts only for the incarnation that it names.
     pub(crate) async fn drain_marks(
         &self,
         nodes: &BTreeSet<NodeId>,
@@ -117,7 +118,8 @@ impl Directory {
             match self.records.put(key, &value, expect).await {
                 Ok(Written::Stored(_)) => return Ok(()),
                 Ok(Written::Conflict) => {}
-                // Writing the same again is as good as knowing.
+                // The next round writes the same value again, so the outcome of this write does not
+                // matter.
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {}
                 Err(error) => return Err(error),
             }

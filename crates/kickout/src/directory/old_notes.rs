@@ -1,4 +1,6 @@
-//! Notes of an older version of the flow, which nobody reads any more.
+//! Notes (`rev/<node>/<boot>/<uid>`) that an older version of the flow wrote.
+//!
+//! No node reads them any more; the sweeper removes those of dead incarnations.
 
 use distlock_core::{Deleted, Entry, RecordKey, Result, Version};
 
@@ -7,7 +9,7 @@ use crate::{
     model::ident::{Boot, NodeId},
 };
 
-/// A note that a node of the version before left for another: nobody reads it any more.
+/// A note that a node of the version before left for another node. No node reads it any more.
 #[derive(Clone, Debug)]
 pub(crate) struct OldNote {
     key: RecordKey,
@@ -23,8 +25,7 @@ impl OldNote {
 }
 
 impl Directory {
-    /// A page of the notes that nodes of the version before leave for each other:
-    /// `rev/<node>/<boot>/<uid>`.
+    /// A page of the notes of the version before: `rev/<node>/<boot>/<uid>`.
     pub(crate) async fn old_notes(
         &self,
         after: Option<&RecordKey>,
@@ -45,7 +46,7 @@ impl Directory {
         Ok(page.into_iter().filter_map(read).collect())
     }
 
-    /// Removes a note unless it was written again since it was read.
+    /// Removes a note unless it was written again after it was read.
     pub(crate) async fn remove_old_note(&self, note: &OldNote) -> Result<Deleted> {
         self.records.delete(&note.key, note.version).await
     }

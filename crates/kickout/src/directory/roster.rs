@@ -13,7 +13,7 @@ use crate::{
     model::{ident::Uid, roster::Roster},
 };
 
-/// Where the roster is.
+/// Key of the roster.
 const ROSTER: &str = "nodes";
 
 fn read_roster(key: &RecordKey, entry: Option<Entry>) -> Result<(Option<Version>, Roster)> {
@@ -27,15 +27,15 @@ fn read_roster(key: &RecordKey, entry: Option<Entry>) -> Result<(Option<Version>
 }
 
 impl Directory {
-    /// The incarnations that are, or were and may have left something behind.
+    /// The incarnations that are alive, or may have left records behind.
     pub(crate) async fn roster(&self) -> Result<Roster> {
         let key = RecordKey::new(ROSTER)?;
         let (_, roster) = read_roster(&key, self.records.get(&key).await?)?;
         Ok(roster)
     }
 
-    /// Changes the roster; `change` says whether there is anything to do, and is asked again after
-    /// each conflict. Answers the roster as it is now.
+    /// Changes the roster. `change` returns whether there is anything to change; it is called again
+    /// after each conflict. Returns the roster afterwards.
     pub(crate) async fn update_roster(
         &self,
         mut change: impl FnMut(&mut Roster) -> bool,
@@ -61,7 +61,7 @@ impl Directory {
             match written {
                 Ok(true) => return Ok(roster),
                 Ok(false) => {}
-                // Looked up by the next round.
+                // The next round reads the roster and so finds the outcome.
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {}
                 Err(error) => return Err(error),
             }
@@ -69,8 +69,8 @@ impl Directory {
         Err(too_many_conflicts(&key))
     }
 
-    /// An account's record, and the roster beside it: was the store emptied before it was read, then
-    /// the roster is another one.
+    /// Reads an account's record and the roster in one request. If the store was emptied before the
+    /// record was read, the roster is a different one.
     pub(crate) async fn read_with_roster(&self, uid: &Uid) -> Result<(VersionedRecord, Roster)> {
         let roster = RecordKey::new(ROSTER)?;
         let keys = [uid.record()?, roster];

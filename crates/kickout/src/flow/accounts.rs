@@ -1,4 +1,4 @@
-//! Looking at accounts and ending sessions by hand.
+//! Look-ups of accounts, and kicks by an administrator.
 
 use distlock_core::{Error, Result};
 use futures_util::future::join_all;
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl KickOut {
-    /// Whether an account has ever logged in. One that logged out long ago is known as well.
+    /// Whether an account has ever logged in. An account that logged out long ago counts, too.
     ///
     /// # Errors
     /// Failures of the store; [`ErrorKind::Corrupt`] for a record that cannot be read.
@@ -26,7 +26,7 @@ impl KickOut {
         Ok(self.parts.directory.read(uid).await?.version.is_some())
     }
 
-    /// An account's record and how its nodes stand.
+    /// An account's record and the state of the nodes that it names.
     ///
     /// # Errors
     /// Failures of the store; [`ErrorKind::Corrupt`] for a record that cannot be read.
@@ -40,7 +40,7 @@ impl KickOut {
             ..
         } = self.parts.directory.read(uid).await?;
         if record.ban.is_some() && self.parts.bans.standing(uid).await?.is_none() {
-            // Its mark stays until somebody tidies up.
+            // The mark of an ended ban stays in the record until a login or the sweeper removes it.
             record.ban = None;
         }
         let mut nodes = Vec::new();
@@ -65,17 +65,18 @@ impl KickOut {
         })
     }
 
-    /// Ends sessions by hand: takes each out of the directory if it is still there, and tells it. A login that comes at the
-    /// same time is either seen and ended, or newer and left alone.
+    /// Ends sessions: takes each one out of the directory if it is still there, and kicks it. A
+    /// login at the same time is either seen and ended, or it is newer and survives.
     ///
-    /// Where a target means several accounts, what fails for one of them is told with its sessions, and the others are ended all
-    /// the same.
+    /// If a target covers several accounts and one of them fails, its sessions carry the error in
+    /// the result, and the other accounts are processed.
     ///
     /// # Errors
-    /// Failures of the store that kept every account from being changed.
+    /// Failures of the store, if no account could be changed.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the rest undone; what was revoked reaches its node all the same.
+    /// Dropping it leaves the rest undone. A session that was taken out of the directory ends all
+    /// the same: its node finds the revocation.
     pub async fn kick(&self, target: &Target, reason: Option<&str>) -> Result<Vec<Kicked>> {
         let ending = EndingReason {
             code: Code::AdminKick,
@@ -124,7 +125,7 @@ impl KickOut {
         }
     }
 
-    /// The sessions that [`kick`](Self::kick) would end. Changes nothing.
+    /// The sessions that [`kick`](Self::kick) would end. This changes nothing.
     ///
     /// # Errors
     /// Failures of the store.
@@ -142,8 +143,9 @@ impl KickOut {
         Ok(accounts.into_iter().flat_map(found).collect())
     }
 
-    /// Who is logged in, on all nodes, in the order of accounts: at least `most` sessions where
-    /// there are so many, and then from where to go on. Sessions of dead nodes do not count.
+    /// The sessions on all nodes, in the order of accounts. Returns at least `most` sessions if
+    /// there are so many, and the account after which the next call continues. Sessions of dead
+    /// nodes do not count.
     ///
     /// # Errors
     /// Failures of the store.
@@ -183,7 +185,7 @@ impl KickOut {
         }
     }
 
-    /// The revocations that are not known to be final, `most` of them at most. Looks through the whole directory.
+    /// At most `most` revocations that are not known to be final. This reads the whole directory.
     ///
     /// # Errors
     /// Failures of the store.

@@ -1,4 +1,4 @@
-//! Banning an account, and lifting the ban.
+//! Bans of accounts.
 
 use std::time::Duration;
 
@@ -12,19 +12,20 @@ use crate::{
     wait::wall_millis,
 };
 
-/// Longest ban that ends by itself.
+/// Longest TTL of a ban.
 const MAX_TTL: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 impl KickOut {
-    /// Bans an account, for `ttl` by the store's clock or without end, and ends its sessions with code 5. A ban that was there
-    /// is replaced. A login at the same time is either refused or ended.
+    /// Bans an account and ends its sessions with code 5. The ban lasts for `ttl` by the store's
+    /// clock, or without end. It replaces an earlier ban. A login at the same time is either
+    /// refused or ended.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a TTL of zero or more than ten years; failures of the store. After
-    /// [`ErrorKind::OutcomeUnknown`] the ban may be there; banning again is safe.
+    /// [`ErrorKind::InvalidArgument`] for a TTL of zero or more than ten years; failures of the
+    /// store. After [`ErrorKind::OutcomeUnknown`] the account may be banned; another ban is safe.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the outcome unknown; banning again is safe.
+    /// Dropping it leaves the outcome unknown; another ban is safe.
     pub async fn ban(
         &self,
         uid: &Uid,
@@ -47,7 +48,8 @@ impl KickOut {
             ttl_ms: ttl.map(millis),
             until_ms: ttl.map(|ttl| wall_millis(&*parts.clock).saturating_add(millis(ttl))),
         };
-        // First how long, then that: a login that finds the mark finds its end.
+        // The ban record is written before the mark. Otherwise a login could find the mark without
+        // the record, take the ban for a lifted one, and remove the mark.
         parts.directory.put_ban(uid, &ban).await?;
         let ending = EndingReason {
             code: Code::Banned,
@@ -62,7 +64,7 @@ impl KickOut {
         Ok((ban, kicked))
     }
 
-    /// Lifts an account's ban. Answers whether there was one.
+    /// Lifts an account's ban. Returns whether there was one.
     ///
     /// # Errors
     /// Failures of the store.

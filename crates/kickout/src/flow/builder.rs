@@ -38,7 +38,7 @@ pub struct Builder {
 }
 
 impl KickOut {
-    /// A flow for the node `node` over `store`.
+    /// Prepares a flow for the node `node` over `store`.
     pub fn builder(store: Store, node: NodeId) -> Builder {
         Builder {
             store,
@@ -58,31 +58,32 @@ impl KickOut {
 }
 
 impl Builder {
-    /// The address other nodes are told to reach this one; the node's name unless set.
+    /// The address of this node for its peers; the node's name unless set.
     pub fn advertise(mut self, address: impl Into<String>) -> Self {
         self.advertise = address.into();
         self
     }
 
-    /// Where this node's clients connect: shown beside its lease, and used for nothing else.
+    /// The address of this node for clients. The node shows it beside its lease and does not use
+    /// it.
     pub fn front(mut self, address: impl Into<String>) -> Self {
         self.front = Some(address.into());
         self
     }
 
-    /// How many sessions an account may have.
+    /// The number of sessions that an account may have.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// How many logins are worked on before clients are told to come back later; without bounds unless set.
+    /// Bounds on the logins of this node; unbounded unless set.
     pub const fn admission(mut self, admission: Admission) -> Self {
         self.admission = admission;
         self
     }
 
-    /// When a login is answered although an older session could not be told yet.
+    /// When a login is answered while an older session is not known to be gone.
     pub const fn confirm(mut self, confirm: Confirm) -> Self {
         self.confirm = confirm;
         self
@@ -94,39 +95,40 @@ impl Builder {
         self
     }
 
-    /// When a login gives the account's lock back: for comparison.
+    /// When a login releases the account's lock. For comparison only.
     pub const fn order(mut self, order: Order) -> Self {
         self.order = order;
         self
     }
 
-    /// What is asked about an account before it may log in; nothing unless set.
+    /// The check of an account before its login; none unless set.
     pub fn profiles(mut self, profiles: Arc<dyn Profiles>) -> Self {
         self.profiles = Some(profiles);
         self
     }
 
-    /// The times of the flow.
+    /// The durations of the flow.
     pub fn timers(mut self, timers: Timers) -> Self {
         self.timers = timers;
         self
     }
 
-    /// How to reach other nodes; none can be reached unless set.
+    /// The way to other nodes; no node can be reached unless set.
     pub fn peers(mut self, peers: Arc<dyn Peers>) -> Self {
         self.peers = peers;
         self
     }
 
-    /// Takes the node's lease and starts. When a predecessor of the same name died without giving its lease back, this waits
-    /// until that lease ends.
+    /// Takes the node's lease and starts. If a predecessor of the same name died without a release,
+    /// this waits until its lease ends.
     ///
     /// # Errors
-    /// [`ErrorKind::Timeout`] when another node of this name is running; [`ErrorKind::InvalidArgument`] for a timer of zero or a policy for no session;
-    /// failures of the store.
+    /// [`ErrorKind::Timeout`] when another node of this name is running;
+    /// [`ErrorKind::InvalidArgument`] for a timer of zero or a policy for no session; failures of
+    /// the store.
     ///
     /// # Cancel safety
-    /// Safe: a lease that was taken is given back.
+    /// Safe: a lease that was taken is released.
     pub async fn start(self) -> Result<KickOut> {
         self.timers.check()?;
         self.policy.check()?;

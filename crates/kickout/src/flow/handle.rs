@@ -1,4 +1,4 @@
-//! The handle of the flow, and its end.
+//! The handle of a flow, and its shutdown.
 
 use std::{
     sync::{
@@ -36,10 +36,11 @@ use crate::{
     upkeep::reconcile::rounds::Reconciler,
 };
 
-/// The kick-out flow of one node. Cheap to clone.
+/// The kick-out flow of one node. A clone is cheap.
 ///
-/// When the last clone is gone the node tells its sessions to go and gives its lease back, which makes them void.
-/// [`shutdown`](Self::shutdown) is the orderly way: it waits for them.
+/// When the last clone is dropped, the node ends its sessions and releases its lease in the
+/// background, which voids the sessions. [`shutdown`](Self::shutdown) does the same and waits for
+/// the clients.
 #[derive(Clone, Debug)]
 pub struct KickOut {
     pub(crate) parts: Arc<Parts>,
@@ -69,7 +70,7 @@ pub(crate) struct Parts {
     pub(crate) reconciler: Arc<Reconciler>,
     pub(crate) events: Arc<Events>,
     pub(crate) tasks: Arc<Tasks>,
-    /// Sessions not known to be gone, as the last whole pass of the sweeper counted them.
+    /// Sessions that are not known to be gone, as the sweeper's last complete pass counted them.
     pub(crate) pending: Arc<AtomicUsize>,
 }
 
@@ -80,7 +81,8 @@ impl KickOut {
         &self.parts.this.id
     }
 
-    /// The present incarnation of this node; `None` while it has no valid lease and serves nobody.
+    /// The present incarnation of this node; `None` while it has no valid lease and serves no
+    /// client.
     #[must_use]
     pub fn boot(&self) -> Option<Boot> {
         self.parts.this.now().map(|own| own.boot)
@@ -101,20 +103,20 @@ impl KickOut {
         self.parts.registry.len()
     }
 
-    /// Accounts whose login is under way on this node.
+    /// Number of accounts with a login in progress on this node.
     #[must_use]
     pub fn logins_under_way(&self) -> usize {
         self.parts.logins.queues.len()
     }
 
-    /// Sessions that must go and are not known to be gone, on all nodes, as this node's sweeper
-    /// counted them when it last looked at everything.
+    /// Sessions on all nodes that have to end and are not known to be gone. The number is from the
+    /// last complete pass of this node's sweeper.
     #[must_use]
     pub fn revocations_pending(&self) -> usize {
         self.parts.pending.load(Ordering::Relaxed)
     }
 
-    /// The locks of the accounts whose login is under way on this node, so many at most.
+    /// The locks of at most `most` accounts with a login in progress on this node.
     ///
     /// # Errors
     /// Failures of the store.
@@ -129,23 +131,24 @@ impl KickOut {
         join_all(looking).await.into_iter().collect()
     }
 
-    /// The transitions: for the first caller those since the start, for later ones those from now on.
+    /// The events. The first caller gets all since the start; a later caller gets those from now
+    /// on.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.parts.events.subscribe()
     }
 
-    /// Takes no further login, tells every session to go elsewhere, gives the clients the grace to leave, and gives the
-    /// node's lease back.
+    /// Refuses further logins, ends every session with code 6, gives the clients the grace period
+    /// to leave, and releases the node's lease.
     ///
     /// # Cancel safety
-    /// Safe: calling it again goes on where it stopped.
+    /// Safe: another call continues where this one stopped.
     pub async fn shutdown(&self) {
         let parts = &self.parts;
         parts.drain.refuse_logins();
         let until = parts.clock.now() + parts.settings.timers.grace + Duration::from_millis(250);
         loop {
-            // Again and again: a login that was under way may have been let in since.
+            // The loop is needed because a login that was in progress may be admitted after a pass.
             for live in parts.registry.all() {
                 if live.phase() <= Phase::Active {
                     parts
@@ -160,7 +163,8 @@ impl KickOut {
         }
         parts.logouts.retire_all().await;
         parts.tasks.finish().await;
-        // What a logout still owes is found by whoever notices that this incarnation is dead.
+        // If a logout is still owed, the node stays on the roster. Another node then notices the
+        // dead incarnation and removes its records.
         if !parts.logouts.retries.any() {
             parts.keeper.leave_roster().await;
         }

@@ -1,4 +1,4 @@
-//! The entry of a login.
+//! The entry point of a login.
 
 use std::sync::Arc;
 
@@ -13,15 +13,16 @@ use crate::{
 };
 
 impl KickOut {
-    /// Logs a client in. Does everything that can fail before the account's lock is taken, holds the lock around one read and
-    /// one write, and tells older sessions after it was released.
+    /// Logs a client in. Every step that can fail runs before the account's lock is taken. The lock
+    /// is held around one read and one write. Older sessions are kicked after it was released.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a resume token that is not valid; failures of the store. After
-    /// [`ErrorKind::OutcomeUnknown`] the login counts as not admitted, and whatever it left is removed in the background.
+    /// [`ErrorKind::InvalidArgument`] for a resume token that is not valid; failures of the store.
+    /// After [`ErrorKind::OutcomeUnknown`] the login counts as not admitted; its remains are
+    /// removed in the background.
     ///
     /// # Cancel safety
-    /// Safe: a login whose caller went away is given up before the write, and logged out after it.
+    /// Safe: a dropped login stops before the write, and is logged out after it.
     pub async fn login(&self, login: Login) -> Result<LoginOutcome> {
         let gone = CancellationToken::new();
         let _tell = gone.clone().drop_guard();
@@ -34,7 +35,8 @@ impl KickOut {
         };
         self.parts.tasks.spawn(async move {
             let outcome = Box::pin(run.run_to_end()).await;
-            // Nobody there any more: dropping an admitted session logs it out.
+            // The send fails if the caller went away. Dropping the admitted session then logs it
+            // out.
             drop(answer.send(outcome));
         });
         outcome.await.unwrap_or_else(|_| {

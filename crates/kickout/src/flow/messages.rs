@@ -1,4 +1,4 @@
-//! Finding an account's sessions, and sending them a message.
+//! Look-ups of an account's sessions, and messages to them.
 
 use distlock_core::Result;
 
@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl KickOut {
-    /// Where the account's newest session lives, by a linearizable read; `None` when nobody is
-    /// logged in. Sessions of dead nodes do not count.
+    /// The location of the account's newest session, by a linearizable read; `None` if the account
+    /// has no session. Sessions of dead nodes do not count.
     ///
     /// # Errors
     /// Failures of the store.
@@ -22,8 +22,8 @@ impl KickOut {
         Ok(current.into_iter().next().map(|(_, location)| location))
     }
 
-    /// Where the sessions live that a message addresses, the newest first, as
-    /// [`route`](Self::route) does.
+    /// The locations of all sessions that a message addresses, the newest first. The read is the
+    /// same as in [`route`](Self::route).
     ///
     /// # Errors
     /// Failures of the store.
@@ -35,11 +35,13 @@ impl KickOut {
         Ok(current.into_iter().map(|(_, location)| location).collect())
     }
 
-    /// Delivers a message to every current session that it addresses, wherever those live, at the
-    /// same time. Answers what became of it at each; nothing when no such session is there.
+    /// Delivers a message to every current session that it addresses, on all nodes at the same
+    /// time. Returns one receipt for each session; none if there is no such session.
     ///
     /// # Errors
-    /// Failures of the store before anything was delivered; [`ErrorKind::Timeout`](distlock_core::ErrorKind::Timeout) when the locked mode did not get the lock.
+    /// Failures of the store before anything was delivered;
+    /// [`ErrorKind::Timeout`](distlock_core::ErrorKind::Timeout) when the locked mode did not get
+    /// the lock.
     ///
     /// # Cancel safety
     /// Dropping it leaves the outcome unknown.
@@ -47,8 +49,7 @@ impl KickOut {
         self.parts.router.deliver(uid, message).await
     }
 
-    /// Puts on record that a message was kept until its account logs in, or the device that it is
-    /// for.
+    /// Records that a message was stored until its account, or the device that it is for, logs in.
     pub fn stored(&self, uid: &Uid, message: &Message) {
         self.parts.events.emit(Transition::Stored, |event| {
             event.uid = Some(uid.clone());

@@ -1,4 +1,4 @@
-//! Draining this node, and the list of nodes.
+//! Drain of this node, and the list of nodes.
 
 use distlock_core::Result;
 
@@ -8,12 +8,13 @@ use crate::{
 };
 
 impl KickOut {
-    /// Takes no further login and tells the sessions of this node to go elsewhere, `rate` of them a second, with code 6. Calling
-    /// it again changes the rate. The node keeps its lease and serves the sessions that are left.
+    /// Refuses further logins and ends the sessions of this node with code 6, `rate` of them per
+    /// second. Another call changes the rate. The node keeps its lease and serves the remaining
+    /// sessions.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a rate of zero. Failures of the store: the node drains all the same, other nodes only
-    /// do not see it.
+    /// [`ErrorKind::InvalidArgument`] for a rate of zero. Failures of the store: the node drains
+    /// all the same, but other nodes do not see it.
     ///
     /// # Cancel safety
     /// Safe.
@@ -21,10 +22,10 @@ impl KickOut {
         self.parts.drain.begin(rate).await
     }
 
-    /// Takes logins again. Sessions that were told to go are not called back.
+    /// Takes logins again. A session that has ended stays ended.
     ///
     /// # Errors
-    /// Failures of the store: the node takes logins all the same, other nodes only do not see it.
+    /// Failures of the store: the node takes logins all the same, but other nodes do not see it.
     ///
     /// # Cancel safety
     /// Safe.

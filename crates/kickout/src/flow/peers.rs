@@ -1,4 +1,4 @@
-//! The answers to calls from other nodes.
+//! Answers to the calls of peers.
 
 use std::time::Duration;
 
@@ -11,17 +11,18 @@ use crate::{
 };
 
 impl KickOut {
-    /// A kick from another node: ends exactly the session it names. Every answer is final.
+    /// Answers a kick from a peer: ends exactly the session that it names. Every answer is final.
     ///
     /// # Errors
-    /// [`PeerError::NotSent`] when the kick is for another node, or for an incarnation newer than this one: then it came to
-    /// the wrong process, and what it names may be alive elsewhere.
+    /// [`PeerError::NotSent`] when the kick is for another node, or for a newer incarnation than
+    /// this one. Such a kick reached the wrong process, and its session may be alive elsewhere.
     pub fn handle_kick(&self, request: &KickRequest) -> Result<KickResult, PeerError> {
         self.parts.revoker.receive(request)
     }
 
-    /// A delivery from another node: accepted only for the session that is active here, exactly, and within the node's lease.
-    /// Ends when the session's connection took the message, or after `request.within` at the latest.
+    /// Answers a delivery from a peer. It is accepted only for exactly the session that is active
+    /// here, and only within the node's lease. It ends when the session's connection took the
+    /// message, or after `request.within` at the latest.
     ///
     /// # Cancel safety
     /// Dropping it leaves the outcome unknown.
@@ -29,7 +30,8 @@ impl KickOut {
         self.parts.router.deliver_here(request).await
     }
 
-    /// For how long the account's sessions on this node have sent nothing: the answer to [`Peers::idle`](crate::Peers::idle).
+    /// The time for which each of the account's sessions on this node has sent nothing: the answer
+    /// to [`Peers::idle`](crate::Peers::idle).
     #[must_use]
     pub fn handle_idle(&self, uid: &Uid) -> Vec<(SessionKey, Duration)> {
         let parts = &self.parts;

@@ -1,5 +1,6 @@
-//! Storm control: how many logins an account may try, and how many a node works on, before they are told to come back later.
-//! Nothing here asks the store.
+//! Storm control: bounds on the logins of one account and of one node.
+//!
+//! A login beyond a bound is told to come back later. Nothing here asks the store.
 
 use std::{
     sync::{
@@ -17,20 +18,21 @@ use crate::{
     wait::jitter,
 };
 
-/// Bounds on logins, per node. Two devices that throw each other out again and again are slowed down by the account's bound.
+/// Bounds on logins, per node. The bound per account slows down two devices that end each other's
+/// sessions again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Admission {
-    /// Logins of one account per second, in the long run; 0 = no bound.
+    /// Logins of one account per second on average; 0 = no bound.
     pub per_second: u32,
-    /// Logins of one account at once, after a quiet time.
+    /// Logins of one account at once, after a pause.
     pub burst: u32,
-    /// Logins under way on this node at one time; 0 = no bound.
+    /// Logins in progress on this node at the same time; 0 = no bound.
     pub under_way: usize,
 }
 
 impl Admission {
-    /// No bounds: for a server that has its own.
+    /// No bounds, for a server with bounds of its own.
     #[must_use]
     pub const fn unbounded() -> Self {
         Self {
@@ -40,7 +42,8 @@ impl Admission {
         }
     }
 
-    /// Logins of one account: so many per second, and so many at once after a quiet time.
+    /// Bounds the logins of one account: `per_second` on average, and `burst` at once after a
+    /// pause.
     #[must_use]
     pub const fn per_account(mut self, per_second: u32, burst: u32) -> Self {
         self.per_second = per_second;
@@ -48,7 +51,7 @@ impl Admission {
         self
     }
 
-    /// Logins under way on this node at one time.
+    /// Bounds the logins in progress on this node at the same time.
     #[must_use]
     pub const fn under_way(mut self, most: usize) -> Self {
         self.under_way = most;
@@ -69,11 +72,11 @@ pub(crate) struct Admissions {
     accounts: Rates<Uid>,
 }
 
-/// A login that is being worked on.
+/// Counts one login in progress until it is dropped.
 #[derive(Debug)]
 pub(crate) struct AdmissionPermit(Arc<AtomicUsize>);
 
-/// A login that must come back later.
+/// The refusal of a login that has to come back later.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Throttled {
     pub(crate) scope: &'static str,

@@ -1,4 +1,7 @@
-//! Login: gate, lock, one read, one write, kicks, confirmation.
+//! The steps of a login: admission, login queue, lock, grant, kicks, confirmation.
+//!
+//! Everything that may be slow for reasons of its own runs before the login queue. The lock is held
+//! only around the grant; the kicks never run under it, except with `Order::TellUnderLock`.
 
 use distlock_core::{Error, ErrorKind, Guard, Moment, Released, Result};
 
@@ -83,7 +86,7 @@ impl LoginRun {
         self.compete(resume).await
     }
 
-    /// Waits for this login's turn on this node and for the account's lock, and logs in.
+    /// Waits for this login's turn on this node and for the account's lock, then logs in.
     async fn compete(&self, resume: Option<ResumeToken>) -> Result<LoginOutcome> {
         let uid = &self.login.uid;
         let parts = &self.parts;
@@ -148,7 +151,8 @@ impl LoginRun {
                     return outcome;
                 }
                 Ok(GrantStep::Granted(granted)) => {
-                    // The next login of this account may start while this one tells the older sessions.
+                    // The release runs beside the kicks, so the account's next login need not wait
+                    // for them.
                     let ((), outcome) =
                         tokio::join!(released, Box::pin(self.confirm(*granted, turn)));
                     return outcome;

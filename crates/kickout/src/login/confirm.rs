@@ -1,4 +1,7 @@
-//! The part of a login after the account's lock: telling older sessions, and letting the client in.
+//! The part of a login after the account's lock: kicks of older sessions, and the confirmation.
+//!
+//! A client gets no confirmation before its session is in the directory. From the grant on every
+//! failure logs the session out.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,7 +29,7 @@ use crate::{
 };
 
 impl LoginRun {
-    /// After the lock: tells the older sessions, makes sure that this login is still the newest, and lets the client in.
+    /// Kicks the older sessions, checks that this login is still the newest, and admits the client.
     pub(crate) async fn confirm(&self, granted: Granted, turn: LoginTurn) -> Result<LoginOutcome> {
         let parts = &self.parts;
         let uid = &self.login.uid;
@@ -38,14 +41,14 @@ impl LoginRun {
             removed,
             pending,
         } = granted;
-        // From here on, whatever goes wrong, dropping the session logs it out.
+        // From here on every return path drops the session, and the drop logs it out.
         let mut session = Session::new(
             Arc::clone(&parts.logouts),
             Arc::clone(&parts.ender),
             Arc::clone(&live),
             messages,
         );
-        // The next login on this node may compete; it will find this one in the directory.
+        // The next login on this node may compete now. It finds this login in the directory.
         drop(turn);
 
         let (here, elsewhere): (Vec<_>, Vec<_>) = pending
@@ -90,7 +93,7 @@ impl LoginRun {
             record = now;
         }
         if live.phase() == Phase::Pending && live.is_missing_in(&record) {
-            // The store has forgotten this login, and whom it had to tell.
+            // The store has lost this login, and with it the list of older sessions to kick.
             return Ok(self.busy());
         }
         if record.slot_of(&live.key).is_none() && live.phase() == Phase::Pending {
@@ -117,8 +120,9 @@ impl LoginRun {
         Ok(LoginOutcome::Admitted(session))
     }
 
-    /// What the directory says now, and takes these sessions out of it. The login was granted: it is not given up because the
-    /// store is away for a moment, when older sessions may have been told to go already. With the node's lease it is void.
+    /// Removes these sessions from the record and returns the record afterwards. The login is
+    /// granted, and older sessions may have been kicked already. So a short absence of the store
+    /// must not end it. It ends with the node's lease.
     async fn settle(&self, live: &LiveSession, gone: &[SessionKey]) -> Result<UserRecord> {
         let (parts, uid) = (&self.parts, &self.login.uid);
         let may_wait = || live.incarnation.lease.is_valid() && !self.gone.is_cancelled();
@@ -132,7 +136,7 @@ impl LoginRun {
         settled.await
     }
 
-    /// No client waits until the directory says, too, that sessions of this node are gone.
+    /// Removes the revocations of ended sessions of this node. The client does not wait for it.
     fn settle_in_background(&self, gone: Vec<SessionKey>) {
         if gone.is_empty() {
             return;
@@ -146,8 +150,9 @@ impl LoginRun {
         });
     }
 
-    /// Strict confirmation: until nothing is pending. A node that can neither be reached nor renew its lease is dead after one
-    /// lease, so this ends soon after that at the latest; `None` = it did not, and the login is given up.
+    /// Waits until no revocation is pending (strict confirmation). A node that cannot be reached
+    /// and cannot renew its lease is dead after one lease, so the wait is bounded. `None` means
+    /// that the bound has passed; the login is then given up.
     async fn wait_until_all_gone(
         &self,
         live: &LiveSession,

@@ -45,21 +45,22 @@ pub(crate) struct LoginParts {
     pub(crate) profiles: Option<Arc<dyn Profiles>>,
 }
 
-/// How often a login runs again after a lost lock or a lost write.
+/// Attempts of one login after a lost lock or a conflicting write.
 pub(crate) const MAX_RUNS: u32 = 2;
 
-/// One login on its way.
+/// One login in progress.
 pub(crate) struct LoginRun {
     pub(crate) parts: Arc<LoginParts>,
     pub(crate) login: Login,
     pub(crate) started: Moment,
-    /// Its caller went away.
+    /// Cancelled when the login's caller went away.
     pub(crate) gone: CancellationToken,
 }
 
 impl LoginRun {
     pub(crate) fn busy(&self) -> LoginOutcome {
-        // Spread over a second: those who were turned away together do not come back together.
+        // The delays are spread over most of a second, so that clients that were refused together
+        // do not come back together.
         LoginOutcome::Busy {
             retry_after: Duration::from_millis(200) + jitter(Duration::from_millis(800)),
         }

@@ -1,4 +1,7 @@
-//! The part of a login that holds the account's lock: one read, one decision, one write.
+//! The part of a login under the account's lock: one read, one decision, one write.
+//!
+//! Every write is conditional on the version that was read, so a lost lock cannot overwrite a newer
+//! login. No call to a peer happens here, because it would extend the hold of the lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,13 +34,13 @@ use crate::{
     wait::{jitter, retry_while, wall_millis},
 };
 
-/// Over how long those come back who were turned away together.
+/// Period over which refused clients come back.
 const SPREAD: Duration = Duration::from_secs(1);
 
-/// What one run under the lock came to.
+/// The outcome of one run under the lock.
 pub(crate) enum GrantStep {
     Granted(Box<Granted>),
-    /// The lock or the write was lost.
+    /// The lock was lost, or the write met a conflict.
     Again,
     Answer(LoginOutcome),
 }
@@ -46,11 +49,11 @@ pub(crate) struct Granted {
     pub(crate) live: Arc<LiveSession>,
     pub(crate) messages: mpsc::Receiver<QueuedMessage>,
     pub(crate) r#gen: Generation,
-    /// When the write was confirmed.
+    /// Time at which the write was confirmed.
     pub(crate) decided: Moment,
     /// Sessions that lost their slot to this login.
     pub(crate) removed: Vec<Revocation>,
-    /// Every session that is not known to be gone.
+    /// All sessions of the account that are not known to be gone.
     pub(crate) pending: Vec<Revocation>,
 }
 
@@ -83,8 +86,8 @@ impl LoginRun {
         let guard = under.guard;
         let until = clock.now() + self.parts.settings.timers.lock_wait;
         for _ in 0..MAX_RUNS {
-            // An error means that nothing has happened, unless the write was sent and its outcome is
-            // unknown. Such an error is passed through as a value, because a retry would write twice.
+            // An error means that nothing has happened, unless the write was sent and its outcome
+            // is unknown. Such an error must not be retried: the login could be granted twice.
             let step = retry_while(
                 clock,
                 || guard.is_valid() && clock.now() < until && !self.gone.is_cancelled(),
@@ -146,15 +149,15 @@ impl LoginRun {
             mut record,
             ..
         } = seen;
-        // Other nodes may have written their sessions again before this node noticed the data loss.
+        // Other nodes may have written their sessions again before this node noticed the loss.
         parts.history.observe_epoch(&guard.epoch());
         parts.history.observe_roster(roster.id);
         if let Some(left) = parts.history.grants_suspended_for() {
             let retry_after = left + jitter(SPREAD);
             return Ok(Err(LoginOutcome::Busy { retry_after }));
         }
-        // A store that has lost records has lost sessions, too. This node knows its own sessions, so
-        // the decision counts them.
+        // A store that has lost records has lost sessions, too. This node knows its own sessions,
+        // so the decision counts them.
         for live in parts.registry.of(uid) {
             if live.phase() == Phase::Active && live.is_missing_in(&record) {
                 record.restore(&live.slot, live.entry());

@@ -1,5 +1,7 @@
-//! Which of an account's sessions has sent nothing for the longest time: asked of their nodes before the account's lock is
-//! taken.
+//! Idle times of an account's sessions, for the policy `evict_idle`.
+//!
+//! They are collected before the account's lock is taken, because a slow peer must not extend its
+//! hold.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,7 +19,8 @@ use crate::{
 };
 
 impl LoginRun {
-    /// The idle times of the sessions that this login competes with, where the policy asks for them and there is no room.
+    /// The idle times of this login's rivals. They are empty unless the policy needs them and there
+    /// is no room.
     pub(crate) async fn idle_rivals(&self, resume: Option<&ResumeToken>) -> Result<IdleTimes> {
         let parts = &self.parts;
         let mut idle = IdleTimes::new();
@@ -35,7 +38,7 @@ impl LoginRun {
         }
         let mut nodes = BTreeMap::new();
         for (_, entry) in rivals {
-            // Unless its node says otherwise.
+            // A session counts as idle for ever unless its node reports a time.
             idle.insert(entry.key.clone(), Duration::MAX);
             nodes.insert(entry.key.node.clone(), entry.key.boot);
         }

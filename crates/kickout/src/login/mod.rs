@@ -1,4 +1,6 @@
 //! Login: from the request to the admitted session.
+//!
+//! A login changes the directory only by one conditional write under the account's lock.
 
 pub(crate) mod admission;
 pub(crate) mod attempt;

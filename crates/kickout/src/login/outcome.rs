@@ -15,14 +15,14 @@ use crate::{
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoginOutcome {
-    /// The client is in.
+    /// The client is logged in.
     Admitted(Session),
-    /// Not now.
+    /// The login is refused for now.
     Busy {
-        /// When to try again.
+        /// Delay before the next attempt.
         retry_after: Duration,
     },
-    /// Not at all.
+    /// The login is refused.
     Denied(Denied),
     /// A newer login of the account came first.
     Superseded(Overtaken),

@@ -1,4 +1,4 @@
-//! What must be known of an account before it may log in.
+//! The embedder's check of an account before its login.
 
 use std::fmt;
 
@@ -7,16 +7,17 @@ use distlock_core::Result;
 
 use crate::model::login::{Denied, Login};
 
-/// Loads what must be known of an account before it may log in: its profile, what it paid for, where it may come from.
+/// Checks an account before its login: its profile, its subscription, its location.
 ///
-/// It is asked before a login waits for anything that other logins need, so it may be slow: that costs nobody else anything. A
-/// login that took long here is no older than one that did not: what counts is the order of the writes.
+/// The check runs before the login waits for anything that other logins need, so it may be slow
+/// without delaying them. A slow check does not make a login older: the order of the writes
+/// decides.
 #[async_trait]
 pub trait Profiles: fmt::Debug + Send + Sync + 'static {
-    /// Says whether this login may go on.
+    /// Decides whether this login may continue.
     ///
     /// # Errors
-    /// Whatever kept it from finding out: the login ends with it, and nothing was changed.
+    /// Any failure of the check: the login ends with it, and nothing was changed.
     ///
     /// # Cancel safety
     /// Dropped when the login's caller goes away.
@@ -27,8 +28,8 @@ pub trait Profiles: fmt::Debug + Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Allowed {
-    /// It may, as far as the policy goes along.
+    /// The login may continue; the policy decides next.
     Yes,
-    /// It is answered with this.
+    /// The login is denied with this answer.
     No(Denied),
 }

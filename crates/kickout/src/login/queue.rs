@@ -1,5 +1,8 @@
-//! One login per account and node competes for the account's lock at a time. A newer one replaces an older one that still
-//! waits, where only one of the two could survive and the newer one certainly may; otherwise they take turns.
+//! The login queue: the logins of one account that wait for their turn on one node.
+//!
+//! At most one login per account and node competes for the account's lock. A newer login replaces
+//! an older one that still waits if only one of the two can survive and the newer one certainly
+//! may. Otherwise the logins take turns. A login whose write was sent is never replaced.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,18 +20,18 @@ use crate::model::{
 /// Logins of one account that may wait on one node.
 const MAX_WAITING: usize = 64;
 
-/// The gates of a node, by account. An account without a login under way has no entry.
+/// The login queues of a node, by account. An account without a login in progress has no entry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoginQueues(Arc<Mutex<HashMap<Uid, AccountQueue>>>);
 
-/// What a login is after.
+/// The slot and the device that a login claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoginClaim {
     pub(crate) slot: Slot,
     pub(crate) device: Device,
     /// Whether only the newest login for the slot can survive.
     pub(crate) last_wins: bool,
-    /// The session that it goes on with. Whether it still may, only the directory knows.
+    /// The session that this login resumes. Only the directory knows whether it still may.
     pub(crate) resumes: Option<ResumeToken>,
 }
 
@@ -37,14 +40,14 @@ pub(crate) struct LoginClaim {
 pub(crate) enum QueueRefusal {
     /// A newer login of this device took its place.
     Overtaken(Device),
-    /// Too many wait.
+    /// Too many logins wait.
     Crowded,
 }
 
 #[derive(Debug)]
 struct AccountQueue {
     claim: LoginClaim,
-    /// Tells the login inside that a newer one came; `None` once it may no longer be replaced.
+    /// Tells the current login that a newer one came; `None` once it can no longer be replaced.
     replace_current: Option<watch::Sender<Option<Device>>>,
     waiting: VecDeque<QueuedLogin>,
 }
@@ -55,7 +58,7 @@ struct QueuedLogin {
     admit: oneshot::Sender<Result<LoginTurn, QueueRefusal>>,
 }
 
-/// The right to compete. Dropping it lets the next one in.
+/// The right to compete for the account's lock. Dropping it admits the next login.
 #[derive(Debug)]
 pub(crate) struct LoginTurn {
     queues: LoginQueues,
@@ -64,10 +67,12 @@ pub(crate) struct LoginTurn {
 }
 
 impl LoginClaim {
-    /// Whether this newer claim makes an older one void.
+    /// Whether this newer claim makes the older one void.
     fn overtakes(&self, older: &Self) -> bool {
         if self.resumes.is_some() {
-            // It may be refused, and then nobody would be left. Only the same question once more gets the same answer.
+            // The directory may refuse a resume. If it had replaced another login, no login would
+            // be left. Only the identical resume replaces an older one, because it gets the same
+            // answer.
             return self == older;
         }
         self.device == older.device || (self.last_wins && self.slot == older.slot)
@@ -75,9 +80,9 @@ impl LoginClaim {
 }
 
 impl LoginQueues {
-    /// Waits until this login may compete. Logins that a newer one cannot make void take their turn.
+    /// Waits until this login may compete. Logins that a newer one cannot make void take turns.
     ///
-    /// Cancel safety: safe; the place is given up.
+    /// Cancel safety: safe; the login leaves the queue.
     pub(crate) async fn enqueue(
         &self,
         uid: &Uid,
@@ -105,7 +110,7 @@ impl LoginQueues {
             let mut overtaken = Vec::new();
             for waiting in std::mem::take(&mut queue.waiting) {
                 if waiting.admit.is_closed() {
-                    // It was cancelled.
+                    // That login was cancelled, so it leaves the queue.
                 } else if claim.overtakes(&waiting.claim) {
                     overtaken.push(waiting);
                 } else {
@@ -127,16 +132,16 @@ impl LoginQueues {
             });
             waiting
         };
-        // The sender is dropped only after it was used.
+        // The sender is always used before it is dropped, so an error cannot happen here.
         waiting.await.unwrap_or(Err(QueueRefusal::Crowded))
     }
 
-    /// Accounts that have a login under way, so many at most.
+    /// At most `most` accounts with a login in progress.
     pub(crate) fn accounts(&self, most: usize) -> Vec<Uid> {
         self.lock().keys().take(most).cloned().collect()
     }
 
-    /// How many accounts have a login under way.
+    /// Number of accounts with a login in progress.
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
@@ -151,7 +156,7 @@ impl LoginQueues {
         (new_turn, replace_current)
     }
 
-    /// Lets the waiting login in, or forgets the account.
+    /// Admits the next waiting login, or removes the account's empty queue.
     fn admit_next(&self, uid: &Uid) {
         loop {
             let refused = {
@@ -170,7 +175,8 @@ impl LoginQueues {
             };
             match refused {
                 None => return,
-                // That login was cancelled. Its pass must not call back into this function: the next round does its work.
+                // That login was cancelled. The drop of its turn would call this function again and
+                // admit a login, and the next round would admit a second one.
                 Some(Ok(new_turn)) => new_turn.disarm(),
                 Some(Err(_)) => {}
             }
@@ -183,7 +189,7 @@ impl LoginQueues {
 }
 
 impl LoginTurn {
-    /// Waits until a newer login takes this one's place, and says of which device.
+    /// Waits until a newer login replaces this one. Returns the newer login's device.
     ///
     /// Cancel safety: safe.
     pub(crate) async fn replaced(&mut self) -> Device {
@@ -195,7 +201,7 @@ impl LoginTurn {
         }
     }
 
-    /// From here on nobody replaces this login, unless somebody already has.
+    /// From here on no newer login replaces this one. Fails if one already has.
     pub(crate) fn commit(&self) -> Result<(), Device> {
         let mut queues = self.queues.lock();
         if let Some(device) = self.replaced.borrow().clone() {
@@ -208,7 +214,8 @@ impl LoginTurn {
     }
 
     fn disarm(self) {
-        // Dropping would let the next one in; an empty name has no gate.
+        // The drop would admit the next login. In a fresh, empty set of queues it finds nothing to
+        // do.
         let mut this = self;
         this.queues = LoginQueues::default();
     }
@@ -298,7 +305,7 @@ mod tests {
         drop(second);
         drop(first);
         assert_eq!(queues.len(), 0);
-        // And the gate still works.
+        // The queue still works afterwards.
         drop(queues.enqueue(&uid, &a).await.unwrap());
     }
 
@@ -322,7 +329,7 @@ mod tests {
         }
         let crowded = queues.enqueue(&uid, &claim("late", "main", false)).await;
         assert_eq!(crowded.unwrap_err(), QueueRefusal::Crowded);
-        // One that went away makes room; the same device again replaces its older login.
+        // A cancelled login makes room, and a second login of a device replaces its first.
         drop(waiting.pop());
         let same = claim("3", "main", false);
         let mut again = Box::pin(queues.enqueue(&uid, &same));
@@ -365,7 +372,7 @@ mod tests {
         let patient = claim("b", "main", false);
         let mut login = Box::pin(queues.enqueue(&uid, &patient));
         assert!(futures_poll(&mut login).is_none());
-        // Of the device inside, of the one that waits, and of one more.
+        // One resume of the current device, one of the waiting device, and one more.
         let resumes = [&a, &b, &a].map(|of| resuming(of, SessionId::random()));
         let mut waiting: Vec<_> = resumes
             .iter()
@@ -381,7 +388,7 @@ mod tests {
         for waiting in waiting {
             drop(waiting.await.unwrap());
         }
-        // Its client came again: the older attempt would take the session away from the one that is there.
+        // The client tried again: the older attempt would take the session away from the newer one.
         let resume = resuming(&a, SessionId::random());
         let mut replace_current = queues.enqueue(&uid, &resume).await.unwrap();
         let mut second = Box::pin(queues.enqueue(&uid, &resume));

@@ -1,5 +1,6 @@
-//! Bounds on how often: a token bucket for each key, in memory, so that nothing is asked of the
-//! store.
+//! Rate limits: one token bucket for each key, in memory.
+//!
+//! Nothing here asks the store. The number of buckets is bounded.
 
 use std::{
     collections::HashMap,
@@ -13,13 +14,12 @@ use distlock_core::{Clock, Moment};
 
 use crate::wait::jitter;
 
-/// Keys that are kept count of. Beyond it those that have been quiet are forgotten, which costs
-/// nothing.
+/// Number of buckets. Beyond it full buckets are removed, which changes no answer.
 const KEYS: usize = 65_536;
-/// Shortest advice to come back.
+/// Shortest delay that a refused caller is given.
 pub(crate) const LEAST: Duration = Duration::from_millis(200);
 
-/// So many of something per second for each key, and so many at once after a quiet time.
+/// A rate limit for each key: a number per second, and a burst after a pause.
 pub struct Rates<K> {
     per_second: u32,
     burst: u32,
@@ -34,7 +34,7 @@ struct Bucket {
 }
 
 impl<K: Eq + Hash + Clone> Rates<K> {
-    /// `per_second` in the long run, 0 = no bound; `burst` at once.
+    /// `per_second` on average, 0 = no bound; `burst` at once.
     #[must_use]
     pub fn new(per_second: u32, burst: u32, clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -45,10 +45,10 @@ impl<K: Eq + Hash + Clone> Rates<K> {
         }
     }
 
-    /// Takes one for this key.
+    /// Takes one token of this key.
     ///
     /// # Errors
-    /// There is none now: when to come back, spread at random.
+    /// The delay before the next attempt if there is no token. The delay has a random part.
     pub fn take(&self, key: &K) -> Result<(), Duration> {
         if self.per_second == 0 {
             return Ok(());
@@ -63,7 +63,8 @@ impl<K: Eq + Hash + Clone> Rates<K> {
         if buckets.len() >= KEYS && !buckets.contains_key(key) {
             buckets.retain(|_, bucket| refilled(bucket) < burst);
             if buckets.len() >= KEYS {
-                // More keys than that are busy at once: a bound on all together is what protects.
+                // More keys than buckets are busy at once. The bound on all logins together
+                // protects the node in this case.
                 return Ok(());
             }
         }
@@ -78,7 +79,7 @@ impl<K: Eq + Hash + Clone> Rates<K> {
             return Ok(());
         }
         let wait = Duration::from_secs_f64((1.0 - bucket.left) / rate).max(LEAST);
-        // Those who were turned away together do not come back together.
+        // The random part keeps callers that were refused together from coming back together.
         Err(wait + jitter(wait))
     }
 }

@@ -1,4 +1,6 @@
 //! A ban as the store holds it.
+//!
+//! The account's record carries a copy as a mark; the record `ban/<uid>` decides how long it lasts.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -7,16 +9,17 @@ use uuid::Uuid;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Ban {
-    /// Which ban.
+    /// Id of the ban.
     pub id: Uuid,
-    /// Why, for people; its account is told.
+    /// The reason, for people. The account's clients get it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// How long it lasts, in milliseconds; without end unless set.
+    /// Duration in milliseconds; without end unless set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
-    /// When it ends, by the wall clock of the node that set it, in milliseconds since 1970. For display, and decisive only where
-    /// the store cannot tell how long the ban has been there: ZooKeeper never can, SQLite not after a reboot.
+    /// The end, by the wall clock of the node that set the ban, in milliseconds since 1970. It is
+    /// for display, and decides only if the store cannot tell the age of the ban: ZooKeeper never
+    /// can, SQLite cannot after a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<u64>,
 }

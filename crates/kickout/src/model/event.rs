@@ -1,4 +1,6 @@
-//! One structured event per transition, so that a checker can replay what happened.
+//! One structured event for each transition, so that a checker can replay a run.
+//!
+//! An event never influences the flow.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -9,15 +11,16 @@ use crate::model::{
     record::{Revocation, Slot},
 };
 
-/// What happened on a node. A field that does not apply is absent.
+/// An event of a node. A field that does not apply is absent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Event {
-    /// Counts this node's events from 1.
+    /// Number of the event; each node counts from 1.
     pub seq: u64,
-    /// Wall clock of the node in milliseconds since 1970. For display; nothing is decided by it.
+    /// Wall clock of the node in milliseconds since 1970. It is for display and decides nothing.
     pub at_ms: u64,
-    /// Time since the machine booted in microseconds: orders the events of the nodes of one machine.
+    /// Time since the machine booted, in microseconds. It orders the events of all nodes on one
+    /// machine.
     pub boot_us: u64,
     /// The node.
     pub node: NodeId,
@@ -61,13 +64,13 @@ pub struct Event {
     /// The generation that took over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_gen: Option<Generation>,
-    /// The kick this belongs to, the same on both nodes.
+    /// Id of the kick, the same on both nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kick_id: Option<Uuid>,
-    /// The other node.
+    /// The other node of a kick or a delivery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<NodeId>,
-    /// Why the session ends.
+    /// The reason why the session ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
     /// The sender's name for the message.
@@ -76,7 +79,7 @@ pub struct Event {
     /// Microseconds from the write that decided a takeover until its kick was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_us: Option<u64>,
-    /// How it ended, in a word or a sentence.
+    /// The outcome, in a word or a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
 }
@@ -92,53 +95,53 @@ pub enum Transition {
     NodeFenced,
     /// The node gave its lease back.
     NodeDown,
-    /// The node takes no further login and sends its sessions elsewhere, or (`result`) takes logins again.
+    /// The node refuses further logins and ends its sessions, or (`result`) it takes logins again.
     NodeDraining,
     /// The record names this session: the login was granted.
     Granted,
-    /// The record names this session no more: a newer login took its place, or an administrator ended it. Follows the grant
-    /// that did it.
+    /// The record no longer names this session: a newer login replaced it, or an administrator
+    /// ended it. The event follows the grant that did it.
     Revoked,
     /// A revocation is final: its session is known to be gone.
     Settled,
     /// The session is active and its client is told so.
     Admitted,
-    /// A login was turned away for now.
+    /// A login was refused for now.
     Busy,
-    /// A login was turned away for good.
+    /// A login was denied.
     Denied,
-    /// A login was overtaken by a newer one before it was confirmed.
+    /// A newer login replaced this one before this one was confirmed.
     Overtaken,
-    /// A login did not write what it had decided (`result` says why): its lock was lost, or the
-    /// record had changed since it was read.
+    /// A login did not write its decision (`result` says why): its lock was lost, or the record had
+    /// changed since the read.
     WriteGivenUp,
-    /// A kick was sent to another node; `result` says what it answered.
+    /// A kick was sent to another node; `result` is the answer.
     KickSent,
-    /// A kick arrived from another node; `result` says what was answered.
+    /// A kick arrived from another node; `result` is this node's answer.
     KickReceived,
-    /// A session was told to go offline.
+    /// A session was superseded; its client gets a notice.
     Superseded,
     /// The notice was written to the session's connection.
     Told,
-    /// The session's client did not leave within the grace, and its connection was cut.
+    /// The session's client did not leave within the grace period, and its connection was cut.
     Cut,
-    /// The record names this session no more: it logged out.
+    /// The record no longer names this session, because the session logged out.
     Deleted,
     /// A session ended.
     Closed,
-    /// A delete named a session that the record does not hold: nothing was changed.
+    /// A delete named a session that the record does not name. Nothing was changed.
     StaleDeleteRefused,
-    /// A kick named a session that is not here: nothing was changed.
+    /// A kick named a session that is not on this node. Nothing was changed.
     StaleKickRefused,
-    /// A session that the store had forgotten was written again.
+    /// A session that the store had lost was written again.
     Registered,
     /// A slot of a dead node was cleared.
     GhostSwept,
     /// A message reached a session.
     Delivered,
-    /// A message reached nobody.
+    /// A message reached no session.
     Undelivered,
-    /// A message that reached nobody is kept until its account logs in.
+    /// A message that reached no session is stored until its account logs in.
     Stored,
     /// The account was banned.
     Banned,
@@ -154,7 +157,7 @@ impl Event {
         self.session_boot = Some(key.boot);
     }
 
-    /// Names a revoked session, and what revoked it.
+    /// Names a revoked session, and the login that revoked it.
     pub(crate) fn revocation(&mut self, uid: &Uid, revocation: &Revocation) {
         self.uid = Some(uid.clone());
         self.about(&revocation.key);

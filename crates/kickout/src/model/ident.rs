@@ -1,4 +1,6 @@
-//! Who and where: accounts, devices, nodes, incarnations, sessions. Checked once at the edge.
+//! Identifiers: accounts, devices, nodes, incarnations, sessions.
+//!
+//! Each is checked when it is made, so the rest of the flow never meets an invalid one.
 
 use std::{fmt, sync::Arc};
 
@@ -17,10 +19,10 @@ macro_rules! text {
             /// Longest allowed text in bytes.
             pub const MAX_BYTES: usize = $max;
 
-            /// Checks the text.
+            /// Makes the value if the text follows the rules.
             ///
             /// # Errors
-            /// [`ErrorKind::InvalidArgument`], naming the rule that was broken.
+            /// [`ErrorKind::InvalidArgument`]; the message names the broken rule.
             pub fn new(text: impl AsRef<str>) -> Result<Self> {
                 check($what, text.as_ref(), $min, $max)?;
                 Ok(Self(text.as_ref().into()))
@@ -66,21 +68,21 @@ text! {
     Uid, "uid", 1..=128
 }
 text! {
-    /// What the account's owner logs in with, as people see it: `phone`, `Anna's tablet`; 1 to 64 bytes.
+    /// A device, by the name that people give it: `phone`, `Anna's tablet`; 1 to 64 bytes.
     Device, "device", 1..=64
 }
 text! {
-    /// The kind of a device, for policies that count by kind; 0 to 32 bytes.
+    /// The class of a device, for policies that count per class; 0 to 32 bytes.
     Class, "class", 0..=32
 }
 
 impl Uid {
-    /// The name of the account's lock. The one place that knows it.
+    /// The name of the account's lock. No other code builds it.
     pub(crate) fn lock(&self) -> Result<LockName> {
         LockName::new(format!("user/{self}"))
     }
 
-    /// The key of the account's record. The one place that knows it.
+    /// The key of the account's record. No other code builds it.
     pub(crate) fn record(&self) -> Result<RecordKey> {
         RecordKey::new(format!("sess/{self}"))
     }
@@ -100,10 +102,10 @@ impl Class {
 pub struct NodeId(Arc<str>);
 
 impl NodeId {
-    /// Checks a name.
+    /// Makes a name if it follows the rules.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`], naming the rule that was broken.
+    /// [`ErrorKind::InvalidArgument`]; the message names the broken rule.
     pub fn new(name: impl AsRef<str>) -> Result<Self> {
         let name = name.as_ref();
         check("node name", name, 1, 64)?;
@@ -159,7 +161,8 @@ impl fmt::Debug for NodeId {
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Serialize, Deserialize)]
         #[serde(transparent)]
         pub struct $name(u64);
 
@@ -186,15 +189,17 @@ macro_rules! number {
 }
 
 number! {
-    /// One incarnation of a node: the fencing token of its lease, so it rises with every start and never comes back.
+    /// One incarnation of a node: the fencing token of its lease. It rises with every start and
+    /// never repeats.
     Boot
 }
 number! {
-    /// The account's generation: rises with every login that was granted, across logouts, restarts and failovers.
+    /// The account's generation. It rises with every granted login, across logouts, restarts and
+    /// failovers.
     Generation
 }
 
-/// One login on one connection: 128 random bits.
+/// The id of one login on one connection: 128 random bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SessionId(Uuid);
@@ -242,10 +247,11 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// The identity of a session, which every delete, refresh, kick and delivery carries and its target compares.
+/// The identity of a session. Every delete, refresh, kick and delivery carries it, and the target
+/// compares all of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SessionKey {
-    /// The node it lives on.
+    /// The node of the session.
     pub node: NodeId,
     /// That node's incarnation.
     pub boot: Boot,

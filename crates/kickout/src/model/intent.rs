@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a client wants from a login.
+/// The wish of a client at a login.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -10,8 +10,8 @@ pub enum Intent {
     /// Log in by the rules of the policy.
     #[default]
     Login,
-    /// Come back as the session it was, unless somebody else logged in since.
+    /// Come back as the same session, unless another device logged in since.
     Resume,
-    /// Take over, also under a policy that would deny.
+    /// Take over, even if the policy would deny.
     Takeover,
 }

@@ -1,4 +1,4 @@
-//! The request of a login, and the reasons why a login ends without a session.
+//! The request of a login, and the answers of a login without a session.
 
 use crate::model::{
     ident::{Class, Device, Generation, Uid},
@@ -6,48 +6,48 @@ use crate::model::{
     notice::Code,
 };
 
-/// Who logs in. The caller has checked that the client is this account.
+/// A login request. The caller has checked that the client owns the account.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Login {
     /// The account.
     pub uid: Uid,
-    /// The device, as people see it.
+    /// The device, by the name that people give it.
     pub device: Device,
-    /// The kind of device.
+    /// The class of the device.
     pub class: Class,
-    /// What the client wants.
+    /// The intent of the client.
     pub intent: Intent,
-    /// The resume token of the session the client had, for [`Intent::Resume`].
+    /// The resume token of the client's last session, for [`Intent::Resume`].
     pub resume: Option<String>,
     /// Whether the client acknowledges messages.
     pub acks: bool,
 }
 
-/// Why a login was denied.
+/// The reason why a login was denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Denied {
-    /// Why.
+    /// The reason as a code.
     pub code: Code,
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: String,
-    /// The device in the way.
+    /// The device whose session is in the way.
     pub by_device: Option<Device>,
 }
 
-/// The login that came first.
+/// The newer login that replaced this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Overtaken {
-    /// Its device, where it is known.
+    /// Its device, if it is known.
     pub by_device: Option<Device>,
-    /// Its generation, where it has one already.
+    /// Its generation, if it has one already.
     pub r#gen: Option<Generation>,
 }
 
 impl Denied {
-    /// A denial in the words of its code.
+    /// A denial with the standard text of its code.
     #[must_use]
     pub fn new(code: Code) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl Login {
         }
     }
 
-    /// Another intent, with the resume token where that has one.
+    /// Sets the intent, and the resume token that belongs to it.
     #[must_use]
     pub fn intent(mut self, intent: Intent, resume: Option<String>) -> Self {
         self.intent = intent;

@@ -1,28 +1,28 @@
-//! A node as its lease and its marks in the store describe it.
+//! A node, as its lease and its drain mark in the store describe it.
 
 use distlock_core::HolderInfo;
 use serde::{Deserialize, Serialize};
 
 use crate::model::ident::{Boot, NodeId};
 
-/// What a node writes beside its lease.
+/// The text that a node writes beside its lease.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct NodeMeta {
     pub(crate) addr: String,
     pub(crate) state: NodeState,
-    /// Where its clients connect, for people who look at the nodes.
+    /// Its address for clients. For display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) front: Option<String>,
-    /// Its policy, so that others notice when theirs is another one.
+    /// Its policy, so that another node notices a different one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) policy: Option<String>,
-    /// Its incarnation, where that is not the lease's token: the store had forgotten the lease, and
-    /// the node has taken it again.
+    /// Its incarnation, if that is not the lease's token: the store had lost the lease, and the
+    /// node took it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) boot: Option<Boot>,
 }
 
-/// What a lease says of its node: the incarnation, and the rest where it can be read.
+/// Reads a lease: the incarnation of its node, and the text if it is readable.
 pub(crate) fn read_lease(holder: &HolderInfo) -> (Option<Boot>, Option<NodeMeta>) {
     let meta = holder.meta.as_deref().map(serde_json::from_str::<NodeMeta>);
     let meta = meta.and_then(Result::ok);
@@ -36,24 +36,24 @@ pub(crate) fn read_lease(holder: &HolderInfo) -> (Option<Boot>, Option<NodeMeta>
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum NodeState {
-    /// It does.
+    /// It takes logins.
     Up,
-    /// It is about to stop.
+    /// It takes no further login and is about to stop.
     Draining,
 }
 
-/// A node, its incarnation and where it listens for its peers.
+/// A node, its incarnation and its address for peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeAddress {
     /// The node.
     pub node: NodeId,
     /// Its incarnation.
     pub boot: Boot,
-    /// Its address, as it advertised it.
+    /// Its address, as it advertises it.
     pub addr: String,
 }
 
-/// What a draining node writes. It counts for that incarnation alone.
+/// The mark of a draining node. It counts for that incarnation alone.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct DrainMark {
     pub(crate) boot: Boot,
@@ -67,16 +67,16 @@ pub struct NodeInfo {
     pub node: NodeId,
     /// Its incarnation.
     pub boot: Boot,
-    /// Its address, as it advertised it.
+    /// Its address, as it advertises it.
     pub addr: String,
-    /// Where its clients connect, if it said so.
+    /// Its address for clients, if it advertises one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub front: Option<String>,
     /// Whether it takes logins.
     pub state: NodeState,
-    /// Its policy, if it said so. Nodes of one store need the same.
+    /// Its policy, if it advertises one. All nodes of one store need the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
-    /// How long its lease lasts unless it is renewed, in milliseconds, where the store can tell.
+    /// Time until its lease ends without a renewal, in milliseconds, if the store can tell.
     pub lease_remaining_ms: Option<u64>,
 }

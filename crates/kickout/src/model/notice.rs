@@ -1,4 +1,4 @@
-//! Why a session ends, and what its client should do next.
+//! The notice for a client whose session ends: the reason, and the advice whether to come back.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::model::{
     intent::Intent,
 };
 
-/// Why a session ends. The numbers are part of the protocol.
+/// The reason why a session ends. The numbers are part of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "u8", try_from = "u8")]
 #[non_exhaustive]
@@ -30,7 +30,7 @@ pub enum Code {
     HeartbeatLost = 7,
     /// The node lost its lease and may not serve.
     NodeFenced = 8,
-    /// Too much at once.
+    /// The server is overloaded.
     Busy = 9,
 }
 
@@ -38,11 +38,12 @@ pub enum Code {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Retry {
-    /// Not by itself: two devices that both did would throw each other out for ever.
+    /// The client must not reconnect by itself. Two devices that both did would end each other's
+    /// sessions for ever.
     Never,
-    /// After the given time, or when the user asks.
+    /// The client reconnects after the given time, or when the user asks.
     Later,
-    /// At once; another node if it can.
+    /// The client reconnects at once, to another node if it can.
     Now,
 }
 
@@ -65,7 +66,7 @@ impl Code {
         self as u8
     }
 
-    /// What the client should do.
+    /// The advice for the client.
     #[must_use]
     pub const fn retry(self) -> Retry {
         match self {
@@ -75,8 +76,8 @@ impl Code {
         }
     }
 
-    /// The intent of a login that comes back. A client that comes back by itself resumes: if another
-    /// device has logged in meanwhile, it is denied instead of ending that session.
+    /// The intent of the client's next login. A client that reconnects by itself resumes: if
+    /// another device has logged in meanwhile, the client is denied instead of ending that session.
     #[must_use]
     pub const fn intent(self) -> Intent {
         match self {
@@ -87,7 +88,8 @@ impl Code {
         }
     }
 
-    /// The WebSocket close code: 4000 to 4499 invites a reconnect, 4500 and above does not.
+    /// The WebSocket close code. A client may reconnect after 4000 to 4499, and not after 4500 and
+    /// above.
     #[must_use]
     pub const fn websocket(self) -> u16 {
         match self {
@@ -145,31 +147,32 @@ impl TryFrom<u8> for Code {
     }
 }
 
-/// What a client is told when its session ends. The fields are those of the `offline` frame.
+/// The notice that a client gets when its session ends. The fields are those of the `offline`
+/// frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Offline {
-    /// Why.
+    /// The reason.
     pub code: Code,
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: String,
-    /// Whether to come back.
+    /// The advice whether to come back.
     pub retry: Retry,
-    /// When to come back, where that applies.
+    /// Delay before the client comes back, if it should.
     pub retry_after_ms: u64,
-    /// The intent of a login that comes back.
+    /// The intent of the client's next login.
     #[serde(default)]
     pub intent: Intent,
     /// The device that took over.
     pub by_device: Option<Device>,
     /// The generation that took over.
     pub r#gen: Option<Generation>,
-    /// How long the client has to leave before it is cut off.
+    /// Time for the client to leave before its connection is cut.
     pub grace_ms: u64,
 }
 
 impl Offline {
-    /// The notice for a code. The grace is filled in by the node.
+    /// The notice for a code. The node fills in the grace period.
     #[must_use]
     pub fn new(code: Code) -> Self {
         Self {
@@ -184,7 +187,7 @@ impl Offline {
         }
     }
 
-    /// Why, for people, where somebody gave a text.
+    /// Replaces the reason for people, if there is a text.
     pub(crate) fn reason(mut self, reason: Option<String>) -> Self {
         if let Some(reason) = reason {
             self.reason = reason;
@@ -226,7 +229,7 @@ mod tests {
                 code.websocket() >= 4500,
                 code.retry() == Retry::Never || code == Code::Denied
             );
-            // Whoever comes back by itself must not throw anybody out.
+            // A client that reconnects by itself must not end another session.
             let resumes = code.intent() == Intent::Resume;
             assert_eq!(resumes, code.websocket() < 4500, "{code:?}");
         }

@@ -1,4 +1,7 @@
-//! How many sessions an account may have, and who goes when there are too many. Pure.
+//! Policies: how many sessions an account may have, and which session ends beyond that number.
+//!
+//! A decision depends only on the record, the login and the idle times, so every node decides the
+//! same.
 
 use std::{cmp::Reverse, collections::HashMap, fmt, str::FromStr, time::Duration};
 
@@ -12,22 +15,25 @@ use crate::model::{
     record::{Slot, SlotEntry, UserRecord},
 };
 
-/// Most sessions of one account under any policy: its record must stay well under what every store takes as one value.
+/// Most sessions of one account under any policy. The account's record must fit into one value of
+/// every store.
 pub(crate) const MAX_SESSIONS: u32 = 64;
 
-/// A policy: which group a newcomer belongs to, how many sessions that group may have, and what happens beyond.
+/// A policy: the group of a new session, the number of sessions in that group, and the action
+/// beyond that number.
 ///
-/// A device has one session whatever the policy: when it logs in again, its older session is replaced.
+/// A device has one session under every policy: its second login replaces its first session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Policy {
-    /// Which sessions count together, and how many of them there may be.
+    /// The sessions that count together, and their number.
     pub name: PolicyName,
-    /// What happens beyond that number.
+    /// The action beyond that number.
     pub on_exceed: OnExceed,
 }
 
-/// The policies there are. In text: `single`, `phone+pc`, `one_per_class`, `n_per_class(3)`, `n_total(3)`, `unlimited`.
+/// The known policies. As text: `single`, `phone+pc`, `one_per_class`, `n_per_class(3)`,
+/// `n_total(3)`, `unlimited`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
@@ -39,53 +45,53 @@ pub enum PolicyName {
     PhoneAndPc,
     /// One session per class.
     OnePerClass,
-    /// So many sessions per class, 1 to 64.
+    /// This number of sessions per class, 1 to 64.
     NPerClass(u32),
-    /// So many sessions per account, 1 to 64.
+    /// This number of sessions per account, 1 to 64.
     NTotal(u32),
-    /// As many as an account can have: 64, the next one is denied or evicts as `on_exceed` says.
+    /// As many sessions as an account can have: 64. Beyond that number `on_exceed` decides.
     Unlimited,
 }
 
-/// What happens when a newcomer exceeds the limit.
+/// The action when a new session exceeds the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OnExceed {
-    /// The session with the lowest generation goes: the last login wins.
+    /// The session with the lowest generation ends: the last login wins.
     #[default]
     EvictOldest,
-    /// The session that has sent nothing for the longest time goes. A session whose node cannot say counts as idle for ever;
-    /// between equals the oldest goes.
+    /// The session that has sent nothing for the longest time ends. A session whose node does not
+    /// report counts as idle for ever; of equal sessions the oldest ends.
     EvictIdle,
-    /// The newcomer is denied, unless its intent is to take over: the first login wins.
+    /// The new session is denied, unless its intent is to take over: the first login wins.
     Deny,
 }
 
-/// What a policy decided: the newcomer's slot and who must go.
+/// The decision of a policy: the slot of the new session, and the sessions that end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) slot: Slot,
     pub(crate) victims: Vec<(Slot, Code)>,
 }
 
-/// The policy allows no further session; one of those in the way.
+/// The policy allows no further session. The device of one session in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyFull {
     pub(crate) by: Option<Device>,
 }
 
-/// Somebody who wants to log in.
+/// A client that wants to log in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Newcomer<'a> {
     pub(crate) class: &'a Class,
     pub(crate) device: &'a Device,
     pub(crate) intent: Intent,
-    /// The session that it goes on with.
+    /// The session that it resumes.
     pub(crate) resumes: Option<SessionId>,
 }
 
-/// For how long sessions have sent nothing, as far as their nodes could say.
+/// The idle time of each session, if its node reported one.
 pub(crate) type IdleTimes = HashMap<SessionKey, Duration>;
 
 impl Policy {
@@ -95,7 +101,7 @@ impl Policy {
         Self::named(PolicyName::Single)
     }
 
-    /// The policy of a name; beyond its limit the oldest session goes.
+    /// A policy by its name. Beyond its limit the oldest session ends.
     #[must_use]
     pub const fn named(name: PolicyName) -> Self {
         Self {
@@ -104,14 +110,14 @@ impl Policy {
         }
     }
 
-    /// What happens beyond the limit.
+    /// Sets the action beyond the limit.
     #[must_use]
     pub const fn on_exceed(mut self, on_exceed: OnExceed) -> Self {
         self.on_exceed = on_exceed;
         self
     }
 
-    /// Sessions per group.
+    /// The number of sessions per group.
     #[must_use]
     pub const fn limit(&self) -> u32 {
         match self.name {
@@ -121,7 +127,7 @@ impl Policy {
         }
     }
 
-    /// The group a device of a class belongs to: the name of its first slot.
+    /// The group of a device: the name of the group's first slot.
     #[must_use]
     pub fn slot_of(&self, class: &Class, _device: &Device) -> Slot {
         match self.name {
@@ -141,12 +147,12 @@ impl Policy {
         }
     }
 
-    /// Whether of two logins in one group that run at the same time only the newer one can survive.
+    /// Whether only the newer one of two simultaneous logins in one group can survive.
     pub(crate) fn last_wins(&self, intent: Intent) -> bool {
         self.limit() == 1 && (self.on_exceed != OnExceed::Deny || intent == Intent::Takeover)
     }
 
-    /// The sessions that a newcomer of this class competes with, whether or not there is room for it.
+    /// The sessions that a new session competes with, whether or not there is room.
     pub(crate) fn rivals<'a>(
         &self,
         record: &'a UserRecord,
@@ -161,13 +167,13 @@ impl Policy {
             .collect()
     }
 
-    /// How many of its rivals a newcomer exceeds the limit by.
+    /// The number of rivals that have to end for a new session.
     pub(crate) fn excess(&self, rivals: usize) -> usize {
         let limit = usize::try_from(self.limit()).unwrap_or(usize::MAX);
         (rivals + 1).saturating_sub(limit)
     }
 
-    /// Decides about a newcomer, given a record that names only live sessions.
+    /// Decides about a new session. The record must name live sessions only.
     pub(crate) fn decide(
         &self,
         record: &UserRecord,
@@ -192,7 +198,8 @@ impl Policy {
                     return Err(full(rivals.last().map(|(_, entry)| *entry)));
                 }
                 OnExceed::EvictIdle => {
-                    // A session that came after the nodes were asked is busy; one that nobody could tell of is not.
+                    // A session that started after the nodes reported is missing here and counts as
+                    // busy. A session whose node did not report has the longest idle time.
                     rivals.sort_by_key(|(_, entry)| {
                         Reverse(idle.get(&entry.key).copied().unwrap_or(Duration::ZERO))
                     });
@@ -217,14 +224,14 @@ impl Policy {
 }
 
 impl Newcomer<'_> {
-    /// Whether this session is the newcomer's own older one.
+    /// Whether this entry is an older session of the same client.
     fn is(&self, entry: &SlotEntry) -> bool {
         entry.device == *self.device || self.resumes == Some(entry.key.session)
     }
 }
 
-/// The slot of a group that is free, once the victims are gone, and was used the longest ago: whoever left a slot a moment
-/// ago may come back to it.
+/// The group's slot that is free without the victims and was left the longest ago. So a client that
+/// left a slot recently can resume there.
 fn free_slot(record: &UserRecord, group: &Slot, victims: &[(Slot, Code)], limit: u32) -> Slot {
     let is_free = |slot: &Slot| {
         !record.slots.contains_key(slot) || victims.iter().any(|(victim, _)| victim == slot)
@@ -233,7 +240,7 @@ fn free_slot(record: &UserRecord, group: &Slot, victims: &[(Slot, Code)], limit:
         .map(|number| group.numbered(number))
         .filter(is_free)
         .min_by_key(|slot| record.last_in(slot));
-    // Under another policy than the one that filled the record, every name may be taken.
+    // Every name of the group may be taken if another policy filled the record.
     within.unwrap_or_else(|| {
         (limit + 1..)
             .map(|number| group.numbered(number))
@@ -283,8 +290,8 @@ impl FromStr for PolicyName {
                     return Err(Error::new(
                         ErrorKind::InvalidArgument,
                         format!(
-                            "policy is {text:?}: single, phone+pc, one_per_class, n_per_class(N), n_total(N) and unlimited \
-                             are known"
+                            "policy is {text:?}: single, phone+pc, one_per_class, \
+                             n_per_class(N), n_total(N) and unlimited are known"
                         ),
                     ));
                 }
@@ -340,7 +347,7 @@ mod tests {
         Device::new(name).unwrap()
     }
 
-    /// Logs in by the policy; answers who went and why.
+    /// Logs in by the policy; returns the ended sessions and the reasons.
     fn login(
         policy: Policy,
         record: &mut UserRecord,
@@ -434,7 +441,7 @@ mod tests {
         }
         let full = login(policy, &mut record, "c", "", Intent::Login).unwrap_err();
         assert_eq!(full.by, Some(device("b")));
-        // The device that is in may come again.
+        // A device with a session may log in again.
         login(policy, &mut record, "a", "", Intent::Login).unwrap();
         let gone = login(policy, &mut record, "c", "", Intent::Takeover).unwrap();
         assert_eq!(gone, [("b".into(), Code::Superseded)]);

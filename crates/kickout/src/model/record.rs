@@ -1,4 +1,7 @@
-//! The account's record: who is logged in, and which older sessions may not have heard of it. Pure; the store is elsewhere.
+//! The account's record: the current sessions, and the older sessions that may still run.
+//!
+//! The generation never falls, and a newcomer's slot never holds an older session. Nothing here
+//! reads or writes the store.
 
 use std::collections::BTreeMap;
 
@@ -12,37 +15,37 @@ use crate::model::{
     notice::{Code, Offline},
 };
 
-/// Format of the record; a reader refuses a higher one.
+/// Format of the record; a reader refuses any other.
 const FORMAT: u8 = 1;
 
-/// Most revocations that may be pending for one account. Reached only when logins on ever new nodes outpace node leases.
+/// Most pending revocations of one account. The limit is reached only if logins on ever new nodes
+/// are faster than node leases end.
 pub(crate) const MAX_REVOCATIONS: usize = 64;
 
-/// Most slots of which the past is remembered. Clients name their class, so without a bound an account's record could be made
-/// to grow until no store takes it any more.
+/// Most slots whose past is remembered. Clients choose their class, so without this bound a client
+/// could make the record grow until the store refuses it.
 const MAX_PAST_SLOTS: usize = 128;
 
-/// What the store holds for one account. It survives logout, because the generation must.
+/// The stored state of one account. It survives logout, because the generation must never fall.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct UserRecord {
     /// Format of the record.
     pub v: u8,
-    /// The generation of the last login that was granted.
+    /// The generation of the last granted login.
     pub r#gen: Generation,
-    /// The sessions, by the slot the policy gave them.
+    /// The sessions, by the slot that the policy chose.
     pub slots: BTreeMap<Slot, SlotEntry>,
     /// Sessions that lost their slot and are not known to be gone yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub revocations: Vec<Revocation>,
-    /// Why nobody may log in. Whether the ban still holds is in a record of its own.
+    /// The mark of a ban. The record `ban/<uid>` says whether the ban still holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ban: Option<Ban>,
-    /// What went on in each slot before.
+    /// The earlier sessions of each slot.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub past: BTreeMap<Slot, Past>,
-    /// What is left of the past of slots that were forgotten: sessions there up to this generation do not come back by
-    /// themselves.
+    /// Replaces the past of forgotten slots: sessions there up to this generation cannot resume.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub forgotten: Generation,
 }
@@ -51,17 +54,18 @@ fn is_zero(r#gen: &Generation) -> bool {
     r#gen.get() == 0
 }
 
-/// What went on in a slot before.
+/// The earlier sessions of one slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Past {
-    /// The last generation that was granted here.
+    /// The last generation that was granted in this slot.
     pub last: Generation,
-    /// Sessions up to this generation were ended by somebody else, so they do not come back by themselves.
+    /// Sessions up to this generation were ended by another login or an administrator, so they
+    /// cannot resume.
     pub over: Generation,
 }
 
-/// A place for one session. With the single-session policy there is one: `main`.
+/// A place for one session in the record. The single-session policy has one slot: `main`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Slot(String);
@@ -70,7 +74,7 @@ pub struct Slot(String);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SlotEntry {
-    /// Which session.
+    /// The session.
     #[serde(flatten)]
     pub key: SessionKey,
     /// The generation of its login.
@@ -83,18 +87,18 @@ pub struct SlotEntry {
     pub since: u64,
 }
 
-/// A session that must go.
+/// A session that has to end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Revocation {
-    /// Which session.
+    /// The session.
     #[serde(flatten)]
     pub key: SessionKey,
-    /// The highest generation this may end: a newer session is never meant.
+    /// The highest generation that this revocation may end. A newer session survives.
     pub gen_max: Generation,
-    /// Why.
+    /// The reason.
     pub reason: Code,
-    /// Why, for people, when an administrator gave a text.
+    /// The reason, for people, if an administrator gave a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// The device that took over.
@@ -103,12 +107,12 @@ pub struct Revocation {
     /// The generation that took over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_gen: Option<Generation>,
-    /// The kick.
+    /// Id of the kick.
     pub kick_id: Uuid,
 }
 
 impl Revocation {
-    /// What the session's client is told.
+    /// The notice for the session's client.
     pub(crate) fn notice(&self) -> Offline {
         Offline::new(self.reason)
             .by(self.by_device.clone(), self.by_gen)
@@ -121,7 +125,7 @@ impl Slot {
         Self(name.into())
     }
 
-    /// The slots of a group: the group's own name is the first.
+    /// The slots of a group. The first one has the group's own name.
     pub(crate) fn numbered(&self, number: u32) -> Self {
         if number <= 1 {
             self.clone()
@@ -161,7 +165,8 @@ impl UserRecord {
     /// Reads a record.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] for anything else than a record of a known format. Never treated as "nobody is logged in".
+    /// [`ErrorKind::Corrupt`] for anything else than a record of the known format. Such a record
+    /// never counts as "nobody is logged in".
     pub fn parse(uid: &Uid, value: &[u8]) -> Result<Self> {
         let corrupt = |why: String| {
             Error::new(
@@ -194,7 +199,8 @@ impl UserRecord {
             .find_map(|(slot, entry)| (entry.key == *key).then_some(slot))
     }
 
-    /// Puts a newcomer in its slot and turns whoever `victims` names into revocations. Returns the new generation.
+    /// Puts a new session in its slot, and turns the sessions in `victims` into revocations.
+    /// Returns the new generation and the revocations.
     pub(crate) fn grant(
         &mut self,
         slot: Slot,
@@ -219,7 +225,8 @@ impl UserRecord {
                 });
             }
         }
-        // Also those of the node that writes this: it may not learn that this was written, and then others must tell them.
+        // The revocations include sessions of the writing node. If that node never learns that this
+        // write succeeded, other nodes must find these sessions and kick them.
         self.revocations.extend(removed.iter().cloned());
         self.r#gen = granted;
         self.put(slot, entry);
@@ -245,8 +252,8 @@ impl UserRecord {
         change(past);
     }
 
-    /// Forgets the past of the free slots that were used the longest ago, so that the record stays small. Whoever had a session
-    /// there has to log in anew.
+    /// Forgets the past of the free slots that were used the longest ago, so that the record stays
+    /// small. Sessions of those slots cannot resume afterwards.
     fn forget_some(&mut self) {
         while self.past.len() > MAX_PAST_SLOTS {
             let free = self
@@ -267,13 +274,14 @@ impl UserRecord {
         self.past.get(slot).copied().unwrap_or_default().last
     }
 
-    /// Whether a session of this generation was ended by somebody else, or somebody else came to its slot.
+    /// Whether a session of this generation was ended by another client, or its slot has a newer
+    /// session.
     pub(crate) fn is_over(&self, slot: &Slot, r#gen: Generation) -> bool {
         let over = self.past.get(slot).map_or(self.forgotten, |past| past.over);
         r#gen <= over || self.slots.get(slot).is_some_and(|it| it.r#gen > r#gen)
     }
 
-    /// Takes one session out of its slot, and it does not come back by itself.
+    /// Takes one session out of its slot, so that it cannot resume.
     pub(crate) fn evict(&mut self, key: &SessionKey) -> Option<SlotEntry> {
         let slot = self.slot_of(key)?.clone();
         let entry = self.slots.remove(&slot)?;
@@ -281,7 +289,7 @@ impl UserRecord {
         Some(entry)
     }
 
-    /// Names a session again that the store forgot.
+    /// Names a session again that the store has lost.
     pub(crate) fn restore(&mut self, slot: &Slot, entry: SlotEntry) {
         self.r#gen = self.r#gen.max(entry.r#gen);
         self.put(slot.clone(), entry);
@@ -300,7 +308,8 @@ impl UserRecord {
         before - self.revocations.len()
     }
 
-    /// Clears what dead incarnations left behind. Returns the sessions that lost their slot.
+    /// Removes the slots and revocations of dead incarnations. Returns the removed sessions, and
+    /// the number of removed revocations.
     pub(crate) fn sweep(
         &mut self,
         dead: impl Fn(&NodeId, Boot) -> bool,
@@ -398,7 +407,7 @@ mod tests {
         let mut record = UserRecord::default();
         login(&mut record, &key("n1", 1), 100);
         assert_eq!(record.r#gen.get(), 100);
-        // A store that lost its counter hands out a lower token; the record still rises.
+        // A store that lost its counter grants a lower token; the generation still rises.
         login(&mut record, &key("n1", 1), 7);
         assert_eq!(record.r#gen.get(), 101);
     }

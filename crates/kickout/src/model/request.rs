@@ -1,4 +1,6 @@
-//! The requests that nodes send to each other, and their answers.
+//! The requests that nodes send to each other, and the answers.
+//!
+//! Every request names exactly one session, and the target compares the whole identity.
 
 use std::{fmt, time::Duration};
 
@@ -11,71 +13,71 @@ use crate::model::{
     record::Revocation,
 };
 
-/// "End exactly this session."
+/// A kick: "end exactly this session".
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct KickRequest {
     /// The account.
     pub uid: Uid,
-    /// Which session.
+    /// The session.
     pub key: SessionKey,
-    /// The highest generation that is meant.
+    /// The highest generation that the kick may end.
     pub gen_max: Generation,
-    /// Why.
+    /// The reason.
     pub reason: Code,
-    /// Why, for people.
+    /// The reason, for people.
     pub text: Option<String>,
     /// The device that took over.
     pub by_device: Option<Device>,
     /// The generation that took over.
     pub by_gen: Option<Generation>,
-    /// The same in every retry.
+    /// Id of the kick, the same in every retry.
     pub kick_id: Uuid,
-    /// Who asks. For events and logs.
+    /// The sending node. For events and logs.
     pub from: NodeId,
-    /// Time from the write that decided it until this was sent, where that is known. For display.
+    /// Time from the write that decided the kick until it was sent, if known. For display.
     #[serde(default)]
     pub after: Option<Duration>,
 }
 
-/// What a node answers to a kick. Every answer is final: the session is not there any more.
+/// The answer to a kick. Every answer is final: the session has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum KickResult {
-    /// It was there and has been told.
+    /// The session was on this node, and this kick superseded it.
     Kicked,
-    /// It was not there, or had been told before.
+    /// The session was not on this node, or it was superseded before.
     AlreadyGone,
-    /// It belonged to an earlier incarnation of this node.
+    /// The session belonged to an earlier incarnation of this node.
     BootMismatch,
-    /// The account has a newer session here, which was left alone.
+    /// The account has a newer session on this node, which survives.
     Newer(Generation),
 }
 
-/// "Deliver this to exactly this session."
+/// A delivery: "hand this message to exactly this session".
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DeliverRequest {
     /// The account.
     pub uid: Uid,
-    /// Which session.
+    /// The session.
     pub key: SessionKey,
     /// The message.
     pub message: Message,
-    /// How long the target may take to hand it to the client.
+    /// Time for the target to hand the message to the client.
     pub within: Duration,
 }
 
-/// A message to an account: to all its sessions, unless it names a device or a class. The flow does
-/// not look into its text.
+/// A message to all sessions of an account, or to those of one device or class. The flow does not
+/// look into its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who sent it.
+    /// The sending account.
     pub from: Uid,
     /// The sender's name for it.
     pub id: String,
-    /// What it says.
+    /// The text.
     pub body: String,
     /// Only for this device of the account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,7 +87,7 @@ pub struct Message {
     pub to_class: Option<Class>,
 }
 
-/// What a node answers to a delivery.
+/// The answer to a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -94,23 +96,25 @@ pub enum DeliverResult {
     Delivered,
     /// It was written to the connection of a client that does not acknowledge.
     Written,
-    /// The session's client acknowledges, and did not acknowledge it in time: it may yet arrive.
+    /// The session's client acknowledges messages, and did not acknowledge this one in time. The
+    /// message may still arrive.
     Unacknowledged,
-    /// The session is not the one that is active here. Nothing was delivered.
+    /// The session is not active here. Nothing was delivered.
     NotCurrent,
     /// The session's queue is full. Nothing was delivered.
     Full,
-    /// It was handed to the connection, which did not take it in time: it may yet arrive.
+    /// The session took the message for its connection, and did not report an outcome in time. The
+    /// message may still arrive.
     Unknown,
 }
 
-/// A call to another node that brought no answer.
+/// The failure of a call to another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// It was certainly not executed.
+    /// The call was certainly not executed.
     NotSent(String),
-    /// It may have been executed.
+    /// The call may have been executed.
     Unknown(String),
 }
 
@@ -137,7 +141,7 @@ impl Message {
         }
     }
 
-    /// Whether it is for a session of this device and class.
+    /// Whether the message is for a session of this device and class.
     #[must_use]
     pub fn addresses(&self, device: &Device, class: &Class) -> bool {
         self.to_device.as_ref().is_none_or(|it| it == device)
@@ -146,13 +150,13 @@ impl Message {
 }
 
 impl PeerError {
-    /// It was certainly not executed, because of this.
+    /// The call was certainly not executed, for this reason.
     #[must_use]
     pub fn not_sent(why: impl fmt::Display) -> Self {
         Self::NotSent(why.to_string())
     }
 
-    /// It may have been executed, and this came in between.
+    /// The call may have been executed, and this failure came first.
     #[must_use]
     pub fn unknown(why: impl fmt::Display) -> Self {
         Self::Unknown(why.to_string())

@@ -1,4 +1,7 @@
-//! The token a client shows when it comes back after a broken connection.
+//! The resume token: a client shows it after a broken connection to get its session back.
+//!
+//! The token proves no identity; the login token does. The directory decides whether the session
+//! may resume.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use distlock_core::{Error, ErrorKind, Result};
@@ -9,8 +12,8 @@ use crate::model::{
     record::{Slot, UserRecord},
 };
 
-/// Names the session a client had. It proves nothing by itself: the login token says who the client is, and this only says
-/// "I was that session", which the directory confirms or refuses.
+/// Names the client's last session. The token proves nothing by itself: it is a claim that the
+/// directory confirms or refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ResumeToken {
     uid: Uid,
@@ -29,7 +32,7 @@ impl ResumeToken {
         }
     }
 
-    /// Reads the text a client sent.
+    /// Reads the text that a client sent.
     pub(crate) fn parse(text: &str, uid: &Uid) -> Result<Self> {
         let refused = || Error::new(ErrorKind::InvalidArgument, "resume token is not valid");
         if text.len() > 1024 {
@@ -43,7 +46,8 @@ impl ResumeToken {
         Ok(token)
     }
 
-    /// Whether the session still holds its slot, or it left it and neither a newer session nor an administrator came since.
+    /// Whether the session may resume: it still holds its slot, or it left the slot and neither a
+    /// newer session nor an administrator has used it since.
     pub(crate) fn is_current(&self, record: &UserRecord) -> bool {
         match record.slots.get(&self.slot) {
             Some(entry) => entry.key.session == self.session && entry.r#gen == self.r#gen,
@@ -56,7 +60,7 @@ impl ResumeToken {
     }
 
     pub(crate) fn text(&self) -> String {
-        // Four plain fields always serialise.
+        // A struct of four plain fields always serialises.
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
     }
 }
@@ -84,7 +88,7 @@ mod tests {
             ..UserRecord::default()
         };
         assert!(token.is_current(&record));
-        // Somebody came to another slot, and then to this one.
+        // First another device logs in to another slot, then one logs in to this slot.
         record.r#gen = Generation::new(8);
         assert!(token.is_current(&record));
         let past = record.past.entry(Slot::main()).or_default();

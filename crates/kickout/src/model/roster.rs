@@ -1,4 +1,4 @@
-//! The roster as the store holds it.
+//! The roster as the store holds it: the incarnations that are alive or may have left records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,18 +8,18 @@ use uuid::Uuid;
 
 use crate::model::ident::{Boot, NodeId};
 
-/// The incarnations that are, or were and may have left something behind.
+/// The incarnations that are alive, or may have left records behind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Roster {
     /// Format of the record.
     v: u8,
-    /// Made anew with the record, so that a store that was emptied is noticed; `None` = there is no
-    /// record.
+    /// Id of this roster. A new record gets a new id, so a node notices that the store was emptied.
+    /// `None` = there is no record.
     pub(crate) id: Option<Uuid>,
     pub(crate) nodes: BTreeMap<NodeId, BTreeSet<Boot>>,
 }
 
-/// Format of the roster; a reader refuses another one.
+/// Format of the roster; a reader refuses any other.
 const FORMAT: u8 = 1;
 
 impl Default for Roster {
@@ -33,7 +33,7 @@ impl Default for Roster {
 }
 
 impl Roster {
-    /// Refuses, by name, a format that this version does not know.
+    /// Refuses a roster of an unknown format.
     pub(crate) fn known(self) -> Result<Self> {
         if self.v == FORMAT {
             return Ok(self);
@@ -45,12 +45,12 @@ impl Roster {
         Err(Error::new(ErrorKind::Corrupt, says))
     }
 
-    /// Whether it was not there.
+    /// Adds an incarnation. Returns whether it was missing.
     pub(crate) fn add(&mut self, node: &NodeId, boot: Boot) -> bool {
         self.nodes.entry(node.clone()).or_default().insert(boot)
     }
 
-    /// Whether it was there.
+    /// Removes an incarnation. Returns whether it was there.
     pub(crate) fn remove(&mut self, node: &NodeId, boot: Boot) -> bool {
         let Some(boots) = self.nodes.get_mut(node) else {
             return false;
@@ -66,7 +66,7 @@ impl Roster {
         self.nodes.is_empty()
     }
 
-    /// Their names.
+    /// The names of the nodes.
     pub(crate) fn names(self) -> BTreeSet<NodeId> {
         self.nodes.into_keys().collect()
     }

@@ -1,4 +1,4 @@
-//! Timers and modes.
+//! The settings of a flow: durations and modes.
 
 use std::time::Duration;
 
@@ -17,21 +17,21 @@ pub(crate) struct Settings {
     pub(crate) timers: Timers,
 }
 
-/// The times of the flow. Every wait goes through the store's clock.
+/// The durations of the flow. Every wait uses the store's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timers {
-    /// TTL of an account's lock: what a crash in the middle of a login costs at most.
+    /// TTL of an account's lock: the longest delay that a crash during a login causes.
     pub lock_ttl: Duration,
     /// Longest wait for an account's lock.
     pub lock_wait: Duration,
-    /// Total time for telling the sessions on other nodes before a login is answered.
+    /// Total time for the kicks to other nodes before a login is answered.
     pub kick_budget: Duration,
     /// Deadline of one call to another node.
     pub peer_deadline: Duration,
-    /// TTL of the node's own lease: what a dead node's sessions cost at most.
+    /// TTL of the node's own lease: the longest time for which a dead node's sessions count.
     pub node_lease: Duration,
-    /// Time a client has to leave before its connection is cut.
+    /// Time for a client to leave before its connection is cut.
     pub grace: Duration,
     /// Period of the sweeper.
     pub sweep: Duration,
@@ -52,7 +52,7 @@ impl Default for Timers {
 }
 
 impl Timers {
-    /// How often a node looks after its own sessions: with every renewal of its lease.
+    /// Period of the reconciliation: a third of the lease, which is the period of its renewals.
     pub(crate) fn tick(&self) -> Duration {
         self.node_lease / 3
     }
@@ -76,38 +76,40 @@ impl Timers {
     }
 }
 
-/// When a login is answered although an older session could not be told yet.
+/// When a login is answered while an older session is not known to be gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Confirm {
-    /// After the kick budget; the older session's node finds out by itself.
+    /// After the kick budget. The older session's node finds the revocation by itself.
     #[default]
     Available,
     /// When every older session is known to be gone, or its node's lease has ended.
     Strict,
 }
 
-/// How a message finds its session.
+/// The way in which a message finds its session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RouteMode {
-    /// Look up, deliver to exactly that session, let the target compare, look up again on a mismatch.
+    /// Look up the session and deliver to exactly it. The target compares the session; a mismatch
+    /// leads to another look-up.
     #[default]
     Fenced,
     /// Hold the account's lock from the lookup until the delivery.
     Locked,
 }
 
-/// When a login gives the account's lock back.
+/// When a login releases the account's lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Order {
-    /// After the write, before older sessions are told.
+    /// After the write, before older sessions are kicked.
     #[default]
     WriteThenTell,
-    /// When older sessions were told, or the time for that is over. For comparison only: whoever logs in next waits for nodes
-    /// that do not answer, and it makes nothing safer, because every write is conditional anyway.
+    /// After the kicks, or after the time for them. For comparison only: the account's next login
+    /// waits for peers that do not answer. This order makes nothing safer, because every write is
+    /// conditional.
     TellUnderLock,
 }

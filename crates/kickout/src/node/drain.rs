@@ -1,4 +1,7 @@
-//! Draining: a node that is about to go takes no further login and sends its sessions elsewhere, so many a second.
+//! Drain: a node that is about to stop refuses logins and ends its sessions at a bounded rate.
+//!
+//! The drain survives a new incarnation of the node. It never closes a connection; the clients
+//! leave by themselves.
 
 use std::{
     sync::{
@@ -27,7 +30,7 @@ use crate::{
 /// Rounds per second at a high rate.
 const ROUNDS: u32 = 20;
 
-/// Draining of this node.
+/// The drain of this node.
 #[derive(Debug)]
 pub(crate) struct Drain {
     pub(crate) this: Arc<ThisNode>,
@@ -37,9 +40,9 @@ pub(crate) struct Drain {
     pub(crate) ender: Arc<SessionEnder>,
     pub(crate) events: Arc<Events>,
     pub(crate) tasks: Arc<Tasks>,
-    /// Whether this node takes no login.
+    /// Whether this node refuses logins.
     pub(crate) draining: AtomicBool,
-    /// The drain that is under way.
+    /// Stops the drain that is in progress.
     pub(crate) present: Mutex<Option<CancellationToken>>,
 }
 
@@ -52,7 +55,7 @@ impl Drain {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes no further login and sends the sessions elsewhere, `rate` of them a second.
+    /// Refuses further logins and ends the sessions, `rate` of them per second.
     pub(crate) async fn begin(self: &Arc<Self>, rate: u32) -> Result<()> {
         if rate == 0 {
             return Err(Error::new(
@@ -90,7 +93,7 @@ impl Drain {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Takes no further login, because the node ends.
+    /// Refuses further logins.
     pub(crate) fn refuse_logins(&self) {
         self.draining.store(true, Ordering::Release);
     }
@@ -132,12 +135,15 @@ impl Drain {
         }
     }
 
-    /// A new incarnation of a draining node goes on draining.
+    /// Writes the drain mark for a new incarnation of a draining node.
     pub(crate) async fn publish_again(&self) {
         if self.is_on()
             && let Err(error) = self.publish_drain(NodeState::Draining).await
         {
-            tracing::warn!(node = %self.this.id, %error, "other nodes do not see that this one drains");
+            tracing::warn!(
+                node = %self.this.id, %error,
+                "other nodes do not see that this one drains"
+            );
         }
     }
 

@@ -1,7 +1,8 @@
-//! The store's history, as this node knows it. A store that restarts empty, or fails over to a
-//! replica that lagged behind, has forgotten sessions that are alive. Until every node has noticed
-//! it and has written its sessions again, nobody is let in, and no node is taken for dead, on the
-//! word of such a directory.
+//! The history of the store, as this node knows it.
+//!
+//! A store that restarts empty, or fails over to a replica that lagged behind, has lost sessions
+//! that are alive. After such a loss no login is granted and no node counts as dead for one node
+//! lease. In this time every node notices the loss and writes its sessions again.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -16,8 +17,8 @@ use crate::{directory::access::Directory, model::roster::Roster, node::this_node
 
 #[derive(Debug)]
 pub(crate) struct History {
-    /// Within a node lease every node has noticed that the history is another one, and has written
-    /// its sessions again, or has ended them.
+    /// Within one node lease every node notices the new history. It then writes its sessions again
+    /// or ends them.
     node_lease: Duration,
     clock: Arc<dyn Clock>,
     this: Arc<ThisNode>,
@@ -31,9 +32,9 @@ pub(crate) struct History {
 struct HistoryState {
     epoch: Option<Epoch>,
     epoch_before: Option<Epoch>,
-    /// Which roster there was: with a new store comes a new one.
+    /// Id of the last roster. A new store has a new roster.
     roster: Option<Uuid>,
-    /// Until when nothing is granted.
+    /// Time until which no login is granted.
     suspended_until: Option<Moment>,
 }
 
@@ -55,10 +56,10 @@ impl History {
         }
     }
 
-    /// A lock of this node says this of the store's history.
+    /// Notes the epoch that a lock of this node reports.
     pub(crate) fn observe_epoch(&self, epoch: &Epoch) {
         let mut state = self.state();
-        // What a lock says that was taken or renewed before the change is old.
+        // A lock that was taken or renewed before the change still reports the old epoch.
         let is_old =
             state.epoch_before.as_ref() == Some(epoch) && self.suspended_in(&state).is_some();
         if is_old || state.epoch.as_ref() == Some(epoch) {
@@ -70,20 +71,20 @@ impl History {
         }
     }
 
-    /// The roster of nodes, which with a new store is a new one.
+    /// Reads the roster and notes its id.
     pub(crate) async fn roster(&self) -> Result<Roster> {
         let roster = self.directory.roster().await?;
         self.observe_roster(roster.id);
         Ok(roster)
     }
 
-    /// This node's own lease, as others see it.
+    /// This node's own lease, as other nodes see it.
     pub(crate) async fn inspect_own_lease(&self) -> Result<LockInfo> {
         self.locker.inspect(self.this.id.lock()?).await
     }
 
-    /// For how long it means nothing that something is missing from the store. A store that was
-    /// emptied knows nothing of this node's own lease, or has another roster.
+    /// Checks whether the store has lost data. Returns for how long a missing record or lease
+    /// proves nothing. An emptied store does not know this node's lease, or has another roster.
     pub(crate) async fn check_for_data_loss(&self) -> Result<Option<Duration>> {
         if self.grants_suspended_for().is_none() && self.this.now().is_some() {
             let (own, roster) = tokio::join!(self.inspect_own_lease(), self.roster());
@@ -95,7 +96,7 @@ impl History {
         Ok(self.grants_suspended_for())
     }
 
-    /// The store has this roster, or none.
+    /// Notes the id of the store's roster, if there is one.
     pub(crate) fn observe_roster(&self, id: Option<Uuid>) {
         let mut state = self.state();
         let before = std::mem::replace(&mut state.roster, id);
@@ -104,22 +105,25 @@ impl History {
         }
     }
 
-    /// The store may have forgotten sessions.
+    /// Notes that the store may have lost sessions.
     pub(crate) fn store_lost_data(&self, why: &'static str) {
         self.suspend_grants(self.state(), why);
     }
 
-    /// In one step with what was found out: whoever looks next must not find it known, and nobody
-    /// silent.
+    /// Suspends grants under the same lock hold as the observation. Otherwise another task could
+    /// see the new epoch as known while grants are not suspended, and grant a login.
     fn suspend_grants(&self, mut state: MutexGuard<'_, HistoryState>, why: &'static str) {
         let no_logins_for = self.node_lease;
         state.suspended_until = Some(self.clock.now() + no_logins_for);
         drop(state);
         self.forgot.notify_one();
-        tracing::warn!(node = %self.this.id, ?no_logins_for, "{why}: sessions may be missing from the directory");
+        tracing::warn!(
+            node = %self.this.id, ?no_logins_for,
+            "{why}: sessions may be missing from the directory"
+        );
     }
 
-    /// For how long nothing may be granted.
+    /// Time for which no login may be granted.
     pub(crate) fn grants_suspended_for(&self) -> Option<Duration> {
         self.suspended_in(&self.state())
     }
@@ -129,12 +133,12 @@ impl History {
         (!left.is_zero()).then_some(left)
     }
 
-    /// Has the sessions written again at once that are missing from the directory.
+    /// Requests a reconciliation now, which writes missing sessions again.
     pub(crate) fn request_reconcile(&self) {
         self.forgot.notify_one();
     }
 
-    /// Waits until the store has forgotten something. For one waiter.
+    /// Waits until a reconciliation is requested. At most one task may wait.
     pub(crate) async fn store_has_forgotten(&self) {
         self.forgot.notified().await;
     }

@@ -1,4 +1,6 @@
-//! The lease that makes this process an incarnation of its node.
+//! The lease of this node, and the incarnation that it stands for.
+//!
+//! A session may act only while the lease of its incarnation is valid. Checks here are local.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -11,29 +13,29 @@ use uuid::Uuid;
 
 use crate::model::ident::Boot;
 
-/// One incarnation of this node: its boot number and the lease that makes it one.
+/// One incarnation of this node: its boot number and its lease.
 #[derive(Clone, Debug)]
 pub(crate) struct Incarnation {
     pub(crate) boot: Boot,
     pub(crate) lease: Lease,
 }
 
-/// All clones are of one lease.
+/// The lease of one incarnation. All clones share it.
 ///
-/// One that is not in the store any more stays valid until its deadline, or until it is given up:
-/// where the store has forgotten it together with everything else, no other node lets anybody in,
-/// and it is taken again.
+/// A lease that is missing from the store stays valid until its deadline or until it is given up.
+/// If the store lost it together with other data, no other node grants a login meanwhile, and the
+/// node takes the lease again.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     clock: Arc<dyn Clock>,
-    /// `None` once it was given up.
+    /// `None` after the lease was given up.
     lock: Arc<Mutex<Option<LockWatch>>>,
-    /// The roster that its node was put on when it was taken.
+    /// Id of the roster that lists this incarnation.
     roster: Arc<Mutex<Option<Uuid>>>,
 }
 
-/// Whether a lease was lost because it is not in the store any more: it was deleted by hand, or the
-/// store has forgotten it.
+/// Whether a lease was lost because the store does not have it any more: it was deleted by hand, or
+/// the store lost data.
 pub(crate) const fn is_missing(loss: LossReason) -> bool {
     matches!(loss, LossReason::Removed | LossReason::HistoryChanged)
 }
@@ -47,7 +49,7 @@ impl Lease {
         }
     }
 
-    /// Local, no I/O.
+    /// A local check without I/O.
     pub(crate) fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
     }
@@ -63,22 +65,22 @@ impl Lease {
         })
     }
 
-    /// The store's history that it belongs to; `None` once it was given up.
+    /// The epoch of the lease; `None` after it was given up.
     pub(crate) fn epoch(&self) -> Option<Epoch> {
         self.lock().as_ref().map(|lock| lock.fence().epoch)
     }
 
-    /// It was taken again: it goes on by this lock.
+    /// Continues the lease with a lock that was taken again.
     pub(crate) fn replace_lock(&self, lock: LockWatch) {
         *self.lock() = Some(lock);
     }
 
-    /// Its node was put on this roster.
+    /// Notes the roster that lists this incarnation.
     pub(crate) fn set_roster(&self, roster: Option<Uuid>) {
         *self.roster.lock().unwrap_or_else(PoisonError::into_inner) = roster;
     }
 
-    /// The roster that its node was put on; `None` where that is not known.
+    /// Id of the roster that lists this incarnation; `None` if it is not known.
     pub(crate) fn roster(&self) -> Option<Uuid> {
         *self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }

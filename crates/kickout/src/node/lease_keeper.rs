@@ -1,6 +1,9 @@
-//! This node's own lease: taken at the start, watched, and taken anew after a loss. Where the store
-//! has forgotten it, the incarnation goes on; otherwise its sessions end, and the node comes back
-//! under a higher boot number.
+//! The keeper of this node's lease: it takes the lease at the start, watches it, and takes it again
+//! after a loss.
+//!
+//! If the store has lost the lease with other data, the incarnation continues. After any other loss
+//! all sessions end, and the node starts a new incarnation with a higher boot number. Two
+//! incarnations of one node never serve at the same time.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -32,17 +35,17 @@ use crate::{
     wait::{jitter, retry_while, within},
 };
 
-/// Pause between attempts to come back after a loss.
+/// Pause between attempts to take the lease after a loss.
 const REJOIN_PAUSE: Duration = Duration::from_millis(500);
 
-/// Records that are read at a time.
+/// Records in one read.
 const PAGE: usize = 256;
 
-/// How long a start waits for a predecessor's lease in silence.
+/// Time after which a start that waits for a predecessor's lease logs a warning.
 const WARN_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a store may take to notice that a session is over, beyond the session's own time: it looks once per tick, which
-/// ZooKeeper's own configuration has at two seconds.
+/// Time that a store may need to notice an ended session, beyond the session time-out. The store
+/// checks once per tick; ZooKeeper's own configuration has a tick of two seconds.
 const SESSION_CHECK_PERIOD: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -62,7 +65,7 @@ pub(crate) struct LeaseKeeper {
 }
 
 impl LeaseKeeper {
-    /// Takes the node's lease, as a new incarnation.
+    /// Takes the node's lease and starts a new incarnation.
     pub(crate) async fn start_incarnation(&self) -> Result<Guard> {
         let guard = self.take_lease(None).await?;
         let boot = Boot::new(guard.token().get());
@@ -78,8 +81,8 @@ impl LeaseKeeper {
         Ok(guard)
     }
 
-    /// Takes the node's lease, for the incarnation `boot` if there is one. A predecessor that died
-    /// holds it for a while, so this waits for that long.
+    /// Takes the node's lease, for the incarnation `boot` if there is one. A dead predecessor still
+    /// holds it for a while, so this waits that long.
     async fn take_lease(&self, boot: Option<Boot>) -> Result<Guard> {
         let meta = NodeMeta {
             addr: self.this.advertise.clone(),
@@ -111,8 +114,8 @@ impl LeaseKeeper {
             tracing::warn!(
                 node = %self.this.id,
                 at_most = ?longest,
-                "the lease under this node's name cannot be had yet: its predecessor's is not over, another node has the \
-                 name, or the store does not answer"
+                "the lease under this node's name cannot be had yet: its predecessor's is not \
+                 over, another node has the name, or the store does not answer"
             );
             std::future::pending().await
         };
@@ -130,9 +133,10 @@ impl LeaseKeeper {
         }
     }
 
-    /// Takes a lease again that the store has forgotten, together with the directory: no node lets
-    /// anybody in until all of it is written again, so the sessions go on. `None` where it was lost
-    /// otherwise, or where there is not the time to write them before others go on.
+    /// Takes a lease again that the store lost together with the directory. No node grants a login
+    /// until the directory is written again, so the sessions continue. `None` if the lease was lost
+    /// for another reason, or if too little time is left to write the sessions before other nodes
+    /// grant logins.
     async fn retake_lease(&self, reason: LossReason) -> Option<Guard> {
         let own = self.this.now().filter(|_| is_missing(reason))?;
         let limit = own
@@ -151,7 +155,8 @@ impl LeaseKeeper {
                 .store_lost_data("the store has forgotten this node's lease");
             let guard = self.take_lease(Some(own.boot)).await?;
             own.lease.replace_lock(guard.watch());
-            // Now others see the lease, so the sessions can be written.
+            // Other nodes see the lease now. A session that was written earlier would count as
+            // dead.
             self.history.request_reconcile();
             Ok(Some(guard))
         };
@@ -170,8 +175,8 @@ impl LeaseKeeper {
         Some(guard)
     }
 
-    /// Whether a lease is missing because the store has forgotten it, with other things, and was
-    /// not deleted alone: then the store is of another history, or has another roster.
+    /// Whether the store lost this lease together with other data. In that case the store has
+    /// another epoch or another roster. A lease that was deleted by hand changes neither.
     async fn store_has_forgotten(&self, lease: &Lease) -> Result<bool> {
         let now = self.history.inspect_own_lease().await?;
         if now.epoch.is_some() && now.epoch != lease.epoch() {
@@ -183,8 +188,8 @@ impl LeaseKeeper {
             .is_some_and(|before| roster.id != Some(before)))
     }
 
-    /// Holds the lease until the flow stops. A lost lease ends every session, unless the store has
-    /// forgotten it; then the node comes back as a new incarnation.
+    /// Keeps the lease until the flow stops. A lost lease ends every session, unless the store has
+    /// lost data; then the node starts a new incarnation.
     pub(crate) async fn keep_lease(self: Arc<Self>, mut guard: Guard) {
         loop {
             let reason = tokio::select! {
@@ -212,7 +217,10 @@ impl LeaseKeeper {
                             self.drain.publish_again().await;
                             break guard;
                         }
-                        Err(error) => tracing::warn!(node = %self.this.id, %error, "node cannot take its lease"),
+                        Err(error) => {
+                            let node = &self.this.id;
+                            tracing::warn!(%node, %error, "node cannot take its lease");
+                        }
                     },
                 }
                 tokio::select! {
@@ -227,12 +235,12 @@ impl LeaseKeeper {
                 .end(&live, Offline::new(Code::Draining), true, |_| {});
         }
         self.this.end();
-        // A lease that ended by itself is as good.
+        // If the release fails, the lease ends by itself.
         let _ = guard.release().await;
         self.events.emit(Transition::NodeDown, |_| {});
     }
 
-    /// This node has shut down, and nothing of it is left.
+    /// Takes this node off the roster after a complete shutdown.
     pub(crate) async fn leave_roster(&self) {
         let own = self.this.newest();
         let left = async {
@@ -248,8 +256,8 @@ impl LeaseKeeper {
         }
     }
 
-    /// Tells the clients of an incarnation that lost its lease. Its sessions can neither send nor
-    /// receive any more: they check the lease themselves.
+    /// Ends the sessions of an incarnation that lost its lease. The sessions check the lease
+    /// themselves, so they can neither send nor receive any more.
     async fn fence(&self, reason: &str) {
         self.this.end();
         metrics::counter!("distlock_self_fence_total").increment(1);
@@ -268,8 +276,9 @@ impl LeaseKeeper {
         }
     }
 
-    /// Whose account has gone elsewhere while this node stood still: those clients are not invited to come back. Often the
-    /// store is away when a node loses its lease, so it is asked once, and for a short time.
+    /// Finds the sessions whose accounts have logged in elsewhere while this node was paused. Their
+    /// clients must not be told to come back. The store is often away at this moment, so it is
+    /// asked once, and only briefly.
     async fn find_ended_sessions(&self, over: &mut HashMap<SessionId, Offline>) {
         for some in self.registry.all().chunks(PAGE) {
             let uids: Vec<_> = some.iter().map(|live| live.uid.clone()).collect();
@@ -284,8 +293,8 @@ impl LeaseKeeper {
     }
 }
 
-/// How long a dead node's lease is held at most. Where it hangs on the store's session, that
-/// session's time counts as well.
+/// The longest time for which a dead node's lease is held. If the lease depends on a session with
+/// the store, the session time-out counts, too.
 fn longest_after_death(store: &Capabilities, lease: Duration) -> Duration {
     match store.session_timeout {
         Some(session) => lease.max(session + SESSION_CHECK_PERIOD),

@@ -1,4 +1,7 @@
-//! Which incarnations of other nodes are alive, and where to reach them.
+//! The liveness of incarnations, and their addresses.
+//!
+//! An incarnation counts as dead only if its lease is free or held by another incarnation, and the
+//! store has not lost data. An error means "not known", never "dead".
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -18,14 +21,13 @@ use crate::{
     wait::within,
 };
 
-/// Longest time that an answer about a node is gone by. Short beside every lease, long beside a
-/// burst of logins.
+/// Longest use of one answer. It is short beside every lease, and long beside a burst of logins.
 const FRESH: Duration = Duration::from_millis(200);
 
-/// Time after which nothing is remembered of a node that nobody asked about.
+/// Time after which an unused answer is removed.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-/// How an incarnation stands.
+/// The liveness of an incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Liveness {
     /// Its lease is held.
@@ -47,7 +49,7 @@ pub(crate) struct LivenessCache {
 #[derive(Clone, Debug)]
 struct LastAnswer {
     asked: Moment,
-    /// Every incarnation up to this one was dead.
+    /// Every incarnation up to this one is dead.
     dead: Boot,
     up: Option<NodeAddress>,
 }
@@ -70,7 +72,8 @@ impl LivenessCache {
         }
     }
 
-    /// How the incarnation stands that a record names. The record must have been read before. Errors mean "not known".
+    /// The liveness of an incarnation that a record names. The record must have been read before
+    /// this call. An error means "not known", never "dead".
     pub(crate) async fn of(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
         if *node == self.this.id
             && let Some(own) = self.this.now()
@@ -85,8 +88,8 @@ impl LivenessCache {
         self.of_peer(node, boot).await
     }
 
-    /// The dead ones among these incarnations. What cannot be asked, or does not answer within
-    /// `limit`, counts as alive.
+    /// The dead ones among these incarnations. An incarnation counts as alive if the store fails or
+    /// does not answer within `limit`.
     pub(crate) async fn dead_among(
         &self,
         incarnations: Vec<(NodeId, Boot)>,
@@ -116,9 +119,9 @@ impl LivenessCache {
                 boot,
                 addr: meta.addr,
             }),
-            // Somebody else holds its name.
+            // Another incarnation holds the lease, so this one is dead.
             Some((Some(other), _)) if other != boot => None,
-            // It lives, and what it says of itself is for another version: that is not "dead".
+            // The lease is held, and its text is for another version. The node is not dead.
             Some(_) => {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
@@ -136,12 +139,14 @@ impl LivenessCache {
         }
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         if !answers.contains_key(node) {
-            // Where nodes come under ever new names, those of long ago must not be kept. Asking once more finds them dead.
+            // Nodes may come under ever new names, so answers about old ones are removed. Another
+            // question about them gets the same answer from the store.
             answers.retain(|_, answers| asked.since(answers.asked) < FORGOTTEN);
         }
         let dead = match &up {
             Some(up) => Boot::new(up.boot.get().saturating_sub(1)),
-            // A session of this incarnation was in the directory, so its lease had been held before we asked.
+            // The directory named a session of this incarnation, so its lease was held before this
+            // question. A free lease therefore means that the incarnation is dead.
             None => boot,
         };
         let now = LastAnswer { asked, dead, up };
@@ -150,7 +155,7 @@ impl LivenessCache {
         Ok(standing)
     }
 
-    /// Forgets what is known of a node, so that the next question goes to the store.
+    /// Forgets the answer about a node, so that the next question goes to the store.
     pub(crate) fn forget(&self, node: &NodeId) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.remove(node);

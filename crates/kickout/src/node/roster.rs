@@ -1,6 +1,8 @@
-//! The roster: which incarnations of nodes there have been, so that a dead one is noticed, and the
-//! nodes are listed, without a look through the whole store. One record, written when a node starts
-//! and when what a dead one left behind was cleared.
+//! The roster in use: one record with the incarnations that are alive or may have left records.
+//!
+//! With the roster a node finds dead incarnations, and lists the nodes, without reading the whole
+//! store. It is written when a node starts, and when the records of a dead incarnation were
+//! removed. An incarnation is never removed while its records may exist.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +20,8 @@ use crate::{
     node::{history::History, liveness::LivenessCache, this_node::ThisNode},
 };
 
-/// Takes a node off the roster that is gone for good, and left nothing behind: a node that shuts down does it itself.
+/// Takes a node off the roster that is gone for good and left no records. A node that shuts down
+/// does this itself.
 ///
 /// # Errors
 /// Failures of the store.
@@ -42,8 +45,8 @@ pub(crate) struct RosterKeeper {
 }
 
 impl RosterKeeper {
-    /// Puts the nodes that hold a lease on the roster: this one, and with it those of the version
-    /// before, which do not do it themselves.
+    /// Puts all nodes with a lease on the roster: this one, and those of the version before, which
+    /// do not register themselves.
     pub(crate) async fn register_nodes(&self) -> Result<()> {
         let mut there = Vec::new();
         for lock in self.locker.list("node/").await? {
@@ -72,8 +75,8 @@ impl RosterKeeper {
         Ok(())
     }
 
-    /// Those of the roster whose lease has ended. Puts this incarnation there if the store forgot
-    /// it.
+    /// The incarnations on the roster whose lease has ended. This also puts the present incarnation
+    /// on the roster if the store has lost it.
     pub(crate) async fn dead(&self) -> Result<BTreeSet<(NodeId, Boot)>> {
         let roster = self.history.roster().await?;
         let there: Vec<_> = roster
@@ -128,7 +131,7 @@ impl RosterKeeper {
         Ok(nodes)
     }
 
-    /// Names a node whose policy is another one: the two would decide differently about the same
+    /// Reports a node with another policy. The two nodes would decide differently about the same
     /// account.
     fn warn_of_other_policy(&self, other: &NodeId, policy: &str) {
         let own = self.settings.policy.to_string();
@@ -140,7 +143,7 @@ impl RosterKeeper {
         }
     }
 
-    /// Takes incarnations off the roster: nothing of them is left.
+    /// Takes incarnations off the roster. Their records must be removed before.
     pub(crate) async fn remove(&self, dead: &BTreeSet<(NodeId, Boot)>) -> Result<()> {
         if dead.is_empty() {
             return Ok(());

@@ -1,4 +1,6 @@
 //! This node: its name, its addresses and its present incarnation.
+//!
+//! At most one incarnation is present. A fenced node has none.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,9 +17,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct ThisNode {
     pub(crate) id: NodeId,
-    /// The address that other nodes are told to reach this one.
+    /// The address for peers.
     pub(crate) advertise: String,
-    /// The address that clients connect to. For display.
+    /// The address for clients. For display.
     pub(crate) front: Option<String>,
     /// The present incarnation; `None` while the node is fenced.
     present: watch::Sender<Option<Incarnation>>,
@@ -35,13 +37,13 @@ impl ThisNode {
         }
     }
 
-    /// The incarnation, if its lease is valid at this moment.
+    /// The present incarnation, if its lease is valid at this moment.
     pub(crate) fn now(&self) -> Option<Incarnation> {
         let present = self.present.borrow().clone();
         present.filter(|own| own.lease.is_valid())
     }
 
-    /// The last incarnation that this process was, also while it is fenced.
+    /// The newest incarnation of this process, even while the node is fenced.
     pub(crate) fn newest(&self) -> Boot {
         Boot::new(self.newest.load(Ordering::Acquire))
     }
@@ -57,7 +59,8 @@ impl ThisNode {
         }
     }
 
-    /// Whether a session is, or was, one of this process. A later incarnation of this node's name is another process.
+    /// Whether a session belongs or belonged to this process. A later incarnation of this node's
+    /// name is another process.
     pub(crate) fn is_here(&self, key: &SessionKey) -> bool {
         key.node == self.id && key.boot <= self.newest()
     }

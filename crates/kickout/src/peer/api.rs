@@ -1,4 +1,4 @@
-//! What nodes ask of each other.
+//! The calls between nodes, as the embedder implements them.
 
 use std::{fmt, time::Duration};
 
@@ -10,13 +10,15 @@ use crate::model::{
     request::{DeliverRequest, DeliverResult, KickRequest, KickResult, PeerError},
 };
 
-/// How to reach other nodes. The flow brings deadlines, retries and a circuit breaker; this is one plain call.
+/// The way to other nodes. An implementation makes one plain call; the flow adds deadlines, retries
+/// and a circuit breaker.
 #[async_trait]
 pub trait Peers: fmt::Debug + Send + Sync + 'static {
-    /// Asks a node to end one session. The answer is what [`KickOut::handle_kick`](crate::KickOut::handle_kick) said there.
+    /// Asks a node to end one session. The answer is the result of
+    /// [`KickOut::handle_kick`](crate::KickOut::handle_kick) there.
     ///
     /// # Errors
-    /// [`PeerError`], saying whether the call may have been executed.
+    /// [`PeerError`], which tells whether the call may have been executed.
     ///
     /// # Cancel safety
     /// The flow drops this future at its deadline.
@@ -25,7 +27,7 @@ pub trait Peers: fmt::Debug + Send + Sync + 'static {
     /// Asks a node to deliver a message to one session.
     ///
     /// # Errors
-    /// [`PeerError`], saying whether the call may have been executed.
+    /// [`PeerError`], which tells whether the call may have been executed.
     ///
     /// # Cancel safety
     /// The flow drops this future at its deadline.
@@ -35,9 +37,10 @@ pub trait Peers: fmt::Debug + Send + Sync + 'static {
         request: DeliverRequest,
     ) -> Result<DeliverResult, PeerError>;
 
-    /// Asks a node for how long the account's sessions there have sent nothing. Only asked under
-    /// [`OnExceed::EvictIdle`](crate::OnExceed::EvictIdle), and optional: the sessions of a node that does not answer count as
-    /// idle. The answer is what [`KickOut::handle_idle`](crate::KickOut::handle_idle) said there.
+    /// Asks a node for the idle times of the account's sessions there. The flow asks only under
+    /// [`OnExceed::EvictIdle`](crate::OnExceed::EvictIdle). An implementation is optional: the
+    /// sessions of a node that does not answer count as idle. The answer is the result of
+    /// [`KickOut::handle_idle`](crate::KickOut::handle_idle) there.
     ///
     /// # Errors
     /// [`PeerError`].
@@ -53,7 +56,7 @@ pub trait Peers: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// For a flow with one node: every other node is unreachable.
+/// For a flow with a single node: no other node can be reached.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoPeers;
 

@@ -1,4 +1,6 @@
-//! The care taken when other nodes are asked.
+//! Deadline, concurrency limit and circuit breaker for calls to peers.
+//!
+//! A dead peer costs a login only a bounded time, and slow deliveries never delay kicks.
 
 use std::{
     collections::HashMap,
@@ -19,14 +21,15 @@ use crate::{
     wait::within,
 };
 
-/// Calls of one kind under way to one node at a time.
+/// Calls of one kind to one node at the same time.
 const MAX_CALLS: usize = 64;
-/// Failures in a row after which a node is left alone for a while.
+/// Failures in a row after which the circuit opens.
 const BREAK_AFTER: u32 = 5;
 const BREAK: Duration = Duration::from_secs(1);
-/// How often a kick tries a node that is left alone: an older session must not live on because others could not be told.
+/// Period at which one kick tries a node behind an open circuit. An older session must end soon
+/// after its node is back.
 const PROBE: Duration = Duration::from_millis(100);
-/// Time after which nothing is remembered of a node that was not asked.
+/// Time after which an unused link is removed.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Deadlines, bounded concurrency and a circuit breaker around [`Peers`].
@@ -39,7 +42,8 @@ pub(crate) struct PeerClient {
 
 #[derive(Debug)]
 struct PeerLink {
-    /// For what a login waits for. Places of their own, because messages wait for clients that read slowly.
+    /// Permits for calls that a login waits for. Deliveries have their own, because they wait for
+    /// clients that read slowly.
     kicks: Semaphore,
     deliveries: Semaphore,
     health: Mutex<PeerHealth>,
@@ -50,7 +54,7 @@ struct PeerHealth {
     asked: Moment,
     failures: u32,
     open_until: Option<Moment>,
-    /// When the next kick may try the node although it is left alone.
+    /// Time at which the next kick may try the node although the circuit is open.
     probe_at: Moment,
 }
 
@@ -63,12 +67,13 @@ impl PeerClient {
         }
     }
 
-    /// Waits until a kick may be sent: while a node is left alone, until it was heard of again or it is this kick's turn to try.
-    /// Only for as long as somebody else's try may take that is made now, because most nodes that are left alone are dead.
-    /// `deadline` is that of a call, for which there must be time afterwards within `limit`.
+    /// Waits until a kick may be sent. Behind an open circuit it waits until the node answers
+    /// again, or until this kick may try the node. It waits only as long as another kick's present
+    /// try may take, because most nodes behind an open circuit are dead. The call itself takes up
+    /// to `deadline`, which must fit into `limit` after the wait.
     ///
     /// # Errors
-    /// [`PeerError::NotSent`] when it is not this kick's turn by then.
+    /// [`PeerError::NotSent`] when this kick may not be sent by then.
     pub(crate) async fn kick_turn(
         &self,
         node: &NodeId,
@@ -76,7 +81,7 @@ impl PeerClient {
         deadline: Duration,
     ) -> Result<(), PeerError> {
         let link = self.link(node);
-        // Whoever waits looks again after PROBE at the latest.
+        // A waiting kick looks again after PROBE at the latest.
         let limit = limit.saturating_sub(deadline).min(deadline + PROBE);
         let kick_turn = async {
             while let Err(wait) = link.kick_turn(self.clock.now()) {
@@ -87,7 +92,7 @@ impl PeerClient {
         kick_turn.ok_or_else(|| circuit_open(node))
     }
 
-    /// Sends a kick whose [`kick_turn`](Self::kick_turn) it is.
+    /// Sends a kick after [`kick_turn`](Self::kick_turn) allowed it.
     pub(crate) async fn kick(
         &self,
         to: &NodeAddress,
@@ -157,7 +162,7 @@ impl PeerClient {
         let now = self.clock.now();
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         if !links.contains_key(node) {
-            // Where nodes come under ever new names, those of long ago must not be kept.
+            // Nodes may come under ever new names, so unused links are removed.
             links.retain(|_, link| Arc::strong_count(link) > 1 || !link.is_idle(now));
         }
         let link = links.entry(node.clone()).or_insert_with(|| {
@@ -195,7 +200,7 @@ impl PeerLink {
         health.open_until.is_some_and(|until| now < until)
     }
 
-    /// Whether it is a kick's turn, or how long it has to wait.
+    /// Whether a kick may be sent now, or how long it has to wait.
     fn kick_turn(&self, now: Moment) -> Result<(), Duration> {
         let mut health = self.health();
         if health.open_until.is_none_or(|until| now >= until) {
@@ -217,7 +222,7 @@ impl PeerLink {
         } else {
             health.failures += 1;
             if health.failures >= BREAK_AFTER {
-                // One failure after the break opens it again.
+                // After the break one more failure opens the circuit again.
                 health.open_until = Some(now + BREAK);
             }
         }
@@ -241,13 +246,13 @@ mod tests {
         request::Message,
     };
 
-    /// Answers nothing, and counts what it was asked.
+    /// A peer that answers nothing and counts the calls.
     #[derive(Debug)]
     struct Deaf {
         kicks: AtomicUsize,
-        /// From now on it answers kicks.
+        /// If true, the peer answers kicks.
         answers: AtomicBool,
-        /// A permit for each.
+        /// Has one permit for each delivery.
         deliveries: Semaphore,
     }
 
@@ -329,13 +334,13 @@ mod tests {
         let circuit_open = ask().await;
         assert!(matches!(circuit_open, PeerError::NotSent(_)));
         clock.advance(BREAK);
-        // Its answer to everything.
+        // The default answer of a peer without idle times.
         assert_ne!(ask().await, circuit_open);
         kick().await;
         assert_eq!(ask().await, circuit_open, "one failure is enough now");
     }
 
-    /// So that the session it names is told as soon as its node is back.
+    /// A session behind an open circuit has to end as soon as its node is back.
     #[tokio::test]
     async fn of_a_node_that_is_left_alone_one_kick_after_the_other_finds_out_whether_it_is_back() {
         let clock = ManualClock::new();
@@ -353,7 +358,7 @@ mod tests {
         assert_eq!(kick_turn(), None, "one is trying");
         clock.advance(PROBE);
         assert_eq!(kick_turn(), Some(Ok(())));
-        // It answers: everybody may.
+        // After an answer every kick may be sent.
         deaf.answers.store(true, Ordering::Relaxed);
         assert!(caller.kick(&to, kick(&to), second).await.is_ok());
         for _ in 0..3 {
@@ -361,7 +366,8 @@ mod tests {
         }
     }
 
-    /// A node that is back may be slow at first: of many kicks only some can try it, and the others must not give up before.
+    /// A node that is back may be slow at first. Only some of many kicks can try it, and the others
+    /// must not give up before it answers.
     #[tokio::test]
     async fn kicks_wait_until_a_try_may_be_answered_and_no_longer() {
         for answers in [true, false] {
@@ -376,7 +382,8 @@ mod tests {
             }
             let kick_turn = || caller.kick_turn(&to.node, Duration::from_secs(1), deadline);
             assert_eq!(kick_turn().now_or_never(), Some(Ok(())));
-            // A turn that would come too late for a call is none: it would count against the node.
+            // A permission that leaves no time for a call is useless: the call would count as a
+            // failure of the node.
             let mut too_late = Box::pin(caller.kick_turn(&to.node, deadline, deadline));
             assert_eq!(too_late.as_mut().now_or_never(), None);
             clock.advance(Duration::ZERO);
@@ -447,7 +454,7 @@ mod tests {
             drop(deaf.deliveries.acquire_many(full).await.unwrap());
             caller.kick(&to, kick(&to), long).await
         };
-        // On a clock that stands still, whoever waits for a place waits for ever.
+        // The clock stands still, so a call without a permit would wait for ever.
         let kicked = tokio::select! {
             kicked = timeout(long, kicked) => kicked.expect("the kick is not sent"),
             _ = deliveries => unreachable!(),

@@ -1,4 +1,7 @@
-//! Kicks: sending them to other nodes, and ending a session that one names.
+//! Kicks to other nodes.
+//!
+//! A revocation is removed from the record only after its session is known to be gone. A kick that
+//! fails is repeated, and the session's node also finds the revocation by itself.
 
 use std::{
     collections::HashSet,
@@ -45,13 +48,14 @@ pub(crate) struct Kicks {
     pub(crate) removals: Arc<Removals>,
     pub(crate) events: Arc<Events>,
     pub(crate) tasks: Arc<Tasks>,
-    /// Accounts of which an older session could not be told yet.
+    /// Accounts whose kicks are repeated in the background.
     pub(crate) retrying: Mutex<HashSet<Uid>>,
 }
 
 impl Kicks {
-    /// Tells the sessions of these revocations to go: in parallel, each with a deadline and retries, all within `budget`.
-    /// Answers those that are known to be gone. `decided` says when the grant of a generation was written.
+    /// Kicks the sessions of these revocations in parallel, with retries, within `budget`. Returns
+    /// the sessions that are known to be gone. `decided` has the time at which the grant of a
+    /// generation was written.
     pub(crate) async fn kick_all(
         &self,
         uid: &Uid,
@@ -69,8 +73,8 @@ impl Kicks {
         join_all(kicks).await.into_iter().flatten().collect()
     }
 
-    /// Goes on telling the sessions of an account that could not be told, until they are gone or
-    /// their nodes' leases are over.
+    /// Repeats the kicks of an account in the background until its older sessions are gone or their
+    /// nodes' leases have ended.
     pub(crate) fn keep_kicking(self: &Arc<Self>, uid: &Uid) {
         if !self.retrying().insert(uid.clone()) {
             return;
@@ -95,7 +99,7 @@ impl Kicks {
         });
     }
 
-    /// Whether every older session is known to be gone now.
+    /// Kicks the pending sessions again. Returns whether all of them are known to be gone.
     async fn kick_pending(&self, uid: &Uid) -> Result<bool> {
         let mut record = self.directory.read(uid).await?.record;
         if !record.revocations.is_empty() {
@@ -119,7 +123,8 @@ impl Kicks {
             self.revoker.apply(uid, revocation);
             return true;
         }
-        // Tries that fail at once are over soon: where nobody listens any more, a login must not wait for the dead.
+        // Three tries that fail at once take little time, so a login does not wait long for a dead
+        // node.
         for round in 0..TRIES {
             if round > 0 {
                 self.clock.sleep(PAUSE + jitter(PAUSE)).await;
@@ -135,8 +140,8 @@ impl Kicks {
         false
     }
 
-    /// Whether the session is known to be gone now. Nothing when others are finding out whether its node, which had not answered
-    /// them, is back.
+    /// Whether the session is known to be gone. `None` if another kick tries the node behind an
+    /// open circuit.
     async fn try_kick(
         &self,
         uid: &Uid,

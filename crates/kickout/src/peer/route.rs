@@ -1,4 +1,6 @@
-//! Routing: where an account's sessions live, and handing them a message.
+//! Routing: the locations of an account's sessions, and the delivery of messages to them.
+//!
+//! Each message reaches a session at most once, or its sender learns that the outcome is unknown.
 
 use std::{cmp::Reverse, fmt, sync::Arc};
 
@@ -26,10 +28,10 @@ use crate::{
     session::{live::Phase, message::QueuedMessage, registry::Registry},
 };
 
-/// How often a message is sent on after it met a session that was not current any more.
+/// Look-ups for one message after it met sessions that were not current any more.
 const LOOKUPS: u32 = 3;
 
-/// Where an account's session lives.
+/// The location of an account's session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Location {
@@ -43,47 +45,47 @@ pub struct Location {
     /// Its class.
     #[serde(default = "Class::none")]
     pub class: Class,
-    /// Its node's address, as that advertised it.
+    /// Its node's address, as the node advertises it.
     pub addr: String,
 }
 
-/// What became of a message to one session.
+/// The outcome of a message for one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Receipt {
     /// The session.
     pub location: Location,
-    /// What became of the message there.
+    /// The outcome.
     pub delivery: Delivery,
 }
 
-/// What became of a message to one session.
+/// The outcome of a message for one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Delivery {
-    /// Its client acknowledged it.
+    /// The client acknowledged the message.
     Delivered,
-    /// It was written to the connection of a client that does not acknowledge. Whether it arrived
-    /// is not known.
+    /// The message was written to the connection of a client that does not acknowledge. The client
+    /// may not have received it.
     Written,
-    /// Its client acknowledges, and did not acknowledge it in time: keep it for the device, because
-    /// it may not have arrived.
+    /// The client acknowledges messages, and did not acknowledge this one in time. Store the
+    /// message for the device, because it may not have arrived.
     Unacknowledged,
-    /// It was certainly not delivered: the session's node cannot be reached, or its connection is
-    /// busy or gone.
+    /// The message was certainly not delivered: the session's node cannot be reached, or its
+    /// connection is busy or gone.
     Missed,
-    /// Whether it was delivered is not known, or its receiver cannot keep up.
+    /// The outcome is unknown, or the receiver's queue is full.
     Failed(String),
 }
 
 impl Delivery {
-    /// Whether it has arrived, as far as its client can tell.
+    /// Whether the message has arrived, as far as the client's protocol can tell.
     #[must_use]
     pub const fn is_done(&self) -> bool {
         matches!(self, Self::Delivered | Self::Written)
     }
 
-    /// Whether it has to be kept for the session's device, or it may be lost.
+    /// Whether the message has to be stored for the session's device, because it may be lost.
     #[must_use]
     pub const fn is_to_be_kept(&self) -> bool {
         matches!(self, Self::Unacknowledged | Self::Missed)
@@ -106,7 +108,7 @@ impl fmt::Display for Receipt {
     }
 }
 
-/// Finds the sessions of an account and hands them messages.
+/// Finds the sessions of an account and delivers messages to them.
 #[derive(Debug)]
 pub(crate) struct Router {
     pub(crate) this: Arc<ThisNode>,
@@ -121,7 +123,7 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// Delivers a message to every current session that it addresses, and records the outcome of each.
+    /// Delivers a message to every current session that it addresses. Records each outcome.
     pub(crate) async fn deliver(&self, uid: &Uid, message: Message) -> Result<Vec<Receipt>> {
         let receipts = self.deliver_by_mode(uid, &message).await?;
         let id = &message.id;
@@ -191,7 +193,7 @@ impl Router {
         };
         let receipts = self.look_up_and_deliver(uid, message).await;
         if let Some(guard) = guard {
-            // The target compared the session by itself.
+            // The target compared the session itself, so a lost lock did no harm.
             let _ = guard.release().await;
         }
         receipts
@@ -214,13 +216,14 @@ impl Router {
         for _ in 0..LOOKUPS {
             let mut current = match self.addressed(uid, message).await {
                 Ok(current) => current,
-                // What was delivered is known all the same.
+                // The deliveries of earlier rounds have known outcomes, which the sender gets in
+                // any case.
                 Err(_) if !(told.is_empty() && missed.is_empty()) => break,
                 Err(error) => return Err(error),
             };
             current.retain(|(_, it)| told.iter().all(|told| told.location.key != it.key));
-            // One that went away keeps its claim to the message, unless another session has come to
-            // its slot.
+            // A session that went away still counts as a receiver, unless a newer session has its
+            // slot.
             missed.retain(|(slot, it)| {
                 current
                     .iter()
@@ -267,7 +270,8 @@ impl Router {
                 boot: location.key.boot,
                 addr: location.addr.clone(),
             };
-            // The target answers within its own limit, twice at most; the rest is for the way.
+            // The target answers after twice its own limit at the latest. The third part is for the
+            // network.
             let deadline = self.settings.timers.peer_deadline * 3;
             self.peers.deliver(&to, request, deadline).await
         };
@@ -310,10 +314,12 @@ impl Router {
         };
         let outcome = pickup.outcome(&*self.clock, request.within, ended).await;
         match outcome {
-            // A client that reads too slowly is current all the same.
+            // A withdrawn message of a current session is no stale delivery: its client reads too
+            // slowly.
             DeliverResult::NotCurrent if live.check().is_err() => not_current(),
             DeliverResult::Delivered if !live.acks => DeliverResult::Written,
-            // It is kept for a client that acknowledges, which knows what comes twice.
+            // The message is stored for a client that acknowledges. Such a client recognises a
+            // duplicate.
             DeliverResult::NotCurrent | DeliverResult::Unknown if live.acks => {
                 DeliverResult::Unacknowledged
             }

@@ -1,4 +1,7 @@
 //! Ends sessions of this node with a notice.
+//!
+//! A session gets one notice: the first one. The connection is closed elsewhere, after the client
+//! got the notice.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +15,7 @@ use crate::{
     wait::jitter,
 };
 
-/// Over how long the clients of a node that ends are spread when they come back.
+/// Period over which the clients of an ending node come back.
 const RETURN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -22,7 +25,8 @@ pub(crate) struct SessionEnder {
 }
 
 impl SessionEnder {
-    /// Tells a session to go. `listed` says whether the directory may still name it. Answers whether it had not been told.
+    /// Supersedes a session. `listed` says whether the directory may still name it. Returns whether
+    /// this call ended it.
     pub(crate) fn end(
         &self,
         live: &LiveSession,
@@ -32,7 +36,8 @@ impl SessionEnder {
     ) -> bool {
         let mut notice = notice.grace(self.grace);
         if notice.retry == Retry::Now {
-            // Many are told at once; they do not come back at once.
+            // Many sessions may end at once. The random delay keeps their clients from returning
+            // together.
             notice = notice.retry_after(jitter(RETURN));
         }
         let (code, by_device, by_gen) = (notice.code, notice.by_device.clone(), notice.r#gen);

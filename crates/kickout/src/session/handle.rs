@@ -1,4 +1,4 @@
-//! The handle of an admitted session.
+//! The handle of an admitted session, for the connection that owns it.
 
 use std::{fmt, sync::Arc};
 
@@ -19,9 +19,9 @@ use crate::{
     },
 };
 
-/// A session of this node. The connection that owns it waits for [`superseded`](Self::superseded), writes what
-/// [`next_message`](Self::next_message) gives, asks [`check`](Self::check) before it takes anything from its client, and ends
-/// with [`logout`](Self::logout).
+/// A session of this node. Its connection waits for [`superseded`](Self::superseded), writes the
+/// messages of [`next_message`](Self::next_message), calls [`check`](Self::check) before it accepts
+/// anything from its client, and ends with [`logout`](Self::logout).
 ///
 /// Dropping it logs out in the background.
 #[must_use = "dropping it logs out"]
@@ -85,7 +85,7 @@ impl Session {
         self.live.generation()
     }
 
-    /// Where it stands.
+    /// The phase of the session.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.live.phase()
@@ -97,7 +97,7 @@ impl Session {
         self.old_confirmed
     }
 
-    /// What the client shows to come back as this session after a broken connection.
+    /// The token with which the client resumes this session after a broken connection.
     #[must_use]
     pub fn resume_token(&self) -> String {
         ResumeToken::new(
@@ -109,43 +109,45 @@ impl Session {
         .text()
     }
 
-    /// Whether the session may send and receive at this moment: it is active, and its node's lease is valid. Local, no I/O.
+    /// Whether the session may send and receive at this moment: it is active, and its node's lease
+    /// is valid. The check is local and does no I/O.
     ///
-    /// Asked for something that the client sent: from now on it counts as not idle.
+    /// Call it for something that the client sent: the session's idle time starts again.
     ///
     /// # Errors
-    /// The notice its client gets, or got.
+    /// The notice that the client gets or got.
     pub fn check(&self) -> Result<(), Offline> {
         self.live.touch(self.logouts.clock.now());
         self.live.check()
     }
 
-    /// Whether the session may send and receive at this moment, as [`check`](Self::check) tells it, without that anybody counts
-    /// as heard: for what this side does on its own.
+    /// Whether the session may send and receive at this moment, as in [`check`](Self::check),
+    /// without a change of its idle time. For actions of the server itself.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.live.check().is_ok()
     }
 
-    /// Whether the session must go, as [`superseded`](Self::superseded) tells it, or its node's lease is over: its client gets
-    /// nothing but the notice. One that leaves by itself still gets the answers to what it asked.
+    /// Whether the session must end: it was superseded, or its node's lease has ended. Its client
+    /// may get nothing but the notice. A client that leaves by itself still gets the answers to its
+    /// requests.
     #[must_use]
     pub fn must_go(&self) -> bool {
         self.live.must_go()
     }
 
-    /// Waits until the session must go, and says why. It never ends otherwise.
+    /// Waits until the session must end, and returns the notice. Otherwise it never returns.
     ///
     /// # Cancel safety
-    /// Safe: the notice stays readable, by any number of waiters.
+    /// Safe: any number of waiters can read the notice, at any time.
     pub async fn superseded(&self) -> Offline {
         self.live.superseded().await
     }
 
-    /// The next message for the client. Never ends once the session may not receive any more.
+    /// The next message for the client. It never returns once the session may not receive any more.
     ///
     /// # Cancel safety
-    /// Safe: no message is taken by a call that is dropped.
+    /// Safe: a dropped call takes no message.
     pub async fn next_message(&self) -> Outgoing {
         let mut messages = self.messages.lock().await;
         loop {
@@ -162,30 +164,33 @@ impl Session {
         }
     }
 
-    /// Ends the session from this side with a notice, as a silent client's or a draining node's: it may neither send nor
-    /// receive from now on, and stays in the directory until [`logout`](Self::logout).
+    /// Ends the session with a notice, for example because the client is silent or the node drains.
+    /// The session can neither send nor receive from now on. It stays in the directory until
+    /// [`logout`](Self::logout).
     pub fn end(&self, code: Code) {
         self.ender.end(&self.live, Offline::new(code), true, |_| {});
     }
 
-    /// Puts on record that the notice was written to the session's connection.
+    /// Records that the notice was written to the session's connection.
     pub fn told(&self) {
         self.ender
             .events
             .emit(Transition::Told, |event| self.live.describe(event));
     }
 
-    /// Puts on record that the session's client did not leave within the grace and was cut off.
+    /// Records that the client did not leave within the grace period, and that its connection was
+    /// cut.
     pub fn cut_off(&self) {
         self.ender
             .events
             .emit(Transition::Cut, |event| self.live.describe(event));
     }
 
-    /// Logs out: takes exactly this session out of the directory. The first call does it; others find it done.
+    /// Logs out: takes exactly this session out of the directory. The first call does it; a later
+    /// call returns [`LoggedOut::AlreadyGone`].
     ///
     /// # Cancel safety
-    /// Safe: it goes on in the background.
+    /// Safe: the logout continues in the background.
     pub async fn logout(&self) -> LoggedOut {
         let (logouts, live) = (Arc::clone(&self.logouts), Arc::clone(&self.live));
         let (answer, outcome) = tokio::sync::oneshot::channel();

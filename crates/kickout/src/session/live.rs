@@ -1,4 +1,7 @@
-//! A session of this node as the node sees it: its state machine, its notice and its queue.
+//! A session of this node: its state machine, its notice and its queue.
+//!
+//! The phase only moves forward. A session that left `Active` can neither send nor receive. Nothing
+//! here asks the store.
 
 use std::{
     sync::{
@@ -23,22 +26,22 @@ use crate::{
     session::message::QueuedMessage,
 };
 
-/// Messages that may wait for one session.
+/// Messages in the queue of one session.
 const QUEUE: usize = 64;
 
-/// Where a session stands. It only moves downwards.
+/// The phase of a session. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Phase {
-    /// The login is under way; the client has not been told.
+    /// The login is in progress; the client has no answer yet.
     Pending,
-    /// It may send and receive.
+    /// The session may send and receive.
     Active,
-    /// It was told to go, or is about to be: it may do neither.
+    /// The session has a notice for its client. It may neither send nor receive.
     Superseded,
-    /// It is being taken out of the directory.
+    /// The session is being taken out of the directory.
     Closing,
-    /// It is gone.
+    /// The session has ended.
     Closed,
 }
 
@@ -54,7 +57,7 @@ pub(crate) struct LiveSession {
     /// Whether its client acknowledges messages.
     pub(crate) acks: bool,
     pub(crate) incarnation: Incarnation,
-    /// When its client last sent something, in microseconds since boot.
+    /// Time of the client's last frame, in microseconds since the machine booted.
     last_heard: AtomicU64,
     state: Mutex<LiveState>,
     notice: watch::Sender<Option<Offline>>,
@@ -65,14 +68,14 @@ pub(crate) struct LiveSession {
 struct LiveState {
     phase: Phase,
     r#gen: Generation,
-    /// Whether the directory may still name this session, so that closing it must look.
+    /// Whether the directory may name this session. If so, its logout has to delete it there.
     listed: bool,
-    /// Whether it was active once.
+    /// Whether the session was ever active.
     admitted: bool,
 }
 
 impl LiveSession {
-    /// The session that a slot names, and its queue.
+    /// A session for this slot entry, and the receiver of its queue.
     pub(crate) fn new(
         uid: Uid,
         slot: Slot,
@@ -111,14 +114,14 @@ impl LiveSession {
         self.state().r#gen
     }
 
-    /// The granting write is about to be sent.
+    /// Notes that the write of the grant is about to be sent.
     pub(crate) fn mark_listed(&self, r#gen: Generation) {
         let mut state = self.state();
         state.r#gen = r#gen;
         state.listed = true;
     }
 
-    /// Pending -> Active, unless something came first.
+    /// Pending -> Active, unless the session was superseded or the lease has ended.
     pub(crate) fn activate(&self) -> Result<(), Offline> {
         let mut state = self.state();
         if state.phase == Phase::Pending && self.incarnation.lease.is_valid() {
@@ -131,7 +134,7 @@ impl LiveSession {
         Err(self.notice_now())
     }
 
-    /// Whether it may send and receive now.
+    /// Whether the session may send and receive now.
     pub(crate) fn check(&self) -> Result<(), Offline> {
         if self.phase() == Phase::Active && self.incarnation.lease.is_valid() {
             return Ok(());
@@ -139,24 +142,24 @@ impl LiveSession {
         Err(self.notice_now())
     }
 
-    /// Whether it was told to go, or its node's lease is over.
+    /// Whether the session has a notice, or its node's lease has ended.
     pub(crate) fn must_go(&self) -> bool {
         self.notice.borrow().is_some() || !self.incarnation.lease.is_valid()
     }
 
-    /// Its client sent something.
+    /// Notes that the client sent something.
     pub(crate) fn touch(&self, now: Moment) {
         self.last_heard
             .store(micros(now.since_boot()), Ordering::Relaxed);
     }
 
-    /// For how long its client has sent nothing.
+    /// Time since the client last sent something.
     pub(crate) fn idle(&self, now: Moment) -> Duration {
         let last_heard = Duration::from_micros(self.last_heard.load(Ordering::Relaxed));
         now.since_boot().saturating_sub(last_heard)
     }
 
-    /// What its client is told, where its account's record says that the session is over.
+    /// The notice for the client, if the account's record says that the session is over.
     pub(crate) fn end_notice_in(&self, record: &UserRecord) -> Option<Offline> {
         if let Some(revocation) = record.revocations.iter().find(|it| it.key == self.key) {
             return Some(revocation.notice());
@@ -168,12 +171,12 @@ impl LiveSession {
         Some(Offline::new(Code::Superseded).by(by, Some(record.r#gen)))
     }
 
-    /// Whether its account's record neither names it nor says that it is over.
+    /// Whether the account's record neither names the session nor says that it is over.
     pub(crate) fn is_missing_in(&self, record: &UserRecord) -> bool {
         record.slot_of(&self.key).is_none() && self.end_notice_in(record).is_none()
     }
 
-    /// As its account's record names it.
+    /// The session's entry in the account's record.
     pub(crate) fn entry(&self) -> SlotEntry {
         SlotEntry {
             key: self.key.clone(),
@@ -194,7 +197,8 @@ impl LiveSession {
         event.class = Some(self.class.clone());
     }
 
-    /// Pending or Active -> Superseded. `listed` says whether the directory may still name it. Answers whether this call did it.
+    /// Pending or Active -> Superseded. `listed` says whether the directory may still name the
+    /// session. Returns whether this call did it.
     pub(crate) fn supersede(&self, notice: Offline, listed: bool) -> bool {
         let mut state = self.state();
         if state.phase > Phase::Active {
@@ -202,12 +206,14 @@ impl LiveSession {
         }
         state.phase = Phase::Superseded;
         state.listed &= listed;
-        // Under the lock, so that whoever sees the phase sees the notice.
+        // The notice is set under the state's lock. Otherwise a reader could see the new phase
+        // without the notice.
         self.notice.send_replace(Some(notice));
         true
     }
 
-    /// Anything -> Closing, once. Answers whether the directory must be told.
+    /// Any phase -> Closing, once. Returns whether the directory may name the session; `None` on
+    /// later calls.
     pub(crate) fn close(&self) -> Option<bool> {
         let mut state = self.state();
         if state.phase >= Phase::Closing {
@@ -235,7 +241,7 @@ impl LiveSession {
         }
     }
 
-    /// Queues a message. `Err` gives it back with whether the queue was full.
+    /// Queues a message. `Err` returns it, and says whether the queue was full.
     pub(crate) fn enqueue(
         &self,
         message_in_queue: QueuedMessage,
@@ -243,7 +249,7 @@ impl LiveSession {
         self.queue.try_send(message_in_queue)
     }
 
-    /// The notice that was given, or the one that fits a lease that ended a moment ago.
+    /// The notice of the session; without one, the notice for a lease that ended a moment ago.
     fn notice_now(&self) -> Offline {
         let notice = self.notice.borrow().clone();
         notice.unwrap_or_else(|| Offline::new(Code::NodeFenced))

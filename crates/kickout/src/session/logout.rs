@@ -1,4 +1,7 @@
-//! Logout: once per session, by compare-and-delete, and again until it is known to have happened.
+//! Logout: takes a session out of the directory once, by compare-and-delete.
+//!
+//! A delete that the store did not confirm is repeated until its outcome is known. A logout changes
+//! nothing unless the record names exactly this session.
 
 use std::{
     collections::VecDeque,
@@ -32,24 +35,25 @@ use crate::{
     wait::jitter,
 };
 
-/// Deletes that may wait for the store to come back. Beyond that, the sweeper finds what is left.
+/// Deletes that may wait for the store. The sweeper does the rest.
 const MAX_WAITING: usize = 4096;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// How long a logout waits for the account's lock. It deletes without it just as well: holding it only keeps a logout, a
-/// login and a locked delivery of one account apart where that costs nothing.
+/// Wait of a logout for the account's lock. The delete is correct without the lock. With it a
+/// logout, a login and a locked delivery of one account exclude each other where that costs
+/// nothing.
 const LOCK_WAIT: Duration = Duration::from_millis(20);
 
-/// What a logout came to.
+/// The outcome of a logout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LoggedOut {
-    /// The directory named this session and does no more.
+    /// The directory named this session, and no longer does.
     Deleted,
-    /// The directory did not name this session; nothing was changed.
+    /// The directory did not name this session. Nothing was changed.
     AlreadyGone,
-    /// The store could not be asked; the delete is tried again in the background.
+    /// The store did not answer. The delete is repeated in the background.
     Queued,
 }
 
@@ -85,7 +89,7 @@ impl Retries {
         !waiting.is_empty() || self.overflowed.load(Ordering::Acquire)
     }
 
-    /// Whether there were more than may wait since this was asked last.
+    /// Whether deletes were dropped since the last call, because too many waited.
     pub(crate) fn take_overflow(&self) -> bool {
         self.overflowed.swap(false, Ordering::AcqRel)
     }
@@ -106,12 +110,12 @@ pub(crate) struct Logouts {
 }
 
 impl Logouts {
-    /// Ends a session for good. The first call does the work; others find it done.
+    /// Ends a session and takes it out of the directory. The first call does the work.
     pub(crate) async fn retire(&self, live: &LiveSession) -> LoggedOut {
         self.retire_granted(live, Grant::Known).await
     }
 
-    /// As [`retire`](Self::retire), for a session of which it may not be known whether it was granted.
+    /// As [`retire`](Self::retire), for a session whose grant may be unknown.
     pub(crate) async fn retire_granted(&self, live: &LiveSession, grant: Grant) -> LoggedOut {
         let Some(listed) = live.close() else {
             return LoggedOut::AlreadyGone;
@@ -126,12 +130,13 @@ impl Logouts {
         outcome
     }
 
-    /// Ends all sessions, when this node ends.
+    /// Ends all sessions when this node ends.
     pub(crate) async fn retire_all(&self) {
         let mut is_away = false;
         for some in self.registry.all().chunks(CONCURRENT_CHANGES) {
             if is_away {
-                // What the directory still says of them is void with the node's lease.
+                // The node's lease ends next, which voids the sessions in the directory. So a store
+                // that is away need not be asked for each of them.
                 for live in some.iter().filter(|live| live.close().is_some()) {
                     self.registry.remove(live);
                     self.retired(live, LoggedOut::Queued);
@@ -151,7 +156,7 @@ impl Logouts {
         });
     }
 
-    /// Forgets a session that certainly never reached the directory.
+    /// Removes a session that certainly never reached the directory.
     pub(crate) fn discard(&self, live: &LiveSession) {
         live.close();
         self.registry.remove(live);
@@ -177,14 +182,17 @@ impl Logouts {
             .delete_granted(&live.uid, &live.key, grant)
             .await;
         if let Some(guard) = guard {
-            // The delete did not rest on it.
+            // The delete did not depend on the lock.
             let _ = guard.release().await;
         }
         match deleted {
             Ok(true) => LoggedOut::Deleted,
             Ok(false) => LoggedOut::AlreadyGone,
             Err(error) => {
-                tracing::warn!(uid = ?live.uid, session = %live.key.session, %error, "logout is tried again");
+                tracing::warn!(
+                    uid = ?live.uid, session = %live.key.session, %error,
+                    "logout is tried again"
+                );
                 let delete = (live.uid.clone(), live.key.clone(), grant);
                 self.retries.push(delete);
                 LoggedOut::Queued
@@ -192,7 +200,7 @@ impl Logouts {
         }
     }
 
-    /// Works off the deletes that the store did not confirm.
+    /// Repeats the deletes that the store did not confirm.
     pub(crate) async fn retry_logouts(self: Arc<Self>) {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -223,7 +231,8 @@ impl Logouts {
     }
 }
 
-/// Whether the store is away, as far as these outcomes show. One that had nothing to write does not show that it is not.
+/// Whether these outcomes show that the store takes no write. A logout without anything to delete
+/// proves nothing.
 fn takes_no_write(outcomes: &[LoggedOut]) -> bool {
     outcomes.contains(&LoggedOut::Queued) && !outcomes.contains(&LoggedOut::Deleted)
 }

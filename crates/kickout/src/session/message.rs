@@ -1,4 +1,7 @@
-//! A message on its way through a session's queue, and the receipt that makes its outcome known.
+//! A message in a session's queue, and the report of its outcome.
+//!
+//! Either the session takes the message or the sender withdraws it, never both. So a withdrawn
+//! message is certainly not delivered.
 
 use std::{
     fmt,
@@ -18,7 +21,7 @@ const WAITING: u8 = 0;
 const TAKEN: u8 = 1;
 const WITHDRAWN: u8 = 2;
 
-/// A message in the queue. Until the session takes it, its sender may withdraw it.
+/// A message in the queue. The sender may withdraw it until the session takes it.
 #[derive(Debug)]
 pub(crate) struct QueuedMessage {
     message: Message,
@@ -35,9 +38,9 @@ pub(crate) struct DeliveryWatch {
 
 /// A message that the session must write to its client now.
 ///
-/// Call [`delivered`](Self::delivered) when its client acknowledged it, or after it was written to
-/// a client that does not acknowledge; [`refused`](Self::refused) when nothing of it was written.
-/// Dropping it says "perhaps": its sender is told that the outcome is unknown.
+/// Call [`delivered`](Self::delivered) after the client acknowledged it, or after it was written to
+/// a client that does not acknowledge. Call [`refused`](Self::refused) if nothing of it was
+/// written. After a drop the sender is told that the outcome is unknown.
 #[must_use = "its sender waits for the outcome"]
 pub struct Outgoing {
     message: Message,
@@ -62,7 +65,7 @@ impl QueuedMessage {
         )
     }
 
-    /// `None` = withdrawn.
+    /// Takes the message; `None` if it was withdrawn.
     pub(crate) fn take(self) -> Option<Outgoing> {
         change(&self.state, TAKEN).then_some(Outgoing {
             message: self.message,
@@ -72,7 +75,7 @@ impl QueuedMessage {
 }
 
 impl DeliveryWatch {
-    /// Waits until the message was written, the session ends, or the time is over.
+    /// Waits until the message is written, the session ends, or the time is over.
     pub(crate) async fn outcome(
         mut self,
         clock: &dyn Clock,
@@ -88,7 +91,7 @@ impl DeliveryWatch {
         if change(&self.state, WITHDRAWN) {
             return DeliverResult::NotCurrent;
         }
-        // It is being written at this moment. A little more time tells.
+        // The session is writing the message at this moment, so the outcome may be known soon.
         tokio::select! {
             biased;
             outcome = &mut self.done => outcome.unwrap_or(DeliverResult::Unknown),
@@ -118,8 +121,8 @@ impl Outgoing {
         &self.message
     }
 
-    /// It has arrived, as far as this client can tell. Gives the message back when its sender had
-    /// stopped waiting: then it may have been kept for the account.
+    /// Reports that the message has arrived, as far as the client's protocol can tell. Returns the
+    /// message if its sender had stopped waiting: the message may then be stored for the account.
     #[expect(
         clippy::must_use_candidate,
         reason = "only a late acknowledgement is of interest"
@@ -129,7 +132,7 @@ impl Outgoing {
         late.then_some(self.message)
     }
 
-    /// Nothing of it was written.
+    /// Reports that nothing of the message was written.
     pub fn refused(self) {
         let _ = self.done.send(DeliverResult::NotCurrent);
     }
@@ -137,7 +140,7 @@ impl Outgoing {
 
 impl fmt::Debug for Outgoing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the text: messages are private.
+        // The text is left out, because messages are private.
         f.debug_struct("Outgoing")
             .field("id", &self.message.id)
             .finish_non_exhaustive()

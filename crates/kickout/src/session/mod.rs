@@ -1,4 +1,7 @@
-//! The sessions of this node.
+//! The sessions of this node: their state, their queues, their end.
+//!
+//! A session is in the registry before the directory names it, and it leaves the registry before
+//! its logout deletes it there.
 
 pub(crate) mod end;
 pub(crate) mod handle;

@@ -1,4 +1,6 @@
-//! The sessions of this node, by session and by account. Removal compares the session.
+//! The sessions of this node, by session and by account.
+//!
+//! A removal compares the whole identity, so it never removes another session of the account.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -33,7 +35,7 @@ impl Registry {
         maps.by_session.insert(live.key.session, live);
     }
 
-    /// Removes exactly this session; another one of the same account stays.
+    /// Removes exactly this session. Another session of the same account stays.
     pub(crate) fn remove(&self, live: &LiveSession) {
         let mut maps = self.maps();
         maps.by_session.remove(&live.key.session);
@@ -45,7 +47,7 @@ impl Registry {
         }
     }
 
-    /// The session of exactly this identity and account.
+    /// The session with exactly this identity and account.
     pub(crate) fn get(&self, uid: &Uid, key: &SessionKey) -> Option<Arc<LiveSession>> {
         self.maps()
             .by_session
@@ -58,7 +60,7 @@ impl Registry {
         self.maps().by_uid.get(uid).cloned().unwrap_or_default()
     }
 
-    /// The account's newest session here, if it is newer than `than`.
+    /// The generation of the account's newest session here, if it is higher than `than`.
     pub(crate) fn newer(&self, uid: &Uid, than: Generation) -> Option<Generation> {
         self.of(uid)
             .iter()
@@ -68,7 +70,7 @@ impl Registry {
             .filter(|r#gen| *r#gen > than)
     }
 
-    /// For how long the account's active sessions here have sent nothing.
+    /// The idle times of the account's active sessions on this node.
     pub(crate) fn idle_times(&self, uid: &Uid, now: Moment) -> Vec<(SessionKey, Duration)> {
         self.of(uid)
             .iter()

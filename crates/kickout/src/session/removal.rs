@@ -1,4 +1,6 @@
-//! Takes sessions out of the directory.
+//! Takes sessions and revocations out of the directory.
+//!
+//! A removal names node, boot and session, and changes nothing else. The generation stays.
 
 use std::sync::Arc;
 
@@ -19,8 +21,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grant {
     Known,
-    /// Its outcome is not known. A delete that finds nothing may only have come before it, so it writes the record all the
-    /// same: on top of that the late write meets a conflict.
+    /// The outcome of the write is unknown. A delete that finds nothing may have overtaken the
+    /// write, so the delete writes the record in any case. The late write then meets a conflict.
     InFlight,
 }
 
@@ -32,7 +34,8 @@ pub(crate) struct Removals {
 }
 
 impl Removals {
-    /// Takes the revocations of sessions that are known to be gone out of the record. Answers the record as it is now.
+    /// Removes the revocations of sessions that are known to be gone. Returns the record
+    /// afterwards.
     pub(crate) async fn settle(&self, uid: &Uid, gone: &[SessionKey]) -> Result<UserRecord> {
         let record = self.directory.settle(uid, gone).await?;
         for key in gone {
@@ -49,7 +52,7 @@ impl Removals {
         self.delete_granted(uid, key, Grant::Known).await
     }
 
-    /// As [`delete`](Self::delete), for a session of which it may not be known whether it was granted.
+    /// As [`delete`](Self::delete), for a session whose grant may be unknown.
     pub(crate) async fn delete_granted(
         &self,
         uid: &Uid,
@@ -62,13 +65,14 @@ impl Removals {
             .update(uid, |record| {
                 there = record.remove(key).is_some();
                 found |= there;
-                // Whoever revoked it need not find out by itself that it is gone.
+                // The session's revocation goes with it: the node that revoked it need not kick it
+                // any more.
                 let settled = record.settle(|it| it == key) > 0;
                 there || settled || grant == Grant::InFlight
             })
             .await?;
         if grant == Grant::InFlight {
-            // It may have revoked sessions of this node, which nobody has told.
+            // The unknown write may have revoked sessions of this node, which nobody has ended yet.
             let (gone, _) = self.revoker.apply_all(uid, &record);
             if !gone.is_empty() {
                 self.settle(uid, &gone).await?;

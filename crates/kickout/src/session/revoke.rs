@@ -1,4 +1,7 @@
 //! Ends sessions of this node that a kick or a revocation names.
+//!
+//! Only the named session ends, and only up to the named generation. A repeated kick changes
+//! nothing.
 
 use std::sync::Arc;
 
@@ -26,7 +29,7 @@ pub(crate) struct Revoker {
 }
 
 impl Revoker {
-    /// A kick from another node. Every `Ok` is final.
+    /// Answers a kick from another node. Every `Ok` is final.
     pub(crate) fn receive(&self, request: &KickRequest) -> Result<KickResult, PeerError> {
         let own = self.this.newest();
         if !self.this.is_here(&request.key) {
@@ -45,7 +48,8 @@ impl Revoker {
             self.kick_local(request)
         };
         if matches!(result, KickResult::AlreadyGone | KickResult::BootMismatch) {
-            // That a newer session was left alone is counted where it is decided, also for what the node finds out by itself.
+            // A refusal in favour of a newer session is counted where it is decided, because the
+            // node's own reconciliation reaches that code, too.
             metrics::counter!("distlock_stale_kick_refused_total").increment(1);
         }
         self.events.emit(Transition::KickReceived, |event| {
@@ -63,7 +67,8 @@ impl Revoker {
         Ok(result)
     }
 
-    /// Ends the sessions of this node that a record says were revoked. Answers them, and how many had not been told.
+    /// Ends the sessions of this node that a record revokes. Returns them, and the number that this
+    /// call ended.
     pub(crate) fn apply_all(&self, uid: &Uid, record: &UserRecord) -> (Vec<SessionKey>, usize) {
         let here = record.revocations.iter();
         let here = here.filter(|it| self.this.is_here(&it.key));
@@ -77,7 +82,7 @@ impl Revoker {
         (gone, told)
     }
 
-    /// Ends a session of this node that was revoked. Answers whether it was there.
+    /// Ends a revoked session of this node. Returns whether this call ended it.
     pub(crate) fn apply(&self, uid: &Uid, revocation: &Revocation) -> bool {
         let request = KickRequest::of(uid, revocation, &self.this.id);
         self.kick_local(&request) == KickResult::Kicked
@@ -100,7 +105,8 @@ impl Revoker {
         let notice = Offline::new(request.reason)
             .by(request.by_device.clone(), request.by_gen)
             .reason(request.text.clone());
-        // Whoever kicks has taken it out of the directory before.
+        // The kick's sender took the session out of the directory before, so its logout deletes
+        // nothing.
         let ended = self.ender.end(&live, notice, false, |event| {
             event.kick_id = Some(request.kick_id);
         });

@@ -1,9 +1,10 @@
-//! The sweeper: clears what dead incarnations left behind, and what the directory still says of
-//! this one's ended sessions.
+//! The sweeper: removes the records of dead incarnations, and those of this incarnation's ended
+//! sessions.
 //!
-//! It passes through the whole directory, a bounded number of records at a time, when there is a
-//! reason: this node has started, another one has died, or the store's history is another.
-//! Otherwise it goes on slowly, so that an idle node costs little.
+//! A fast pass reads the whole directory at a bounded rate. It needs a reason: this node has
+//! started, another node has died, or the store has a new epoch. Otherwise the sweeper reads one
+//! page at a time with long pauses, so that an idle node costs little. It removes a record only by
+//! a conditional write.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -37,53 +38,54 @@ use crate::{
     wait::jitter,
 };
 
-/// Records looked at per second in a pass that has a reason.
+/// Records per second in a fast pass.
 const RECORDS_PER_SECOND: u64 = 500;
 const PAGE: u32 = 250;
-/// Node leases between two pages where there is no reason for a pass.
+/// Node leases between two pages of a slow pass.
 const LEASES_PER_IDLE_PAGE: u32 = 5;
 
-/// How fast the present pass is.
+/// The pace of the present pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Pace {
-    /// A page at a time, with long pauses: for bans that have ended, and whatever nobody thought
-    /// of.
+    /// One page at a time with long pauses. It finds ended bans and unforeseen remains.
     #[default]
-    None,
+    Slow,
     /// At [`RECORDS_PER_SECOND`].
-    Some,
-    /// In one go: more logouts failed than could wait.
-    Most,
+    Fast,
+    /// All pages at once, because more logouts failed than could be queued.
+    AllAtOnce,
 }
 
 #[derive(Debug, Default)]
 struct SweepProgress {
-    haste: Pace,
+    pace: Pace,
     record: Option<RecordKey>,
     pending: usize,
-    /// A record could not be swept in this pass.
+    /// Whether a record could not be swept in this pass.
     missed: bool,
-    /// When the next unhurried page is due.
+    /// Time of the next page of a slow pass.
     next_page: Option<Moment>,
-    /// Dead incarnations that were known when this pass began: after it, nothing is left of them.
+    /// The incarnations that were known to be dead when this pass began. After the pass they have
+    /// no records.
     dead: BTreeSet<(NodeId, Boot)>,
-    /// The store's history, as the node's own lease knows it.
+    /// The epoch of the node's own lease.
     epoch: Option<Epoch>,
-    /// What the rounds before found of this incarnation without its session: most of it is about to be deleted by its logout.
+    /// Entries of this incarnation without a session here, from earlier rounds. The logouts of most
+    /// of them are about to delete them.
     ended: HashSet<(Uid, SessionKey)>,
 }
 
 impl SweepProgress {
     /// Begins a pass.
-    fn begin(&mut self, haste: Pace) {
-        self.haste = self.haste.max(haste);
+    fn begin(&mut self, pace: Pace) {
+        self.pace = self.pace.max(pace);
         self.record = None;
         self.pending = 0;
         self.missed = false;
     }
 }
 
-/// Clears what dead incarnations left in the directory.
+/// Removes the records of dead incarnations from the directory.
 #[derive(Debug)]
 pub(crate) struct Sweeper {
     pub(crate) this: Arc<ThisNode>,
@@ -98,14 +100,14 @@ pub(crate) struct Sweeper {
     pub(crate) logouts: Arc<Logouts>,
     pub(crate) events: Arc<Events>,
     pub(crate) tasks: Arc<Tasks>,
-    /// Sessions not known to be gone, as the last whole pass counted them.
+    /// Sessions that are not known to be gone, as the last complete pass counted them.
     pub(crate) pending: Arc<AtomicUsize>,
 }
 
 impl Sweeper {
     pub(crate) async fn run(self) {
         let mut progress = SweepProgress::default();
-        // Nodes that were started together do not sweep together.
+        // The random start keeps nodes that were started together from sweeping together.
         let mut pause = jitter(self.settings.timers.sweep);
         loop {
             tokio::select! {
@@ -119,7 +121,8 @@ impl Sweeper {
             };
             let swept = tokio::select! {
                 biased;
-                // A pass over a large directory does not keep a node from stopping; what is cut off here is done by others.
+                // A pass over a large directory must not delay the end of a node. Other nodes do
+                // the rest.
                 () = self.tasks.stop.cancelled() => return,
                 swept = self.sweep_pages(&own, &mut progress) => swept,
             };
@@ -129,7 +132,8 @@ impl Sweeper {
         }
     }
 
-    /// What fails for one record is tried again, the others have their turn all the same. Answers the first failure.
+    /// Sweeps as many pages as the pace allows. A failure for one record does not stop the others.
+    /// Returns the first failure.
     async fn sweep_pages(&self, own: &Incarnation, progress: &mut SweepProgress) -> Result<()> {
         let mut outcome = self.begin_pass_if_needed(own, progress).await;
         let ended: Vec<_> = std::mem::take(&mut progress.ended).into_iter().collect();
@@ -144,8 +148,8 @@ impl Sweeper {
             }
         }
         let millis = u64::try_from(self.settings.timers.sweep.as_millis()).unwrap_or(u64::MAX);
-        let most = match progress.haste {
-            Pace::None => {
+        let most = match progress.pace {
+            Pace::Slow => {
                 let now = self.clock.now();
                 if progress.next_page.is_some_and(|next| now < next) {
                     return outcome;
@@ -154,8 +158,8 @@ impl Sweeper {
                     Some(now + self.settings.timers.node_lease * LEASES_PER_IDLE_PAGE);
                 u64::from(PAGE)
             }
-            Pace::Some => (millis.saturating_mul(RECORDS_PER_SECOND) / 1000).max(u64::from(PAGE)),
-            Pace::Most => u64::MAX,
+            Pace::Fast => (millis.saturating_mul(RECORDS_PER_SECOND) / 1000).max(u64::from(PAGE)),
+            Pace::AllAtOnce => u64::MAX,
         };
         let mut looked_at = 0;
         while looked_at < most {
@@ -196,46 +200,46 @@ impl Sweeper {
         outcome
     }
 
-    /// Whether there is a reason for a pass that this one does not know of.
+    /// Begins a pass if there is a reason that the present pass does not cover.
     async fn begin_pass_if_needed(
         &self,
         own: &Incarnation,
         progress: &mut SweepProgress,
     ) -> Result<()> {
         if self.logouts.retries.take_overflow() {
-            progress.begin(Pace::Most);
+            progress.begin(Pace::AllAtOnce);
         }
-        // When this node has started, and after a failover, which may have brought back sessions
-        // that had ended.
+        // The epoch differs after the start of this node, and after a failover, which may have
+        // brought back ended sessions.
         let epoch = own.lease.epoch();
         if progress.epoch != epoch {
             progress.epoch = epoch;
-            progress.begin(Pace::Some);
+            progress.begin(Pace::Fast);
         }
         let dead = self.roster.dead().await?;
         if !dead.is_subset(&progress.dead) {
             progress.dead = dead;
-            progress.begin(Pace::Some);
+            progress.begin(Pace::Fast);
         }
         Ok(())
     }
 
-    /// Everything was looked at.
+    /// Ends a pass that has read every record.
     async fn end_pass(&self, progress: &mut SweepProgress) -> Result<()> {
         self.pending.store(progress.pending, Ordering::Relaxed);
         metrics::gauge!("distlock_revocations_pending").set(count(progress.pending));
-        let hurried = std::mem::take(&mut progress.haste) > Pace::None;
+        let was_fast = std::mem::take(&mut progress.pace) > Pace::Slow;
         let mut outcome = Ok(());
-        if hurried {
+        if was_fast {
             let names = progress.dead.iter().map(|(node, _)| node.clone()).collect();
             outcome = unless_permanent("drain/", self.sweep_drain_marks(&names).await);
             outcome = outcome.and(self.sweep_old_notes().await);
         }
         if progress.missed || outcome.is_err() {
-            progress.begin(Pace::Some);
+            progress.begin(Pace::Fast);
             return outcome;
         }
-        progress.begin(Pace::None);
+        progress.begin(Pace::Slow);
         let dead = std::mem::take(&mut progress.dead);
         unless_permanent("nodes", self.roster.remove(&dead).await)
     }
@@ -249,7 +253,7 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Notes that nodes of the version before left for nodes that are dead.
+    /// Removes the notes that nodes of the version before left for dead nodes.
     async fn sweep_old_notes(&self) -> Result<()> {
         let mut outcome = Ok(());
         let mut after = None;
@@ -275,7 +279,7 @@ impl Sweeper {
         Ok(())
     }
 
-    /// What a record says of this incarnation without its session being here.
+    /// The entries of this incarnation in a record that have no session here.
     pub(crate) fn ended_sessions_in<'a>(
         &'a self,
         uid: &'a Uid,
@@ -289,7 +293,8 @@ impl Sweeper {
                 let own = own.as_ref();
                 own.is_some_and(|own| key.node == self.this.id && key.boot == own.boot)
             })
-            // A session is here before the directory names it.
+            // A session is in the registry before the directory names it. So a missing session has
+            // ended.
             .filter(|key| {
                 let live = self.registry.get(uid, key);
                 live.is_none_or(|live| live.phase() >= Phase::Closing)
@@ -297,8 +302,9 @@ impl Sweeper {
             .cloned()
     }
 
-    /// A logout deletes its session itself. But a store that failed over may have forgotten the delete, and this incarnation
-    /// goes on, so nothing else would void what the record says.
+    /// Removes an ended session of this incarnation. Its logout does this itself, but a store that
+    /// failed over may have lost the delete. The incarnation goes on, so nothing else would void
+    /// the entry.
     async fn sweep_ended(&self, uid: &Uid, key: &SessionKey) -> Result<()> {
         let record = self.directory.read(uid).await?.record;
         if !self
@@ -315,7 +321,7 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Takes the mark of a ban that has ended off the record of an account that did not come back.
+    /// Removes the mark of an ended ban from the record of an account that did not come back.
     async fn sweep_ban(&self, uid: &Uid, mark: &Ban) -> Result<()> {
         if self.bans.standing(uid).await?.is_some() {
             return Ok(());
@@ -341,7 +347,8 @@ impl Sweeper {
         if dead.is_empty() {
             return Ok(());
         }
-        // A dead incarnation stays dead, so what was asked about one version of the record holds for the next.
+        // A dead incarnation stays dead. So the answer for one version of the record holds for the
+        // next version, too.
         let mut ghosts = Vec::new();
         let (swept, _) = self
             .directory
@@ -370,7 +377,7 @@ impl Sweeper {
     }
 }
 
-/// What the store could not do now is tried again. What is wrong with a record itself is only reported.
+/// Returns the store's errors, which are tried again. Only logs an error of the record itself.
 fn unless_permanent(key: &str, swept: Result<()>) -> Result<()> {
     match swept {
         Err(error) if !error.is_retryable() => {

@@ -1,5 +1,7 @@
-//! The comparison itself: what the directory names elsewhere is superseded, what it forgot is
-//! written again.
+//! The comparison of one round: a session that the directory has replaced is superseded, and a
+//! session that the store has lost is written again.
+//!
+//! Nothing is written here. Writes may hang, and an ended session must get its notice before that.
 
 use std::sync::Arc;
 
@@ -20,20 +22,20 @@ use crate::{
     upkeep::reconcile::writes::{PendingWrite, log_failed_account},
 };
 
-/// Sessions compared with the directory per round at least; after the store was away, all of them.
+/// Sessions compared per round at least. After the store was away all sessions are compared.
 pub(super) const MIN_COMPARED: usize = 1024;
-/// Rounds within which every session has its turn: as many as there are in a node lease.
+/// Rounds in which every session is compared once: the number of rounds in a node lease.
 pub(super) const ROUNDS_PER_PASS: usize = 3;
 const COMPARE_PAGE: usize = 128;
 
-/// What the rounds remember.
+/// State between the rounds.
 #[derive(Debug, Default)]
 pub(crate) struct RoundState {
-    /// Where the comparison goes on.
+    /// The last session that was compared.
     pub(crate) cursor: Option<SessionId>,
-    /// What this round found to write, and what those before could not.
+    /// The writes of this round, and those that failed in earlier rounds.
     pub(crate) writes: Vec<PendingWrite>,
-    /// The last round failed, or the store has forgotten something: all sessions are compared.
+    /// The last round failed, or the store has lost data. Then all sessions are compared.
     pub(crate) store_was_away: bool,
 }
 
@@ -47,7 +49,7 @@ pub(crate) struct Comparer {
 }
 
 impl Comparer {
-    /// Compares active sessions with the directory: what it names elsewhere is superseded, what it forgot is written again.
+    /// Compares active sessions with the directory.
     pub(super) async fn compare_sessions(&self, state: &mut RoundState) -> Result<()> {
         let here = self.registry.len();
         let mut left = if state.store_was_away {
@@ -56,7 +58,7 @@ impl Comparer {
         } else {
             here.div_ceil(ROUNDS_PER_PASS).max(MIN_COMPARED)
         };
-        // The pass before may have ended with the last session of its last page.
+        // The last pass may have ended exactly at the last session of its last page.
         let mut may_begin_anew = state.cursor.is_some();
         let mut read = Ok(());
         while left > 0 {
@@ -129,7 +131,7 @@ impl Comparer {
                 writes.push(PendingWrite::Register(Arc::clone(live), ended));
                 return Ok(());
             };
-            // Whoever set it could not see this session.
+            // The record did not name this session when the ban was set, so the ban did not end it.
             let notice = Offline::new(Code::Banned).reason(ban.reason);
             self.ender.end(live, notice, false, |_| {});
             return Ok(());

@@ -1,5 +1,6 @@
-//! Reconciliation: a node compares its sessions with the directory, so that a kick that never
-//! reached it heals by itself.
+//! Reconciliation: a node compares its sessions with the directory and mends both.
+//!
+//! A session whose kick was lost ends within one node lease.
 
 pub(crate) mod compare;
 pub(crate) mod rounds;

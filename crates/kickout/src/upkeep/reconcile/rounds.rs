@@ -1,4 +1,6 @@
 //! The rounds of the reconciliation.
+//!
+//! A failure for one account never keeps another account from its turn.
 
 use std::{mem, sync::Arc};
 
@@ -14,7 +16,7 @@ use crate::{
     },
 };
 
-/// Compares the sessions of this node with the directory, at the pace of lease renewals.
+/// Compares the sessions of this node with the directory, once per renewal of the lease.
 #[derive(Debug)]
 pub(crate) struct Reconciler {
     pub(crate) this: Arc<ThisNode>,
@@ -27,7 +29,7 @@ pub(crate) struct Reconciler {
 }
 
 impl Reconciler {
-    /// Rounds at the pace of lease renewals.
+    /// Runs the rounds until the flow stops.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut state = RoundState::default();
         loop {
@@ -54,10 +56,10 @@ impl Reconciler {
         }
     }
 
-    /// Whatever fails for one account is tried again in a later round and keeps no other account from its turn in this one. A
-    /// write that fails is no failure of the round, because somebody may keep its row locked; a read that fails is the store's.
+    /// One round. A failure for one account is tried again in a later round. A failed write does
+    /// not fail the round, because another client may keep the row locked; a failed read does.
     pub(super) async fn round(&self, own: &Incarnation, state: &mut RoundState) -> Result<()> {
-        // A failover may be over before any request has failed.
+        // A failover may be over before any request has failed, so the epoch is compared, too.
         if let Some(epoch) = own.lease.epoch() {
             self.history.observe_epoch(&epoch);
         }

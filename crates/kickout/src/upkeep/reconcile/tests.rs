@@ -32,7 +32,7 @@ use crate::{
     session::handle::Session,
 };
 
-/// A node with so many sessions, whose own rounds are far away.
+/// A node with this number of sessions. Its own rounds are an hour away.
 async fn busy_node(sessions: usize) -> (KickOut, Vec<Session>, Arc<dyn Records>) {
     let memory = MemoryStore::default();
     let records = memory.records();
@@ -75,7 +75,8 @@ async fn admit(kick: &KickOut, uid: Uid) -> Session {
     }
 }
 
-/// Somebody keeps all rows locked from some time on: they can be read, unless the store is away, and not written.
+/// A store whose rows can be locked from outside: they can be read, unless the store is away, and
+/// they cannot be written.
 #[derive(Clone, Debug)]
 struct Locked {
     records: Arc<dyn Records>,
@@ -85,9 +86,9 @@ struct Locked {
 #[derive(Debug, Default)]
 struct LockedState {
     writes: Mutex<Writes>,
-    /// Single records cannot be read either.
+    /// If true, single records cannot be read either.
     unreadable: AtomicBool,
-    /// Writes that met the lock.
+    /// Number of writes that met the lock.
     tried: AtomicUsize,
 }
 
@@ -97,7 +98,7 @@ enum Writes {
     Done,
     QueueRefusal,
     HeldUp,
-    /// This much time goes by with each.
+    /// Each write takes this much time.
     Slow(Duration, Arc<ManualClock>),
 }
 
@@ -159,7 +160,7 @@ impl RecordsLayer for Locked {
     }
 }
 
-/// Or one locked row would have every round compare all sessions.
+/// Otherwise one locked row would make every round compare all sessions.
 #[tokio::test]
 async fn an_account_that_cannot_be_written_does_not_pass_for_a_store_that_is_away() {
     let memory = MemoryStore::default();
@@ -175,7 +176,8 @@ async fn an_account_that_cannot_be_written_does_not_pass_for_a_store_that_is_awa
     assert_named(&kick, &sessions).await;
 }
 
-/// It may have been away for so short a time that nothing else failed, and have forgotten what others wrote.
+/// The store may have been away so briefly that nothing else failed, and may have lost writes of
+/// other nodes.
 #[tokio::test]
 async fn an_account_that_cannot_be_read_passes_for_a_store_that_is_away() {
     let memory = MemoryStore::default();
@@ -184,7 +186,7 @@ async fn an_account_that_cannot_be_read_passes_for_a_store_that_is_away() {
     let (kick, sessions) = busy_node_on(store, 1).await;
     let (parts, session) = (&kick.parts, &sessions[0]);
     let own = parts.this.now().unwrap();
-    // Whether the ban still holds is in a record of its own.
+    // Whether the ban still holds is in a record of its own, which this round has to read.
     let banned = parts.directory.update(session.uid(), |record| {
         record.ban = Some(Ban {
             id: Uuid::nil(),
@@ -251,7 +253,7 @@ async fn writes_that_are_held_up_keep_no_session_from_being_told() {
     let records = Locked::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
     let (kick, mut sessions) = busy_node_on(store, CONCURRENT_CHANGES * 2).await;
-    // The last one to be looked at loses its place; the others are to be written again.
+    // The session that is compared last loses its slot; the others have to be written again.
     sessions.sort_by_key(|session| session.key().session);
     let superseded = sessions.pop().unwrap();
     forget(&*records.records, &sessions).await;
@@ -262,7 +264,7 @@ async fn writes_that_are_held_up_keep_no_session_from_being_told() {
     records.writes_are(Writes::HeldUp);
     let told = async {
         superseded.superseded().await;
-        // Nor do they wait for each other.
+        // The writes do not wait for each other.
         while records.tried() < CONCURRENT_CHANGES {
             tokio::task::yield_now().await;
         }

@@ -1,5 +1,7 @@
-//! What a round found to write. A write may be held up for long, by somebody who keeps rows or a table locked, so all of them
-//! come last, when everybody was told who had to be.
+//! The writes that a round has found necessary.
+//!
+//! A locked row or table may delay a write for long. So all writes run at the end of a round, after
+//! every ended session got its notice.
 
 use std::sync::Arc;
 
@@ -22,13 +24,13 @@ use crate::{
     },
 };
 
-/// A write. Whoever does not get through is found again in a later round.
+/// A write of a round. A later round finds a failed one again.
 #[derive(Debug)]
 pub(crate) enum PendingWrite {
-    /// Sessions that were told are taken out of their account's record.
+    /// Removes the revocations of ended sessions from the account's record.
     Settle(Uid, Vec<SessionKey>),
-    /// A session that the store forgot is written again. With it, the ban of the record that is known to have ended, if there
-    /// is one.
+    /// Writes a session again that the store has lost. The id is that of an ended ban in the
+    /// record, if there is one.
     Register(Arc<LiveSession>, Option<Uuid>),
 }
 
@@ -52,13 +54,13 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Writes what is owed, and goes on past what fails. For no longer than until the next round is
-    /// due: there may be somebody to be told. Answers what could not be written, unless the next
-    /// comparison finds it again by itself.
+    /// Makes the writes, and continues after a failure. It stops when the next round is due,
+    /// because that round may have sessions to end. Returns the failed writes, except those that
+    /// the next comparison finds again.
     ///
     /// # Errors
-    /// That of the store when none of many could be written: then it takes no write, and the rest is not tried. An error as well
-    /// when there was no time for the rest.
+    /// The store's error if all of many writes failed: the store takes no write, and the rest is
+    /// not tried. An error also if there was no time for the rest.
     pub(super) async fn write_all(
         &self,
         mut writes: Vec<PendingWrite>,
@@ -69,17 +71,20 @@ impl Writer {
         if registers && !self.others_see_the_lease().await {
             writes.retain(|it| matches!(it, PendingWrite::Settle(..)));
         }
-        // Rows that somebody keeps locked are not the first ones every time.
+        // The order is random, so that locked rows do not take the time of the others in every
+        // round.
         fastrand::shuffle(&mut writes);
         let mut left = Vec::new();
         let outcome = self.write_in_batches(&mut writes, &mut left).await;
         left.append(&mut writes);
-        // Of a session that was told nothing is left to be compared.
+        // No later comparison finds an ended session, so its write has to be kept. A lost session
+        // is found again.
         left.retain(|it| matches!(it, PendingWrite::Settle(..)));
         (left, outcome)
     }
 
-    /// Whoever reads of a session whose node has no lease takes the node for dead.
+    /// Whether other nodes can see this node's lease. They would take a node without a lease for
+    /// dead, and remove its sessions again.
     async fn others_see_the_lease(&self) -> bool {
         let lease = self.history.inspect_own_lease().await;
         lease.is_ok_and(|lease| lease.held.is_some())
@@ -125,7 +130,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The store lost its memory of this session (a failover to a replica that lagged behind).
+    /// Writes a session again that the store has lost, for example in a failover to a replica that
+    /// lagged behind.
     async fn register_again(&self, live: &Arc<LiveSession>, ended: Option<Uuid>) -> Result<()> {
         let (registered, _) = self
             .directory
@@ -147,15 +153,16 @@ impl Writer {
                 .emit(Transition::Registered, |event| live.describe(event));
         }
         if live.phase() >= Phase::Closing {
-            // It logged out in between and may have found nothing to delete.
+            // The session logged out meanwhile. Its logout may have run before this write and found
+            // nothing to delete.
             self.removals.delete(&live.uid, &live.key).await?;
         }
         Ok(())
     }
 }
 
-/// What the store could not do now for one account is tried again, and the others have their turn all the same. Answers the
-/// error unless it is the account's own.
+/// Logs a failure for one account. Returns the error if it is the store's, and `Ok` if it is the
+/// account's own.
 pub(crate) fn log_failed_account(uid: &Uid, error: Error) -> Result<()> {
     tracing::warn!(?uid, %error, "an account's sessions are looked after later");
     if error.is_retryable() {
