@@ -68,7 +68,7 @@ pub(crate) fn run(server: SocketAddr, delay: Duration) -> anyhow::Result<()> {
     thread::spawn(move || {
         for client in listener.incoming() {
             // If the server cannot be reached, the client sees that its connection closes.
-            let _ = client.and_then(|client| join(&client, server, delay));
+            let _ = client.and_then(|client| relay(&client, server, delay));
         }
     });
     let read = io::stdin().read_to_end(&mut Vec::new())?;
@@ -77,19 +77,19 @@ pub(crate) fn run(server: SocketAddr, delay: Duration) -> anyhow::Result<()> {
 }
 
 /// Both directions of one connection.
-fn join(client: &TcpStream, server: SocketAddr, delay: Duration) -> io::Result<()> {
+fn relay(client: &TcpStream, server: SocketAddr, delay: Duration) -> io::Result<()> {
     let server = TcpStream::connect(server)?;
     for end in [client, &server] {
         end.set_nodelay(true)?;
     }
-    carry(client.try_clone()?, server.try_clone()?, delay);
-    carry(server, client.try_clone()?, delay);
+    delay_one_way(client.try_clone()?, server.try_clone()?, delay);
+    delay_one_way(server, client.try_clone()?, delay);
     Ok(())
 }
 
 /// One direction. One thread notes the time at which bytes came, and another one passes them on in
 /// time. Both end with the connection.
-fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+fn delay_one_way(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     let (comes, goes) = mpsc::channel::<(Moment, Vec<u8>)>();
     thread::spawn(move || {
         let mut buffer = vec![0; 64 * 1024];
@@ -134,7 +134,7 @@ mod tests {
         let (front, server) = (listen(), listen());
         let mut client = TcpStream::connect(front.local_addr().unwrap()).unwrap();
         let (accepted, _) = front.accept().unwrap();
-        join(&accepted, server.local_addr().unwrap(), DELAY).unwrap();
+        relay(&accepted, server.local_addr().unwrap(), DELAY).unwrap();
         drop(accepted);
         let (mut served, _) = server.accept().unwrap();
 

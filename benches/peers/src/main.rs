@@ -206,10 +206,19 @@ struct ZooKeeperArgs {
 struct Between {
     /// Instead of a workload, passes one lock on between this many processes. Prints the time of
     /// each hand-over beside one round trip, and the grants of each process.
-    #[arg(long, conflicts_with_all = ["workload", "concurrency", "threads"], value_parser = clap::value_parser!(u32).range(2..=64))]
+    #[arg(
+        long,
+        conflicts_with_all = ["workload", "concurrency", "threads"],
+        value_parser = clap::value_parser!(u32).range(2..=64)
+    )]
     processes: Option<u32>,
     /// Tasks of each process that want the lock.
-    #[arg(long, default_value_t = 1, requires = "processes", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(
+        long,
+        default_value_t = 1,
+        requires = "processes",
+        value_parser = clap::value_parser!(u32).range(1..=1_000)
+    )]
     tasks: u32,
     /// Time that each lock is held, in seconds: between processes, and by every workload.
     #[arg(long, default_value = "0", value_parser = hold)]
@@ -268,8 +277,8 @@ impl Measure {
     }
 
     /// Passes one lock on between processes, and prints how long that takes.
-    fn pass_on(&self, url: &str, crowd: hand_over::Crowd) -> anyhow::Result<()> {
-        let run = hand_over::run(url, crowd, self.seconds);
+    fn pass_on(&self, url: &str, contention: hand_over::Contention) -> anyhow::Result<()> {
+        let run = hand_over::run(url, contention, self.seconds);
         let passing = self.runtime()?.block_on(run)?;
         if self.json {
             println!("{}", passing.json());
@@ -290,9 +299,9 @@ impl Measure {
 }
 
 impl Between {
-    fn crowd(&self) -> Option<hand_over::Crowd> {
+    fn contention(&self) -> Option<hand_over::Contention> {
         let tasks = self.tasks;
-        self.processes.map(|processes| hand_over::Crowd {
+        self.processes.map(|processes| hand_over::Contention {
             processes,
             tasks,
             hold: if self.idle { Duration::MAX } else { self.hold },
@@ -306,9 +315,9 @@ fn main() -> anyhow::Result<()> {
             let dir = folder(args.dir.as_ref())?;
             let (measure, path) = (&args.measure, dir.path());
             let (workload, options) = (measure.workload, measure.options(args.between.hold));
-            if let Some(crowd) = args.between.crowd() {
+            if let Some(contention) = args.between.contention() {
                 let url = format!("sqlite:{}", path.join("passed-on.db").display());
-                return measure.pass_on(&url, crowd);
+                return measure.pass_on(&url, contention);
             }
             let run = sqlite::run(workload, options, args.pool, path);
             measure.print(&measure.runtime()?.block_on(run)?)?;
@@ -328,8 +337,8 @@ fn main() -> anyhow::Result<()> {
                 None => mysql::private(product, args.way.link)?,
             };
             let measure = &args.measure;
-            if let Some(crowd) = args.between.crowd() {
-                return measure.pass_on(target.url(), crowd);
+            if let Some(contention) = args.between.contention() {
+                return measure.pass_on(target.url(), contention);
             }
             let options = measure.options(args.between.hold);
             let run = mysql::run(measure.workload, options, target.url());
@@ -341,8 +350,8 @@ fn main() -> anyhow::Result<()> {
                 None => postgres::private(args.way.link)?,
             };
             let measure = &args.measure;
-            if let Some(crowd) = args.between.crowd() {
-                return measure.pass_on(target.url(), crowd);
+            if let Some(contention) = args.between.contention() {
+                return measure.pass_on(target.url(), contention);
             }
             let options = measure.options(args.between.hold);
             let run = postgres::run(measure.workload, options, target.url());
@@ -354,8 +363,8 @@ fn main() -> anyhow::Result<()> {
                 None => redis::private(args.way.link)?,
             };
             let measure = &args.measure;
-            if let Some(crowd) = args.between.crowd() {
-                return measure.pass_on(target.url(), crowd);
+            if let Some(contention) = args.between.contention() {
+                return measure.pass_on(target.url(), contention);
             }
             let options = measure.options(args.between.hold);
             let run = redis::run(measure.workload, options, target.url());
@@ -367,8 +376,8 @@ fn main() -> anyhow::Result<()> {
                 None => zookeeper::private(args.dir, args.way.link)?,
             };
             let measure = &args.measure;
-            if let Some(crowd) = args.between.crowd() {
-                return measure.pass_on(target.url(), crowd);
+            if let Some(contention) = args.between.contention() {
+                return measure.pass_on(target.url(), contention);
             }
             let options = measure.options(args.between.hold);
             let run = zookeeper::run(measure.workload, options, target.url());
@@ -385,7 +394,7 @@ fn main() -> anyhow::Result<()> {
             }
         }
         Command::Link { server, delay } => link::run(server, Duration::from_micros(delay))?,
-        Command::PassOn => Runtime::new()?.block_on(hand_over::pass_on())?,
+        Command::PassOn => Runtime::new()?.block_on(hand_over::run_worker())?,
         Command::Hold { file } => Runtime::new()?.block_on(waiting::hold(&file))?,
         Command::Rows { rows } => print!("{}", rows::run(rows)?),
     }

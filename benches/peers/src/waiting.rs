@@ -21,23 +21,27 @@ const TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// The counts of one run.
 #[derive(Debug)]
-pub(crate) struct Cost {
+pub(crate) struct WaitingCost {
     waiters: u32,
     seconds: f64,
     statements: u64,
 }
 
 /// Lets `waiters` tasks of this process wait for `time`.
-pub(crate) async fn run(waiters: u32, time: Duration, folder: &Path) -> anyhow::Result<Cost> {
+pub(crate) async fn run(
+    waiters: u32,
+    time: Duration,
+    folder: &Path,
+) -> anyhow::Result<WaitingCost> {
     let file = folder.join("waiting.db");
-    let mut holder = hold_elsewhere(&file).await?;
+    let mut holder = start_holder(&file).await?;
     let store = sqlite::open(&file).await?;
     let locker = Locker::new(store.lock());
     locker.ready().await?;
 
     // The first second is for joining the queue, which is not counted.
     let joining = Duration::from_secs(1);
-    let mut tasks = wait_for_it(&locker, waiters, joining + time + joining).await;
+    let mut tasks = start_waiters(&locker, waiters, joining + time + joining).await;
     pause(joining).await;
     let before = store.statements();
     pause(time).await;
@@ -56,7 +60,7 @@ pub(crate) async fn run(waiters: u32, time: Duration, folder: &Path) -> anyhow::
     drop(holder.stdin.take());
     let status = holder.wait().await?;
     ensure!(status.success(), "the holder failed: {status}");
-    Ok(Cost {
+    Ok(WaitingCost {
         waiters,
         seconds: time.as_secs_f64(),
         statements,
@@ -79,7 +83,7 @@ pub(crate) async fn hold(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn hold_elsewhere(file: &Path) -> anyhow::Result<Child> {
+async fn start_holder(file: &Path) -> anyhow::Result<Child> {
     let mut holder = Command::new(std::env::current_exe()?)
         .arg("hold")
         .arg(file)
@@ -95,7 +99,7 @@ async fn hold_elsewhere(file: &Path) -> anyhow::Result<Child> {
     Ok(holder)
 }
 
-impl Cost {
+impl WaitingCost {
     #[expect(clippy::cast_precision_loss, reason = "a count of some hundreds")]
     fn per_second(&self) -> f64 {
         self.statements as f64 / self.seconds
@@ -112,7 +116,7 @@ impl Cost {
     }
 }
 
-impl fmt::Display for Cost {
+impl fmt::Display for WaitingCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -126,7 +130,7 @@ impl fmt::Display for Cost {
 }
 
 /// Starts the waiters. Each one returns whether its wait timed out, as it must.
-async fn wait_for_it(locker: &Locker, waiters: u32, wait: Duration) -> JoinSet<bool> {
+async fn start_waiters(locker: &Locker, waiters: u32, wait: Duration) -> JoinSet<bool> {
     let started = Arc::new(Barrier::new(waiters as usize + 1));
     let mut tasks = JoinSet::new();
     for _ in 0..waiters {

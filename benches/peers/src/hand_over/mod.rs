@@ -7,5 +7,5 @@ mod results;
 mod run;
 mod worker;
 
-pub(crate) use run::{Crowd, run};
-pub(crate) use worker::pass_on;
+pub(crate) use run::{Contention, run};
+pub(crate) use worker::run_worker;

@@ -37,7 +37,7 @@ fn scheme(url: &str) -> &str {
 }
 
 /// A connection for the smallest request.
-pub(super) enum Raw {
+pub(super) enum RawConnection {
     Sqlite(SqliteConnection),
     ZooKeeper(&'static Client),
     Redis(RawRedis),
@@ -45,7 +45,7 @@ pub(super) enum Raw {
     Postgres(PgConnection),
 }
 
-impl Raw {
+impl RawConnection {
     pub(super) async fn connect(url: &str) -> anyhow::Result<Self> {
         if let Some(servers) = zookeeper::servers(url) {
             return Ok(Self::ZooKeeper(zookeeper::client(servers).await?));

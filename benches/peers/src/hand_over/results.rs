@@ -6,7 +6,7 @@ use distlock_report::Latencies;
 
 /// The results of one run.
 #[derive(Debug)]
-pub(crate) struct Passing {
+pub(crate) struct HandOverResults {
     /// One round trip to the server.
     pub(super) trips: Latencies,
     /// One changed row that is on the disk; empty where the store keeps no rows.
@@ -20,7 +20,7 @@ pub(crate) struct Passing {
     pub(super) seconds: f64,
 }
 
-impl Passing {
+impl HandOverResults {
     fn micros(latencies: &Latencies, share: f64) -> f64 {
         latencies.quantile(share).as_secs_f64() * 1e6
     }
@@ -51,19 +51,19 @@ impl Passing {
     /// Requests of all processes together, for each time that the lock passed from one process to
     /// another.
     #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
-    fn requests_a_pass(&self) -> f64 {
+    fn requests_per_hand_over(&self) -> f64 {
         self.requests as f64 / self.passed.count() as f64
     }
 
     /// Requests of all processes together, for each grant.
     #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
-    fn requests_a_grant(&self) -> f64 {
+    fn requests_per_grant(&self) -> f64 {
         self.requests as f64 / self.grants.iter().sum::<u64>() as f64
     }
 
     /// Requests a second, of each process on average.
     #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
-    fn requests_a_second(&self) -> f64 {
+    fn requests_per_second(&self) -> f64 {
         self.requests as f64 / self.seconds / self.grants.len() as f64
     }
 
@@ -80,9 +80,9 @@ impl Passing {
             "change_p50_us": self.over_changes().map(|_| Self::micros(&self.changes, 0.5)),
             "passed_over_change": self.over_changes(),
             "requests": self.requests,
-            "requests_a_pass": self.requests_a_pass(),
-            "requests_a_grant": self.requests_a_grant(),
-            "requests_a_second": self.requests_a_second(),
+            "requests_a_pass": self.requests_per_hand_over(),
+            "requests_a_grant": self.requests_per_grant(),
+            "requests_a_second": self.requests_per_second(),
             "grants": self.grants,
             "unfairness": self.unfairness(),
             "largest_share": self.largest_share(),
@@ -90,21 +90,23 @@ impl Passing {
     }
 }
 
-impl fmt::Display for Passing {
+impl fmt::Display for HandOverResults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.passed.count() == 0 {
             return writeln!(
                 f,
-                "{} processes for {:.1} s: one of them keeps the lock; {} requests, {:.2} a second of each process",
+                "{} processes for {:.1} s: one of them keeps the lock; {} requests, \
+                 {:.2} a second of each process",
                 self.grants.len(),
                 self.seconds,
                 self.requests,
-                self.requests_a_second(),
+                self.requests_per_second(),
             );
         }
         writeln!(
             f,
-            "{} processes for {:.1} s: passed on {} times, from release to grant p50 {:.0} us, p99 {:.0} us",
+            "{} processes for {:.1} s: passed on {} times, from release to grant \
+             p50 {:.0} us, p99 {:.0} us",
             self.grants.len(),
             self.seconds,
             self.passed.count(),
@@ -121,8 +123,8 @@ impl fmt::Display for Passing {
             f,
             "{} requests: {:.1} for each time it passed on, {:.1} for each grant",
             self.requests,
-            self.requests_a_pass(),
-            self.requests_a_grant(),
+            self.requests_per_hand_over(),
+            self.requests_per_grant(),
         )?;
         if let Some(ratio) = self.over_changes() {
             let change = Self::micros(&self.changes, 0.5);
@@ -130,7 +132,8 @@ impl fmt::Display for Passing {
         }
         writeln!(
             f,
-            "grants {:?}: {:.2} times as many for the luckiest as for the unluckiest, {:.0} % of all",
+            "grants {:?}: {:.2} times as many for the luckiest as for the unluckiest, \
+             {:.0} % of all",
             self.grants,
             self.unfairness(),
             self.largest_share() * 100.0,

@@ -12,8 +12,8 @@ use tokio::{
 };
 
 use super::{
-    raw::{Raw, open},
-    results::Passing,
+    raw::{RawConnection, open},
+    results::HandOverResults,
 };
 
 /// Time for measuring round trips, one after another, while nothing else uses the server.
@@ -21,7 +21,7 @@ const TRIPS: Duration = Duration::from_secs(1);
 
 /// The processes and tasks that want the lock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct Contention {
     pub(crate) processes: u32,
     /// Tasks of each process.
     pub(crate) tasks: u32,
@@ -38,10 +38,14 @@ struct Hold {
 }
 
 /// Lets all processes want one lock all the time.
-pub(crate) async fn run(url: &str, crowd: Crowd, time: Duration) -> anyhow::Result<Passing> {
+pub(crate) async fn run(
+    url: &str,
+    contention: Contention,
+    time: Duration,
+) -> anyhow::Result<HandOverResults> {
     // The tables of the store must exist before many processes want to create them.
     open(url).await?.close().await;
-    let mut raw = Raw::connect(url).await.context("connect")?;
+    let mut raw = RawConnection::connect(url).await.context("connect")?;
     let mut trips = Latencies::new();
     let until = SystemClock.now() + TRIPS;
     while SystemClock.now() < until {
@@ -59,24 +63,24 @@ pub(crate) async fn run(url: &str, crowd: Crowd, time: Duration) -> anyhow::Resu
         }
     }
     let mut starting = JoinSet::new();
-    for _ in 0..crowd.processes {
+    for _ in 0..contention.processes {
         let url = url.to_owned();
-        starting.spawn(async move { Other::start(&url).await });
+        starting.spawn(async move { Worker::start(&url).await });
     }
-    let mut all = Vec::new();
+    let mut workers = Vec::new();
     while let Some(started) = starting.join_next().await {
-        all.push(started??);
+        workers.push(started??);
     }
-    for process in &mut all {
-        let hold = crowd.hold.min(Duration::from_secs(3600)).as_micros();
-        let tasks = crowd.tasks;
+    for process in &mut workers {
+        let hold = contention.hold.min(Duration::from_secs(3600)).as_micros();
+        let tasks = contention.tasks;
         let order = format!("{} {tasks} {hold}", time.as_millis());
-        process.say(&order).await?;
+        process.send_line(&order).await?;
     }
     let mut holds = Vec::new();
     let mut grants = Vec::new();
     let mut requests = 0;
-    for (at, process) in all.into_iter().enumerate() {
+    for (at, process) in workers.into_iter().enumerate() {
         let (own, sent) = process.holds(at).await?;
         requests += sent;
         grants.push(u64::try_from(own.len())?);
@@ -90,7 +94,7 @@ pub(crate) async fn run(url: &str, crowd: Crowd, time: Duration) -> anyhow::Resu
             passed.record(pair[1].granted.saturating_sub(pair[0].released));
         }
     }
-    Ok(Passing {
+    Ok(HandOverResults {
         trips,
         changes,
         passed,
@@ -101,13 +105,13 @@ pub(crate) async fn run(url: &str, crowd: Crowd, time: Duration) -> anyhow::Resu
 }
 
 /// A started process, seen from the process that started it.
-struct Other {
+struct Worker {
     process: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
 }
 
-impl Other {
+impl Worker {
     /// Starts a process. The URL goes over its input, so that the list of processes shows no
     /// password.
     async fn start(url: &str) -> anyhow::Result<Self> {
@@ -120,18 +124,18 @@ impl Other {
             .context("starting a process")?;
         let input = process.stdin.take().context("its input")?;
         let output = process.stdout.take().context("its output")?;
-        let mut other = Self {
+        let mut worker = Self {
             process,
             input,
             output: BufReader::new(output).lines(),
         };
-        other.say(url).await?;
-        let line = other.output.next_line().await?;
+        worker.send_line(url).await?;
+        let line = worker.output.next_line().await?;
         ensure!(line.as_deref() == Some("ready"), "a process is not ready");
-        Ok(other)
+        Ok(worker)
     }
 
-    async fn say(&mut self, line: &str) -> anyhow::Result<()> {
+    async fn send_line(&mut self, line: &str) -> anyhow::Result<()> {
         self.input.write_all(line.as_bytes()).await?;
         self.input.write_all(b"\n").await?;
         Ok(self.input.flush().await?)

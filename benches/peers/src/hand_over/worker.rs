@@ -24,7 +24,7 @@ const AFTERWARDS: Duration = Duration::from_millis(300);
 /// One of the processes. It reads the server's URL from its input. Then it reads three numbers: the
 /// time in milliseconds, its tasks, and the microseconds of each hold. It prints the times at which
 /// it held the lock.
-pub(crate) async fn pass_on() -> anyhow::Result<()> {
+pub(crate) async fn run_worker() -> anyhow::Result<()> {
     let mut input = BufReader::new(tokio::io::stdin()).lines();
     let url = next(&mut input).await?;
     let backend = open(&url).await?;
@@ -46,17 +46,17 @@ pub(crate) async fn pass_on() -> anyhow::Result<()> {
     };
     let settled = SystemClock.now() + SETTLING;
     let until = settled + Duration::from_millis(time);
-    let mut wanting = JoinSet::new();
+    let mut tasks_done = JoinSet::new();
     for _ in 0..tasks {
         let hold = Duration::from_micros(hold);
-        wanting.spawn(want(locker.clone(), until + AFTERWARDS, hold));
+        tasks_done.spawn(acquire_repeatedly(locker.clone(), until + AFTERWARDS, hold));
     }
     SystemClock.sleep(SETTLING).await;
     let before = sent()?;
     SystemClock.sleep(until.since(SystemClock.now())).await;
     let counted = sent()? - before;
     let mut holds = Vec::new();
-    while let Some(own) = wanting.join_next().await {
+    while let Some(own) = tasks_done.join_next().await {
         holds.extend(own??);
     }
     holds.retain(|(granted, _)| (settled..until).contains(granted));
@@ -70,7 +70,7 @@ pub(crate) async fn pass_on() -> anyhow::Result<()> {
 }
 
 /// Takes the lock again and again. Returns the begin and the end of each hold.
-async fn want(
+async fn acquire_repeatedly(
     locker: Locker,
     until: Moment,
     hold: Duration,
