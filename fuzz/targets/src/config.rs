@@ -3,13 +3,13 @@ use distlock_gateway::GatewayConfig;
 
 use crate::text::{SECRET, is_bounded, keeps_secret};
 
-/// Configuration files: as they are, behind a backend with a password, and behind a gateway with a
-/// key. No error repeats either.
+/// Configuration files: unchanged, behind a backend with a password, and behind a gateway with a
+/// key. No error repeats the password or the key.
 pub fn config(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else {
         return;
     };
-    // A fuzzer finds the text out, and then puts it where no secret is.
+    // A fuzzer finds the planted text, and then puts it where no secret is.
     if text.contains(SECRET) {
         return;
     }

@@ -8,7 +8,7 @@ use distlock_memory::Memory;
 
 use crate::text::is_bounded;
 
-/// The value of a lock over records: whatever stands there, a lock that somebody may hold is held
+/// The value of a lock over records. Whatever the value is, a lock that somebody may hold is held
 /// or corrupt, never free.
 pub fn kv_values(data: &[u8]) {
     let clock = ManualClock::new();
@@ -37,7 +37,7 @@ async fn check(data: &[u8], clock: &ManualClock) -> Result<()> {
             is_bounded(&error, 0);
             let seen = seen.map_err(|error| error.kind());
             assert_eq!(seen, Err(ErrorKind::Corrupt));
-            // The same however much time goes by.
+            // The passage of time changes nothing.
             clock.advance(Duration::from_secs(3600 * 24 * 365));
             let later = lock.try_acquire(&request).await;
             assert!(later.is_err_and(|error| error.kind() == ErrorKind::Corrupt));

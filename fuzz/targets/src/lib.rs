@@ -1,8 +1,9 @@
-//! The bodies of the fuzz targets. Each takes any bytes, and panics where a property does not hold.
+//! The bodies of the fuzz targets. Each one takes any bytes, and panics where a property does not
+//! hold.
 //!
-//! `fuzz/libfuzzer` hands them to libFuzzer; `tests/replay.rs` replays `fuzz/corpus` without a
-//! fuzzer. A property is more than "does not panic": what is read is written and read the same,
-//! what cannot be read never counts as free, and no error repeats a secret.
+//! `fuzz/libfuzzer` passes them to libFuzzer; `tests/replay.rs` replays `fuzz/corpus` without a
+//! fuzzer. A property is more than "does not panic": a value that was read is written and read back
+//! the same, an unreadable value never counts as free, and no error repeats a secret.
 
 mod config;
 mod kv;
@@ -27,7 +28,7 @@ pub use tickets::tickets;
 pub use urls::urls;
 pub use wire::{client_frames, proxy_headers, tcp_frames};
 
-/// A target by its name.
+/// The name and the body of a target.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.

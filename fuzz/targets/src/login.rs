@@ -6,12 +6,12 @@ use serde_json::{Map, Value};
 
 use crate::text::is_bounded;
 
-/// Clocks may differ by so many seconds, and this run may take one.
+/// Allowed difference of clocks in seconds, and a second for this run.
 const LEEWAY: i64 = 61;
-/// Longest time a token may be good for, in seconds.
+/// Longest lifetime of a token in seconds.
 const LONGEST: i64 = 24 * 3600;
 
-/// Login tokens: bytes that nobody signed, and claims that are signed. In the claims, times are
+/// Login tokens: bytes without a signature, and claims that are signed. The times in the claims are
 /// relative to now, so that a corpus does not expire.
 pub fn login_tokens(data: &[u8]) {
     let Ok(key) = TokenKey::new(&[7; 32]) else {

@@ -1,16 +1,16 @@
 use distlock_report::{Comparison, Report, render};
 
-/// A sign that begins an element of a page. Where the input holds it, no page may.
+/// The beginning of an HTML element. If the input holds it, no page may show it unescaped.
 const ELEMENT: &str = "<fuzz";
 
-/// Results of measurements as JSON: what is read is written and read the same, and every page of it
-/// can be drawn.
+/// Results of measurements as JSON: a report that was read is written and read back the same, and
+/// every page of it can be drawn.
 pub fn report_json(data: &[u8]) {
     if let Ok(report) = serde_json::from_slice::<Report>(data) {
         let _ = report.to_string();
         let written = serde_json::to_vec(&report).unwrap_or_default();
         let again = serde_json::from_slice::<Report>(&written).ok();
-        // Its histograms are too long to be shown.
+        // The histograms are too long for the message.
         assert!(
             again == Some(report),
             "{}",

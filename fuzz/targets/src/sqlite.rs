@@ -15,16 +15,17 @@ struct Rows {
 
 const ROW: &str = "
 INSERT OR REPLACE INTO distributed_lock
-    (lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta, wanted_by, wanted_until)
+    (lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta,
+     wanted_by, wanted_until)
 VALUES ('a', ?1, ?2, ?3, ?4, ?5, CAST(?6 AS TEXT), CAST(?7 AS TEXT), ?8, ?9)";
 
 thread_local! {
     static ROWS: OnceCell<Rows> = const { OnceCell::new() };
 }
 
-/// Rows of a SQL store: a row that names a holder whose lease runs is held or corrupt, never free.
-/// The columns are, in turn: token, end of the lease (0 = far away), grant, two of the wait, then
-/// flags, owner, boot, and holder and meta around a zero byte.
+/// Rows of a SQL store: a row that names a holder with a running lease is held or corrupt, never
+/// free. The columns are, in turn: token, end of the lease (0 = far away), grant, two of the wait,
+/// then flags, owner, boot, and holder and meta around a zero byte.
 pub fn sqlite_rows(data: &[u8]) {
     ROWS.with(|rows| {
         let rows = rows.get_or_init(Rows::open);
@@ -48,7 +49,8 @@ impl Rows {
             let _ = locker.lock("b").acquire().await?.release().await;
             let url = format!("sqlite:{}", file.display());
             let mut raw = SqliteConnection::connect(&url).await?;
-            // What the tables forbid is what another program may have written all the same.
+            // Another program may have written values that the tables forbid, so the checks are off
+            // here.
             let rules = "PRAGMA ignore_check_constraints = ON; PRAGMA synchronous = OFF";
             sqlx::raw_sql(rules).execute(&mut raw).await?;
             let boot = "SELECT boot_id FROM distributed_lock";

@@ -5,13 +5,13 @@ use distlock_zookeeper::fuzzing as zookeeper;
 
 use crate::text::is_bounded;
 
-/// Where each part of a lock's value begins, at Redis.
+/// The offset of each part of a lock's value on Redis.
 const TOKEN: usize = 33;
 const MICROS: usize = 50;
 const TICKET: usize = 67;
 
-/// Values of locks and records at Redis: what is read is what stands there, and what is refused is
-/// corrupt, never free.
+/// Values of locks and records on Redis: a value that is read equals the stored one, and a refused
+/// value is corrupt, never free.
 pub fn redis_values(data: &[u8]) {
     let (Ok(name), Ok(key)) = (LockName::new("a"), RecordKey::new("a")) else {
         unreachable!("these are names");
@@ -43,13 +43,13 @@ pub fn redis_values(data: &[u8]) {
     }
 }
 
-/// Data and names of nodes in ZooKeeper: what is written is read, what others wrote is shown, and
-/// two contenders agree on their order.
+/// Data and names of nodes in ZooKeeper: written data is read back, foreign data is shown, and two
+/// contenders agree on their order.
 pub fn zookeeper_values(data: &[u8]) {
     let token = FencingToken::new(7).unwrap_or_else(|_| unreachable!("seven is a token"));
     let holder = zookeeper::holder(data, token);
     assert_eq!(holder.token, Some(token));
-    // Whoever did not write it in our form is no owner of ours.
+    // Data in another form names no owner of ours.
     let owner = OwnerId::new();
     assert!(!zookeeper::names(data, owner));
     match zookeeper::record(data.to_vec()) {
@@ -65,7 +65,7 @@ pub fn zookeeper_values(data: &[u8]) {
         zookeeper::is_before(one, other),
         zookeeper::is_before(other, one),
     );
-    // Both wait at one time, so one of them is first, unless they have one number.
+    // Both wait at the same time, so one of them is first, unless they have the same number.
     assert!(order != (Some(true), Some(true)), "{one:?} {other:?}");
     let (Ok(name), Ok(ttl)) = (LockName::new("a"), Ttl::from_millis(1000)) else {
         unreachable!("these are a name and a TTL");

@@ -3,7 +3,7 @@ use distlock::Ticket;
 
 use crate::text::is_bounded;
 
-/// Tickets: the text as it is, and as the content of one.
+/// Tickets: the text unchanged, and as the content of a ticket.
 pub fn tickets(data: &[u8]) {
     if let Ok(text) = str::from_utf8(data) {
         read(text);
@@ -11,13 +11,13 @@ pub fn tickets(data: &[u8]) {
     read(&format!("dlt1.{}", URL_SAFE_NO_PAD.encode(data)));
 }
 
-/// What is read is written and read the same.
+/// A ticket that was read is written and read back the same.
 fn read(text: &str) {
     match text.parse::<Ticket>() {
         Ok(ticket) => {
             let written = ticket.to_string();
             assert_eq!(written.parse::<Ticket>().as_ref().ok(), Some(&ticket));
-            // It is a secret, and shown by its lock alone.
+            // A ticket is a secret, so its debug form shows only its lock.
             let shown = format!("{ticket:?}");
             assert!(!shown.contains(&written), "{shown}");
             assert!(ticket.token().get() > 0 && !ticket.ttl().duration().is_zero());

@@ -16,8 +16,8 @@ const SCHEMES: [&str; 11] = [
     "zookeeper",
 ];
 
-/// URLs of stores: the first byte names the scheme, the rest is what follows it. A password that is
-/// planted where one belongs is in no error and in no shown URL.
+/// URLs of stores: the first byte selects the scheme, the rest follows it. A password that is
+/// planted at its place appears in no error and in no shown URL.
 pub fn urls(data: &[u8]) {
     let Some((&scheme, text)) = data.split_first() else {
         return;
@@ -25,7 +25,7 @@ pub fn urls(data: &[u8]) {
     let Ok(text) = str::from_utf8(text) else {
         return;
     };
-    // A fuzzer finds the text out, and then puts it where no secret is.
+    // A fuzzer finds the planted text, and then puts it where no secret is.
     if text.contains(SECRET) {
         return;
     }
@@ -47,7 +47,7 @@ pub fn urls(data: &[u8]) {
     }
 }
 
-/// What is said of a URL that is not good.
+/// The error for a URL that is not valid; empty for a valid one.
 fn check(target: &Target, input: usize) -> String {
     let Err(error) = fuzzing::target(target) else {
         return String::new();

@@ -1,7 +1,7 @@
 use distlock_gateway::fuzzing;
 
-/// Frames of clients: the first two bytes are the message id of the raw front, 0 where there is
-/// none. The body of a message arrives as it was sent.
+/// Frames of clients: the first two bytes are the message id of the raw front, 0 for none. The body
+/// of a message arrives unchanged.
 pub fn client_frames(data: &[u8]) {
     let Some((&[high, low], text)) = data.split_first_chunk() else {
         return;
@@ -19,15 +19,15 @@ pub fn client_frames(data: &[u8]) {
             if let Some(version) = frame.version {
                 assert!(!matches!(version, Ok(0 | 3..)), "{version:?}");
             }
-            // The id in front decides nothing but whether the two agree.
+            // The id in front only decides whether the two agree.
             assert!(fuzzing::client_frame(text, None).is_ok());
         }
         Err(why) => assert!(why.is_none_or(|why| why.chars().count() <= 200)),
     }
 }
 
-/// What clients of the raw TCP front send: the first byte says after how many bytes the rest of it
-/// arrives. The frames are the same as in one piece, and nothing is left out or made up.
+/// Bytes of a client of the raw TCP front. The first byte selects the place where the rest is
+/// split. The frames are the same as in one piece: none is missing, and none is added.
 pub fn tcp_frames(data: &[u8]) {
     const MOST: usize = 1024;
     let Some((&cut, bytes)) = data.split_first() else {
@@ -57,7 +57,7 @@ pub fn tcp_frames(data: &[u8]) {
     }
 }
 
-/// Headers of the PROXY protocol: nothing behind one is read, and what is behind it changes
+/// Headers of the PROXY protocol: nothing behind a header is read, and the bytes behind it change
 /// nothing.
 pub fn proxy_headers(data: &[u8]) {
     const BEHIND: &[u8] = b"GET / HTTP/1.1\r\n";
@@ -66,7 +66,7 @@ pub fn proxy_headers(data: &[u8]) {
     };
     let header = &data[..data.len() - rest.len()];
     let is_whole = match header.first_chunk() {
-        // A lone line feed may stand in it; its first CRLF is its end.
+        // A single line feed may stand inside; the first CRLF ends the header.
         Some(b"PROXY ") => {
             let mut ends = header.windows(2).map(|pair| pair == b"\r\n");
             ends.position(|is_end| is_end) == Some(header.len() - 2)

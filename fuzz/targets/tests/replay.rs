@@ -1,4 +1,4 @@
-//! Every target over its corpus, without a fuzzer, and proof that the lists of targets agree.
+//! Every target over its corpus, without a fuzzer, and a proof that the lists of targets agree.
 
 use std::{
     collections::BTreeSet,
