@@ -1,4 +1,4 @@
-//! A value that takes a second to compute, and that many want: one of them computes it.
+//! A value that takes a second to compute, and that many callers want: one of them computes it.
 //!
 //! Run it twice at the same time: `cargo run -p distlock --features sqlite --example cache_guard`
 

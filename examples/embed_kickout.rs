@@ -1,7 +1,7 @@
-//! Embed the kick-out flow in a server of your own: one account, one session, the last login wins.
+//! Embed the kick-out flow in your own server: one account, one session, the last login wins.
 //!
-//! The transport is yours; here it is two tasks that stand for two connections. With a store that processes share, the same
-//! code works across many nodes (see `KickOut::builder(..).peers(..)`).
+//! The transport is yours; here it is two tasks that stand for two connections. With a store that
+//! processes share, the same code works across many nodes (see `KickOut::builder(..).peers(..)`).
 //!
 //! `cargo run -p distlock --example embed_kickout`
 
@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         phone.generation()
     ));
 
-    // One task per connection: it ends when its client leaves, or when it is told to.
+    // Each connection has a task, which ends when its client leaves or its session ends.
     let connection = tokio::spawn(async move {
         let notice = phone.superseded().await;
         // Write `notice` to the client, give it `notice.grace_ms` to close, then:
@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         notice.retry,
     ));
 
-    // Whatever the phone does now, the account belongs to the PC.
+    // The account now belongs to the PC, and the phone cannot change that.
     let location = kickout.route(&alice).await?.ok_or("nobody is logged in")?;
     assert_eq!(&location.key, pc.key());
     say(format_args!("alice is at {}", location.device));
@@ -59,7 +59,7 @@ fn login(uid: &Uid, device: &str) -> distlock::Result<Login> {
 fn admitted(outcome: LoginOutcome) -> Result<Session, String> {
     match outcome {
         LoginOutcome::Admitted(session) => Ok(session),
-        // Busy: tell the client when to try again. Denied, superseded: tell it why.
+        // Busy: tell the client when to try again. Denied, superseded: tell it the reason.
         other => Err(format!("not admitted: {other:?}")),
     }
 }

@@ -1,4 +1,5 @@
-//! Guard a critical section with fencing: even a holder that was paused past its lease cannot write.
+//! Guard a critical section with fencing: even a holder that was paused past its lease cannot
+//! write.
 //!
 //! `cargo run -p distlock --features sqlite --example fenced_section`
 
@@ -8,7 +9,7 @@ use distlock::{FenceError, FencedFile, Forced};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let target = distlock::Target::sqlite(folder.path().join("locks.db"));
-    // Two processes in real life: each has its own connection.
+    // In real life these are two processes, each with its own connection.
     let (first, second) = (
         distlock::connect(&target).await?,
         distlock::connect(&target).await?,
@@ -19,14 +20,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     ledger.write(&paused.fence(), b"balance: 100")?;
     say(format_args!("token {} wrote", paused.token()));
 
-    // The first holder is paused for longer than its lease, or an operator frees its lock: it does not know yet.
+    // The first holder is paused for longer than its lease, or an operator frees its lock. It does
+    // not know that yet.
     let forced = second.force_release("ledger", paused.token()).await?;
     assert_eq!(forced, Forced::Released);
     let latest = second.lock("ledger").acquire().await?;
     ledger.write(&latest.fence(), b"balance: 90")?;
     say(format_args!("token {} wrote", latest.token()));
 
-    // Now the first one goes on where it was. The lock could not stop it; the ledger does.
+    // Now the first holder continues. The lock could not stop it; the ledger does.
     match ledger.write(&paused.fence(), b"balance: 50") {
         Err(FenceError::Refused(refusal)) => say(format_args!("refused: {refusal}")),
         other => return Err(format!("a stale write was not refused: {other:?}").into()),

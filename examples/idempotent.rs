@@ -1,4 +1,4 @@
-//! An order that is paid once, however often it is asked for.
+//! An order that is paid once, however often the payment is requested.
 //!
 //! Run it twice: `cargo run -p distlock --features sqlite --example idempotent`
 

@@ -1,4 +1,4 @@
-//! A job that runs once a minute, whoever starts it how often.
+//! A job that runs once a minute, however often and by whomever it is started.
 //!
 //! Run it several times: `cargo run -p distlock --features sqlite --example once_per_period`
 

@@ -1,4 +1,4 @@
-//! Take a lock, work while it is held, let go.
+//! Take a lock, work while it is held, release it.
 //!
 //! Run it in two terminals: `cargo run -p distlock --features sqlite --example take_a_lock`
 
@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .await;
     let guard = match taken {
         Ok(guard) => guard,
-        // The message says who holds it.
+        // The message names the holder.
         Err(busy) if busy.kind() == ErrorKind::Timeout => {
             say(format_args!("busy: {busy}"));
             return Ok(());
@@ -28,7 +28,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     say(format_args!("held with token {}", guard.token()));
 
-    // Renewal happens in the background. If it cannot, `lost` says so before anybody else can get the lock.
+    // Renewal happens in the background. If it fails, `lost` reports that before another caller can
+    // get the lock.
     tokio::select! {
         reason = guard.lost() => say(format_args!("lost: {reason}")),
         () = work() => say(format_args!("done, {:?} were left", guard.remaining())),

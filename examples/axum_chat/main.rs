@@ -1,10 +1,12 @@
-//! A chat server of one's own around the kick-out flow: axum and WebSockets for clients, plain HTTP between nodes
-//! (`peers.rs`). Every account has one session on a phone and one elsewhere, over all nodes of the same store.
+//! A chat server around the kick-out flow: axum and WebSockets for clients, plain HTTP between
+//! nodes (`peers.rs`). Every account has one session on a phone and one elsewhere, over all nodes
+//! of the same store.
 //!
 //! ```sh
-//! cargo run -p distlock --example axum_chat --features sqlite -- n1 127.0.0.1:8081 sqlite:/tmp/chat.db
+//! cargo run -p distlock --example axum_chat --features sqlite -- \
+//!     n1 127.0.0.1:8081 sqlite:/tmp/chat.db
 //! ```
-//! In another terminal n2 on port 8082. Then connect to both, with another device each:
+//! Run n2 on port 8082 in another terminal. Then connect to both, with a different device each:
 //! `ws://127.0.0.1:8081/ws/anna/laptop/pc`. A text frame `otto hello` sends otto a message.
 
 mod peers;
@@ -45,28 +47,38 @@ async fn serve(node: &str, listener: TcpListener, backend: &str) -> Result<(), F
     axum::serve(listener, routes.with_state(kick.clone()))
         .with_graceful_shutdown(async move {
             let _ = tokio::signal::ctrl_c().await;
-            kick.shutdown().await; // tells every client to go elsewhere, and gives the node's lease back
+            // It tells every client to go elsewhere, and gives the node's lease back.
+            kick.shutdown().await;
         })
         .await?;
     store.close().await;
     Ok(())
 }
 
-type Who = (Uid, Device, Class); // in earnest the account comes from a token that was checked
-async fn connect(kick: State<KickOut>, who: Path<Who>, upgrade: WebSocketUpgrade) -> Response {
-    let (State(kick), Path((uid, device, class))) = (kick, who);
+/// A real server takes the account from a token that it has checked.
+type Identity = (Uid, Device, Class);
+
+async fn connect(
+    kick: State<KickOut>,
+    identity: Path<Identity>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
+    let (State(kick), Path((uid, device, class))) = (kick, identity);
     upgrade.on_upgrade(move |mut socket| async move {
-        let no = match kick.login(Login::new(uid, device, class)).await {
-            Ok(LoginOutcome::Admitted(session)) => return converse(&kick, session, socket).await,
-            Ok(no) => no.to_string(),
+        let refusal = match kick.login(Login::new(uid, device, class)).await {
+            Ok(LoginOutcome::Admitted(session)) => {
+                return serve_client(&kick, session, socket).await;
+            }
+            Ok(refusal) => refusal.to_string(),
             Err(error) => error.to_string(),
         };
-        let _ = socket.send(Frame::text(no)).await;
+        let _ = socket.send(Frame::text(refusal)).await;
     })
 }
 
-/// One connection: it takes messages out, lets the client's in, and ends when it is told to.
-async fn converse(kick: &KickOut, session: Session, mut socket: WebSocket) {
+/// Serves one connection: writes messages to the client, reads the client's own, and ends with the
+/// session.
+async fn serve_client(kick: &KickOut, session: Session, mut socket: WebSocket) {
     let mut saying = FuturesUnordered::new();
     loop {
         tokio::select! {
@@ -92,7 +104,7 @@ async fn converse(kick: &KickOut, session: Session, mut socket: WebSocket) {
     session.logout().await;
 }
 
-/// Passes on what a client said, unless its session is over.
+/// Passes on a message of a client, unless its session is over.
 async fn say(kick: &KickOut, session: &Session, text: Utf8Bytes) -> Result<String, Failure> {
     session.check().map_err(|notice| notice.reason)?;
     let (to, body) = text.split_once(' ').ok_or("ACCOUNT TEXT is wanted")?;

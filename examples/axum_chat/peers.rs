@@ -1,4 +1,4 @@
-//! The server's own way of reaching other nodes: JSON over HTTP, at the address that they advertised.
+//! The server's own way to reach other nodes: JSON over HTTP, at the address that they advertise.
 
 use axum::{
     Json, Router,
@@ -16,7 +16,8 @@ use hyper_util::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-/// What other nodes ask of this one. In earnest: on a listener of their own, with a secret that only nodes know.
+/// The requests of other nodes. A real server needs a listener of its own for them, and a secret
+/// that only nodes know.
 pub(crate) fn routes() -> Router<KickOut> {
     Router::new()
         .route("/peer/kick", post(kick))
@@ -63,7 +64,8 @@ impl Peers for HttpPeers {
 }
 
 impl HttpPeers {
-    /// The flow brings deadlines and retries; this only has to say what may have been executed.
+    /// Sends a request. The flow brings deadlines and retries; this function only reports whether
+    /// the request may have been executed.
     async fn ask<T: DeserializeOwned>(
         &self,
         to: &NodeAddress,
