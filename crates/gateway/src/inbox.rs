@@ -1,7 +1,8 @@
 //! Messages for accounts that are not logged in.
 //!
-//! It keeps this invariant: a message is either withdrawn or delivered by a session, never both. It
-//! must never grow the record of one account beyond its bounds.
+//! It keeps this invariant: a message is either withdrawn, or delivered by a session. Only after a
+//! lost answer of the store it may be both. It must never grow the record of one account beyond its
+//! bounds.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 

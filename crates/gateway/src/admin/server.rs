@@ -1,8 +1,7 @@
 //! The server of the admin HTTP, with its routes.
 //!
 //! It keeps this invariant: an order that has begun is completed and recorded, even if its sender
-//! leaves. It must never answer a route other than `/healthz` without the admin token, the send
-//! token or a pass.
+//! leaves. It must never carry out an order without the admin token or a pass.
 
 use axum::{
     Router,

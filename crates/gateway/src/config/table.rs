@@ -63,9 +63,9 @@ pub struct GatewayConfig {
     /// The classes of devices that clients may name under a policy that counts by class, separated
     /// by commas. A device whose token names its class has that class, whether it is listed or not.
     pub classes: String,
-    /// The time of a login's answer while an older session is not confirmed to have ended.
+    /// Whether a login is answered before the end of an older session is confirmed.
     pub confirm: Confirm,
-    /// The way from a message to its session.
+    /// The way in which a message finds its session.
     pub route: RouteMode,
     /// The key that signs login tokens: at least 32 bytes, the same on every node.
     pub token_key: Option<Secret>,

@@ -37,8 +37,8 @@ impl MessageOutcome {
         }
     }
 
-    /// The outcome of a delivery. A device gets the outcome `kept` where the message was, or will
-    /// be, kept for it.
+    /// The outcome of a delivery. `kept` is the outcome for each device that did not get the
+    /// message.
     fn from_receipts(receipts: &[Receipt], kept: Outcome) -> Self {
         let devices: Vec<_> = receipts
             .iter()
@@ -140,7 +140,7 @@ async fn keep_or_redeliver(
         }
         keep(front, to, message).await?;
         let stored = MessageOutcome::from_receipts(&receipts, Outcome::Stored);
-        let waits_for_it = |now: &Location| {
+        let waits_for_ack = |now: &Location| {
             let it = receipts.first();
             it.is_some_and(|it| {
                 it.delivery == Delivery::Unacknowledged && it.location.key == now.key
@@ -151,7 +151,7 @@ async fn keep_or_redeliver(
         // again. If the receiver asked just after, its session delivers the message, and it cannot
         // be withdrawn.
         let current = front.kick.addressed(to, message).await?;
-        if current.iter().all(waits_for_it)
+        if current.iter().all(waits_for_ack)
             || (round > 1 && front.clock.now() >= until)
             || !front.inbox.withdraw(to, message).await?
         {

@@ -1,7 +1,8 @@
 //! A connection with a session, until it ends.
 //!
 //! It keeps this invariant: one request of the client is in progress at a time, so its answers come
-//! in order. It must never stop reading acknowledgements while a request is in progress.
+//! in order. Meanwhile it reads acknowledgements, and up to `MAX_EARLY` other frames. It must never
+//! let a request wait for an acknowledgement that it does not read.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! One accepted connection: its bytes, its time to log in, and the way it ends.
 //!
 //! It keeps this invariant: until `mark_logged_in`, no read and no write waits beyond the login
-//! deadline. It must never extend that deadline because of traffic.
+//! deadline. It must never extend that deadline just because bytes arrive.
 
 use std::{
     io,

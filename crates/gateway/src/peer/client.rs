@@ -1,7 +1,7 @@
 //! The client for calls to other nodes.
 //!
 //! It keeps this invariant: each call is sent once, with a token of its own. It must never report a
-//! call as not sent if the other node may have received it.
+//! call as not sent if the other node may have executed it.
 
 use std::{
     collections::HashMap,

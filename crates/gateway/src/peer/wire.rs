@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn nodes_of_the_previous_version_are_compatible() {
         use v1::deliver_response::Result as Wire;
-        for (result, told) in [
+        for (result, answered) in [
             (DeliverResult::Delivered, Wire::Delivered),
             (DeliverResult::Written, Wire::Delivered),
             (DeliverResult::Unacknowledged, Wire::Unknown),
@@ -363,7 +363,11 @@ mod tests {
             (DeliverResult::Full, Wire::Full),
             (DeliverResult::Unknown, Wire::Unknown),
         ] {
-            assert_eq!(delivered_to_wire(result, 0).result(), told, "{result:?}");
+            assert_eq!(
+                delivered_to_wire(result, 0).result(),
+                answered,
+                "{result:?}"
+            );
         }
         let before = v1::DeliverResponse {
             result: Wire::Delivered.into(),

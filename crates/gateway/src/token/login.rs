@@ -1,7 +1,7 @@
 //! Login tokens: JSON Web Tokens, signed with HS256 and no other algorithm.
 //!
-//! It keeps this invariant: every claim is required and checked. It must never repeat a token in an
-//! error.
+//! It keeps this invariant: all claims but `nbf` and `class` are required, and every claim is
+//! checked. It must never repeat a token in an error.
 
 use std::{fmt, time::Duration};
 
