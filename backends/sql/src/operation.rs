@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_tells_twice_the_same_is_sent_twice() {
+    fn only_repeatable_operations_are_sent_twice() {
         let name = LockName::new("a").unwrap();
         let ttl = Ttl::from_millis(10_000).unwrap();
         let owner = OwnerId::new();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_twice_is_told_nothing_that_the_first_may_belie() {
+    fn an_answer_after_a_second_send_claims_nothing_that_the_first_may_contradict() {
         let lost = || Error::new(ErrorKind::OutcomeUnknown, "the connection broke");
         let outcome = |answer| match answer_after_resend(Reply::Done(answer), &lost()) {
             Reply::Done(Ok(answer)) => Ok(answer),

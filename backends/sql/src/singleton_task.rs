@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_not_heard_of_is_replaced() {
+    fn a_task_without_a_sign_of_life_is_replaced() {
         let task = SingletonTask::default();
         let at = |seconds| Moment::from_boot(Duration::from_secs(seconds));
         let first = task.start(at(100)).unwrap();

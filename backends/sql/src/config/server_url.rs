@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_as_documented() {
+    fn defaults_are_as_documented() {
         let config = ServerConfig::from_url("mariadb://[::1]/locks?migrate=false").unwrap();
         let mut standard = ServerConfig::new(Product::MySql, "::1", "locks");
         standard.migrate = false;
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn a_wrong_url_is_refused_with_its_problem() {
         let long = format!("postgres://h/d?table_prefix={}", "p".repeat(33));
         for (url, says) in [
             ("postgres:locks", "not a URL of a server"),

@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_code_points_are_carried() {
+    fn the_last_code_points_carry_over() {
         assert_eq!(above_prefix("a\u{10ffff}").as_deref(), Some("b"));
         assert_eq!(above_prefix("\u{d7ff}").as_deref(), Some("\u{e000}"));
         assert_eq!(above_prefix("\u{10ffff}"), None);

@@ -218,7 +218,7 @@ mod tests {
     /// A future that is kept but not polled must not hold its queue entry for ever: nobody behind
     /// it would have a turn.
     #[test]
-    fn whoever_is_not_polled_is_passed_over() {
+    fn a_waiter_that_is_not_polled_is_passed_over() {
         let group = WaitGroup::adaptive();
         let waiter = group.join(&LockName::new("a").unwrap(), START);
         waiter.asleep.store(true, Ordering::Relaxed);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_sleeps_past_the_end_of_the_earliest_lease() {
+    fn the_poller_wakes_at_the_end_of_the_earliest_lease() {
         let ms = Duration::from_millis;
         assert_eq!(sleeps(&[ms(9000), ms(30), ms(50)]), ms(30));
         // A lease that is about to end is not polled for all the time.

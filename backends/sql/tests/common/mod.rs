@@ -31,7 +31,7 @@ pub(crate) fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
 /// A hint of another process becomes the hint of several when a contender of this process waits.
 /// The other process may hold the lock itself, and its own hint would tell it nothing. `mark_as`
 /// sets a hint on the row for an hour, `marked_as` reads it.
-pub(crate) async fn a_mark_of_another_becomes_that_of_several(
+pub(crate) async fn a_hint_of_another_becomes_that_of_several(
     lock: &dyn DistLock,
     mark_as: impl AsyncFn(i64),
     marked_as: impl AsyncFn() -> i64,

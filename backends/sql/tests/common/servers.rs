@@ -201,7 +201,7 @@ pub(crate) struct Polls {
 
 impl Polls {
     /// Each of the waiters waits for another lock.
-    pub(crate) async fn are_enough(
+    pub(crate) async fn suffice(
         &self,
         lock: &dyn DistLock,
         statements: impl Fn() -> u64,
@@ -316,7 +316,11 @@ async fn most_of(mut asking: JoinSet<()>, count: impl Fn() -> usize) -> usize {
 
 /// The holder's connection is cut while another process waits over a working one: the holder must
 /// know of its loss before the next one is granted the lock. `cut` goes through `proxy`.
-pub(crate) async fn who_is_cut_off_is_told_first(cut: &Locker, direct: Locker, proxy: &FaultProxy) {
+pub(crate) async fn a_holder_that_is_cut_off_is_told_first(
+    cut: &Locker,
+    direct: Locker,
+    proxy: &FaultProxy,
+) {
     let ttl = Duration::from_secs(3);
     let guard = hold(cut, "a", ttl).await;
     let token = guard.token();

@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
 use crate::{
     behind_a_proxy,
     common::{
-        self, a_mark_of_another_becomes_that_of_several, lease, passes_on_in_one_statement, take,
+        self, a_hint_of_another_becomes_that_of_several, lease, passes_on_in_one_statement, take,
     },
     mysql, on_both,
     servers::{LONG, Polls, SOON, a_grant_takes_one_round_trip, a_release_keeps_the_token},
@@ -22,7 +22,7 @@ use crate::{
 on_both! {
     statements => counted;
     statements_that_are_broken_off => broken_off;
-    a_mark_of_several => several;
+    a_hint_of_several_processes => several;
     a_freed_row => freed;
     round_trips => one_trip;
 }
@@ -47,7 +47,7 @@ async fn counted(product: Product) {
     };
     for waiters in [1, 50] {
         polls
-            .are_enough(&*mysql.lock(), || mysql.statements(), waiters)
+            .suffice(&*mysql.lock(), || mysql.statements(), waiters)
             .await;
     }
 }
@@ -71,7 +71,7 @@ async fn freed(product: Product) {
 async fn several(product: Product) {
     let server = start(product);
     let mysql = mysql(&server.url()).await.unwrap();
-    a_mark_of_another_becomes_that_of_several(
+    a_hint_of_another_becomes_that_of_several(
         &*mysql.lock(),
         async |mark| {
             let marked = format!(

@@ -10,7 +10,7 @@ use crate::{
 };
 
 on_both! {
-    who_lost_a_lock_is_told_and_tokens_rise => of_a_failover;
+    a_loss_is_reported_and_tokens_rise => of_a_failover;
 }
 
 async fn of_a_failover(product: Product) {

@@ -25,17 +25,18 @@ use crate::{
     common::{lease, request, take},
     locker, mysql, on_both,
     servers::{
-        LONG, SOON, a_locked_row_delays_only_itself, a_wait_for_a_row_is_part_of_the_lease, hold,
-        locked_rows_delay_nobody_else, told_as_documented, who_is_cut_off_is_told_first, within,
+        LONG, SOON, a_holder_that_is_cut_off_is_told_first, a_locked_row_delays_only_itself,
+        a_wait_for_a_row_is_part_of_the_lease, hold, locked_rows_delay_nobody_else,
+        told_as_documented, within,
     },
     sessions, start,
 };
 
 on_both! {
     a_crash_keeps_locks_and_tokens => a_crash;
-    the_first_after_a_restart => a_restart;
+    the_first_operation_after_a_restart => a_restart;
     a_paused_server => a_pause;
-    a_cut_line => a_cut;
+    a_cut_connection => a_cut;
     lost_replies => lost;
     a_batch_that_was_cut => cut_batch;
     a_statement_that_comes_late => latecomers;
@@ -128,7 +129,7 @@ async fn impatient(product: Product) -> (MySqlServer, FaultProxy, String) {
 async fn a_cut(product: Product) {
     let (server, proxy, url) = impatient(product).await;
     let (cut, direct) = (locker(&url).await, locker(&server.url()).await);
-    who_is_cut_off_is_told_first(&cut, direct, &proxy).await;
+    a_holder_that_is_cut_off_is_told_first(&cut, direct, &proxy).await;
 }
 
 async fn lost(product: Product) {

@@ -18,8 +18,8 @@ use crate::{
 
 on_both! {
     an_earlier_holder_changes_nothing => earlier;
-    who_comes_at_the_same_time => at_once;
-    a_row_with_a_bar_of_its_own => own_bar;
+    a_concurrent_transaction => at_once;
+    a_row_with_its_own_fence_state => own_bar;
 }
 
 fn fence(token: u64) -> Fence {

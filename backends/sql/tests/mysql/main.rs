@@ -11,20 +11,20 @@ mod clock;
 mod common;
 mod conformance;
 mod counts;
-mod crowds;
 mod failover;
+mod fake_servers;
 mod faults;
 mod fence;
-#[path = "../common/strangers.rs"]
+#[path = "../common/fake_servers.rs"]
 mod garbage;
-mod line;
-#[path = "../common/line.rs"]
+#[path = "../common/store_queue.rs"]
 mod lines;
+mod many_tasks;
 mod open;
+mod schema;
 #[path = "../common/servers.rs"]
 mod servers;
-mod shape;
-mod strangers;
+mod store_queue;
 #[cfg(feature = "tls")]
 mod tls;
 

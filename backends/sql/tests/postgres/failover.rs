@@ -6,7 +6,7 @@ use distlock_harness::{FaultProxy, eventually_async};
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_lost_a_lock_in_a_failover_is_told_and_tokens_rise() {
+async fn a_loss_in_a_failover_is_reported_and_tokens_rise() {
     let mut primary = PostgresServer::with(&["fsync=on"]).unwrap();
     let proxy = FaultProxy::start(primary.address()).await.unwrap();
     let url = primary.url_at(proxy.address());

@@ -7,8 +7,8 @@ use distlock_harness::{FaultProxy, Process, eventually_async};
 
 use super::{
     servers::{
-        a_locked_row_delays_only_itself, a_wait_for_a_row_is_part_of_the_lease,
-        locked_rows_delay_nobody_else, told_as_documented, who_is_cut_off_is_told_first,
+        a_holder_that_is_cut_off_is_told_first, a_locked_row_delays_only_itself,
+        a_wait_for_a_row_is_part_of_the_lease, locked_rows_delay_nobody_else, told_as_documented,
     },
     *,
 };
@@ -101,7 +101,7 @@ async fn a_grant_waits_for_the_disk_and_a_release_does_not() {
 
 /// A commit waits for its standby without a limit, even after its client has gone.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_standby_that_has_gone_does_not_have_us_fill_the_server() {
+async fn a_lost_standby_does_not_fill_the_server_with_sessions() {
     const TURNS: i32 = 12;
     let server = PostgresServer::with(&["fsync=on"]).unwrap();
     let url = format!(
@@ -180,7 +180,7 @@ async fn a_server_that_stands_still_loses_the_lock_in_time_and_serves_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cut_line_is_survived_by_those_whose_lease_outlasts_it() {
+async fn a_lease_that_outlasts_a_cut_connection_survives() {
     let (_server, proxy, url) = behind_a_proxy().await;
     let locker = locker(&url).await;
     let guard = hold(&locker, "a", TTL * 4).await;
@@ -215,10 +215,10 @@ async fn a_cut_line_is_survived_by_those_whose_lease_outlasts_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_cut_off_is_told_before_the_next_is_granted() {
+async fn a_holder_that_is_cut_off_is_told_before_the_next_grant() {
     let (server, proxy, url) = behind_a_proxy().await;
     let (cut, direct) = (locker(&url).await, locker(&server.url()).await);
-    who_is_cut_off_is_told_first(&cut, direct, &proxy).await;
+    a_holder_that_is_cut_off_is_told_first(&cut, direct, &proxy).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -70,7 +70,7 @@ async fn an_earlier_holder_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bar_that_was_rolled_back_was_never_raised() {
+async fn a_fence_state_that_was_rolled_back_was_never_raised() {
     let server = PostgresServer::start().unwrap();
     let mut database = database(&server).await;
     let mut transaction = database.begin().await.unwrap();
@@ -82,7 +82,7 @@ async fn a_bar_that_was_rolled_back_was_never_raised() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bar_that_cannot_be_read_lets_nobody_through() {
+async fn a_fence_state_that_cannot_be_read_admits_nobody() {
     let server = PostgresServer::start().unwrap();
     let mut database = database(&server).await;
     pay(&mut database, &fence(7)).await.unwrap();
@@ -104,7 +104,7 @@ async fn a_bar_that_cannot_be_read_lets_nobody_through() {
 
 /// Two transactions at once: the second waits for the first and is judged by its result.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_comes_at_the_same_time_waits_for_the_first() {
+async fn a_concurrent_transaction_waits_for_the_first() {
     let server = PostgresServer::start().unwrap();
     let mut database = database(&server).await;
     for (first, second, balance_then) in [(9, 8, 9), (10, 11, 7)] {
@@ -139,7 +139,7 @@ async fn who_comes_at_the_same_time_waits_for_the_first() {
 
 /// No second table: the row carries its own fence state.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_row_with_a_bar_of_its_own_refuses_earlier_holders() {
+async fn a_row_with_its_own_fence_state_refuses_earlier_holders() {
     let server = PostgresServer::start().unwrap();
     let mut database = database(&server).await;
     sqlx::raw_sql(

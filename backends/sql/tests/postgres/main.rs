@@ -11,20 +11,20 @@ mod batches;
 mod common;
 mod conformance;
 mod failover;
+mod fake_servers;
 mod faults;
 mod fence;
-#[path = "../common/strangers.rs"]
+#[path = "../common/fake_servers.rs"]
 mod garbage;
-mod line;
-#[path = "../common/line.rs"]
+#[path = "../common/store_queue.rs"]
 mod lines;
+mod many_tasks;
 mod open;
 mod pooler;
+mod schema;
 #[path = "../common/servers.rs"]
 mod servers;
-mod shape;
-mod storm;
-mod strangers;
+mod store_queue;
 #[cfg(feature = "tls")]
 mod tls;
 mod waiting;
@@ -32,7 +32,7 @@ mod waiting;
 use std::{sync::Arc, time::Duration};
 
 use common::{
-    a_mark_of_another_becomes_that_of_several, lease, passes_on_in_one_statement, request, take,
+    a_hint_of_another_becomes_that_of_several, lease, passes_on_in_one_statement, request, take,
 };
 use distlock_core::{Locker, OwnerId, Result, SystemClock};
 use distlock_harness::servers::postgres::PostgresServer;

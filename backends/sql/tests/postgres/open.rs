@@ -138,7 +138,7 @@ async fn a_missing_table_is_made_by_the_command_that_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_said() {
+async fn opening_names_the_problem() {
     let server = PostgresServer::start().unwrap();
     let url = server.url();
     refused(

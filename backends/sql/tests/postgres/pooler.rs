@@ -10,7 +10,7 @@ use super::*;
 
 /// Until the client disconnects, the session is its own: everything works as without a pooler.
 #[tokio::test(flavor = "multi_thread")]
-async fn in_session_mode_it_makes_no_difference() {
+async fn a_pooler_in_session_mode_makes_no_difference() {
     let server = PostgresServer::start().unwrap();
     let pooler = PgBouncer::start(&server, PoolMode::Session).unwrap();
     let (ours, theirs) = (locker(&pooler.url()).await, locker(&pooler.url()).await);
@@ -35,7 +35,7 @@ async fn in_session_mode_it_makes_no_difference() {
 /// Our session settings would reach others, and theirs would reach us. Such a pooler is refused by
 /// the connection that notices first.
 #[tokio::test(flavor = "multi_thread")]
-async fn in_transaction_mode_it_is_refused() {
+async fn a_pooler_in_transaction_mode_is_refused() {
     let server = PostgresServer::start().unwrap();
     let pooler = PgBouncer::start(&server, PoolMode::Transaction).unwrap();
     // While nobody else sends requests, one connection alone cannot tell. A second connection finds

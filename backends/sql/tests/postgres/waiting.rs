@@ -12,7 +12,7 @@ use sqlx::postgres::{PgListener, PgPoolOptions};
 use super::{servers::stale_rows_are_counted, *};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_is_told_only_where_somebody_waits() {
+async fn a_release_notifies_only_where_a_process_waits() {
     let server = PostgresServer::start().unwrap();
     let pool = PgPoolOptions::new().connect(&server.url()).await.unwrap();
     let mut told = PgListener::connect_with(&pool).await.unwrap();
@@ -38,10 +38,10 @@ async fn a_release_is_told_only_where_somebody_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mark_becomes_that_of_several() {
+async fn a_hint_becomes_that_of_several_processes() {
     let server = PostgresServer::start().unwrap();
     let postgres = open(&server.url()).await;
-    a_mark_of_another_becomes_that_of_several(
+    a_hint_of_another_becomes_that_of_several(
         &*postgres.lock(),
         async |mark| {
             let marked = format!(
@@ -60,7 +60,7 @@ async fn a_mark_becomes_that_of_several() {
 
 /// The read of the holder shows whether the release will be notified.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_is_marked_is_not_marked_again() {
+async fn a_hint_is_not_set_twice() {
     let server = PostgresServer::start().unwrap();
     let (one, other) = (open(&server.url()).await, open(&server.url()).await);
     let holder = request("a", LONG);
@@ -98,7 +98,7 @@ async fn a_lock_that_is_marked_is_not_marked_again() {
 /// The holder's process waits with another handle, or set the hint only after it had taken the
 /// lock. Its own hint tells it nothing, and must not keep other processes from being notified.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_holder_that_marked_its_own_lock_tells_of_the_release() {
+async fn a_holder_with_its_own_hint_still_notifies() {
     let server = PostgresServer::start().unwrap();
     let (one, other) = (open(&server.url()).await, open(&server.url()).await);
     let pool = PgPoolOptions::new().connect(&server.url()).await.unwrap();
@@ -127,7 +127,7 @@ async fn a_holder_that_marked_its_own_lock_tells_of_the_release() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_lease_is_noticed_without_being_told() {
+async fn an_expired_lease_is_noticed_without_a_notification() {
     let server = PostgresServer::start().unwrap();
     let postgres = open(&server.url()).await;
     let asked = request("a", Duration::from_secs(3));
@@ -155,7 +155,7 @@ async fn a_freed_row_keeps_its_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_who_wait_cost_no_more_than_one() {
+async fn many_waiters_cost_no_more_than_one() {
     let server = PostgresServer::start().unwrap();
     let postgres = open(&server.url()).await;
     // A poll and a round of hints; and once the reaper, the listener, and the connections of both.
@@ -166,7 +166,7 @@ async fn those_who_wait_cost_no_more_than_one() {
     };
     for waiters in [1, 100] {
         polls
-            .are_enough(&*postgres.lock(), || postgres.statements(), waiters)
+            .suffice(&*postgres.lock(), || postgres.statements(), waiters)
             .await;
     }
 }
@@ -247,7 +247,7 @@ async fn sessions_that_are_idle_for_long_are_kept() {
 /// The lock is held at each attempt and free at each read: it is busy, and the store has not
 /// failed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_is_passed_on_faster_than_it_is_looked_at_is_waited_for() {
+async fn a_lock_that_passes_on_faster_than_its_row_is_read_is_busy() {
     /// More attempts than a caller makes before it reports a failure.
     const TURNS: u64 = 40;
     let server = PostgresServer::start().unwrap();
@@ -277,7 +277,7 @@ async fn a_lock_that_is_passed_on_faster_than_it_is_looked_at_is_waited_for() {
 /// A contender that loses every race pauses before the next attempt, and faster ones are not
 /// delayed.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_overtaken_again_and_again_does_not_ask_all_the_time() {
+async fn a_contender_that_loses_every_race_backs_off() {
     const TURNS: u64 = 20;
     let server = PostgresServer::start().unwrap();
     in_replication(&server);
@@ -372,7 +372,7 @@ async fn waiting(server: &PostgresServer, name: &'static str) -> tokio::task::Jo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn idle_rows_are_removed_by_whoever_comes_first() {
+async fn idle_rows_are_removed_by_the_first_reaper() {
     let server = PostgresServer::start().unwrap();
     let url = format!("{}?reap_after=1s", server.url());
     let stores = [open(&url).await, open(&url).await];

@@ -10,7 +10,7 @@ use super::*;
 /// Others write one transaction after the other: between two of them there is a moment for each of
 /// ours.
 #[test]
-fn nobody_who_writes_without_a_pause_keeps_a_lock_from_being_renewed() {
+fn a_writer_without_pauses_does_not_stop_renewals() {
     let place = Place::new();
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_current_thread();

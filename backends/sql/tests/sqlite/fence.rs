@@ -74,7 +74,7 @@ async fn an_earlier_holder_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_bar_that_was_rolled_back_was_never_raised() {
+async fn a_fence_state_that_was_rolled_back_was_never_raised() {
     let place = Place::new();
     let mut database = database(&place).await;
     let mut transaction = database.begin_with("BEGIN IMMEDIATE").await.unwrap();
@@ -86,7 +86,7 @@ async fn a_bar_that_was_rolled_back_was_never_raised() {
 }
 
 #[tokio::test]
-async fn a_bar_that_cannot_be_read_lets_nobody_through() {
+async fn a_fence_state_that_cannot_be_read_admits_nobody() {
     let place = Place::new();
     let mut database = database(&place).await;
     pay(&mut database, &fence(7)).await.unwrap();

@@ -125,7 +125,7 @@ async fn everyone_in_a_batch_gets_their_own_answer() {
 
 /// Acquires and releases share a transaction, and each still has its own answer.
 #[tokio::test]
-async fn takers_and_leavers_share_a_batch() {
+async fn acquires_and_releases_share_a_batch() {
     let place = Place::new();
     let store = place.open().await;
     let lock = store.lock();
@@ -334,7 +334,7 @@ async fn tokens_rise_across_restarts_and_a_clock_set_back() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_corrupt_and_never_free() {
+async fn an_unreadable_row_is_corrupt_and_never_free() {
     let place = Place::new();
     let lock = place.open().await.lock();
     take(&lock, &request("a")).await;

@@ -10,15 +10,15 @@ mod busy;
 mod common;
 mod fence;
 mod histories;
-mod line;
-#[path = "../common/line.rs"]
+#[path = "../common/store_queue.rs"]
 mod lines;
 mod lock;
 mod open;
 mod reaper;
 mod records;
-mod shape;
-mod stopped;
+mod schema;
+mod stalls;
+mod store_queue;
 mod transaction;
 mod wait;
 

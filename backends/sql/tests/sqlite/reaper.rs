@@ -137,7 +137,7 @@ async fn tombstones_go_and_records_stay() {
 }
 
 #[tokio::test]
-async fn it_happens_by_itself_and_once_for_all_handles() {
+async fn reaping_happens_by_itself_and_once_for_all_handles() {
     let place = Place::new();
     let (clock, shared) = manual();
     let stores = [
@@ -159,7 +159,7 @@ async fn it_happens_by_itself_and_once_for_all_handles() {
 /// A handle that was opened on one runtime and reopened on another, as for renewals, outlives the
 /// first runtime.
 #[test]
-fn it_goes_on_without_the_runtime_that_opened_the_file() {
+fn reaping_goes_on_without_the_runtime_that_opened_the_file() {
     let place = Place::new();
     let mut config = place.config();
     config.reap_after = Duration::from_secs(1);

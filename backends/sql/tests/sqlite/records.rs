@@ -259,7 +259,7 @@ async fn concurrent_counters_lose_nothing() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_corrupt() {
+async fn an_unreadable_record_is_corrupt() {
     let place = Place::new();
     let records = place.open().await.records();
     put(&records, "a", b"1", Expect::Absent).await;

@@ -69,10 +69,10 @@ async fn a_release_by_another_process_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_mark_becomes_that_of_several() {
+async fn a_hint_becomes_that_of_several_processes() {
     let place = Place::new();
     let lock = place.open().await.lock();
-    common::a_mark_of_another_becomes_that_of_several(
+    common::a_hint_of_another_becomes_that_of_several(
         &*lock,
         async |mark| {
             let marked = format!(

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_says_otherwise_is_no_bug_of_ours() {
+    fn an_unknown_error_of_the_driver_is_not_internal() {
         for (access, kind) in [
             (Access::Write, ErrorKind::OutcomeUnknown),
             (Access::Read, ErrorKind::Unavailable),

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_a_value_holds_its_literal_holds_hexadecimal_digits_only() {
+    fn a_literal_holds_hexadecimal_digits_only() {
         assert_eq!(hex(b"a'\\\0"), "x'61275c00'");
         assert_eq!(hex(b""), "x''");
         assert_eq!(text("\u{e9}\""), "_utf8mb4 x'c3a922'");

@@ -11,7 +11,7 @@ use super::*;
 
 /// A caller that sent a request and does not poll for the answer delays nobody.
 #[tokio::test]
-async fn a_read_that_nobody_polls_is_in_nobodys_way() {
+async fn a_read_that_is_not_polled_delays_nobody() {
     for opened in [false, true] {
         let place = Place::new();
         let store = place.open().await;

@@ -21,7 +21,7 @@ use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
 use crate::{
-    batches::{ByHand, one_batch_of_unequals},
+    batches::{ByHand, one_mixed_batch},
     common::request,
     locker, mysql, on_both,
     servers::{LONG, SOON, few_connections, stale_rows_are_counted},
@@ -30,9 +30,9 @@ use crate::{
 
 on_both! {
     a_storm => storm;
-    batches_of_unequals => unequals;
-    batches_of_unequals_as_text => unequals_as_text;
-    grants_that_cannot_be_looked_at => unseen;
+    mixed_batches => unequals;
+    mixed_batches_as_text => unequals_as_text;
+    grants_whose_rows_cannot_be_read => unseen;
     idle_rows => reaped;
     stale_rows => stale;
     connections => few;
@@ -149,7 +149,7 @@ async fn mixed(server: MySqlServer) {
         given_away: "holder_id = REPEAT('x', 16), token = token + 5, holder = 'thief'",
         wanted: "wanted_by = 1, wanted_until = expires_at",
     };
-    one_batch_of_unequals(&*mysql.lock(), &by_hand).await;
+    one_mixed_batch(&*mysql.lock(), &by_hand).await;
 }
 
 /// A grant whose row cannot be read afterwards may have happened: its outcome is unknown.

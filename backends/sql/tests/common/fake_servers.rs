@@ -54,7 +54,7 @@ fn first_seed() -> u64 {
 }
 
 /// Opens a store at many fake servers. No attempt may end in a panic or an internal error.
-pub(crate) async fn opening_at_strangers<F, T>(tongue: Tongue, open: impl Fn(SocketAddr) -> F)
+pub(crate) async fn opening_at_fake_servers<F, T>(tongue: Tongue, open: impl Fn(SocketAddr) -> F)
 where
     F: Future<Output = Result<T>> + Send + 'static,
     T: Send + 'static,

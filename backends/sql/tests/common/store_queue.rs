@@ -39,7 +39,7 @@ pub(crate) async fn doctor(locker: &Locker) -> Verdict {
 /// A contender gives up its queue entry when it gets the lock and when it goes away. The entry of a
 /// contender that died is removed by the next one that leaves the queue. `places` counts the
 /// store's entries, and `die` leaves an entry that nobody renews.
-pub(crate) async fn no_place_stays(
+pub(crate) async fn no_queue_entry_stays(
     holder: &Locker,
     locker: &Locker,
     places: impl AsyncFn() -> u32,

@@ -6,7 +6,7 @@ use distlock_harness::servers::postgres::PostgresServer;
 use fastrand::Rng;
 
 use crate::{
-    garbage::{Tongue, opening_at_strangers, operations_amid_garbage},
+    garbage::{Tongue, opening_at_fake_servers, operations_amid_garbage},
     open, try_open,
 };
 
@@ -22,9 +22,9 @@ fn impatient(at: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_stranger_sends_is_no_bug_of_ours() {
+async fn a_fake_server_causes_no_internal_error() {
     let url = |address| impatient(&format!("postgres://postgres@{address}/distlock"));
-    opening_at_strangers(POSTGRES, |address: SocketAddr| async move {
+    opening_at_fake_servers(POSTGRES, |address: SocketAddr| async move {
         try_open(&url(address)).await
     })
     .await;

@@ -11,7 +11,7 @@ use distlock_sql::{Postgres, ServerConfig};
 
 use crate::{
     SOON,
-    lines::{a_lock_passes_on, doctor, no_place_stays, tables_of_the_version_before},
+    lines::{a_lock_passes_on, doctor, no_queue_entry_stays, tables_of_the_version_before},
     open,
 };
 
@@ -20,7 +20,7 @@ async fn locker(url: &str) -> Locker {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_place_is_left() {
+async fn no_queue_entry_is_left() {
     let server = PostgresServer::start().unwrap();
     let (holder, waiter) = (locker(&server.url()).await, locker(&server.url()).await);
     let places = async || {
@@ -35,7 +35,7 @@ async fn no_place_is_left() {
             )
             .unwrap();
     };
-    no_place_stays(&holder, &waiter, places, die).await;
+    no_queue_entry_stays(&holder, &waiter, places, die).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,7 +58,7 @@ async fn tables_of_the_version_before_go_on_working() {
 
 /// A user that may not create tables opens tables of version 1, and waits without a store queue.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_who_may_not_make_tables_does_without_the_line() {
+async fn a_user_who_may_not_make_tables_works_without_a_store_queue() {
     let server = PostgresServer::start().unwrap();
     let url = server.url();
     let owner = locker(&url).await;
@@ -78,7 +78,7 @@ async fn a_user_who_may_not_make_tables_does_without_the_line() {
 /// A contender that leaves the queue does not see one that is joining at this moment, and must
 /// notify it all the same.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_joins_while_the_one_ahead_leaves_hears_of_it() {
+async fn a_contender_that_joins_while_the_one_ahead_leaves_is_notified() {
     // A contender that misses the notification reads its position again after this time.
     const LOOKS: Duration = Duration::from_millis(1300);
     let server = PostgresServer::start().unwrap();

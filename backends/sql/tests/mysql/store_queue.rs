@@ -7,12 +7,12 @@ use distlock_harness::servers::mysql::Product;
 use distlock_sql::{MySql, ServerConfig};
 
 use crate::{
-    lines::{no_place_stays, tables_of_the_version_before},
+    lines::{no_queue_entry_stays, tables_of_the_version_before},
     locker, on_both, start,
 };
 
 on_both! {
-    no_place_is_left => left;
+    no_queue_entry_is_left => left;
     tables_of_the_version_before_go_on_working => before;
 }
 
@@ -31,7 +31,7 @@ async fn left(product: Product) {
             )
             .unwrap();
     };
-    no_place_stays(&holder, &waiter, places, die).await;
+    no_queue_entry_stays(&holder, &waiter, places, die).await;
 }
 
 async fn before(product: Product) {

@@ -15,7 +15,7 @@ use distlock_harness::FaultProxy;
 use futures_util::{future::join_all, poll};
 
 use super::{
-    batches::{ByHand, one_batch_of_unequals},
+    batches::{ByHand, one_mixed_batch},
     servers::{a_grant_takes_one_round_trip, few_connections},
     *,
 };
@@ -130,7 +130,7 @@ async fn each_operation_of_a_batch_is_answered_for_itself() {
         given_away: "holder_id = gen_random_uuid(), token = token + 5, holder = 'thief'",
         wanted: "wanted_by = 1, wanted_until = expires_at",
     };
-    one_batch_of_unequals(&*postgres.lock(), &by_hand).await;
+    one_mixed_batch(&*postgres.lock(), &by_hand).await;
 }
 
 /// A caller whose row an operator has locked is told so, and the others of its batch do not wait
@@ -201,7 +201,7 @@ async fn a_locked_row_is_left_out_of_a_batch() {
 /// Transactions that the server rolls back in favour of others are sent again, alone and in a
 /// batch, and that is counted.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_taken_back_is_sent_again() {
+async fn a_rolled_back_transaction_is_sent_again() {
     const MANY: u32 = 60;
     let server = PostgresServer::start().unwrap();
     let postgres = open(&server.url()).await;

@@ -3,14 +3,14 @@
 use distlock_core::Locker;
 
 use super::*;
-use crate::lines::{no_place_stays, tables_of_the_version_before};
+use crate::lines::{no_queue_entry_stays, tables_of_the_version_before};
 
 async fn locker(place: &Place) -> Locker {
     Locker::new(place.open().await.lock())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_place_is_left() {
+async fn no_queue_entry_is_left() {
     let place = Place::new();
     let (holder, waiter) = (locker(&place).await, locker(&place).await);
     let places = async || {
@@ -25,7 +25,7 @@ async fn no_place_is_left() {
             )
             .await;
     };
-    no_place_stays(&holder, &waiter, places, die).await;
+    no_queue_entry_stays(&holder, &waiter, places, die).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
