@@ -1,21 +1,21 @@
--- Locks, records, and the history they belong to. Table names are prefixed when `table_prefix` is set.
--- All times are microseconds since 1970, UTC, by the server's clock. Names and identities are binary, so that they are compared
--- byte for byte whatever the server's collation is.
+-- Locks, records, and the name of their history. Table names are prefixed when `table_prefix` is
+-- set. All times are microseconds since 1970, UTC, by the server's clock. Names and owners are
+-- binary: the server compares them byte for byte, whatever its collation is.
 
 CREATE TABLE IF NOT EXISTS distributed_lock (
     lock_name    VARBINARY(255) NOT NULL,
-    holder_id    BINARY(16),                        -- zeros (or NULL) = free: the row stays and keeps its token
+    holder_id    BINARY(16),                        -- zeros (or NULL) = free
     token        BIGINT         NOT NULL,
     acquired_at  BIGINT         NOT NULL,
-    expires_at   BIGINT         NOT NULL,           -- when free: since when
-    holder       VARCHAR(128)   NOT NULL,           -- the label people see; when free: of whoever held it last
+    expires_at   BIGINT         NOT NULL,           -- of a free lock: when it became free
+    holder       VARCHAR(128)   NOT NULL,           -- a label for people (of a free lock: the last)
     meta         TEXT,
-    nonce        BINARY(16),                        -- of the ticket that stands for the holder
-    wanted_by    BIGINT         NOT NULL DEFAULT 0, -- a process that waits, or waited lately
+    nonce        BINARY(16),                        -- of the holder's ticket
+    wanted_by    BIGINT         NOT NULL DEFAULT 0, -- a process that waits or waited
     wanted_until BIGINT         NOT NULL DEFAULT 0,
     expires_minute BIGINT       AS (expires_at DIV 60000000) STORED,
     PRIMARY KEY (lock_name),
-    -- For the reaper. Not by expires_at itself: keeping that in order takes as long as all the rest of taking a lock.
+    -- For the reaper. An index of expires_at itself would double the time of an acquire.
     KEY distributed_lock_expires_minute (expires_minute)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS distributed_record (
     record_key VARBINARY(512) NOT NULL,
     version    BIGINT         NOT NULL,
     value      MEDIUMBLOB     NOT NULL,
-    deleted    TINYINT        NOT NULL,             -- 1 = kept only so that versions go on rising
+    deleted    TINYINT        NOT NULL,             -- 1 = kept so that versions rise
     written_at BIGINT         NOT NULL,
     PRIMARY KEY (record_key),
     KEY distributed_record_deleted (deleted, written_at)
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS distributed_record (
 CREATE TABLE IF NOT EXISTS distributed_meta (
     id             TINYINT     NOT NULL,
     schema_version BIGINT      NOT NULL,
-    epoch          VARCHAR(64) NOT NULL,            -- names these tables' history
+    epoch          VARCHAR(64) NOT NULL,            -- name of these tables' history
     created_at     BIGINT      NOT NULL,
     reaped_at      BIGINT,
     PRIMARY KEY (id)
