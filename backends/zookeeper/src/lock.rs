@@ -1,8 +1,8 @@
 //! The lock operations.
 //!
 //! This file maps each operation of [`DistLock`] to steps on the queue. Invariant: an answer that
-//! names a grant rests on a proof that the session is alive. After `Busy`, no node of the attempt
-//! stays in the queue.
+//! names a grant rests on a proof that the session is alive. A refused `try_acquire` must not leave
+//! its new node in the queue, because the node would be in the way of others.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The options of a ZooKeeper store.
+//! The options of a ZooKeeper store. All are checked before anything is opened; the contents of TLS
+//! files and `tick_time` are also checked against the servers later.
 
 mod check;
 mod options;

@@ -1,7 +1,6 @@
-//! Options of a ZooKeeper store, checked once.
+//! The options of a ZooKeeper store, and their types.
 //!
-//! Invariant: a configuration that passes [`ZooKeeperConfig::check`] cannot fail later for an
-//! option's value. No message may contain a password, or a text that could be one.
+//! A debug output must never show a password.
 
 use std::{fmt, path::PathBuf, time::Duration};
 

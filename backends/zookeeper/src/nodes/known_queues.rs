@@ -5,11 +5,11 @@
 //! nodes has gone, and our nodes follow each other without a gap, then the newest of our nodes
 //! needs no listing: only our nodes are ahead of it.
 //!
-//! Invariant: a known queue holds only nodes of one container that still exists. The servers may
-//! remove a container, and a new one of the same name counts from zero. So each container that is
-//! used again gets a watch. The event of a change arrives before the answer to any later request.
-//! So if there was no event when a creation is answered, the container has been the same all the
-//! time.
+//! Invariant: an answer of [`KnownQueues::add_created`] rests on nodes of one and the same
+//! container. The servers may remove a container, and a new one of the same name counts from zero.
+//! So each container that is used again gets a watch. The servers send the event of a change before
+//! the answer to any request that they process after the change. So if no event has come when a
+//! creation is answered, the container is still the same.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -113,9 +113,9 @@ impl KnownQueues {
                 Some(at) => drop(queue.nodes.drain(..at)),
                 None => queue.nodes = VecDeque::from([Arc::clone(node)]),
             }
-            let arm = !queue.watch_pending && !queue.is_watched_on(connection_number);
-            queue.watch_pending |= arm;
-            return arm;
+            let set_watch = !queue.watch_pending && !queue.is_watched_on(connection_number);
+            queue.watch_pending |= set_watch;
+            return set_watch;
         }
         if table.queues.len() >= MAX_CONTAINERS {
             table.forget_half();

@@ -1,4 +1,7 @@
-//! One contender's node.
+//! One contender's node, and its state.
+//!
+//! Invariant: the state only moves forward, from waiting to held, and then to leaving or gone. So a
+//! late grant cannot revive a node that was given up.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,7 +1,8 @@
 //! All nodes of one session in queues, and the work that is due for them.
 //!
-//! Invariant: each node is in both tables or in neither. A mutex is held only to read or to change
-//! the tables, never across an await.
+//! Invariant: `by_path` has every node that is not known to be deleted, and `by_owner` has the
+//! newest node of each owner. The mutex is held only to read or to change the tables, never across
+//! an await.
 
 use std::{
     collections::{HashMap, VecDeque},

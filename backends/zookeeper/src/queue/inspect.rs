@@ -1,7 +1,7 @@
 //! Reads queues of all clients, and removes entries by force.
 //!
-//! Every answer follows a committed write, so it is never older than what a quorum had committed
-//! when the operation began.
+//! The reads of `inspect`, `list` and `force_release` follow a committed write, so they are never
+//! older than the state that a quorum had committed when the operation began.
 
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 //!
 //! The ensemble keeps an ephemeral node as long as its session lives. But a lock must not outlive
 //! its lease when its holder stopped renewing. So this task deletes the node when the lease has
-//! ended by the clock of this host. The holder's own deadline is earlier, because it is counted
-//! with a margin.
+//! ended by the clock of this host, and never before. The holder's own deadline is earlier, because
+//! it is counted with a margin.
 
 use std::{sync::Arc, time::Duration};
 

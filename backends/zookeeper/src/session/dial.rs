@@ -1,4 +1,5 @@
-//! Opens a client, with the credentials and the certificates of the configuration.
+//! Opens a client of the ensemble, with the credentials and the certificates of the configuration.
+//! No error may contain a password.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Until when a session can be trusted, computed from the requests that were answered.
 //!
-//! Invariant: at `trusted_until`, no leader has ended the session and no other holder can have its
-//! locks. This module must never count an answer that does not prove that.
+//! Invariant: no leader ends the session before `trusted_until`. This module must never count an
+//! answer that does not prove that.
 //!
 //! # Why an answer alone proves nothing
 //! The leader ends a session when it has heard nothing of the session for the session timeout. Two
@@ -22,9 +22,9 @@
 //!
 //! In the tick after A, the leader has sent a ping. The links between servers keep their order. So
 //! W1's answer reached our server after that ping, and W2 went to the leader after the answer to
-//! the ping, and that answer told the leader of A. W2's commit shows that this leader still led. It
-//! keeps the session for the whole timeout, counted from the sending of A or later. A later leader
-//! gives every session the whole timeout again, and begins after W2 was sent.
+//! the ping. That answer to the ping told the leader of A. W2's commit shows that this leader still
+//! led. It keeps the session for the whole timeout, counted from the sending of A or later. A later
+//! leader gives every session the whole timeout again, and begins after W2 was sent.
 //!
 //! Opening a session, and coming back to it on another connection, need no A and no W1, because the
 //! leader itself extends the session then. That happens after the last answer on the connection

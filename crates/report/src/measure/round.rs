@@ -1,6 +1,6 @@
 //! One round of one arm: tasks run cycles until the time is over.
 //!
-//! Invariant: every task finishes at least one cycle, and errors count as cycles that failed.
+//! Invariant: every task runs at least one cycle, and a failed cycle is counted as an error.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
