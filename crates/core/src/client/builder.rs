@@ -149,7 +149,8 @@ impl LockBuilder {
     /// back.
     pub async fn acquire(self) -> Result<Guard> {
         let wanted = self.options.wanted(&self.parts, self.name?)?;
-        let span = debug_span!("distlock.acquire", lock = ?wanted.request.name, backend = self.parts.backend_name());
+        let (lock, backend) = (&wanted.request.name, self.parts.backend_name());
+        let span = debug_span!("distlock.acquire", ?lock, backend);
         take(&self.parts, &self.options, wanted)
             .instrument(span)
             .await

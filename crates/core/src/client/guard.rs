@@ -240,7 +240,8 @@ impl Guard {
                 .map_or(Released::Clean, Released::AlreadyLost);
         };
         let what = LeaseToRelease::of(&self.lease_state, turn, leaving.keep_for());
-        let span = debug_span!("distlock.release", lock = ?self.name(), backend = self.parts.backend_name());
+        let (lock, backend) = (self.name(), self.parts.backend_name());
+        let span = debug_span!("distlock.release", ?lock, backend);
         let released = release_or_hand_over(&self.parts, &self.parts.backend, what)
             .instrument(span)
             .await;
@@ -329,8 +330,7 @@ enum Stage {
 }
 
 impl LastGuardRelease<'_> {
-    /// Waits for a renewal in flight. A renewal that reached the store after the release would
-    /// otherwise be answered with a loss.
+    /// Waits for a renewal in flight: none may be in flight while the lock is released.
     async fn join_renewal(&self) {
         self.lease_state.leave();
         if let Ok(in_turn) = self.lease_state.io.try_lock() {

@@ -77,7 +77,8 @@ impl Scope {
                 () = parts.timing.sleep_until(until) => {
                     // The wait is used up. One attempt gives the error that names the holder.
                     wanted.wait = Some(Duration::ZERO);
-                    return acquire::acquire(parts, wanted).await.map(|lease_state| Guard::new(parts, lease_state, min_hold));
+                    let lease_state = acquire::acquire(parts, wanted).await?;
+                    return Ok(Guard::new(parts, lease_state, min_hold));
                 }
             },
         };

@@ -552,7 +552,12 @@ impl LeaseState {
             Ok(Some(NewHistory { from, to })) => {
                 let (name, from, to) = (self.name.clone(), from.clone(), to.clone());
                 log::write(move || {
-                    tracing::warn!(lock = ?name, %from, %to, "the store's history changed, the lock is still ours");
+                    tracing::warn!(
+                        lock = ?name,
+                        %from,
+                        %to,
+                        "the store's history changed, the lock is still ours",
+                    );
                 });
             }
             Ok(None) => {}
@@ -561,7 +566,11 @@ impl LeaseState {
             Err(failure) => {
                 let (name, failure) = (self.name.clone(), failure.clone());
                 log::write(move || {
-                    tracing::warn!(lock = ?name, %failure, "renewal failed, trying again until the deadline");
+                    tracing::warn!(
+                        lock = ?name,
+                        %failure,
+                        "renewal failed, trying again until the deadline",
+                    );
                 });
             }
         }

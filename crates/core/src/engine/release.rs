@@ -214,7 +214,11 @@ async fn release_at_store(
             parts.meters.release_unconfirmed.increment(1);
             let (name, why) = (lease.name.clone(), error.clone());
             log::write(move || {
-                tracing::warn!(error = %why, lock = ?name, "release not confirmed, trying again in the background");
+                tracing::warn!(
+                    error = %why,
+                    lock = ?name,
+                    "release not confirmed, trying again in the background",
+                );
             });
             parts.keeper.spawn_awaited(release_until_expiry(
                 Arc::clone(parts),

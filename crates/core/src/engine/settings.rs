@@ -89,8 +89,8 @@ impl Settings {
             backend,
             ?ttl,
             ?max_lease,
-            "the store grants shorter leases than the TTL of {ttl} that was asked for, {max_lease:?} \
-             at most, and renewal goes on at that rhythm{longer}",
+            "the store grants shorter leases than the TTL of {ttl} that was asked for, \
+             {max_lease:?} at most, and renewal goes on at that rhythm{longer}",
         );
     }
 }

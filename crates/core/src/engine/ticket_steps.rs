@@ -215,7 +215,11 @@ fn supported(capabilities: &Capabilities) -> Result<()> {
 fn not_held(ticket: &Ticket) -> Error {
     Error::new(
         ErrorKind::NotHeld,
-        format!("the lock of this ticket (token {}) has expired or was released, the ticket was used before, or it is of another store", ticket.token),
+        format!(
+            "the lock of this ticket (token {}) has expired or was released, the ticket was used \
+             before, or it is of another store",
+            ticket.token
+        ),
     )
     .about(&ticket.name)
 }

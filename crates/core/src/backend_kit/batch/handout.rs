@@ -146,7 +146,10 @@ fn distribute<E: Executor>(owner: &impl BatchOwner<E>, batch: Batch<E>, outcome:
         }
         Err(Failure::Split(error)) if !lone => {
             log::debug(move || {
-                tracing::debug!(%error, "a batch failed as a whole: its operations are sent singly");
+                tracing::debug!(
+                    %error,
+                    "a batch failed as a whole: its operations are sent singly",
+                );
             });
             owner.send_singly(batch.into_pending());
         }

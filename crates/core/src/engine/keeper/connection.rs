@@ -93,7 +93,10 @@ impl OwnConnection {
                 Err(error) => {
                     self.failed(error.clone());
                     log::write(move || {
-                        tracing::warn!(%error, "cannot open the connection for renewals, trying again");
+                        tracing::warn!(
+                            %error,
+                            "cannot open the connection for renewals, trying again",
+                        );
                     });
                 }
             }

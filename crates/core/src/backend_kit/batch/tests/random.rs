@@ -76,7 +76,8 @@ proptest! {
                 }
             }
             for (id, (op, task)) in waiting {
-                let answer = tokio::time::timeout(Duration::from_secs(10), task).await.expect("answered").unwrap();
+                let answer = tokio::time::timeout(Duration::from_secs(10), task).await;
+                let answer = answer.expect("answered").unwrap();
                 if let Ok(answer) = answer {
                     assert_eq!(answer, id);
                     if op.kind == Kind::Acquire {
@@ -91,14 +92,16 @@ proptest! {
             for batch in &sent {
                 assert!(batch.ops.len() <= operations);
                 assert!(batch.ops.iter().all(|op| op.kind == batch.kind));
-                assert!(batch.ops.is_sorted_by(|a, b| a.key < b.key), "unsorted or twice: {:?}", batch.ops);
+                let sorted = batch.ops.is_sorted_by(|a, b| a.key < b.key);
+                assert!(sorted, "unsorted or twice: {:?}", batch.ops);
             }
             // The grants of the store are those that callers know, and those whose undo failed with
             // the store.
             let granted = batcher.executor().granted.lock().unwrap().clone();
             assert!(received.is_subset(&granted));
             for lost in granted.difference(&received) {
-                let undo_failed = sent.iter().flat_map(|batch| &batch.ops).any(|op| op.id == *lost && op.kind == Kind::Release);
+                let mut ops = sent.iter().flat_map(|batch| &batch.ops);
+                let undo_failed = ops.any(|op| op.id == *lost && op.kind == Kind::Release);
                 assert!(undo_failed, "{lost} was never taken back");
             }
             let state = batcher.0.state();
