@@ -1,21 +1,19 @@
 //! Counters in a database: each change is a transaction.
 //!
 //! Invariant: a change locks the row of the user's total first, so changes of one user come one
-//! after the other and cannot deadlock. The URL must never reach an error, because it may hold a
-//! password.
+//! after the other. The URL must never reach an error, because it may hold a password.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{Clock as _, Error, ErrorKind, PasswordRule, Result, SystemClock};
+use distlock_core::{Clock as _, Error, ErrorKind, Result, SystemClock};
 use sqlx::{
     Any, AnyConnection, AnyPool, AssertSqlSafe, Row as _, Transaction,
     any::{AnyPoolOptions, install_default_drivers},
-    mysql::{MySqlConnectOptions, MySqlSslMode},
-    postgres::{PgConnectOptions, PgSslMode},
 };
 
-use super::{
+use super::{statements::Statements, url::parse_url};
+use crate::unread::{
     counter::{Change, Counter, MOST, Unread, UnreadCounters, too_many, unknown},
     retries::{Retries, TRIES, too_contended},
 };
@@ -36,88 +34,6 @@ pub struct SqlCounters {
     pool: AnyPool,
     statements: Arc<Statements>,
     retries: Retries,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dialect {
-    MySql,
-    Postgres,
-    Sqlite,
-}
-
-/// The statements in the dialect of the server.
-#[derive(Debug)]
-struct Statements {
-    backend: &'static str,
-    tables: [String; 2],
-    add_total: String,
-    add: String,
-    lock: String,
-    read: String,
-    lower_total: String,
-    clear: String,
-}
-
-impl Statements {
-    fn new(dialect: Dialect) -> Self {
-        let (backend, name, number) = match dialect {
-            // This type compares names byte by byte, also trailing spaces.
-            Dialect::MySql => ("mysql", "VARBINARY(128)", "BIGINT"),
-            Dialect::Postgres => ("postgres", "TEXT COLLATE \"C\"", "BIGINT"),
-            Dialect::Sqlite => ("sqlite", "TEXT", "INTEGER"),
-        };
-        let placeholder = |at: u32| match dialect {
-            Dialect::Postgres => format!("${at}"),
-            Dialect::MySql | Dialect::Sqlite => "?".to_owned(),
-        };
-        let [one, two, three] = [1, 2, 3].map(placeholder);
-        let upsert = |table: &str, key: &str| match dialect {
-            Dialect::MySql => "ON DUPLICATE KEY UPDATE unread = unread + VALUES(unread)".to_owned(),
-            Dialect::Postgres | Dialect::Sqlite => {
-                format!(
-                    "ON CONFLICT ({key}) DO UPDATE SET unread = {table}.unread + excluded.unread"
-                )
-            }
-        };
-        Self {
-            backend,
-            tables: [
-                format!(
-                    "CREATE TABLE IF NOT EXISTS distributed_unread_total (
-                     account {name} NOT NULL PRIMARY KEY, unread {number} NOT NULL)"
-                ),
-                format!(
-                    "CREATE TABLE IF NOT EXISTS distributed_unread (
-                     account {name} NOT NULL, conversation {name} NOT NULL,
-                     unread {number} NOT NULL, PRIMARY KEY (account, conversation))"
-                ),
-            ],
-            add_total: format!(
-                "INSERT INTO distributed_unread_total (account, unread) VALUES ({one}, {two}) {}",
-                upsert("distributed_unread_total", "account")
-            ),
-            add: format!(
-                "INSERT INTO distributed_unread (account, conversation, unread)
-                 VALUES ({one}, {two}, {three}) {}",
-                upsert("distributed_unread", "account, conversation")
-            ),
-            lock: format!(
-                "UPDATE distributed_unread_total SET unread = unread WHERE account = {one}"
-            ),
-            read: format!(
-                "SELECT c.unread, t.unread FROM distributed_unread c
-                 JOIN distributed_unread_total t ON t.account = c.account
-                 WHERE c.account = {one} AND c.conversation = {two}"
-            ),
-            lower_total: format!(
-                "UPDATE distributed_unread_total SET unread = {one} WHERE account = {two}"
-            ),
-            clear: format!(
-                "UPDATE distributed_unread SET unread = 0
-                 WHERE account = {one} AND conversation = {two}"
-            ),
-        }
-    }
 }
 
 impl SqlCounters {
@@ -303,82 +219,6 @@ impl fmt::Debug for SqlCounters {
     }
 }
 
-/// Returns the dialect, and the URL in the driver's form.
-fn parse_url(url: &str) -> Result<(Dialect, String)> {
-    let (scheme, rest) = url.split_once(':').unwrap_or_default();
-    match scheme {
-        "mysql" | "mariadb" => {
-            let url = format!("mysql:{}", rest.replace(CLEAR, "ssl-mode=DISABLED"));
-            password_rule(Dialect::MySql, &url)?;
-            Ok((Dialect::MySql, url))
-        }
-        "postgres" | "postgresql" => {
-            let url = url.replace(CLEAR, "sslmode=disable");
-            password_rule(Dialect::Postgres, &url)?;
-            Ok((Dialect::Postgres, url))
-        }
-        "sqlite" => {
-            // The options of the URL belong to the lock's store.
-            let file = rest.split('?').next().unwrap_or_default();
-            Ok((Dialect::Sqlite, format!("sqlite:{file}?mode=rwc")))
-        }
-        _ => {
-            // The error leaves the URL out, because the URL may hold a password.
-            let says = "this is no URL of a database: sqlite:, mysql:, mariadb: and postgres: are";
-            Err(Error::new(ErrorKind::InvalidConfig, says))
-        }
-    }
-}
-
-/// The option that allows a password in clear text, as in the lock's store.
-const CLEAR: &str = "tls=disable";
-
-/// Applies the same rule as the lock's store: a password leaves this machine through TLS, or
-/// because the user allows clear text.
-fn password_rule(dialect: Dialect, url: &str) -> Result<()> {
-    // The driver itself refuses a URL that it cannot parse.
-    let (host, encrypted, clear_allowed, features, remedy) = match dialect {
-        Dialect::MySql => {
-            let Ok(options) = url.parse::<MySqlConnectOptions>() else {
-                return Ok(());
-            };
-            let mode = options.get_ssl_mode();
-            let clear = matches!(mode, MySqlSslMode::Disabled);
-            let encrypted = !clear && !matches!(mode, MySqlSslMode::Preferred);
-            let host = options.get_host().to_owned();
-            let remedy = "set `ssl-mode` to VERIFY_IDENTITY";
-            (host, encrypted, clear, "mysql,tls", remedy)
-        }
-        Dialect::Postgres => {
-            let Ok(options) = url.parse::<PgConnectOptions>() else {
-                return Ok(());
-            };
-            let mode = options.get_ssl_mode();
-            let clear = matches!(mode, PgSslMode::Disable);
-            let encrypted = !clear && !matches!(mode, PgSslMode::Allow | PgSslMode::Prefer);
-            let host = options.get_host().to_owned();
-            let remedy = "set `sslmode` to verify-full";
-            (host, encrypted, clear, "postgres,tls", remedy)
-        }
-        Dialect::Sqlite => return Ok(()),
-    };
-    let user = url.rsplit_once('@').map_or("", |(before, _)| before);
-    let rule = PasswordRule {
-        // After `//` a colon separates the user from the password.
-        sent: user.matches(':').count() > 1 || url.contains("password="),
-        encrypted,
-        clear_allowed,
-        tls_built: true,
-        features,
-        remedy,
-    };
-    if host.starts_with('/') {
-        // A socket file is on this machine.
-        return Ok(());
-    }
-    rule.check(&host)
-}
-
 /// Runs a step with a time limit. The connection of a step that took too long is not used again.
 async fn within<T>(step: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
     tokio::select! {
@@ -424,30 +264,4 @@ fn failed(backend: &'static str, error: &sqlx::Error, otherwise: ErrorKind) -> E
     Error::new(kind, says)
         .on(backend)
         .caused_by(error.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
-        for scheme in ["mysql", "mariadb", "postgres"] {
-            let of = |at: &str| parse_url(&format!("{scheme}://{at}"));
-            let error = of("bob:hunter2@db.example/d").err().unwrap();
-            assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-            let said = error.to_string();
-            assert!(said.contains("`tls` to `disable`"), "{said}");
-            assert!(!said.contains("hunter2"), "{said}");
-            for fine in [
-                "bob:hunter2@localhost/d",
-                "bob@db.example/d",
-                "bob:hunter2@db.example/d?tls=disable",
-            ] {
-                of(fine).unwrap();
-            }
-        }
-        parse_url("mysql://bob:hunter2@db.example/d?ssl-mode=REQUIRED").unwrap();
-        parse_url("postgres://bob:hunter2@db.example/d?sslmode=require").unwrap();
-    }
 }

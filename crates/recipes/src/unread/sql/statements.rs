@@ -1,0 +1,85 @@
+//! The statements of the counters, in the dialect of the server.
+//!
+//! Invariant: all values are bound as parameters; no statement contains a name of a user.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    MySql,
+    Postgres,
+    Sqlite,
+}
+
+/// The statements in the dialect of the server.
+#[derive(Debug)]
+pub(super) struct Statements {
+    pub(super) backend: &'static str,
+    pub(super) tables: [String; 2],
+    pub(super) add_total: String,
+    pub(super) add: String,
+    pub(super) lock: String,
+    pub(super) read: String,
+    pub(super) lower_total: String,
+    pub(super) clear: String,
+}
+
+impl Statements {
+    pub(super) fn new(dialect: Dialect) -> Self {
+        let (backend, name, number) = match dialect {
+            // This type compares names byte by byte, also trailing spaces.
+            Dialect::MySql => ("mysql", "VARBINARY(128)", "BIGINT"),
+            Dialect::Postgres => ("postgres", "TEXT COLLATE \"C\"", "BIGINT"),
+            Dialect::Sqlite => ("sqlite", "TEXT", "INTEGER"),
+        };
+        let placeholder = |at: u32| match dialect {
+            Dialect::Postgres => format!("${at}"),
+            Dialect::MySql | Dialect::Sqlite => "?".to_owned(),
+        };
+        let [one, two, three] = [1, 2, 3].map(placeholder);
+        let upsert = |table: &str, key: &str| match dialect {
+            Dialect::MySql => "ON DUPLICATE KEY UPDATE unread = unread + VALUES(unread)".to_owned(),
+            Dialect::Postgres | Dialect::Sqlite => {
+                format!(
+                    "ON CONFLICT ({key}) DO UPDATE SET unread = {table}.unread + excluded.unread"
+                )
+            }
+        };
+        Self {
+            backend,
+            tables: [
+                format!(
+                    "CREATE TABLE IF NOT EXISTS distributed_unread_total (
+                     account {name} NOT NULL PRIMARY KEY, unread {number} NOT NULL)"
+                ),
+                format!(
+                    "CREATE TABLE IF NOT EXISTS distributed_unread (
+                     account {name} NOT NULL, conversation {name} NOT NULL,
+                     unread {number} NOT NULL, PRIMARY KEY (account, conversation))"
+                ),
+            ],
+            add_total: format!(
+                "INSERT INTO distributed_unread_total (account, unread) VALUES ({one}, {two}) {}",
+                upsert("distributed_unread_total", "account")
+            ),
+            add: format!(
+                "INSERT INTO distributed_unread (account, conversation, unread)
+                 VALUES ({one}, {two}, {three}) {}",
+                upsert("distributed_unread", "account, conversation")
+            ),
+            lock: format!(
+                "UPDATE distributed_unread_total SET unread = unread WHERE account = {one}"
+            ),
+            read: format!(
+                "SELECT c.unread, t.unread FROM distributed_unread c
+                 JOIN distributed_unread_total t ON t.account = c.account
+                 WHERE c.account = {one} AND c.conversation = {two}"
+            ),
+            lower_total: format!(
+                "UPDATE distributed_unread_total SET unread = {one} WHERE account = {two}"
+            ),
+            clear: format!(
+                "UPDATE distributed_unread SET unread = 0
+                 WHERE account = {one} AND conversation = {two}"
+            ),
+        }
+    }
+}

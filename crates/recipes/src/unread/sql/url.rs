@@ -1,0 +1,114 @@
+//! The URL of a database: its dialect, and the rule for its password.
+//!
+//! Invariant: a refusal comes before a connection is opened. The URL must never reach an error,
+//! because it may hold a password.
+
+use distlock_core::{Error, ErrorKind, PasswordRule, Result};
+use sqlx::{
+    mysql::{MySqlConnectOptions, MySqlSslMode},
+    postgres::{PgConnectOptions, PgSslMode},
+};
+
+use super::statements::Dialect;
+
+/// Returns the dialect, and the URL in the driver's form.
+pub(super) fn parse_url(url: &str) -> Result<(Dialect, String)> {
+    let (scheme, rest) = url.split_once(':').unwrap_or_default();
+    match scheme {
+        "mysql" | "mariadb" => {
+            let url = format!("mysql:{}", rest.replace(CLEAR, "ssl-mode=DISABLED"));
+            password_rule(Dialect::MySql, &url)?;
+            Ok((Dialect::MySql, url))
+        }
+        "postgres" | "postgresql" => {
+            let url = url.replace(CLEAR, "sslmode=disable");
+            password_rule(Dialect::Postgres, &url)?;
+            Ok((Dialect::Postgres, url))
+        }
+        "sqlite" => {
+            // The options of the URL belong to the lock's store.
+            let file = rest.split('?').next().unwrap_or_default();
+            Ok((Dialect::Sqlite, format!("sqlite:{file}?mode=rwc")))
+        }
+        _ => {
+            // The error leaves the URL out, because the URL may hold a password.
+            let says = "this is no URL of a database: sqlite:, mysql:, mariadb: and postgres: are";
+            Err(Error::new(ErrorKind::InvalidConfig, says))
+        }
+    }
+}
+
+/// The option that allows a password in clear text, as in the lock's store.
+const CLEAR: &str = "tls=disable";
+
+/// Applies the same rule as the lock's store: a password leaves this machine through TLS, or
+/// because the user allows clear text.
+fn password_rule(dialect: Dialect, url: &str) -> Result<()> {
+    // The driver itself refuses a URL that it cannot parse.
+    let (host, encrypted, clear_allowed, features, remedy) = match dialect {
+        Dialect::MySql => {
+            let Ok(options) = url.parse::<MySqlConnectOptions>() else {
+                return Ok(());
+            };
+            let mode = options.get_ssl_mode();
+            let clear = matches!(mode, MySqlSslMode::Disabled);
+            let encrypted = !clear && !matches!(mode, MySqlSslMode::Preferred);
+            let host = options.get_host().to_owned();
+            let remedy = "set `ssl-mode` to VERIFY_IDENTITY";
+            (host, encrypted, clear, "mysql,tls", remedy)
+        }
+        Dialect::Postgres => {
+            let Ok(options) = url.parse::<PgConnectOptions>() else {
+                return Ok(());
+            };
+            let mode = options.get_ssl_mode();
+            let clear = matches!(mode, PgSslMode::Disable);
+            let encrypted = !clear && !matches!(mode, PgSslMode::Allow | PgSslMode::Prefer);
+            let host = options.get_host().to_owned();
+            let remedy = "set `sslmode` to verify-full";
+            (host, encrypted, clear, "postgres,tls", remedy)
+        }
+        Dialect::Sqlite => return Ok(()),
+    };
+    let user = url.rsplit_once('@').map_or("", |(before, _)| before);
+    let rule = PasswordRule {
+        // After `//` a colon separates the user from the password.
+        sent: user.matches(':').count() > 1 || url.contains("password="),
+        encrypted,
+        clear_allowed,
+        tls_built: true,
+        features,
+        remedy,
+    };
+    if host.starts_with('/') {
+        // A socket file is on this machine.
+        return Ok(());
+    }
+    rule.check(&host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
+        for scheme in ["mysql", "mariadb", "postgres"] {
+            let of = |at: &str| parse_url(&format!("{scheme}://{at}"));
+            let error = of("bob:hunter2@db.example/d").err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+            let said = error.to_string();
+            assert!(said.contains("`tls` to `disable`"), "{said}");
+            assert!(!said.contains("hunter2"), "{said}");
+            for fine in [
+                "bob:hunter2@localhost/d",
+                "bob@db.example/d",
+                "bob:hunter2@db.example/d?tls=disable",
+            ] {
+                of(fine).unwrap();
+            }
+        }
+        parse_url("mysql://bob:hunter2@db.example/d?ssl-mode=REQUIRED").unwrap();
+        parse_url("postgres://bob:hunter2@db.example/d?sslmode=require").unwrap();
+    }
+}
