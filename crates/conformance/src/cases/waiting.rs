@@ -336,7 +336,10 @@ async fn waiter_hinders_nobody_else(cx: Context) -> Outcome {
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let waiting = start({
         let (other, name) = (other.clone(), name.clone());
-        async move { release_clean(acquire_within(&other, &name, Duration::from_secs(25)).await?).await }
+        async move {
+            let guard = acquire_within(&other, &name, Duration::from_secs(25)).await?;
+            release_clean(guard).await
+        }
     });
     for number in 0..20 {
         let free = cx.name(&format!("free {number}"));
