@@ -199,7 +199,7 @@ impl Journal {
                 // No change has been made yet. Repeating the same write settles the outcome: only
                 // one of the two writes can find the journal that it expects.
                 _ if snapshot.number() < number => {
-                    *unknown_write = Some(UnknownWrite { number, error })
+                    *unknown_write = Some(UnknownWrite { number, error });
                 }
                 _ => return Err(error),
             }
