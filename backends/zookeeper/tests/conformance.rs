@@ -148,17 +148,17 @@ async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
     let ports = (0..3)
         .map(|_| Ports::pick())
         .collect::<Result<Vec<_>, _>>()?;
-    let mut lines = Vec::new();
+    let mut proxies = Vec::new();
     for other in &ports[1..] {
-        lines.push(FaultProxy::start((Ipv4Addr::LOCALHOST, other.quorum).into()).await?);
+        proxies.push(FaultProxy::start((Ipv4Addr::LOCALHOST, other.quorum).into()).await?);
     }
-    let detours = lines.iter().zip(1..);
+    let detours = proxies.iter().zip(1..);
     let ensemble = ZooKeeper::start_with(&Setup {
         // Long enough to cut the connection between two pings; each tick has two.
         tick: Duration::from_secs(1),
         // The first server has the lowest number, so it follows.
         detours: detours
-            .map(|(line, other)| (0, other, line.address().port()))
+            .map(|(proxy, other)| (0, other, proxy.address().port()))
             .collect(),
         ports: Some(ports),
         ..Setup::default()
@@ -179,11 +179,11 @@ async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
         let names: Vec<_> = (0..4)
             .map(|at| format!("standstill-{round}-{at}"))
             .collect();
-        if standstills(&workers, &theirs, &stranger, &names, &lines).await? {
+        if standstills(&workers, &theirs, &stranger, &names, &proxies).await? {
             return Ok(());
         }
-        for line in &lines {
-            line.pass();
+        for proxy in &proxies {
+            proxy.pass();
         }
     }
     Err("the line was never cut between two pings".into())
@@ -196,7 +196,7 @@ async fn standstills(
     theirs: &Locker,
     stranger: &zk::Client,
     names: &[String],
-    lines: &[FaultProxy],
+    proxies: &[FaultProxy],
 ) -> Result<bool, Failed> {
     let container = |name: &str| format!("/distlock/locks/{name}");
     let mut stopped = Vec::new();
@@ -240,9 +240,9 @@ async fn standstills(
         }
         waits.push(waits_for);
     }
-    for line in lines {
-        line.stop(Direction::ToServer);
-        line.stop(Direction::ToClient);
+    for proxy in proxies {
+        proxy.stop(Direction::ToServer);
+        proxy.stop(Direction::ToClient);
     }
     let mut shown = false;
     let nexts = names.iter().zip(waits).zip(stopped);

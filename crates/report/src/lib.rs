@@ -11,7 +11,7 @@
 //! #     lock: std::sync::Arc<dyn distlock_core::DistLock>,
 //! # ) -> distlock_core::Result<()> {
 //! use distlock_report::{Options, Workload, bench};
-//! >
+//!
 //! let options = Options::default().concurrency(64);
 //! let report = bench(lock, Workload::Independent, &options).await?;
 //! println!("{report}"); // an aligned table; it is also `serde::Serialize`

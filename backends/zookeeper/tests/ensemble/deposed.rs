@@ -23,30 +23,30 @@ struct Split {
     ensemble: ZooKeeper,
     leader: usize,
     /// Connections to quorum ports.
-    following: Vec<Line>,
+    following: Vec<Route>,
     /// Connections to election ports.
-    electing: Vec<Line>,
+    electing: Vec<Route>,
 }
 
 /// A proxied connection from one server to another.
-struct Line {
+struct Route {
     from: usize,
     to: usize,
     proxy: FaultProxy,
 }
 
-impl Line {
+impl Route {
     /// A proxy between any two servers, to the port that `port` picks.
     async fn between(ports: &[Ports], port: fn(&Ports) -> u16) -> Vec<Self> {
-        let mut lines = Vec::new();
+        let mut routes = Vec::new();
         for from in 0..ports.len() {
             for to in (0..ports.len()).filter(|to| *to != from) {
                 let address = (Ipv4Addr::LOCALHOST, port(&ports[to])).into();
                 let proxy = FaultProxy::start(address).await.unwrap();
-                lines.push(Self { from, to, proxy });
+                routes.push(Self { from, to, proxy });
             }
         }
-        lines
+        routes
     }
 
     fn detour(&self) -> (usize, usize, u16) {
@@ -66,34 +66,34 @@ impl Split {
     async fn start() -> Self {
         for _ in 0..STARTS {
             let split = Self::try_start().await;
-            if split.is_lined() {
+            if split.uses_the_proxies() {
                 return split;
             }
         }
-        panic!("in none of {STARTS} ensembles did elections go through the lines");
+        panic!("in none of {STARTS} ensembles did elections go through the proxies");
     }
 
     /// Whether the leader has an election connection to each follower through a proxy.
-    fn is_lined(&self) -> bool {
+    fn uses_the_proxies(&self) -> bool {
         let leader = self.leader;
         self.followers().iter().all(|follower| {
             let ends = [(leader, *follower), (*follower, leader)];
-            let line = |line: &&Line| ends.contains(&(line.from, line.to));
+            let route = |route: &&Route| ends.contains(&(route.from, route.to));
             self.electing
                 .iter()
-                .filter(line)
-                .any(|line| line.proxy.connections() > 0)
+                .filter(route)
+                .any(|route| route.proxy.connections() > 0)
         })
     }
 
     async fn try_start() -> Self {
         let ports = [(); 3].map(|()| Ports::pick().unwrap());
-        let following = Line::between(&ports, |ports| ports.quorum).await;
-        let electing = Line::between(&ports, |ports| ports.election).await;
+        let following = Route::between(&ports, |ports| ports.quorum).await;
+        let electing = Route::between(&ports, |ports| ports.election).await;
         let ticks = SYNC_LIMIT.as_millis() / 250;
         let ensemble = ZooKeeper::start_with(&Setup {
-            detours: following.iter().map(Line::detour).collect(),
-            election_detours: electing.iter().map(Line::detour).collect(),
+            detours: following.iter().map(Route::detour).collect(),
+            election_detours: electing.iter().map(Route::detour).collect(),
             ports: Some(ports.to_vec()),
             settings: vec![format!("syncLimit={ticks}")],
             ..Setup::default()
@@ -121,15 +121,15 @@ impl Split {
     /// the leader in elections.
     fn depose(&self) {
         let leader = self.leader;
-        for line in &self.electing {
-            if line.from == leader || line.to == leader {
-                line.proxy.stop(Direction::ToServer);
-                line.proxy.stop(Direction::ToClient);
+        for route in &self.electing {
+            if route.from == leader || route.to == leader {
+                route.proxy.stop(Direction::ToServer);
+                route.proxy.stop(Direction::ToClient);
             }
         }
-        for line in &self.following {
-            if line.to == leader {
-                line.proxy.forsake_clients();
+        for route in &self.following {
+            if route.to == leader {
+                route.proxy.forsake_clients();
             }
         }
     }

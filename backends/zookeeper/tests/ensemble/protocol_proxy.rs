@@ -113,15 +113,15 @@ impl ProtocolProxy {
         let address = listener.local_addr().expect("has an address");
         let shared = Arc::<ProxyState>::default();
         let (disconnects, seen) = watch::channel(0);
-        let line = Arc::clone(&shared);
+        let state = Arc::clone(&shared);
         let acceptor = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                let (line, mut seen) = (Arc::clone(&line), seen.clone());
+                let (state, mut seen) = (Arc::clone(&state), seen.clone());
                 seen.mark_unchanged();
                 connections.spawn(async move {
                     tokio::select! {
-                        _ = forward_connection(client, server, &line) => {}
+                        _ = forward_connection(client, server, &state) => {}
                         _ = seen.changed() => {}
                     }
                 });

@@ -129,8 +129,8 @@ async fn lease_counts_from_the_sending(server: &ZooKeeper) {
 }
 
 /// A store behind a proxy, on the test's clock.
-async fn by_clock(line: &str, clock: &ManualClock) -> Arc<dyn DistLock> {
-    let config = config(line);
+async fn by_clock(servers: &str, clock: &ManualClock) -> Arc<dyn DistLock> {
+    let config = config(servers);
     let store = Backend::open(config, Arc::new(clock.clone())).await;
     store.unwrap().lock()
 }
@@ -151,15 +151,15 @@ fn renew(lock: &Arc<dyn DistLock>, lease: &Lease) -> JoinHandle<Duration> {
 async fn a_follower_alone_proves_nothing() {
     // The first server can be cut off: it never leads, because it has the lowest number.
     let ports = [(); 3].map(|()| Ports::pick().unwrap());
-    let mut lines = Vec::new();
+    let mut proxies = Vec::new();
     for other in &ports[1..] {
         let quorum = (std::net::Ipv4Addr::LOCALHOST, other.quorum).into();
-        lines.push(FaultProxy::start(quorum).await.unwrap());
+        proxies.push(FaultProxy::start(quorum).await.unwrap());
     }
-    let detours = lines.iter().zip(1..);
+    let detours = proxies.iter().zip(1..);
     let ensemble = ZooKeeper::start_with(&Setup {
         detours: detours
-            .map(|(line, other)| (0, other, line.address().port()))
+            .map(|(proxy, other)| (0, other, proxy.address().port()))
             .collect(),
         ports: Some(ports.to_vec()),
         // It believes for twice the length of a session that it has a leader.
@@ -174,9 +174,9 @@ async fn a_follower_alone_proves_nothing() {
     let guard = hold(&ours, "a").await;
     let next = enter_queue_behind(&guard, &theirs).await;
     let cut = now();
-    for line in &lines {
-        line.stop(Direction::ToServer);
-        line.stop(Direction::ToClient);
+    for proxy in &proxies {
+        proxy.stop(Direction::ToServer);
+        proxy.stop(Direction::ToClient);
     }
     within("the loss is reported", guard.lost()).await;
     // Two thirds of the session, and the rest for a busy machine.
