@@ -332,3 +332,41 @@ impl Excuse {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fields of kept histories must not change with the names in the code.
+    #[test]
+    fn renamed_events_keep_their_serialized_names() {
+        let events = [
+            Event::LossNotified {
+                hold: 1,
+                at: 2,
+                deadline: 3,
+                reason: "expired".into(),
+            },
+            Event::Queued {
+                queue: 1,
+                place: 2,
+                at: 3,
+            },
+            Event::Served {
+                queue: 1,
+                place: 2,
+                token: 3,
+                at: 4,
+            },
+        ];
+        let lines = events.map(|it| serde_json::to_string(&it).unwrap());
+        assert_eq!(
+            lines,
+            [
+                r#"{"told":{"hold":1,"at":2,"deadline":3,"reason":"expired"}}"#,
+                r#"{"queued":{"line":1,"place":2,"at":3}}"#,
+                r#"{"served":{"line":1,"place":2,"token":3,"at":4}}"#,
+            ]
+        );
+    }
+}

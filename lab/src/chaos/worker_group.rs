@@ -124,7 +124,7 @@ impl WorkerGroup {
         let stopped = self.referee.stop_at_next_grant(worker);
         let is_stopped = timeout(patience, stopped)
             .await
-            .is_ok_and(|hit| hit.is_ok());
+            .is_ok_and(|stopped| stopped.is_ok());
         if !is_stopped {
             self.referee.cancel_stop(worker);
         }

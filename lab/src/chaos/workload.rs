@@ -65,6 +65,16 @@ impl Workload {
 mod tests {
     use super::*;
 
+    /// Commands and published reports contain this name.
+    #[test]
+    fn a_renamed_workload_keeps_its_name() {
+        assert_eq!(Workload::LocalQueues.key(), "lines");
+        assert_eq!(
+            serde_json::to_value(Workload::LocalQueues).unwrap(),
+            "lines"
+        );
+    }
+
     #[test]
     fn only_chosen_workloads_are_drawn() {
         let mut rng = Rng::with_seed(7);

@@ -99,21 +99,21 @@ async fn run_faults(world: &Arc<World>) {
     judge.processes.iter_mut().for_each(|it| it.resume(now));
 }
 
-type Fault = fn(&Arc<World>);
+type InjectFault = fn(&Arc<World>);
 
 /// Injects a random fault, if the setting has that kind.
 fn fault(world: &Arc<World>) {
     let setting = &world.setting;
-    let kinds: [(bool, Fault); 5] = [
+    let kinds: [(bool, InjectFault); 5] = [
         (setting.pauses, pause),
         (setting.kills, kill),
         (setting.cuts, cut),
         (setting.outages, outage),
         (setting.forced, force_release),
     ];
-    let (wanted, break_it) = kinds[world.draw(|random| random.usize(0..kinds.len()))];
+    let (wanted, inject) = kinds[world.draw(|random| random.usize(0..kinds.len()))];
     if wanted {
-        break_it(world);
+        inject(world);
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) struct SimulatedConnection {
     capabilities: Capabilities,
 }
 
-/// The fate of one request, drawn when it is sent.
+/// The delivery of one request and its answer, drawn when the request is sent.
 #[derive(Clone, Copy, Debug)]
 struct Delivery {
     /// Number of times that the request arrives.
@@ -43,6 +43,7 @@ struct Delivery {
     sender: SenderOutcome,
 }
 
+/// The answer that the sender of a request gets.
 #[derive(Clone, Copy, Debug)]
 enum SenderOutcome {
     Answer,
@@ -54,12 +55,12 @@ enum SenderOutcome {
 
 impl Delivery {
     fn draw(random: &mut Rng, chances: Chances, cut: bool) -> Self {
-        let mut on_its_way = |most| Duration::from_micros(random.u64(100..=most));
+        let mut delay = |most| Duration::from_micros(random.u64(100..=most));
         let mut delivery = Self {
             copies: 1,
-            request_delay: on_its_way(2_000),
-            second_delay: on_its_way(300_000),
-            answer_delay: on_its_way(2_000),
+            request_delay: delay(2_000),
+            second_delay: delay(300_000),
+            answer_delay: delay(2_000),
             sender: SenderOutcome::Answer,
         };
         let unanswered = |random: &mut Rng| match random.u32(0..3) {

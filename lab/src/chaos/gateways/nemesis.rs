@@ -32,6 +32,7 @@ struct ActiveNodeFault {
     remedy: NodeRemedy,
 }
 
+/// The step that ends a fault. The numbers are indices of nodes or of servers of the store.
 enum NodeRemedy {
     ResumeNode(usize),
     StartNode(usize),

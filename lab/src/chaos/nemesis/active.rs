@@ -16,6 +16,7 @@ pub(super) struct ActiveFault {
     pub(super) remedy: Remedy,
 }
 
+/// The step that ends a fault. `member` is the index of a worker, and `worker` its number.
 pub(super) enum Remedy {
     ResumeWorker {
         member: usize,

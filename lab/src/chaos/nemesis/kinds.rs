@@ -128,3 +128,20 @@ impl FaultKind {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commands and published reports contain these names.
+    #[test]
+    fn renamed_kinds_keep_their_names() {
+        for (kind, name) in [
+            (FaultKind::CutConnections, "cut-lines"),
+            (FaultKind::SlowConnections, "slow-lines"),
+        ] {
+            assert_eq!(kind.key(), name);
+            assert_eq!(serde_json::to_value(kind).unwrap(), name);
+        }
+    }
+}
