@@ -4,31 +4,8 @@
 //! under faults.
 
 mod counters;
+mod draw;
 mod election;
 mod fence;
 mod once;
 mod periodic;
-
-use anyhow::Result;
-
-use super::task::WorkerTask;
-use crate::chaos::history::{Event, RecipeStep};
-
-impl WorkerTask {
-    /// Uses a random recipe.
-    pub(super) async fn use_recipe(&mut self) -> Result<()> {
-        match self.rng.u32(..12) {
-            0..3 => self.campaign().await?,
-            3..6 => self.run_periodic_job().await?,
-            6..9 => self.run_effect_once().await?,
-            9..11 => self.count().await?,
-            _ => self.show_fence_at_gate().await?,
-        }
-        self.pause().await;
-        Ok(())
-    }
-
-    pub(super) fn recipe(&self, step: RecipeStep) {
-        self.history.note(Event::Recipe(step));
-    }
-}
