@@ -388,142 +388,188 @@ fn run_history(subject: &mut dyn Subject, steps: Vec<Step>) -> Result<(), TestCa
         ..Model::default()
     };
     for step in steps {
-        match step {
-            Step::Time(boot, by) => {
-                let boot = Duration::from_millis(boot);
-                model.now += boot;
-                subject.advance(boot, by);
-            }
-            Step::Acquire { name, owner, ttl } => {
-                let answer = subject.acquire(&request(name, owner, ttl));
-                match (model.live(name).cloned(), answer) {
-                    (Some(held), Attempt::Acquired(token)) => {
-                        prop_assert_eq!(held.owner, owner, "exclusion");
-                        prop_assert_eq!(held.token, token, "the same grant, armed again");
-                        let row = model.rows.get_mut(&name).unwrap();
-                        row.expires = model.now + Duration::from_millis(ttl);
-                        row.ttl = ttl;
-                    }
-                    (Some(held), Attempt::Busy(info)) => {
-                        let info = info.unwrap();
-                        prop_assert_ne!(held.owner, owner);
-                        prop_assert_eq!(info.token, Some(held.token));
-                        prop_assert_eq!(info.holder, format!("owner-{}", held.owner));
-                        prop_assert_eq!(info.meta.is_some(), held.owner.is_multiple_of(2));
-                        prop_assert_eq!(info.expires_in, Some(held.expires - model.now));
-                    }
-                    (None, Attempt::Acquired(token)) => {
-                        model.grant(name, owner, ttl, token);
-                    }
-                    (None, Attempt::Busy(info)) => prop_assert!(false, "free, yet {info:?}"),
-                }
-            }
-            Step::Renew {
-                lease: pick,
-                ttl,
-                ticket,
-            } => {
-                let token = model.token(&pick);
-                let lease = Lease::new(name(pick.name), owner(pick.owner), token);
-                let mut renewal = Renewal::plain(Ttl::from_millis(ttl).unwrap());
-                renewal.ticket = match ticket {
-                    Ticket::Keep => TicketStep::Keep,
-                    Ticket::Issue(nonce) => TicketStep::Issue(Uuid::from_u128(nonce)),
-                    Ticket::Redeem(nonce) => TicketStep::Redeem(Uuid::from_u128(nonce)),
-                };
-                let answer = subject.renew(&lease, &renewal);
-                let mut expected = model.check(pick.name, pick.owner, token);
-                if expected.is_ok() {
-                    let row = model.rows.get_mut(&pick.name).unwrap();
-                    match ticket {
-                        Ticket::Keep => {}
-                        Ticket::Issue(nonce) => row.ticket = Some(nonce),
-                        Ticket::Redeem(nonce) if row.ticket == Some(nonce) => row.ticket = None,
-                        Ticket::Redeem(_) => expected = Err(LossReason::TakenOver),
-                    }
-                }
-                prop_assert_eq!(answer.map(|_| ()), expected);
-                if expected.is_ok() {
-                    let row = model.rows.get_mut(&pick.name).unwrap();
-                    prop_assert_eq!(answer, Ok(row.token));
-                    row.expires = model.now + Duration::from_millis(ttl);
-                }
-            }
-            Step::Release(pick) => {
-                let token = model.token(&pick);
-                let lease = Lease::new(name(pick.name), owner(pick.owner), token);
-                let expected = match model.check(pick.name, pick.owner, token) {
-                    Ok(()) => {
-                        model.rows.remove(&pick.name);
-                        true
-                    }
-                    Err(_) => false,
-                };
-                prop_assert_eq!(subject.release(&lease), expected);
-            }
-            Step::HandOver {
-                lease: pick,
-                next,
-                ttl,
-            } => {
-                let token = model.token(&pick);
-                let lease = Lease::new(name(pick.name), owner(pick.owner), token);
-                let answer = subject.hand_over(&lease, &request(pick.name, next, ttl));
-                prop_assert_eq!(
-                    answer.map(|_| ()),
-                    model.check(pick.name, pick.owner, token)
-                );
-                if let Ok(token) = answer {
-                    model.grant(pick.name, next, ttl, token);
-                }
-            }
-            Step::Force {
-                name: index,
-                off_by,
-            } => {
-                let token = model.rows.get(&index).map_or(7, |held| held.token.get()) + off_by;
-                let expected = match model.live(index) {
-                    None => Forced::NotHeld,
-                    Some(held) if off_by > 0 => Forced::OtherToken(held.token),
-                    Some(_) => Forced::Released,
-                };
-                let token = FencingToken::new(token).unwrap();
-                prop_assert_eq!(subject.force(&name(index), token), expected);
-                if expected == Forced::Released {
-                    model.rows.remove(&index);
-                    if subject.tells_force() {
-                        model.forced.push((index, token));
-                    }
-                }
-            }
-            Step::Inspect(index) => {
-                let info = subject.inspect(&name(index));
-                prop_assert!(info.waiters.is_none_or(|waiters| waiters == 0));
-                prop_assert_eq!(
-                    info.held.and_then(|held| held.token),
-                    model.live(index).map(|held| held.token)
-                );
-            }
-            Step::List {
-                prefix,
-                after,
-                limit,
-            } => {
-                let after = after.map(name);
-                let mut expected: Vec<_> = (0..NAMES.len())
-                    .filter(|index| model.live(*index).is_some())
-                    .map(|index| NAMES[index])
-                    .filter(|name| name.starts_with(prefix))
-                    .filter(|name| after.as_ref().is_none_or(|after| *name > after.as_str()))
-                    .collect();
-                expected.sort_unstable();
-                expected.truncate(limit as usize);
-                let listed = subject.list(prefix, after.as_ref(), limit);
-                let listed: Vec<_> = listed.iter().map(|info| info.name.as_str()).collect();
-                prop_assert_eq!(listed, expected);
-            }
+        if let Step::Time(boot, by) = step {
+            let boot = Duration::from_millis(boot);
+            model.now += boot;
+            subject.advance(boot, by);
+        } else {
+            run_step(subject, &mut model, step)?;
         }
     }
+    Ok(())
+}
+
+/// Runs one operation on the code under test and on the model, and compares the answers.
+fn run_step(subject: &dyn Subject, model: &mut Model, step: Step) -> Result<(), TestCaseError> {
+    match step {
+        Step::Time(..) => Ok(()),
+        Step::Acquire { name, owner, ttl } => run_acquire(subject, model, name, owner, ttl),
+        Step::Renew { lease, ttl, ticket } => run_renew(subject, model, &lease, ttl, ticket),
+        Step::Release(lease) => run_release(subject, model, &lease),
+        Step::HandOver { lease, next, ttl } => run_hand_over(subject, model, &lease, next, ttl),
+        Step::Force { name, off_by } => run_force(subject, model, name, off_by),
+        Step::Inspect(name) => run_inspect(subject, model, name),
+        Step::List {
+            prefix,
+            after,
+            limit,
+        } => run_list(subject, model, prefix, after, limit),
+    }
+}
+
+fn run_acquire(
+    subject: &dyn Subject,
+    model: &mut Model,
+    name: usize,
+    owner: u128,
+    ttl: u64,
+) -> Result<(), TestCaseError> {
+    let answer = subject.acquire(&request(name, owner, ttl));
+    match (model.live(name).cloned(), answer) {
+        (Some(held), Attempt::Acquired(token)) => {
+            prop_assert_eq!(held.owner, owner, "exclusion");
+            prop_assert_eq!(held.token, token, "the same grant, armed again");
+            let row = model.rows.get_mut(&name).unwrap();
+            row.expires = model.now + Duration::from_millis(ttl);
+            row.ttl = ttl;
+        }
+        (Some(held), Attempt::Busy(info)) => {
+            let info = info.unwrap();
+            prop_assert_ne!(held.owner, owner);
+            prop_assert_eq!(info.token, Some(held.token));
+            prop_assert_eq!(info.holder, format!("owner-{}", held.owner));
+            prop_assert_eq!(info.meta.is_some(), held.owner.is_multiple_of(2));
+            prop_assert_eq!(info.expires_in, Some(held.expires - model.now));
+        }
+        (None, Attempt::Acquired(token)) => {
+            model.grant(name, owner, ttl, token);
+        }
+        (None, Attempt::Busy(info)) => prop_assert!(false, "free, yet {info:?}"),
+    }
+    Ok(())
+}
+
+fn run_renew(
+    subject: &dyn Subject,
+    model: &mut Model,
+    pick: &Pick,
+    ttl: u64,
+    ticket: Ticket,
+) -> Result<(), TestCaseError> {
+    let token = model.token(pick);
+    let lease = Lease::new(name(pick.name), owner(pick.owner), token);
+    let mut renewal = Renewal::plain(Ttl::from_millis(ttl).unwrap());
+    renewal.ticket = match ticket {
+        Ticket::Keep => TicketStep::Keep,
+        Ticket::Issue(nonce) => TicketStep::Issue(Uuid::from_u128(nonce)),
+        Ticket::Redeem(nonce) => TicketStep::Redeem(Uuid::from_u128(nonce)),
+    };
+    let answer = subject.renew(&lease, &renewal);
+    let mut expected = model.check(pick.name, pick.owner, token);
+    if expected.is_ok() {
+        let row = model.rows.get_mut(&pick.name).unwrap();
+        match ticket {
+            Ticket::Keep => {}
+            Ticket::Issue(nonce) => row.ticket = Some(nonce),
+            Ticket::Redeem(nonce) if row.ticket == Some(nonce) => row.ticket = None,
+            Ticket::Redeem(_) => expected = Err(LossReason::TakenOver),
+        }
+    }
+    prop_assert_eq!(answer.map(|_| ()), expected);
+    if expected.is_ok() {
+        let row = model.rows.get_mut(&pick.name).unwrap();
+        prop_assert_eq!(answer, Ok(row.token));
+        row.expires = model.now + Duration::from_millis(ttl);
+    }
+    Ok(())
+}
+
+fn run_release(subject: &dyn Subject, model: &mut Model, pick: &Pick) -> Result<(), TestCaseError> {
+    let token = model.token(pick);
+    let lease = Lease::new(name(pick.name), owner(pick.owner), token);
+    let expected = match model.check(pick.name, pick.owner, token) {
+        Ok(()) => {
+            model.rows.remove(&pick.name);
+            true
+        }
+        Err(_) => false,
+    };
+    prop_assert_eq!(subject.release(&lease), expected);
+    Ok(())
+}
+
+fn run_hand_over(
+    subject: &dyn Subject,
+    model: &mut Model,
+    pick: &Pick,
+    next: u128,
+    ttl: u64,
+) -> Result<(), TestCaseError> {
+    let token = model.token(pick);
+    let lease = Lease::new(name(pick.name), owner(pick.owner), token);
+    let answer = subject.hand_over(&lease, &request(pick.name, next, ttl));
+    prop_assert_eq!(
+        answer.map(|_| ()),
+        model.check(pick.name, pick.owner, token)
+    );
+    if let Ok(token) = answer {
+        model.grant(pick.name, next, ttl, token);
+    }
+    Ok(())
+}
+
+fn run_force(
+    subject: &dyn Subject,
+    model: &mut Model,
+    index: usize,
+    off_by: u64,
+) -> Result<(), TestCaseError> {
+    let token = model.rows.get(&index).map_or(7, |held| held.token.get()) + off_by;
+    let expected = match model.live(index) {
+        None => Forced::NotHeld,
+        Some(held) if off_by > 0 => Forced::OtherToken(held.token),
+        Some(_) => Forced::Released,
+    };
+    let token = FencingToken::new(token).unwrap();
+    prop_assert_eq!(subject.force(&name(index), token), expected);
+    if expected == Forced::Released {
+        model.rows.remove(&index);
+        if subject.tells_force() {
+            model.forced.push((index, token));
+        }
+    }
+    Ok(())
+}
+
+fn run_inspect(subject: &dyn Subject, model: &Model, index: usize) -> Result<(), TestCaseError> {
+    let info = subject.inspect(&name(index));
+    prop_assert!(info.waiters.is_none_or(|waiters| waiters == 0));
+    prop_assert_eq!(
+        info.held.and_then(|held| held.token),
+        model.live(index).map(|held| held.token)
+    );
+    Ok(())
+}
+
+fn run_list(
+    subject: &dyn Subject,
+    model: &Model,
+    prefix: &str,
+    after: Option<usize>,
+    limit: u32,
+) -> Result<(), TestCaseError> {
+    let after = after.map(name);
+    let mut expected: Vec<_> = (0..NAMES.len())
+        .filter(|index| model.live(*index).is_some())
+        .map(|index| NAMES[index])
+        .filter(|name| name.starts_with(prefix))
+        .filter(|name| after.as_ref().is_none_or(|after| *name > after.as_str()))
+        .collect();
+    expected.sort_unstable();
+    expected.truncate(limit as usize);
+    let listed = subject.list(prefix, after.as_ref(), limit);
+    let listed: Vec<_> = listed.iter().map(|info| info.name.as_str()).collect();
+    prop_assert_eq!(listed, expected);
     Ok(())
 }
 
