@@ -66,8 +66,8 @@ pub(crate) fn not_connected() -> Error {
 pub(crate) fn not_trusted() -> Error {
     Error::new(
         ErrorKind::Unavailable,
-        "nothing proves yet that the session lives for long enough; it takes a tick of the \
-         servers after a standstill",
+        "no proof yet that the session is alive for long enough; after a standstill it takes a \
+         tick of the servers",
     )
     .on("zookeeper")
 }
@@ -90,7 +90,7 @@ pub(crate) fn closed() -> Error {
 pub(crate) fn entry_removed() -> Error {
     Error::new(
         ErrorKind::Lost,
-        "our place in the queue was removed by somebody else",
+        "another client removed our entry from the queue",
     )
     .on("zookeeper")
 }
@@ -140,7 +140,7 @@ fn kind(error: &zk::Error, access: Access) -> (ErrorKind, &'static str) {
         }
         E::NoNode | E::NodeExists | E::BadVersion | E::NotEmpty | E::NoChildrenForEphemerals => (
             ErrorKind::Corrupt,
-            "the tree is not as it was left: somebody else changes it",
+            "another program has changed the nodes of distlock",
         ),
         // A server answers so only to a malformed request.
         E::BadArguments(_) | E::MarshallingError => (
@@ -149,7 +149,7 @@ fn kind(error: &zk::Error, access: Access) -> (ErrorKind, &'static str) {
         ),
         _ => (
             unanswered,
-            "the server answered with an error that is not known here; its log may say more",
+            "the server answered with an unknown error; the log of the server may say more",
         ),
     }
 }

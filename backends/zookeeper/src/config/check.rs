@@ -92,8 +92,8 @@ fn check_server(number: usize, server: &str) -> Result<()> {
     }
     // The text is not shown, because it may be a password without its `@`.
     Err(invalid(format!(
-        "what the URL has as number {number} of the servers is no server: write `host:port`, and \
-         commas between several"
+        "number {number} of the servers in the URL is no server: write `host:port`, with commas \
+         between several"
     )))
 }
 

@@ -86,7 +86,7 @@ async fn members(
         even if even % 2 == 0 => (
             Verdict::Warn,
             format!(
-                "{even} voting servers bear the loss of no more than {}: run an odd number",
+                "{even} voting servers tolerate the loss of only {}: run an odd number",
                 even / 2 - 1
             ),
         ),
@@ -97,7 +97,7 @@ async fn members(
         voters => (
             Verdict::Pass,
             format!(
-                "{voters} voting servers bear the loss of {}",
+                "{voters} voting servers tolerate the loss of {}",
                 (voters - 1) / 2
             ),
         ),
@@ -134,7 +134,7 @@ async fn access(session: &Arc<Session>, until: Moment, health: &mut Health) -> R
             health.found(
                 "access list",
                 Verdict::Unknown,
-                "may not be read with these credentials",
+                "these credentials may not read it",
             );
             return Ok(());
         }
@@ -147,16 +147,16 @@ async fn access(session: &Arc<Session>, until: Moment, health: &mut Health) -> R
     });
     let config = &session.context().config;
     let (verdict, detail) = match (world, config.acl) {
-        (false, _) => (Verdict::Pass, "others may not touch the locks"),
+        (false, _) => (Verdict::Pass, "other clients may not change the locks"),
         (true, AclPolicy::Open) => (
             Verdict::Warn,
-            "everybody who can connect may remove locks: give credentials \
+            "every client that can connect may remove locks: give credentials \
              (`zookeeper://user:password@..`)",
         ),
         (true, AclPolicy::Creator) => (
             Verdict::Warn,
-            "the tree was made by somebody without credentials, so everybody may remove locks: \
-             use another root, or set its access list",
+            "the tree was created without credentials, so every client may remove locks: use \
+             another root, or set the access list of this one",
         ),
     };
     health.found("access list", verdict, detail);

@@ -55,10 +55,10 @@ pub(crate) async fn examine(
                 check,
                 Verdict::Fail,
                 format!(
-                    "{server} lets sessions last {session:?}, and this one has {ours:?}: when it \
-                     moves there, its locks may be given away before their holders know; give all \
-                     servers the same tickTime and maxSessionTimeout, and start clients anew \
-                     after these were lowered"
+                    "{server} lets sessions last {session:?}, and this one has {ours:?}: when the \
+                     session moves there, its locks may pass to others before their holders know; \
+                     give all servers the same tickTime and maxSessionTimeout, and restart \
+                     clients after lowering them"
                 ),
             );
         }
@@ -68,8 +68,8 @@ pub(crate) async fn examine(
                 check,
                 Verdict::Warn,
                 format!(
-                    "{server} breaks the connection off at a request of {} KiB, and everybody's \
-                     requests on it with that: set jute.maxbuffer=1048575 or more on every server",
+                    "{server} closes the connection at a request of {} KiB, and all other \
+                     requests on it fail: set jute.maxbuffer=1048575 or more on every server",
                     LARGEST / 1024
                 ),
             );
@@ -79,13 +79,12 @@ pub(crate) async fn examine(
         let (verdict, detail) = if untold {
             (
                 Verdict::Unknown,
-                "not every server lets itself be tried on a connection of its own",
+                "not every server could be tried on a connection of its own",
             )
         } else {
             (
                 Verdict::Pass,
-                "every server that serves takes sessions as long as this one, and the largest \
-                 record",
+                "every serving server accepts sessions as long as this one, and the largest record",
             )
         };
         health.found(check, verdict, detail);

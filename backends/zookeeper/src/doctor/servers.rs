@@ -55,8 +55,8 @@ impl ServerState {
             Self::Unreachable(why) => why.clone(),
             Self::Silent => "connected, but it does not answer `srvr`".into(),
             Self::Closed => {
-                "it closes the connection at once: it has as many from this address as it may \
-                 (maxClientCnxns), or wants TLS"
+                "it closes the connection at once: this address has reached its limit of \
+                 connections (maxClientCnxns), or the server wants TLS"
                     .into()
             }
             Self::NoQuorum => "it does not serve: no quorum".into(),

@@ -94,8 +94,8 @@ fn cannot_create_root(config: &ZooKeeperConfig) -> Error {
     Error::new(
         ErrorKind::AccessDenied,
         format!(
-            "these credentials may not make or use {root}: have somebody who may create it with \
-             all rights {whose}, or remove what stands there with other rights"
+            "these credentials may not create or use {root}: let an administrator create it with \
+             all rights {whose}, or remove the node that is there with other rights"
         ),
     )
     .on("zookeeper")
