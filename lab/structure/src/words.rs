@@ -90,9 +90,16 @@ fn in_text(text: &str, marks: &[&str]) -> Vec<(usize, Rule, String)> {
     let mut found = Vec::new();
     // Whether the next line of a comment is the first of a paragraph.
     let mut opens = true;
+    // Commands and outputs to copy keep their lines.
+    let mut verbatim = false;
     for (index, line) in text.lines().enumerate() {
         let columns = line.chars().count();
-        if columns > WIDTH && !may_be_wide(line, marks) {
+        match line.trim_start() {
+            "```text" => verbatim = true,
+            "```" => verbatim = false,
+            _ => {}
+        }
+        if columns > WIDTH && !verbatim && !may_be_wide(line, marks) {
             found.push((index + 1, Rule::Width(columns), line.to_owned()));
         }
         match comment(line, marks) {
@@ -165,6 +172,13 @@ mod tests {
             "x".repeat(100)
         );
         assert_eq!(rules(&text), []);
+    }
+
+    #[test]
+    fn a_block_of_plain_text_keeps_its_lines_and_other_blocks_do_not() {
+        let wide = "x".repeat(101);
+        let text = format!("```text\n{wide}\n```\n{wide}\n```sh\n{wide}\n```\n");
+        assert_eq!(rules(&text), [(4, Rule::Width(101)), (6, Rule::Width(101))]);
     }
 
     #[test]
