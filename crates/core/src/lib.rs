@@ -1,14 +1,15 @@
 //! The distributed-lock contract, and everything that is written once for all backends.
 //!
-//! A backend implements [`DistLock`] and [`Records`]: mechanism and facts. This crate owns time,
-//! waiting policy, renewal, retry, queueing and loss, and gives callers a [`Locker`] and its
+//! A backend implements [`DistLock`] and [`Records`]: it asks its store, and reports facts. This crate
+//! owns time, waiting, renewal, retries, queues and loss, and gives callers a [`Locker`] and its
 //! [`Guard`]s.
 //!
 //! ```no_run
 //! # async fn example(backend: std::sync::Arc<dyn distlock::DistLock>) -> distlock::Result<()> {
 //! let locker = distlock::Locker::new(backend);
 //! let guard = locker.lock("order:42").ttl(std::time::Duration::from_secs(10)).acquire().await?;
-//! // Show `guard.token()` to whatever the lock protects; stop when `guard.lost()` resolves.
+//! // Show `guard.token()` to the resource that the lock protects.
+//! // Stop when `guard.lost()` resolves.
 //! guard.release().await;
 //! # Ok(())
 //! # }
@@ -16,29 +17,33 @@
 //!
 //! # Map
 //!
-//! | what | where |
+//! | content | module |
 //! |---|---|
-//! | what a backend supplies: traits, requests, answers, capabilities | `contract` |
-//! | values, parsed once at the edge | `types` |
-//! | what callers hold: locker, builders, guards, scope, ticket, store | `client` |
-//! | time, the local queue, taking, renewing, letting go, clean-up | `engine` |
-//! | what several backends share | `backend_kit`: [`batch`], [`queue_entry`], [`threads`], [`panics`], passwords, TLS files |
+//! | the contract of a backend: traits, requests, answers, capabilities | `contract` |
+//! | values, parsed once where they come in | `types` |
+//! | what callers hold: locker, builders, guards, scope, store | `client` |
+//! | time, local queue, acquire, renewal, release, clean-up | `engine` |
+//! | parts that several backends share | `backend_kit`: [`batch`], [`queue_entry`], [`threads`], [`panics`], passwords, TLS files |
 //! | a lock over versioned records | `kv` |
-//! | the checking half of fencing | `fence` |
+//! | the check of fencing tokens by the protected resource | `fence` |
+//!
+//! Inside `engine`, an acquire goes through `acquire` (local queue first), `claim` (one task at the
+//! store), `wanted` (from grant to lease) and `parts` (which hands the lease to the keeper). Files
+//! import each other in no circle of more than two.
 //!
 //! # Guarantees
 //!
 //! - Two guards of one name are never both valid by [`Guard::is_valid`], measured on one machine's
 //!   clock, except after a lock was deleted by hand, the store's clock was stepped, or the store
-//!   lost its history. Tokens order even those, unless the store lost its history and its clock
-//!   stands behind its last grant as well.
-//! - [`Guard::lost`] resolves at the latest 250 ms of running time after the local deadline, which
-//!   is earlier than the store's, whatever renewals or the user's runtime do.
-//! - Every future may be dropped at any await. What was granted meanwhile is given back, within one
-//!   TTL at the latest.
-//! - Every call ends within a bound when the store hangs. Taking one lock or several: 5 s beyond
-//!   the wait that was asked for; a release or an extension: 5 s for each of its steps at the
-//!   store, four at most; a look: 10 s; closing: 10 s. No option of a store makes these longer.
+//!   lost its history. Fencing tokens put even those guards in order, unless the store lost its
+//!   history and its clock is behind its last grant as well.
+//! - [`Guard::lost`] resolves at the latest 250 ms of running time after the local deadline. That
+//!   deadline is earlier than the store's, also when renewals fail or the user's runtime stalls.
+//! - Every future may be dropped at any await. A lock that was granted meanwhile is given back, at
+//!   the latest by the end of its TTL.
+//! - Every call ends within a bound when the store hangs. An acquire of one lock or several: 5 s
+//!   beyond its wait. A release or an extension: 5 s for each of its steps at the store, four at
+//!   most. An inspection: 10 s. A close: 10 s. No option of a store makes these longer.
 
 mod backend_kit;
 mod client;
@@ -48,6 +53,8 @@ mod fence;
 mod kv;
 mod types;
 
+#[doc(hidden)]
+pub use backend_kit::queue_entry as line;
 #[cfg(feature = "tls")]
 pub use backend_kit::tls_files::TlsFile;
 pub use backend_kit::{
@@ -56,7 +63,7 @@ pub use backend_kit::{
     open_flag::OpenFlag,
     panics,
     password::{PasswordRule, TLS_DISABLE, is_loopback},
-    queue_entry as line, threads,
+    queue_entry, threads,
 };
 pub use client::{
     builder::{LockAllBuilder, LockBuilder},

@@ -50,7 +50,7 @@ pub(crate) struct LockerParts {
 
 impl LockerParts {
     /// Starts the keeper, and puts the parts together. `on_abandoned` is made from a weak
-    /// reference, so that a lock that nobody picks up does not keep the locker alive.
+    /// reference, so that a lock that no task picks up does not keep the locker alive.
     pub(crate) fn start(
         backend: Arc<dyn DistLock>,
         clock: Arc<dyn Clock>,
