@@ -75,7 +75,7 @@ pub(crate) async fn reap<D: Dialect>(dialect: &D, every: Duration) -> Result<u64
     // A store whose tables are of version 1 has no queue entries.
     match dialect.remove_expired_entries().await {
         Ok(lapsed) => removed += lapsed,
-        Err(error) => tracing::debug!(%error, "lapsed places of waiters were not removed"),
+        Err(error) => tracing::debug!(%error, "expired queue entries were not removed"),
     }
     Ok(removed)
 }

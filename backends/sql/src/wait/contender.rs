@@ -112,7 +112,7 @@ impl<D: Dialect> SqlContender<D> {
             }
             // The lock was freed meanwhile, and the store notified nobody.
             Ok(false) => self.waiter.signal.notify_one(),
-            Err(error) => tracing::debug!(%error, "a row was not marked as wanted"),
+            Err(error) => tracing::debug!(%error, "a waiter hint was not set"),
         }
     }
 }

@@ -66,7 +66,7 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
                 if !unmarked.is_empty()
                     && let Err(error) = dialect.set_hints(&unmarked, HINT_LIFETIME).await
                 {
-                    tracing::debug!(%error, "rows were not marked as wanted");
+                    tracing::debug!(%error, "waiter hints were not set");
                 }
             }
             Err(error) => {

@@ -146,7 +146,7 @@ impl WaitState {
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, "no places in the lines of those who wait");
+                tracing::debug!(%error, "queue entries were not renewed");
                 for entry in entries {
                     self.update(entry, now, |at| at.not_kept(now, &error));
                 }

@@ -117,12 +117,10 @@ fn mysql(error: &sqlx::Error, access: Access) -> ErrorMeaning {
             )
             .reconnect()
         }
-        sqlx::Error::Configuration(_) => ErrorMeaning::of(
-            ErrorKind::InvalidConfig,
-            "a file or option cannot be \
-                used",
-        )
-        .reconnect(),
+        sqlx::Error::Configuration(_) => {
+            ErrorMeaning::of(ErrorKind::InvalidConfig, "a file or option cannot be used")
+                .reconnect()
+        }
         sqlx::Error::ColumnDecode { .. }
         | sqlx::Error::Decode(_)
         | sqlx::Error::ColumnNotFound(_)
@@ -178,25 +176,41 @@ const fn too_large() -> ErrorMeaning {
 /// The meaning of an error number. One of the server's own errors means that the statement was not
 /// carried out, unless it says otherwise.
 fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> ErrorMeaning {
-    use ErrorKind::{AccessDenied, Corrupt, InvalidConfig, OutcomeUnknown, Unavailable};
+    if let Some(meaning) = server_unavailable(number).or_else(|| access_or_tables(number)) {
+        return meaning;
+    }
     match number {
-        1205 | 3572 => ErrorMeaning::of(
-            Unavailable,
-            "another transaction has the row \
-            locked",
-        )
-        .one_row(),
-        1020 | 1213 | 3100 | 3101 => ErrorMeaning::of(
-            Unavailable,
-            "other transactions were in \
-            the way too often",
-        ),
-        1412 | 1615 => ErrorMeaning::of(
-            Unavailable,
-            "the tables were changed \
-            meanwhile",
+        // An administrator or the idle timeout closed the connection; the server does not say which
+        // of the two, nor when.
+        1152 | 1158..=1161 | 1184 | 1927 | 4031 => {
+            ErrorMeaning::of(unknown_if_write, "the server closed the connection").reconnect()
+        }
+        1180 => ErrorMeaning::of(ErrorKind::OutcomeUnknown, "the commit failed").reconnect(),
+        1021 | 1114 => ErrorMeaning::server_limit("the disk or the table is full"),
+        1037 | 1038 | 1041 | 1206 => ErrorMeaning::server_limit("the server is out of memory"),
+        1153 => too_large().reconnect(),
+        // Proxies use some numbers for statements that may have been carried out.
+        _ => ErrorMeaning::of(
+            unknown_if_write,
+            "the server answered with an error that is not known here; its log may say more",
         )
         .reconnect(),
+    }
+}
+
+/// The meaning of a number by which the server, or the row, is not available for now.
+fn server_unavailable(number: u16) -> Option<ErrorMeaning> {
+    use ErrorKind::Unavailable;
+    Some(match number {
+        1205 | 3572 => {
+            ErrorMeaning::of(Unavailable, "another transaction has the row locked").one_row()
+        }
+        1020 | 1213 | 3100 | 3101 => {
+            ErrorMeaning::of(Unavailable, "other transactions were in the way too often")
+        }
+        1412 | 1615 => {
+            ErrorMeaning::of(Unavailable, "the tables were changed meanwhile").reconnect()
+        }
         1040 | 1129 | 1203 | 1226 => {
             ErrorMeaning::of(Unavailable, "the server has too many connections").reconnect()
         }
@@ -208,23 +222,20 @@ fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> ErrorMeaning {
             ErrorMeaning::of(Unavailable, "the server is shutting down").reconnect()
         }
         // For example while another server takes its place.
-        3032 | 3168 => ErrorMeaning::of(
-            Unavailable,
-            "the server was taken out of \
-            service",
-        )
-        .reconnect(),
-        1317 | 1969 | 3024 => ErrorMeaning::of(
-            Unavailable,
-            "the statement was stopped by the \
-            server",
-        ),
-        // An administrator or the idle timeout closed the connection; the server does not say which
-        // of the two, nor when.
-        1152 | 1158..=1161 | 1184 | 1927 | 4031 => {
-            ErrorMeaning::of(unknown_if_write, "the server closed the connection").reconnect()
+        3032 | 3168 => {
+            ErrorMeaning::of(Unavailable, "the server was taken out of service").reconnect()
         }
-        1180 => ErrorMeaning::of(OutcomeUnknown, "the commit failed").reconnect(),
+        1317 | 1969 | 3024 => {
+            ErrorMeaning::of(Unavailable, "the statement was stopped by the server")
+        }
+        _ => return None,
+    })
+}
+
+/// The meaning of a number that blames the user's rights, the tables or a row.
+fn access_or_tables(number: u16) -> Option<ErrorMeaning> {
+    use ErrorKind::{AccessDenied, Corrupt, InvalidConfig};
+    Some(match number {
         1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1251 | 1370 | 1524 | 1698 | 1820 | 1862
         | 3118 | 3159 | 4151 => ErrorMeaning::of(AccessDenied, "access was refused").reconnect(),
         1049 => ErrorMeaning::of(InvalidConfig, "there is no such database").reconnect(),
@@ -251,23 +262,12 @@ fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> ErrorMeaning {
             InvalidConfig,
             "a trigger of the tables refuses it: they must have none",
         ),
-        1048 | 3819 | 4025 => ErrorMeaning::of(
-            Corrupt,
-            "a row breaks the rules of its \
-            table",
-        )
-        .one_row(),
+        1048 | 3819 | 4025 => {
+            ErrorMeaning::of(Corrupt, "a row breaks the rules of its table").one_row()
+        }
         1034 | 1035 | 1194 | 1195 | 1712 => ErrorMeaning::of(Corrupt, "a table is damaged"),
-        1021 | 1114 => ErrorMeaning::server_limit("the disk or the table is full"),
-        1037 | 1038 | 1041 | 1206 => ErrorMeaning::server_limit("the server is out of memory"),
-        1153 => too_large().reconnect(),
-        // Proxies use some numbers for statements that may have been carried out.
-        _ => ErrorMeaning::of(
-            unknown_if_write,
-            "the server answered with an error that is not known here; its log may say more",
-        )
-        .reconnect(),
-    }
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use distlock_core::{
-    Capabilities, Clock, Entry, Epoch, Error, Health, LockName, RecordKey, Result, Wakeup,
+    Capabilities, Clock, Entry, Epoch, Health, LockName, RecordKey, Result, Wakeup,
     batch::{Failure, Limits, Reply},
 };
 use sqlx::{
@@ -28,7 +28,7 @@ use crate::{
     config::ServerConfig,
     counters::RequestCounters,
     migrate::TablesStatus,
-    operation::{Answer, Operation, OperationKind, answer_after_resend},
+    operation::{Answer, Operation, OperationKind},
     statement_error::{Access, StatementError},
     wait::{RENEW_HINT_BELOW, WaitGroup},
 };
@@ -174,60 +174,7 @@ impl Dialect for PostgresDialect {
         kind: OperationKind,
         ops: &[Operation],
     ) -> Result<Vec<Reply<Answer>>, Failure> {
-        let context = &*self.context;
-        let deadline = context.clock.now() + context.config.statement_timeout;
-        // The error of the first send, if the batch was sent twice.
-        let mut doubt: Option<Error> = None;
-        loop {
-            let connection = self.pool.lend(context).await;
-            let connection = connection.map_err(|error| doubt.clone().unwrap_or(error));
-            let mut connection = connection.map_err(Failure::Whole)?;
-            let mut broke = false;
-            let batch = write::Batch {
-                ops,
-                context,
-                connection: connection.connection(),
-                broke: &mut broke,
-            };
-            let answers = with_statement_timeout(context, Access::Write, batch.send(kind)).await;
-            let answers = if broke && answers.is_ok() {
-                drop(connection);
-                answers
-            } else {
-                connection.give_back(answers)
-            };
-            match answers {
-                Ok(answers) => {
-                    return Ok(match &doubt {
-                        Some(doubt) => answers
-                            .into_iter()
-                            .map(|it| answer_after_resend(it, doubt))
-                            .collect(),
-                        None => answers,
-                    });
-                }
-                Err(failed) if failed.meaning.retry && context.clock.now() < deadline => {
-                    context.counters.count_retry();
-                    let pause = Duration::from_micros(fastrand::u64(500..5000));
-                    context.clock.sleep(pause).await;
-                }
-                // For example after a restart of the server.
-                Err(failed)
-                    if doubt.is_none()
-                        && failed.lost_connection()
-                        && context.clock.now() < deadline
-                        && ops.iter().all(Operation::may_be_resent) =>
-                {
-                    context.counters.count_retry();
-                    doubt = Some(failed.into_error());
-                }
-                // The reason of the second failure does not matter: the first may have been
-                // carried out.
-                Err(failed) => {
-                    return Err(doubt.map_or_else(|| context.failure(failed), Failure::Whole));
-                }
-            }
-        }
+        write::send(&self.context, &self.pool, kind, ops).await
     }
 
     async fn read_rows(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {

@@ -37,9 +37,8 @@ fn said(error: &sqlx::Error) -> Option<String> {
 }
 
 /// The other end is not a Postgres server, or something in between has damaged its answer.
-const NOT_POSTGRES: &str = "the server speaks something else than Postgres, or its answer was damaged \
-    on \
-                       the way";
+const NOT_POSTGRES: &str =
+    "the server speaks something else than Postgres, or its answer was damaged on the way";
 
 fn postgres(error: &sqlx::Error, access: Access) -> ErrorMeaning {
     use ErrorKind::{Corrupt, OutcomeUnknown, Unavailable};
@@ -103,64 +102,9 @@ fn of_tls(trouble: TlsTrouble) -> ErrorMeaning {
 
 /// A refused statement has changed nothing: a write is unknown only where the connection ends.
 fn by_state(state: &str, unknown_if_write: ErrorKind) -> ErrorMeaning {
-    use ErrorKind::{AccessDenied, Corrupt, InvalidConfig, LimitExceeded, Unavailable};
-    match state {
-        // For example for an `INSERT` with a conflict clause on a table with rules.
-        "0A000" => {
-            return ErrorMeaning::of(
-                InvalidConfig,
-                "the server cannot do this to the tables as they are: they must have no rules and \
-                 no triggers",
-            )
-            .reconnect();
-        }
-        "P0001" => {
-            return ErrorMeaning::of(
-                InvalidConfig,
-                "a trigger or function of the database refuses it: the tables must have none",
-            )
-            .reconnect();
-        }
-        "25006" => {
-            return ErrorMeaning::of(
-                Unavailable,
-                "the server takes no writes: it is a standby or read-only",
-            )
-            .reconnect();
-        }
-        "40001" | "40P01" => {
-            return ErrorMeaning::of(Unavailable, "other transactions were in the way")
-                .one_row()
-                .retry();
-        }
-        "42501" => return ErrorMeaning::of(AccessDenied, "access was refused"),
-        "53300" => {
-            return ErrorMeaning::of(Unavailable, "the server has no connection to spare")
-                .reconnect();
-        }
-        // For example for rows that are published to other servers without a replica identity.
-        "55000" => {
-            return ErrorMeaning::of(InvalidConfig, "a table cannot be changed as it is").one_row();
-        }
-        "55P03" => {
-            return ErrorMeaning::of(Unavailable, "another transaction keeps the row locked")
-                .one_row();
-        }
-        "57014" => return ErrorMeaning::of(Unavailable, "the statement took too long"),
-        "57P03" => {
-            return ErrorMeaning::of(Unavailable, "the server is starting or stopping").reconnect();
-        }
-        // Several clients take turns in one session, or one client has got another's session: the
-        // prepared statements there are not its own.
-        "26000" | "42P05" => {
-            return ErrorMeaning::of(
-                InvalidConfig,
-                "the session is not ours alone: a pooler must be in session mode",
-            )
-            .reconnect();
-        }
-        "57P04" => return ErrorMeaning::of(InvalidConfig, "the database was dropped").reconnect(),
-        _ => {}
+    use ErrorKind::{AccessDenied, Corrupt, InvalidConfig, LimitExceeded};
+    if let Some(meaning) = by_whole_state(state) {
+        return meaning;
     }
     match state.get(..2).unwrap_or_default() {
         "08" | "57" => {
@@ -182,6 +126,53 @@ fn by_state(state: &str, unknown_if_write: ErrorKind) -> ErrorMeaning {
         )
         .reconnect(),
     }
+}
+
+/// The meaning of a state that differs from the rest of its class.
+fn by_whole_state(state: &str) -> Option<ErrorMeaning> {
+    use ErrorKind::{AccessDenied, InvalidConfig, Unavailable};
+    Some(match state {
+        // For example for an `INSERT` with a conflict clause on a table with rules.
+        "0A000" => ErrorMeaning::of(
+            InvalidConfig,
+            "the server cannot do this to the tables as they are: they must have no rules and \
+                 no triggers",
+        )
+        .reconnect(),
+        "P0001" => ErrorMeaning::of(
+            InvalidConfig,
+            "a trigger or function of the database refuses it: the tables must have none",
+        )
+        .reconnect(),
+        "25006" => ErrorMeaning::of(
+            Unavailable,
+            "the server takes no writes: it is a standby or read-only",
+        )
+        .reconnect(),
+        "40001" | "40P01" => ErrorMeaning::of(Unavailable, "other transactions were in the way")
+            .one_row()
+            .retry(),
+        "42501" => ErrorMeaning::of(AccessDenied, "access was refused"),
+        "53300" => {
+            ErrorMeaning::of(Unavailable, "the server has no connection to spare").reconnect()
+        }
+        // For example for rows that are published to other servers without a replica identity.
+        "55000" => ErrorMeaning::of(InvalidConfig, "a table cannot be changed as it is").one_row(),
+        "55P03" => {
+            ErrorMeaning::of(Unavailable, "another transaction keeps the row locked").one_row()
+        }
+        "57014" => ErrorMeaning::of(Unavailable, "the statement took too long"),
+        "57P03" => ErrorMeaning::of(Unavailable, "the server is starting or stopping").reconnect(),
+        // Several clients take turns in one session, or one client has got another's session: the
+        // prepared statements there are not its own.
+        "26000" | "42P05" => ErrorMeaning::of(
+            InvalidConfig,
+            "the session is not ours alone: a pooler must be in session mode",
+        )
+        .reconnect(),
+        "57P04" => ErrorMeaning::of(InvalidConfig, "the database was dropped").reconnect(),
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

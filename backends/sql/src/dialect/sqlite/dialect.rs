@@ -197,32 +197,7 @@ impl Dialect for SqliteDialect {
         kind: OperationKind,
         ops: &[Operation],
     ) -> Result<Vec<Reply<Answer>>, Failure> {
-        let mut slot = self.writer.lock().await;
-        let mut busy_retry: Option<BusyRetry> = None;
-        loop {
-            let mut open = slot.take(&self.context).await.map_err(Failure::Whole)?;
-            let batch = write::Batch {
-                ops,
-                context: &self.context,
-                open: &mut open,
-                // The clock is read just before sending: the caller read it earlier, so that the
-                // lease is never shorter than the caller counts.
-                now: self.context.now(),
-                resent: busy_retry.is_some(),
-            };
-            let answers = batch.send(kind).await;
-            let retries_when_busy = open.retries_when_busy;
-            slot.put_back(open);
-            let failed = match answers {
-                Ok(answers) => return Ok(answers),
-                Err(failed) => failed,
-            };
-            let retry = failed.meaning.retry && retries_when_busy;
-            let busy_retry = busy_retry.get_or_insert_with(|| BusyRetry::new(&self.context));
-            if !(retry && busy_retry.may_retry(&self.context)) {
-                return Err(slot.failed(failed).into_failure());
-            }
-        }
+        write::send(&self.context, &self.writer, kind, ops).await
     }
 
     async fn read_rows(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {

@@ -1,6 +1,6 @@
 //! Statements that change the row of one operation.
 
-use distlock_core::{AcquireRequest, Meta, RecordKey, TicketStep};
+use distlock_core::{AcquireRequest, Lease, Meta, RecordKey, Renewal, TicketStep};
 
 use super::{
     expressions::{NOBODY, ROW_NOW, WANTED, free_condition, lease_end, micros, owned_row},
@@ -25,26 +25,7 @@ impl Statements {
         let lock = &self.lock;
         match op {
             Operation::Acquire(request) => self.acquire(request, hint_id, now),
-            Operation::Renew(lease, renewal) => {
-                let ttl = micros(*renewal);
-                let (set, condition) = match renewal.ticket {
-                    TicketStep::Keep => (String::new(), String::new()),
-                    TicketStep::Issue(nonce) => (
-                        format!(", nonce = {}", hex(nonce.as_bytes())),
-                        String::new(),
-                    ),
-                    TicketStep::Redeem(nonce) => (
-                        ", nonce = NULL".to_owned(),
-                        format!(" AND nonce = {}", hex(nonce.as_bytes())),
-                    ),
-                };
-                format!(
-                    "UPDATE {lock} SET token = LAST_INSERT_ID(token), expires_at = {ROW_NOW} + \
-                        {ttl}{set} \
-                     WHERE {} AND expires_at > {ROW_NOW}{condition}",
-                    owned_row(lease)
-                )
-            }
+            Operation::Renew(lease, renewal) => self.renew(lease, renewal),
             // It reports 2 when another process waits, else 1. Assignments are carried out from
             // left to right and see the values of those before them, so that the time is computed
             // once.
@@ -96,6 +77,30 @@ impl Statements {
                 version.get()
             ),
         }
+    }
+
+    /// Extends a lease that is not over, and changes its ticket. The end of the lease counts from
+    /// the moment when the row is at hand.
+    fn renew(&self, lease: &Lease, renewal: &Renewal) -> String {
+        let ttl = micros(*renewal);
+        let (set, condition) = match renewal.ticket {
+            TicketStep::Keep => (String::new(), String::new()),
+            TicketStep::Issue(nonce) => (
+                format!(", nonce = {}", hex(nonce.as_bytes())),
+                String::new(),
+            ),
+            TicketStep::Redeem(nonce) => (
+                ", nonce = NULL".to_owned(),
+                format!(" AND nonce = {}", hex(nonce.as_bytes())),
+            ),
+        };
+        format!(
+            "UPDATE {} SET token = LAST_INSERT_ID(token), expires_at = {ROW_NOW} + \
+                {ttl}{set} \
+             WHERE {} AND expires_at > {ROW_NOW}{condition}",
+            self.lock,
+            owned_row(lease)
+        )
     }
 
     /// Takes a missing, free or expired row, or one that is ours already, and reports its token; 0

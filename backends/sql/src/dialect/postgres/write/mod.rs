@@ -5,5 +5,6 @@ mod answers;
 mod batch;
 mod outcome;
 mod parameters;
+mod send;
 
-pub(crate) use self::batch::Batch;
+pub(crate) use self::send::send;

@@ -7,5 +7,6 @@ mod batch;
 mod records;
 mod release;
 mod renew;
+mod send;
 
-pub(crate) use self::batch::Batch;
+pub(crate) use self::send::send;

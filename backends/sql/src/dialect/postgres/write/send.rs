@@ -1,0 +1,83 @@
+//! Sends a batch until its outcome is known or its time is over.
+//!
+//! A batch is sent a second time only if the server rolled it back, or if the connection was lost
+//! and every operation may be repeated. After a lost connection an unclear answer stays an unknown
+//! outcome.
+
+use std::time::Duration;
+
+use distlock_core::{
+    Error, Result,
+    batch::{Failure, Reply},
+};
+
+use super::batch::Batch;
+use crate::{
+    dialect::postgres::{
+        connect::with_statement_timeout, context::StoreContext, pool::ConnectionPool,
+    },
+    operation::{Answer, Operation, OperationKind, answer_after_resend},
+    statement_error::Access,
+};
+
+/// Sends a batch over a connection of `pool`.
+pub(crate) async fn send(
+    context: &StoreContext,
+    pool: &ConnectionPool,
+    kind: OperationKind,
+    ops: &[Operation],
+) -> Result<Vec<Reply<Answer>>, Failure> {
+    let deadline = context.clock.now() + context.config.statement_timeout;
+    // The error of the first send, if the batch was sent twice.
+    let mut earlier_error: Option<Error> = None;
+    loop {
+        let connection = pool.lend(context).await;
+        let connection = connection.map_err(|error| earlier_error.clone().unwrap_or(error));
+        let mut connection = connection.map_err(Failure::Whole)?;
+        let mut broke = false;
+        let batch = Batch {
+            ops,
+            context,
+            connection: connection.connection(),
+            broke: &mut broke,
+        };
+        let answers = with_statement_timeout(context, Access::Write, batch.send(kind)).await;
+        let answers = if broke && answers.is_ok() {
+            drop(connection);
+            answers
+        } else {
+            connection.give_back(answers)
+        };
+        match answers {
+            Ok(answers) => {
+                return Ok(match &earlier_error {
+                    Some(earlier_error) => answers
+                        .into_iter()
+                        .map(|it| answer_after_resend(it, earlier_error))
+                        .collect(),
+                    None => answers,
+                });
+            }
+            Err(failed) if failed.meaning.retry && context.clock.now() < deadline => {
+                context.counters.count_retry();
+                let pause = Duration::from_micros(fastrand::u64(500..5000));
+                context.clock.sleep(pause).await;
+            }
+            // For example after a restart of the server.
+            Err(failed)
+                if earlier_error.is_none()
+                    && failed.lost_connection()
+                    && context.clock.now() < deadline
+                    && ops.iter().all(Operation::may_be_resent) =>
+            {
+                context.counters.count_retry();
+                earlier_error = Some(failed.into_error());
+            }
+            // The reason of the second failure does not matter: the first may have been
+            // carried out.
+            Err(failed) => {
+                return Err(earlier_error.map_or_else(|| context.failure(failed), Failure::Whole));
+            }
+        }
+    }
+}

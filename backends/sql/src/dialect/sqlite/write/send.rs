@@ -1,0 +1,51 @@
+//! Sends a batch, again and again while other processes write.
+//!
+//! The connection leaves its slot for the time of the batch: if this future is dropped half-way,
+//! the connection closes, and SQLite rolls back.
+
+use distlock_core::{
+    Result,
+    batch::{Failure, Reply},
+};
+use tokio::sync::Mutex;
+
+use super::batch::Batch;
+use crate::{
+    dialect::sqlite::{busy_retry::BusyRetry, connection::ConnectionSlot, context::StoreContext},
+    operation::{Answer, Operation, OperationKind},
+};
+
+/// Sends a batch over the connection of `writer`.
+pub(crate) async fn send(
+    context: &StoreContext,
+    writer: &Mutex<ConnectionSlot>,
+    kind: OperationKind,
+    ops: &[Operation],
+) -> Result<Vec<Reply<Answer>>, Failure> {
+    let mut slot = writer.lock().await;
+    let mut busy_retry: Option<BusyRetry> = None;
+    loop {
+        let mut open = slot.take(context).await.map_err(Failure::Whole)?;
+        let batch = Batch {
+            ops,
+            context,
+            open: &mut open,
+            // The clock is read just before sending: the caller read it earlier, so that the
+            // lease is never shorter than the caller counts.
+            now: context.now(),
+            resent: busy_retry.is_some(),
+        };
+        let answers = batch.send(kind).await;
+        let retries_when_busy = open.retries_when_busy;
+        slot.put_back(open);
+        let failed = match answers {
+            Ok(answers) => return Ok(answers),
+            Err(failed) => failed,
+        };
+        let retry = failed.meaning.retry && retries_when_busy;
+        let busy_retry = busy_retry.get_or_insert_with(|| BusyRetry::new(context));
+        if !(retry && busy_retry.may_retry(context)) {
+            return Err(slot.failed(failed).into_failure());
+        }
+    }
+}
