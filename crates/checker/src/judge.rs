@@ -1,4 +1,6 @@
-//! Watching logins while they happen, with no more memory than the accounts need: for runs too long to be kept.
+//! A check of logins while they happen, for runs that are too long to be kept.
+//!
+//! The memory grows with the number of accounts, never with the length of the run.
 
 use std::collections::HashMap;
 
@@ -9,11 +11,12 @@ use crate::{
     report::{Invariant, Report, Rules, micros},
 };
 
-/// Holds what clients see against I1 to I4 while they see it.
+/// Checks the observations of clients against I1 to I4 at once.
 ///
-/// Clients of an account log in, against each other, until everybody was answered; then [`settled`](Self::settled) says that
-/// all is quiet. What is remembered of an account is who is in, and the highest generation. Times are microseconds of any
-/// clock; one that stands still while the machine does is best.
+/// Clients of an account log in against each other until all are answered; then
+/// [`settled`](Self::settled) marks a quiet moment. The judge remembers the present sessions and
+/// the highest generation of each account. Times are microseconds of any clock, best of one that
+/// stops while the machine does.
 ///
 /// ```
 /// use distlock_checker::{Judge, Rules};
@@ -30,11 +33,11 @@ pub struct Judge {
 #[derive(Debug, Default)]
 struct Account {
     inside: Vec<Inside>,
-    /// The highest generation that a client was told.
+    /// The highest generation that any client was told.
     highest: Generation,
-    /// The same, when all was quiet for the last time.
+    /// The highest generation at the last quiet moment.
     floor: Generation,
-    /// Whether somebody must be in when all is quiet.
+    /// Whether a session must be left at the next quiet moment.
     occupied: bool,
 }
 
@@ -43,7 +46,7 @@ struct Inside {
     client: u64,
     session: SessionId,
     r#gen: Generation,
-    /// Since when as many newer ones are in as may be.
+    /// Time since which as many newer sessions as allowed are present.
     overtaken: Option<u64>,
 }
 
@@ -57,19 +60,19 @@ impl Judge {
         }
     }
 
-    /// What was found so far.
+    /// The report so far.
     #[must_use]
     pub const fn report(&self) -> &Report {
         &self.report
     }
 
-    /// How many of an account's clients believe to be in.
+    /// Number of the account's clients that count as logged in.
     #[must_use]
     pub fn inside(&self, uid: &Uid) -> usize {
         self.accounts.get(uid).map_or(0, |it| it.inside.len())
     }
 
-    /// A client did or saw something.
+    /// Adds an observation of a client.
     pub fn saw(&mut self, seen: &Seen) {
         let account = self.accounts.entry(seen.uid.clone()).or_default();
         match &seen.what {
@@ -102,7 +105,7 @@ impl Judge {
                     let gone = account.inside.remove(at);
                     self.in_time(&seen.uid, &gone, seen.at_us);
                 }
-                // Whoever leaves by itself leaves nobody behind.
+                // After a client left by itself, no session need be left.
                 if matches!(seen.what, What::Leaves) && self.inside(&seen.uid) == 0 {
                     let account = self.accounts.entry(seen.uid.clone()).or_default();
                     account.occupied = false;
@@ -112,8 +115,8 @@ impl Judge {
         }
     }
 
-    /// Everybody who asked to log in was answered, and the time to settle is over or not needed. `record` is what the
-    /// directory says now.
+    /// Marks a quiet moment: all logins of the account are answered, and the settle time is over or
+    /// not needed. `record` is the account's record at this moment.
     pub fn settled(&mut self, uid: &Uid, at_us: u64, record: Option<&UserRecord>) {
         let limit = self.rules.limit;
         let account = self.accounts.entry(uid.clone()).or_default();
@@ -169,7 +172,7 @@ impl Judge {
         }
     }
 
-    /// I1 of a session that is gone: how long it stood beside newer ones.
+    /// I1 for an ended session: the time for which it was active beside newer ones.
     fn in_time(&mut self, uid: &Uid, gone: &Inside, at_us: u64) {
         let allowed = micros(self.rules.settle());
         let beside = gone
@@ -185,7 +188,7 @@ impl Judge {
 }
 
 impl Account {
-    /// Notes from when each session has been one too many.
+    /// Notes the time since which each session is one too many.
     fn compare(&mut self, at_us: u64, limit: usize) {
         let generations: Vec<_> = self.inside.iter().map(|it| it.r#gen).collect();
         for it in &mut self.inside {
@@ -241,7 +244,9 @@ mod tests {
 
     fn record(r#gen: u64, named: u64) -> UserRecord {
         let text = format!(
-            r#"{{"v":1,"gen":{gen},"slots":{{"main":{{"node":"n1","boot":1,"session":"{}","gen":{gen},"device":"d","class":"","since":0}}}}}}"#,
+            r#"{{"v":1,"gen":{gen},"slots":{{"main":{{
+                "node":"n1","boot":1,"session":"{}","gen":{gen},
+                "device":"d","class":"","since":0}}}}}}"#,
             session(named)
         );
         UserRecord::parse(&uid(), text.as_bytes()).unwrap()
@@ -268,9 +273,9 @@ mod tests {
             seen(70, 9, What::Busy),
         ];
         assert_eq!(judged(&story, &[(80, Some(record(4, 4)))]), []);
-        // An account that nobody was let in to has no winner, and owes none.
+        // An account without an admitted login needs no winner.
         assert_eq!(judged(&[seen(1, 1, What::Busy)], &[(2, None)]), []);
-        // Neither does one that was left.
+        // An account whose client left needs no winner either.
         assert_eq!(
             judged(&[ok(1, 1), seen(2, 1, What::Leaves)], &[(3, None)]),
             []

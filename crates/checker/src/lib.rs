@@ -1,46 +1,50 @@
-//! Checks what happened in a group of kick-out nodes against the invariants of the flow.
+//! Checks the history of a group of kick-out nodes against the invariants of the flow.
 //!
-//! The nodes of one machine print their transitions (`distlock gateway run --events`), the clients of a test write down what
-//! they saw, and the test what it did. [`check`] looks at all of it together, after the fact: pure functions over events, so
-//! that a history can be kept in a file, shortened by hand and checked again.
+//! The nodes of one machine print their transitions (`distlock gateway run --events`), the clients
+//! of a test record their observations, and the test records its actions. [`check`] evaluates all
+//! of it after the run. It is a pure function over events, so a history can be kept in a file,
+//! shortened by hand and checked again.
 //!
 //! ```
 //! use distlock_checker::{History, Invariant, Rules, check};
 //! let mut history = History::default();
-//! // A node that lets a client in which the directory has never named.
+//! // The node admits a client that the directory has never named.
 //! history.read_node([
-//!     r#"{"seq":1,"at_ms":0,"boot_us":10,"node":"n1","boot":7,"event":"admitted","uid":"anna","gen":1,
-//!         "session":"00000000-0000-4000-8000-000000000001","device":"phone"}"#,
+//!     r#"{"seq":1,"at_ms":0,"boot_us":10,"node":"n1","boot":7,"event":"admitted","uid":"anna",
+//!         "gen":1,"session":"00000000-0000-4000-8000-000000000001","device":"phone"}"#,
 //! ])?;
 //! let report = check(&history, &Rules::default());
 //! assert_eq!(report.violated(), [Invariant::I7]);
 //! # Ok::<(), serde_json::Error>(())
 //! ```
 //!
-//! | invariants | file |
+//! | invariants | file in `checks/` |
 //! |---|---|
 //! | one owner, one winner, the last one (I1, I2, I3) | `ownership` |
 //! | generations rise, a lost lock writes nothing (I4, I13) | `generations` |
-//! | nothing stale erases or kicks, everything once (I5, I6, I16) | `stale` |
-//! | whoever leaves the directory leaves it once, and goes (I5, I6, I11, I17) | `removals` |
-//! | a confirmed login is readable, the superseded are mute (I7, I8, I17) | `confirmed` |
-//! | told before closed, who closes, for how long (I9, I10, I11) | `ends` |
-//! | dead nodes, stuck accounts, bystanders (I12, I14, I15) | `nodes` |
-//! | every message has an account (I18) | `messages` |
+//! | no late removal or kick, every step once (I5, I6, I16) | `stale` |
+//! | a session leaves the directory once, and ends (I5, I6, I11, I17) | `removals` |
+//! | a confirmed login is readable, a superseded session is silent (I7, I8, I17) | `confirmed` |
+//! | notice before the end, order and time of closing (I9, I10, I11) | `ends` |
+//! | dead nodes, unanswered logins, bystanders (I12, I14, I15) | `nodes` |
+//! | every message has an outcome (I18) | `messages` |
 //!
-//! What a fault allows, around its own time and for its own node, is in `allowances`.
+//! `evidence/allowances` has the allowances for faults: each one for its own time and node.
 //!
-//! A run too long to be kept is watched by a [`Judge`] while it lasts: fewer invariants, and no history.
+//! A [`Judge`] watches a run that is too long to be kept. It checks fewer invariants, and needs no
+//! history.
 //!
-//! # What counts
-//! A report says how often each invariant could have been broken ([`Report::looked_at`]). What put
-//! an invariant at no risk is checked as well, and does not count: a run in which nobody lost a
-//! lock proves nothing about lost locks (I13), and one without a late delete nothing about these
-//! (I5).
+//! # Occasions
 //!
-//! # What it takes for granted
-//! All times come from one machine's boot-time clock. A node that was paused may write down late what it did before the pause,
-//! so a pause is left out of every span of time.
+//! A report counts how often each invariant could have been broken ([`Report::looked_at`]). A step
+//! that puts an invariant at no risk is checked as well, and does not count. A run without a lost
+//! lock proves nothing about lost locks (I13), and one without a late delete proves nothing about
+//! late deletes (I5).
+//!
+//! # Assumptions
+//!
+//! All times come from the boot-time clock of one machine. A paused node may report its earlier
+//! actions late, so a pause is left out of every span of time.
 
 mod check;
 mod checks;

@@ -1,9 +1,9 @@
-//! What is asked, and what was found.
+//! The rules of a check, and its report.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-/// The times and limits that a history is held against: what the nodes were configured with. Every
-/// bound of the checker is derived from these, as docs/gateway.md states it.
+/// The times and limits of a check: the configuration of the nodes. Every bound of the checker
+/// follows from them, as docs/gateway.md states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rules {
@@ -11,28 +11,28 @@ pub struct Rules {
     pub limit: usize,
     /// Whether a login is confirmed only when every older session is gone.
     pub strict: bool,
-    /// Whether the first login wins: a dead node's session keeps others out for as long as its
-    /// lease.
+    /// Whether the first login wins. A dead node's session then keeps others out until its lease
+    /// ends.
     pub deny: bool,
-    /// Whether every node reaches every other one, and none is stopped.
+    /// Whether every node reaches every other node, and none is paused.
     pub reachable: bool,
     /// L: TTL of an account's lock.
     pub lock_ttl: Duration,
     /// W: longest wait for an account's lock.
     pub lock_wait: Duration,
-    /// R: time for telling older sessions before a login is answered.
+    /// R: time for the kicks of older sessions before a login is answered.
     pub kick_budget: Duration,
     /// N: TTL of a node's lease.
     pub node_lease: Duration,
-    /// G: time a client has to leave before it is cut off.
+    /// G: time for a client to leave before its connection is cut.
     pub grace: Duration,
     /// S: period of the sweeper.
     pub sweep: Duration,
-    /// By how much the p99 of a bystander's logins may be higher while others are in trouble.
+    /// Factor by which the p99 of a bystander's logins may be higher during trouble elsewhere.
     pub isolation: u32,
-    /// How long the store itself was away: nobody logs in meanwhile, and nobody is told.
+    /// Time for which the store was away. No client logs in and no session ends in that time.
     pub store_away: Duration,
-    /// e: on top of every time, for the scheduling of a busy machine.
+    /// e: added to every bound, for the scheduling of a busy machine.
     pub slack: Duration,
 }
 
@@ -40,7 +40,7 @@ pub struct Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Invariant {
-    /// The history itself: without gaps. Not one of the flow's.
+    /// The history has no gaps. This is no invariant of the flow.
     Complete,
     /// Single owner.
     I1,
@@ -50,53 +50,54 @@ pub enum Invariant {
     I3,
     /// Generations never fall.
     I4,
-    /// No stale erase.
+    /// A late removal removes nothing.
     I5,
-    /// No stale kick.
+    /// A late kick ends nothing.
     I6,
     /// A confirmed login is readable.
     I7,
-    /// A superseded session is mute.
+    /// A superseded session neither sends nor receives.
     I8,
-    /// Told before closed.
+    /// A notice comes before the end of a connection.
     I9,
-    /// The client closes first, and nothing lingers on the server's port.
+    /// The client closes first, and no socket stays in TIME_WAIT on the server's port.
     I10,
     /// No superseded connection stays open.
     I11,
-    /// A dead node's sessions vanish.
+    /// A dead node's sessions disappear.
     I12,
     /// A lost lock writes nothing.
     I13,
-    /// No account is stuck.
+    /// Every account can log in again in time.
     I14,
-    /// Others are not disturbed.
+    /// Other accounts are not slowed down.
     I15,
-    /// Everything once.
+    /// A repeated step changes nothing.
     I16,
-    /// No success is reported that was none.
+    /// A reported success is one.
     I17,
-    /// Every message has an account.
+    /// Every message has a known outcome.
     I18,
 }
 
-/// One thing that must not have happened.
+/// One violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Violation {
-    /// What it broke.
+    /// The broken invariant.
     pub invariant: Invariant,
-    /// Who, when and how.
+    /// The sessions, the time and the values.
     pub what: String,
 }
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Everything that is wrong.
+    /// All violations.
     pub violations: Vec<Violation>,
-    /// How often each invariant could have been broken: one that never could was not tested.
+    /// Number of occasions on which each invariant could have been broken. An invariant without an
+    /// occasion was not tested.
     pub looked_at: BTreeMap<Invariant, usize>,
 }
 
@@ -121,7 +122,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// How long more sessions than allowed may believe in themselves: R + e where nodes reach each
+    /// Longest time for which more sessions than allowed may be active: R + e if nodes reach each
     /// other, N + e otherwise (I1, I11).
     #[must_use]
     pub fn settle(&self) -> Duration {
@@ -133,14 +134,14 @@ impl Rules {
         told + self.store_away + self.slack
     }
 
-    /// How long a login waits for an answer at most: W for the lock, then R for telling older
-    /// sessions. Strict confirmation waits for the lease of a node that does not answer (I14).
+    /// Longest wait of a login for its answer: W for the lock, then R for the kicks. Strict
+    /// confirmation waits for the lease of a node that does not answer (I14).
     #[must_use]
     pub fn answer(&self) -> Duration {
         self.lock_wait + self.tell() + self.store_away + self.slack
     }
 
-    /// How long a login takes at most that need not wait for the account's lock.
+    /// Longest duration of a login that need not wait for the account's lock.
     #[must_use]
     pub fn tell(&self) -> Duration {
         let strict = if self.strict {
@@ -151,7 +152,7 @@ impl Rules {
         self.kick_budget + strict
     }
 
-    /// How long a crash keeps an account out at most: L, and N where the first login wins (I14).
+    /// Longest time for which a crash keeps an account out: L, and N if the first login wins (I14).
     #[must_use]
     pub const fn stuck(&self) -> Duration {
         if self.deny {
@@ -161,20 +162,20 @@ impl Rules {
         }
     }
 
-    /// When a dead node's sessions are gone from the directory: N + S + e (I12).
+    /// Longest time until a dead node's sessions are gone from the directory: N + S + e (I12).
     #[must_use]
     pub fn cleanup(&self) -> Duration {
         self.node_lease + self.sweep + self.slack
     }
 }
 
-/// Microseconds, as the history counts.
+/// A duration in microseconds, the unit of the history.
 pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Invariant {
-    /// What it says, in a few words.
+    /// The invariant in a few words.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -202,13 +203,13 @@ impl Invariant {
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Whether there is no violation.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.violations.is_empty()
     }
 
-    /// The invariants that were broken, each once.
+    /// The broken invariants, each once.
     #[must_use]
     pub fn violated(&self) -> Vec<Invariant> {
         let mut violated: Vec<_> = self.violations.iter().map(|it| it.invariant).collect();
@@ -217,14 +218,13 @@ impl Report {
         violated
     }
 
-    /// How often an invariant could have been broken.
+    /// Number of occasions on which an invariant could have been broken.
     #[must_use]
     pub fn looked_at(&self, invariant: Invariant) -> usize {
         self.looked_at.get(&invariant).copied().unwrap_or_default()
     }
 
-    /// Counts an occasion on which the invariant could have been broken, and notes what is wrong if
-    /// `holds` does not.
+    /// Counts an occasion, and adds a violation unless `holds` is true.
     pub(crate) fn expect(
         &mut self,
         invariant: Invariant,
@@ -240,8 +240,8 @@ impl Report {
         *self.looked_at.entry(invariant).or_default() += 1;
     }
 
-    /// As [`expect`](Self::expect), for what also holds where nothing put the invariant at risk: it
-    /// proves nothing, so it does not count.
+    /// As [`expect`](Self::expect), without counting an occasion: nothing put the invariant at
+    /// risk, so the check proves nothing.
     pub(crate) fn require(
         &mut self,
         invariant: Invariant,

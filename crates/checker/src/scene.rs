@@ -5,7 +5,7 @@ use crate::{
     report::{Report, Rules},
 };
 
-/// What every check looks at.
+/// The history of one run, its rules, and the report in progress.
 pub(crate) struct Scene<'a> {
     pub(crate) history: &'a History,
     pub(crate) sessions: &'a Sessions<'a>,

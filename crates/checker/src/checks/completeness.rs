@@ -1,4 +1,4 @@
-//! Whether the history is complete.
+//! Completeness of the history: no event is missing.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use distlock_kickout::{Boot, NodeId};
 
 use crate::{report::Invariant, scene::Scene};
 
-/// A check of an incomplete history proves nothing: the events of each process are numbered.
+/// The events of each process are numbered without gaps. An incomplete history proves nothing.
 pub(crate) fn check(scene: &mut Scene<'_>) {
     let mut last: BTreeMap<&NodeId, (u64, Boot)> = BTreeMap::new();
     for event in &scene.history.nodes {
         let before = last.insert(&event.node, (event.seq, event.boot));
         let follows = match before {
-            // A process that starts counts from the beginning.
+            // A new process counts from 1.
             Some((seq, boot)) => event.seq == seq + 1 || (event.seq == 1 && event.boot > boot),
             None => true,
         };

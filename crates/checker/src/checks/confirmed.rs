@@ -1,4 +1,4 @@
-//! What a confirmed login means: I7, I8, I17.
+//! Consequences of a confirmed login: I7, I8, I17.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,8 @@ use crate::{
     scene::Scene,
 };
 
-/// At most the way of a call: a delivery is given up after three times the deadline of one call.
+/// Longest time of a delivery under way. A delivery is given up after three times the deadline of
+/// one call.
 const ON_ITS_WAY_US: u64 = 1_000_000;
 
 pub(crate) fn check(scene: &mut Scene<'_>) {
@@ -22,7 +23,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
     no_false_success(scene);
 }
 
-/// I7: whoever is let in was written to the directory before.
+/// I7: an admitted session was written to the directory before.
 fn written_before_confirmed(scene: &mut Scene<'_>) {
     let sessions = scene.sessions;
     for life in sessions.all() {
@@ -35,7 +36,7 @@ fn written_before_confirmed(scene: &mut Scene<'_>) {
     }
 }
 
-/// I7: a lookup that began after a confirmation finds that login or a newer one.
+/// I7: a look-up that began after a confirmation finds that login or a newer one.
 fn lookups_find_confirmed(scene: &mut Scene<'_>) {
     for fact in &scene.history.facts {
         let Fact::Lookup {
@@ -80,7 +81,8 @@ fn lookups_find_confirmed(scene: &mut Scene<'_>) {
     }
 }
 
-/// I8: a client that was told gets nothing any more, and one whose session lost its place gets nothing but that.
+/// I8: a client gets nothing after its notice. A client whose session lost its slot gets nothing
+/// but the notice.
 fn nothing_received_after_end(scene: &mut Scene<'_>) {
     let slack = micros(scene.rules.slack);
     let superseded: BTreeMap<_, _> = scene
@@ -107,7 +109,7 @@ fn nothing_received_after_end(scene: &mut Scene<'_>) {
             )
         });
         if let Some(&at) = superseded.get(&seen.client) {
-            // What was written before then may be on its way.
+            // Frames that were written before the end may be under way.
             let late = seen.at_us > at + slack + ON_ITS_WAY_US;
             let excused = scene.history.paused(&seen.node, at, seen.at_us);
             scene.report.require(I8, !late || excused, || {
@@ -120,14 +122,15 @@ fn nothing_received_after_end(scene: &mut Scene<'_>) {
             });
         }
     }
-    // The same from the nodes' side: a message that was sent after the session's end does not reach it.
+    // The events of the nodes show the same: a message that was sent after the session's end does
+    // not reach it.
     for event in &scene.history.nodes {
         if event.event != Transition::Delivered {
             continue;
         }
         let life = event.session.and_then(|it| scene.sessions.get(it));
         if let Some(superseded) = life.and_then(|life| life.superseded) {
-            // The sender hears of the delivery later than it happened.
+            // The sender learns of a delivery later than it happened.
             let late = event.boot_us > superseded.at + slack + ON_ITS_WAY_US;
             let excused = scene
                 .history
@@ -144,8 +147,8 @@ fn nothing_received_after_end(scene: &mut Scene<'_>) {
     }
 }
 
-/// I8: where a superseded session that was still connected could have got something, because a
-/// message of its account arrived meanwhile; and what its client sent meanwhile reached nobody.
+/// I8: messages of a superseded client that is still connected are refused. An event counts as an
+/// occasion if a message of the account arrived meanwhile, which the client could have got.
 fn nothing_sent_after_end(scene: &mut Scene<'_>) {
     let sessions = scene.sessions;
     let handled: Vec<_> = scene
@@ -189,7 +192,7 @@ fn nothing_sent_after_end(scene: &mut Scene<'_>) {
     }
 }
 
-/// I8, strict confirmation: nobody is let in before every older session has ended.
+/// I8, strict confirmation: a login is confirmed after every older session has ended.
 fn strict_waits_for_older(scene: &mut Scene<'_>) {
     if !scene.rules.strict {
         return;
@@ -205,7 +208,8 @@ fn strict_waits_for_older(scene: &mut Scene<'_>) {
                 .filter(|it| it.r#gen < newer.r#gen && it.admitted.is_some());
             for older in older {
                 let ended = older.end().is_some_and(|end| end <= at)
-                    // Its node was stopped for so long that its lease is over; it writes that down when it goes on.
+                    // Its node was paused until after the end of its lease. It reports that end
+                    // when it runs again.
                     || scene.history.paused(older.node, at, at);
                 scene.report.expect(I8, ended, || {
                     format!(
@@ -219,7 +223,7 @@ fn strict_waits_for_older(scene: &mut Scene<'_>) {
     }
 }
 
-/// I17: what a client was told is what its node did.
+/// I17: a success that a client was told is in the events of its node.
 fn no_false_success(scene: &mut Scene<'_>) {
     let delivered: BTreeSet<&str> = scene
         .history
@@ -237,7 +241,8 @@ fn no_false_success(scene: &mut Scene<'_>) {
                     life.is_some_and(|life| life.admitted.is_some() && life.r#gen == *r#gen);
                 scene.report.expect(I17, admitted || killed, || {
                     format!(
-                        "{} of {} was told that it is in as {session}, generation {gen}, and {} does not know of it",
+                        "{} of {} was told that it is in as {session}, generation {gen}, \
+                         and {} does not know of it",
                         seen.device, seen.uid, seen.node
                     )
                 });
@@ -247,7 +252,8 @@ fn no_false_success(scene: &mut Scene<'_>) {
                 let known = delivered.contains(id.as_str()) || killed;
                 scene.report.expect(I17, known, || {
                     format!(
-                        "the sender of message {id} was told that it was delivered, and no node knows of it"
+                        "the sender of message {id} was told that it was delivered, \
+                         and no node knows of it"
                     )
                 });
             }

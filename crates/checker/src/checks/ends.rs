@@ -1,4 +1,4 @@
-//! How connections end: I9, I10, I11.
+//! Ends of connections: I9, I10, I11.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
                 cut.insert(*client);
             }
             Fact::Lingering { node, sockets } => {
-                // Only where the node ended a connection could it leave something behind.
+                // Only a connection that the node ended can leave a socket in TIME_WAIT.
                 let cut = |it: &Event| it.event == Transition::Cut && it.node == *node;
                 if scene.history.nodes.iter().any(cut) {
                     scene.report.occasion(I10);
@@ -60,11 +60,12 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
             leaves,
             closed,
         } = ending;
-        // Told, or closed by the server; a client that left by itself is not what this is about.
+        // The client got a notice, or the server closed the connection. A client that left by
+        // itself is not checked here.
         let over = told.or(closed.filter(|_| leaves.is_none()));
         if let (Some(inside), Some(_)) = (inside, over) {
-            // A node that is killed while the client is in says nothing, and neither does one whose
-            // wire is cut.
+            // A node that is killed during the session sends no notice, and a cut connection
+            // carries none.
             let killed = scene.history.killed_after(&seen.node, inside).is_some();
             let excused = cut.contains(&client) || killed;
             let in_time = told.is_some_and(|told| closed.is_none_or(|closed| told <= closed));
@@ -80,7 +81,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
             let open = scene
                 .history
                 .awake_us(&seen.node, told, over.unwrap_or(end));
-            // One that is still open, and may be, shows nothing yet.
+            // A connection that is open, and may still be, proves nothing yet.
             if over.is_some() || open > allowed {
                 scene.report.occasion(I11);
             }
@@ -103,7 +104,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
             });
         }
         if let Some(superseded) = life.superseded {
-            // A node that had lost its lease may be killed before it has closed everything.
+            // A node that lost its lease may be killed before it has closed every connection.
             let killed = scene.history.killed_after(life.node, superseded.at);
             let over = life.closed.is_some()
                 || life.node_over.is_some_and(|at| at >= superseded.at)

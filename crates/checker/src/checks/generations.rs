@@ -1,4 +1,4 @@
-//! Generations rise, and whoever lost the lock writes nothing: I4, I13.
+//! Generations rise, and a login with a lost lock writes nothing: I4, I13.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
             });
         }
     }
-    // Only a login that noticed in time that its lock or its read was out of date was at risk.
+    // I13 was at risk only where a login noticed in time that its lock or its read was outdated.
     for event in &scene.history.nodes {
         if event.event == Transition::WriteGivenUp {
             scene.report.occasion(I13);
@@ -46,7 +46,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
     boots_rise(scene);
 }
 
-/// In the order of generations, the locks' tokens rise too.
+/// The fencing tokens of the locks rise in the order of generations.
 fn tokens_rise_with_generations(
     scene: &mut Scene<'_>,
     older: &SessionLife<'_>,
@@ -71,8 +71,8 @@ fn tokens_rise_with_generations(
     }
 }
 
-/// A login that wrote although its lock was lost finds itself in the directory when it looks before it confirms: it is let
-/// in after a newer one was.
+/// A login that wrote with a lost lock finds itself in the directory when it looks before its
+/// confirmation. So it is admitted after a newer login.
 fn late_admission(scene: &mut Scene<'_>, older: &SessionLife<'_>, lives: &[&SessionLife<'_>]) {
     let slack = micros(scene.rules.slack);
     let Some(at) = older.admitted else {
@@ -119,7 +119,8 @@ fn clients_see_rising_generations(scene: &mut Scene<'_>) {
                     .report
                     .expect(I4, before.is_none_or(|before| before < r#gen.get()), || {
                         format!(
-                            "{} logged in as {} with generation {gen} after generation {} had been confirmed",
+                            "{} logged in as {} with generation {gen} after generation {} \
+                             had been confirmed",
                             seen.device,
                             seen.uid,
                             before.unwrap_or_default()
@@ -132,7 +133,7 @@ fn clients_see_rising_generations(scene: &mut Scene<'_>) {
     }
 }
 
-/// The incarnations of a node rise, and nobody is let in by one that is over.
+/// The incarnations of a node rise, and an ended incarnation admits no login.
 fn boots_rise(scene: &mut Scene<'_>) {
     let mut last: BTreeMap<&NodeId, (u64, bool)> = BTreeMap::new();
     let mut events: Vec<_> = scene.history.nodes.iter().collect();

@@ -1,4 +1,4 @@
-//! Every message is delivered once to each device that it is for, kept or reported: I18.
+//! Messages: each one is delivered once to each of its devices, stored or reported: I18.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use crate::{
 #[derive(Default)]
 struct Message<'a> {
     sender: Option<u64>,
-    /// The node that its sender is connected to.
+    /// The node of its sender's connection.
     node: Option<&'a NodeId>,
-    /// Whom it is for, and when it was sent.
+    /// The receiving account, and the time of sending.
     to: Option<(&'a Uid, u64)>,
     outcomes: Vec<&'a str>,
-    /// What its sender heard of each device, and when.
+    /// The outcome for each device that the sender was told, and the time.
     devices: Option<(&'a [DeviceOutcome], u64)>,
     received: usize,
     /// Devices that acknowledged it.
     acked: Vec<&'a Device>,
-    /// The connections that got it.
+    /// The connections that received it.
     receivers: Vec<u64>,
-    /// It was kept: for whom, for which device if for one only, and since when.
+    /// If it was stored: the account, the device if it is for one only, and the time.
     kept: Option<(&'a Uid, Option<&'a Device>, u64)>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
         message.receivers.dedup();
         acknowledged_is_reported(scene, id, &message);
         each_device_has_an_outcome(scene, id, &message);
-        // What was kept is handed out anew when a session ends while it is being handed out to it.
+        // A stored message is handed out again if its session ends during the hand-out.
         let each_once = message.received == message.receivers.len();
         let devices = message
             .devices
@@ -91,7 +91,8 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
         scene.report.expect(I18, once || again, || {
             format!("message {id} was received {} times", message.received)
         });
-        // Whoever came after it was kept, and is still there, has it by now: a history ends in peace.
+        // A session that started after the message was stored and is still there has the message by
+        // now, because a history ends without faults.
         let waits = message.kept.filter(|(uid, device, since)| {
             message.received == 0
                 && message.outcomes == ["stored"]
@@ -107,7 +108,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
             format!("message {id} was kept, and never handed out to those who came")
         });
         let reported = match message.outcomes.as_slice() {
-            // The sender's session ended before it could be told.
+            // The sender's session ended before it could get the outcome.
             [] => message.sender.is_none_or(|sender| over.contains(&sender)),
             ["delivered"] if message.devices.is_some() => true,
             ["delivered"] => message.received == 1,
@@ -125,7 +126,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
     }
 }
 
-/// A device of which the sender was told that the message was delivered has acknowledged it.
+/// A device has acknowledged a message that was reported as delivered to it.
 fn acknowledged_is_reported(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
     let devices = message.devices.map_or(&[][..], |(devices, _)| devices);
     for it in devices.iter().filter(|it| it.outcome == "delivered") {
@@ -133,20 +134,21 @@ fn acknowledged_is_reported(scene: &mut Scene<'_>, id: &str, message: &Message<'
             .report
             .expect(I18, message.acked.contains(&&it.device), || {
                 format!(
-                    "message {id} was delivered to {}, its sender was told, and that has not acknowledged it",
+                    "message {id} was delivered to {}, its sender was told, \
+                     and that has not acknowledged it",
                     it.device
                 )
             });
     }
 }
 
-/// Who was in while a message was on its way is among the devices of which its sender was told.
-/// A session whose place another one had taken is no current one, also if it could not be told.
+/// The report names every device that was logged in while the message was on its way. A session
+/// that lost its slot is not current, even if it has no notice yet.
 fn each_device_has_an_outcome(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
     let (Some((to, sent)), Some((devices, heard))) = (message.to, message.devices) else {
         return;
     };
-    // Without the directory nobody knows who is in: the sender hears that it failed, of no device.
+    // A node without the directory knows no session, so it reports one failure and no devices.
     let has_store = |node: &NodeId| scene.history.served_us(node, sent, heard) == heard - sent;
     let honest = devices.is_empty() && message.outcomes == ["failed"];
     if honest && !message.node.is_none_or(has_store) {

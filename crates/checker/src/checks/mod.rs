@@ -1,4 +1,6 @@
 //! The checks, by the invariants that they cover.
+//!
+//! Each check only reads the evidence and adds to the report. No check uses another one.
 
 pub(crate) mod completeness;
 pub(crate) mod confirmed;

@@ -1,4 +1,4 @@
-//! Dead nodes, stuck accounts and bystanders: I12, I14, I15.
+//! Dead nodes, unanswered logins and bystanders: I12, I14, I15.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
     bystanders_not_delayed(scene);
 }
 
-/// I12: the sessions of an incarnation that is over are cleared away in time.
+/// I12: the sessions of a dead incarnation are removed from the directory in time.
 fn dead_sessions_disappear(scene: &mut Scene<'_>) {
     let cleanup = micros(scene.rules.cleanup());
     let end = scene.history.end_us();
@@ -43,7 +43,7 @@ fn dead_sessions_disappear(scene: &mut Scene<'_>) {
         };
         match life.swept {
             Some(at) => {
-                // Who is to clear away needs the store for it, and has to run.
+                // A sweep needs a running node with its store, so only such time counts.
                 let took = scene.history.calm_us(over, at);
                 scene.report.expect(I12, took <= cleanup, || {
                     format!(
@@ -52,8 +52,8 @@ fn dead_sessions_disappear(scene: &mut Scene<'_>) {
                     )
                 });
             }
-            // Its record was looked at above, too early to tell unless the history goes on for so
-            // long.
+            // Its record was examined above. That was too early to tell, unless the history is long
+            // enough.
             None if life.granted.is_some() && over + cleanup < end => {
                 scene.report.occasion(I12);
             }
@@ -62,8 +62,7 @@ fn dead_sessions_disappear(scene: &mut Scene<'_>) {
     }
 }
 
-/// I14: whoever asks to log in gets an answer in time, also after a crash, and whoever was granted
-/// a place is let in or ends.
+/// I14: each login is answered in time, even after a crash. A granted login is admitted or ends.
 fn every_login_is_answered(scene: &mut Scene<'_>) {
     let mut waiting: BTreeMap<u64, &crate::Seen> = BTreeMap::new();
     for seen in &scene.history.clients {
@@ -76,7 +75,7 @@ fn every_login_is_answered(scene: &mut Scene<'_>) {
             | What::Acked { .. }
             | What::Outcome { .. }
             | What::Refused => {}
-            // Whoever gives up was not answered, and cannot be any more.
+            // A client that gave up was not answered, and cannot be answered any more.
             What::Leaves => {
                 waiting.remove(&seen.client);
             }
@@ -117,7 +116,7 @@ fn every_login_is_answered(scene: &mut Scene<'_>) {
     }
 }
 
-/// I14: an answer comes within W + R + e, and a crash delays a login until L later at most.
+/// I14: an answer comes within W + R + e. A crash delays a login by at most L more.
 fn answer_in_time(scene: &mut Scene<'_>, sent: &crate::Seen, answer: &crate::Seen) {
     let rules = scene.rules;
     let name = || {
@@ -140,8 +139,8 @@ fn answer_in_time(scene: &mut Scene<'_>, sent: &crate::Seen, answer: &crate::See
         return;
     };
     let free = crash + micros(rules.stuck());
-    // Whoever finds the store away, or a lock in the hands of a node that does not run, is kept out
-    // by that, and not by the crash. A store that came back has its nodes wait for N.
+    // A login may also wait for a store that is away, or for a lock of a paused node. That delay is
+    // not the crash's. After a store came back, its nodes wait for N.
     let before = sent
         .at_us
         .saturating_sub(micros(rules.node_lease + rules.stuck()));
@@ -172,7 +171,7 @@ fn answer_in_time(scene: &mut Scene<'_>, sent: &crate::Seen, answer: &crate::See
     }
 }
 
-/// I15: accounts that nobody fights over are let in at once, whatever happens to others.
+/// I15: an account without competing logins is admitted at once, whatever happens to others.
 fn bystanders_not_delayed(scene: &mut Scene<'_>) {
     let mut quiet = BTreeSet::new();
     for fact in &scene.history.facts {
@@ -197,7 +196,8 @@ fn bystanders_not_delayed(scene: &mut Scene<'_>) {
             What::Busy | What::Denied { .. } | What::Overtaken => {
                 scene.report.require(I15, false, || {
                     format!(
-                        "{} has nothing to do with the trouble, and its login on {} was turned away",
+                        "{} has nothing to do with the trouble, and its login on {} \
+                         was turned away",
                         seen.uid, seen.node
                     )
                 });
@@ -210,7 +210,7 @@ fn bystanders_not_delayed(scene: &mut Scene<'_>) {
     }
 }
 
-/// I15: while others are in trouble, a bystander's logins take about as long as otherwise.
+/// I15: a bystander's logins take about the same time, with and without trouble elsewhere.
 fn compare_delays(scene: &mut Scene<'_>, uid: &Uid, times: &[(u64, u64)]) {
     let (mut calm, mut troubled) = (Vec::new(), Vec::new());
     for (from, to) in times {
@@ -221,7 +221,7 @@ fn compare_delays(scene: &mut Scene<'_>, uid: &Uid, times: &[(u64, u64)]) {
         group.push(to.saturating_sub(*from));
     }
     let looks = troubled.len();
-    // Without a login of both kinds there is nothing to compare.
+    // A comparison needs a login of both kinds.
     let (Some(calm), Some(troubled)) = (p99(calm), p99(troubled)) else {
         return;
     };
@@ -231,12 +231,13 @@ fn compare_delays(scene: &mut Scene<'_>, uid: &Uid, times: &[(u64, u64)]) {
     let allowed = calm * u64::from(scene.rules.isolation) + micros(scene.rules.slack);
     scene.report.require(I15, troubled <= allowed, || {
         format!(
-            "logins of {uid} took {troubled} us at the 99th percentile while others were in trouble, and {calm} us otherwise"
+            "logins of {uid} took {troubled} us at the 99th percentile while others were in \
+             trouble, and {calm} us otherwise"
         )
     });
 }
 
-/// The value that at most one of a hundred is above.
+/// The value that at most one percent of the values exceed.
 fn p99(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
     let rank = values.len() - values.len() / 100;

@@ -1,4 +1,4 @@
-//! One owner, one winner, and that is the last one: I1, I2, I3.
+//! Owners and winners of an account: I1, I2, I3.
 
 use distlock_kickout::Uid;
 
@@ -29,7 +29,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
     }
 }
 
-/// I1: once everybody had the time to hear of a newcomer, no more sessions are active than allowed.
+/// I1: after the settle time no more sessions are active than the policy allows.
 fn no_overlap(scene: &mut Scene<'_>, lives: &[&SessionLife<'_>]) {
     let allowed = micros(scene.rules.settle());
     for newcomer in lives {
@@ -57,7 +57,7 @@ fn no_overlap(scene: &mut Scene<'_>, lives: &[&SessionLife<'_>]) {
     }
 }
 
-/// I2 and I3: who is left when everything is quiet.
+/// I2 and I3: the right sessions are left after all logins were answered.
 fn right_survivors(scene: &mut Scene<'_>, uid: &Uid, lives: &[&SessionLife<'_>]) {
     let limit = scene.rules.limit;
     let left: Vec<_> = lives
@@ -72,7 +72,7 @@ fn right_survivors(scene: &mut Scene<'_>, uid: &Uid, lives: &[&SessionLife<'_>])
     let Some(last) = lives.last().filter(|life| life.granted.is_some()) else {
         return;
     };
-    // A node that was killed right after its write told nobody of the grant.
+    // A node that was killed right after its write reported no grant.
     let untold = record.is_some_and(|record| record.r#gen > last.r#gen);
     scene
         .report
@@ -106,15 +106,16 @@ fn right_survivors(scene: &mut Scene<'_>, uid: &Uid, lives: &[&SessionLife<'_>])
     }
 }
 
-/// I2: whenever an account was quiet, the login that was granted last had not been ended by another
-/// one of the account, because no other one was newer. Later logins must not hide that nobody won.
+/// I2: at each quiet moment of an account, its last granted login had not been ended by another
+/// login, because no login was newer. This looks at each quiet moment, because a later login would
+/// hide that no session had won.
 fn last_grant_survives(scene: &mut Scene<'_>, lives: &[&SessionLife<'_>], at_us: u64) {
     let granted = |life: &&&SessionLife<'_>| life.granted.is_some_and(|at| at <= at_us);
     let Some(last) = lives.iter().rfind(granted) else {
         return;
     };
     let beaten = last.was_overtaken() && last.superseded.is_some_and(|it| it.at <= at_us);
-    // A node that was killed right after its write told nobody of the grant.
+    // A node that was killed right after its write reported no grant.
     let killed = scene.history.killed_between(last.begin(), at_us);
     scene.report.expect(I2, !beaten || killed, || {
         format!(

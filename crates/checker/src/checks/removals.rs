@@ -1,4 +1,4 @@
-//! How a session leaves the directory, and that it goes when it has: I5, I6, I11, I17.
+//! Removal of sessions from the directory, and their end after it: I5, I6, I11, I17.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
     kicks_name_the_revoked_session(scene);
 }
 
-/// I5: a session is taken out of the directory once: by itself, or by a newer one. Who finds it gone changes nothing. Where the
-/// store forgot how it was taken out, it is taken out again.
+/// I5: a session is taken out of the directory once, by itself or by a newer one. A second removal
+/// finds nothing and changes nothing, unless the store has lost the first one.
 fn removed_once(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
     if life.deleted.is_none() && life.revoked.is_none() {
         return;
@@ -44,7 +44,7 @@ fn removed_once(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
     });
 }
 
-/// I5: nobody takes out a session that goes on.
+/// I5: no removal takes out a running session.
 fn running_session_stays(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
     if life.deleted.is_some() {
         let over = life.end().is_some() || life.admitted.is_none() || life.registered;
@@ -54,15 +54,15 @@ fn running_session_stays(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
     }
 }
 
-/// I5: what is cleared away belongs to an incarnation that is over.
+/// I5: a swept session belongs to a dead incarnation.
 fn swept_only_when_dead(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
     let Some(at) = life.swept else {
         return;
     };
     let over = life.node_over.is_some_and(|over| over <= at + slack(scene));
-    // Its node was stopped for so long that its lease is over; it writes that down when it goes on.
+    // Its node was paused until after the end of its lease. It reports that end when it runs again.
     let stopped = scene.history.paused(life.node, at, at);
-    // Its node's lease was freed by hand while the session was in; the node has not learned it yet.
+    // Its node's lease was freed by hand during the session, and the node has not noticed yet.
     let freed = life
         .admitted
         .is_some_and(|since| scene.history.lease_freed(life.node, since, at));
@@ -71,7 +71,7 @@ fn swept_only_when_dead(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
     });
 }
 
-/// I11: whoever lost its place hears of it, or ends for another reason, in bounded time.
+/// I11: a session that lost its slot gets its notice, or ends for another reason, in bounded time.
 fn node_learns_in_time(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
     let (Some(revoked), Some(_)) = (life.revoked, life.admitted) else {
         return;
@@ -89,7 +89,7 @@ fn node_learns_in_time(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
     });
 }
 
-/// I17: what is said to be gone for good is gone.
+/// I17: a session that is reported as gone has ended.
 fn removed_session_ends(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
     let (Some(at), Some(_)) = (life.settled, life.admitted) else {
         return;
@@ -101,7 +101,7 @@ fn removed_session_ends(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
     });
 }
 
-/// I6: a kick is about the session that was revoked with it, on every node, and about no newer one.
+/// I6: on every node a kick names the session that was revoked with it, and no newer one.
 fn kicks_name_the_revoked_session(scene: &mut Scene<'_>) {
     let mut revoked: BTreeMap<Uuid, (SessionId, Option<Generation>)> = BTreeMap::new();
     for event in &scene.history.nodes {

@@ -1,4 +1,4 @@
-//! Nothing that is late erases or kicks another session, and everything happens once: I5, I6, I16.
+//! Late and repeated actions: I5, I6, I16.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
     each_step_once(scene);
 }
 
-/// I5: a session that another one took the place of is not in the directory any more; a delete that found something found
-/// somebody else's entry. Only a delete that came too late puts another session at risk.
+/// I5: a superseded session is not in the directory any more. So its delete that removed something
+/// removed another session's entry. Only a late delete puts another session at risk.
 fn no_stale_delete(scene: &mut Scene<'_>) {
     for event in &scene.history.nodes {
         if event.event == Transition::StaleDeleteRefused {
@@ -38,7 +38,7 @@ fn no_stale_delete(scene: &mut Scene<'_>) {
     }
 }
 
-/// I6: a kick ends the session it names, or none, and only for a newer one.
+/// I6: a kick ends the session that it names or none, and only in favour of a newer one.
 fn no_stale_kick(scene: &mut Scene<'_>) {
     let mut named: BTreeMap<Uuid, BTreeSet<SessionId>> = BTreeMap::new();
     for event in &scene.history.nodes {

@@ -1,5 +1,4 @@
-//! How much longer things may take where a fault was: only around that very fault, and for the node
-//! that it concerns.
+//! The allowances for faults: each one only for the time of the fault, and only for its node.
 
 use distlock_kickout::NodeId;
 
@@ -8,11 +7,11 @@ use crate::{
     report::{Rules, micros},
 };
 
-/// A node compares its sessions with the directory so often in the time of its lease.
+/// Reconciliations of a node in the time of its lease.
 const LOOKS_PER_LEASE: u64 = 3;
 
 impl History {
-    /// The time between two moments at which a node ran.
+    /// Time between two moments in which a node ran.
     pub(crate) fn awake_us(&self, node: &NodeId, from: u64, to: u64) -> u64 {
         let paused = |fact: &Fact| match fact {
             Fact::Paused {
@@ -25,25 +24,26 @@ impl History {
         self.without(from, to, paused)
     }
 
-    /// The time between two moments at which a node ran, and had its store.
+    /// Time between two moments in which a node ran and had its store.
     pub(crate) fn served_us(&self, node: &NodeId, from: u64, to: u64) -> u64 {
         self.without(from, to, |fact| without_service(fact, Some(node)))
     }
 
-    /// The time between two moments at which every node ran, and had its store.
+    /// Time between two moments in which every node ran and had its store.
     pub(crate) fn calm_us(&self, from: u64, to: u64) -> u64 {
         self.without(from, to, |fact| without_service(fact, None))
     }
 
-    /// Whether every node ran, and had its store, all the time between two moments.
+    /// Whether every node ran and had its store for all the time between two moments.
     pub(crate) fn is_calm(&self, from: u64, to: u64) -> bool {
         self.calm_us(from, to) == to.saturating_sub(from)
     }
 
-    /// Whether a session on `node` that lost its place at `from` heard of it in time, at `to`.
+    /// Whether a session on `node` that lost its slot at `from` got its notice in time, at `to`.
     ///
-    /// Where nothing was broken it is told at once. Otherwise its node finds out by itself, at its
-    /// next look or by the end of its lease; a look that had no store is lost.
+    /// Without a fault the kick arrives at once. Otherwise the node finds the loss by itself, at
+    /// its next reconciliation or at the end of its lease. A reconciliation without the store does
+    /// not count.
     pub(crate) fn hears_in_time(&self, rules: &Rules, node: &NodeId, from: u64, to: u64) -> bool {
         let awake = self.awake_us(node, from, to);
         if awake <= micros(rules.settle()) {
@@ -73,7 +73,7 @@ impl History {
         self.without(from, to, lost) <= allowed
     }
 
-    /// Whether something was broken at some time between two moments: a node, its way to others, or
+    /// Whether there was a fault between two moments: of a node, of its way to other nodes, or of
     /// its way to the store.
     fn is_disturbed(&self, from: u64, to: u64) -> bool {
         self.facts.iter().any(|fact| match fact {
@@ -85,13 +85,13 @@ impl History {
         })
     }
 
-    /// The time between two moments without some spans, which may overlap.
+    /// Time between two moments, less some spans, which may overlap.
     fn without(&self, from: u64, to: u64, span: impl Fn(&Fact) -> Option<(u64, u64)>) -> u64 {
         let mut spans: Vec<_> = self.facts.iter().filter_map(span).collect();
         spans.sort_unstable();
         let (mut left, mut counted) = (to.saturating_sub(from), from);
         for (begin, end) in spans {
-            // No time counts twice.
+            // Overlapping spans count once.
             let (begin, end) = (begin.max(counted), end.min(to));
             if begin < end {
                 left = left.saturating_sub(end - begin);
@@ -102,8 +102,8 @@ impl History {
     }
 }
 
-/// When a node, or any of them, did not run or had no store. An outage of the store itself is of no
-/// node, and of all.
+/// The time in which a node, or any node, did not run or had no store. An outage of the store
+/// concerns all nodes.
 fn without_service(fact: &Fact, of: Option<&NodeId>) -> Option<(u64, u64)> {
     let (node, span) = match fact {
         Fact::Paused {

@@ -1,29 +1,30 @@
-//! What happened: the nodes' events, what clients saw, what the test did, and the directory at the end.
+//! The history of a run: the events of the nodes, the observations of the clients, the actions of
+//! the test, and the directory at the end.
 
 use std::collections::BTreeMap;
 
 use distlock_kickout::{Code, Device, Event, Generation, NodeId, SessionId, Uid, UserRecord};
 use serde::{Deserialize, Serialize};
 
-/// Everything that is known of one run. Times are microseconds since the machine booted.
+/// The history of one run. Times are microseconds since the machine booted.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// What the nodes say.
+    /// The events of the nodes.
     pub nodes: Vec<Event>,
-    /// What the clients saw, in the order in which they saw it.
+    /// The observations of the clients, in the order in which they were made.
     pub clients: Vec<Seen>,
-    /// What the test did and asked.
+    /// The actions and questions of the test.
     pub facts: Vec<Fact>,
-    /// The directory at the end, when everything had settled.
+    /// The directory at the end, after all logins settled.
     pub records: BTreeMap<Uid, UserRecord>,
 }
 
-/// Something a client did or saw.
+/// An action or an observation of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
-    /// When.
+    /// The time.
     pub at_us: u64,
-    /// Which connection.
+    /// The connection.
     pub client: u64,
     /// Its account.
     pub uid: Uid,
@@ -31,36 +32,36 @@ pub struct Seen {
     pub device: Device,
     /// The node it is connected to.
     pub node: NodeId,
-    /// What it did or saw.
+    /// The action or observation.
     pub what: What,
 }
 
-/// What a client does and sees.
+/// The actions and observations of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum What {
     /// It asked to log in.
     LoginSent,
-    /// It is in.
+    /// It is logged in.
     LoginOk {
         /// The session.
         session: SessionId,
         /// The login's generation.
         r#gen: Generation,
     },
-    /// It was turned away for now.
+    /// It was refused for now.
     Busy,
-    /// It was turned away for good.
+    /// Its login was denied.
     Denied {
-        /// Why.
+        /// The reason.
         code: Code,
     },
-    /// A newer login came before it was in.
+    /// A newer login replaced its own before the answer.
     Overtaken,
-    /// Its session ended, and it was told why.
+    /// It got the notice that its session ended.
     Told {
-        /// Why.
+        /// The reason.
         code: Code,
     },
     /// It got a message.
@@ -77,30 +78,30 @@ pub enum What {
     Sent {
         /// The message.
         id: String,
-        /// To all devices of this account, where it is known to be so.
+        /// The account, if the message is known to be for all its devices.
         #[serde(default)]
         to: Option<Uid>,
     },
-    /// What it sent was refused, because its session is over.
+    /// Its message was refused, because its session is over.
     Refused,
-    /// It learned what became of a message.
+    /// It learned the outcome of a message.
     Outcome {
         /// The message.
         id: String,
-        /// `delivered`, `written`, `stored` or `failed`; or the code of the error by which it was
-        /// refused, and then it went nowhere.
+        /// `delivered`, `written`, `stored` or `failed`; or the code of the error with which the
+        /// message was refused, and then no session got it.
         outcome: String,
-        /// And for each device, where the client was told.
+        /// The outcome for each device, if the client was told.
         #[serde(default)]
         devices: Option<Vec<DeviceOutcome>>,
     },
-    /// It leaves of its own accord, or because it was told to.
+    /// It leaves by itself, or after a notice.
     Leaves,
     /// The server closed before the client did, or the connection broke.
     Closed,
 }
 
-/// What became of a message for one device.
+/// The outcome of a message for one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceOutcome {
     /// The device.
@@ -109,7 +110,7 @@ pub struct DeviceOutcome {
     pub outcome: String,
 }
 
-/// Something the test did to the nodes or asked of them.
+/// An action of the test, or an answer that the test got.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -118,37 +119,37 @@ pub enum Fact {
     Killed {
         /// The node.
         node: NodeId,
-        /// When it was certainly dead.
+        /// A time at which it was certainly dead.
         at_us: u64,
     },
-    /// A node did not run for a while.
+    /// A node was paused.
     Paused {
         /// The node.
         node: NodeId,
-        /// Just before it was stopped.
+        /// Just before the pause.
         from_us: u64,
-        /// Just after it went on.
+        /// Just after the pause.
         to_us: u64,
     },
-    /// A node's lease was freed by hand. The node learns it when it renews the lease next.
+    /// A node's lease was freed by hand. The node notices it at the next renewal.
     LeaseFreed {
         /// The node.
         node: NodeId,
-        /// Just before it was freed.
+        /// Just before the lease was freed.
         at_us: u64,
     },
-    /// A client's connection was cut by the test.
+    /// The test cut a client's connection.
     Cut {
         /// The connection.
         client: u64,
     },
-    /// A node was asked where an account is.
+    /// A node was asked for the location of an account.
     Lookup {
         /// The account.
         uid: Uid,
-        /// When the question was sent.
+        /// Time at which the question was sent.
         from_us: u64,
-        /// When the answer was there.
+        /// Time at which the answer arrived.
         to_us: u64,
         /// The generation of the account's record.
         r#gen: Generation,
@@ -159,59 +160,60 @@ pub enum Fact {
     Lingering {
         /// The node.
         node: NodeId,
-        /// How many.
+        /// Number of connections.
         sockets: usize,
     },
     /// Every login of an account was answered, and the directory and the clients agreed.
     Quiet {
         /// The account.
         uid: Uid,
-        /// When.
+        /// The time.
         at_us: u64,
     },
-    /// An account that nobody disturbs: its logins must not notice what happens to others.
+    /// An account without competing logins. Faults elsewhere must not delay its logins.
     Bystander {
         /// The account.
         uid: Uid,
     },
-    /// The store may have forgotten what was written in this time, although it had said that it was stored.
+    /// The store may have lost confirmed writes of this time.
     Forgotten {
         /// Just before the first of these writes.
         from_us: u64,
         /// Just after the last one.
         to_us: u64,
     },
-    /// What other nodes asked of a node got lost, or came late.
+    /// Calls of other nodes to a node got lost or were late.
     Unreachable {
         /// The node.
         node: NodeId,
-        /// Just before it began.
+        /// Just before the fault.
         from_us: u64,
-        /// When other nodes must have found their way back to it.
+        /// Time by which other nodes reach the node again.
         to_us: u64,
     },
-    /// A node, or every node, could not rely on the store: their lines were cut, or its server was
-    /// away.
+    /// A node, or every node, could not rely on the store: the connections were cut, or the server
+    /// was away.
     NoStore {
         /// The node; none = all of them.
         node: Option<NodeId>,
-        /// Just before it began.
+        /// Just before the fault.
         from_us: u64,
-        /// When the node must have found its way back to the store.
+        /// Time by which the node reaches the store again.
         to_us: u64,
     },
-    /// Something was wrong with others: an account's lock, a node, or the store of one.
+    /// Another account or node was in trouble: a lock was held, a node failed, or a node had no
+    /// store.
     Trouble {
-        /// Just before it began.
+        /// Just before the trouble.
         from_us: u64,
-        /// Just after it was over.
+        /// Just after the trouble.
         to_us: u64,
     },
 }
 
 impl History {
-    /// Reads the events of one process, one JSON object a line; other lines are passed over. Events that happened at the same
-    /// time may be printed in either order.
+    /// Reads the events of one process, one JSON object per line. Other lines are skipped.
+    /// Simultaneous events may be printed in any order.
     ///
     /// # Errors
     /// For a line that begins as an object and is not an event.
@@ -230,10 +232,10 @@ impl History {
         Ok(())
     }
 
-    /// One JSON object a line: everything in the order of time, for people and for later.
+    /// Writes the history in the order of time, one JSON object per line.
     ///
     /// # Errors
-    /// Never for what can be in a history.
+    /// Never for a value that a history can hold.
     pub fn to_lines(&self) -> Result<String, serde_json::Error> {
         let mut lines = Vec::new();
         for event in &self.nodes {
@@ -253,7 +255,7 @@ impl History {
         Ok(lines.join("\n"))
     }
 
-    /// Whether a node was stopped at some time between two moments.
+    /// Whether a node was paused at some time between two moments.
     pub(crate) fn paused(&self, node: &NodeId, from: u64, to: u64) -> bool {
         self.facts.iter().any(|fact| {
             matches!(fact, Fact::Paused { node: paused, from_us, to_us }
@@ -269,14 +271,15 @@ impl History {
         })
     }
 
-    /// Whether the store may have forgotten what was written at this moment.
+    /// Whether the store may have lost a write of this moment.
     pub(crate) fn forgotten(&self, at_us: u64) -> bool {
         self.facts.iter().any(|fact| {
-            matches!(fact, Fact::Forgotten { from_us, to_us } if *from_us <= at_us && at_us <= *to_us)
+            matches!(fact, Fact::Forgotten { from_us, to_us }
+                if *from_us <= at_us && at_us <= *to_us)
         })
     }
 
-    /// When a node was killed, if it was after this moment.
+    /// The time at which a node was killed, at or after this moment.
     pub(crate) fn killed_after(&self, node: &NodeId, after: u64) -> Option<u64> {
         self.facts
             .iter()
@@ -290,7 +293,7 @@ impl History {
             .min()
     }
 
-    /// When a node was killed for the last time before this moment.
+    /// The time of the last kill at or before this moment.
     pub(crate) fn last_killed(&self, before: u64) -> Option<u64> {
         let killed = |fact: &Fact| match fact {
             Fact::Killed { at_us, .. } if *at_us <= before => Some(*at_us),
@@ -299,14 +302,14 @@ impl History {
         self.facts.iter().filter_map(killed).max()
     }
 
-    /// Whether some node was killed between two moments.
+    /// Whether a node was killed between two moments.
     pub(crate) fn killed_between(&self, from: u64, to: u64) -> bool {
         self.facts.iter().any(
             |fact| matches!(fact, Fact::Killed { at_us, .. } if from <= *at_us && *at_us <= to),
         )
     }
 
-    /// The last moment anything is known of.
+    /// The time of the last entry.
     pub(crate) fn end_us(&self) -> u64 {
         let nodes = self.nodes.iter().map(|it| it.boot_us);
         let clients = self.clients.iter().map(|it| it.at_us);

@@ -1,4 +1,6 @@
-//! The evidence of one run: the history, and what follows from it.
+//! The evidence of one run: the history, and the facts that follow from it.
+//!
+//! Nothing here judges; the checks do.
 
 pub(crate) mod allowances;
 pub(crate) mod history;

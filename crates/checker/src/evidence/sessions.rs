@@ -1,4 +1,4 @@
-//! The life of every session, put together from the events of its node and what its client saw.
+//! The life of each session, from the events of its node and the observations of its client.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,25 +21,26 @@ pub(crate) struct SessionLife<'a> {
     pub(crate) admitted: Option<u64>,
     pub(crate) superseded: Option<Superseded>,
     pub(crate) closed: Option<(u64, &'a str)>,
-    /// What took its place in the directory, on whichever node.
+    /// The event that took it out of the directory, on any node.
     pub(crate) revoked: Option<&'a Event>,
-    /// When it was first said to be gone for good.
+    /// Time of the first report that it is gone for good.
     pub(crate) settled: Option<u64>,
-    /// When its notice was written to its connection.
+    /// Time at which its notice was written to its connection.
     pub(crate) told: Option<u64>,
-    /// When its connection was cut because its client stayed.
+    /// Time at which its connection was cut because its client stayed.
     pub(crate) cut: Option<u64>,
-    /// When it took itself out of the directory, where that is known and not concluded.
+    /// Time at which its logout took it out of the directory, if that is known from the logout
+    /// itself.
     pub(crate) deleted: Option<u64>,
-    /// When it was cleared away as a dead node's.
+    /// Time at which the sweeper removed it.
     pub(crate) swept: Option<u64>,
-    /// Whether it was written again after the store had forgotten it.
+    /// Whether it was written again after the store had lost it.
     pub(crate) registered: bool,
-    /// When its node ended or lost its lease, or was killed.
+    /// Time at which its node ended, lost its lease or was killed.
     pub(crate) node_over: Option<u64>,
-    /// When its client left or was told.
+    /// Time at which its client left or got the notice.
     pub(crate) client_over: Option<u64>,
-    /// When its client's connection ended.
+    /// Time at which its client's connection ended.
     pub(crate) client_gone: Option<u64>,
     pub(crate) client: Option<u64>,
 }
@@ -82,7 +83,7 @@ impl<'a> Sessions<'a> {
                 life.add(event);
             }
         }
-        // What other nodes say of it: a session of which they alone speak was never let in.
+        // The reports of other nodes. A session that only other nodes mention was never admitted.
         for event in &history.nodes {
             if let Some(life) = event.session.and_then(|session| by_id.get_mut(&session)) {
                 life.hear(event);
@@ -220,7 +221,7 @@ impl<'a> SessionLife<'a> {
         }
     }
 
-    /// The first moment it is known of.
+    /// The time of its first event.
     pub(crate) fn begin(&self) -> u64 {
         [self.granted, self.admitted, self.superseded.map(|it| it.at)]
             .into_iter()
@@ -229,7 +230,7 @@ impl<'a> SessionLife<'a> {
             .unwrap_or_default()
     }
 
-    /// When it stopped believing in itself.
+    /// The time at which it stopped being active.
     pub(crate) fn end(&self) -> Option<u64> {
         [
             self.superseded.map(|it| it.at),

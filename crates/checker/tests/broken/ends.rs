@@ -1,4 +1,4 @@
-//! Sessions that do not end, end twice, or end without a word; ghosts and bystanders.
+//! Sessions that do not end, end twice, or end without a notice; dead sessions and bystanders.
 
 use distlock_checker::{Fact, Invariant::*, Rules, What, check};
 use distlock_kickout::{NodeId, Uid};
@@ -22,7 +22,7 @@ fn a_superseded_session_that_still_receives() {
     let mut play = honest();
     play.in_(1);
     assert!(play.violated().contains(&I8), "{}", play.check());
-    // It was not even told; what was written before that may come a little later.
+    // The client got no notice. A frame that was written before may arrive a little later.
     for (later, violated) in [(100, vec![]), (5000, vec![I8])] {
         let mut play = first();
         play.client(1, What::Sent { id: id(), to: None })
@@ -44,7 +44,7 @@ fn a_superseded_session_that_still_receives() {
     let late = json!({"uid": UID, "session": session(1), "result": "message m delivered"});
     play.after(5000).event("n2", "delivered", late);
     assert_eq!(play.violated(), [I8]);
-    // Strict confirmation: let in while the older one was active.
+    // Strict confirmation: this login is admitted while the older session is active.
     let mut play = first();
     play.granted("n2", 2)
         .admitted("n2", 2)
@@ -131,14 +131,14 @@ fn a_logout_that_erases_although_its_place_was_taken() {
         .revoked("n2", 1, 2)
         .record(2, 2);
     assert_eq!(play.violated(), [I5]);
-    // Unless the store forgot that it was.
+    // The second removal is allowed if the store has lost the first one.
     for (to_us, forgotten) in [(1, false), (play.at, true)] {
         let from_us = 0;
         let fact = Fact::Forgotten { from_us, to_us };
         play.history.facts.push(fact);
         assert_eq!(play.check().is_clean(), forgotten, "{}", play.check());
     }
-    // Somebody who is in was taken out.
+    // A running session was taken out.
     let mut play = first();
     play.about("n2", "deleted", 1);
     assert_eq!(play.violated(), [I5]);
@@ -151,7 +151,7 @@ fn a_living_node_that_is_swept() {
     play.about("n2", "ghost_swept", 1).after(5000);
     play.event("n1", "node_fenced", json!({}));
     assert_eq!(play.violated(), [I5]);
-    // Unless its lease was freed by hand while the session was in.
+    // The sweep is allowed if the lease was freed by hand during the session.
     for (at_us, freed) in [(play.at, false), (before, true)] {
         let node = NodeId::new("n1").unwrap();
         play.history.facts.push(Fact::LeaseFreed { node, at_us });
@@ -186,7 +186,10 @@ fn a_kick_that_names_another_session_on_the_way() {
         .admitted("n1", 3)
         .record(3, 3);
     assert!(play.check().is_clean(), "{}", play.check());
-    let fields = json!({"uid": UID, "session": session(1), "kick_id": kick(2), "peer": "n1", "result": "AlreadyGone"});
+    let fields = json!({
+        "uid": UID, "session": session(1), "kick_id": kick(2),
+        "peer": "n1", "result": "AlreadyGone",
+    });
     play.event("n2", "kick_received", fields);
     assert!(play.violated().contains(&I6), "{}", play.check());
 }

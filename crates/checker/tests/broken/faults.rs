@@ -1,4 +1,4 @@
-//! What a fault allows: around its own time and for its own node, and nothing beyond that.
+//! Allowances of faults: for the time of the fault and for its node, and no further.
 
 use distlock_checker::{Fact, Invariant::*, Rules, What, check};
 use distlock_kickout::{NodeId, Uid};
@@ -10,7 +10,7 @@ fn node(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
 }
 
-/// A newcomer on `n2` is in, and the older session on `n1` hears of it so much later.
+/// A newcomer on `n2` is admitted, and the older session on `n1` ends this much later.
 fn told_after(ms: u64) -> Play {
     let mut play = first();
     play.granted("n2", 2)
@@ -21,7 +21,7 @@ fn told_after(ms: u64) -> Play {
     play
 }
 
-/// As [`told_after`], and from `from` to `to`, in milliseconds, something was broken.
+/// As [`told_after`], with a fault between `from` and `to`, in milliseconds.
 fn broken(ms: u64, fact: impl Fn(u64, u64) -> Fact, from: u64, to: u64) -> Play {
     let mut play = told_after(ms);
     play.history.facts.push(fact(from * MS, to * MS));
@@ -58,12 +58,12 @@ fn other_without_store(from_us: u64, to_us: u64) -> Fact {
 #[test]
 fn a_session_that_nobody_could_tell() {
     let lease = u64::try_from(Rules::default().node_lease.as_millis()).unwrap();
-    // Its node finds out by itself by the end of its lease.
+    // The node finds the loss by itself at the end of its lease at the latest.
     assert_eq!(told_after(lease - 100).violated(), [I1]);
     let cut = broken(lease - 100, unreachable, 0, 2_000);
     assert!(cut.check().is_clean(), "{}", cut.check());
     assert_eq!(broken(lease + 500, unreachable, 0, 2_000).violated(), [I1]);
-    // Something was broken, long after the session should have heard of it.
+    // This fault is long after the latest allowed end of the session.
     let later = broken(lease - 100, unreachable, lease + 1_000, lease + 2_000);
     assert_eq!(later.violated(), [I1]);
 }
@@ -74,15 +74,15 @@ fn a_node_without_its_store_loses_one_look_and_no_more() {
     let look = lease / 3;
     let cut = broken(lease + look, no_store, 500, 2 * lease);
     assert!(cut.check().is_clean(), "{}", cut.check());
-    // Its lease is over by now.
+    // The lease of its node has ended by now.
     let stays = broken(lease + look + 1_000, no_store, 500, 2 * lease);
     assert_eq!(stays.violated(), [I1]);
-    // Another node's trouble prolongs no lease of this one.
+    // A fault of another node allows this one nothing.
     let other = broken(lease + look, other_without_store, 500, 2 * lease);
     assert_eq!(other.violated(), [I1]);
 }
 
-/// `n1` is killed, and a login on `n2` is turned away so much later.
+/// `n1` is killed, and a login on `n2` is refused this much later.
 fn turned_away_after(ms: u64) -> Play {
     let mut play = first();
     play.at += 1;
@@ -104,7 +104,7 @@ fn an_account_that_is_kept_out_by_something_else_than_a_crash() {
     assert_eq!(turned_away_after(at).violated(), [I14]);
     for (from, to, excused) in [
         (at - 100, at + 100, true),
-        // The nodes wait for N when the store has come back.
+        // The nodes wait for N after the store came back.
         (at - waits, at - waits + 200, true),
         (100, 200, false),
         (at + 100, at + 200, false),
@@ -134,7 +134,7 @@ fn a_login_that_waits_for_the_store() {
     };
     assert_eq!(waits(None), [I14]);
     assert_eq!(waits(Some(no_store(0, 9_000 * MS))), []);
-    // Two outages at the same time are not longer than one.
+    // Two simultaneous outages count once.
     let short = no_store(0, 4_000 * MS);
     let mut play = Play::default();
     play.client(1, What::LoginSent)
@@ -184,7 +184,7 @@ fn a_node_that_is_killed_while_it_takes_leave() {
     };
     assert!(killed_after(None).contains(&I11));
     assert!(!killed_after(Some(500)).contains(&I11));
-    // It had the time to close it.
+    // The node had enough time to close the connection.
     assert!(killed_after(Some(10_000)).contains(&I11));
 }
 
@@ -248,7 +248,7 @@ fn a_message_whose_receivers_nobody_could_look_up() {
     };
     assert_eq!(failed("failed", None), [I18]);
     assert_eq!(failed("failed", Some((50, 200))), []);
-    // That was over before, and the other outcomes need the directory.
+    // The outage was over before, and the other outcomes need the directory.
     assert_eq!(failed("failed", Some((0, 50))), [I18]);
     assert_eq!(failed("stored", Some((50, 200))), [I18]);
 }
@@ -256,15 +256,18 @@ fn a_message_whose_receivers_nobody_could_look_up() {
 #[test]
 fn a_process_that_said_one_thing_before_it_was_killed() {
     let up = |seq: u64, boot: u64| {
-        json!({"seq": seq, "at_ms": 0, "boot_us": boot, "node": "n1", "boot": boot, "event": "node_up"})
-            .to_string()
+        json!({
+            "seq": seq, "at_ms": 0, "boot_us": boot, "node": "n1", "boot": boot,
+            "event": "node_up",
+        })
+        .to_string()
     };
     let mut play = Play::default();
     for line in [up(1, 101), up(1, 102)] {
         play.history.read_node([line.as_str()]).unwrap();
     }
     assert!(!play.violated().contains(&Complete));
-    // A process counts from the beginning, and its predecessor's numbers are no beginning.
+    // A process counts from 1; it does not continue its predecessor's numbers.
     for line in [up(2, 102), up(2, 103)] {
         play.history.read_node([line.as_str()]).unwrap();
     }

@@ -1,5 +1,5 @@
-//! What counts as a look: only an occasion on which the invariant could have been broken. And the
-//! bounds on time that belong to these.
+//! Occasions: an invariant counts as tested only if it could have been broken. Also the time bounds
+//! of these invariants.
 
 use distlock_checker::{Fact, Invariant::*, Rules, What, check};
 use distlock_kickout::{Code, NodeId, Uid};
@@ -15,7 +15,7 @@ fn ms(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap()
 }
 
-/// Node `n1` is killed now.
+/// Kills node `n1` now.
 fn killed(play: &mut Play) {
     play.at += 1;
     play.history.facts.push(Fact::Killed {
@@ -93,7 +93,7 @@ fn a_mute_session_is_looked_at_when_it_might_have_heard_or_said_something() {
     let report = play.check();
     assert!(report.is_clean(), "{report}");
     assert_eq!(report.looked_at(I8), 1);
-    // What it says itself is refused.
+    // The message of the superseded client is refused.
     let mut play = stays();
     play.client(1, What::Sent { id: id(), to: None })
         .client(1, What::Refused);
@@ -101,7 +101,7 @@ fn a_mute_session_is_looked_at_when_it_might_have_heard_or_said_something() {
     let report = play.check();
     assert!(report.is_clean(), "{report}");
     assert_eq!(report.looked_at(I8), 1);
-    // Or it is not.
+    // The message of the superseded client is taken.
     let mut play = stays();
     play.client(1, What::Sent { id: id(), to: None });
     play.event("n1", "delivered", delivered);
@@ -120,13 +120,13 @@ fn an_answer_that_comes_later_than_the_lock_and_the_kicks_allow() {
             .client(2, What::Busy);
         assert_eq!(play.violated(), violated, "{}", play.check());
     }
-    // One that is closed without a word is no answer at all.
+    // A connection that ends without an answer does not count as an answer.
     let mut play = first();
     play.client(2, What::LoginSent).client(2, What::Closed);
     assert_eq!(play.violated(), [I14]);
 }
 
-/// A login that was sent some time after a crash, and let in some time later.
+/// A login that is sent this long after a crash, and takes this long.
 fn after_a_crash(sent: u64, takes: u64) -> Play {
     let mut play = first();
     killed(&mut play);
@@ -144,11 +144,11 @@ fn after_a_crash(sent: u64, takes: u64) -> Play {
 fn a_crash_that_keeps_an_account_out_for_too_long() {
     let rules = Rules::default();
     let (lock, tell) = (ms(rules.lock_ttl), ms(rules.kick_budget));
-    // It may wait for the dead node's lock, and for the dead node's answer; not longer.
+    // The login may wait for the dead node's lock and for the dead node's answer, and no longer.
     assert_eq!(after_a_crash(lock - 2000, 2000 + tell).violated(), []);
     assert_eq!(after_a_crash(lock, tell + 10).violated(), []);
     assert_eq!(after_a_crash(lock, tell + 500).violated(), [I14]);
-    // Being turned away is no way in.
+    // A refusal does not let the account in.
     let turned_away = |sent: u64, what: What| {
         let mut play = first();
         killed(&mut play);
@@ -157,7 +157,7 @@ fn a_crash_that_keeps_an_account_out_for_too_long() {
     };
     assert_eq!(turned_away(lock - 10, What::Busy).violated(), []);
     assert_eq!(turned_away(lock + 500, What::Busy).violated(), [I14]);
-    // Where the first login wins, the dead node's lease keeps it out.
+    // If the first login wins, the dead node's lease keeps the account out.
     let denied = turned_away(lock + 500, What::Denied { code: Code::Denied });
     assert_eq!(denied.violated(), [I14]);
     let mut deny = Rules::default();
@@ -170,7 +170,7 @@ fn a_crash_that_keeps_an_account_out_for_too_long() {
 
 #[test]
 fn a_crash_excuses_only_what_it_may_have_swallowed() {
-    // Closed without a word, and its node was killed before the client ever came.
+    // The connection ends without a notice, and its node was killed before the client came.
     let mut play = Play::default();
     killed(&mut play);
     play.client(1, What::LoginSent)
@@ -180,7 +180,7 @@ fn a_crash_excuses_only_what_it_may_have_swallowed() {
         .client(1, What::Closed)
         .closed("n1", 1, "Deleted");
     assert_eq!(play.violated(), [I9]);
-    // Told that it is in by a node that does not know of it, and that was killed before.
+    // A node that was killed before confirms a login that it does not know.
     let mut play = Play::default();
     killed(&mut play);
     play.client(1, What::LoginSent).in_(1);
@@ -206,7 +206,7 @@ fn nobody_left_that_a_later_login_would_hide() {
             .in_(3)
             .record(3, 3);
     };
-    // The only one is told that another one came, and nobody did.
+    // The only client is told that another device logged in, and none did.
     let mut play = first();
     play.superseded("n1", 1, 9)
         .told(1)
@@ -259,7 +259,7 @@ fn a_connection_that_may_still_be_open_shows_nothing() {
         report.looked_at(I11) > 0 && report.looked_at(I10) == 1,
         "{report}"
     );
-    // It stays, and that is too long.
+    // The connection stays open for too long.
     let mut play = stays();
     let rules = Rules::default();
     let allowed = ms(rules.grace + rules.slack);

@@ -1,5 +1,5 @@
-//! The checker is worth what it catches: an honest history passes, and each history with one fault in it is caught by the
-//! invariant that the fault breaks.
+//! Proof that the checker can fail: an honest history passes, and the right invariant catches each
+//! history with a planted bug.
 
 mod ends;
 mod faults;

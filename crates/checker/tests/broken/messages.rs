@@ -1,4 +1,4 @@
-//! Messages that get lost or come twice, and histories that cannot be judged.
+//! Messages that get lost or arrive twice, and histories that cannot be checked.
 
 use distlock_checker::{DeviceOutcome, Invariant, Invariant::*, Rules, Seen, What, check};
 use distlock_kickout::{Device, Uid};
@@ -72,7 +72,8 @@ fn a_kept_message_that_is_handed_out_again() {
         .second_takes_over()
         .client(2, got());
     assert!(play.check().is_clean(), "{}", play.check());
-    // Twice to one of them is once too often, and so is one that was never kept.
+    // A second delivery to one client is a violation, and so is one of a message that was never
+    // stored.
     play.client(2, got());
     assert_eq!(play.violated(), [I18]);
     let seen = play.history.clients.pop();
@@ -103,7 +104,7 @@ fn a_kept_message_that_never_comes() {
     assert!(play.check().is_clean(), "{}", play.check());
 }
 
-/// A message to the account, which one of its two devices has sent.
+/// A message to the account that one of its two devices has sent.
 fn sent_to_both(told: &[(&str, &str)]) -> Play {
     let mut play = first();
     let id = || "m".to_owned();
@@ -135,7 +136,7 @@ fn sent_to_both(told: &[(&str, &str)]) -> Play {
     play
 }
 
-/// Two sessions of one account, as a policy for several allows them.
+/// The violations of two sessions of one account, under a policy that allows several.
 fn violated(play: &Play) -> Vec<Invariant> {
     let mut rules = Rules::default();
     rules.limit = 2;

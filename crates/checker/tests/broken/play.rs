@@ -1,4 +1,4 @@
-//! A history being written.
+//! A builder of histories.
 
 use distlock_checker::{History, Invariant, Report, Rules, Seen, What, check};
 use distlock_kickout::{Code, Device, Generation, NodeId, SessionId, Uid, UserRecord};
@@ -8,7 +8,7 @@ use uuid::Uuid;
 pub(crate) const MS: u64 = 1000;
 pub(crate) const UID: &str = "anna";
 
-/// A history being written.
+/// A history in progress.
 #[derive(Default)]
 pub(crate) struct Play {
     pub(crate) history: History,
@@ -45,7 +45,9 @@ impl Play {
             .iter()
             .filter(|it| it.node.as_str() == node);
         let seq = before.count() + 1;
-        let mut whole = json!({"seq": seq, "at_ms": 0, "boot_us": self.at, "node": node, "boot": boot, "event": event});
+        let mut whole = json!({
+            "seq": seq, "at_ms": 0, "boot_us": self.at, "node": node, "boot": boot, "event": event,
+        });
         extend(&mut whole, fields);
         let line = whole.to_string();
         self.history.read_node([line.as_str()]).unwrap();
@@ -53,7 +55,9 @@ impl Play {
     }
 
     pub(crate) fn of(&mut self, node: &str, event: &str, number: u8, more: Value) -> &mut Self {
-        let mut fields = json!({"uid": UID, "session": session(number), "gen": number, "device": format!("d{number}")});
+        let mut fields = json!({
+            "uid": UID, "session": session(number), "gen": number, "device": format!("d{number}"),
+        });
         extend(&mut fields, more);
         self.event(node, event, fields)
     }
@@ -76,7 +80,12 @@ impl Play {
     }
 
     pub(crate) fn kicked(&mut self, from: &str, to: &str, number: u8) -> &mut Self {
-        let fields = |peer: &str, result: &str| json!({"uid": UID, "session": session(number), "kick_id": kick(number), "peer": peer, "result": result});
+        let fields = |peer: &str, result: &str| {
+            json!({
+                "uid": UID, "session": session(number), "kick_id": kick(number),
+                "peer": peer, "result": result,
+            })
+        };
         self.event(to, "kick_received", fields(from, "Kicked"));
         self.event(from, "kick_sent", fields(to, "Kicked"))
     }
@@ -106,7 +115,8 @@ impl Play {
         self.client(number, What::Told { code })
     }
 
-    /// Another one on `n2` logs in, the first is told and leaves, and the directory says so.
+    /// A second device logs in on `n2`; the first gets its notice and leaves, and the directory
+    /// names the second.
     pub(crate) fn second_takes_over(&mut self) -> &mut Self {
         self.client(2, What::LoginSent)
             .granted("n2", 2)
@@ -120,7 +130,7 @@ impl Play {
             .record(2, 2)
     }
 
-    /// The directory at the end names this session, on the node of its parity.
+    /// The directory at the end names this session; an odd number is on `n1`, an even one on `n2`.
     pub(crate) fn record(&mut self, number: u8, r#gen: u8) -> &mut Self {
         let (node, boot) = if number % 2 == 1 {
             ("n1", 101)
@@ -128,7 +138,9 @@ impl Play {
             ("n2", 102)
         };
         let record = json!({"v": 1, "gen": r#gen, "slots": {"main": {
-            "node": node, "boot": boot, "session": session(number), "gen": number, "device": "d", "class": "", "since": 0}}});
+            "node": node, "boot": boot, "session": session(number), "gen": number,
+            "device": "d", "class": "", "since": 0,
+        }}});
         let uid = Uid::new(UID).unwrap();
         let record = UserRecord::parse(&uid, record.to_string().as_bytes()).unwrap();
         self.history.records.insert(uid, record);
@@ -157,17 +169,20 @@ pub(crate) fn first() -> Play {
     play
 }
 
-/// Then another one on `n2` takes over.
+/// One login on `n1`, then a takeover on `n2`.
 pub(crate) fn honest() -> Play {
     let mut play = first();
     play.second_takes_over();
     play
 }
 
-/// What another node says about one of the sessions.
+/// The events that another node reports of one of the sessions.
 impl Play {
     pub(crate) fn revoked(&mut self, by: &str, number: u8, by_gen: u8) -> &mut Self {
-        let fields = json!({"uid": UID, "session": session(number), "gen_max": by_gen - 1, "by_gen": by_gen, "kick_id": kick(number)});
+        let fields = json!({
+            "uid": UID, "session": session(number), "gen_max": by_gen - 1, "by_gen": by_gen,
+            "kick_id": kick(number),
+        });
         self.event(by, "revoked", fields)
     }
 

@@ -1,4 +1,4 @@
-//! Takeovers that go wrong: the variants that must be caught, owners, winners, generations.
+//! Takeovers with planted bugs: owners, winners, generations.
 
 use distlock_checker::{Fact, Invariant::*, What};
 use distlock_kickout::{Generation, NodeId, Uid};
@@ -16,17 +16,21 @@ fn an_honest_history_is_not_accused() {
             "{invariant} was not looked at"
         );
     }
-    // A plain takeover puts none of these at risk, so it is no proof of them.
+    // A plain takeover puts none of these at risk, so it does not count as an occasion.
     for invariant in [I5, I8, I10, I12, I13, I15, I18] {
         assert_eq!(report.looked_at(invariant), 0, "{invariant}: {report}");
     }
 }
 
-/// A kick that looks up the account instead of the session ends the newcomer: the older login's kick arrives late.
+/// The planted kick looks up the account instead of the session. The older login's late kick ends
+/// the newcomer.
 #[test]
 fn a_kick_by_account_only() {
     let mut play = honest();
-    let fields = json!({"uid": UID, "session": session(1), "kick_id": kick(1), "peer": "n1", "result": "Kicked"});
+    let fields = json!({
+        "uid": UID, "session": session(1), "kick_id": kick(1),
+        "peer": "n1", "result": "Kicked",
+    });
     play.after(5)
         .event("n2", "kick_received", fields)
         .of(
@@ -43,14 +47,14 @@ fn a_kick_by_account_only() {
     assert!(violated.contains(&I2), "nobody is left: {violated:?}");
 }
 
-/// The old session's logout deletes whatever the directory holds: the newcomer's entry.
+/// The planted logout of the old session deletes any entry in the directory: the newcomer's.
 #[test]
 fn a_delete_without_comparing() {
     let mut play = honest();
     let closed = play.history.nodes.last_mut().unwrap();
     closed.result = Some("Deleted".into());
     assert_eq!(play.violated(), [I5]);
-    // And seen from outside: the directory names nobody, although the newcomer is in.
+    // A client sees the same: the directory names no session, although the newcomer is logged in.
     let mut play = honest();
     let at = play.at;
     play.history.facts.push(Fact::Lookup {
@@ -63,7 +67,8 @@ fn a_delete_without_comparing() {
     assert_eq!(play.violated(), [I7]);
 }
 
-/// A login that lost its lock writes over the newer one, finds itself in the directory and is let in.
+/// The planted login lost its lock, overwrites the newer login, finds itself in the directory and
+/// is admitted.
 #[test]
 fn a_write_after_the_lock_was_lost() {
     let mut play = first();
@@ -87,7 +92,7 @@ fn a_write_after_the_lock_was_lost() {
         violated.contains(&I1) || violated.contains(&I3),
         "{violated:?}"
     );
-    // The same with a generation on top: then the tokens tell.
+    // The same login takes a higher generation as well, so only the tokens show it.
     let mut play = first();
     play.of("n2", "granted", 2, json!({"token": 9}))
         .superseded("n1", 1, 2)
@@ -116,7 +121,7 @@ fn two_owners_for_longer_than_it_takes_to_tell() {
         .superseded("n1", 1, 2)
         .closed("n1", 1, "AlreadyGone");
     assert_eq!(play.violated(), [I1]);
-    // A node that was stopped meanwhile could not know.
+    // A paused node could not know of the newer login.
     play.history.facts.push(Fact::Paused {
         node: NodeId::new("n1").unwrap(),
         from_us: 11 * MS,

@@ -18,7 +18,8 @@ impl KickOut {
     /// Whether an account has ever logged in. An account that logged out long ago counts, too.
     ///
     /// # Errors
-    /// Failures of the store; [`ErrorKind::Corrupt`] for a record that cannot be read.
+    /// Failures of the store; [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) for a
+    /// record that cannot be read.
     ///
     /// # Cancel safety
     /// Safe.
@@ -29,7 +30,8 @@ impl KickOut {
     /// An account's record and the state of the nodes that it names.
     ///
     /// # Errors
-    /// Failures of the store; [`ErrorKind::Corrupt`] for a record that cannot be read.
+    /// Failures of the store; [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) for a
+    /// record that cannot be read.
     ///
     /// # Cancel safety
     /// Safe.

@@ -13,8 +13,8 @@ impl KickOut {
     /// sessions.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a rate of zero. Failures of the store: the node drains
-    /// all the same, but other nodes do not see it.
+    /// [`ErrorKind::InvalidArgument`](distlock_core::ErrorKind::InvalidArgument) for a rate of
+    /// zero. Failures of the store: the node drains all the same, but other nodes do not see it.
     ///
     /// # Cancel safety
     /// Safe.

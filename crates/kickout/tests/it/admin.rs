@@ -1,4 +1,4 @@
-//! Looking at accounts and ending sessions by hand.
+//! Look-ups of accounts, and kicks by an administrator.
 
 use std::sync::Arc;
 
@@ -95,7 +95,7 @@ async fn what_fails_for_one_account_is_told_with_its_session_and_the_others_end(
         assert_eq!(told(&sessions[number]).await.code, Code::AdminKick);
     }
     assert!(sessions[1].check().is_ok());
-    // One account alone, or a store that takes nothing at all: an error.
+    // A single account that fails, or a store that takes no write at all, is an error.
     let bob = Target::Uid(users[1].clone());
     let kick = async |target| n2.kick.kick(target, None).await;
     assert!(kick(&bob).await.unwrap_err().is_retryable());
@@ -105,7 +105,7 @@ async fn what_fails_for_one_account_is_told_with_its_session_and_the_others_end(
     assert_eq!(told(&sessions[1]).await.code, Code::AdminKick);
 }
 
-/// Answers a kick when there is another one.
+/// A peer that answers a kick only when a second one waits.
 #[derive(Debug)]
 struct InPairs(Barrier);
 

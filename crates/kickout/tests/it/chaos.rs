@@ -1,5 +1,5 @@
-//! Everything at once: logins, logouts, lost requests and replies, silent nodes, a store that goes away; then peace, and the
-//! invariants are checked.
+//! All faults at once: logins, logouts, lost requests and replies, silent nodes, a store that goes
+//! away. Then the faults end, and the invariants are checked.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -59,7 +59,7 @@ async fn whatever_happens_one_session_is_left_and_every_other_was_told() {
         }
         pause(Duration::from_millis(chance.u64(..15))).await;
     }
-    // Peace.
+    // The faults end.
     for (name, node) in names.iter().zip(&nodes) {
         cluster.mesh.unsilence(name);
         node.faults.heal();
@@ -79,8 +79,7 @@ async fn whatever_happens_one_session_is_left_and_every_other_was_told() {
     for uid in &users {
         the_last_one_stays(&cluster, uid, &stay, &history).await;
     }
-    // Nobody leaves and nothing is broken any more: of these, one of each account survives, the
-    // last.
+    // No client leaves from now on. Of these logins one per account survives: the last.
     for node in &nodes {
         eventually("the node to serve", || async { node.kick.boot().is_some() }).await;
     }
@@ -118,7 +117,7 @@ async fn whatever_happens_one_session_is_left_and_every_other_was_told() {
     }
 }
 
-/// Waits until directory and sessions of an account agree, and gives the session that is left.
+/// Waits until the directory and the sessions of an account agree. Returns the surviving session.
 async fn agreed(
     cluster: &Cluster,
     nodes: &[Node],
@@ -148,8 +147,8 @@ async fn agreed(
     Some(Arc::clone(survivor))
 }
 
-/// The session that was granted last is the one that is left. It may be missing only if its own
-/// client left or was told that the login had failed, or if its node lost its lease.
+/// The last granted session is the surviving one. It may be missing only if its own client left, if
+/// its client was told that the login had failed, or if its node lost its lease.
 async fn the_last_one_stays(
     cluster: &Cluster,
     uid: &Uid,
@@ -162,7 +161,7 @@ async fn the_last_one_stays(
     let Some(last) = granted.max_by_key(|it| it.r#gen) else {
         return;
     };
-    // The answer to a later write was lost, so its client was told that it had failed.
+    // The reply to a later write was lost, so its client was told that the login had failed.
     let r#gen = cluster.record(uid).await.map(|it| it.r#gen);
     let untold = r#gen > last.r#gen;
     let ended: HashSet<_> = history
@@ -183,7 +182,8 @@ async fn the_last_one_stays(
     }
 }
 
-/// A client that tries until it is in, once; some leave at once, the others stay until they are told.
+/// A client that tries until it is logged in once. Some clients leave at once; the others stay
+/// until their notice.
 async fn one_client(kick: KickOut, uid: Uid, device: Device, leaves: bool) -> Option<Arc<Session>> {
     let login = Login::new(uid, device, Class::none());
     let Ok(LoginOutcome::Admitted(session)) = kick.login(login).await else {

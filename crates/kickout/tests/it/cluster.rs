@@ -1,4 +1,4 @@
-//! Nodes in one process over one memory store, and the wires between them.
+//! Nodes in one process over one memory store, with breakable connections between them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,7 +19,7 @@ use tokio::sync::broadcast;
 
 use crate::link::{Faults, Link};
 
-/// Far beyond anything a healthy run needs.
+/// A time far beyond the needs of any healthy run.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Cluster {
@@ -35,7 +35,7 @@ pub(crate) struct Node {
     mesh: Arc<Mesh>,
 }
 
-/// The wires between nodes.
+/// The connections between the nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Mesh {
     nodes: Mutex<HashMap<String, KickOut>>,
@@ -81,7 +81,7 @@ impl Cluster {
         }
     }
 
-    /// The account's record as it is in the store.
+    /// The account's record in the store.
     pub(crate) async fn record(&self, uid: &Uid) -> Option<UserRecord> {
         let key = RecordKey::new(format!("sess/{uid}")).unwrap();
         let entry = self.memory.records().get(&key).await.unwrap()?;
@@ -97,7 +97,7 @@ impl Cluster {
 }
 
 impl Mesh {
-    /// From now on the node answers nobody.
+    /// From now on the node answers no peer.
     pub(crate) fn silence(&self, name: &str) {
         self.silent.lock().unwrap().insert(name.to_owned());
     }
@@ -106,7 +106,7 @@ impl Mesh {
         self.silent.lock().unwrap().remove(name);
     }
 
-    /// Every kick that was sent, answered or not.
+    /// Every kick that was sent, with or without an answer.
     pub(crate) fn kicks(&self) -> Vec<KickRequest> {
         self.kicks.lock().unwrap().clone()
     }
@@ -159,14 +159,15 @@ impl Node {
         }
     }
 
-    /// Ends as a killed process does: nothing is released, nobody is told, nobody can reach it any more.
+    /// Ends like a killed process: it releases nothing, sends no notice, and no peer reaches it any
+    /// more.
     pub(crate) fn crash(self) {
         self.faults.cut();
         self.mesh.silence(&self.name);
         self.mesh.nodes.lock().unwrap().remove(&self.name);
     }
 
-    /// The events since the last question.
+    /// The events since the last call.
     pub(crate) fn history(&mut self) -> Vec<Event> {
         let mut history = Vec::new();
         loop {
@@ -194,7 +195,7 @@ impl Node {
     }
 }
 
-/// Long leases, short everything else: a busy machine must not fence a node by accident.
+/// Long leases and short other timers: a busy machine must not fence a node by accident.
 pub(crate) fn timers() -> Timers {
     let mut timers = Timers::default();
     timers.lock_wait = Duration::from_secs(10);
@@ -222,7 +223,7 @@ pub(crate) async fn told(session: &Session) -> Offline {
     soon("the notice", session.superseded()).await
 }
 
-/// What a future gives; a test that waits for too long says for what.
+/// The output of a future. A test that waits for too long fails with the name of the wait.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future)
         .await

@@ -42,7 +42,7 @@ async fn a_kick_never_hits_another_session() {
     let _pc = n2.admit(&anna, "pc").await;
     let kick = cluster.mesh.kicks().remove(0);
     let new = n1.admit(&anna, "phone").await;
-    // The same kick again, late: the phone is back on the same node.
+    // The same kick arrives again, late: the phone is back on the same node.
     let again = n1.kick.handle_kick(&kick);
     assert_eq!(again, Ok(KickResult::AlreadyGone), "it was told before");
     let old_key = old.key().clone();
@@ -52,7 +52,7 @@ async fn a_kick_never_hits_another_session() {
         Ok(KickResult::Newer(new.generation()))
     );
     assert!(new.check().is_ok());
-    // Even with the name of the new session it is too old.
+    // A kick with the new session's id still has too low a generation.
     let mut forged = kick.clone();
     forged.key = new.key().clone();
     assert_eq!(
@@ -60,7 +60,7 @@ async fn a_kick_never_hits_another_session() {
         Ok(KickResult::Newer(new.generation()))
     );
     assert!(new.check().is_ok());
-    // And with another account's name it finds nothing.
+    // A kick with another account's name finds no session.
     let mut foreign = forged.clone();
     foreign.gen_max = new.generation();
     foreign.uid = uid("otto");
@@ -85,7 +85,7 @@ async fn a_kick_never_hits_another_session() {
         n1.kick.handle_kick(&with_boot(boot - 1)),
         Ok(KickResult::BootMismatch)
     );
-    // A kick for a later incarnation reached the wrong process: saying "gone" would lose it.
+    // A kick for a later incarnation reached the wrong process. The answer "gone" would lose it.
     assert!(matches!(
         n1.kick.handle_kick(&with_boot(boot + 1)),
         Err(PeerError::NotSent(_))
@@ -104,12 +104,12 @@ async fn lost_replies_are_looked_up() {
     let cluster = Cluster::new();
     let n1 = cluster.node("n1").await;
     let anna = uid("anna");
-    // Written, but the reply was lost.
+    // This write is stored, and its reply is lost.
     n1.faults.lose_replies(1);
     let phone = n1.admit(&anna, "phone").await;
     let record = cluster.record(&anna).await.unwrap();
     assert!(record.slot_of(phone.key()).is_some());
-    // Never arrived.
+    // This write never arrives.
     n1.faults.lose_requests(2);
     let pc = n1.admit(&anna, "pc").await;
     assert_eq!(told(&phone).await.code, Code::Superseded);
@@ -121,7 +121,7 @@ async fn lost_replies_are_looked_up() {
             .slot_of(pc.key())
             .is_some()
     );
-    // The same for a logout.
+    // A logout copes with the same faults.
     n1.faults.lose_replies(1);
     assert_eq!(pc.logout().await, LoggedOut::Deleted);
     assert!(cluster.record(&anna).await.unwrap().slots.is_empty());
@@ -165,7 +165,7 @@ async fn the_lock_is_not_held_while_the_old_session_is_told() {
         !cluster.mesh.kicks().is_empty()
     })
     .await;
-    // The account's lock is free again although the kick has not been answered.
+    // The account's lock is free again before the kick is answered.
     let store = Store::new(cluster.memory.lock(), cluster.memory.records());
     let guard = store
         .locker()
@@ -197,7 +197,7 @@ async fn a_grant_that_arrives_after_its_login_was_given_up_changes_nothing() {
     let error = soon("the login", n1.kick.login(login(&anna, "phone"))).await;
     assert_eq!(error.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
     n1.faults.heal();
-    // It looked, and found nothing to delete.
+    // The logout found nothing to delete.
     n1.event(Transition::StaleDeleteRefused).await;
     let (key, value, expect) = n1.faults.stuck().unwrap();
     let late = cluster.memory.records().put(&key, &value, expect).await;
@@ -219,7 +219,7 @@ async fn a_login_that_is_let_in_while_its_node_shuts_down_is_told() {
         })
         .await;
     let anna = uid("anna");
-    // Somebody whom the shutdown waits for.
+    // The shutdown has to wait for this session.
     let slow = n1.admit(&uid("otto"), "phone").await;
     let locker = Store::new(cluster.memory.lock(), cluster.memory.records()).locker();
     let guard = locker.lock("user/anna").acquire().await.unwrap();
@@ -252,7 +252,7 @@ async fn a_login_that_is_let_in_while_its_node_shuts_down_is_told() {
     assert!(cluster.record(&anna).await.unwrap().slots.is_empty());
 }
 
-/// The store answers, but not about the leases of some nodes.
+/// The store answers, except for the leases of some nodes.
 #[tokio::test]
 async fn nodes_that_cannot_be_asked_about_hold_up_a_login_for_a_bounded_time() {
     let cluster = Cluster::new();
@@ -278,7 +278,8 @@ async fn nodes_that_cannot_be_asked_about_hold_up_a_login_for_a_bounded_time() {
     let n3 = builder.policy(policy).timers(timers).start().await.unwrap();
     let tablet = login(&anna, "tablet");
     let tablet = tokio::spawn(async move { n3.login(tablet).await.unwrap() });
-    // Asked before the lock is taken, while it is held, and to tell the one that goes; by the clock of the node alone.
+    // The lease is inspected before the lock is taken, while it is held, and for the kick. Only the
+    // clock of this node passes.
     let step = Duration::from_millis(50);
     let mut took = Duration::ZERO;
     while !tablet.is_finished() {
@@ -295,7 +296,7 @@ async fn nodes_that_cannot_be_asked_about_hold_up_a_login_for_a_bounded_time() {
 async fn a_node_that_is_back_within_the_budget_is_told_although_others_had_given_it_up() {
     let cluster = Cluster::new();
     let mut timers = timers();
-    // Nobody looks for kicks by itself, and the budget outlasts what happens here.
+    // No node reconciles in this time, and the kick budget is longer than this test.
     timers.node_lease = Duration::from_secs(600);
     timers.kick_budget = PATIENCE;
     let n1 = cluster.node_with("n1", |builder| builder.timers(timers.clone()));

@@ -1,4 +1,4 @@
-//! A link to the store that a test can cut, and that can lose replies.
+//! A connection to the store that a test can cut, and that can lose replies.
 
 use std::{
     collections::HashSet,
@@ -27,24 +27,25 @@ pub(crate) struct Link {
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     cut: AtomicBool,
-    /// Replies to lose: of puts of `sess/` keys, after they were done.
+    /// Number of replies to lose: of puts of `sess/` keys, after the puts were done.
     replies_lost_after: AtomicU32,
-    /// The next put of a `sess/` key is done, its reply is lost, and the link is cut behind it.
+    /// If true, the next put of a `sess/` key is done, its reply is lost, and the connection is
+    /// cut.
     cut_after_next: AtomicBool,
-    /// The same, and the reply arrives.
+    /// If true, the next put of a `sess/` key is done and answered, and the connection is cut.
     cut_behind_next: AtomicBool,
-    /// Requests to lose: of puts of `sess/` keys, before they are done.
+    /// Number of requests to lose: of puts of `sess/` keys, before the puts are done.
     requests_lost: AtomicU32,
-    /// Puts of `sess/` keys that are to meet a conflict.
+    /// Number of puts of `sess/` keys that meet a conflict.
     conflicts: AtomicU32,
-    /// The next put of a `sess/` key is to stay on its way, and the link is cut behind it.
+    /// If true, the next put of a `sess/` key stays on its way, and the connection is cut.
     stuck_next: AtomicBool,
     stuck: Mutex<Option<(RecordKey, Vec<u8>, Expect)>>,
-    /// Locks about which nothing is answered.
+    /// Locks whose inspection gets no answer.
     mute: Mutex<HashSet<String>>,
     /// Keys whose puts are refused.
     blocked: Mutex<HashSet<String>>,
-    /// Puts of `sess/` keys that met a store that hangs.
+    /// Number of puts of `sess/` keys that met a hanging store.
     held_up: AtomicU32,
     hangs: AtomicBool,
     given_up: Notify,
@@ -59,7 +60,7 @@ impl Link {
         }
     }
 
-    /// The store at its other end.
+    /// The store behind this connection.
     pub(crate) fn store(self, clock: impl Clock) -> Store {
         Store::with_clock(Arc::new(self.clone()), self.into_records(), Arc::new(clock))
     }
@@ -104,27 +105,27 @@ impl Faults {
 }
 
 impl Faults {
-    /// The next put of a `sess/` key stays on its way, and the link is cut behind it.
+    /// The next put of a `sess/` key stays on its way, and the connection is cut.
     pub(crate) fn stick_next(&self) {
         self.stuck_next.store(true, Ordering::SeqCst);
     }
 
-    /// The next put of a `sess/` key is done, its reply is lost, and the link is cut behind it.
+    /// The next put of a `sess/` key is done, its reply is lost, and the connection is cut.
     pub(crate) fn cut_after_next(&self) {
         self.cut_after_next.store(true, Ordering::SeqCst);
     }
 
-    /// The next put of a `sess/` key is done and answered, and the link is cut behind it.
+    /// The next put of a `sess/` key is done and answered, and the connection is cut.
     pub(crate) fn cut_behind_next(&self) {
         self.cut_behind_next.store(true, Ordering::SeqCst);
     }
 
-    /// From now on this record cannot be written, as one whose row somebody else keeps locked.
+    /// From now on this record cannot be written, like one whose row another client keeps locked.
     pub(crate) fn block(&self, key: &str) {
         self.blocked.lock().unwrap().insert(key.to_owned());
     }
 
-    /// From now on a question about this lock is not answered.
+    /// From now on an inspection of this lock gets no answer.
     pub(crate) fn mute(&self, lock: &str) {
         self.mute.lock().unwrap().insert(lock.to_owned());
     }
@@ -133,22 +134,22 @@ impl Faults {
         self.blocked.lock().unwrap().remove(key);
     }
 
-    /// From now on puts of `sess/` keys are not answered.
+    /// From now on puts of `sess/` keys get no answer.
     pub(crate) fn hang(&self) {
         self.hangs.store(true, Ordering::SeqCst);
     }
 
-    /// How many puts met a store that hangs.
+    /// Number of puts that met a hanging store.
     pub(crate) fn held_up(&self) -> u32 {
         self.held_up.load(Ordering::SeqCst)
     }
 
-    /// Those that wait for an answer give up.
+    /// The waiting puts fail.
     pub(crate) fn give_up(&self) {
         self.given_up.notify_waiters();
     }
 
-    /// The put that stayed on its way, for a test that lets it arrive.
+    /// The put that stayed on its way. A test can let it arrive.
     pub(crate) fn stuck(&self) -> Option<(RecordKey, Vec<u8>, Expect)> {
         self.stuck.lock().unwrap().take()
     }

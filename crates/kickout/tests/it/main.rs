@@ -1,4 +1,5 @@
-//! The flow over the memory store: several nodes in one process, with links to the store and between nodes that a test can cut.
+//! The flow over the memory store: several nodes in one process. A test can cut the connections to
+//! the store and between the nodes.
 
 mod admin;
 mod chaos;

@@ -1,4 +1,4 @@
-//! What an operator sees of late actions, and how accounts are named in the log.
+//! Metrics of late actions, and account names in the log.
 
 use std::{
     collections::BTreeMap,
@@ -55,7 +55,7 @@ impl Recorder for Seen {
     }
 }
 
-/// Runs on one thread, so what the node does by itself is counted too.
+/// This runs on one thread, so the node's own background work is counted, too.
 #[tokio::test]
 async fn every_late_kick_and_delivery_is_counted() {
     let seen = Seen::default();
@@ -84,7 +84,7 @@ async fn every_late_kick_and_delivery_is_counted() {
     let kicks = || seen.count("distlock_stale_kick_refused_total");
     let deliveries = || seen.count("distlock_stale_delivery_refused_total");
 
-    // It is in the queue when its session ends.
+    // The message is in the queue when its session ends.
     let queued = deliver(&phone);
     tokio::task::yield_now().await;
     assert_eq!(kick(phone.key()), KickResult::Kicked);
@@ -92,7 +92,7 @@ async fn every_late_kick_and_delivery_is_counted() {
     told(&phone).await;
     assert_eq!(queued.await.unwrap(), DeliverResult::NotCurrent);
     assert_eq!(deliveries(), 1);
-    // It ended before.
+    // The session ended before the kick.
     assert_eq!(kick(phone.key()), KickResult::AlreadyGone);
     assert_eq!(deliver(&phone).await.unwrap(), DeliverResult::NotCurrent);
     assert_eq!((kicks(), deliveries()), (1, 2));
@@ -100,7 +100,7 @@ async fn every_late_kick_and_delivery_is_counted() {
     before.boot = Boot::new(before.boot.get() - 1);
     assert_eq!(kick(&before), KickResult::BootMismatch);
     assert_eq!(kicks(), 2);
-    // A newer one is left alone.
+    // A newer session survives the kick.
     phone.logout().await;
     let again = n1.admit(&anna, "phone").await;
     let before = kicks();
@@ -108,7 +108,7 @@ async fn every_late_kick_and_delivery_is_counted() {
     assert_eq!(kicks(), before + 1);
 }
 
-/// What was logged, as text: a field that is written as it is, is seen as it is.
+/// The log as text, with every field exactly as it is written.
 #[derive(Clone, Default)]
 struct Logged(Arc<Mutex<Vec<String>>>);
 
@@ -145,7 +145,7 @@ impl Subscriber for Logged {
     fn exit(&self, _: &Id) {}
 }
 
-/// An account's name may hold what turns a terminal's text around.
+/// An account's name may contain characters that reverse the text of a terminal.
 #[tokio::test]
 async fn an_account_cannot_write_the_log() {
     let logged = Logged::default();
@@ -172,7 +172,7 @@ async fn an_account_cannot_write_the_log() {
     }
 }
 
-/// Two nodes that count sessions differently would throw each other's out.
+/// Two nodes with different policies would end each other's sessions.
 #[tokio::test]
 async fn policies_that_differ_between_nodes_are_named() {
     let logged = Logged::default();

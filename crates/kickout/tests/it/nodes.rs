@@ -1,4 +1,4 @@
-//! Nodes that die, start again, share a name or cannot renew.
+//! Nodes that die, restart, share a name or cannot renew their lease.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ async fn a_restarted_node_is_another_incarnation() {
     let phone = n1.admit(&anna, "phone").await;
     let (old_boot, old_key) = (n1.kick.boot().unwrap(), phone.key().clone());
     n1.crash();
-    // Waits for the predecessor's lease.
+    // The start waits for the predecessor's lease.
     cluster.mesh.unsilence("n1");
     let n1 = soon("the restart", cluster.node("n1")).await;
     let boot = n1.kick.boot().unwrap();
@@ -91,7 +91,7 @@ async fn a_restarted_node_is_another_incarnation() {
         "nobody is asked about the dead"
     );
     assert_eq!(pc.key().boot, boot);
-    // A logout that the predecessor left in some queue changes nothing.
+    // A late logout of the predecessor changes nothing.
     let record = cluster.record(&anna).await.unwrap();
     assert!(record.slot_of(&old_key).is_none());
 }
@@ -126,15 +126,14 @@ async fn a_node_that_cannot_renew_stops_before_others_take_it_for_dead() {
     let boot = n1.kick.boot().unwrap();
     n1.faults.cut();
     let notice = told(&phone).await;
-    // At this moment the others still count it among the living.
+    // At this moment the other nodes still take it for alive.
     let located = n2.kick.route(&anna).await.unwrap();
     assert_eq!(notice.code, Code::NodeFenced);
     assert!(located.is_some(), "told too late");
     assert!(phone.check().is_err());
     assert!(n1.kick.boot().is_none());
-    assert!(
-        matches!(n1.login(&anna, "phone").await, LoginOutcome::Denied(it) if it.code == Code::NodeFenced)
-    );
+    let refused = n1.login(&anna, "phone").await;
+    assert!(matches!(refused, LoginOutcome::Denied(it) if it.code == Code::NodeFenced));
     n1.event(Transition::NodeFenced).await;
 
     n1.faults.heal();
@@ -149,7 +148,8 @@ async fn a_node_that_cannot_renew_stops_before_others_take_it_for_dead() {
     );
 }
 
-/// A newer version may write beside its lease what this one cannot read: that is not death.
+/// A newer version may write a text beside its lease that this version cannot read. Such a node is
+/// not dead.
 #[tokio::test]
 async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
     let cluster = Cluster::new();
@@ -158,8 +158,8 @@ async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
     let lock = locker.lock("node/n9").ttl(Duration::from_secs(60));
     let lease = lock.meta("another version").acquire().await.unwrap();
     let record = format!(
-        r#"{{"v":1,"gen":5,"slots":{{"main":{{"node":"n9","boot":{},"session":"00000000-0000-4000-8000-000000000001",
-        "gen":5,"device":"phone","class":"","since":0}}}}}}"#,
+        r#"{{"v":1,"gen":5,"slots":{{"main":{{"node":"n9","boot":{},
+        "session":"00000000-0000-4000-8000-000000000001","gen":5,"device":"phone","class":"","since":0}}}}}}"#,
         lease.token()
     );
     let records = cluster.memory.records();
@@ -168,8 +168,8 @@ async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
     assert!(matches!(written, Ok(Written::Stored(_))));
     let error = n1.kick.route(&uid("anna")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    // Nor does it keep what nodes of the version before left for dead ones from being swept by a
-    // node that starts.
+    // The unreadable lease must not keep the sweeper of a new node from removing old notes for dead
+    // nodes.
     let note = |node, boot| RecordKey::new(format!("rev/{node}/{boot}/anna")).unwrap();
     let (its, of_the_dead) = (note("n9", lease.token().get()), note("nz", 1));
     for key in [&its, &of_the_dead] {
@@ -182,7 +182,7 @@ async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
     })
     .await;
     assert!(records.get(&its).await.unwrap().is_some());
-    // It goes, and so does what it wrote.
+    // The node goes, and its records go with it.
     let _ = lease.release().await;
     eventually("the session to be swept", || async {
         cluster.record(&uid("anna")).await.unwrap().slots.is_empty()
@@ -205,8 +205,8 @@ async fn the_mark_of_a_drained_node_goes_with_it() {
     .await;
 }
 
-/// A node that stood still reaches the store again when it notices. A device that is told to come back at once, although its
-/// account has gone elsewhere, would be in the way of the one that took over.
+/// A paused node reaches the store again when it notices its lost lease. A device whose account has
+/// logged in elsewhere must not be told to come back at once: it would disturb the newer session.
 #[tokio::test]
 async fn a_node_that_lost_its_lease_says_whose_account_has_gone_elsewhere() {
     let cluster = Cluster::new();
@@ -225,7 +225,7 @@ async fn a_node_that_lost_its_lease_says_whose_account_has_gone_elsewhere() {
     }
     let _pc = n2.admit(&users[0], "pc").await;
     let _pc_too = n2.admit(&users[1], "pc").await;
-    // As if the node had been taken for dead, and the record been cleared of it.
+    // This is the state after the node was taken for dead and swept.
     let records = cluster.memory.records();
     let key = RecordKey::new("sess/swept").unwrap();
     let entry = records.get(&key).await.unwrap().unwrap();
@@ -235,7 +235,7 @@ async fn a_node_that_lost_its_lease_says_whose_account_has_gone_elsewhere() {
     let expect = Expect::Version(entry.version);
     records.put(&key, &cleared, expect).await.unwrap();
 
-    // Only now does time pass for it, and the lease is over.
+    // The node's clock moves only now, beyond its lease.
     clock.advance(timers().node_lease * 2);
     for (phone, gone) in phones.iter().zip([true, true, false]) {
         let notice = told(phone).await;
@@ -250,7 +250,8 @@ async fn a_node_that_lost_its_lease_says_whose_account_has_gone_elsewhere() {
     }
 }
 
-/// It lost its lease, and another process of its name has it: what that one serves is not its own to end.
+/// A node lost its lease, and another process of its name has the lease now. The first node must
+/// not end the sessions of the second.
 #[tokio::test]
 async fn a_node_whose_name_another_process_has_kicks_there() {
     let cluster = Cluster::new();
@@ -265,7 +266,7 @@ async fn a_node_whose_name_another_process_has_kicks_there() {
     let kicked = kicked.unwrap();
     assert!(kicked.len() == 1 && kicked[0].gone, "{kicked:?}");
     assert_eq!(phone.phase(), Phase::Superseded);
-    // A kick that went astray is not for the process that is left behind.
+    // A misdirected kick is not for the process that was left behind.
     let kick = cluster.mesh.kicks().remove(0);
     assert_eq!(kick.key, *phone.key());
     let astray = first.kick.handle_kick(&kick);

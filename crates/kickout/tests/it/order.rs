@@ -1,4 +1,4 @@
-//! When a login waits for whom: for the embedder's profiles, and with the account's lock in hand or not.
+//! The order of the steps of a login: the embedder's profiles, the account's lock, the kicks.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::cluster::{Cluster, PATIENCE, eventually, login, soon, timers, uid};
 
-/// Kicks arrive when they are let through.
+/// A peer whose kicks arrive when the test lets them pass.
 #[derive(Debug, Default)]
 struct Blocked {
     waits: watch::Sender<bool>,
@@ -37,8 +37,8 @@ impl Peers for Blocked {
     }
 }
 
-/// Two logins on one node, one after the other, while the old session's node does not answer. Tells whether the second was
-/// granted before the first one was through.
+/// Two logins on one node, one after the other, while the old session's node does not answer.
+/// Returns whether the second was granted before the first was answered.
 async fn overlap(order: Order) -> bool {
     let cluster = Cluster::new();
     let blocked = Arc::new(Blocked::default());
@@ -94,13 +94,13 @@ async fn a_login_waits_for_no_kick_of_another_one() {
     assert!(overlap(Order::WriteThenTell).await);
 }
 
-/// What the comparison compares with.
+/// The order that exists for comparison only.
 #[tokio::test]
 async fn in_the_literal_order_it_does() {
     assert!(!overlap(Order::TellUnderLock).await);
 }
 
-/// Answers by the device's name.
+/// Profiles that answer by the device's name.
 #[derive(Debug, Default)]
 struct ByDevice(watch::Sender<u32>);
 
@@ -132,7 +132,7 @@ async fn a_profile_is_asked_before_anything_is_done() {
     assert_eq!(denied, Denied::new(Code::Denied));
     let error = n1.kick.login(login(&anna, "broken")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    // One whose caller gives up.
+    // The caller of this login gives up.
     let never = n1.kick.login(login(&anna, "never"));
     let mut count = profiles.0.subscribe();
     tokio::select! {
@@ -145,7 +145,7 @@ async fn a_profile_is_asked_before_anything_is_done() {
     assert_eq!(*profiles.0.borrow(), 4);
 }
 
-/// The wait for the lock begins when the profile is there.
+/// The wait for the lock begins after the profile is loaded.
 #[tokio::test]
 async fn a_slow_profile_takes_nothing_from_the_wait_for_the_lock() {
     #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Policies, intents and what becomes of logins that run at the same time.
+//! Policies, intents, and the outcomes of simultaneous logins.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ async fn a_phone_and_a_pc_live_side_by_side_on_two_nodes() {
     assert_eq!(notice.code, Code::Superseded);
     assert_eq!(notice.by_device, Some(device("new phone")));
     assert_eq!(active([&phone, &laptop, &other_phone]).len(), 2);
-    // A late logout of the phone takes nobody's place.
+    // A late logout of the phone removes no other session.
     phone.logout().await;
     assert_eq!(cluster.record(&anna).await.unwrap().slots.len(), 2);
 }
@@ -76,10 +76,10 @@ async fn first_wins_under_deny_until_somebody_takes_over() {
         panic!("a takeover was denied");
     };
     assert_eq!(told(&phone).await.code, Code::Superseded);
-    // The same device comes again without asking anybody.
+    // The same device may log in again.
     let again = n1.admit(&anna, "pc").await;
     assert_eq!(told(&pc).await.code, Code::Replaced);
-    // A dead node's session denies nobody.
+    // A dead node's session does not deny a login.
     drop(phone);
     n1.crash();
     drop(again);
@@ -148,13 +148,13 @@ async fn the_idle_one_goes_wherever_it_is() {
     let anna = uid("anna");
     let old = n1.admit(&anna, "old").await;
     let new = n2.admit(&anna, "new").await;
-    // Long enough to be told apart.
+    // The pause makes the idle times differ.
     pause(std::time::Duration::from_millis(20)).await;
     old.check().unwrap();
     let third = n2.admit(&anna, "third").await;
     assert_eq!(told(&new).await.code, Code::Superseded);
     assert_eq!(active([&old, &new, &third]).len(), 2);
-    // A node that cannot be asked does not protect its sessions.
+    // The sessions of a node that does not answer count as idle.
     pause(std::time::Duration::from_millis(20)).await;
     old.check().unwrap();
     cluster.mesh.silence("n1");
@@ -178,17 +178,17 @@ async fn whoever_was_ended_does_not_resume_and_whoever_broke_off_does() {
     let of_phone = phone.resume_token();
     phone.logout().await;
     let _pc = n1.admit(&anna, "pc").await;
-    // Somebody else came, but not in its place.
+    // Another device logged in, but not in this slot.
     let LoginOutcome::Admitted(phone) = resume(&of_phone, "phone").await.unwrap() else {
         panic!("it was free to come back");
     };
-    // It comes back while its old connection still stands, even under another name.
+    // The session resumes while its old connection still exists, even under another device name.
     let of_phone = phone.resume_token();
     let LoginOutcome::Admitted(again) = resume(&of_phone, "my phone").await.unwrap() else {
         panic!("it was still in");
     };
     assert_eq!(told(&phone).await.code, Code::Replaced);
-    // Ended by an administrator: not by itself any more.
+    // After a kick by an administrator the session cannot resume.
     let of_phone = again.resume_token();
     let target = Target::Session(again.key().session);
     n1.kick.kick(&target, None).await.unwrap();
@@ -199,7 +199,7 @@ async fn whoever_was_ended_does_not_resume_and_whoever_broke_off_does() {
     assert_eq!(denied.code, Code::Superseded);
 }
 
-/// Lets everybody in, and counts them.
+/// Profiles that allow every login and count them.
 #[derive(Debug, Default)]
 struct Counted(watch::Sender<u32>);
 
@@ -230,7 +230,7 @@ async fn a_resume_that_is_refused_takes_nobodys_place() {
         let guard = locker.lock("user/anna").acquire().await.unwrap();
         let mut count = profiles.0.subscribe();
         let before = *count.borrow();
-        // Once a login's profile is there it waits for its turn, without a pause in between.
+        // After the profile is loaded the login enters the queue without another pause.
         let resume = login(&anna, resuming).intent(Intent::Resume, Some(of_pc.clone()));
         let mut asking = Vec::new();
         for (number, login) in (1..).zip([login(&anna, "phone"), resume]) {

@@ -1,4 +1,4 @@
-//! Many logins at once.
+//! Many simultaneous logins.
 
 use std::collections::HashMap;
 
@@ -76,7 +76,7 @@ async fn logins_and_logouts_mixed() {
             let outcome = kick.login(Login::new(uid, device, Class::none())).await;
             match outcome.unwrap() {
                 LoginOutcome::Admitted(session) if stay => {
-                    // Until it is told, as a client does; the test ends those who are not.
+                    // Each client waits for its notice; the test ends the others.
                     tokio::select! {
                         _ = session.superseded() => {}
                         _ = tokio::time::timeout(PATIENCE / 10, std::future::pending::<()>()) => {}
@@ -119,8 +119,8 @@ async fn survivor(admitted: &[Session]) -> &Session {
     active[0]
 }
 
-/// Replays the events: generations and tokens rise in the order of grants, and whoever was admitted before the last one was
-/// ended.
+/// Replays the events: generations and tokens rise in the order of grants, and every admitted
+/// session before the last one ended.
 fn check_history(history: &[Event]) {
     let mut granted: HashMap<_, Vec<(Generation, SessionId)>> = HashMap::new();
     let mut admitted: HashMap<SessionId, Generation> = HashMap::new();

@@ -1,4 +1,4 @@
-//! Messages reach each session that they are for once, or their sender is told.
+//! Messages reach each of their sessions once, or their sender learns of the failure.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,13 +16,13 @@ fn message(id: &str) -> Message {
     }
 }
 
-/// What became of a message for the only session there.
+/// The receipt of the only session.
 fn only(receipts: Vec<Receipt>) -> Receipt {
     let [receipt] = <[_; 1]>::try_from(receipts).unwrap();
     receipt
 }
 
-/// Takes messages as a connection does, and notes their ids.
+/// Takes messages like a connection, and notes their ids.
 fn reads(session: Session) -> (Arc<Session>, Arc<std::sync::Mutex<Vec<String>>>) {
     let session = Arc::new(session);
     let read = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -95,7 +95,7 @@ async fn a_message_that_waited_for_the_old_session_goes_to_the_new_one() {
     let cluster = Cluster::new();
     let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
     let anna = uid("anna");
-    // Nobody reads on the phone.
+    // The phone's connection reads nothing.
     let phone = n1.admit(&anna, "phone").await;
     let delivering = tokio::spawn({
         let (kick, anna) = (n2.kick.clone(), anna.clone());
@@ -123,7 +123,7 @@ async fn a_receiver_that_does_not_read_is_reported() {
     );
     assert!(futures_util::poll!(std::pin::pin!(phone.next_message())).is_pending());
 
-    // Taken, but never confirmed: perhaps.
+    // The message is taken and its outcome never reported, so it is unknown.
     let delivering = tokio::spawn({
         let (kick, anna) = (n1.kick.clone(), anna.clone());
         async move { kick.deliver(&anna, message("m2")).await.unwrap() }
@@ -190,7 +190,7 @@ async fn a_client_that_acknowledges_is_waited_for() {
     };
     let (receipt, ()) = tokio::join!(deliver("m1"), acknowledges);
     assert_eq!(receipt.delivery, Delivery::Delivered);
-    // Written, and not acknowledged until its sender has stopped waiting.
+    // The message is written, and acknowledged only after its sender has stopped waiting.
     let (receipt, written) = tokio::join!(deliver("m2"), phone.next_message());
     assert_eq!(receipt.delivery, Delivery::Unacknowledged);
     let late = written.delivered().expect("nobody waits any more");

@@ -1,4 +1,4 @@
-//! A store that is away, forgets, or holds what cannot be read.
+//! A store that is away, loses data, or holds unreadable records.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ async fn a_login_whose_outcome_stays_unknown_is_removed_when_the_store_is_back()
     let cluster = Cluster::new();
     let n1 = cluster.node("n1").await;
     let anna = uid("anna");
-    // Written, the reply lost, and every later try without an answer.
+    // The write is stored, its reply is lost, and every later try gets no answer.
     n1.faults.lose_replies(1);
     let login = n1.kick.login(login(&anna, "phone"));
     let cut_soon = async {
@@ -26,7 +26,7 @@ async fn a_login_whose_outcome_stays_unknown_is_removed_when_the_store_is_back()
     };
     let (outcome, ()) = tokio::join!(login, cut_soon);
     n1.faults.heal();
-    // The lookup may have been faster than the cut.
+    // The look-up may have been faster than the cut.
     match outcome {
         Err(_) => {}
         Ok(LoginOutcome::Admitted(session)) => drop(session),
@@ -39,12 +39,13 @@ async fn a_login_whose_outcome_stays_unknown_is_removed_when_the_store_is_back()
     assert_eq!(n1.kick.sessions(), 0);
 }
 
-/// The takeover is in the directory, and its own node, which must tell the old session, does not know.
+/// The takeover is in the directory. Its own node has to kick the old session, and does not know of
+/// the takeover.
 #[tokio::test]
 async fn a_takeover_whose_reply_was_lost_ends_the_old_session() {
     let cluster = Cluster::new();
     let mut timers = timers();
-    // So long that no node compares its sessions while this looks.
+    // The lease is so long that no node reconciles during this test.
     timers.node_lease = Duration::from_secs(600);
     timers.lock_ttl = Duration::from_secs(1);
     let n1 = cluster.node_with("n1", |builder| builder.timers(timers.clone()));
@@ -75,7 +76,8 @@ async fn a_takeover_whose_reply_was_lost_ends_the_old_session() {
     }
 }
 
-/// The old session may have been told to go when the store goes away: were the login given up, nobody would be in.
+/// The old session may be kicked before the store goes away. If the login were given up then, no
+/// session would be left.
 #[tokio::test]
 async fn a_login_that_was_written_outlasts_a_store_that_is_away_for_a_moment() {
     let cluster = Cluster::new();
@@ -131,7 +133,7 @@ async fn a_logout_is_tried_until_the_store_is_back() {
     .await;
 }
 
-/// More than the queue of deletes holds: what found no place there is found in the directory.
+/// More deletes than the queue holds: the sweeper finds the rest in the directory.
 #[tokio::test]
 async fn more_logouts_than_can_wait_for_the_store() {
     const MANY: usize = 4096 + 100;
@@ -184,7 +186,7 @@ async fn a_shutdown_waits_for_a_store_that_hangs_once_and_not_for_each_session()
         })
         .await;
         loop {
-            // One of those that failed may be tried again.
+            // One of the failed deletes may be tried again.
             n1.faults.give_up();
             pause(Duration::from_millis(5)).await;
         }
@@ -199,7 +201,7 @@ async fn a_shutdown_waits_for_a_store_that_hangs_once_and_not_for_each_session()
     let closed = history.iter().filter(|it| it.event == Transition::Closed);
     assert_eq!(closed.count(), sessions.len());
     assert_eq!(cluster.keys("sess/").await.len(), sessions.len());
-    // All that is left is void.
+    // All remaining entries are void.
     let n2 = cluster.node("n2").await;
     assert_eq!(n2.kick.route(sessions[0].uid()).await.unwrap(), None);
 }
@@ -222,13 +224,13 @@ async fn a_session_that_the_store_forgot_is_written_again() {
     assert!(phone.check().is_ok());
 }
 
-/// A store that failed over may say again what had been settled long ago: that a session is in which logged out, and that one
-/// must go which went.
+/// A store that failed over may bring back old entries: a session that logged out, and a revocation
+/// whose session is gone.
 #[tokio::test]
 async fn sessions_that_ended_and_came_back_to_the_directory_are_swept() {
     let cluster = Cluster::new();
     let mut timers = timers();
-    // Long enough that nobody tells the phone while this looks at the record.
+    // The lease is long enough that the phone is not kicked while the test reads the record.
     timers.node_lease = Duration::from_secs(3);
     let n1 = cluster.node_with("n1", |builder| builder.timers(timers.clone()));
     let n2 = cluster.node_with("n2", |builder| builder.timers(timers.clone()));
@@ -282,7 +284,7 @@ async fn a_record_that_cannot_be_read_is_never_overwritten() {
     pause(timers().sweep * 2).await;
     let entry = records.get(&key).await.unwrap().unwrap();
     assert_eq!(entry.value, b"garbage");
-    // Others are not affected.
+    // Other accounts are not affected.
     assert!(n1.admit(&uid("otto"), "phone").await.check().is_ok());
 }
 
@@ -297,7 +299,7 @@ async fn a_session_that_the_store_forgot_does_not_outlive_a_ban() {
     let entry = records.get(&key).await.unwrap().unwrap();
     records.delete(&key, entry.version).await.unwrap();
     let ended = n1.kick.ban(&anna, None, Some("spam")).await.unwrap().1;
-    // The node may have written it again before the ban.
+    // The node may have written the session again before the ban.
     assert!(ended.len() <= 1);
     let notice = told(&phone).await;
     assert_eq!(
@@ -333,13 +335,13 @@ async fn nobody_is_listed(cluster: &Cluster, sessions: &[Session]) -> bool {
     true
 }
 
-/// A store may take its time for each of them, as one with locked rows does.
+/// A store may be slow for each write, for example one with locked rows.
 #[tokio::test]
 async fn what_a_dead_node_left_is_swept_several_records_at_a_time() {
     const AT_ONCE: u32 = 16;
     let cluster = Cluster::new();
     let mut timers = timers();
-    // Or its lease would end while it waits for the store.
+    // With a short lease the node would lose it while the store is slow.
     timers.node_lease = Duration::from_secs(60);
     let n2 = cluster
         .node_with("n2", |builder| builder.timers(timers))
@@ -360,7 +362,7 @@ async fn what_a_dead_node_left_is_swept_several_records_at_a_time() {
     eventually("all to be swept", || nobody_is_listed(&cluster, &sessions)).await;
 }
 
-/// An account whose row somebody keeps locked can be read, and not written.
+/// An account whose row another client keeps locked can be read, and not written.
 #[tokio::test]
 async fn an_account_that_cannot_be_written_keeps_no_other_from_being_told() {
     let cluster = Cluster::new();
@@ -400,7 +402,7 @@ async fn accounts_that_cannot_be_written_keep_no_other_from_being_swept() {
             .node_with("n2", |builder| builder.timers(timers))
             .await,
     );
-    // One that logged out and came back to the directory, and one that dies with its node.
+    // One session logged out and came back to the directory; the other dies with its node.
     let bob = n2.admit(&uid("bob"), "phone").await;
     let key = RecordKey::new("sess/bob").unwrap();
     let records = cluster.memory.records();
@@ -426,13 +428,13 @@ async fn accounts_that_cannot_be_written_keep_no_other_from_being_swept() {
     .await;
 }
 
-/// Or both would be in until the node compares its sessions with the directory, and the newcomer
-/// would have been told that nobody else is.
+/// Otherwise both sessions would be active until the next reconciliation, and the newcomer would
+/// have been told that the other is gone.
 #[tokio::test]
 async fn a_session_of_this_node_that_the_store_forgot_is_not_overlooked() {
     let cluster = Cluster::new();
     let mut timers = timers();
-    // Nobody compares anything meanwhile.
+    // No node reconciles in this time.
     timers.node_lease = Duration::from_secs(600);
     let n1 = cluster
         .node_with("n1", |builder| {
@@ -452,13 +454,14 @@ async fn a_session_of_this_node_that_the_store_forgot_is_not_overlooked() {
     assert_eq!(told(&phone).await.by_device.unwrap().as_str(), "pc");
 }
 
-/// Not even to an account that another node has written again: some of its sessions may be missing.
+/// Grants stay suspended even for an account that another node has written again, because some of
+/// its sessions may be missing.
 #[tokio::test]
 async fn nobody_gets_in_before_all_nodes_have_written_their_sessions_again() {
     for anna_is_written_again in [true, false] {
         let cluster = Cluster::new();
         let mut timers = timers();
-        // Nobody looks at a lease meanwhile.
+        // No lease is inspected in this time.
         timers.node_lease = Duration::from_secs(600);
         let with = |builder: Builder| builder.timers(timers.clone());
         let n1 = cluster.node_with("n1", with).await;
@@ -486,7 +489,7 @@ async fn nobody_gets_in_before_all_nodes_have_written_their_sessions_again() {
     }
 }
 
-/// The store forgot whom the login still had to tell, and that it was written.
+/// The store lost the login's write, and with it the sessions that the login had to kick.
 #[tokio::test]
 async fn a_login_that_the_store_forgot_before_it_was_in_comes_back() {
     let cluster = Cluster::new();

@@ -43,7 +43,7 @@ async fn a_ban_ends_every_session_and_lets_nobody_in_until_it_is_lifted() {
     assert!(again.generation() > phone.generation());
     n2.event(Transition::Banned).await;
     assert!(cluster.keys("ban/").await.is_empty());
-    // Also an account that was never there.
+    // An account that never logged in can be banned, too.
     let otto = uid("otto");
     n2.kick.ban(&otto, None, None).await.unwrap();
     assert!(matches!(
@@ -86,7 +86,7 @@ async fn a_ban_ends_by_itself_and_leaves_nothing() {
 async fn a_ban_that_has_ended_is_not_shown() {
     let cluster = Cluster::new();
     let mut timers = timers();
-    // Nobody tidies up.
+    // No sweeper runs in this time.
     timers.sweep = Duration::from_secs(3600);
     let n1 = cluster
         .node_with("n1", |builder| builder.timers(timers))
@@ -161,7 +161,7 @@ async fn a_draining_node_sends_its_sessions_elsewhere_at_a_rate() {
     assert_eq!(denied.code, Code::Draining);
     let left = || sessions.iter().filter(|it| it.check().is_ok()).count();
     eventually("the first to be told", || async { left() < 6 }).await;
-    // At one a second the sixth is told five seconds after the first.
+    // At one session per second the sixth gets its notice five seconds after the first.
     assert!(left() > 0, "all went at once");
     n1.kick.drain(1000).await.unwrap();
     for session in &sessions {
@@ -214,7 +214,7 @@ async fn what_would_be_kicked_can_be_seen_before() {
     assert_eq!((found.len(), &found[0].entry.key), (1, phone.key()));
     assert!(phone.check().is_ok());
     assert_eq!(n1.kick.find(&Target::All).await.unwrap().len(), 2);
-    // A node that does not answer: its revocation stays to be seen.
+    // The node does not answer, so its revocation stays visible.
     cluster.mesh.silence("n1");
     let kicked = n2.kick.kick(&Target::All, None).await.unwrap();
     assert_eq!(kicked.len(), 2);
@@ -222,7 +222,7 @@ async fn what_would_be_kicked_can_be_seen_before() {
     let unsettled = kicked.iter().find(|it| !it.gone).unwrap();
     assert_eq!(&unsettled.key, phone.key());
     let pending = n2.kick.revocations(10).await.unwrap();
-    // The node may have found out by itself meanwhile.
+    // The node may have found the revocation by itself meanwhile.
     assert!(pending.iter().all(|it| it.revocation.key == *phone.key()));
     told(&phone).await;
     eventually("it to be settled", || async {

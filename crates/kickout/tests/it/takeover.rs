@@ -1,4 +1,4 @@
-//! One account, one session: a new login ends the old one, wherever it is.
+//! One account, one session: a new login ends the old session on any node.
 
 use distlock_kickout::{Code, Confirm, Intent, LoggedOut, LoginOutcome, Phase, Retry, Transition};
 
@@ -137,7 +137,7 @@ async fn a_late_logout_does_not_erase_the_newcomer() {
     let (mut n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
-    // The kick gets lost, so n1 still believes in the phone and really tries to delete it.
+    // The kick gets lost, so n1 still believes in the phone and tries to delete its session.
     cluster.mesh.silence("n1");
     let pc = n2.admit(&anna, "pc").await;
     assert!(!pc.old_confirmed());
@@ -180,7 +180,7 @@ async fn dropping_a_session_or_a_login_leaves_nothing() {
         n1.kick.route(&anna).await.unwrap().is_none()
     })
     .await;
-    // At whatever point a login is dropped, soon nothing of it is left.
+    // A login that is dropped at any point leaves nothing behind.
     for polls in 0..40 {
         let mut login = Box::pin(n1.kick.login(login(&anna, "phone")));
         for _ in 0..polls {
@@ -243,7 +243,7 @@ async fn strict_confirmation_waits_until_the_old_session_was_told() {
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     cluster.mesh.silence("n1");
-    // Nobody can call n1, but n1 compares its sessions with the directory.
+    // No peer can call n1, but n1 reconciles.
     let pc = soon("the strict login", n2.admit(&anna, "pc")).await;
     assert_eq!(
         phone.phase(),
@@ -265,12 +265,11 @@ async fn shutdown_tells_every_session_and_frees_the_directory() {
         notice
     });
     assert_eq!((notice.code, notice.retry), (Code::Draining, Retry::Now));
-    assert!(
-        matches!(n1.login(&anna, "phone").await, LoginOutcome::Denied(it) if it.code == Code::Draining)
-    );
+    let refused = n1.login(&anna, "phone").await;
+    assert!(matches!(refused, LoginOutcome::Denied(it) if it.code == Code::Draining));
     assert_eq!(n2.kick.route(&anna).await.unwrap(), None);
     assert!(n1.kick.boot().is_none());
-    // The name is free at once.
+    // The node's name is free at once.
     let again = soon("the same node again", cluster.node("n1")).await;
     assert!(again.kick.boot().is_some());
 }
