@@ -1,6 +1,6 @@
 //! The simulation: the engine and the in-memory store in simulated time, on a simulated network,
-//! in one thread. The seed decides everything, so a failure can be repeated step by step. Nothing
-//! here may read a real clock, use real randomness, or depend on the order of a hash table.
+//! in one thread. The seed decides everything, so a failure can be repeated step by step. A run
+//! must never read a real clock, use real randomness, or depend on the order of a hash table.
 //!
 //! | file | content |
 //! |---|---|

@@ -21,7 +21,7 @@ pub(crate) struct GatewayOptions {
     /// Run kick-out gateways over the stores, and clients that end each other's sessions
     #[arg(long, conflicts_with_all = ["faults", "workloads", "each", "only"])]
     pub(crate) gateways: bool,
-    /// With --gateways: how many nodes
+    /// With --gateways: number of nodes
     #[arg(
         long,
         default_value_t = 2,
@@ -30,7 +30,7 @@ pub(crate) struct GatewayOptions {
         requires = "gateways"
     )]
     nodes: u32,
-    /// With --gateways: faults to draw from (default: all that the store can have)
+    /// With --gateways: faults to draw from (default: all that apply to the store)
     #[arg(
         long,
         value_enum,

@@ -167,7 +167,7 @@ impl StoreBug {
             // The errors must come before the end of the lease.
             Self::RenewalErrorIsSuccess => Some(&[FaultKind::CutConnections]),
             Self::LeadersStay => Some(&[FaultKind::CutConnections, FaultKind::BlackHole]),
-            // The bug needs many hand-overs, and faults would make them rare.
+            // The bug needs many locks that change hands, and no fault.
             Self::ReleaseInTwoSteps | Self::HandOverInTwoSteps => Some(&[]),
             // A new worker asks the sentinels again, so it uses the new primary.
             Self::DeposedPrimary => Some(&[FaultKind::DeposePrimary, FaultKind::KillWorker]),
