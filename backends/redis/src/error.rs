@@ -84,14 +84,14 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
 /// The code and the text of a refusal. All other code reads refusals through this function: before
 /// Redis 7 the refusal of a command inside a script is nested in a refusal of the script, together
 /// with positions in its text.
-pub(crate) fn said(refusal: &ServerError) -> (&str, &str) {
+pub(crate) fn code_and_detail(refusal: &ServerError) -> (&str, &str) {
     let (code, detail) = (refusal.code(), refusal.details().unwrap_or_default());
-    within_a_script(code, detail).unwrap_or((code, detail))
+    nested_refusal(code, detail).unwrap_or((code, detail))
 }
 
 /// Reads a nested refusal, as in `ERR Error running script (call to f_SHA): @user_script:9:
 /// @user_script: 9: -READONLY You can't write ..`.
-fn within_a_script<'a>(code: &str, detail: &'a str) -> Option<(&'a str, &'a str)> {
+fn nested_refusal<'a>(code: &str, detail: &'a str) -> Option<(&'a str, &'a str)> {
     let script = detail.strip_prefix("Error running script (call to ");
     let (_, mut inner) = script.filter(|_| code == "ERR")?.split_once("): ")?;
     while let Some(place) = inner.strip_prefix("@user_script:") {
@@ -115,7 +115,7 @@ pub(crate) fn of_question(refusal: &ServerError, at: &str) -> Error {
 
 /// The error for a server's refusal.
 pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
-    let (code, detail) = said(refusal);
+    let (code, detail) = code_and_detail(refusal);
     let kind = kind(code, detail);
     let detail = &*excerpt(detail);
     let message = match (kind, code) {

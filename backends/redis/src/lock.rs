@@ -111,14 +111,14 @@ impl RedisLock {
     }
 
     /// Reads several locks.
-    async fn look(&self, names: &[LockName]) -> Result<Vec<LockInfo>> {
+    async fn read(&self, names: &[LockName]) -> Result<Vec<LockInfo>> {
         let access = self.store.access();
         let calls = names.iter().map(|name| {
             let Target { key, bucket } = access.layout.lock(name);
-            let (mut get, mut left) = (redis::cmd("GETRANGE"), redis::cmd("PTTL"));
-            get.arg(&key).arg(0).arg(value::LONGEST);
-            left.arg(&key);
-            Call::plain(bucket, vec![get, left])
+            let (mut get, mut remaining) = (redis::cmd("GETRANGE"), redis::cmd("PTTL"));
+            get.arg(&key).arg(0).arg(value::MAX_LOCK_VALUE);
+            remaining.arg(&key);
+            Call::plain(bucket, vec![get, remaining])
         });
         let response = access.router.ask_all(calls.collect()).await;
         names
@@ -127,7 +127,7 @@ impl RedisLock {
             .map(|(name, response)| {
                 let response = response?;
                 let epoch = access.router.epoch(&response.connection);
-                let mut info = seen(name, response)?;
+                let mut info = lock_info(name, response)?;
                 info.epoch = Some(epoch);
                 Ok(info)
             })
@@ -137,17 +137,17 @@ impl RedisLock {
 
 /// Reads the replies to `GETRANGE` and `PTTL`. For `GETRANGE` a missing key is the same as an empty
 /// value; `PTTL` tells them apart.
-fn seen(name: &LockName, response: Response) -> Result<LockInfo> {
+fn lock_info(name: &LockName, response: Response) -> Result<LockInfo> {
     let mut replies = response.replies.into_iter();
-    let (found, left) = (replies.next(), replies.next());
-    let left = match left {
-        Some(Value::Int(left)) => left,
+    let (found, remaining) = (replies.next(), replies.next());
+    let remaining = match remaining {
+        Some(Value::Int(remaining)) => remaining,
         _ => -2,
     };
     Ok(match found {
         // A lock that expires between the two commands is free.
-        Some(Value::BulkString(found)) if left != -2 => {
-            LockInfo::held(name.clone(), value::holder(name, &found, left)?)
+        Some(Value::BulkString(found)) if remaining != -2 => {
+            LockInfo::held(name.clone(), value::holder(name, &found, remaining)?)
         }
         _ => LockInfo::free(name.clone()),
     })
@@ -238,8 +238,8 @@ impl DistLock for RedisLock {
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
         self.open()?;
-        let looked = self.look(std::slice::from_ref(name)).await;
-        let mut infos = looked.map_err(|error| error.on(BACKEND).during("inspect").about(name))?;
+        let read = self.read(std::slice::from_ref(name)).await;
+        let mut infos = read.map_err(|error| error.on(BACKEND).during("inspect").about(name))?;
         Ok(infos.pop().unwrap_or_else(|| LockInfo::free(name.clone())))
     }
 
@@ -258,7 +258,7 @@ impl DistLock for RedisLock {
         while held.len() < limit {
             let listed = async {
                 let names = self.scan(prefix, after.as_ref(), limit).await?;
-                let infos = self.look(&names).await?;
+                let infos = self.read(&names).await?;
                 Ok((names, infos))
             };
             let (names, infos) = listed

@@ -88,7 +88,7 @@ impl RedisRecords {
         after: Option<&RecordKey>,
         limit: usize,
     ) -> Result<Vec<RecordKey>> {
-        let mut merge = Merge::new(prefix, after, limit);
+        let mut merge = IndexMerge::new(prefix, after, limit);
         loop {
             let wanted: Vec<_> = merge.unfinished().collect();
             if wanted.is_empty() {
@@ -110,7 +110,7 @@ impl RedisRecords {
                         "the index of records holds something that this library did not write",
                     )
                 })?;
-                merge.found(bucket, found);
+                merge.add_piece(bucket, found);
             }
         }
     }
@@ -118,7 +118,7 @@ impl RedisRecords {
 
 /// Merges the ordered indexes of all buckets. They are read in small pieces, until the first keys
 /// of all of them are known.
-struct Merge {
+struct IndexMerge {
     /// The upper bound of the keys that start with the prefix.
     end: Vec<u8>,
     limit: usize,
@@ -129,7 +129,7 @@ struct Merge {
     known: BTreeMap<String, Bucket>,
 }
 
-impl Merge {
+impl IndexMerge {
     fn new(prefix: &str, after: Option<&RecordKey>, limit: usize) -> Self {
         let mut start = format!("[{prefix}").into_bytes();
         if let Some(after) = after
@@ -180,7 +180,7 @@ impl Merge {
         command
     }
 
-    fn found(&mut self, bucket: Bucket, keys: Vec<String>) {
+    fn add_piece(&mut self, bucket: Bucket, keys: Vec<String>) {
         let more = keys.len() >= self.piece;
         let next = keys.last().filter(|_| more);
         self.next
@@ -315,7 +315,7 @@ mod tests {
                 indexes.entry(Bucket::of(key)).or_default().insert(key.clone());
             }
             let after = after.map(|after| RecordKey::new(after).unwrap());
-            let mut merge = Merge::new(&prefix, after.as_ref(), limit);
+            let mut merge = IndexMerge::new(&prefix, after.as_ref(), limit);
             // The smallest pieces need the most rounds.
             merge.piece = 1;
             for round in 0.. {
@@ -332,7 +332,7 @@ mod tests {
                         &merge.end,
                         merge.piece,
                     );
-                    merge.found(bucket, found);
+                    merge.add_piece(bucket, found);
                 }
             }
             let expected: Vec<_> = keys

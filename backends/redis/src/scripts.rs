@@ -17,9 +17,9 @@ pub(crate) static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
 pub(crate) static ACQUIRE_ONE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/acquire_one.lua")));
-pub(crate) static ACQUIRE_MOVING: LazyLock<Script> = LazyLock::new(|| {
+pub(crate) static ACQUIRE_MIGRATING: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!(
-        include_str!("scripts/acquire_moving.lua"),
+        include_str!("scripts/acquire_migrating.lua"),
         include_str!("scripts/acquire_one.lua")
     ))
 });

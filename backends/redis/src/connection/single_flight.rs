@@ -78,7 +78,7 @@ impl<T: Clone + Send + 'static> SingleFlight<T> {
         let mut done = {
             let mut state = self.state();
             if state.closed {
-                return Err(given_up());
+                return Err(abandoned());
             }
             if let Some(made) = state.made.as_ref().filter(|made| good(made)) {
                 return Ok(made.clone());
@@ -97,8 +97,8 @@ impl<T: Clone + Send + 'static> SingleFlight<T> {
             Ok(Some(Err(error))) => Err(error.clone()),
             // `good` is not asked again: a value that is invalidated all the time would otherwise
             // never be returned.
-            Ok(_) => self.latest().ok_or_else(given_up),
-            Err(_) => Err(gone()),
+            Ok(_) => self.latest().ok_or_else(abandoned),
+            Err(_) => Err(task_ended()),
         }
     }
 
@@ -123,7 +123,7 @@ impl<T: Clone + Send + 'static> SingleFlight<T> {
             let outcome = if state.closed || state.begun != number {
                 // The attempt was given up or everything is closed. The value is dropped here;
                 // stored, it would never be closed.
-                Err(given_up())
+                Err(abandoned())
             } else {
                 // The order matters: the value is stored before the waiting callers wake up, and
                 // the attempt is over before the next one may begin.
@@ -168,11 +168,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn given_up() -> Error {
+fn abandoned() -> Error {
     Error::new(ErrorKind::Unavailable, "the connection was given up").on(BACKEND)
 }
 
-fn gone() -> Error {
+fn task_ended() -> Error {
     Error::new(
         ErrorKind::Unavailable,
         "the task that was connecting has ended",

@@ -23,7 +23,7 @@ pub(super) async fn rights(router: &Router, connection: &Connection) -> Result<F
     layout.counter(Bucket::of(""), &mut key);
     question.arg(key).arg(u8::from(router.is_cluster()));
     Ok(match connection.send_one(&question).await? {
-        Value::ServerError(refusal) if error::said(&refusal).0 == "NOPERM" => (
+        Value::ServerError(refusal) if error::code_and_detail(&refusal).0 == "NOPERM" => (
             check,
             Verdict::Fail,
             "this user may not run EVAL: every operation is a script".into(),
@@ -56,7 +56,7 @@ pub(super) async fn rights(router: &Router, connection: &Connection) -> Result<F
             Verdict::Unknown,
             format!(
                 "the server does not tell what this user may do: {}",
-                error::said(&refusal).0
+                error::code_and_detail(&refusal).0
             ),
         ),
         _ => (
@@ -69,7 +69,7 @@ pub(super) async fn rights(router: &Router, connection: &Connection) -> Result<F
 
 /// Whether the refusal says that the command is unknown.
 pub(super) fn is_unknown(refusal: &ServerError) -> bool {
-    let (code, detail) = error::said(refusal);
+    let (code, detail) = error::code_and_detail(refusal);
     code == "ERR" && detail.contains("unknown command")
 }
 

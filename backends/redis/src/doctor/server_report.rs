@@ -176,7 +176,7 @@ impl ServerReport {
             );
         }
         let Some(to_write) = to_write else {
-            return settings::untold(check, "min-replicas-to-write");
+            return settings::not_told(check, "min-replicas-to-write");
         };
         let is_set = !matches!(to_write, "" | "0");
         let verdict = match (self.arbiter, is_set) {

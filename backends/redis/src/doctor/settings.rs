@@ -12,7 +12,7 @@ const ANSWERS: u64 = 32 * 1024 * 1024;
 const REMEMBERED: u64 = 10_000;
 
 /// The finding for a setting that the server does not tell. Some hosted servers leave settings out.
-pub(super) fn untold(check: &'static str, settings: &str) -> Finding {
+pub(super) fn not_told(check: &'static str, settings: &str) -> Finding {
     (
         check,
         Verdict::Unknown,
@@ -61,7 +61,7 @@ pub(super) fn eviction(memory: Option<&str>, policy: Option<&str>) -> Finding {
                 "{policy}: held locks vanish when memory is short; set maxmemory-policy noeviction"
             ),
         ),
-        _ => untold(check, "maxmemory and maxmemory-policy"),
+        _ => not_told(check, "maxmemory and maxmemory-policy"),
     }
 }
 
@@ -107,7 +107,7 @@ pub(super) fn persistence(
 ) -> Finding {
     let check = "persistence";
     match (appends, sync) {
-        (None, _) => untold(check, "appendonly"),
+        (None, _) => not_told(check, "appendonly"),
         (Some("yes"), Some("always")) => (
             check,
             Verdict::Pass,
@@ -150,7 +150,7 @@ pub(super) fn persistence(
 pub(super) fn demotion(info: &InfoReply, read_only: Option<&str>) -> Finding {
     let check = "demotion";
     match read_only {
-        None => untold(check, "replica-read-only"),
+        None => not_told(check, "replica-read-only"),
         // In a cluster, a demoted primary redirects its clients.
         Some("no") if info.get("cluster_enabled") != Some("1") => (
             check,
@@ -171,7 +171,7 @@ pub(super) fn demotion(info: &InfoReply, read_only: Option<&str>) -> Finding {
 pub(super) fn buffers(output: Option<&str>, clients: Option<&str>) -> Finding {
     let check = "buffers";
     let Some(output) = output else {
-        return untold(check, "client-output-buffer-limit");
+        return not_told(check, "client-output-buffer-limit");
     };
     // `normal HARD SOFT SECONDS replica ..`
     let mut words = output.split_whitespace();
@@ -209,7 +209,7 @@ pub(super) fn buffers(output: Option<&str>, clients: Option<&str>) -> Finding {
 pub(super) fn pushes(info: &InfoReply, most: Option<&str>) -> Finding {
     let check = "pushes";
     let Some(most) = most.and_then(|most| most.parse::<u64>().ok()) else {
-        return untold(check, "tracking-table-max-keys");
+        return not_told(check, "tracking-table-max-keys");
     };
     let now = info.get("tracking_total_keys");
     let now = now.and_then(|now| now.parse::<u64>().ok()).unwrap_or(0);

@@ -90,11 +90,11 @@ impl KeyLayout {
     }
 
     pub(crate) fn lock(&self, name: &LockName) -> Target {
-        self.named(b'l', name.as_str())
+        self.target(b'l', name.as_str())
     }
 
     pub(crate) fn record(&self, key: &RecordKey) -> Target {
-        self.named(b'r', key.as_str())
+        self.target(b'r', key.as_str())
     }
 
     /// The keys of a lock's store queue.
@@ -111,13 +111,13 @@ impl KeyLayout {
     /// Writes the key of a bucket's counter into `key`.
     pub(crate) fn counter(&self, bucket: Bucket, key: &mut Vec<u8>) {
         key.clear();
-        self.open(key, bucket, b'c');
+        self.push_head(key, bucket, b'c');
     }
 
     /// Writes the key of a bucket's index of records into `key`.
     pub(crate) fn index(&self, bucket: Bucket, key: &mut Vec<u8>) {
         key.clear();
-        self.open(key, bucket, b'i');
+        self.push_head(key, bucket, b'i');
     }
 
     /// A glob that matches the keys of all locks whose names start with `prefix`, and no key of
@@ -136,17 +136,17 @@ impl KeyLayout {
         (u16::from_str_radix(bucket, 16).ok()? == Bucket::of(name.as_str()).0).then_some(name)
     }
 
-    fn named(&self, kind: u8, name: &str) -> Target {
+    fn target(&self, kind: u8, name: &str) -> Target {
         let bucket = Bucket::of(name);
         let mut key = Vec::with_capacity(self.head.len() + 7 + name.len() + 16);
-        self.open(&mut key, bucket, kind);
+        self.push_head(&mut key, bucket, kind);
         key.push(b':');
         push_encoded(&mut key, name);
         let key = text(key);
         Target { key, bucket }
     }
 
-    fn open(&self, key: &mut Vec<u8>, bucket: Bucket, kind: u8) {
+    fn push_head(&self, key: &mut Vec<u8>, bucket: Bucket, kind: u8) {
         key.extend_from_slice(self.head.as_bytes());
         let [high, middle, low] = [8, 4, 0].map(|shift| hex(bucket.0 >> shift));
         key.extend_from_slice(&[high, middle, low, b'}', b':', kind]);

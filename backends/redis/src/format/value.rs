@@ -18,30 +18,36 @@ use distlock_core::{
 };
 
 /// The number of digits of an owner.
-pub(crate) const OWNER: usize = 32;
+pub(crate) const OWNER_DIGITS: usize = 32;
 /// The number of digits of a token, a version or a time.
-pub(crate) const NUMBER: usize = 16;
+pub(crate) const NUMBER_DIGITS: usize = 16;
 
 /// The length of the longest value of a lock: owner, token, time, ticket, the separators, the
 /// holder, and the meta on its own line. Readers ask the server for one byte more than this, so
 /// that a longer value is recognised.
-pub(crate) const LONGEST: usize =
-    OWNER + NUMBER + NUMBER + OWNER + 4 + HolderLabel::MAX_BYTES + 1 + Meta::MAX_BYTES;
+pub(crate) const MAX_LOCK_VALUE: usize = OWNER_DIGITS
+    + NUMBER_DIGITS
+    + NUMBER_DIGITS
+    + OWNER_DIGITS
+    + 4
+    + HolderLabel::MAX_BYTES
+    + 1
+    + Meta::MAX_BYTES;
 
 /// The owner's digits in a value.
-pub(crate) fn owner(owner: OwnerId, buffer: &mut [u8; OWNER]) -> &str {
+pub(crate) fn owner(owner: OwnerId, buffer: &mut [u8; OWNER_DIGITS]) -> &str {
     owner.as_uuid().as_simple().encode_lower(buffer)
 }
 
 /// A number's digits in a value.
 pub(crate) fn number(number: u64) -> String {
-    String::from_utf8_lossy(&written(number)).into_owned()
+    String::from_utf8_lossy(&digits(number)).into_owned()
 }
 
 /// The digits of a number below 10^16, as all numbers here are. Every release runs this, and the
 /// standard formatter is slower.
-fn written(mut number: u64) -> [u8; NUMBER] {
-    let mut digits = [b'0'; NUMBER];
+fn digits(mut number: u64) -> [u8; NUMBER_DIGITS] {
+    let mut digits = [b'0'; NUMBER_DIGITS];
     for pair in digits.rchunks_exact_mut(2) {
         // A remainder of a hundred has two digits.
         let two = u8::try_from(number % 100).unwrap_or(0);
@@ -54,7 +60,7 @@ fn written(mut number: u64) -> [u8; NUMBER] {
 
 /// Reads a number from a script's reply.
 pub(crate) fn read_number(text: &[u8]) -> Option<u64> {
-    if text.len() != NUMBER {
+    if text.len() != NUMBER_DIGITS {
         return None;
     }
     text.iter().try_fold(0, |number: u64, digit| {
@@ -65,7 +71,7 @@ pub(crate) fn read_number(text: &[u8]) -> Option<u64> {
 
 /// The start of the value of a lease's lock.
 pub(crate) struct ValueStart {
-    bytes: [u8; OWNER + 1 + NUMBER],
+    bytes: [u8; OWNER_DIGITS + 1 + NUMBER_DIGITS],
     len: usize,
 }
 
@@ -78,13 +84,13 @@ impl ValueStart {
 /// The start of the value of this lease's lock.
 pub(crate) fn start(lease: &Lease) -> ValueStart {
     let mut start = ValueStart {
-        bytes: [b' '; OWNER + 1 + NUMBER],
-        len: OWNER,
+        bytes: [b' '; OWNER_DIGITS + 1 + NUMBER_DIGITS],
+        len: OWNER_DIGITS,
     };
-    let (owner, number) = start.bytes.split_at_mut(OWNER);
+    let (owner, number) = start.bytes.split_at_mut(OWNER_DIGITS);
     lease.owner.as_uuid().as_simple().encode_lower(owner);
     if let Some(token) = lease.token {
-        number[1..].copy_from_slice(&written(token.get()));
+        number[1..].copy_from_slice(&digits(token.get()));
         start.len = start.bytes.len();
     }
     start
@@ -114,7 +120,7 @@ pub(crate) fn holder(name: &LockName, value: &[u8], left: i64) -> Result<HolderI
 }
 
 fn parse_holder(value: &[u8], left: i64) -> Option<HolderInfo> {
-    if value.len() > LONGEST {
+    if value.len() > MAX_LOCK_VALUE {
         return None;
     }
     let text = str::from_utf8(value).ok()?;
@@ -123,7 +129,8 @@ fn parse_holder(value: &[u8], left: i64) -> Option<HolderInfo> {
     let mut number = || read_number(parts.next()?.as_bytes());
     let (token, micros) = (number()?, number()?);
     let ticket = parts.next()?;
-    let is_hex = |text: &str| text.len() == OWNER && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_hex =
+        |text: &str| text.len() == OWNER_DIGITS && text.bytes().all(|b| b.is_ascii_hexdigit());
     if !is_hex(owner) || !(ticket == "-" || is_hex(ticket)) {
         return None;
     }
@@ -146,12 +153,14 @@ fn parse_holder(value: &[u8], left: i64) -> Option<HolderInfo> {
 /// # Errors
 /// [`ErrorKind::Corrupt`] for a value that this library never writes.
 pub(crate) fn entry(key: &RecordKey, value: &[u8], now: u64) -> Result<Entry> {
-    let parsed = value.split_at_checked(2 * NUMBER).and_then(|(head, rest)| {
-        let (version, written) = head.split_at_checked(NUMBER)?;
-        let (version, written) = (read_number(version)?, read_number(written)?);
-        let age = Duration::from_micros(now.saturating_sub(written));
-        Some(Entry::new(Version::new(version), rest.to_vec(), Some(age)))
-    });
+    let parsed = value
+        .split_at_checked(2 * NUMBER_DIGITS)
+        .and_then(|(head, rest)| {
+            let (version, written) = head.split_at_checked(NUMBER_DIGITS)?;
+            let (version, written) = (read_number(version)?, read_number(written)?);
+            let age = Duration::from_micros(now.saturating_sub(written));
+            Some(Entry::new(Version::new(version), rest.to_vec(), Some(age)))
+        });
     parsed.ok_or_else(|| corrupt_record(key))
 }
 
@@ -228,9 +237,9 @@ mod tests {
             "m".repeat(Meta::MAX_BYTES),
         );
         let longest = format!("{head}{label}\n{meta}");
-        assert_eq!(longest.len(), LONGEST);
+        assert_eq!(longest.len(), MAX_LOCK_VALUE);
         for script in [&scripts::ACQUIRE_ONE, &scripts::ACQUIRE_AND_RELEASE] {
-            let asked = format!(", 0, {LONGEST})");
+            let asked = format!(", 0, {MAX_LOCK_VALUE})");
             assert!(script.source.contains(&asked), "{}", script.source);
         }
         assert_eq!(read(&longest).unwrap().meta, Some(meta));

@@ -59,7 +59,7 @@ pub(crate) fn request_for_migrating_slot(
 ) -> Option<Cmd> {
     let [op] = ops else { return None };
     let script = match &op.action {
-        Action::Acquire(_) | Action::Contend(_) => &scripts::ACQUIRE_MOVING,
+        Action::Acquire(_) | Action::Contend(_) => &scripts::ACQUIRE_MIGRATING,
         Action::ReleaseAndCheckWaiters(_) => &scripts::RELEASE_ONE,
         // The other operations name one key anyway, or cannot be done with one key.
         _ => return None,
@@ -121,7 +121,7 @@ impl RequestBuilder<'_> {
     fn renewals(&mut self) {
         self.keys(1);
         self.targets();
-        let mut nonce = [0; value::OWNER];
+        let mut nonce = [0; value::OWNER_DIGITS];
         for op in self.ops {
             let Action::Renew(lease, renewal) = &op.action else {
                 continue;
@@ -206,8 +206,8 @@ impl RequestBuilder<'_> {
                 self.command.arg("").arg("");
             }
         }
-        let mut owners = Vec::with_capacity(count * value::OWNER);
-        let mut buffer = [0; value::OWNER];
+        let mut owners = Vec::with_capacity(count * value::OWNER_DIGITS);
+        let mut buffer = [0; value::OWNER_DIGITS];
         for request in requests() {
             owners.extend_from_slice(value::owner(request.owner, &mut buffer).as_bytes());
         }
@@ -339,7 +339,7 @@ impl RequestBuilder<'_> {
     }
 
     fn owner(&mut self, owner: OwnerId) {
-        let mut buffer = [0; value::OWNER];
+        let mut buffer = [0; value::OWNER_DIGITS];
         self.command.arg(value::owner(owner, &mut buffer));
     }
 

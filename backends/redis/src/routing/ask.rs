@@ -217,7 +217,7 @@ impl Router {
 
     /// Prepares a refused call for another attempt. Returns whether it is to be sent again.
     fn prepare_retry(&self, call: &mut Call, refusal: &Refusal, connection: &Connection) -> bool {
-        let (code, detail) = error::said(&refusal.says);
+        let (code, detail) = error::code_and_detail(&refusal.says);
         let target = || {
             let (_, address) = detail.split_once(' ')?;
             // A server may leave out the host or write `?`. Its own host is meant then.

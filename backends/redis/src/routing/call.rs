@@ -108,7 +108,7 @@ impl Call {
     /// Whether the caller splits the call after this refusal.
     pub(super) fn splits_on(&self, refusal: &Refusal) -> bool {
         matches!(self.slot_migrating, SlotMigrating::Split)
-            && error::said(&refusal.says).0 == "TRYAGAIN"
+            && error::code_and_detail(&refusal.says).0 == "TRYAGAIN"
     }
 
     /// The read that makes the server track keys, if this attempt sends it.

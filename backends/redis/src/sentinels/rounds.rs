@@ -246,7 +246,7 @@ impl Sentinels {
             match answer {
                 None => break,
                 Some((sentinel, Ok(SentinelAnswer { vote, others }))) => {
-                    sentinel.is(&vote.id);
+                    sentinel.record_id(&vote.id);
                     votes.count(&vote);
                     reported.extend(others.iter().cloned());
                     asked.extend(self.learn(others).into_iter().map(ask));

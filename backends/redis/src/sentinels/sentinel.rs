@@ -81,7 +81,7 @@ impl Sentinel {
         }
     }
 
-    pub(super) fn is(&self, id: &str) {
+    pub(super) fn record_id(&self, id: &str) {
         let mut known = self.id();
         if known.as_deref() != Some(id) {
             *known = Some(id.to_owned());
@@ -130,14 +130,14 @@ impl Sentinel {
                 error::of_connecting(&error, &self.endpoint.to_string())
             })?;
         let Ok([id, told, others]) = <[Value; 3]>::try_from(answers) else {
-            return Err(self.nonsense());
+            return Err(self.malformed_answer());
         };
         for answer in [&told, &id] {
             if let Value::ServerError(refusal) = answer {
                 return Err(self.refused(refusal, primary));
             }
         }
-        let vote = Vote::read(id, told).ok_or_else(|| self.nonsense())?;
+        let vote = Vote::read(id, told).ok_or_else(|| self.malformed_answer())?;
         // A sentinel that may not list the others still has its own vote.
         let others = OtherSentinel::read_all(&others);
         Ok(SentinelAnswer { vote, others })
@@ -180,7 +180,7 @@ impl Sentinel {
 
     fn refused(&self, refusal: &ServerError, primary: &str) -> Error {
         let at = &self.endpoint;
-        let (code, detail) = error::said(refusal);
+        let (code, detail) = error::code_and_detail(refusal);
         match code {
             "NOAUTH" | "WRONGPASS" | "NOPERM" => Error::new(
                 ErrorKind::AccessDenied,
@@ -204,7 +204,7 @@ impl Sentinel {
         .on(BACKEND)
     }
 
-    fn nonsense(&self) -> Error {
+    fn malformed_answer(&self) -> Error {
         let at = &self.endpoint;
         Error::new(
             ErrorKind::Unavailable,

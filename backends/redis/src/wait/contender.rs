@@ -169,7 +169,7 @@ impl Contender for RedisContender {
                         if self.was_notified {
                             return;
                         }
-                        self.queue_entry.look_again();
+                        self.queue_entry.renew_soon();
                     }
                     () = &mut over => return,
                 }
@@ -177,7 +177,7 @@ impl Contender for RedisContender {
                 tokio::select! {
                     biased;
                     () = self.queue_entry.ahead_left() => {}
-                    () = clock.sleep(due) => self.queue_entry.look_again(),
+                    () = clock.sleep(due) => self.queue_entry.renew_soon(),
                     () = &mut over => return,
                 }
             }

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// The limit of renewals in a row, while each finds another entry right ahead.
-const MAX_LOOKS: usize = 4;
+const MAX_RENEWALS: usize = 4;
 
 #[derive(Debug)]
 pub(crate) struct QueueEntry {
@@ -80,7 +80,7 @@ impl QueueEntry {
     }
 
     /// Makes the entry due for renewal now.
-    pub(crate) fn look_again(&mut self) {
+    pub(crate) fn renew_soon(&mut self) {
         self.position.look_again();
     }
 
@@ -98,7 +98,7 @@ impl QueueEntry {
         let now = self.store.clock().now();
         let mut count = 0;
         self.asked_at = now;
-        for look in 1..=MAX_LOOKS {
+        for renewal in 1..=MAX_RENEWALS {
             let call = self.call(false);
             self.may_exist = true;
             let answer = access.router.ask(call).await;
@@ -128,7 +128,7 @@ impl QueueEntry {
             match access.router.ask(tracked).await {
                 Ok(response) if response.replies == [Value::Int(0)] => {
                     self.forget(&key).await;
-                    if look < MAX_LOOKS {
+                    if renewal < MAX_RENEWALS {
                         continue;
                     }
                 }
