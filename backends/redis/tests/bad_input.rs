@@ -39,7 +39,7 @@ async fn refused(url: &str) -> Error {
 }
 
 #[track_caller]
-fn says(error: &Error, kind: ErrorKind, words: &[&str]) {
+fn assert_error(error: &Error, kind: ErrorKind, words: &[&str]) {
     assert_eq!(error.kind(), kind, "{error}");
     for word in words {
         assert!(error.to_string().contains(word), "{word:?}: {error}");
@@ -60,10 +60,10 @@ async fn wrong_credentials_are_refused() {
         ("limited:canary@", "does not permit"),
     ] {
         let error = refused(&format!("redis://{user}{at}")).await;
-        says(&error, ErrorKind::AccessDenied, &[word, &at]);
+        assert_error(&error, ErrorKind::AccessDenied, &[word, &at]);
     }
     let option = refused(&format!("redis://{at}?password=canary")).await;
-    says(&option, ErrorKind::AccessDenied, &[&at]);
+    assert_error(&option, ErrorKind::AccessDenied, &[&at]);
 }
 
 /// By default a server without a password serves only its own machine. Its refusal for other
@@ -90,7 +90,7 @@ async fn protected_mode_is_explained() {
     });
     for url in [format!("redis://{at}"), format!("redis+cluster://{at}")] {
         let error = refused(&url).await;
-        says(&error, ErrorKind::AccessDenied, &["protected mode", &at]);
+        assert_error(&error, ErrorKind::AccessDenied, &["protected mode", &at]);
         assert!(error.to_string().len() < 250, "{error}");
     }
 }
@@ -101,7 +101,7 @@ async fn unknown_databases_are_refused() {
     let (at, url) = (server.address().to_string(), server.url());
     for url in [format!("{url}/99"), format!("{url}?db=99")] {
         let error = refused(&url).await;
-        says(&error, ErrorKind::InvalidConfig, &["DB index", &at]);
+        assert_error(&error, ErrorKind::InvalidConfig, &["DB index", &at]);
     }
 }
 
@@ -112,7 +112,7 @@ async fn wrong_addresses_are_refused() {
     let at = gone.local_addr().unwrap().to_string();
     drop(gone);
     let error = refused(&format!("redis://:canary@{at}")).await;
-    says(&error, ErrorKind::Unavailable, &[&at]);
+    assert_error(&error, ErrorKind::Unavailable, &[&at]);
     for scheme in ["redis+sentinel", "redis+cluster"] {
         let path = if scheme.ends_with("sentinel") {
             "/mymaster"
@@ -120,10 +120,10 @@ async fn wrong_addresses_are_refused() {
             ""
         };
         let error = refused(&format!("{scheme}://:canary@{at}{path}")).await;
-        says(&error, ErrorKind::Unavailable, &[&at]);
+        assert_error(&error, ErrorKind::Unavailable, &[&at]);
     }
     let error = refused("redis://:canary@no-such-host.invalid?tls=disable").await;
-    says(&error, ErrorKind::Unavailable, &["no-such-host.invalid"]);
+    assert_error(&error, ErrorKind::Unavailable, &["no-such-host.invalid"]);
 
     // The server accepts and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -135,7 +135,7 @@ async fn wrong_addresses_are_refused() {
         format!("redis+cluster://:canary@{at},{at}"),
     ] {
         let error = refused(&url).await;
-        says(
+        assert_error(
             &error,
             ErrorKind::Unavailable,
             &[&at, "did not answer in time"],
@@ -153,7 +153,7 @@ async fn wrong_addresses_are_refused() {
         }
     });
     let error = refused(&format!("redis://:canary@{at}")).await;
-    says(&error, ErrorKind::Unavailable, &[&at, "does not speak"]);
+    assert_error(&error, ErrorKind::Unavailable, &[&at, "does not speak"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -162,15 +162,15 @@ async fn the_wrong_kind_of_server_is_refused() {
     let at = primary.address().to_string();
     let replica = primary.replica().unwrap();
     let error = refused(&replica.url()).await;
-    says(&error, ErrorKind::Unavailable, &["replica of", &at]);
+    assert_error(&error, ErrorKind::Unavailable, &["replica of", &at]);
 
     let error = refused(&primary.url().replace("redis://", "redis+cluster://")).await;
-    says(&error, ErrorKind::InvalidConfig, &["redis://", &at]);
+    assert_error(&error, ErrorKind::InvalidConfig, &["redis://", &at]);
 
     let cluster = RedisCluster::start(3, 0).unwrap();
     let error = refused(&cluster.nodes[0].url()).await;
     let at = cluster.nodes[0].address().to_string();
-    says(&error, ErrorKind::InvalidConfig, &["redis+cluster://", &at]);
+    assert_error(&error, ErrorKind::InvalidConfig, &["redis+cluster://", &at]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,18 +178,18 @@ async fn sentinels() {
     let servers = RedisSentinels::start().unwrap();
     let at = servers.sentinels[0].address().to_string();
     let error = refused(&servers.sentinels[0].url()).await;
-    says(
+    assert_error(
         &error,
         ErrorKind::InvalidConfig,
         &["redis+sentinel://", &at],
     );
     let password = format!("sentinel_password={}", servers.sentinels[0].password());
     let error = refused(&format!("redis+sentinel://{at}/another?{password}")).await;
-    says(&error, ErrorKind::Unavailable, &["another", &at]);
+    assert_error(&error, ErrorKind::Unavailable, &["another", &at]);
     // The server is no sentinel.
     let at = servers.primary.address().to_string();
     let error = refused(&format!("redis+sentinel://{at}/mymaster?{password}")).await;
-    says(&error, ErrorKind::Unavailable, &[&at]);
+    assert_error(&error, ErrorKind::Unavailable, &[&at]);
 }
 
 #[cfg(feature = "tls")]
@@ -203,14 +203,14 @@ mod tls {
         let plain = RedisServer::start().unwrap();
         let at = plain.address().to_string();
         let error = refused(&format!("rediss://:canary@{at}")).await;
-        says(&error, ErrorKind::Unavailable, &[&at, "TLS"]);
+        assert_error(&error, ErrorKind::Unavailable, &[&at, "TLS"]);
 
         let pki = Pki::new().unwrap();
         let secured = RedisServer::with_tls(pki.folder(), &[]).unwrap();
         let at = secured.address().to_string();
         let error = refused(&format!("redis://:canary@{at}")).await;
-        says(&error, ErrorKind::Unavailable, &[&at, "wants TLS"]);
+        assert_error(&error, ErrorKind::Unavailable, &[&at, "wants TLS"]);
         let error = refused(&format!("rediss://:canary@{at}")).await;
-        says(&error, ErrorKind::Unavailable, &[&at, "certificate"]);
+        assert_error(&error, ErrorKind::Unavailable, &[&at, "certificate"]);
     }
 }

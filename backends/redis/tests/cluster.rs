@@ -27,7 +27,7 @@ async fn hold(locker: &Locker, name: &str) -> Guard {
 }
 
 /// Runs `redis-cli --cluster`, as an operator does.
-fn cluster(servers: &RedisCluster, arguments: &[&str]) {
+fn redis_cli_cluster(servers: &RedisCluster, arguments: &[&str]) {
     let output = servers.cli().arg("--cluster").args(arguments).output();
     let output = output.unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -35,7 +35,7 @@ fn cluster(servers: &RedisCluster, arguments: &[&str]) {
 }
 
 /// The index of the server that has a lock.
-fn home(servers: &RedisCluster, name: &str) -> usize {
+fn server_with(servers: &RedisCluster, name: &str) -> usize {
     let pattern = format!("*:l:{name}");
     let has_it = |node: &RedisServer| !node.command(&["KEYS", &pattern]).unwrap().is_empty();
     servers.nodes.iter().position(has_it).unwrap()
@@ -76,7 +76,7 @@ async fn a_server_that_left_the_cluster_is_not_believed() {
         while moving.is_none() || staying.is_none() {
             let name = names.next().unwrap();
             let guard = hold(&locker, &name).await;
-            match home(&servers, &name) {
+            match server_with(&servers, &name) {
                 0 => moving = Some(guard),
                 _ => staying = Some(guard),
             }
@@ -88,17 +88,18 @@ async fn a_server_that_left_the_cluster_is_not_believed() {
     let mut move_all = vec!["reshard", &*at, "--cluster-from", &*leaving];
     move_all.extend(["--cluster-to", &*staying, "--cluster-slots", "16384"]);
     move_all.extend(["--cluster-pipeline", "100", "--cluster-yes"]);
-    cluster(&servers, &move_all);
-    cluster(&servers, &["del-node", &at, &leaving]);
+    redis_cli_cluster(&servers, &move_all);
+    redis_cli_cluster(&servers, &["del-node", &at, &leaving]);
     let slots = servers.nodes[0].command(&["CLUSTER", "SLOTS"]).unwrap();
     assert_eq!(slots, "", "it knows nothing any more");
     for (locker, guards) in &clients {
         for guard in guards {
-            let extended =
-                eventually_async("renewed", SOON, || async { guard.extend(TTL).await.ok() });
+            let extended = eventually_async("the lock is renewed", SOON, || async {
+                guard.extend(TTL).await.ok()
+            });
             extended.await.unwrap();
             // Renewals use other connections.
-            let found = eventually_async("found", SOON, || async {
+            let found = eventually_async("the lock is found", SOON, || async {
                 locker.inspect(guard.name().as_str()).await.ok()
             });
             assert_eq!(found.await.unwrap().last_token, Some(guard.token()));
@@ -118,7 +119,7 @@ async fn all_operations_of_a_process_report_the_same_epoch() {
     while let Some(shard) = on_shard.iter().position(Option::is_none) {
         let name = names.next().unwrap();
         let guard = hold(&locker, &name).await;
-        if home(&servers, &name) == shard {
+        if server_with(&servers, &name) == shard {
             on_shard[shard] = Some(name);
         }
         assert!(guard.release().await.is_clean());
@@ -188,27 +189,27 @@ async fn a_redirected_grant_reports_the_current_epoch() {
     .unwrap();
     let from = {
         let guard = hold(&locker(&servers.url()).await, "a").await;
-        let from = home(&servers, "a");
+        let from = server_with(&servers, "a");
         assert!(guard.release().await.is_clean());
         &servers.nodes[from]
     };
     let keys = from.command(&["KEYS", "*:c"]).unwrap();
     let key = keys.lines().next().unwrap();
-    let bring = |from: &RedisServer, to: &RedisServer| {
+    let move_key = |from: &RedisServer, to: &RedisServer| {
         let moving = SlotMigration::begin(from, to, key);
-        moving.bring(&[key]);
+        moving.move_keys(&[key]);
         moving.end();
     };
     // The server learns the script from another client: a client that sends the script's source
     // would read the slot map again.
-    bring(from, &joined);
-    free(&*redis(&servers.url()).await.unwrap().lock()).await;
-    bring(&joined, from);
+    move_key(from, &joined);
+    acquire_and_release(&*redis(&servers.url()).await.unwrap().lock()).await;
+    move_key(&joined, from);
     let store = redis(&servers.url()).await.unwrap();
     let lock = store.lock();
-    let old = free(&*lock).await;
-    bring(from, &joined);
-    let new = free(&*lock).await;
+    let old = acquire_and_release(&*lock).await;
+    move_key(from, &joined);
+    let new = acquire_and_release(&*lock).await;
     assert_ne!(new, old, "of the server that it was redirected to");
     // The epoch is the same for other buckets.
     for name in ["b", "c", "d"] {
@@ -218,7 +219,7 @@ async fn a_redirected_grant_reports_the_current_epoch() {
 }
 
 /// Acquires a lock and releases it. Returns the epoch of the grant.
-async fn free(lock: &dyn DistLock) -> Epoch {
+async fn acquire_and_release(lock: &dyn DistLock) -> Epoch {
     let request = request("a", TTL);
     let grant = take(lock, &request).await;
     let lease = Lease::new(request.name, request.owner, Some(grant.token));
@@ -234,9 +235,9 @@ async fn a_wait_survives_the_migration_of_its_slot() {
     let name = "waited-for";
     let guard = holder.lock(name).ttl(TTL * 30).acquire().await.unwrap();
     let waiting = tokio::spawn(waiter.lock(name).wait(SOON * 3).acquire());
-    let from = home(&servers, name);
+    let from = server_with(&servers, name);
     let (old, new) = (&servers.nodes[from], &servers.nodes[(from + 1) % 3]);
-    eventually_async("armed", SOON, || async {
+    eventually_async("the server tracks the key", SOON, || async {
         (old.info("tracking_total_keys").unwrap() == "1").then_some(())
     })
     .await
@@ -245,7 +246,7 @@ async fn a_wait_survives_the_migration_of_its_slot() {
     let key = old.command(&["KEYS", &format!("*:l:{name}")]).unwrap();
     let moving = SlotMigration::begin(old, new, &key);
     let keys = old.command(&["CLUSTER", "GETKEYSINSLOT", &moving.slot, "100"]);
-    moving.bring(&keys.unwrap().lines().collect::<Vec<_>>());
+    moving.move_keys(&keys.unwrap().lines().collect::<Vec<_>>());
     // At the latest the request with the script's source, which is new there, finds the lock.
     eventually_async("found held at the new place", SOON, || async {
         (new.calls("asking").unwrap() >= 2).then_some(())
@@ -255,7 +256,10 @@ async fn a_wait_survives_the_migration_of_its_slot() {
 
     assert!(guard.release().await.is_clean());
     moving.end();
-    let guard = within(SOON / 4, "woken", waiting).await.unwrap().unwrap();
+    let guard = within(SOON / 4, "the waiter wakes up", waiting)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(guard.release().await.is_clean());
 }
 
@@ -271,12 +275,12 @@ async fn servers_without_names_are_found_by_their_ports() {
         let lock = redis(&servers.url()).await.unwrap().lock();
         let wanted = request(kind, TTL * 30);
         take(&*lock, &wanted).await;
-        let from = home(&servers, kind);
+        let from = server_with(&servers, kind);
         let (old, new) = (&servers.nodes[from], &servers.nodes[(from + 1) % 3]);
         let key = old.command(&["KEYS", &format!("*:l:{kind}")]).unwrap();
         let moving = SlotMigration::begin(old, new, &key);
         let keys = old.command(&["CLUSTER", "GETKEYSINSLOT", &moving.slot, "100"]);
-        moving.bring(&keys.unwrap().lines().collect::<Vec<_>>());
+        moving.move_keys(&keys.unwrap().lines().collect::<Vec<_>>());
         let sent_away = old.command(&["GET", &key]).unwrap();
         assert!(sent_away.contains(redirect), "{sent_away}");
         let other = request(kind, TTL);
@@ -324,7 +328,7 @@ async fn locks_are_acquired_renewed_and_released_while_their_slot_migrates() {
         ReleaseOutcome::Released { .. }
     ));
 
-    let from = home(&servers, held[0].1.name.as_str());
+    let from = server_with(&servers, held[0].1.name.as_str());
     let (old, new) = (&servers.nodes[from], &servers.nodes[(from + 1) % 3]);
     let moving = SlotMigration::begin(old, new, &key);
     // The counter is still on the old server, which creates no new keys of this slot.
@@ -334,7 +338,7 @@ async fn locks_are_acquired_renewed_and_released_while_their_slot_migrates() {
         refused.did_not_happen() && refused.is_retryable(),
         "{refused}"
     );
-    moving.bring(&[&format!("{bucket}c"), &held[0].0]);
+    moving.move_keys(&[&format!("{bucket}c"), &held[0].0]);
     let wanted = request(name, TTL * 30);
     let grant = take(&*lock, &wanted).await;
     assert!(Some(grant.token) > freed.token, "{grant:?} after {freed:?}");
@@ -390,7 +394,7 @@ async fn unserved_slots_are_reported_and_lists_are_refused() {
     assert_eq!(slots(lock.health().await.unwrap()).0, Verdict::Pass);
     assert_eq!(lock.list("", None, 10).await.unwrap().len(), 1);
     // A slot that has no lock in this test.
-    let at = home(&servers, "kept");
+    let at = server_with(&servers, "kept");
     let key = servers.nodes[at].command(&["KEYS", "*:l:kept"]).unwrap();
     let slot = servers.nodes[at].command(&["CLUSTER", "KEYSLOT", &key]);
     let slot: u16 = slot.unwrap().parse().unwrap();
@@ -427,7 +431,7 @@ async fn a_cluster_without_one_primary_opens_and_serves_the_other_slots() {
     while dead.is_empty() || alive.len() < 2 {
         let name = names.next().unwrap();
         let guard = hold(&before, &name).await;
-        match home(&servers, &name) {
+        match server_with(&servers, &name) {
             0 => dead.push(name),
             _ => alive.push(name),
         }
@@ -445,7 +449,7 @@ async fn a_cluster_without_one_primary_opens_and_serves_the_other_slots() {
     };
     for waits in [false, true] {
         if waits {
-            eventually_async("noticed", SOON, || async {
+            eventually_async("the others noticed it", SOON, || async {
                 servers.nodes[1..].iter().all(noticed).then_some(())
             })
             .await
@@ -545,7 +549,7 @@ async fn a_silent_cluster_costs_one_time_out_for_all_locks() {
         let name = names.next().unwrap();
         let request = request(&name, TTL);
         take(&*lock, &request).await;
-        let node = &servers.nodes[home(&servers, &name)];
+        let node = &servers.nodes[server_with(&servers, &name)];
         let key = node.command(&["KEYS", &format!("*:l:{name}")]).unwrap();
         let slot = node.command(&["CLUSTER", "KEYSLOT", &key]).unwrap();
         let slot: u16 = slot.parse().unwrap();
@@ -561,5 +565,5 @@ async fn a_silent_cluster_costs_one_time_out_for_all_locks() {
     for refused in within(SOON, "all are refused", asked).await {
         assert!(refused.unwrap_err().is_retryable());
     }
-    within(SOON, "closed", lock.close()).await;
+    within(SOON, "the store is closed", lock.close()).await;
 }

@@ -9,7 +9,7 @@ use futures_util::FutureExt as _;
 
 /// Breaks the connection, and holds back the server's answers to the next attempt, which is under
 /// way when this returns.
-async fn redial(proxy: &FaultProxy, lock: &dyn DistLock, name: &LockName) {
+async fn hold_back_next_connection(proxy: &FaultProxy, lock: &dyn DistLock, name: &LockName) {
     proxy.stop(Direction::ToClient);
     proxy.reset();
     eventually_async("a connection is being made", SOON, || async {
@@ -26,11 +26,11 @@ async fn a_caller_that_is_not_polled_does_not_block_connecting() {
     let proxy = FaultProxy::start(server.address()).await.unwrap();
     let redis = redis(&server.url_at(proxy.address())).await;
     let (lock, name) = (redis.unwrap().lock(), LockName::new("a").unwrap());
-    redial(&proxy, &*lock, &name).await;
+    hold_back_next_connection(&proxy, &*lock, &name).await;
     let mut first = lock.inspect(&name);
     assert!(first.as_mut().now_or_never().is_none());
     proxy.pass();
-    let second = eventually_async("connected", SOON, || async {
+    let second = eventually_async("the client is connected", SOON, || async {
         lock.inspect(&name).await.ok()
     });
     second.await.unwrap();
@@ -43,7 +43,7 @@ async fn a_connection_that_is_being_made_is_given_up_on_closing() {
     let proxy = FaultProxy::start(server.address()).await.unwrap();
     let redis = redis(&server.url_at(proxy.address())).await.unwrap();
     let (lock, name) = (redis.lock(), LockName::new("a").unwrap());
-    redial(&proxy, &*lock, &name).await;
+    hold_back_next_connection(&proxy, &*lock, &name).await;
     redis.records().close().await;
     lock.close().await;
     proxy.pass();

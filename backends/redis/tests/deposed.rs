@@ -39,7 +39,7 @@ fn stop_replication(servers: &RedisSentinels) {
 
 /// Waits until these sentinels name the former replica. The returned moment is late rather than
 /// early.
-async fn name_the_other(servers: &RedisSentinels, sentinels: &[usize]) -> Instant {
+async fn wait_until_replica_is_named(servers: &RedisSentinels, sentinels: &[usize]) -> Instant {
     let port = servers.replica.port();
     eventually_async("another primary is named", SOON, || async {
         let mut sentinels = sentinels.iter();
@@ -74,7 +74,7 @@ async fn takes_locks_until_moved(locker: &Locker, servers: &RedisSentinels) -> O
 
 /// An old client holds a lock, and another one takes fresh locks, while the sentinels replace the
 /// primary. Returns a new client and the lock that it then holds.
-async fn is_deposed(servers: &RedisSentinels, url: &str, cut_off: &[usize]) -> (Locker, Guard) {
+async fn depose_primary(servers: &RedisSentinels, url: &str, cut_off: &[usize]) -> (Locker, Guard) {
     let (holder, taker) = (locker(url).await, locker(url).await);
     stop_replication(servers);
     let guard = hold(&holder, "a").await;
@@ -82,14 +82,18 @@ async fn is_deposed(servers: &RedisSentinels, url: &str, cut_off: &[usize]) -> (
     let all = 0..servers.sentinels.len();
     let others: Vec<_> = all.filter(|at| !cut_off.contains(at)).collect();
     let watching = async {
-        let reason = within(SOON, "told", guard.lost()).await;
+        let reason = within(SOON, "the holder learns of the loss", guard.lost()).await;
         (reason, Instant::now())
     };
-    let taking = within(SOON * 2, "moved", takes_locks_until_moved(&taker, servers));
+    let taking = within(
+        SOON * 2,
+        "the client follows",
+        takes_locks_until_moved(&taker, servers),
+    );
     let replaced = async {
-        let named_at = name_the_other(servers, &others).await;
+        let named_at = wait_until_replica_is_named(servers, &others).await;
         let newcomer = locker(&servers.url_of(&others)).await;
-        let next = within(SOON, "taken", hold(&newcomer, "a")).await;
+        let next = within(SOON, "the lock is taken", hold(&newcomer, "a")).await;
         (named_at, Instant::now(), newcomer, next)
     };
     let ((reason, lost_at), believed_until, (named_at, taken_at, newcomer, next)) =
@@ -111,7 +115,7 @@ async fn is_deposed(servers: &RedisSentinels, url: &str, cut_off: &[usize]) -> (
 #[tokio::test(flavor = "multi_thread")]
 async fn two_are_valid_for_one_ttl_at_the_most() {
     let servers = RedisSentinels::start().unwrap();
-    let (_newcomer, next) = is_deposed(&servers, &servers.url(), &[]).await;
+    let (_newcomer, next) = depose_primary(&servers, &servers.url(), &[]).await;
     assert!(next.release().await.is_clean());
 }
 
@@ -120,7 +124,7 @@ async fn two_are_valid_for_one_ttl_at_the_most() {
 async fn one_sentinel_that_keeps_the_old_view_is_not_believed() {
     let servers = RedisSentinels::start().unwrap();
     // The first sentinel in the URL is the one that is cut off.
-    let (_newcomer, next) = is_deposed(&servers, &servers.url(), &[0]).await;
+    let (_newcomer, next) = depose_primary(&servers, &servers.url(), &[0]).await;
     assert_eq!(servers.named_by(0).unwrap(), servers.primary.port());
     // This client was told of that sentinel only.
     let other = locker(&servers.url_of(&[0])).await;
@@ -135,7 +139,7 @@ async fn one_sentinel_that_keeps_the_old_view_is_not_believed() {
 async fn a_majority_of_the_configured_sentinels_is_not_enough() {
     let servers = RedisSentinels::with_sentinels(5).unwrap();
     let url = servers.url_of(&[0, 1, 2]);
-    let (_newcomer, next) = is_deposed(&servers, &url, &[0, 1]).await;
+    let (_newcomer, next) = depose_primary(&servers, &url, &[0, 1]).await;
     let other = locker(&url).await;
     let busy = try_hold(&other, "a").await.unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Timeout, "{busy}");
@@ -193,13 +197,13 @@ async fn without_a_majority_nothing_is_renewed() {
         servers.sentinels[at].signal(Signal::STOP).unwrap();
     }
     let stopped = Instant::now();
-    let reason = within(SOON, "told", guard.lost()).await;
+    let reason = within(SOON, "the holder learns of the loss", guard.lost()).await;
     assert_eq!(reason, LossReason::Unreachable);
     assert!(stopped.elapsed() < TTL, "{:?}", stopped.elapsed());
     let error = try_hold(&locker, "b").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     servers.sentinels[1].signal(Signal::CONT).unwrap();
-    let guard = within(SOON, "served again", hold(&locker, "b")).await;
+    let guard = within(SOON, "the server serves again", hold(&locker, "b")).await;
     assert!(guard.release().await.is_clean());
 }
 
@@ -244,15 +248,15 @@ async fn a_waiter_follows_at_once() {
     let (holder, waiter) = (locker(&servers.url()).await, locker(&servers.url()).await);
     let guard = holder.lock("a").ttl(TTL * 10).acquire().await.unwrap();
     let waiting = tokio::spawn(async move { hold(&waiter, "a").await });
-    eventually("it waits", SOON, || {
+    eventually("the server tracks the key", SOON, || {
         let clients = servers.primary.command(&["CLIENT", "LIST"]).unwrap();
         clients.contains("flags=t")
     })
     .unwrap();
     let failover = ["SENTINEL", "FAILOVER", RedisSentinels::PRIMARY];
     assert_eq!(servers.sentinels[0].command(&failover).unwrap(), "OK");
-    let named_at = name_the_other(&servers, &[0, 1, 2]).await;
-    eventually("it waits at the other", SOON, || {
+    let named_at = wait_until_replica_is_named(&servers, &[0, 1, 2]).await;
+    eventually("the other server tracks the key", SOON, || {
         let clients = servers.replica.command(&["CLIENT", "LIST"]).unwrap();
         clients.contains("flags=t")
     })
@@ -260,6 +264,6 @@ async fn a_waiter_follows_at_once() {
     // Without a push, the waiter would ask again within ten seconds.
     assert!(named_at.elapsed() < Duration::from_secs(3));
     assert!(guard.release().await.is_clean());
-    let next = within(SOON, "taken", waiting).await.unwrap();
+    let next = within(SOON, "the lock is taken", waiting).await.unwrap();
     assert!(next.release().await.is_clean());
 }

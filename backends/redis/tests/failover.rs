@@ -81,14 +81,14 @@ async fn hold_unreplicated(locker: &Locker, primary: &RedisServer, replica: &Red
 
 /// The holder of a lock that a failover lost learns the reason while its lease still runs. After
 /// that it would only learn that no server could be reached.
-async fn is_told(guard: &Guard) {
-    let reason = within(TTL, "told", guard.lost()).await;
+async fn learns_of_history_change(guard: &Guard) {
+    let reason = within(TTL, "the holder learns of the loss", guard.lost()).await;
     assert_eq!(reason, LossReason::HistoryChanged);
 }
 
 /// The next holder has a higher token and another epoch, and no operation of the former holder
 /// changes that.
-async fn is_followed_by(guard: Guard, next: Guard) {
+async fn is_replaced_by(guard: Guard, next: Guard) {
     assert!(next.token() > guard.token(), "the clock did not forget");
     assert_ne!(next.epoch(), guard.epoch());
     assert!(!guard.release().await.is_clean());
@@ -105,9 +105,9 @@ async fn the_holder_of_an_unreplicated_lock_is_told_and_tokens_rise() {
     let guard = hold_unreplicated(&locker, &servers.primary, &servers.replica).await;
     servers.primary.kill();
     servers.replica.signal(Signal::CONT).unwrap();
-    is_told(&guard).await;
+    learns_of_history_change(&guard).await;
     let next = hold(&locker, "a", TTL).await;
-    is_followed_by(guard, next).await;
+    is_replaced_by(guard, next).await;
 }
 
 /// A primary is frozen while another one takes its place, and then wakes up. Until the sentinels
@@ -126,9 +126,9 @@ async fn a_replaced_primary_that_wakes_up_does_no_harm() {
     .await
     .unwrap();
     servers.primary.signal(Signal::CONT).unwrap();
-    is_told(&guard).await;
+    learns_of_history_change(&guard).await;
     assert!(next.is_valid());
-    is_followed_by(guard, next).await;
+    is_replaced_by(guard, next).await;
     eventually("it has been told as well", SOON, || {
         let role = servers.primary.info("role");
         role.is_ok_and(|role| role == "slave")
@@ -157,14 +157,14 @@ async fn the_holder_of_an_unreplicated_lock_of_a_shard_is_told() {
     let guard = hold_unreplicated(&locker, &nodes[primary], &nodes[replica]).await;
     servers.nodes[primary].kill();
     servers.nodes[replica].signal(Signal::CONT).unwrap();
-    is_told(&guard).await;
+    learns_of_history_change(&guard).await;
     let next = eventually_async("its replica serves", SOON * 2, || async {
         let acquired = locker.lock("a").ttl(TTL).wait(Duration::ZERO).acquire();
         acquired.await.ok()
     })
     .await
     .unwrap();
-    is_followed_by(guard, next).await;
+    is_replaced_by(guard, next).await;
 }
 
 /// One shard of three fails over: its locks go on under a new epoch, and the other shards' locks

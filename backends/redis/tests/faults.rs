@@ -63,7 +63,7 @@ async fn a_restart_that_keeps_the_data_changes_the_epoch_and_nothing_else() {
     );
     // A lock removed by hand after the change was not lost to the change.
     server.command(&["DEL", &locks(&server)[0]]).unwrap();
-    let reason = within(SOON, "told", guard.lost()).await;
+    let reason = within(SOON, "the holder learns of the loss", guard.lost()).await;
     assert_eq!(reason, LossReason::Removed);
 }
 
@@ -74,7 +74,7 @@ async fn a_restart_that_forgets_is_told_to_the_holder_and_tokens_rise() {
     let guard = hold(&locker, "a", TTL * 4).await;
     let start = Instant::now();
     server.restart_empty().unwrap();
-    let reason = within(SOON, "told", guard.lost()).await;
+    let reason = within(SOON, "the holder learns of the loss", guard.lost()).await;
     assert_eq!(reason, LossReason::HistoryChanged);
     assert!(start.elapsed() < TTL * 4, "not only when the lease ends");
     let next = hold(&locker, "a", TTL * 4).await;
@@ -86,7 +86,7 @@ async fn a_restart_that_forgets_is_told_to_the_holder_and_tokens_rise() {
     drop(guard);
     // A lock granted after the change is lost for another reason.
     server.command(&["FLUSHALL"]).unwrap();
-    let reason = within(SOON, "told", next.lost()).await;
+    let reason = within(SOON, "the holder learns of the loss", next.lost()).await;
     assert_eq!(reason, LossReason::Removed);
 }
 
@@ -97,7 +97,10 @@ async fn a_flush_is_told_at_the_next_renewal() {
     let ttl = TTL * 4;
     let guard = hold(&locker, "a", ttl).await;
     server.command(&["FLUSHALL"]).unwrap();
-    assert_eq!(within(ttl, "told", guard.lost()).await, LossReason::Removed);
+    assert_eq!(
+        within(ttl, "the holder learns of the loss", guard.lost()).await,
+        LossReason::Removed
+    );
     let next = hold(&locker, "a", LONG).await;
     assert!(next.token() > guard.token());
     assert!(next.release().await.is_clean());
@@ -135,12 +138,12 @@ async fn killed_connections_are_made_again() {
             .unwrap();
         pause(ttl / 10).await;
     }
-    assert!(guard.is_valid(), "every renewal found its way");
+    assert!(guard.is_valid(), "every renewal arrived");
     assert!(matches!(
         guard.release().await,
         Released::Clean | Released::Unconfirmed(_)
     ));
-    eventually_async("released all the same", SOON, || async {
+    eventually_async("the lock is released nevertheless", SOON, || async {
         locks(&server).is_empty().then_some(())
     })
     .await
@@ -181,13 +184,15 @@ async fn a_cut_longer_than_the_lease_is_told_in_time_and_mended() {
         // holder's guard must be invalid.
         let other = tokio::spawn(async move {
             let guard = direct.lock("a").ttl(LONG).wait(SOON).acquire().await;
-            assert!(!watch.is_valid(), "two at once");
+            assert!(!watch.is_valid(), "two holders at once");
             guard.unwrap()
         });
-        let reason = within(SOON, "told", guard.lost()).await;
+        let reason = within(SOON, "the holder learns of the loss", guard.lost()).await;
         assert_eq!(reason, LossReason::Unreachable);
         assert!(start.elapsed() < ttl + Duration::from_millis(250));
-        let next = within(SOON, "taken over", other).await.unwrap();
+        let next = within(SOON, "the other client gets the lock", other)
+            .await
+            .unwrap();
         assert!(next.token() > token);
         proxy.pass();
         // Neither the requests that the proxy held back nor further ones of the old holder change
@@ -195,7 +200,7 @@ async fn a_cut_longer_than_the_lease_is_told_in_time_and_mended() {
         assert!(!guard.release().await.is_clean());
         next.extend(LONG).await.unwrap();
         assert!(next.release().await.is_clean());
-        let again = within(SOON, "the line is mended", cut.lock("a").acquire()).await;
+        let again = within(SOON, "the connection works again", cut.lock("a").acquire()).await;
         assert!(again.unwrap().release().await.is_clean());
     }
 }
@@ -207,7 +212,7 @@ async fn a_connection_over_a_slow_line_is_made_again() {
     let locker = locker(&url).await;
     proxy.delay(Duration::from_millis(300));
     proxy.reset();
-    let guard = eventually_async("connected again", SOON, || async {
+    let guard = eventually_async("the client is connected again", SOON, || async {
         locker.lock("a").wait(Duration::ZERO).acquire().await.ok()
     })
     .await
@@ -226,7 +231,7 @@ async fn a_paused_server_loses_the_guard_but_not_the_exclusion() {
     assert!(refused.unwrap_err().is_retryable());
     assert!(start.elapsed() < SOON, "ends within a bound");
     assert_eq!(
-        within(SOON, "told", guard.lost()).await,
+        within(SOON, "the holder learns of the loss", guard.lost()).await,
         LossReason::Unreachable
     );
     server.signal(Signal::CONT).unwrap();
@@ -245,7 +250,7 @@ async fn a_grant_whose_reply_was_lost_is_recognised() {
     for round in 0..5 {
         proxy.swallow_one_reply();
         let ttl = Duration::from_secs(30);
-        let guard = within(SOON, "granted", hold(&locker, "a", ttl)).await;
+        let guard = within(SOON, "the lock is granted", hold(&locker, "a", ttl)).await;
         assert_eq!(locks(&server).len(), 1, "round {round}");
         let shown = locker.inspect("a").await.unwrap();
         assert_eq!(shown.last_token, Some(guard.token()));
@@ -287,7 +292,7 @@ async fn a_renewal_whose_reply_was_lost_may_have_happened_and_the_next_one_tells
     let left = server.command(&["PTTL", &locks(&server)[0]]).unwrap();
     assert!(left.parse::<u128>().unwrap() > ttl.as_millis(), "{left}");
     assert!(guard.is_valid());
-    eventually_async("the next one is heard", SOON, || async {
+    eventually_async("the next renewal is answered", SOON, || async {
         guard.extend(ttl).await.ok()
     })
     .await
@@ -310,7 +315,7 @@ async fn a_hand_over_whose_reply_was_lost_is_recognised() {
         if round > 0 {
             proxy.swallow_one_reply();
         }
-        let handed = eventually_async("answered", SOON, || async {
+        let handed = eventually_async("the server answers", SOON, || async {
             let handed = lock.hand_over(&lease, &next).await;
             let handed = handed.inspect_err(|error| assert!(error.is_retryable(), "{error}"));
             handed.ok()
@@ -355,7 +360,10 @@ async fn a_task_gets_its_turn_although_the_reply_was_lost() {
             matches!(released, Released::Clean | Released::Unconfirmed(_)),
             "{released:?}"
         );
-        let next = within(SOON, "its turn", next).await.unwrap().unwrap();
+        let next = within(SOON, "the next task gets the lock", next)
+            .await
+            .unwrap()
+            .unwrap();
         assert!(next.token() > token);
         assert_eq!(locks(&server).len(), 1);
         proxy.pass();
@@ -380,7 +388,7 @@ async fn a_demoted_server_refuses_and_a_promoted_one_goes_on() {
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert!(refused.to_string().contains("replica"), "{refused}");
     server.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
-    let other = within(SOON, "serves", hold(&locker, "b", TTL * 4)).await;
+    let other = within(SOON, "the server serves", hold(&locker, "b", TTL * 4)).await;
     let promoted = other.epoch();
     assert_ne!(promoted, epoch, "a promotion begins a history");
     // Renewals use another connection than the grant did, and the server has closed neither.
@@ -414,7 +422,7 @@ async fn a_lock_lost_to_a_promotion_is_distinguished_from_a_removed_one() {
     server.command(&["DEL", key("a")]).unwrap();
     // Each bucket is served over both connections in turn, the renewal's last.
     for name in names {
-        let tried = eventually_async("serves", SOON, || async {
+        let tried = eventually_async("the server serves", SOON, || async {
             let free = locker.lock(name).wait(Duration::ZERO).acquire().await;
             match free {
                 Err(error) if error.kind() == ErrorKind::Unavailable => None,
@@ -424,12 +432,12 @@ async fn a_lock_lost_to_a_promotion_is_distinguished_from_a_removed_one() {
         drop(tried.await.unwrap());
     }
     assert!(a.extend(LONG).await.is_err());
-    let reason = within(SOON, "told", a.lost()).await;
+    let reason = within(SOON, "the holder learns of the loss", a.lost()).await;
     assert_eq!(reason, LossReason::HistoryChanged);
     b.extend(LONG).await.unwrap();
     server.command(&["DEL", key("b")]).unwrap();
     assert!(b.extend(LONG).await.is_err());
-    let reason = within(SOON, "told", b.lost()).await;
+    let reason = within(SOON, "the holder learns of the loss", b.lost()).await;
     assert_eq!(reason, LossReason::Removed);
 }
 
@@ -515,7 +523,7 @@ async fn refused_operations_did_not_happen_and_say_why() {
         }
     });
     let _stream = busy.join().unwrap();
-    let error = eventually_async("busy", SOON, || async {
+    let error = eventually_async("the server is busy", SOON, || async {
         let error = locker.lock("a").wait(Duration::ZERO).acquire().await;
         error
             .err()
@@ -526,7 +534,7 @@ async fn refused_operations_did_not_happen_and_say_why() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     server.command(&["SCRIPT", "KILL"]).unwrap();
 
-    let again = within(SOON, "serves again", hold(&locker, "a", LONG)).await;
+    let again = within(SOON, "the server serves again", hold(&locker, "a", LONG)).await;
     assert!(again.release().await.is_clean());
     assert!(held.is_valid());
     assert!(held.release().await.is_clean());

@@ -190,7 +190,7 @@ async fn a_comparison_and_a_deletion_in_two_steps() {
     pause(SHORT * 2).await;
     let second_grant = take(&*lock, &second).await;
     proxy.pass();
-    let released = within(SOON, "answered", releasing).await.unwrap();
+    let released = within(SOON, "the server answers", releasing).await.unwrap();
     assert_eq!(released.unwrap(), ReleaseOutcome::NotHeld);
     assert!(is_busy(&*lock, &third).await);
     let released = lock.release(&lease(&second, &second_grant)).await.unwrap();
@@ -209,7 +209,7 @@ async fn a_comparison_and_a_deletion_in_two_steps() {
     let second = request("a", LONG);
     let second_grant = take(&*lock, &second).await;
     proxy.pass();
-    let released = within(SOON, "answered", releasing).await.unwrap();
+    let released = within(SOON, "the server answers", releasing).await.unwrap();
     assert!(matches!(released.unwrap(), ReleaseOutcome::Released { .. }));
     assert!(is_busy(&*lock, &third).await);
     let released = lock.release(&lease(&second, &second_grant)).await.unwrap();

@@ -31,7 +31,7 @@ async fn redis_8_conforms() {
 
 /// Takes and releases one lock several times. Returns how many releases compared and deleted, and
 /// how many commands of scripts ran.
-async fn releases(server: &RedisServer, url: &str, rounds: u64) -> (u64, u64) {
+async fn count_release_commands(server: &RedisServer, url: &str, rounds: u64) -> (u64, u64) {
     let locker = locker(url).await;
     let (mut compared, mut scripts) = (0, 0);
     for _ in 0..rounds {
@@ -51,18 +51,21 @@ async fn releases(server: &RedisServer, url: &str, rounds: u64) -> (u64, u64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lone_release_on_valkey_is_one_comparison_and_no_script() {
     let server = RedisServer::of(Flavour::Valkey9, &[]).unwrap();
-    assert_eq!(releases(&server, &server.url(), 5).await, (5, 0));
+    assert_eq!(
+        count_release_commands(&server, &server.url(), 5).await,
+        (5, 0)
+    );
     // A user without the right to this command releases by script; with the right, without one.
     let rights = include_str!("../src/acl.txt").trim();
     let rights = rights.replace(">PASSWORD", ">secret");
     let mut words: Vec<_> = rights.split(' ').collect();
     let url = format!("redis://distlock:secret@{}", server.address());
     assert_eq!(server.command(&words).unwrap(), "OK");
-    let (_, scripts) = releases(&server, &url, 5).await;
+    let (_, scripts) = count_release_commands(&server, &url, 5).await;
     assert!(scripts >= 5, "{scripts} scripts");
     words.push("+delifeq");
     assert_eq!(server.command(&words).unwrap(), "OK");
-    assert_eq!(releases(&server, &url, 5).await, (5, 0));
+    assert_eq!(count_release_commands(&server, &url, 5).await, (5, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,13 +22,13 @@ fn permit(server: &RedisServer, words: &[&str]) {
     assert_eq!(server.command(words).unwrap(), "OK");
 }
 
-fn documented() -> Vec<String> {
+fn documented_acl() -> Vec<String> {
     let line = ACL.trim().replace(">PASSWORD", ">canary");
     line.split(' ').map(str::to_owned).collect()
 }
 
 /// The URL with this user in place of the one that it had.
-fn by_the_user(url: &str) -> String {
+fn url_of_user(url: &str) -> String {
     let (scheme, hosts) = url.split_once("://:").unwrap();
     let (_, hosts) = hosts.split_once('@').unwrap();
     format!("{scheme}://distlock:canary@{hosts}")
@@ -57,7 +57,7 @@ macro_rules! got {
 }
 
 /// Runs every operation of locks and records. The error names the first one that fails.
-async fn everything(url: &str) -> std::result::Result<Health, String> {
+async fn run_every_operation(url: &str) -> std::result::Result<Health, String> {
     let store = redis(url).await.map_err(|error| error.to_string())?;
     let (lock, records) = (store.lock(), store.records());
     let next = request("n0", LONG);
@@ -85,7 +85,7 @@ async fn everything(url: &str) -> std::result::Result<Health, String> {
     for released in join_all(held.iter().map(|lease| lock.release(lease))).await {
         got!(released, ReleaseOutcome::Released { .. });
     }
-    within(SOON, "woken", contender.wait(LONG)).await;
+    within(SOON, "the waiter wakes up", contender.wait(LONG)).await;
     let lease = granted(contender.attempt().await, &next)?;
 
     let other = request("n0", LONG);
@@ -119,7 +119,7 @@ fn verdicts(health: &Health) -> Vec<(&'static str, Verdict)> {
     findings.map(|found| (found.check, found.verdict)).collect()
 }
 
-fn may_do_all(health: &Health) {
+fn assert_all_rights(health: &Health) {
     for (check, verdict) in verdicts(health) {
         assert!(check != "rights" || verdict == Verdict::Pass, "{health:?}");
     }
@@ -139,12 +139,12 @@ fn refused(servers: &[RedisServer]) -> Vec<String> {
 }
 
 /// Takes away each right in turn, and checks that it is missed.
-async fn each_is_missed(
+async fn each_right_is_missed(
     servers: &[RedisServer],
     rights: &[String],
     tried: impl AsyncFn() -> std::result::Result<Health, String>,
 ) {
-    let all = documented();
+    let all = documented_acl();
     let mut whole = None;
     for right in [None].into_iter().chain(rights.iter().map(Some)) {
         let words = all.iter().filter(|word| Some(*word) != right);
@@ -159,7 +159,7 @@ async fn each_is_missed(
         let refused = refused(servers);
         let Some(right) = right else {
             let health = outcome.expect("with all of them it works");
-            may_do_all(&health);
+            assert_all_rights(&health);
             whole = Some(verdicts(&health));
             continue;
         };
@@ -190,29 +190,32 @@ async fn each_is_missed(
 #[tokio::test(flavor = "multi_thread")]
 async fn one_server_needs_each_documented_right() {
     let servers = [RedisServer::start().unwrap()];
-    let url = by_the_user(&format!("{}/1", servers[0].url()));
-    let mut rights = documented();
+    let url = url_of_user(&format!("{}/1", servers[0].url()));
+    let mut rights = documented_acl();
     rights.retain(|word| word.starts_with(['+', '~']));
     rights.retain(|word| !["+cluster|slots", "+asking"].contains(&word.as_str()));
     assert!(rights.len() > 20, "{rights:?}");
-    each_is_missed(&servers, &rights, async || everything(&url).await).await;
+    each_right_is_missed(&servers, &rights, async || run_every_operation(&url).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_needs_two_more_rights() {
     let cluster = RedisCluster::start(3, 0).unwrap();
-    let url = by_the_user(&cluster.url());
+    let url = url_of_user(&cluster.url());
     let rights = ["+cluster|slots".to_owned(), "+asking".to_owned()];
-    each_is_missed(&cluster.nodes, &rights, async || {
-        let health = everything(&url).await?;
-        taken_on_its_way(&cluster, &url).await?;
+    each_right_is_missed(&cluster.nodes, &rights, async || {
+        let health = run_every_operation(&url).await?;
+        acquire_during_migration(&cluster, &url).await?;
         Ok(health)
     })
     .await;
 }
 
 /// Takes a lock whose slot migrates to another server.
-async fn taken_on_its_way(cluster: &RedisCluster, url: &str) -> std::result::Result<(), String> {
+async fn acquire_during_migration(
+    cluster: &RedisCluster,
+    url: &str,
+) -> std::result::Result<(), String> {
     let store = redis(url).await.map_err(|error| error.to_string())?;
     let (lock, wanted) = (store.lock(), request("moved", LONG));
     let lease = granted(lock.try_acquire(&wanted).await, &wanted)?;
@@ -227,7 +230,7 @@ async fn taken_on_its_way(cluster: &RedisCluster, url: &str) -> std::result::Res
     let bucket = keys[0].strip_suffix("l:moved").unwrap();
     let (old, new) = (&cluster.nodes[from], &cluster.nodes[(from + 1) % 3]);
     let moving = SlotMigration::begin(old, new, &keys[0]);
-    moving.bring(&[&format!("{bucket}c")]);
+    moving.move_keys(&[&format!("{bucket}c")]);
     let asked = lock.try_acquire(&wanted).await;
     moving.end();
     granted(asked, &wanted).map(drop)
@@ -236,25 +239,25 @@ async fn taken_on_its_way(cluster: &RedisCluster, url: &str) -> std::result::Res
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinels_need_no_more_rights() {
     let servers = RedisSentinels::start().unwrap();
-    let words = documented();
+    let words = documented_acl();
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     for server in [&servers.primary, &servers.replica] {
         permit(server, &words);
     }
-    let health = everything(&by_the_user(&servers.url())).await;
-    may_do_all(&health.unwrap());
+    let health = run_every_operation(&url_of_user(&servers.url())).await;
+    assert_all_rights(&health.unwrap());
 }
 
 /// HELLO and AUTH need no right, even where the default user is off.
 #[tokio::test(flavor = "multi_thread")]
 async fn newer_servers_need_no_more_rights() {
-    let words = documented();
+    let words = documented_acl();
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     for flavour in [Flavour::Installed, Flavour::Redis8, Flavour::Valkey9] {
         let server = RedisServer::of(flavour, &[]).unwrap();
         permit(&server, &words);
         permit(&server, &["ACL", "SETUSER", "default", "off"]);
-        let health = everything(&by_the_user(&server.url())).await;
-        may_do_all(&health.unwrap());
+        let health = run_every_operation(&url_of_user(&server.url())).await;
+        assert_all_rights(&health.unwrap());
     }
 }

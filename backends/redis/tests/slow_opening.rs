@@ -65,7 +65,7 @@ fn strings(words: &[&str]) -> String {
     words.collect()
 }
 
-async fn gives_up(url: &str) {
+async fn opening_fails_in_time(url: &str) {
     let start = Instant::now();
     let error = redis(url).await.expect_err(url);
     let took = start.elapsed();
@@ -103,7 +103,7 @@ async fn opening_behind_slow_sentinels_ends_in_time() {
         _ => Some("+OK\r\n".into()),
     });
     let sentinel = sentinel.await;
-    gives_up(&format!("redis+sentinel://{sentinel}/p?connect_timeout=4s")).await;
+    opening_fails_in_time(&format!("redis+sentinel://{sentinel}/p?connect_timeout=4s")).await;
 }
 
 /// The server accepts the client, and is silent when it is asked for the map.
@@ -115,7 +115,7 @@ async fn opening_a_slow_cluster_ends_in_time() {
             .then(|| "%1\r\n$5\r\nproto\r\n:3\r\n".into())
     });
     let node = node.await;
-    gives_up(&format!(
+    opening_fails_in_time(&format!(
         "redis+cluster://{node}?connect_timeout=4s&request_timeout=4s"
     ))
     .await;

@@ -29,7 +29,7 @@ fn with(url: &str, options: &str) -> String {
 }
 
 /// Locks, pushes and records work with the required options, and nothing works without them.
-async fn works(url: &str, pki: &Pki) {
+async fn assert_works(url: &str, pki: &Pki) {
     let secured_url = secured(url, pki);
     let (holder, waiter) = (locker(&secured_url).await, locker(&secured_url).await);
     // Every shard has some of them with high probability.
@@ -39,7 +39,10 @@ async fn works(url: &str, pki: &Pki) {
         let waiting = tokio::spawn(waiter.lock(&name).wait(SOON).acquire());
         guard.extend(TTL).await.unwrap();
         assert!(guard.release().await.is_clean());
-        let next = within(SOON, "woken", waiting).await.unwrap().unwrap();
+        let next = within(SOON, "the waiter wakes up", waiting)
+            .await
+            .unwrap()
+            .unwrap();
         assert!(next.release().await.is_clean());
     }
     let records = redis(&secured_url).await.unwrap().records();
@@ -65,12 +68,12 @@ async fn works(url: &str, pki: &Pki) {
 async fn sentinels() {
     let pki = Pki::new().unwrap();
     let servers = RedisSentinels::with_tls(pki.folder()).unwrap();
-    works(&servers.url(), &pki).await;
+    assert_works(&servers.url(), &pki).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster() {
     let pki = Pki::new().unwrap();
     let servers = RedisCluster::with_tls(pki.folder(), 3).unwrap();
-    works(&servers.url(), &pki).await;
+    assert_works(&servers.url(), &pki).await;
 }

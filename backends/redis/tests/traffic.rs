@@ -24,17 +24,17 @@ const NAME: &str = "waited-for";
 
 /// The pause after which every process asks without a push. A waiter that is woken by a push must
 /// wake within half of it.
-const PATROL: Duration = Duration::from_secs(10);
+const SAFETY_POLL: Duration = Duration::from_secs(10);
 
 /// The lock, held by a separate client for longer than the measured wait.
-async fn held(server: &RedisServer) -> Guard {
+async fn hold_lock(server: &RedisServer) -> Guard {
     let holder = locker(&server.url()).await;
     let lock = holder.lock(NAME).ttl(Duration::from_secs(30));
     lock.acquire().await.unwrap()
 }
 
 /// Starts waiting tasks that must not get the lock.
-fn wait(tasks: &mut JoinSet<()>, locker: &Locker, waiters: usize, time: Duration) {
+fn start_waiters(tasks: &mut JoinSet<()>, locker: &Locker, waiters: usize, time: Duration) {
     for _ in 0..waiters {
         let locker = locker.clone();
         tasks.spawn(async move {
@@ -47,7 +47,7 @@ fn wait(tasks: &mut JoinSet<()>, locker: &Locker, waiters: usize, time: Duration
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_waiters_of_one_process_cost_a_handful_of_commands() {
     let server = RedisServer::start().unwrap();
-    let guard = held(&server).await;
+    let guard = hold_lock(&server).await;
     let monitor = server.monitor().unwrap();
     // Every command counts: connecting, joining the queue, the holder's renewal and its
     // consequences.
@@ -55,7 +55,7 @@ async fn fifty_waiters_of_one_process_cost_a_handful_of_commands() {
     let waiting = Locker::new(store.lock());
     waiting.ready().await.unwrap();
     let mut tasks = JoinSet::new();
-    wait(&mut tasks, &waiting, 50, Duration::from_secs(10));
+    start_waiters(&mut tasks, &waiting, 50, Duration::from_secs(10));
     while let Some(done) = tasks.join_next().await {
         done.unwrap();
     }
@@ -72,7 +72,7 @@ async fn fifty_waiters_of_one_process_cost_a_handful_of_commands() {
 }
 
 /// All commands that clients sent before this call: a marker command of the test comes after them.
-async fn all(server: &RedisServer, monitor: &RedisMonitor) -> Vec<String> {
+async fn commands_so_far(server: &RedisServer, monitor: &RedisMonitor) -> Vec<String> {
     let last = format!("last-{}", monitor.commands().len());
     server.command(&["ECHO", &last]).unwrap();
     eventually_async("the monitor tells of the last one", SOON, || async {
@@ -96,7 +96,7 @@ async fn five_waiters_of_each_of_ten_processes_cost_a_few_commands_each() {
         let waiting = Locker::new(store.lock());
         waiting.ready().await.unwrap();
         let mut tasks = JoinSet::new();
-        wait(&mut tasks, &waiting, 5, time);
+        start_waiters(&mut tasks, &waiting, 5, time);
         while let Some(done) = tasks.join_next().await {
             done.unwrap();
         }
@@ -104,7 +104,7 @@ async fn five_waiters_of_each_of_ten_processes_cost_a_few_commands_each() {
         return;
     }
     let server = RedisServer::start().unwrap();
-    let guard = held(&server).await;
+    let guard = hold_lock(&server).await;
     let monitor = server.monitor().unwrap();
     let this = "five_waiters_of_each_of_ten_processes_cost_a_few_commands_each";
     let mut processes = Vec::new();
@@ -123,7 +123,7 @@ async fn five_waiters_of_each_of_ten_processes_cost_a_few_commands_each() {
         assert!(sent > 5, "{sent}");
         counted += sent;
     }
-    let commands = all(&server, &monitor).await;
+    let commands = commands_so_far(&server, &monitor).await;
     assert!(guard.is_valid());
     assert!(commands.len() >= counted, "{counted}: {commands:#?}");
     // Each process makes two connections, joins the store queue, and then renews its entry: at most
@@ -150,25 +150,25 @@ async fn fifty_waiters_ask_once_per_extension_and_are_still_woken() {
         let acquire = waiter.lock(NAME).ttl(ttl).wait(SOON * 3).acquire();
         tasks.spawn(async move { acquire.await.unwrap() });
     }
-    armed(&server, "1").await;
+    wait_until_tracked(&server, "1").await;
     let sent = || holding.commands() + waiting.commands();
     let before = sent();
     for _ in 0..TIMES {
         guard.extend(ttl).await.unwrap();
         // The server stops tracking after a push, until the waiter has asked again.
-        armed(&server, "1").await;
+        wait_until_tracked(&server, "1").await;
     }
     let sent = sent() - before;
     assert!(sent <= 5 * TIMES, "{sent} for {TIMES} extensions");
     assert!(guard.release().await.is_clean());
-    let next = within(PATROL / 2, "woken", tasks.join_next()).await;
+    let next = within(SAFETY_POLL / 2, "the waiter wakes up", tasks.join_next()).await;
     let next = next.unwrap().unwrap();
     assert!(next.is_valid());
 }
 
 /// Waits until the server tracks this number of keys.
-async fn armed(server: &RedisServer, keys: &str) {
-    eventually_async("armed", PATROL / 2, || async {
+async fn wait_until_tracked(server: &RedisServer, keys: &str) {
+    eventually_async("the server tracks the key", SAFETY_POLL / 2, || async {
         (server.info("tracking_total_keys").unwrap() == keys).then_some(())
     })
     .await
@@ -190,18 +190,20 @@ async fn one_connection_hears_of_twenty_locks_and_wakes_the_waiters_of_that_name
         waiting.push(tokio::spawn(acquire.acquire()));
         held.push(Lease::new(request.name, request.owner, Some(grant.token)));
     }
-    armed(&server, "20").await;
+    wait_until_tracked(&server, "20").await;
     assert_eq!(server.info("tracking_clients").unwrap(), "1");
     let monitor = server.monitor().unwrap();
     let (released, kept) = held.split_at(10);
     for (lease, waiting) in released.iter().zip(waiting) {
         holder.release(lease).await.unwrap();
-        let guard = within(PATROL / 2, "woken", waiting).await.unwrap();
+        let guard = within(SAFETY_POLL / 2, "the waiter wakes up", waiting)
+            .await
+            .unwrap();
         guard.unwrap().into_ticket().await.unwrap();
     }
-    let commands = all(&server, &monitor).await;
+    let commands = commands_so_far(&server, &monitor).await;
     // Every waiter also asks now and then without a push.
-    let patrols = usize::try_from(start.elapsed().as_secs() / PATROL.as_secs()).unwrap();
+    let patrols = usize::try_from(start.elapsed().as_secs() / SAFETY_POLL.as_secs()).unwrap();
     // The waiter's connection is the one with tracking.
     let looks = |lease: &Lease| {
         let key = format!(":l:{}\"", lease.name);
@@ -236,7 +238,7 @@ async fn each_primary_tells_a_process_on_one_connection() {
         let each = nodes.map(|node| node.info(field).unwrap().parse::<u32>().unwrap());
         each.collect::<Vec<_>>()
     };
-    eventually_async("armed", SOON, || async {
+    eventually_async("the server tracks the key", SOON, || async {
         (each("tracking_total_keys").iter().sum::<u32>() == 20).then_some(())
     })
     .await

@@ -46,7 +46,7 @@ async fn a_release_a_deletion_and_a_flush_wake_a_waiter_long_before_the_lease_en
             async move { waiter.lock(NAME).wait(SOON).acquire().await }
         });
         // The server tracks one key for the waiter.
-        eventually_async("the waiter is armed", SOON, || async {
+        eventually_async("the server tracks the key", SOON, || async {
             (server.info("tracking_total_keys").unwrap() == "1").then_some(())
         })
         .await
@@ -105,7 +105,7 @@ async fn a_push_is_acted_on_without_a_pause() {
     let busy = contender.attempt().await.unwrap();
     assert!(matches!(busy, Attempt::Busy(Some(_))), "{busy:?}");
     assert!(guard.release().await.is_clean());
-    within(SOON, "woken", contender.wait(SOON * 2)).await;
+    within(SOON, "the waiter wakes up", contender.wait(SOON * 2)).await;
     let granted = contender.attempt().await.unwrap();
     assert!(matches!(granted, Attempt::Acquired(_)), "{granted:?}");
     assert_eq!(naps.0.load(Ordering::Relaxed), 0);
@@ -145,7 +145,7 @@ async fn a_wait_survives_the_loss_of_its_connection() {
         server
             .command(&["CLIENT", "KILL", "TYPE", "normal"])
             .unwrap();
-        armed(&server).await;
+        wait_until_tracked(&server).await;
     })
     .await;
 }
@@ -185,7 +185,7 @@ async fn a_wait_survives_the_end_of_its_connections_runtime() {
     let waiter = waiter.await.unwrap();
     a_wait_survives(&server, &waiter, async || {
         other.shutdown_background();
-        armed(&server).await;
+        wait_until_tracked(&server).await;
     })
     .await;
 }
@@ -218,12 +218,15 @@ async fn a_wait_survives_a_frozen_runtime_of_its_connection() {
     let first = request(NAME, Duration::from_secs(600));
     let grant = take(&*holder.lock(), &first).await;
     let waiting = tokio::spawn(waiter.lock(NAME).wait(SOON * 3).acquire());
-    armed(&server).await;
+    wait_until_tracked(&server).await;
     stop.send(()).unwrap();
     standing.await.unwrap();
     let lease = Lease::new(first.name.clone(), first.owner, Some(grant.token));
     holder.lock().release(&lease).await.unwrap();
-    let guard = within(SOON, "looked", waiting).await.unwrap().unwrap();
+    let guard = within(SOON, "the waiter asked again", waiting)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(guard.release().await.is_clean());
     drop(end);
     other.join().unwrap().unwrap();
@@ -236,20 +239,23 @@ async fn a_wait_survives(server: &RedisServer, waiter: &Locker, happens: impl As
     let first = request(NAME, Duration::from_secs(600));
     let grant = take(&*holder.lock(), &first).await;
     let waiting = tokio::spawn(waiter.lock(NAME).wait(SOON * 3).acquire());
-    armed(server).await;
+    wait_until_tracked(server).await;
     happens().await;
     let lease = Lease::new(first.name.clone(), first.owner, Some(grant.token));
-    eventually_async("released", SOON, || async {
+    eventually_async("the lock is released", SOON, || async {
         holder.lock().release(&lease).await.ok()
     })
     .await
     .unwrap();
-    let guard = within(SOON / 4, "woken", waiting).await.unwrap().unwrap();
+    let guard = within(SOON / 4, "the waiter wakes up", waiting)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(guard.release().await.is_clean());
 }
 
-async fn armed(server: &RedisServer) {
-    eventually_async("armed", SOON, || async {
+async fn wait_until_tracked(server: &RedisServer) {
+    eventually_async("the server tracks the key", SOON, || async {
         (server.info("tracking_total_keys").unwrap() == "1").then_some(())
     })
     .await
@@ -293,7 +299,7 @@ async fn tracking_starts_again_after_a_busy_server() {
         scope.spawn(|| server.command(&["EVAL", "while true do end", "0"]));
         let tried = tokio::task::block_in_place(|| {
             tokio::runtime::Handle::current().block_on(async {
-                let busy = eventually_async("busy", SOON, || async {
+                let busy = eventually_async("the server is busy", SOON, || async {
                     let ping = server.command(&["PING"]);
                     format!("{ping:?}").contains("BUSY").then_some(())
                 });
@@ -314,7 +320,12 @@ async fn tracking_starts_again_after_a_busy_server() {
     assert!(matches!(busy, Attempt::Busy(Some(_))), "{busy:?}");
     let lease = Lease::new(first.name.clone(), first.owner, Some(grant.token));
     holder.release(&lease).await.unwrap();
-    within(SOON, "woken", contender.wait(Duration::from_secs(300))).await;
+    within(
+        SOON,
+        "the waiter wakes up",
+        contender.wait(Duration::from_secs(300)),
+    )
+    .await;
     let granted = contender.attempt().await.unwrap();
     assert!(matches!(granted, Attempt::Acquired(_)), "{granted:?}");
 }
@@ -422,7 +433,7 @@ async fn spurious_pushes_do_not_saturate_the_server() {
     for guard in guards {
         assert!(guard.release().await.is_clean());
     }
-    while let Some(taken) = within(SOON, "granted", waiting.join_next()).await {
+    while let Some(taken) = within(SOON, "the lock is granted", waiting.join_next()).await {
         assert!(taken.unwrap().unwrap().release().await.is_clean());
     }
 }
@@ -454,7 +465,12 @@ async fn a_loop_nearby_does_not_starve_a_waiter_far_away() {
     .await
     .unwrap();
     for _ in 0..3 {
-        let guard = within(SOON, "served", far.lock(NAME).wait(SOON).acquire()).await;
+        let guard = within(
+            SOON,
+            "the waiter gets the lock",
+            far.lock(NAME).wait(SOON).acquire(),
+        )
+        .await;
         assert!(guard.unwrap().release().await.is_clean());
     }
     loops.abort();

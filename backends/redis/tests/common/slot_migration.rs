@@ -26,7 +26,7 @@ impl<'a> SlotMigration<'a> {
         moving
     }
 
-    pub(crate) fn bring(&self, keys: &[&str]) {
+    pub(crate) fn move_keys(&self, keys: &[&str]) {
         let port = self.new.address().port().to_string();
         let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000"];
         migrate.extend(["AUTH", self.new.password(), "KEYS"]);
