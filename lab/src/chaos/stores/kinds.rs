@@ -25,8 +25,8 @@ impl StoreKind {
             .map_or_else(String::new, |it| it.get_name().to_owned())
     }
 
-    /// Returns the default of the shortest and longest TTL, in milliseconds. On stores with failover
-    /// some leases last as long as a failover takes.
+    /// Returns the default of the shortest and longest TTL, in milliseconds. On stores with
+    /// failover some leases last as long as a failover takes.
     pub(crate) const fn ttl_ms(self) -> (u64, u64) {
         match self {
             Self::Memory | Self::Sqlite => (300, 900),
