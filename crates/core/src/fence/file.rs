@@ -104,7 +104,7 @@ impl FencedFile {
     /// fence"); the old content then stays, except after [`ErrorKind::OutcomeUnknown`].
     pub fn write(&self, fence: &Fence, content: &[u8]) -> Result<(), FenceError> {
         let _locked = self.raise(fence)?;
-        Ok(self.replace(&self.data, &self.beside(".fence.data"), content)?)
+        Ok(self.replace(&self.data, &self.sidecar(".fence.data"), content)?)
     }
 
     /// Raises the bar and reads the content. A holder that changes the content depending on what it
@@ -156,7 +156,7 @@ impl FencedFile {
 
     /// Checks a fence and makes the raised bar durable. The file lock is held as long as the
     /// returned value lives.
-    fn raise(&self, fence: &Fence) -> Result<Locked, FenceError> {
+    fn raise(&self, fence: &Fence) -> Result<LockedFence, FenceError> {
         let mut locked = self.lock()?;
         let unchanged = locked.guard.highest() == Some(fence);
         locked.guard.check(fence)?;
@@ -166,8 +166,8 @@ impl FencedFile {
         Ok(locked)
     }
 
-    fn lock(&self) -> Result<Locked> {
-        let path = self.beside(".fence.lock");
+    fn lock(&self) -> Result<LockedFence> {
+        let path = self.sidecar(".fence.lock");
         let lock = OpenOptions::new()
             .read(true)
             .write(true)
@@ -181,7 +181,7 @@ impl FencedFile {
             .map_err(|error| failed("cannot read", &path, error))?
             .len()
             > 0;
-        let path = self.beside(".fence");
+        let path = self.sidecar(".fence");
         let guard = match read_if_there(&path)? {
             Some(text) => {
                 let state: FenceState = serde_json::from_slice(&text).map_err(|error| {
@@ -192,22 +192,22 @@ impl FencedFile {
             None if in_use => return Err(corrupt(&path, "is gone")),
             None => FenceGuard::new(),
         };
-        Ok(Locked {
+        Ok(LockedFence {
             lock,
             in_use,
             guard,
         })
     }
 
-    fn store(&self, locked: &Locked) -> Result<()> {
-        let path = self.beside(".fence");
+    fn store(&self, locked: &LockedFence) -> Result<()> {
+        let path = self.sidecar(".fence");
         let text = serde_json::to_vec(locked.guard.state()).map_err(|error| {
             Error::new(ErrorKind::Internal, "the fence cannot be written as JSON").caused_by(error)
         })?;
-        self.replace(&path, &self.beside(".fence.new"), &text)?;
+        self.replace(&path, &self.sidecar(".fence.new"), &text)?;
         if !locked.in_use {
             // From here on a missing FILE.fence is damage, not a beginning.
-            let path = self.beside(".fence.lock");
+            let path = self.sidecar(".fence.lock");
             (&locked.lock)
                 .write_all(b"in use\n")
                 .and_then(|()| locked.lock.sync_all())
@@ -255,7 +255,7 @@ impl FencedFile {
         Ok(())
     }
 
-    fn beside(&self, suffix: &str) -> PathBuf {
+    fn sidecar(&self, suffix: &str) -> PathBuf {
         let mut path = OsString::from(&self.data);
         path.push(suffix);
         path.into()
@@ -263,7 +263,7 @@ impl FencedFile {
 }
 
 /// The exclusive file lock, with the guard that was read under it.
-struct Locked {
+struct LockedFence {
     lock: File,
     /// Whether `FILE.fence` was ever written.
     in_use: bool,

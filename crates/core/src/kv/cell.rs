@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{
     KvLock,
-    record::{Record, Seen},
+    record::{Record, StoredLock},
 };
 use crate::{
     contract::{
@@ -30,7 +30,7 @@ pub(super) const PREFIX: &str = "lock/";
 const EPOCH_KEY: &str = "lock-epoch";
 
 /// The token of a grant that was written.
-pub(super) struct Taken(pub(super) FencingToken);
+pub(super) struct Granted(pub(super) FencingToken);
 
 pub(super) fn key(name: &LockName) -> Result<RecordKey> {
     RecordKey::new(format!("{PREFIX}{name}"))
@@ -47,7 +47,7 @@ pub(super) fn name(key: &RecordKey) -> Result<LockName> {
     })
 }
 
-pub(super) fn tries_used_up() -> Error {
+pub(super) fn too_many_conflicts() -> Error {
     Error::new(
         ErrorKind::Unavailable,
         "the lock's record was changed by somebody else at each try",
@@ -55,7 +55,7 @@ pub(super) fn tries_used_up() -> Error {
 }
 
 impl KvLock {
-    pub(super) async fn read(&self, name: &LockName) -> Result<Option<Seen>> {
+    pub(super) async fn read(&self, name: &LockName) -> Result<Option<StoredLock>> {
         match self.open()?.get(&key(name)?).await? {
             Some(entry) => self.parse(name, &entry).map(Some),
             None => Ok(None),
@@ -63,14 +63,14 @@ impl KvLock {
     }
 
     /// The record, if this lease holds the lock; otherwise the reason of the loss.
-    pub(super) async fn held(&self, lease: &Lease) -> Result<Result<Seen, LossReason>> {
-        let Some(seen) = self.read(&lease.name).await? else {
+    pub(super) async fn read_held(&self, lease: &Lease) -> Result<Result<StoredLock, LossReason>> {
+        let Some(current) = self.read(&lease.name).await? else {
             return Ok(Err(LossReason::Removed));
         };
-        Ok(seen.check(lease).map(|()| seen))
+        Ok(current.check(lease).map(|()| current))
     }
 
-    pub(super) fn parse(&self, name: &LockName, entry: &Entry) -> Result<Seen> {
+    pub(super) fn parse(&self, name: &LockName, entry: &Entry) -> Result<StoredLock> {
         let corrupt = |what: &str| {
             Error::new(
                 ErrorKind::Corrupt,
@@ -86,7 +86,7 @@ impl KvLock {
             Some(token) => token,
             None => token_of(entry.version)?,
         };
-        Ok(Seen {
+        Ok(StoredLock {
             record,
             version: entry.version,
             token,
@@ -98,17 +98,17 @@ impl KvLock {
 
     /// Writes a new grant. The version of the record becomes the token. `None`: another writer was
     /// faster.
-    pub(super) async fn take(
+    pub(super) async fn write_grant(
         &self,
         name: &LockName,
         record: &Record,
         expect: Expect,
-    ) -> Result<Option<Taken>> {
+    ) -> Result<Option<Granted>> {
         let Some(version) = self.write(name, record, expect).await? else {
             return Ok(None);
         };
         match token_of(version) {
-            Ok(token) => Ok(Some(Taken(token))),
+            Ok(token) => Ok(Some(Granted(token))),
             Err(error) => {
                 // The lock is held, and no guard can name it without a token. If this delete fails
                 // too, the lock stays taken until its lease ends.
@@ -193,7 +193,7 @@ impl KvLock {
             }
             // Another client named the history, so the next read finds it.
         }
-        Err(tries_used_up())
+        Err(too_many_conflicts())
     }
 }
 

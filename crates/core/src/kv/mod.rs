@@ -35,7 +35,7 @@ use crate::{
         token::{Epoch, FencingToken},
     },
 };
-use cell::{PREFIX, Taken, key, tries_used_up};
+use cell::{Granted, PREFIX, key, too_many_conflicts};
 use record::Record;
 use wait::KvContender;
 
@@ -123,9 +123,9 @@ impl KvLock {
         while removed < limit {
             let page = self.open()?.scan(PREFIX, after.as_ref(), PAGE).await?;
             for (key, entry) in &page {
-                let seen = self.parse(&cell::name(key)?, entry)?;
-                if removed < limit && seen.expired_for() > idle {
-                    removed += u32::from(self.remove(key, seen.version).await?);
+                let current = self.parse(&cell::name(key)?, entry)?;
+                if removed < limit && current.expired_for() > idle {
+                    removed += u32::from(self.remove(key, current.version).await?);
                 }
             }
             if page.len() < PAGE as usize {
@@ -183,23 +183,24 @@ impl DistLock for KvLock {
         let name = &request.name;
         let epoch = self.epoch().await?;
         for _ in 0..TRIES {
-            let taken = match self.read(name).await? {
+            let granted = match self.read(name).await? {
                 None => {
-                    self.take(name, &self.record(request), Expect::Absent)
+                    self.write_grant(name, &self.record(request), Expect::Absent)
                         .await?
                 }
-                Some(seen) if !seen.is_live() => {
-                    let expect = Expect::Version(seen.version);
-                    self.take(name, &self.record(request), expect).await?
+                Some(current) if !current.is_live() => {
+                    let expect = Expect::Version(current.version);
+                    self.write_grant(name, &self.record(request), expect)
+                        .await?
                 }
-                Some(seen) if seen.record.is_of(request.owner) => {
-                    let record = seen.record.renewed(seen.token, request.ttl);
-                    let stored = self.write(name, &record, Expect::Version(seen.version));
-                    stored.await?.map(|_| Taken(seen.token))
+                Some(current) if current.record.is_of(request.owner) => {
+                    let record = current.record.renewed(current.token, request.ttl);
+                    let stored = self.write(name, &record, Expect::Version(current.version));
+                    stored.await?.map(|_| Granted(current.token))
                 }
-                Some(seen) => return Ok(Attempt::Busy(Some(seen.info()))),
+                Some(current) => return Ok(Attempt::Busy(Some(current.info()))),
             };
-            if let Some(Taken(token)) = taken {
+            if let Some(Granted(token)) = granted {
                 return Ok(Attempt::Acquired(self.grant(token, epoch, request)));
             }
         }
@@ -218,11 +219,11 @@ impl DistLock for KvLock {
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
         let epoch = self.epoch().await?;
         for _ in 0..TRIES {
-            let seen = match self.held(lease).await? {
-                Ok(seen) => seen,
+            let current = match self.read_held(lease).await? {
+                Ok(current) => current,
                 Err(reason) => return Ok(Renewed::NotHeld(reason)),
             };
-            let mut record = seen.record.renewed(seen.token, renewal.ttl);
+            let mut record = current.record.renewed(current.token, renewal.ttl);
             match renewal.ticket {
                 TicketStep::Keep => {}
                 TicketStep::Issue(nonce) => record.ticket = Some(nonce),
@@ -233,17 +234,17 @@ impl DistLock for KvLock {
                 }
                 TicketStep::Redeem(_) => record.ticket = None,
             }
-            let expect = Expect::Version(seen.version);
+            let expect = Expect::Version(current.version);
             if self.write(&lease.name, &record, expect).await?.is_some() {
                 return Ok(Renewed::Extended {
                     valid_for: renewal.ttl.duration(),
                     epoch: epoch.clone(),
-                    token: seen.token,
+                    token: current.token,
                     loss: LossFeed::silent(),
                 });
             }
         }
-        Err(tries_used_up())
+        Err(too_many_conflicts())
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
@@ -253,15 +254,15 @@ impl DistLock for KvLock {
         let key = key(&lease.name)?;
         let mut unanswered = None;
         for _ in 0..TRIES {
-            let seen = match self.held(lease).await {
-                Ok(Ok(seen)) => seen,
+            let current = match self.read_held(lease).await {
+                Ok(Ok(current)) => current,
                 // The record is gone after a delete without an answer, so that delete released the
                 // lock.
                 Ok(Err(_)) if unanswered.is_some() => return Ok(released),
                 Ok(Err(_)) => return Ok(ReleaseOutcome::NotHeld),
                 Err(error) => return Err(unanswered.unwrap_or(error)),
             };
-            match self.remove(&key, seen.version).await {
+            match self.remove(&key, current.version).await {
                 Ok(true) => return Ok(released),
                 Ok(false) => {}
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {
@@ -270,7 +271,7 @@ impl DistLock for KvLock {
                 Err(error) => return Err(error),
             }
         }
-        Err(unanswered.unwrap_or_else(tries_used_up))
+        Err(unanswered.unwrap_or_else(too_many_conflicts))
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
@@ -285,22 +286,25 @@ impl DistLock for KvLock {
         }
         let epoch = self.epoch().await?;
         for _ in 0..TRIES {
-            let seen = match self.held(lease).await? {
-                Ok(seen) => seen,
+            let current = match self.read_held(lease).await? {
+                Ok(current) => current,
                 Err(reason) => return Ok(HandOver::NotHeld(reason)),
             };
-            let expect = Expect::Version(seen.version);
-            if let Some(Taken(token)) = self.take(&next.name, &self.record(next), expect).await? {
+            let expect = Expect::Version(current.version);
+            if let Some(Granted(token)) = self
+                .write_grant(&next.name, &self.record(next), expect)
+                .await?
+            {
                 return Ok(HandOver::Done(self.grant(token, epoch, next)));
             }
         }
-        Err(tries_used_up())
+        Err(too_many_conflicts())
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
         let epoch = self.epoch().await?;
         let mut info = match self.read(name).await? {
-            Some(seen) => seen.lock_info(name.clone()),
+            Some(current) => current.lock_info(name.clone()),
             None => LockInfo::free(name.clone()),
         };
         info.epoch = Some(epoch.clone());
@@ -323,16 +327,16 @@ impl DistLock for KvLock {
         let prefix = format!("{PREFIX}{prefix}");
         let mut after = after.map(key).transpose()?;
         loop {
-            let want = u32::try_from(limit - found.len())
+            let page_size = u32::try_from(limit - found.len())
                 .unwrap_or(PAGE)
                 .clamp(PAGE, PAGE * 8);
-            let page = records.scan(&prefix, after.as_ref(), want).await?;
-            let last = page.len() < want as usize;
+            let page = records.scan(&prefix, after.as_ref(), page_size).await?;
+            let last = page.len() < page_size as usize;
             for (key, entry) in &page {
                 let name = cell::name(key)?;
-                let seen = self.parse(&name, entry)?;
-                if seen.is_live() {
-                    let mut info = seen.lock_info(name);
+                let current = self.parse(&name, entry)?;
+                if current.is_live() {
+                    let mut info = current.lock_info(name);
                     info.epoch = Some(epoch.clone());
                     found.push(info);
                     if found.len() == limit {
@@ -350,18 +354,18 @@ impl DistLock for KvLock {
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
         let key = key(name)?;
         for _ in 0..TRIES {
-            let seen = match self.read(name).await? {
-                Some(seen) if seen.is_live() => seen,
+            let current = match self.read(name).await? {
+                Some(current) if current.is_live() => current,
                 _ => return Ok(Forced::NotHeld),
             };
-            if seen.token != expected {
-                return Ok(Forced::OtherToken(seen.token));
+            if current.token != expected {
+                return Ok(Forced::OtherToken(current.token));
             }
-            if self.remove(&key, seen.version).await? {
+            if self.remove(&key, current.version).await? {
                 return Ok(Forced::Released);
             }
         }
-        Err(tries_used_up())
+        Err(too_many_conflicts())
     }
 
     async fn health(&self) -> Result<Health> {

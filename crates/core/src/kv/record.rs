@@ -73,7 +73,7 @@ impl Record {
 }
 
 /// A record that was read, with its version, token, TTL and age.
-pub(super) struct Seen {
+pub(super) struct StoredLock {
     pub(super) record: Record,
     pub(super) version: Version,
     pub(super) token: FencingToken,
@@ -81,7 +81,7 @@ pub(super) struct Seen {
     pub(super) age: Duration,
 }
 
-impl Seen {
+impl StoredLock {
     pub(super) fn is_live(&self) -> bool {
         self.age < self.ttl.duration()
     }
