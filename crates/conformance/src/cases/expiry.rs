@@ -173,7 +173,7 @@ async fn deadline_lies_within_the_lease(cx: Context) -> Outcome {
         );
         ensure!(guard.is_valid(), "a fresh guard is valid");
         ensure!(
-            cx.is_lease(guard.ttl().duration(), ttl),
+            cx.is_expected_lease(guard.ttl().duration(), ttl),
             "the guard tells {:?} for {ttl:?}",
             guard.ttl()
         );

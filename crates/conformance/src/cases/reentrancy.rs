@@ -246,7 +246,7 @@ async fn nesting_never_shortens(cx: Context) -> Outcome {
         inner.remaining()
     );
     release_clean(inner).await?;
-    sleep(cx.over_after(cx.short_ttl())).await;
+    sleep(cx.ended_after(cx.short_ttl())).await;
     ensure!(outer.is_valid(), "the outer lease goes on");
     expect_busy(&other, &name).await?;
     release_clean(outer).await

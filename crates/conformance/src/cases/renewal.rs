@@ -186,12 +186,12 @@ async fn extend_raises_the_deadline(cx: Context) -> Outcome {
         cx.long_ttl()
     );
     ensure!(
-        cx.is_lease(guard.ttl().duration(), cx.long_ttl()),
+        cx.is_expected_lease(guard.ttl().duration(), cx.long_ttl()),
         "the guard tells {:?} for {:?}",
         guard.ttl(),
         cx.long_ttl()
     );
-    sleep(cx.over_after(ttl)).await;
+    sleep(cx.ended_after(ttl)).await;
     ensure!(
         guard.is_valid(),
         "the first lease is over, the extension is not"

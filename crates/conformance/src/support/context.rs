@@ -97,21 +97,21 @@ impl Context {
             .map_or(ttl, |lease| lease.min(ttl))
     }
 
-    /// Whether a guard may report the lease `told` after asking for `ttl`. A lease that ends with a
-    /// session may be a little shorter, because it counts from the last sign of life of the
+    /// Whether a guard may report the lease `reported` after asking for `ttl`. A lease that ends
+    /// with a session may be a little shorter, because it counts from the last sign of life of the
     /// session.
-    pub(crate) fn is_lease(&self, told: Duration, ttl: Duration) -> bool {
+    pub(crate) fn is_expected_lease(&self, reported: Duration, ttl: Duration) -> bool {
         let most = self.longest_lease(ttl);
         let least = match self.capabilities().lease {
             LeaseKind::Session => most * 4 / 5,
             _ => most,
         };
-        (least..=most).contains(&told)
+        (least..=most).contains(&reported)
     }
 
     /// The time after which a lease of `ttl` is over for its holder, unless something extended it.
     /// Where leases end with sessions, none outlasts this time by much.
-    pub(crate) fn over_after(&self, ttl: Duration) -> Duration {
+    pub(crate) fn ended_after(&self, ttl: Duration) -> Duration {
         match self.capabilities().max_lease {
             Some(_) => ttl * 5 / 4,
             None => self.freed_after(ttl),
