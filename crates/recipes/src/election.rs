@@ -172,7 +172,7 @@ impl Election {
                 self.remove_record(Some((nomination_key(&self.name)?, version)))
                     .await;
             }
-            counted("won");
+            count_event("won");
             return Ok(Leadership {
                 guard,
                 election: self.clone(),
@@ -375,7 +375,7 @@ impl Leadership {
             .as_ref()
             .is_some_and(|(_, it)| it.by > self.guard.token())
         {
-            return Err(led_by_another(name));
+            return Err(another_leads(name));
         }
         let key = nomination_key(name)?;
         let nomination = Nomination {
@@ -391,7 +391,7 @@ impl Leadership {
         match records.put(&key, &value, expect).await? {
             Written::Stored(_) => Ok(()),
             // Only a leader nominates, so a conflict means that another candidate leads.
-            _ => Err(led_by_another(name)),
+            _ => Err(another_leads(name)),
         }
     }
 
@@ -401,7 +401,7 @@ impl Leadership {
     /// When the future is dropped, the lock is released in the background.
     pub async fn resign(self) -> Released {
         let released = self.guard.release().await;
-        counted(match released {
+        count_event(match released {
             Released::AlreadyLost(_) => "lost",
             _ => "resigned",
         });
@@ -437,7 +437,7 @@ impl Observer {
     }
 }
 
-fn led_by_another(name: &LockName) -> Error {
+fn another_leads(name: &LockName) -> Error {
     Error::new(ErrorKind::Lost, format!("somebody else leads {name:?}"))
 }
 
@@ -454,6 +454,6 @@ fn candidacy_key(name: &LockName, candidate: &str) -> Result<RecordKey> {
     RecordKey::new(format!("{name}/stands/{candidate}"))
 }
 
-fn counted(event: &'static str) {
+fn count_event(event: &'static str) {
     metrics::counter!("distlock_election_total", "event" => event).increment(1);
 }

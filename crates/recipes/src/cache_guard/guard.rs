@@ -97,7 +97,7 @@ impl CacheGuard {
     {
         let outcome = self.get(key, loader).await;
         if outcome.is_err() {
-            counted("failed");
+            count_result("failed");
         }
         outcome
     }
@@ -118,7 +118,7 @@ impl CacheGuard {
                 // No caller waits for this load, and its failure is only logged.
                 self.load_of(key, loader, Need::Refresh(found.token));
             }
-            counted(if is_stale { "stale" } else { "hit" });
+            count_result(if is_stale { "stale" } else { "hit" });
             return Ok(found.value);
         }
         let wait_over = self.0.clock.sleep(self.0.settings.wait);
@@ -129,14 +129,14 @@ impl CacheGuard {
             let Some(back) = not_needed else {
                 return match finished(load).await? {
                     LoadEnd::Here(value) => Ok(value),
-                    LoadEnd::Elsewhere => Err(broke_off()),
+                    LoadEnd::Elsewhere => Err(load_interrupted()),
                 };
             };
             loader = back;
             tokio::select! {
                 biased;
                 outcome = finished(load) => if let LoadEnd::Here(value) = outcome? {
-                    counted("waited");
+                    count_result("waited");
                     return Ok(value);
                 },
                 () = &mut wait_over => {
@@ -258,11 +258,11 @@ impl Shared {
             && !found.fresh_for.is_zero()
             && need != Need::Refresh(found.token)
         {
-            counted("waited");
+            count_result("waited");
             return Ok(LoadEnd::Here(found.value));
         }
         let (value, load) = self.load(loader).await?;
-        counted("rebuilt");
+        count_result("rebuilt");
         let loaded = Loaded {
             value: value.clone(),
             token: guard.token(),
@@ -326,7 +326,7 @@ impl Shared {
         }
         tracing::debug!(error = %why, "a value is loaded beside the cache");
         let (value, _) = self.load(loader).await?;
-        counted("loaded_anyway");
+        count_result("loaded_anyway");
         Ok(value)
     }
 
@@ -375,11 +375,11 @@ impl fmt::Debug for CacheGuard {
 async fn finished(mut load: SharedLoad) -> Result<LoadEnd> {
     let outcome = load.wait_for(Option::is_some).await;
     let outcome = outcome.ok().and_then(|outcome| outcome.clone());
-    outcome.unwrap_or_else(|| Err(broke_off()))
+    outcome.unwrap_or_else(|| Err(load_interrupted()))
 }
 
 /// The error of a load whose runtime ended.
-fn broke_off() -> Error {
+fn load_interrupted() -> Error {
     Error::new(ErrorKind::Internal, "the load broke off")
 }
 
@@ -404,6 +404,6 @@ fn lock_name(key: &str) -> Result<LockName> {
     })
 }
 
-fn counted(result: &'static str) {
+fn count_result(result: &'static str) {
     metrics::counter!("distlock_cache_total", "result" => result).increment(1);
 }
