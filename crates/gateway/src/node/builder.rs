@@ -109,24 +109,8 @@ impl Builder {
             ..
         } = self;
         let stop = CancellationToken::new();
-        let connections = TaskTracker::new();
-        let abort_all = CancellationToken::new();
-        let front = FrontContext {
-            kick: kick.clone(),
-            key: key.clone(),
-            classes: config.named_classes()?.map(Arc::from),
-            clock: Arc::clone(&clock),
-            inbox: offline,
-            limits: Arc::new(SendLimits::from_config(&config, &clock)),
-            may_send,
-            heartbeat: config.heartbeat,
-            grace: config.grace,
-            login_timeout: config.login_timeout,
-            max_frame: config.max_frame,
-            connections: connections.clone(),
-            abort_all: abort_all.clone(),
-            forwarded: config.client_address == ClientAddress::ForwardedFor,
-        };
+        let front = front_context(&config, &kick, &key, offline, may_send, &clock)?;
+        let (connections, abort_all) = (front.connections.clone(), front.abort_all.clone());
         let secure = config.tls_cert.is_some();
         let ready = ready(kick.node(), &sockets, secure);
         let admin_token = config.admin_token.clone();
@@ -256,6 +240,33 @@ impl Gateway {
     pub async fn start(config: GatewayConfig, store: Store) -> Result<Self> {
         Self::builder(config, store).start().await
     }
+}
+
+/// The parts that each connection of a client needs.
+fn front_context(
+    config: &GatewayConfig,
+    kick: &KickOut,
+    key: &TokenKey,
+    inbox: Arc<dyn OfflineStore>,
+    may_send: Option<Arc<dyn MaySend>>,
+    clock: &Arc<dyn Clock>,
+) -> Result<FrontContext> {
+    Ok(FrontContext {
+        kick: kick.clone(),
+        key: key.clone(),
+        classes: config.named_classes()?.map(Arc::from),
+        clock: Arc::clone(clock),
+        inbox,
+        limits: Arc::new(SendLimits::from_config(config, clock)),
+        may_send,
+        heartbeat: config.heartbeat,
+        grace: config.grace,
+        login_timeout: config.login_timeout,
+        max_frame: config.max_frame,
+        connections: TaskTracker::new(),
+        abort_all: CancellationToken::new(),
+        forwarded: config.client_address == ClientAddress::ForwardedFor,
+    })
 }
 
 fn ready(node: &NodeId, sockets: &Sockets, secure: bool) -> Ready {
