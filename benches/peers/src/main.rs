@@ -276,6 +276,20 @@ impl Measure {
             .build()
     }
 
+    /// Runs the workload on a server, or passes one lock on between processes there.
+    fn on_server(
+        &self,
+        between: &Between,
+        target: &Target,
+        run: impl AsyncFnOnce(Workload, Options, &str) -> anyhow::Result<Report>,
+    ) -> anyhow::Result<()> {
+        if let Some(contention) = between.contention() {
+            return self.pass_on(target.url(), contention);
+        }
+        let run = run(self.workload, self.options(between.hold), target.url());
+        Ok(self.print(&self.runtime()?.block_on(run)?)?)
+    }
+
     /// Passes one lock on between processes, and prints how long that takes.
     fn pass_on(&self, url: &str, contention: hand_over::Contention) -> anyhow::Result<()> {
         let run = hand_over::run(url, contention, self.seconds);
@@ -336,52 +350,30 @@ fn main() -> anyhow::Result<()> {
                 Some(url) => Target::given(url),
                 None => mysql::private(product, args.way.link)?,
             };
-            let measure = &args.measure;
-            if let Some(contention) = args.between.contention() {
-                return measure.pass_on(target.url(), contention);
-            }
-            let options = measure.options(args.between.hold);
-            let run = mysql::run(measure.workload, options, target.url());
-            measure.print(&measure.runtime()?.block_on(run)?)?;
+            args.measure.on_server(&args.between, &target, mysql::run)?;
         }
         Command::Postgres(args) => {
             let target = match args.url {
                 Some(url) => Target::given(url),
                 None => postgres::private(args.way.link)?,
             };
-            let measure = &args.measure;
-            if let Some(contention) = args.between.contention() {
-                return measure.pass_on(target.url(), contention);
-            }
-            let options = measure.options(args.between.hold);
-            let run = postgres::run(measure.workload, options, target.url());
-            measure.print(&measure.runtime()?.block_on(run)?)?;
+            args.measure
+                .on_server(&args.between, &target, postgres::run)?;
         }
         Command::Redis(args) => {
             let target = match args.url {
                 Some(url) => Target::given(url),
                 None => redis::private(args.way.link)?,
             };
-            let measure = &args.measure;
-            if let Some(contention) = args.between.contention() {
-                return measure.pass_on(target.url(), contention);
-            }
-            let options = measure.options(args.between.hold);
-            let run = redis::run(measure.workload, options, target.url());
-            measure.print(&measure.runtime()?.block_on(run)?)?;
+            args.measure.on_server(&args.between, &target, redis::run)?;
         }
         Command::ZooKeeper(args) => {
             let target = match args.servers {
                 Some(servers) => zookeeper::given(&servers),
                 None => zookeeper::private(args.dir, args.way.link)?,
             };
-            let measure = &args.measure;
-            if let Some(contention) = args.between.contention() {
-                return measure.pass_on(target.url(), contention);
-            }
-            let options = measure.options(args.between.hold);
-            let run = zookeeper::run(measure.workload, options, target.url());
-            measure.print(&measure.runtime()?.block_on(run)?)?;
+            args.measure
+                .on_server(&args.between, &target, zookeeper::run)?;
         }
         Command::Waiting(args) => {
             let dir = folder(args.dir.as_ref())?;
