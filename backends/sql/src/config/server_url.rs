@@ -43,8 +43,8 @@ impl ServerConfig {
     /// # Errors
     ///
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option, and for an
-    /// unknown one the nearest known name; [`ErrorKind::Unsupported`] when TLS is asked of a build
-    /// without it.
+    /// unknown one the nearest known name; [`Unsupported`](distlock_core::ErrorKind::Unsupported)
+    /// when TLS is asked of a build without it.
     pub fn from_url_parts(scheme: &str, body: &str, options: &[(String, String)]) -> Result<Self> {
         let product = Product::of(scheme)
             .ok_or_else(|| invalid(format!("{scheme:?} is no scheme of a database server")))?;

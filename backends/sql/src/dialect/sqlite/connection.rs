@@ -19,9 +19,9 @@ use crate::statement_error::StatementError;
 /// How long opening waits for other processes that set the file up at the same moment.
 const SETTING_UP: Duration = Duration::from_secs(5);
 
-/// The busy time-out where [`BusyRetry`] does the waiting: SQLite asks, sleeps for a millisecond,
-/// and asks once more. SQLite's own waiting sleeps longer each time, up to 100 ms, and loses
-/// against processes that write one transaction after the other.
+/// The busy time-out where `BusyRetry` does the waiting: SQLite
+/// asks, sleeps for a millisecond, and asks once more. SQLite's own waiting sleeps longer each
+/// time, up to 100 ms, and loses against processes that write one transaction after the other.
 const SHORT_BUSY_TIMEOUT: &str = "PRAGMA busy_timeout = 1";
 
 /// With a write-ahead log, a commit then waits for no disk. A crash of the host may undo the last
@@ -34,7 +34,8 @@ pub(super) struct ConnectionSlot {
     /// The epoch of the last connection.
     epoch: Option<Epoch>,
     history_changed: bool,
-    /// Whether [`BusyRetry`] waits for other writers on this connection.
+    /// Whether `BusyRetry` waits for other writers on this
+    /// connection.
     retries_when_busy: bool,
     /// Whether its writes may be lost when the host crashes, so that they need no sync.
     unsynced: bool,
@@ -51,7 +52,7 @@ pub(super) struct OpenConnection {
     /// connection holds the file's write lock, and the next statement would become a part of that
     /// transaction.
     pub(super) is_spent: bool,
-    /// Whether [`BusyRetry`] waits for other writers.
+    /// Whether `BusyRetry` waits for other writers.
     pub(super) retries_when_busy: bool,
     file: FileId,
 }
@@ -202,9 +203,9 @@ impl OpenConnection {
         })
     }
 
-    /// Leaves waiting for other writers to [`BusyRetry`]. A file without a write-ahead log keeps
-    /// SQLite's own waiting: there, a reader delays the commit of a transaction, and a commit
-    /// cannot be sent again.
+    /// Leaves waiting for other writers to `BusyRetry`. A file
+    /// without a write-ahead log keeps SQLite's own waiting: there, a reader delays the commit of a
+    /// transaction, and a commit cannot be sent again.
     async fn use_short_busy_timeout(&mut self, context: &StoreContext) -> Result<(), SetUpError> {
         let mode: (String,) = query(&mut self.connection, context, "PRAGMA journal_mode").await?;
         if mode.0 == "wal" {
