@@ -369,7 +369,8 @@ proptest! {
 
     #[test]
     fn the_backend_matches_the_model(steps in steps()) {
-        run_history(&mut BackendUnderTest::new(|clock| Memory::new(Arc::new(clock)).lock()), steps)?;
+        let mut memory = BackendUnderTest::new(|clock| Memory::new(Arc::new(clock)).lock());
+        run_history(&mut memory, steps)?;
     }
 
     #[test]

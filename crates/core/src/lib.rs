@@ -1,8 +1,8 @@
 //! The distributed-lock contract, and everything that is written once for all backends.
 //!
-//! A backend implements [`DistLock`] and [`Records`]: it asks its store, and reports facts. This crate
-//! owns time, waiting, renewal, retries, queues and loss, and gives callers a [`Locker`] and its
-//! [`Guard`]s.
+//! A backend implements [`DistLock`] and [`Records`]: it asks its store, and reports facts. This
+//! crate owns time, waiting, renewal, retries, queues and loss, and gives callers a [`Locker`] and
+//! its [`Guard`]s.
 //!
 //! ```no_run
 //! # async fn example(backend: std::sync::Arc<dyn distlock::DistLock>) -> distlock::Result<()> {

@@ -1,8 +1,8 @@
 //! The modules of one target of a package, and which file imports from which.
 //!
 //! An edge goes from a file to the file that defines the item it names, through re-exports. Neither
-//! `mod` nor `pub use` is an edge, so that a file that only declares and re-exports is in no circle.
-//! Tests are left out: a test may name all that it tests.
+//! `mod` nor `pub use` is an edge, so that a file that only declares and re-exports is in no
+//! circle. Tests are left out: a test may name all that it tests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -59,7 +59,7 @@ pub(crate) struct Longest {
     pub(crate) name: String,
 }
 
-/// What a path names.
+/// The module or item that a path names.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     Module(usize),

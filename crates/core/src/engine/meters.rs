@@ -27,7 +27,7 @@ pub(crate) struct Meters {
 
 impl Meters {
     pub(crate) fn new(backend: &'static str) -> Self {
-        let counter = |name: &'static str, result: &'static str| metrics::counter!(name, "backend" => backend, "result" => result);
+        let counter = |name, result| counter(backend, name, result);
         Self {
             backend,
             acquired: counter("distlock_acquire_total", "acquired"),
@@ -59,4 +59,8 @@ impl Meters {
         metrics::counter!("distlock_lost_total", "backend" => self.backend, "reason" => reason)
             .increment(1);
     }
+}
+
+fn counter(backend: &'static str, name: &'static str, result: &'static str) -> Counter {
+    metrics::counter!(name, "backend" => backend, "result" => result)
 }

@@ -284,8 +284,8 @@ async fn ask_for_hand_over(
 }
 
 /// Releases a lock that was lost while the store gave no answer, if the store may have granted a
-/// longer lease: no guard would renew or free that one. A lease of the usual length ends soon enough
-/// by itself.
+/// longer lease: no guard would renew or free that one. A lease of the usual length ends soon
+/// enough by itself.
 pub(crate) fn release_longer_lease(parts: &Arc<LockerParts>, lease_state: &LeaseState) {
     let (lease, deadline, expires) = lease_state.release_terms();
     let unanswered = matches!(

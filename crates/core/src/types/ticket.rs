@@ -25,8 +25,8 @@ const PREFIX: &str = "dlt1.";
 
 /// A held lock that can be resumed once, elsewhere.
 ///
-/// `Display` gives the text to pass on. The text is a secret, because a process that has the text can
-/// take the lock. `Debug` masks it.
+/// `Display` gives the text to pass on. The text is a secret, because a process that has the text
+/// can take the lock. `Debug` masks it.
 ///
 /// ```
 /// use distlock::Ticket;

@@ -29,7 +29,8 @@ pub(super) fn routes(sender: SendApi) -> Router {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+// The name is part of serde's error, which senders may see.
+#[serde(deny_unknown_fields, rename = "Sent")]
 struct SendBody {
     from: Uid,
     to: Uid,

@@ -159,7 +159,8 @@ async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
     let lease = lock.meta("another version").acquire().await.unwrap();
     let record = format!(
         r#"{{"v":1,"gen":5,"slots":{{"main":{{"node":"n9","boot":{},
-        "session":"00000000-0000-4000-8000-000000000001","gen":5,"device":"phone","class":"","since":0}}}}}}"#,
+        "session":"00000000-0000-4000-8000-000000000001","gen":5,
+        "device":"phone","class":"","since":0}}}}}}"#,
         lease.token()
     );
     let records = cluster.memory.records();
