@@ -92,7 +92,9 @@ fn a_zookeeper_ensemble_of_three() {
         assert!(says(service, "image:").starts_with("zookeeper:"));
         // The addresses that it looks for, its own among them.
         let at = service.iter().position(|line| line.contains("ZOO_SERVERS"));
-        let listed = service[at.expect("has a list") + 1];
+        let list = service[at.expect("has a list") + 1..].iter();
+        let listed = list.map_while(|line| line.trim().strip_prefix("server."));
+        let listed: String = listed.map(|line| format!("server.{line} ")).collect();
         assert_eq!(listed.matches("server.").count(), 3, "{listed}");
         for other in &names {
             let id = says(&services[*other], "ZOO_MY_ID:");

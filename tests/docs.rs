@@ -54,7 +54,7 @@ fn what_callers_meet_first_has_an_example_that_they_can_copy() {
         ("crates/core/src/client/locker.rs", "pub fn lock_all<"),
         ("crates/core/src/client/locker.rs", "pub struct Locker "),
         ("crates/core/src/client/scope.rs", "pub struct Scope"),
-        ("crates/core/src/client/ticket.rs", "pub struct Ticket"),
+        ("crates/core/src/types/ticket.rs", "pub struct Ticket"),
         ("src/config/file.rs", "pub struct Config"),
         ("src/connect.rs", "pub async fn connect("),
         ("src/connect.rs", "pub async fn open("),
