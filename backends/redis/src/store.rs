@@ -63,8 +63,9 @@ struct StoreKnowledge {
 }
 
 impl Store {
-    /// Opens a handle with `parts` that are closed one by one. It is connected to every primary
-    /// that can be reached.
+    /// Opens a handle with this number of `parts`, such as the locks and the records. Each part is
+    /// closed on its own, and the last one closes the connections. The handle is connected to
+    /// every primary that can be reached.
     pub(crate) async fn open(
         config: RedisConfig,
         clock: Arc<dyn Clock>,

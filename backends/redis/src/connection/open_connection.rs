@@ -55,6 +55,7 @@ impl CommandCount {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// Adds this number of commands.
     pub(crate) fn count(&self, commands: usize) {
         self.0
             .fetch_add(u64::try_from(commands).unwrap_or(0), Ordering::Relaxed);

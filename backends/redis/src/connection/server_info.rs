@@ -25,7 +25,8 @@ pub(crate) struct ServerInfo {
     pub(crate) clustered: Option<bool>,
     /// Whether the append-only file is on; `None` when this user may not run `INFO`.
     pub(crate) appends: Option<bool>,
-    /// The command that deletes an unchanged value without a script.
+    /// The command that deletes an unchanged value without a script; `None` when the server has
+    /// none, or does not say.
     pub(crate) compare_delete: Option<CompareDelete>,
 }
 

@@ -168,6 +168,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Somebody gave the attempt up, because it took too long or because everything is closed.
 fn abandoned() -> Error {
     Error::new(ErrorKind::Unavailable, "the connection was given up").on(BACKEND)
 }

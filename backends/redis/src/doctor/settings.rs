@@ -4,8 +4,9 @@ use distlock_core::Verdict;
 
 use crate::{connection::InfoReply, doctor::finding::Finding};
 
-/// The largest size of the answers to one client: full batches that find every lock held, each with
-/// holder and meta of maximum length.
+/// The largest size in bytes of the unsent answers that the server buffers for one client: full
+/// batches that find every lock held, each with holder and meta of maximum length. A lower limit of
+/// the server's buffers can disconnect a client.
 const ANSWERS: u64 = 32 * 1024 * 1024;
 
 /// The least number of tracked keys that is no reason for a warning.

@@ -148,8 +148,8 @@ impl ServerAccess {
         }
     }
 
-    /// The code with which the release script would tell whether others wait, read after the lock
-    /// was released.
+    /// Asks whether others wait, after the lock was released. Returns the code of the release
+    /// script: 2 when nobody waits, 3 when somebody waits, 1 when the server does not tell.
     async fn check_waiters(&self, op: &Operation) -> i64 {
         let mut exists = redis::cmd("EXISTS");
         exists.arg(self.layout.queue(&op.target).queue);

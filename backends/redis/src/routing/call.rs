@@ -142,7 +142,10 @@ impl Call {
         preamble
     }
 
-    /// Takes the call's own replies out of the replies to the pipeline.
+    /// Takes the call's own replies out of the replies to the pipeline. `preamble` is the number of
+    /// commands that [`Self::write`] put before the call's own ones to start tracking. Their
+    /// replies are consumed and checked, and are not returned. The exception is a call without
+    /// commands of its own: it returns the last of them.
     pub(super) fn read(
         &self,
         preamble: usize,

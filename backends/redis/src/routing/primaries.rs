@@ -30,7 +30,8 @@ pub(crate) enum OpenMode {
 pub(crate) enum MaxAge {
     /// The question was sent at this moment or later.
     Since(Moment),
-    /// The answer is no older than a part of this lease, or than a second where there is no lease.
+    /// The answer is no older than a fixed fraction of this TTL. `None` = no lease is granted, and
+    /// the answer is no older than one second.
     PartOfLease(Option<Duration>),
 }
 

@@ -29,7 +29,8 @@ use crate::{
     },
 };
 
-/// The maximum age of the last round for an operation without a lease.
+/// The maximum age of a round that any operation relies on. [`Sentinels::freshness`] shortens it
+/// before a grant.
 const MAX_ROUND_AGE: Duration = Duration::from_secs(5);
 
 /// The maximum age of the last round before a grant, as a fraction of the lease: one sixth.
