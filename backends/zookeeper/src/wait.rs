@@ -197,7 +197,8 @@ impl QueuedContender {
     }
 }
 
-/// A watch that fires at the latest when a child goes; `None` when the child has gone already.
+/// Sets a watch that fires when a child goes; `None` when the child has gone already. The watch may
+/// fire earlier: where these credentials may not read the child, it is a watch on the container.
 async fn watch_child(
     session: &Session,
     parent: &str,
