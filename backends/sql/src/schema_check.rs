@@ -48,8 +48,8 @@ pub(crate) struct SchemaDifference {
     of_writes: bool,
 }
 
-/// Compares every part of `tables` with the parts in `found`. With `some`, a table without any
-/// found part is left out.
+/// Compares every part of `tables` with the parts in `found`. With `some`, an absent table is no
+/// difference: a table without any found part is not compared.
 pub(crate) fn differences<S: AsRef<str>>(
     prefix: &str,
     tables: &[Table<S>],

@@ -12,7 +12,7 @@ pub(crate) const FORCED: &str = "force-released";
 /// A row of the lock table at the time of reading.
 #[derive(Clone, Debug)]
 pub(crate) struct LockRow {
-    /// The owner in the row, also when the lease is over.
+    /// The owner in the row. It stays when the lease expires; `None` after any release.
     pub(crate) owner: Option<OwnerId>,
     /// The present holder; `None` when the lock is free.
     pub(crate) held: Option<HolderInfo>,

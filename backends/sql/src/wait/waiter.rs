@@ -11,8 +11,8 @@ use std::{
 use distlock_core::Moment;
 use tokio::sync::Notify;
 
-/// A waiter whose future was not polled for this long is passed over. A live future is polled each
-/// second.
+/// The poller treats a waiter as absent when its future was not polled for this long. It renews no
+/// queue entry and sends no poll for that waiter. A live future is polled each second.
 const UNPOLLED_LIMIT: Duration = Duration::from_millis(2500);
 
 /// One contender.

@@ -85,7 +85,7 @@ DEALLOCATE PREPARE distlock_drop",
 }];
 
 /// The differences that the answer to [`Statements::parts`](super::statements::Statements::parts)
-/// shows. With `some`, an absent table is left out.
+/// shows. With `some`, an absent table is no difference: only tables that exist are compared.
 pub(super) fn compare(
     context: &StoreContext,
     answers: &StatementResults,

@@ -61,7 +61,8 @@ fn tables() -> Vec<Table> {
     ]
 }
 
-/// The parts that differ. With `some`, an absent table is left out.
+/// The parts that differ. With `some`, an absent table is no difference: only tables that exist are
+/// compared.
 pub(crate) async fn compare(
     connection: &mut PgConnection,
     context: &StoreContext,

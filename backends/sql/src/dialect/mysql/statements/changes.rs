@@ -157,6 +157,8 @@ impl Statements {
     }
 
     /// Fails at once when another transaction has locked the operation's row.
+    /// An operation whose row was found locked before sends this first, so that it does not delay
+    /// others.
     pub(crate) fn probe(&self, op: &Operation) -> String {
         let (table, column) = self.table(match op.lock() {
             Some(_) => Reaped::Locks,

@@ -1,6 +1,7 @@
-//! Values inside of statements, in a form without quotes, escapes or character sets.
+//! Values inside of statements, as hexadecimal digits. No value can contain a quote, needs an
+//! escape or depends on the connection's character set.
 
-/// Bytes.
+/// Bytes, as `x'61'`.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len() * 2 + 3);
     push_hex(&mut out, bytes);

@@ -14,7 +14,8 @@ use crate::{
     operation::{Answer, Operation},
 };
 
-/// The report of a release when another process waits.
+/// The report of a release when another process waits. The engine then leaves the lock to the other
+/// processes once, after a run of hand-overs inside this one.
 pub(super) const RELEASE_WANTED: u64 = 2;
 
 /// The report of a release when no other process waits.

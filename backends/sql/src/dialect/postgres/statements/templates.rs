@@ -74,6 +74,8 @@ pub(super) struct Insert {
     pub(super) number: &'static str,
 }
 
+/// The text of a statement that changes existing rows and creates missing ones. `lone` = it
+/// carries out one operation and waits for a row that is locked; otherwise it leaves such rows out.
 pub(super) fn insert(it: &Insert, lone: bool) -> String {
     let Insert {
         input,
