@@ -16,6 +16,7 @@ pub struct Paused {
 }
 
 impl Paused {
+    /// Pauses one process. A watchdog kills the process if the test dies.
     fn stop(&mut self, process: u32) -> Result<()> {
         // A process that has ended meanwhile needs no pause.
         if signal(process, Signal::STOP).is_ok() {

@@ -136,7 +136,7 @@ impl ZooKeeper {
         })
     }
 
-    /// Kills a server as a power cut would.
+    /// Kills a server at once, as a crash would. Its data stays.
     pub fn kill(&mut self, at: usize) {
         self.members[at].process = None;
     }
