@@ -99,7 +99,8 @@ macro_rules! options {
             self
         }
 
-        /// Whether the lease is renewed in the background, which is the default.
+        /// Sets how the lease is renewed: in the background ([`Renew::Auto`], the default), or only
+        /// by [`Guard::extend`] ([`Renew::Manual`]).
         pub fn renew(mut self, renew: Renew) -> Self {
             self.options.renew = renew;
             self

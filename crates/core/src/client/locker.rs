@@ -281,12 +281,12 @@ impl Locker {
     /// Releases the lock behind a ticket.
     ///
     /// # Errors
-    /// As [`Locker::resume`]. After an error, the ticket may be used up; if it is, the lock ends by
-    /// itself within seconds.
+    /// As [`Locker::resume`]. After an error, the ticket may be used up. The step that uses it up
+    /// also cuts the lease to a few seconds, so the lock then ends by itself.
     ///
     /// # Cancel safety
-    /// The lock may or may not be released when the future is dropped. If the ticket is used up, it
-    /// ends by itself within seconds.
+    /// The lock may or may not be released when the future is dropped. If the ticket is used up,
+    /// the lock ends by itself within seconds.
     pub async fn release_ticket(&self, ticket: &Ticket) -> Result<()> {
         ticket_steps::release(&self.parts, ticket).await
     }

@@ -44,7 +44,8 @@ pub(crate) struct WonLock {
 }
 
 impl WonLock {
-    /// Has the lease kept. Also returns when the lock was known to be held.
+    /// Passes the lease to the keeper thread. The result is its state, and the moment at which the
+    /// lock was known to be held.
     pub(crate) fn into_lease_state(
         self,
         parts: &Arc<LockerParts>,

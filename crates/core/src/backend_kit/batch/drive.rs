@@ -63,8 +63,9 @@ impl<E: Executor> FlightPermit<E> {
         }
     }
 
-    /// Ends an operation that its caller drove. The caller gets its answer at once, and a task goes
-    /// on with operations that were queued meanwhile.
+    /// Ends an operation that its caller drove, and frees its keys. With an empty queue, the permit
+    /// is given back. Otherwise a task with this permit works on the queue, so the caller gets its
+    /// answer at once.
     fn give_back_or_spawn(mut self, operation: &Arc<CallerOperation<E>>) {
         let claimed = mem::take(&mut self.claimed);
         let mut state = self.shared.state();

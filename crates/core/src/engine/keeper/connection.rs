@@ -64,7 +64,8 @@ impl OwnConnection {
         }
     }
 
-    /// The error of a renewal while there is no handle yet.
+    /// The error of a renewal while the keeper's own handle on the store is not open. An error of
+    /// opening that handle is its cause.
     pub(super) fn not_open(&self) -> Error {
         let error = Error::new(
             ErrorKind::Unavailable,
