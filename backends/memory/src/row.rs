@@ -89,8 +89,8 @@ impl Row {
                 self.extra.get_or_insert_default().ticket = Some(nonce);
             }
             TicketStep::Redeem(nonce) => {
-                // The ticket was redeemed before, or a later ticket replaced it: its bearer has the
-                // lock.
+                // If the row holds another nonce or none, this ticket was redeemed before, or a
+                // later ticket replaced it. In both cases another caller has taken the lock over.
                 self.extra
                     .as_mut()
                     .and_then(|extra| extra.ticket.take_if(|ticket| *ticket == nonce))

@@ -16,7 +16,8 @@ use crate::{
 /// Number of forced releases that a shard remembers.
 const FORCED_AT_MOST: usize = 64;
 
-/// A shard with fewer rows is neither swept nor shrunk.
+/// A shard with fewer rows is not swept. It shrinks as if it had this many, so a small map keeps
+/// its memory.
 const SMALL: usize = 256;
 
 #[derive(Debug)]
@@ -56,8 +57,8 @@ impl Shard {
         self.forced.push_back(token);
     }
 
-    /// Removes a row and gives the turn to the first contender. Returns whether any contender
-    /// waits.
+    /// Removes a row and gives the turn to the first contender that is not away. Returns whether
+    /// there is one.
     pub(crate) fn free_and_call_next(
         &mut self,
         name: &LockName,

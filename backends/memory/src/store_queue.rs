@@ -75,7 +75,8 @@ impl StoreQueue {
         });
     }
 
-    /// Removes an entry. Returns whether the lock was reserved for it.
+    /// Removes an entry and ends its turn. Returns whether the entry had the turn. If it had, and
+    /// the lock is still free, the caller gives the turn to the next contender.
     pub(crate) fn leave(&mut self, entry: QueueEntry, deferred: &mut DeferredWakes) -> bool {
         if let Some(waiter) = self.position(entry).and_then(|at| self.waiters.remove(at)) {
             deferred.drop_only = waiter.waker;

@@ -217,7 +217,7 @@ impl Table {
         Forced::Released
     }
 
-    /// Reads the holder of a lock and the number of its contenders.
+    /// Reads the holder of a lock and the number of its contenders that are not away.
     pub fn inspect(&self, now: Moment, name: &LockName) -> LockInfo {
         let shard = self.shard(name);
         let mut info = match shard.rows.get(name) {
