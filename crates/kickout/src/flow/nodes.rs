@@ -39,7 +39,7 @@ impl KickOut {
         self.parts.drain.state()
     }
 
-    /// The nodes that hold their lease, by name.
+    /// The nodes that hold their lease, in order of their names.
     ///
     /// # Errors
     /// Failures of the store.

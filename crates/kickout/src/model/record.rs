@@ -1,7 +1,7 @@
 //! The account's record: the current sessions, and the older sessions that may still run.
 //!
-//! The generation never falls, and a newcomer's slot never holds an older session. Nothing here
-//! reads or writes the store.
+//! The generation never falls. After a session got a slot, no older session gets that slot again.
+//! Nothing here reads or writes the store.
 
 use std::collections::BTreeMap;
 

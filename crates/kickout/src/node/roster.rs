@@ -95,7 +95,7 @@ impl RosterKeeper {
             .await)
     }
 
-    /// The nodes that hold their lease, by name.
+    /// The nodes that hold their lease, in order of their names.
     pub(crate) async fn live_nodes(&self) -> Result<Vec<NodeInfo>> {
         let names = self.directory.roster().await?.names();
         let marks = self.directory.drain_marks(&names).await?;

@@ -54,8 +54,8 @@ pub(crate) struct Kicks {
 
 impl Kicks {
     /// Kicks the sessions of these revocations in parallel, with retries, within `budget`. Returns
-    /// the sessions that are known to be gone. `decided` has the time at which the grant of a
-    /// generation was written.
+    /// the sessions that are known to be gone. `decided` is a generation, and the moment at which
+    /// its grant was written. The kicks of that generation carry the time since then, for display.
     pub(crate) async fn kick_all(
         &self,
         uid: &Uid,

@@ -29,7 +29,8 @@ pub(crate) struct Revoker {
 }
 
 impl Revoker {
-    /// Answers a kick from another node. Every `Ok` is final.
+    /// Answers a kick from another node. Every `Ok` is final. A kick for an earlier boot of this
+    /// node gets [`KickResult::BootMismatch`]. A kick for another node or a later boot is an error.
     pub(crate) fn receive(&self, request: &KickRequest) -> Result<KickResult, PeerError> {
         let own = self.this.newest();
         if !self.this.is_here(&request.key) {

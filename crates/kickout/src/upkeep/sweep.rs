@@ -253,7 +253,8 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Removes the notes that nodes of the version before left for dead nodes.
+    /// Removes old notes whose addressee is a dead node. Only nodes of the version before left such
+    /// notes for other nodes, and no node reads them any more.
     async fn sweep_old_notes(&self) -> Result<()> {
         let mut outcome = Ok(());
         let mut after = None;
