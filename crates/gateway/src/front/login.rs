@@ -127,7 +127,8 @@ async fn read_login<R: FrameReader, W: FrameWriter>(
     }
 }
 
-/// Logs in an account that showed a good token.
+/// Logs in an account that showed a good token. Meanwhile it answers pings, and puts other frames
+/// in `early` for the session. A client that leaves cancels its login.
 async fn admit<R: FrameReader, W: FrameWriter>(
     front: &FrontContext,
     reader: &mut R,

@@ -18,7 +18,7 @@ const PURPOSE: &str = "distlock calls between nodes, version 1";
 /// Lifetime of a token, and the greatest difference between the clocks of two nodes.
 const GOOD_FOR: Duration = Duration::from_secs(30);
 /// The audience of older nodes' tokens. Those tokens name no call, and `token_key` itself signs
-/// them.
+/// them. They are refused; this audience only selects the message of the error.
 const OLDER: &str = "distlock-peer";
 const OF_OLDER: &str = "it is of a node of an older version, whose tokens name no call: upgrade \
                         that node to a version that answers with distlock-calls: 1";
