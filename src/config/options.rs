@@ -63,7 +63,8 @@ pub struct Given {
 }
 
 impl Given {
-    /// An error about this option, with the place where the option was written.
+    /// An error of the same kind about this option. [`Origin::locate`] puts the option's place
+    /// before the message.
     #[must_use]
     pub fn blame(&self, error: &Error) -> Error {
         Error::new(error.kind(), self.origin.locate(error))
