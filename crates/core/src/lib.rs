@@ -67,11 +67,12 @@ pub use backend_kit::{
 };
 pub use client::{
     builder::{LockAllBuilder, LockBuilder},
-    guard::{Ended, Guard, LockWatch},
+    guard::Guard,
     guard_set::GuardSet,
     locker::{Locker, LockerBuilder},
     scope::Scope,
     store::Store,
+    watch::{Ended, LockWatch},
 };
 pub use contract::{
     AcquireRequest, Attempt, Contender, DistLock, Finding, Forced, Grant, HandOver, Health,

@@ -11,10 +11,11 @@ use tracing::{Instrument as _, debug_span};
 use crate::types::error::ErrorKind;
 use crate::{
     client::{
-        guard::{Guard, LockWatch},
+        guard::Guard,
         guard_set::{self, GuardSet},
         options::{LockOptions, take},
         scope::Scope,
+        watch::LockWatch,
     },
     contract::Attempt,
     engine::{acquire, lease_state::Renew, parts::LockerParts},
@@ -207,7 +208,7 @@ impl LockBuilder {
         let done = tokio::select! {
             biased;
             reason = guard.lost() => Err(guard.lost_error(reason)),
-            value = work(LockWatch::of(&guard)) => Ok(value),
+            value = work(guard.watch()) => Ok(value),
         };
         let value = done.and_then(|value| guard.check().map(|()| value));
         // The answer is about the time after the work. The release itself logs and counts it.

@@ -7,3 +7,4 @@ pub(crate) mod locker;
 pub(crate) mod options;
 pub(crate) mod scope;
 pub(crate) mod store;
+pub(crate) mod watch;

@@ -135,16 +135,16 @@ mod tests {
     const SOON: Duration = Duration::from_secs(30);
 
     /// Sends a message when its thread ends.
-    struct SendAtEnd(mpsc::Sender<()>);
+    struct ThreadEnded(mpsc::Sender<()>);
 
-    impl Drop for SendAtEnd {
+    impl Drop for ThreadEnded {
         fn drop(&mut self) {
             let _ = self.0.send(());
         }
     }
 
     thread_local! {
-        static LEFT: OnceCell<SendAtEnd> = const { OnceCell::new() };
+        static LEFT: OnceCell<ThreadEnded> = const { OnceCell::new() };
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
         let speaker = thread::spawn(move || {
             queue_lines_of_this_thread();
             write(move || {
-                LEFT.with(|left| drop(left.set(SendAtEnd(ended))));
+                LEFT.with(|left| drop(left.set(ThreadEnded(ended))));
                 stalled.send(()).unwrap();
                 let _ = stall.recv_timeout(SOON * 2);
                 panic!("a subscriber that panics");
