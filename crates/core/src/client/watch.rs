@@ -6,7 +6,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 #[cfg(doc)]
-use crate::{client::guard::Guard, types::error::ErrorKind};
+use crate::types::error::ErrorKind;
 use crate::{
     contract::LossReason,
     engine::{clock::Moment, lease_state::LeaseState},
@@ -53,13 +53,13 @@ impl LockWatch {
         self.lease_state.fence()
     }
 
-    /// As [`Guard::is_valid`].
+    /// As [`Guard::is_valid`](crate::Guard::is_valid).
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.lease_state.is_valid()
     }
 
-    /// As [`Guard::remaining`].
+    /// As [`Guard::remaining`](crate::Guard::remaining).
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.lease_state.remaining()
@@ -78,7 +78,7 @@ impl LockWatch {
         self.lease_state.deadline()
     }
 
-    /// As [`Guard::check`].
+    /// As [`Guard::check`](crate::Guard::check).
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] with the reason, [`ErrorKind::NotHeld`] once the lock is released.
