@@ -1,7 +1,7 @@
 //! Watching a lock without holding it.
 //!
-//! This module owns the public view of a lease for tasks that have no guard. Invariant: a watch never
-//! keeps a lease alive: the last guard ends the lease, whatever watches there are.
+//! This module owns the public view of a lease for tasks that have no guard. Invariant: a watch
+//! never keeps a lease alive: the last guard ends the lease, whatever watches there are.
 
 use std::{fmt, sync::Arc, time::Duration};
 
