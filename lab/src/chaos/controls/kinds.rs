@@ -34,7 +34,7 @@ impl Control {
             .map_or_else(String::new, |it| it.get_name().to_owned())
     }
 
-    /// Returns the kind of store that the twin uses.
+    /// Returns the kind of store that the twin uses. A control on one store has the same kind.
     pub(crate) const fn store(self) -> StoreKind {
         match self {
             Self::SetNxDel | Self::SetNxCompare | Self::Watchdog | Self::Redlock | Self::Rslock => {

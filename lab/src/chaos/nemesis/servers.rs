@@ -110,7 +110,8 @@ impl Nemesis {
                 let lasts = fault.to.saturating_sub(fault.from);
                 fault.to = now();
                 worker_group.referee.note(0, Event::Fault(fault.clone()));
-                // A former leader that still answers continues for some leases after its
+                // The verdict has its copy, so the new end only puts off the readmission. A former
+                // leader that still answers stays cut off for at least a lease after its
                 // replacement.
                 fault.to += lasts / 2;
                 if former.still_answers() {

@@ -82,6 +82,7 @@ fn faults(history: &[HistoryEntry]) -> impl Iterator<Item = &InjectedFault> {
     })
 }
 
+/// Finds the accepted writes that overwrote an update of another process.
 fn lost_updates(history: &[HistoryEntry]) -> impl Iterator<Item = Violation> {
     history.iter().filter_map(|entry| match &entry.event {
         Event::Wrote {

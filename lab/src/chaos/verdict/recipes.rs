@@ -135,8 +135,8 @@ fn leaders(
         for (at, next) in terms.iter().enumerate() {
             for before in &terms[..at] {
                 let Some(to) = before.to else { continue };
-                // A stopped leader may run for a moment when it continues. That moment is shorter
-                // than the allowed delay of a notice, because the lease ends with a margin.
+                // A stopped leader may run for a moment when it continues. The check allows only a
+                // fifth of the allowed delay of a notice, because the lease ends with a margin.
                 let ran_us = stalls.running(before.worker, next.from, to);
                 if to > next.from && ran_us > notice_us / 5 {
                     found.push(broken(

@@ -28,7 +28,8 @@ pub(super) enum OperationKind {
 pub(super) struct BatchOperation {
     pub(super) kind: OperationKind,
     pub(super) key: String,
-    /// The key that the batcher sees.
+    /// The key that the batcher sees. It differs from `key` only under `BatchSharesKeys`, so that
+    /// the batcher cannot tell that two operations have the same key.
     pub(super) shown: String,
     pub(super) number: u64,
     pub(super) undo: bool,
