@@ -51,7 +51,8 @@ struct Inside {
 }
 
 impl Judge {
-    /// Judges by the policy's limit and [`Rules::settle`].
+    /// Makes a judge without observations. Of the rules it applies only [`Rules::limit`] and
+    /// [`Rules::settle`].
     #[must_use]
     pub fn new(rules: Rules) -> Self {
         Self {

@@ -72,7 +72,8 @@ fn tokens_rise_with_generations(
 }
 
 /// A login that wrote with a lost lock finds itself in the directory when it looks before its
-/// confirmation. So it is admitted after a newer login.
+/// confirmation. So it is admitted after a newer login. I13 is broken if the older login was also
+/// granted after the newer one; a login that was granted earlier may be admitted late.
 fn late_admission(scene: &mut Scene<'_>, older: &SessionLife<'_>, lives: &[&SessionLife<'_>]) {
     let slack = micros(scene.rules.slack);
     let Some(at) = older.admitted else {
