@@ -34,7 +34,7 @@ pub(crate) trait Plain: Database {
         statement: &'static str,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// Returns the number of changed rows.
+    /// Sends `TAKE` or `FREE`, and returns the number of changed rows.
     fn change(
         pool: &Pool<Self>,
         statement: &'static str,

@@ -49,7 +49,7 @@ impl Plain for Postgres {
         query.execute(&mut **connection).await.map(drop)
     }
 
-    /// These statements never conflict with each other.
+    /// The server never rolls one of these statements back, because they do not deadlock.
     fn took_back(_: &sqlx::Error) -> bool {
         false
     }

@@ -12,7 +12,7 @@ pub(crate) struct Rslock(LockManager);
 impl Rslock {
     pub(crate) fn connect(url: &str) -> ::redis::RedisResult<Self> {
         let mut manager = LockManager::from_clients(vec![::redis::Client::open(url)?]);
-        // It polls after up to this long, and this is the shortest pause that it takes.
+        // `rslock` pauses for a random time below this one between two polls.
         manager.set_retry(3, Duration::from_millis(5));
         Ok(Self(manager))
     }
