@@ -44,7 +44,7 @@ async fn check(data: &[u8], clock: &ManualClock) -> Result<()> {
             return Ok(());
         }
     }
-    // A lease ends some day, and the lock is granted then.
+    // Every lease ends some day. The lock is free then, and its last token is still known.
     clock.advance(Duration::from_secs(3600 * 24 * 365 * 10));
     let free = lock.inspect(&request.name).await?;
     assert!(free.held.is_none() && free.last_token.is_some(), "{free:?}");

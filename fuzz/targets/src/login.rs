@@ -41,7 +41,7 @@ pub fn login_tokens(data: &[u8]) {
         Some(claims) => signed(&key, Value::Object(claims.clone()).to_string().as_bytes()),
         None => signed(&key, data),
     };
-    // The key decides, not the token.
+    // Another key refuses the token, whatever the token says.
     let other = TokenKey::new(&[8; 32]).map(|other| other.verify_login(&token).is_ok());
     assert!(matches!(other, Ok(false)), "another key takes it");
     match key.verify_login(&token) {

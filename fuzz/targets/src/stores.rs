@@ -65,7 +65,7 @@ pub fn zookeeper_values(data: &[u8]) {
         zookeeper::is_before(one, other),
         zookeeper::is_before(other, one),
     );
-    // Both wait at the same time, so one of them is first, unless they have the same number.
+    // Two contenders are never each before the other. Equal numbers have no order.
     assert!(order != (Some(true), Some(true)), "{one:?} {other:?}");
     let (Ok(name), Ok(ttl)) = (LockName::new("a"), Ttl::from_millis(1000)) else {
         unreachable!("these are a name and a TTL");
