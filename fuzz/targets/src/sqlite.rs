@@ -25,9 +25,9 @@ thread_local! {
 
 /// Rows of a SQL store: a row that names a holder with a running lease is held or corrupt, never
 /// free. The input has, in turn: the token, the end of the lease (0 = far away), the time of the
-/// grant, the process and the end of the waiter hint, flags, a byte that fills the owner, a byte that
-/// fills the boot id, and holder and meta around a zero byte. The flags select no owner, an owner of
-/// the wrong length, and another boot id.
+/// grant, the process and the end of the waiter hint, flags, a byte that fills the owner, a byte
+/// that fills the boot id, and holder and meta around a zero byte. The flags select no owner, an
+/// owner of the wrong length, and another boot id.
 pub fn sqlite_rows(data: &[u8]) {
     ROWS.with(|rows| {
         let rows = rows.get_or_init(Rows::open);
