@@ -55,9 +55,9 @@
 //!
 //! - At no time do two guards of one name both say [`is_valid`](Guard::is_valid), except after a
 //!   lock was force-released or deleted by hand, the store's clock was stepped (that of a Redis,
-//! MySQL, MariaDB or Postgres server, forward by more than a lease), or the store lost its history
-//! (a failover of replicated Redis). A guard counts its deadline from the moment its request was
-//! *sent*, on a clock that includes suspend, and stops a margin before the store does.
+//!   MySQL, MariaDB or Postgres server, forward by more than a lease), or the store lost its
+//!   history (a failover of replicated Redis). A guard counts its deadline from the moment its
+//!   request was *sent*, on a clock that includes suspend, and stops a margin before the store does.
 //! - A loss is reported: short of those exceptions, [`Guard::lost`] resolves before the store can
 //!   give the lock away, also while a renewal hangs.
 //! - [Fencing tokens](FencingToken) of one name strictly rise, across releases, expiry and
