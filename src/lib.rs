@@ -57,7 +57,7 @@
 //!   lock was force-released or deleted by hand, the store's clock was stepped (that of a Redis,
 //!   MySQL, MariaDB or Postgres server, forward by more than a lease), or the store lost its
 //!   history (a failover of replicated Redis). A guard counts its deadline from the moment its
-//!   request was *sent*, on a clock that includes suspend, and stops a margin before the store does.
+//!   request was *sent*, on a clock that includes suspend, and ends a margin before the store's.
 //! - A loss is reported: short of those exceptions, [`Guard::lost`] resolves before the store can
 //!   give the lock away, also while a renewal hangs.
 //! - [Fencing tokens](FencingToken) of one name strictly rise, across releases, expiry and
