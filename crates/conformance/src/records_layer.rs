@@ -24,7 +24,8 @@ pub trait RecordsLayer: Clone + fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// A second handle. By default it is a clone of this layer.
+    /// Like [`Records::reopen`]. By default it returns a clone of this layer, which shares the
+    /// records below and opens no connection.
     async fn reopen(&self) -> Result<Self> {
         Ok(self.clone())
     }

@@ -68,7 +68,8 @@ pub(crate) const CASES: &[Spec] = &[
 /// Enough polls to reach every await of an acquisition on every backend. Later polls let it finish.
 const POLLS: usize = 24;
 
-/// Checks that every name can be taken again within one lease of the dropped operation.
+/// Checks that another client gets every name within one lease and some slack. The time counts from
+/// this call, and the operations were dropped before it.
 async fn ensure_all_become_free(cx: &Context, names: Vec<String>, ttl: Duration) -> Outcome {
     let other = cx.locker().await?;
     let limit = cx.freed_after(ttl);

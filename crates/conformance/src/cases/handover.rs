@@ -108,8 +108,8 @@ async fn each_gets_its_own_token(cx: Context) -> Outcome {
                 .meta(&label)
                 .acquire()
                 .await?;
-            // A session store may let the next task of the process through while the entry of its
-            // predecessor is still being removed. For that moment others see the predecessor.
+            // A session store may grant the lock to the next task of the process while it still
+            // removes the node of the former holder. For that moment others see the former holder.
             let mut held = inspect_lock(&other, &name).await?.held;
             if other.capabilities().lease == LeaseKind::Session {
                 let ours = Some(guard.token());

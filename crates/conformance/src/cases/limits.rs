@@ -331,6 +331,7 @@ async fn capabilities_are_as_declared(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
+/// Checks one error only: that of an acquire whose wait ends while the lock is held.
 async fn errors_are_one_line(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");

@@ -461,7 +461,7 @@ async fn unsupported_is_said(cx: Context) -> Outcome {
     let ended = soon("the watcher sees the end", watch.ended()).await?;
     ensure_eq!(ended, distlock_core::Ended::Released, "what a watcher saw");
     release_clean(acquire_within(&locker, &name, SOON).await?).await?;
-    // The backend itself must not write a ticket either.
+    // The backend itself must also refuse a renewal that issues or redeems a ticket.
     let backend = cx.backend().await?;
     let wanted = request(&name, OwnerId::new(), cx.long_ttl())?;
     let Some(grant) = backend.try_acquire(&wanted).await?.acquired() else {

@@ -79,7 +79,7 @@ pub struct Ask {
 pub enum Reply {
     /// The store is open, or the command is done.
     Done,
-    /// The worker holds the lock.
+    /// The worker holds the lock. A moment is the time from boot to that moment.
     Acquired {
         /// The fencing token of the lock.
         token: u64,
