@@ -437,6 +437,7 @@ impl Observer {
     }
 }
 
+/// The error of a leader that cannot nominate, because another candidate leads.
 fn another_leads(name: &LockName) -> Error {
     Error::new(ErrorKind::Lost, format!("somebody else leads {name:?}"))
 }

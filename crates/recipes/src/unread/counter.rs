@@ -115,8 +115,8 @@ pub trait UnreadCounters: fmt::Debug + Send + Sync {
     /// Safe: it only reads.
     async fn read(&self, counter: &Counter) -> Result<Unread>;
 
-    /// The number of times a change of this handle was repeated, because another client wrote in
-    /// between.
+    /// The number of attempts that this handle and its clones repeated, mostly because another
+    /// client wrote in between. An attempt at a read counts as well as one at a change.
     fn retries(&self) -> u64;
 }
 

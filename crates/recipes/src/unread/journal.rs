@@ -135,6 +135,8 @@ impl Journal {
         self.retries.count()
     }
 
+    /// Reads the counters. Repeats the reads when another client wrote in between. A change that is
+    /// in the journal counts, though its counters may not be written yet.
     pub(super) async fn read(&self, counter: &Counter) -> Result<Unread> {
         for attempt in 1..=TRIES {
             let snapshot = self.read_snapshot(counter).await?;
@@ -166,7 +168,8 @@ impl Journal {
             {
                 Ok(Some(unread)) => return Ok(unread),
                 Ok(None) => {}
-                // The outcome of an earlier write is read until it is known.
+                // An earlier write may have happened. A failure that may pass does not end the
+                // change: the next attempt reads the journal, and finds that write if it happened.
                 Err(error) if unknown_write.is_some() && error.is_retryable() => {}
                 Err(error) => {
                     return Err(unknown_write.map_or(error, |unknown_write| unknown_write.error));

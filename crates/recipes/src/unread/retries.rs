@@ -42,8 +42,8 @@ impl Retries {
     }
 
     /// Counts one more attempt after `attempts` of them, and pauses before it. The second attempt
-    /// comes at once, because it often has no competitor left. Each later pause has a longer limit,
-    /// and its length is random, so that competitors do not meet again.
+    /// comes at once, because it often has no competitor left. Each later pause has a random
+    /// length, so that competitors do not meet again. Its limit doubles from 1 ms to 32 ms.
     pub(super) async fn pause_before_retry(&self, attempts: u32) {
         metrics::counter!("distlock_unread_retries_total", "mode" => self.mode).increment(1);
         self.repeated.fetch_add(1, Ordering::Relaxed);
