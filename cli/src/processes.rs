@@ -58,7 +58,8 @@ impl Node {
             // Both are secrets, so neither is a flag.
             .env("DISTLOCK_BACKEND", backend)
             .env("DISTLOCK_GATEWAY_TOKEN_KEY", key)
-            // No administrator uses it; without a token it would make one and print it.
+            // No administrator uses this node. Without an admin token the node would make one and
+            // print it.
             .env(
                 "DISTLOCK_GATEWAY_ADMIN_TOKEN",
                 uuid::Uuid::new_v4().to_string(),

@@ -155,6 +155,9 @@ impl Lines {
         }
     }
 
+    /// Waits until all lines are written, and records a stall if the time is too short for that.
+    /// During a stall [`catch_up`](Self::catch_up) returns at once. The next finished write ends
+    /// the stall.
     fn wait(&self, at_most: Duration) {
         let state = self.state();
         let (mut state, waited) = self

@@ -289,7 +289,8 @@ impl Run {
         Ok(Period { periodic, every })
     }
 
-    /// Takes the lock, and with it the turn of the period if there is one.
+    /// Takes the lock. With a period it also records the start of the job under the lock. Then
+    /// [`Turn::Over`] means that the job is not due, or that another process holds the lock.
     async fn turn(
         &self,
         period: Option<&Period>,

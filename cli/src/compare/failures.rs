@@ -126,6 +126,7 @@ impl ScenarioRun {
         at.saturating_sub(self.start.since_boot()).as_secs_f64() * 1e3
     }
 
+    /// Milliseconds from the start of the scenario to the present.
     fn now(&self) -> f64 {
         self.ms(SystemClock.now().since_boot())
     }

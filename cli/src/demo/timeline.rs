@@ -90,7 +90,7 @@ impl Timeline {
         }
     }
 
-    /// Records an event of a client.
+    /// Prints an event of a client; in a crowded scene only as JSON.
     pub(super) fn client(&self, device: &str, at: Entry<'_>, what: &str) {
         let crowd = self.state().crowd;
         if self.json {

@@ -201,7 +201,7 @@ impl SoakState {
         Ok(())
     }
 
-    /// The number of logins that begin now.
+    /// Takes the logins of the next contest from those that are left, and returns their number.
     fn begin(&self) -> u64 {
         let crowd = u64::from(self.crowd);
         let take = |left: u64| Some(left.saturating_sub(crowd));

@@ -184,6 +184,8 @@ impl Takeover {
     }
 }
 
+/// Runs the soak and prints its report. Fails on a violation, and on a login without an answer that
+/// counts.
 async fn soaked(ground: &Ground, soak: &Soak, context: &Context) -> Outcome {
     let report = takeover::soak(ground, soak).await.map_err(failed)?;
     print(&report, context)?;
