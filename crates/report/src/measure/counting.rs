@@ -261,6 +261,7 @@ impl Records for CountingRecords {
         after: Option<&RecordKey>,
         limit: u32,
     ) -> Result<Vec<(RecordKey, Entry)>> {
+        // The total of the calls leaves scans out, so they have a total of their own.
         self.scans.fetch_add(1, Ordering::Relaxed);
         self.inner.scan(prefix, after, limit).await
     }

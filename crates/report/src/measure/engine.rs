@@ -57,8 +57,8 @@ pub async fn measure(arms: &[Arm], workload: Workload, options: &Options) -> Res
     Ok(Report::new(samples))
 }
 
-/// Runs one round of one arm, for a caller that arranges the turns itself. The round lasts as long
-/// as one of the options' rounds.
+/// Runs one round of one arm, for a caller that arranges the turns itself. After the warm-up the
+/// round is measured for the time of one round of the options: `duration` divided by `rounds`.
 ///
 /// # Errors
 /// As [`measure`].

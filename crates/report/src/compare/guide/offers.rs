@@ -38,7 +38,8 @@ pub(super) const IN_ORDER: &str = "service in the order of arrival";
 pub(super) const GOES_ON: &str = "locks that go on when a server dies";
 pub(super) const WITHOUT_LOSS: &str = "locks that go on without loss when a server dies";
 
-/// The properties of a store that no store with better figures has.
+/// The properties that this store has, and that none of the better `others` has. Another store is
+/// better if all its figures of the guide are better than those of this store.
 pub(super) fn only_here(
     comparison: &Comparison,
     store: &StoreFacts,
