@@ -67,7 +67,8 @@ enum Target {
 }
 
 impl Package {
-    /// Reads the library and the programs of the package in `folder`.
+    /// Reads `src/lib.rs` and `src/main.rs` of the package in `folder`, each if it exists. Programs
+    /// in other places are not read.
     pub(crate) fn read_all(folder: &Path) -> Result<Vec<Self>> {
         ["src/lib.rs", "src/main.rs"]
             .map(|root| folder.join(root))
@@ -276,7 +277,8 @@ impl Package {
         let imports = || scope.private_imports.iter().chain(&scope.public_imports);
         let named = imports().find(|import| import.name.as_deref() == Some(name));
         if let Some(import) = named {
-            // `use name::..` of another crate would look up its own name again.
+            // An import of another crate itself, such as `use serde;`, leads back to this import.
+            // The limit on the depth ends that.
             return self.resolve(module, &import.path, depth + 1);
         }
         let mut globs = imports().filter(|import| import.name.is_none());

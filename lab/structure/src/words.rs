@@ -86,6 +86,8 @@ fn marks(path: &Path) -> &'static [&'static str] {
     }
 }
 
+/// The lines that break a rule: number, rule and text of each. Without marks only the width is
+/// checked.
 fn in_text(text: &str, marks: &[&str]) -> Vec<(usize, Rule, String)> {
     let mut found = Vec::new();
     // Whether the next line of a comment is the first of a paragraph.
