@@ -43,7 +43,7 @@ pub(crate) fn store_away(wait: Duration, error: Error) -> Error {
     .caused_by(error)
 }
 
-/// `held by ci@host:12 (token 7) since 3.2s, until 6.8s from now unless renewed`
+/// `held by ci@host:12 (token 7) for 3.2s, until 6.8s from now unless renewed`
 fn describe(holder: &HolderInfo, now: SystemTime) -> String {
     use std::fmt::Write as _;
     let rounded =

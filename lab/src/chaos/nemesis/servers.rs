@@ -111,7 +111,7 @@ impl Nemesis {
                 fault.to = now();
                 worker_group.referee.note(0, Event::Fault(fault.clone()));
                 // The verdict has its copy, so the new end only puts off the readmission. A former
-                // leader that still answers stays cut off for at least a lease after its
+                // leader that still answers stays cut off for some leases after its
                 // replacement.
                 fault.to += lasts / 2;
                 if former.still_answers() {
