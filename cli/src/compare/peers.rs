@@ -18,7 +18,7 @@ const SERVER: &str = "DISTLOCK_PEERS_SERVER";
 /// The workloads that are measured, each with its number of callers.
 const RUNS: [(Workload, u32); 2] = [(Workload::Uncontended, 1), (Workload::Independent, 64)];
 
-/// The path of the program: beside this one, or on the path.
+/// The path of `distlock-peers`: in the folder of this program, or in a folder of `PATH`.
 pub(super) fn program() -> Outcome<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name("distlock-peers");
     if beside.is_file() {

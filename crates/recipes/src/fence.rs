@@ -91,7 +91,7 @@ impl RecordsFence {
     /// Failures of the store.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the fence forgotten or not. A repeated call is safe.
+    /// A dropped future may or may not have removed the stored token. A repeated call is safe.
     pub async fn reset(&self, resource: &str) -> Result<()> {
         let key = key(resource)?;
         while let Some(entry) = self.0.get(&key).await? {

@@ -152,7 +152,7 @@ impl World {
         poll_once(self.store.reopen())
     }
 
-    /// Returns the chances of a request of this process, and whether the process is cut off.
+    /// The probabilities of a lost or late request of this process, and whether it is cut off.
     pub(super) fn chances_of(&self, process: usize) -> (Chances, bool) {
         if !self.is_fault_phase() {
             return (Chances::default(), false);
