@@ -1,10 +1,9 @@
-//! From a URL to an open store. The only file that names the backends.
+//! Opening a store with the drivers of this build.
 
-use std::{future::Future, path::Path, time::Duration};
+use distlock_backend_kit::{Migrated, Target};
+use distlock_core::{Locker, Result, Store};
 
-use distlock_core::{Clock, Error, ErrorKind, Locker, Result, Store, not_compiled_in};
-
-use crate::config::{Parts, Target, nearest};
+use crate::Registry;
 
 /// Opens a store.
 ///
@@ -24,7 +23,7 @@ use crate::config::{Parts, Target, nearest};
 /// # Cancel safety
 /// Safe.
 pub async fn open(target: impl Into<Target>) -> Result<Store> {
-    open_target(target.into()).await
+    Registry::builtin().open(target).await
 }
 
 /// Opens a store and gives its [`Locker`], once everything is connected, the renewal thread
@@ -44,17 +43,7 @@ pub async fn open(target: impl Into<Target>) -> Result<Store> {
 /// # Cancel safety
 /// Safe.
 pub async fn connect(target: impl Into<Target>) -> Result<Locker> {
-    Ok(open_target(target.into()).await?.locker())
-}
-
-/// The result of [`migrate`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Migrated {
-    /// The version of the tables now; `None` for a backend without tables.
-    pub version: Option<i64>,
-    /// The steps that this call took.
-    pub applied: Vec<&'static str>,
+    Registry::builtin().connect(target).await
 }
 
 /// Creates or upgrades a store's tables.
@@ -65,515 +54,15 @@ pub struct Migrated {
 /// # Cancel safety
 /// Each step is atomic; dropping the future may leave later ones for the next call.
 pub async fn migrate(target: impl Into<Target>) -> Result<Migrated> {
-    let target = target.into();
-    let parts = target.parts()?;
-    let backend = Backend::of(&target, &parts.scheme)?;
-    let (clock, limit) = (parts.clock.clone(), parts.connect_timeout);
-    let migrating = Box::pin(backend.migrate(&target, parts));
-    within(&*clock, limit, &target, migrating).await
-}
-
-impl Target {
-    /// A SQLite file; its path may hold any character.
-    #[must_use]
-    pub fn sqlite(path: impl AsRef<Path>) -> Self {
-        use std::fmt::Write as _;
-        let mut url = String::from("sqlite:");
-        for byte in path.as_ref().as_os_str().as_encoded_bytes() {
-            if byte.is_ascii_alphanumeric() || b"/-_.~+,:=@".contains(byte) {
-                url.push(char::from(*byte));
-            } else {
-                let _ = write!(url, "%{byte:02X}");
-            }
-        }
-        Self::new(url)
-    }
-}
-
-async fn open_target(target: Target) -> Result<Store> {
-    let parts = target.parts()?;
-    let backend = Backend::of(&target, &parts.scheme)?;
-    let (clock, limit) = (parts.clock.clone(), parts.connect_timeout);
-    let connecting = async {
-        // Boxed, because the drivers' connecting futures are large and callers should not carry
-        // them.
-        let store = Box::pin(backend.open(&target, parts)).await?;
-        store.ready().await?;
-        Ok(store)
-    };
-    within(&*clock, limit, &target, connecting).await
-}
-
-/// The backends of this build.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Backend {
-    #[cfg(feature = "memory")]
-    Memory,
-    #[cfg(feature = "mysql")]
-    MySql,
-    #[cfg(feature = "postgres")]
-    Postgres,
-    #[cfg(feature = "redis")]
-    Redis,
-    #[cfg(feature = "sqlite")]
-    Sqlite,
-    #[cfg(feature = "zookeeper")]
-    ZooKeeper,
-}
-
-/// Schemes, and the feature that brings each one's backend.
-const FEATURES: [(&str, &str); 11] = [
-    ("mariadb", "mysql"),
-    ("memory", "memory"),
-    ("mysql", "mysql"),
-    ("postgres", "postgres"),
-    ("postgresql", "postgres"),
-    ("redis", "redis"),
-    ("redis+cluster", "redis"),
-    ("redis+sentinel", "redis"),
-    ("rediss", "redis,tls"),
-    ("sqlite", "sqlite"),
-    ("zookeeper", "zookeeper"),
-];
-
-/// Schemes that are reserved for backends of later versions.
-const NOT_YET: [(&str, &str); 2] = [("distlock", "distlock lock server"), ("etcd", "etcd")];
-
-impl Backend {
-    fn of(target: &Target, scheme: &str) -> Result<Self> {
-        match scheme {
-            #[cfg(feature = "memory")]
-            "memory" => return Ok(Self::Memory),
-            #[cfg(feature = "mysql")]
-            "mariadb" | "mysql" => return Ok(Self::MySql),
-            #[cfg(feature = "postgres")]
-            "postgres" | "postgresql" => return Ok(Self::Postgres),
-            #[cfg(feature = "redis")]
-            "redis" | "redis+cluster" | "redis+sentinel" | "rediss" => return Ok(Self::Redis),
-            #[cfg(feature = "sqlite")]
-            "sqlite" => return Ok(Self::Sqlite),
-            #[cfg(feature = "zookeeper")]
-            "zookeeper" => return Ok(Self::ZooKeeper),
-            _ => {}
-        }
-        if let Some(error) = not_built(target, scheme) {
-            return Err(error);
-        }
-        if let Some((_, backend)) = NOT_YET.iter().find(|(known, _)| *known == scheme) {
-            return Err(unsupported(
-                target,
-                format!(
-                    "the {backend} backend ({scheme}:) is not part of this version of distlock: \
-                    it has {}",
-                    FEATURES.map(|(scheme, _)| format!("{scheme}:")).join(", ")
-                ),
-            ));
-        }
-        let known = FEATURES.iter().chain(&NOT_YET).map(|(scheme, _)| *scheme);
-        let hint = match nearest(scheme, known) {
-            Some(near) => format!("did you mean {near}:?"),
-            None => format!(
-                "known are {}",
-                FEATURES.map(|(scheme, _)| format!("{scheme}:")).join(", ")
-            ),
-        };
-        Err(target.wrong(format!("unknown backend scheme \"{scheme}:\": {hint}")))
-    }
-
-    #[allow(
-        clippy::unused_async,
-        unused_variables,
-        reason = "only without features, or with few"
-    )]
-    async fn open(self, target: &Target, parts: Parts) -> Result<Store> {
-        match self {
-            #[cfg(feature = "memory")]
-            Self::Memory => memory(target, parts),
-            #[cfg(feature = "mysql")]
-            Self::MySql => mysql::open(target, parts).await,
-            #[cfg(feature = "postgres")]
-            Self::Postgres => postgres::open(target, parts).await,
-            #[cfg(feature = "redis")]
-            Self::Redis => redis::open(target, parts).await,
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite => sqlite::open(target, parts).await,
-            #[cfg(feature = "zookeeper")]
-            Self::ZooKeeper => zookeeper::open(target, parts).await,
-        }
-    }
-
-    #[allow(
-        clippy::unused_async,
-        unused_variables,
-        reason = "only without features, or with few"
-    )]
-    async fn migrate(self, target: &Target, parts: Parts) -> Result<Migrated> {
-        match self {
-            #[cfg(feature = "memory")]
-            Self::Memory => {
-                let store = memory(target, parts)?;
-                store.close().await;
-                Ok(Migrated::default())
-            }
-            #[cfg(feature = "mysql")]
-            Self::MySql => mysql::migrate(target, parts).await,
-            #[cfg(feature = "postgres")]
-            Self::Postgres => postgres::migrate(target, parts).await,
-            #[cfg(feature = "redis")]
-            Self::Redis => {
-                // Redis has no tables; keys appear when they are needed.
-                let store = redis::open(target, parts).await?;
-                store.close().await;
-                Ok(Migrated::default())
-            }
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite => sqlite::migrate(target, parts).await,
-            #[cfg(feature = "zookeeper")]
-            Self::ZooKeeper => {
-                // ZooKeeper has no tables; connecting creates missing nodes.
-                let store = zookeeper::open(target, parts).await?;
-                store.close().await;
-                Ok(Migrated::default())
-            }
-        }
-    }
-}
-
-/// Checks name and options; returns whether the store is private.
-#[cfg(feature = "memory")]
-fn is_private_memory(target: &Target, parts: &mut Parts) -> Result<bool> {
-    let mut options = std::mem::take(&mut parts.options);
-    let private = match options.take("private") {
-        None => false,
-        Some(given) => match given.value.as_str() {
-            "true" => true,
-            "false" => false,
-            _ => return Err(given.wrong("it is neither true nor false")),
-        },
-    };
-    options.finish("memory")?;
-    let name = &parts.body;
-    let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
-    if !name.chars().all(plain) {
-        return Err(target.wrong(format!(
-            "the name of a memory store has letters, digits, '-', '_' and '.', and \"{}\" is given",
-            target.masked_url().escape_debug()
-        )));
-    }
-    if private && !name.is_empty() {
-        return Err(target.wrong(format!(
-            "a private store is shared with nobody, so it takes no name, and \"{name}\" is given"
-        )));
-    }
-    Ok(private)
-}
-
-#[cfg(feature = "memory")]
-fn memory(target: &Target, mut parts: Parts) -> Result<Store> {
-    use distlock_memory::Memory;
-
-    let memory = if is_private_memory(target, &mut parts)? {
-        Memory::new(parts.clock.clone())
-    } else if parts.clock.is_system() {
-        Memory::shared(&parts.body)
-    } else {
-        return Err(target.wrong(
-            "a store that the process shares goes by the machine's clock: `memory:?private=true` \
-            takes another"
-                .to_owned(),
-        ));
-    };
-    Ok(Store::with_clock(
-        memory.lock(),
-        memory.records(),
-        parts.clock,
-    ))
-}
-
-#[cfg(feature = "mysql")]
-mod mysql {
-    use distlock_core::{Result, Store};
-    use distlock_sql::MySql;
-
-    use super::{Migrated, migrated, server};
-    use crate::config::{Parts, Target};
-
-    pub(super) async fn open(target: &Target, mut parts: Parts) -> Result<Store> {
-        let config = server::config(target, &mut parts)?;
-        let mysql = MySql::open(config, parts.clock.clone()).await?;
-        Ok(Store::with_clock(
-            mysql.lock(),
-            mysql.records(),
-            parts.clock,
-        ))
-    }
-
-    pub(super) async fn migrate(target: &Target, mut parts: Parts) -> Result<Migrated> {
-        let config = server::config(target, &mut parts)?;
-        Ok(migrated(&MySql::migrate(config, parts.clock).await?))
-    }
-}
-
-#[cfg(feature = "postgres")]
-mod postgres {
-    use distlock_core::{Result, Store};
-    use distlock_sql::Postgres;
-
-    use super::{Migrated, migrated, server};
-    use crate::config::{Parts, Target};
-
-    pub(super) async fn open(target: &Target, mut parts: Parts) -> Result<Store> {
-        let config = server::config(target, &mut parts)?;
-        let postgres = Postgres::open(config, parts.clock.clone()).await?;
-        Ok(Store::with_clock(
-            postgres.lock(),
-            postgres.records(),
-            parts.clock,
-        ))
-    }
-
-    pub(super) async fn migrate(target: &Target, mut parts: Parts) -> Result<Migrated> {
-        let config = server::config(target, &mut parts)?;
-        Ok(migrated(&Postgres::migrate(config, parts.clock).await?))
-    }
-}
-
-/// A database server of any dialect.
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-mod server {
-    use distlock_core::{ErrorKind, Result};
-    use distlock_sql::{Product, ServerConfig};
-
-    use crate::config::{Parts, Target};
-
-    pub(super) fn config(target: &Target, parts: &mut Parts) -> Result<ServerConfig> {
-        let Some(product) = Product::of(&parts.scheme) else {
-            return Err(target.wrong(format!("{:?} is no database server", parts.scheme)));
-        };
-        let mut options = std::mem::take(&mut parts.options);
-        let given = options.take_all(product.options());
-        options.finish(product.name())?;
-        let pairs: Vec<_> = given
-            .iter()
-            .map(|option| (option.key.clone(), option.value.clone()))
-            .collect();
-        let parse = |pairs: &[_]| ServerConfig::from_url_parts(&parts.scheme, &parts.body, pairs);
-        let mut config = parse(&pairs).map_err(|error| {
-            // Options are added one by one. The first one that fails with the same error is the
-            // wrong one.
-            let same = |end: usize| {
-                parse(&pairs[..end]).err().map(|e| e.to_string()) == Some(error.to_string())
-            };
-            match (0..=pairs.len()).find(|&end| same(end)) {
-                Some(end @ 1..) => given[end - 1].blame(&error),
-                _ if error.kind() == ErrorKind::Unsupported => error,
-                _ => target.wrong(error.message().to_owned()),
-            }
-        })?;
-        // The backend's own time-out comes first, because its error says more than ours.
-        config.connect_timeout = super::shorter(parts.connect_timeout);
-        Ok(config)
-    }
-}
-
-#[cfg(feature = "redis")]
-mod redis {
-    use distlock_core::{Result, Store};
-    use distlock_redis::{Redis, RedisConfig};
-
-    use crate::config::{Parts, Target};
-
-    pub(super) async fn open(target: &Target, mut parts: Parts) -> Result<Store> {
-        let mut config = config(target, &mut parts)?;
-        // The backend's own time-out comes first, because its error says more than ours.
-        config.connect_timeout = super::shorter(parts.connect_timeout);
-        let redis = Redis::open(config, parts.clock.clone()).await?;
-        Ok(Store::with_clock(
-            redis.lock(),
-            redis.records(),
-            parts.clock,
-        ))
-    }
-
-    pub(super) fn config(target: &Target, parts: &mut Parts) -> Result<RedisConfig> {
-        let mut options = std::mem::take(&mut parts.options);
-        let given = options.take_all(&RedisConfig::OPTIONS);
-        options.finish("redis")?;
-        let pairs: Vec<_> = given
-            .iter()
-            .map(|option| (option.key.clone(), option.value.clone()))
-            .collect();
-        let parse = |pairs: &[_]| RedisConfig::from_url_parts(&parts.scheme, &parts.body, pairs);
-        parse(&pairs).map_err(|error| {
-            // Options are added one by one. The first one that fails with the same error is the
-            // wrong one.
-            let same = |end: usize| {
-                parse(&pairs[..end]).err().map(|e| e.to_string()) == Some(error.to_string())
-            };
-            match (0..=pairs.len()).find(|&end| same(end)) {
-                Some(end @ 1..) => given[end - 1].blame(&error),
-                _ if error.kind() == distlock_core::ErrorKind::Unsupported => error,
-                _ => target.wrong(error.message().to_owned()),
-            }
-        })
-    }
-}
-
-#[cfg(feature = "sqlite")]
-mod sqlite {
-    use distlock_core::{Result, Store};
-    use distlock_sql::{Sqlite, SqliteConfig};
-
-    use super::{Migrated, migrated};
-    use crate::config::{Parts, Target, percent_decode};
-
-    pub(super) async fn open(target: &Target, mut parts: Parts) -> Result<Store> {
-        let config = config(target, &mut parts)?;
-        let sqlite = Sqlite::open(config, parts.clock.clone()).await?;
-        Ok(Store::with_clock(
-            sqlite.lock(),
-            sqlite.records(),
-            parts.clock,
-        ))
-    }
-
-    pub(super) async fn migrate(target: &Target, mut parts: Parts) -> Result<Migrated> {
-        let config = config(target, &mut parts)?;
-        Ok(migrated(&Sqlite::migrate(config, parts.clock).await?))
-    }
-
-    pub(super) fn config(target: &Target, parts: &mut Parts) -> Result<SqliteConfig> {
-        let mut options = std::mem::take(&mut parts.options);
-        let given = options.take_all(&SqliteConfig::OPTIONS);
-        options.finish("sqlite")?;
-        // `sqlite:///path` is the same as `sqlite:/path`.
-        let path = parts.body.strip_prefix("//").unwrap_or(&parts.body);
-        let path = percent_decode(path)
-            .ok_or_else(|| target.wrong("the path of the SQLite file is not UTF-8".into()))?;
-        let mut pairs = Vec::new();
-        for option in given {
-            pairs.push((option.key.clone(), option.value.clone()));
-            // Each call has one option more than the last, so an error is about that option.
-            SqliteConfig::from_url_parts("checked below", &pairs)
-                .map_err(|error| option.blame(&error))?;
-        }
-        SqliteConfig::from_url_parts(&path, &pairs).map_err(|error| target.wrong(error.to_string()))
-    }
-}
-
-#[cfg(feature = "zookeeper")]
-mod zookeeper {
-    use distlock_core::{Result, Store};
-    use distlock_zookeeper::{ZooKeeper, ZooKeeperConfig};
-
-    use crate::config::{Parts, Target};
-
-    pub(super) async fn open(target: &Target, mut parts: Parts) -> Result<Store> {
-        let mut config = config(target, &mut parts)?;
-        // The rest of the time is for asking each server why there is no session.
-        config.connect_timeout = parts.connect_timeout * 3 / 4;
-        let zookeeper = ZooKeeper::open(config, parts.clock.clone()).await?;
-        Ok(Store::with_clock(
-            zookeeper.lock(),
-            zookeeper.records(),
-            parts.clock,
-        ))
-    }
-
-    pub(super) fn config(target: &Target, parts: &mut Parts) -> Result<ZooKeeperConfig> {
-        let mut options = std::mem::take(&mut parts.options);
-        let given = options.take_all(&ZooKeeperConfig::OPTIONS);
-        options.finish("zookeeper")?;
-        let pairs: Vec<_> = given
-            .iter()
-            .map(|option| (option.key.clone(), option.value.clone()))
-            .collect();
-        let parse = |pairs: &[_]| ZooKeeperConfig::from_url_parts(&parts.body, pairs);
-        parse(&pairs).map_err(|error| {
-            // Options are added one by one. The first one that fails with the same error is the
-            // wrong one.
-            let same = |end: usize| {
-                parse(&pairs[..end]).err().map(|e| e.to_string()) == Some(error.to_string())
-            };
-            match (0..=pairs.len()).find(|&end| same(end)) {
-                Some(end @ 1..) => given[end - 1].blame(&error),
-                _ => target.wrong(error.message().to_owned()),
-            }
-        })
-    }
-}
-
-/// The changes to tables whose versions were those of `from`.
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
-fn migrated(from: &distlock_sql::TablesStatus) -> Migrated {
-    let last = from.migrations.last();
-    Migrated {
-        version: Some(last.map_or(from.version, |last| last.version)),
-        applied: from.migrations.iter().map(|step| step.name).collect(),
-    }
-}
-
-/// Reads a URL and its options, and opens nothing.
-#[cfg(feature = "fuzzing")]
-#[allow(unused_mut, unused_variables, reason = "only without features")]
-pub(crate) fn check(target: &Target) -> Result<()> {
-    let mut parts = target.parts()?;
-    match Backend::of(target, &parts.scheme)? {
-        #[cfg(feature = "memory")]
-        Backend::Memory => is_private_memory(target, &mut parts).map(drop),
-        #[cfg(feature = "mysql")]
-        Backend::MySql => server::config(target, &mut parts).map(drop),
-        #[cfg(feature = "postgres")]
-        Backend::Postgres => server::config(target, &mut parts).map(drop),
-        #[cfg(feature = "redis")]
-        Backend::Redis => redis::config(target, &mut parts).map(drop),
-        #[cfg(feature = "sqlite")]
-        Backend::Sqlite => sqlite::config(target, &mut parts).map(drop),
-        #[cfg(feature = "zookeeper")]
-        Backend::ZooKeeper => zookeeper::config(target, &mut parts).map(drop),
-    }
-}
-
-/// The error for a scheme whose backend is a feature that this build lacks.
-fn not_built(target: &Target, scheme: &str) -> Option<Error> {
-    let (_, features) = FEATURES.iter().find(|(known, _)| *known == scheme)?;
-    let sentence = not_compiled_in(&format!("the {scheme} backend"), features);
-    Some(unsupported(target, sentence))
-}
-
-fn unsupported(target: &Target, message: String) -> Error {
-    Error::new(ErrorKind::Unsupported, target.located(message))
-}
-
-/// A time-out for a backend that gives up by itself, with a better error than ours. It is at least
-/// the backends' lower limit.
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
-fn shorter(limit: Duration) -> Duration {
-    (limit * 9 / 10).max(*Target::CONNECT_TIMEOUTS.start())
-}
-
-/// Bounds the whole of connecting, whichever step of it hangs.
-async fn within<T>(
-    clock: &dyn Clock,
-    limit: Duration,
-    target: &Target,
-    connecting: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    tokio::select! {
-        biased;
-        done = connecting => done,
-        () = clock.sleep(limit) => Err(Error::new(
-            ErrorKind::Unavailable,
-            format!("{} did not answer within {limit:?} (connect_timeout)", target.masked_url()),
-        )),
-    }
+    Registry::builtin().migrate(target).await
 }
 
 #[cfg(all(test, feature = "memory"))]
 mod tests {
-    use std::sync::Arc;
+    use std::{sync::Arc, time::Duration};
 
-    use distlock_core::{Attempt, Expect, ManualClock, RecordKey, Written};
+    use distlock_backend_kit::{Drivers, not_compiled_in};
+    use distlock_core::{Attempt, ErrorKind, Expect, ManualClock, RecordKey, Written};
 
     use super::*;
 
@@ -679,10 +168,21 @@ mod tests {
         };
         let (known, known_to_the_tool) = (features(MANIFEST), features(TOOL));
         let exist = |listed: &str| listed.split(',').all(|one| known.contains_key(one));
-        for (scheme, features) in FEATURES {
+        let drivers = Registry::builtin();
+        let drivers = drivers.drivers();
+        for driver in drivers.iter() {
+            for scheme in driver.schemes() {
+                assert!(
+                    drivers.features().iter().any(|(known, _)| known == scheme),
+                    "{scheme}"
+                );
+            }
+        }
+        for &(scheme, features) in drivers.features() {
             assert!(exist(features), "{features}");
             let target = Target::new(format!("{scheme}://u:hunter2@h"));
-            let error = not_built(&target, scheme).unwrap();
+            let without = Drivers::new().brought_by(scheme, features);
+            let error = without.check(target).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             let said = error.to_string();
             let listed = features.replace(',', "\", \"");
@@ -695,7 +195,8 @@ mod tests {
                 assert!(README.contains(&format!("\n{line}\n")), "{said}");
             }
         }
-        assert!(not_built(&Target::new("etcd://h"), "etcd").is_none());
+        let planned = drivers.check("etcd://h").unwrap_err();
+        assert!(!planned.to_string().contains("Cargo.toml"), "{planned}");
         // The tools that these stores need: for TLS, and for SASL.
         for (features, tool) in [
             ("mysql,tls", "tls"),

@@ -2,12 +2,12 @@
 
 use distlock_core::Result;
 
-use crate::{Target, connect::check};
+use crate::{Registry, Target};
 
 /// Reads a URL and its options as [`open`](crate::open) does, and opens nothing.
 ///
 /// # Errors
 /// As [`open`](crate::open), as far as no server is needed to find them.
 pub fn target(target: &Target) -> Result<()> {
-    check(target)
+    Registry::builtin().drivers().check(target)
 }

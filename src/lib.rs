@@ -72,14 +72,33 @@
 //! support it, and `sasl` for ZooKeeper. The error for a URL whose backend is not compiled in
 //! contains the line of `Cargo.toml` that adds it.
 
+pub mod backend;
 pub mod config;
 mod connect;
 pub mod fence;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod registry;
 
 pub use config::Target;
-pub use connect::{Migrated, connect, migrate, open};
+pub use connect::{connect, migrate, open};
+pub use distlock_backend_kit::Migrated;
 #[doc(inline)]
 pub use distlock_core::*;
+pub use registry::Registry;
+
+/// Moved: the parts that backends stand on are in [`backend`].
+#[deprecated(note = "use distlock::backend::batch")]
+#[doc(hidden)]
+pub mod batch {
+    pub use distlock_backend_kit::batch::*;
+}
+/// Moved: the parts that backends stand on are in [`backend`].
+#[deprecated(note = "use distlock::backend::panics")]
+#[doc(hidden)]
+pub mod panics {
+    pub use distlock_backend_kit::panics::*;
+}
+#[doc(hidden)]
+pub use distlock_backend_kit::{PasswordRule, TLS_DISABLE, is_loopback, not_compiled_in};

@@ -3,7 +3,7 @@
 use std::{panic, process::ExitCode, sync::OnceLock};
 
 use distlock::{
-    panics,
+    backend::panics,
     threads::{missed, no_thread},
 };
 

@@ -8,16 +8,10 @@ use std::{
     sync::Arc,
 };
 
+use distlock_backend_kit::{Origin, Target, hint, is_secret, mask, nearest};
 use distlock_core::{Error, ErrorKind, Result, path_excerpt};
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
-
-use super::{
-    options::Origin,
-    secret::{is_secret, mask},
-    suggest::{hint, nearest},
-    target::Target,
-};
 
 /// Longest configuration file; real ones have a few hundred bytes.
 const MAX_BYTES: u64 = 1024 * 1024;
@@ -345,6 +339,18 @@ impl Source {
             line: before.matches('\n').count() + 1,
             column: before[line_start..].chars().count() + 1,
         }
+    }
+}
+
+impl From<&Config> for Target {
+    fn from(config: &Config) -> Self {
+        config.backend().cloned().unwrap_or_else(|| Self::new(""))
+    }
+}
+
+impl From<Config> for Target {
+    fn from(config: Config) -> Self {
+        Self::from(&config)
     }
 }
 

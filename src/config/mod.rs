@@ -10,19 +10,7 @@
 //! written.
 
 mod file;
-mod options;
-mod secret;
-mod suggest;
-mod target;
 
-pub use file::Config;
-pub use options::{Given, Options, Origin};
-pub use secret::mask;
-pub use suggest::nearest;
-pub use target::Target;
-
+pub use distlock_backend_kit::{Given, Options, Origin, Target, mask, nearest};
 pub use distlock_core::parse_duration;
-
-pub(crate) use target::Parts;
-#[cfg(feature = "sqlite")]
-pub(crate) use target::percent_decode;
+pub use file::Config;

@@ -40,6 +40,7 @@
 //! the order in which they joined, except that a contender that does not come within half a second
 //! of its turn is skipped. A release wakes one contender of that name.
 
+mod driver;
 mod lock;
 mod memory;
 mod now;
@@ -51,6 +52,7 @@ mod store_queue;
 mod table;
 mod wait;
 
+pub use driver::MemoryDriver;
 pub use lock::MemoryLock;
 pub use memory::Memory;
 pub use now::Now;

@@ -68,6 +68,7 @@ mod cluster;
 mod config;
 mod connection;
 mod doctor;
+mod driver;
 mod error;
 pub mod fence;
 mod format;
@@ -89,7 +90,9 @@ use distlock_core::{Clock, DistLock, Records, Result};
 
 use crate::{error::BACKEND, lock::RedisLock, records::RedisRecords, store::Store};
 
-pub use config::{Endpoint, RedisConfig, Secret, Tls, Topology};
+pub use config::{Endpoint, RedisConfig, Tls, Topology};
+pub use distlock_backend_kit::Secret;
+pub use driver::RedisDriver;
 
 /// An opened Redis store.
 ///

@@ -12,10 +12,8 @@ use std::{
     },
 };
 
-use distlock_core::{
-    Clock, LockName, Result,
-    batch::{Batcher, Limits},
-};
+use distlock_backend_kit::batch::{Batcher, Limits};
+use distlock_core::{Clock, LockName, Result};
 use futures_util::future::join_all;
 
 use crate::{

@@ -7,7 +7,8 @@
 
 use std::{any::Any, future::Future};
 
-use distlock_core::{panics, threads};
+use distlock_backend_kit::panics;
+use distlock_core::threads;
 
 /// The error for a panic of the driver: either the system had no thread for the driver, or the
 /// server sent a packet that the driver does not understand.

@@ -89,11 +89,13 @@ mod store_handle;
 mod wait;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub use config::{Product, Secret, ServerConfig, SslMode};
+pub use config::{Product, ServerConfig, SslMode};
 #[cfg(feature = "mysql")]
-pub use dialect::mysql::MySql;
+pub use dialect::mysql::{MySql, MySqlDriver};
 #[cfg(feature = "postgres")]
-pub use dialect::postgres::Postgres;
+pub use dialect::postgres::{Postgres, PostgresDriver};
 #[cfg(feature = "sqlite")]
-pub use dialect::sqlite::{Sqlite, SqliteConfig};
+pub use dialect::sqlite::{Sqlite, SqliteConfig, SqliteDriver};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub use distlock_backend_kit::Secret;
 pub use migrate::{Migration, TablesStatus};

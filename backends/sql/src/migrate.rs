@@ -3,6 +3,17 @@
 //! Every dialect has the same steps with the same numbers. The module never changes tables itself;
 //! the dialects do.
 
+use distlock_backend_kit::Migrated;
+
+/// The changes to tables whose versions were those of `from`.
+pub(crate) fn migrated(from: &TablesStatus) -> Migrated {
+    let last = from.migrations.last();
+    Migrated::to_version(
+        last.map_or(from.version, |last| last.version),
+        from.migrations.iter().map(|step| step.name).collect(),
+    )
+}
+
 /// One step from a version of the tables to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

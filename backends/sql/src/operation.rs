@@ -3,10 +3,10 @@
 //! The module owns the rules that hold for every dialect: which operations share a statement, how
 //! an operation is undone, and which answers stay true when an operation was sent twice.
 
+use distlock_backend_kit::batch::Reply;
 use distlock_core::{
     AcquireRequest, Attempt, Deleted, Error, FencingToken, Forced, Grant, HandOver, HolderInfo,
     Lease, LockName, RecordKey, ReleaseOutcome, Renewal, Renewed, TicketStep, Version, Written,
-    batch::Reply,
 };
 
 /// Operations of one kind can share a statement. Renewals are urgent: a late renewal is a lost

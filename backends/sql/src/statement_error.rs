@@ -6,7 +6,8 @@
 
 use std::io;
 
-use distlock_core::{Error, ErrorKind, batch::Failure};
+use distlock_backend_kit::batch::Failure;
+use distlock_core::{Error, ErrorKind};
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::config::{ServerConfig, SslMode};

@@ -12,10 +12,8 @@ use std::{
     },
 };
 
-use distlock_core::{
-    Error, ErrorKind, HandOver, Result,
-    batch::{Batcher, Executor, Failure, Reply},
-};
+use distlock_backend_kit::batch::{Batcher, Executor, Failure, Reply};
+use distlock_core::{Error, ErrorKind, HandOver, Result};
 use tokio::task::AbortHandle;
 
 use crate::{

@@ -79,6 +79,7 @@
 
 mod config;
 mod doctor;
+mod driver;
 mod error;
 pub mod fence;
 #[cfg(feature = "fuzzing")]
@@ -98,7 +99,9 @@ use std::sync::Arc;
 
 use distlock_core::{Clock, DistLock, Records, Result};
 
-pub use config::{AclPolicy, Credentials, Mechanism, Secret, TlsFiles, ZooKeeperConfig};
+pub use config::{AclPolicy, Credentials, Mechanism, TlsFiles, ZooKeeperConfig};
+pub use distlock_backend_kit::Secret;
+pub use driver::ZooKeeperDriver;
 
 /// An open ZooKeeper store: its locks and its records, on one session.
 #[derive(Debug)]

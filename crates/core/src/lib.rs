@@ -23,7 +23,6 @@
 //! | values, parsed once where they come in | `types` |
 //! | what callers hold: locker, builders, guards, scope, store | `client` |
 //! | time, local queue, acquire, renewal, release, clean-up | `engine` |
-//! | parts that several backends share | `backend_kit`: [`batch`], [`queue_entry`], [`threads`], [`panics`], passwords, TLS files |
 //! | a lock over versioned records | `kv` |
 //! | the check of fencing tokens by the protected resource | `fence` |
 //!
@@ -45,7 +44,6 @@
 //!   beyond its wait. A release or an extension: 5 s for each of its steps at the store, four at
 //!   most. An inspection: 10 s. A close: 10 s. No option of a store makes these longer.
 
-mod backend_kit;
 mod client;
 mod contract;
 mod engine;
@@ -53,18 +51,6 @@ mod fence;
 mod kv;
 mod types;
 
-#[doc(hidden)]
-pub use backend_kit::queue_entry as line;
-#[cfg(feature = "tls")]
-pub use backend_kit::tls_files::TlsFile;
-pub use backend_kit::{
-    batch,
-    not_built::not_compiled_in,
-    open_flag::OpenFlag,
-    panics,
-    password::{PasswordRule, TLS_DISABLE, is_loopback},
-    queue_entry, threads,
-};
 pub use client::{
     builder::{LockAllBuilder, LockBuilder},
     guard::Guard,
@@ -79,14 +65,18 @@ pub use contract::{
     HolderInfo, Lease, LockInfo, LossReason, ReleaseOutcome, Renewal, Renewed, TicketStep, Verdict,
     capabilities::{Capabilities, ExpiryClock, Fairness, FencingScope, LeaseKind, Reach, Wakeup},
     loss::{LossFeed, LossSender},
+    open_flag::OpenFlag,
     records::{Deleted, Entry, Expect, MAX_VALUE_BYTES, Records, Version, Written, check_value},
 };
 #[doc(hidden)]
 pub use engine::acquire_errors::BUSY_ADVICE;
 pub use engine::{
     clock::{Clock, ManualClock, Moment, Sleep, SystemClock, unix_time},
+    hash,
     lease_state::Renew,
+    log,
     release::Released,
+    threads,
 };
 pub use fence::{Fence, FenceError, FenceGuard, FenceRefusal, FenceState, FencedFile};
 pub use kv::KvLock;

@@ -10,7 +10,8 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Error, ErrorKind, PasswordRule, Result};
+use distlock_backend_kit::PasswordRule;
+use distlock_core::{Error, ErrorKind, Result};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, RedisError, aio::MultiplexedConnection,
 };

@@ -9,6 +9,6 @@ mod options;
 mod tests;
 
 pub use self::{
-    endpoint::{Endpoint, Secret, Tls, Topology},
+    endpoint::{Endpoint, Tls, Topology},
     options::RedisConfig,
 };

@@ -2,14 +2,15 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use distlock_core::{
-    Error, ErrorKind, PasswordRule, Result, TLS_DISABLE, not_compiled_in, parse_duration,
+use distlock_backend_kit::{
+    DriverOption, PasswordRule, Secret, TLS_DISABLE, not_compiled_in, unknown_option,
 };
+use distlock_core::{Error, ErrorKind, Result, parse_duration};
 
 use crate::{
     config::{
         address::Address,
-        endpoint::{Secret, Tls, Topology},
+        endpoint::{Tls, Topology},
     },
     error::{BACKEND, invalid},
 };
@@ -46,21 +47,43 @@ pub struct RedisConfig {
 }
 
 impl RedisConfig {
-    /// The names of the options, as in a URL.
-    pub const OPTIONS: [&'static str; 12] = [
-        "ca",
-        "cert",
-        "db",
-        "key",
-        "password",
-        "prefix",
-        "request_timeout",
-        "sentinel_password",
-        "sentinel_username",
-        "tls",
-        "username",
-        "connect_timeout",
-    ];
+    /// The options, as in a URL.
+    pub const OPTIONS: [DriverOption; 12] = {
+        const CREDENTIALS: &str = "used instead of those in the URL";
+        const CERTIFICATE: &str = "PEM files of the client's certificate";
+        const SENTINELS: &str = "credentials for the sentinels";
+        [
+            DriverOption::new("username", CREDENTIALS, "none"),
+            DriverOption::new("password", CREDENTIALS, "none"),
+            DriverOption::new("db", "number of the database, instead of the path", "0"),
+            DriverOption::new(
+                "prefix",
+                "before every key: 1 to 64 of `A-Z a-z 0-9 _ - . : /`",
+                "distlock:",
+            ),
+            DriverOption::new(
+                "request_timeout",
+                "100 ms to 60 s: how long one request waits for its answer",
+                "2s",
+            ),
+            DriverOption::new(
+                "tls",
+                "`true`: TLS to sentinels and clusters; `disable`: no TLS, and a password may \
+                 leave this machine in clear",
+                "false",
+            ),
+            DriverOption::new(
+                "ca",
+                "PEM file with the authorities to trust",
+                "the system's",
+            ),
+            DriverOption::new("cert", CERTIFICATE, "none"),
+            DriverOption::new("key", CERTIFICATE, "none"),
+            DriverOption::new("sentinel_username", SENTINELS, "none"),
+            DriverOption::new("sentinel_password", SENTINELS, "none"),
+            DriverOption::CONNECT_TIMEOUT,
+        ]
+    };
 
     /// The servers, with the default of every other option.
     #[must_use]
@@ -107,7 +130,7 @@ impl RedisConfig {
         let (topology, path_database) = address.topology(scheme)?;
         let mut config = Self::new(topology);
         config.username = address.username;
-        config.password = address.password.map(Secret);
+        config.password = address.password.map(Secret::new);
         if let Some(database) = path_database {
             config.database = database;
         }
@@ -138,10 +161,10 @@ impl RedisConfig {
                     self.tls_option(name)?;
                     key = Some(PathBuf::from(value));
                 }
-                "password" => self.password = Some(Secret(value.clone())),
+                "password" => self.password = Some(Secret::new(value.clone())),
                 "prefix" => self.prefix.clone_from(value),
                 "request_timeout" => self.timeout = duration(name, value)?,
-                "sentinel_password" => self.sentinel_password = Some(Secret(value.clone())),
+                "sentinel_password" => self.sentinel_password = Some(Secret::new(value.clone())),
                 "sentinel_username" => self.sentinel_username = Some(value.clone()),
                 "tls" => match (value.as_str(), scheme) {
                     ("true", "redis") => {
@@ -162,7 +185,7 @@ impl RedisConfig {
                     }
                 },
                 "username" => self.username = Some(value.clone()),
-                _ => return Err(unknown(name)),
+                _ => return Err(unknown_option(name, BACKEND, &Self::OPTIONS)),
             }
         }
         match (cert, key) {
@@ -282,16 +305,4 @@ impl RedisConfig {
 fn duration(option: &str, value: &str) -> Result<Duration> {
     parse_duration(value)
         .map_err(|error| invalid(format!("option `{option}`: {}", error.message())))
-}
-
-fn unknown(name: &str) -> Error {
-    let nearest = RedisConfig::OPTIONS
-        .into_iter()
-        .max_by(|a, b| strsim::jaro_winkler(name, a).total_cmp(&strsim::jaro_winkler(name, b)))
-        .filter(|known| strsim::jaro_winkler(name, known) > 0.75);
-    let hint = match nearest {
-        Some(known) => format!("did you mean `{known}`?"),
-        None => format!("known are {}", RedisConfig::OPTIONS.join(", ")),
-    };
-    invalid(format!("unknown option {name:?} for redis: {hint}"))
 }

@@ -1,8 +1,9 @@
 use std::time::Duration;
 
-use distlock_core::{ErrorKind, not_compiled_in};
+use distlock_backend_kit::{Secret, not_compiled_in};
+use distlock_core::ErrorKind;
 
-use crate::config::{Endpoint, RedisConfig, Secret, Topology};
+use crate::config::{Endpoint, RedisConfig, Topology};
 
 #[test]
 fn urls_are_parsed() {

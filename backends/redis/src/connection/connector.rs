@@ -21,7 +21,8 @@ use redis::{
 };
 
 use crate::{
-    config::{Endpoint, RedisConfig, Secret},
+    Secret,
+    config::{Endpoint, RedisConfig},
     connection::{
         open_connection::{CommandCount, Connection},
         push_listener::{ConnectionState, PushListener},

@@ -1,7 +1,8 @@
 //! Reads certificates when the store is opened, so that a wrong file is an invalid configuration
 //! and not a failed connection.
 
-use distlock_core::{Error, ErrorKind, Result, TlsFile};
+use distlock_backend_kit::TlsFile;
+use distlock_core::{Error, ErrorKind, Result};
 use redis::{ClientTlsConfig, RedisError, TlsCertificates};
 
 use crate::{config::RedisConfig, error::BACKEND};

@@ -5,10 +5,8 @@
 
 use std::sync::Arc;
 
-use distlock_core::{
-    Attempt, Epoch, Error, ErrorKind, HandOver, Lease, Moment, Renewed, Result,
-    batch::{Executor, Failure, Reply},
-};
+use distlock_backend_kit::batch::{Executor, Failure, Reply};
+use distlock_core::{Attempt, Epoch, Error, ErrorKind, HandOver, Lease, Moment, Renewed, Result};
 use redis::Value;
 
 use crate::{

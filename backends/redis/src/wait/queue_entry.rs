@@ -9,10 +9,8 @@
 
 use std::sync::Arc;
 
-use distlock_core::{
-    AcquireRequest, Error, ErrorKind, Moment, Result,
-    line::{PLACE_LEASE, PlaceInLine, Told},
-};
+use distlock_backend_kit::queue_entry::{ENTRY_LEASE, EntrySchedule, LearnsOfChange};
+use distlock_core::{AcquireRequest, Error, ErrorKind, Moment, Result};
 use redis::Value;
 
 use crate::{
@@ -36,7 +34,7 @@ pub(crate) struct QueueEntry {
     /// The waiter's id in the queue. It must not be the owner id, since knowing that is enough to
     /// free the lock.
     waiter: String,
-    position: PlaceInLine,
+    position: EntrySchedule,
     ahead: Option<EntryAhead>,
     /// The moment of the last renewal.
     asked_at: Moment,
@@ -65,7 +63,7 @@ impl QueueEntry {
             bucket: lock.bucket,
             keys: layout.queue(&lock),
             waiter: request.owner.tag().simple().to_string(),
-            position: PlaceInLine::new(Told::ByStore),
+            position: EntrySchedule::new(LearnsOfChange::ByNotification),
             ahead: None,
             asked_at: store.clock().now(),
             departed: None,
@@ -75,7 +73,7 @@ impl QueueEntry {
         }
     }
 
-    pub(crate) const fn position(&self) -> &PlaceInLine {
+    pub(crate) const fn position(&self) -> &EntrySchedule {
         &self.position
     }
 
@@ -199,7 +197,7 @@ impl QueueEntry {
             .arg(self.keys.entry(&self.waiter))
             .arg(&self.keys.waiter_hint)
             .arg(&self.waiter)
-            .arg(PLACE_LEASE.as_millis().to_string())
+            .arg(ENTRY_LEASE.as_millis().to_string())
             .arg(u8::from(leaves));
         Call::script(self.bucket, command, &scripts::QUEUE_ENTRY)
     }

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use distlock_core::{Result, TlsFile};
+use distlock_backend_kit::TlsFile;
+use distlock_core::Result;
 
 /// Checks that each file can be read and fits its option. `options` names the options of the
 /// authorities, of the certificate and of its key.

@@ -8,8 +8,6 @@ mod certificates;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod product;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-mod secret;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server_options;
@@ -17,10 +15,14 @@ mod server_options;
 mod server_url;
 mod values;
 
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) use self::server_options::ServerOptions;
 pub(crate) use self::values::{
-    REAP_AFTER, check_prefix, check_range, duration, escape, flag, invalid, quoted, unknown,
+    MIGRATE, REAP_AFTER, REAP_AFTER_OPTION, TABLE_PREFIX, check_prefix, check_range, duration,
+    escape, flag, invalid, quoted,
 };
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub use self::{product::Product, secret::Secret, server::ServerConfig, server_options::SslMode};
+pub use self::{product::Product, server::ServerConfig, server_options::SslMode};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use self::{
+    server::server_config,
+    server_options::{ServerOptions, shared},
+};

@@ -1,5 +1,7 @@
 //! The server products, and where each keeps the names of its options.
 
+use distlock_backend_kit::DriverOption;
+
 use super::server_options::{ServerOptions, SslMode};
 use crate::dialect::{mysql, postgres};
 
@@ -43,10 +45,10 @@ impl Product {
         self.facts().default_port
     }
 
-    /// The names of the options, as in a URL.
+    /// The options, as in a URL.
     #[must_use]
-    pub const fn options(self) -> &'static [&'static str] {
-        self.facts().names
+    pub const fn options(self) -> &'static [DriverOption] {
+        self.facts().options
     }
 
     pub(super) const fn example(self) -> &'static str {

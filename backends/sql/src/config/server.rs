@@ -5,11 +5,13 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use distlock_core::{Error, ErrorKind, PasswordRule, Result, is_loopback, not_compiled_in};
+use distlock_backend_kit::{
+    Driver, PasswordRule, Secret, TargetParts, blame, is_loopback, not_compiled_in,
+};
+use distlock_core::{Error, ErrorKind, Result};
 
 use super::{
     product::Product,
-    secret::Secret,
     server_options::SslMode,
     values::{REAP_AFTER, check_prefix, check_range, invalid},
 };
@@ -193,4 +195,17 @@ impl ServerConfig {
             remedy: self.product.tls_remedy(),
         }
     }
+}
+/// The options of a server's driver.
+pub(crate) fn server_config(
+    driver: &dyn Driver,
+    product: Product,
+    parts: &mut TargetParts,
+) -> Result<ServerConfig> {
+    debug_assert_eq!(Product::of(&parts.scheme), Some(product));
+    let mut config = blame::parse(driver, parts, |parts, options| {
+        ServerConfig::from_url_parts(&parts.scheme, &parts.body, options)
+    })?;
+    config.connect_timeout = parts.own_connect_timeout();
+    Ok(config)
 }

@@ -1,5 +1,7 @@
 //! The form of one product's options.
 
+use distlock_backend_kit::DriverOption;
+
 /// How the connection to a server is protected. A URL uses each driver's own names:
 /// `sslmode=verify-full` for Postgres, `ssl-mode=VERIFY_IDENTITY` for MySQL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,8 +33,8 @@ pub(crate) struct ServerOptions {
     pub(crate) default_port: u16,
     /// A URL, for messages.
     pub(crate) example: &'static str,
-    /// The names of the options, as in a URL.
-    pub(crate) names: &'static [&'static str],
+    /// The options, as in a URL.
+    pub(crate) options: &'static [DriverOption],
     /// The option that sets the mode of TLS.
     pub(crate) ssl_option: &'static str,
     /// The options of the authorities, the client's certificate and its key.
@@ -43,4 +45,34 @@ pub(crate) struct ServerOptions {
     pub(crate) tls_features: &'static str,
     /// The advice for a password that must not cross a network in clear.
     pub(crate) tls_remedy: &'static str,
+}
+
+/// The options that MySQL and Postgres have in common.
+pub(crate) mod shared {
+    use distlock_backend_kit::DriverOption;
+
+    const CREDENTIALS: &str = "used instead of those in the URL";
+
+    pub(crate) const USER: DriverOption = DriverOption::new("user", CREDENTIALS, "");
+    pub(crate) const PASSWORD: DriverOption = DriverOption::new("password", CREDENTIALS, "");
+    pub(crate) const SOCKET: DriverOption = DriverOption::new(
+        "socket",
+        "MySQL: the Unix socket; Postgres: the folder it is in",
+        "TCP",
+    );
+    pub(crate) const POOL_SIZE: DriverOption = DriverOption::new(
+        "pool_size",
+        "1 to 32 connections of one handle; renewals have as many of their own",
+        "4",
+    );
+    pub(crate) const STATEMENT_TIMEOUT: DriverOption = DriverOption::new(
+        "statement_timeout",
+        "100 ms to 60 s: how long one statement may take",
+        "5s",
+    );
+    pub(crate) const TLS: DriverOption = DriverOption::new(
+        "tls",
+        "`disable`: as `ssl-mode=DISABLED` and `sslmode=disable`",
+        "",
+    );
 }

@@ -4,14 +4,14 @@
 
 use std::{fmt::Write as _, path::PathBuf, time::Duration};
 
-use distlock_core::{Result, TLS_DISABLE};
+use distlock_backend_kit::{Secret, TLS_DISABLE, unknown_option};
+use distlock_core::Result;
 
 use super::{
     product::Product,
-    secret::Secret,
     server::ServerConfig,
     server_options::SslMode,
-    values::{duration, escape, flag, invalid, unknown},
+    values::{duration, escape, flag, invalid},
 };
 
 impl ServerConfig {
@@ -125,8 +125,17 @@ impl ServerConfig {
                     )));
                 }
                 "user" => self.user = Some(value.clone()),
-                name if !self.product.options().contains(&name) => {
-                    return Err(unknown(name, self.product.name(), self.product.options()));
+                name if !self
+                    .product
+                    .options()
+                    .iter()
+                    .any(|option| option.name == name) =>
+                {
+                    return Err(unknown_option(
+                        name,
+                        self.product.name(),
+                        self.product.options(),
+                    ));
                 }
                 "sslmode" | "ssl-mode" => {
                     self.ssl_mode = self.product.ssl_mode(value).ok_or_else(|| {
@@ -260,7 +269,8 @@ fn decode(text: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use distlock_core::{ErrorKind, not_compiled_in};
+    use distlock_backend_kit::not_compiled_in;
+    use distlock_core::ErrorKind;
 
     use super::*;
 

@@ -2,11 +2,27 @@
 
 use std::{fmt::Write as _, time::Duration};
 
+use distlock_backend_kit::DriverOption;
 use distlock_core::{Error, ErrorKind, Result, parse_duration};
 
 /// The range of the option `reap_after`.
 pub(crate) const REAP_AFTER: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(365 * 24 * 3600));
+
+/// The option `reap_after` of every dialect.
+pub(crate) const REAP_AFTER_OPTION: DriverOption = DriverOption::new(
+    "reap_after",
+    "1 s to 365 d: how long the row of a free lock stays",
+    "1h",
+);
+
+/// The option `migrate` of every dialect.
+pub(crate) const MIGRATE: DriverOption =
+    DriverOption::new("migrate", "`false`: never create tables", "true");
+
+/// The option `table_prefix` of every dialect.
+pub(crate) const TABLE_PREFIX: DriverOption =
+    DriverOption::new("table_prefix", "prefix of the tables' names", "nothing");
 
 /// The word, quoted for a shell.
 pub(crate) fn quoted(word: &str) -> String {
@@ -76,18 +92,6 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<()> {
             31 lower-case letters, \
          digits or `_`"
     )))
-}
-
-pub(crate) fn unknown(name: &str, backend: &str, known: &[&str]) -> Error {
-    let nearest = known
-        .iter()
-        .max_by(|a, b| strsim::jaro_winkler(name, a).total_cmp(&strsim::jaro_winkler(name, b)))
-        .filter(|known| strsim::jaro_winkler(name, known) > 0.75);
-    let hint = match nearest {
-        Some(known) => format!("did you mean `{known}`?"),
-        None => format!("known are {}", known.join(", ")),
-    };
-    invalid(format!("unknown option {name:?} for {backend}: {hint}"))
 }
 
 pub(crate) fn invalid(message: impl Into<String>) -> Error {

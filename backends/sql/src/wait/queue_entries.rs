@@ -1,6 +1,6 @@
 //! Renews the queue entries of this process at the store.
 
-use distlock_core::line::PLACE_LEASE;
+use distlock_backend_kit::queue_entry::ENTRY_LEASE;
 
 use super::wait_group::WaitGroup;
 use crate::dialect::{Dialect, QueueEntry};
@@ -11,7 +11,7 @@ pub(super) async fn renew_queue_entries<D: Dialect>(
     dialect: &D,
     entries: &[QueueEntry],
 ) {
-    let kept = dialect.renew_queue_entries(entries, PLACE_LEASE).await;
+    let kept = dialect.renew_queue_entries(entries, ENTRY_LEASE).await;
     let now = dialect.clock().now();
     let gone = group.waiting().note_renewed(entries, kept, now);
     // A waiter that left meanwhile gave the entry up on another connection, perhaps before this

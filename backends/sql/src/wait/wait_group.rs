@@ -8,7 +8,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use distlock_core::{LockName, Moment, line::Told};
+use distlock_backend_kit::queue_entry::LearnsOfChange;
+use distlock_core::{LockName, Moment};
 use tokio::sync::Notify;
 
 use super::{
@@ -32,22 +33,22 @@ impl WaitGroup {
     /// For a store that is polled at a steady pace.
     #[cfg(feature = "sqlite")]
     pub(crate) fn steady() -> Arc<Self> {
-        Self::with_pace(pace::STEADY, Told::ByLooking)
+        Self::with_pace(pace::STEADY, LearnsOfChange::ByPolling)
     }
 
     /// For a store that is polled more often right after a change.
     #[cfg(feature = "mysql")]
     pub(crate) fn adaptive() -> Arc<Self> {
-        Self::with_pace(pace::ADAPTIVE, Told::ByLooking)
+        Self::with_pace(pace::ADAPTIVE, LearnsOfChange::ByPolling)
     }
 
     /// For a store that notifies of releases.
     #[cfg(feature = "postgres")]
     pub(crate) fn pushed() -> Arc<Self> {
-        Self::with_pace(pace::PUSHED, Told::ByStore)
+        Self::with_pace(pace::PUSHED, LearnsOfChange::ByNotification)
     }
 
-    fn with_pace(pace: Pace, notified_by: Told) -> Arc<Self> {
+    fn with_pace(pace: Pace, notified_by: LearnsOfChange) -> Arc<Self> {
         Arc::new(Self {
             hint_id: fastrand::i64(1..),
             poll_sooner: Notify::new(),

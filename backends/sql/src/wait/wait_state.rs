@@ -5,10 +5,8 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use distlock_core::{
-    FencingToken, LockName, Moment, Result,
-    line::{PlaceInLine, Told},
-};
+use distlock_backend_kit::queue_entry::{EntrySchedule, LearnsOfChange};
+use distlock_core::{FencingToken, LockName, Moment, Result};
 
 use super::{pace::Pace, waiter::Waiter, waiter_hint::RENEW_HINT_BELOW};
 use crate::dialect::{LockRow, QueueEntry};
@@ -26,7 +24,7 @@ pub(super) struct WaitState {
     pub(super) by_name: HashMap<LockName, AwaitedLock>,
     pub(super) next_poll: Option<Moment>,
     pub(super) pace: Pace,
-    pub(super) notified_by: Told,
+    pub(super) notified_by: LearnsOfChange,
     /// The number of polls since something changed.
     pub(super) unchanged_polls: u32,
 }
@@ -37,13 +35,13 @@ pub(super) struct AwaitedLock {
     /// The token that the last poll saw.
     pub(super) token: Option<FencingToken>,
     /// The position of this process in the store queue.
-    pub(super) position: PlaceInLine,
+    pub(super) position: EntrySchedule,
     /// The random id of the queue entry.
     pub(super) entry_id: i64,
 }
 
 impl WaitState {
-    pub(super) fn new(pace: Pace, notified_by: Told) -> Self {
+    pub(super) fn new(pace: Pace, notified_by: LearnsOfChange) -> Self {
         Self {
             by_name: HashMap::new(),
             next_poll: None,
@@ -164,7 +162,7 @@ impl WaitState {
         &mut self,
         entry: &QueueEntry,
         now: Moment,
-        note: impl FnOnce(&mut PlaceInLine),
+        note: impl FnOnce(&mut EntrySchedule),
     ) {
         let Some(awaited) = self.by_name.get_mut(&entry.name) else {
             return;
@@ -251,11 +249,11 @@ impl WaitState {
 }
 
 impl AwaitedLock {
-    pub(super) fn new(notified_by: Told) -> Self {
+    pub(super) fn new(notified_by: LearnsOfChange) -> Self {
         Self {
             waiters: Vec::new(),
             token: None,
-            position: PlaceInLine::new(notified_by),
+            position: EntrySchedule::new(notified_by),
             entry_id: fastrand::i64(1..),
         }
     }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use distlock_core::{Locker, Verdict, line::PLACE_LEASE};
+use distlock_backend_kit::queue_entry::ENTRY_LEASE;
+use distlock_core::{Locker, Verdict};
 use distlock_harness::eventually_async;
 
 /// The limit for anything that needs no long time, on a machine that is busy with other tests.
@@ -61,7 +62,7 @@ pub(crate) async fn no_queue_entry_stays(
     wait_for(2, "a place behind it").await;
     // The wait is longer than the lease of the dead contender's entry.
     let clock = locker.clock();
-    clock.sleep(PLACE_LEASE + Duration::from_millis(500)).await;
+    clock.sleep(ENTRY_LEASE + Duration::from_millis(500)).await;
     assert!(held.release().await.is_clean());
     let granted = granted.await.unwrap().unwrap();
     wait_for(0, "given up when granted, the dead one's too").await;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use distlock_core::{Error, ErrorKind, Result, not_compiled_in};
+use distlock_backend_kit::not_compiled_in;
+use distlock_core::{Error, ErrorKind, Result};
 
 use super::options::{AclPolicy, Mechanism, TLS_FEATURES, ZooKeeperConfig};
 use crate::error::invalid;

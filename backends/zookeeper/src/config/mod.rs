@@ -7,4 +7,4 @@ mod options;
 mod tests;
 mod url;
 
-pub use options::{AclPolicy, Credentials, Mechanism, Secret, TlsFiles, ZooKeeperConfig};
+pub use options::{AclPolicy, Credentials, Mechanism, TlsFiles, ZooKeeperConfig};

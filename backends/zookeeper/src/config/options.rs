@@ -2,9 +2,9 @@
 //!
 //! A debug output must never show a password.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
-use distlock_core::PasswordRule;
+use distlock_backend_kit::{DriverOption, PasswordRule, Secret};
 
 /// The features of the library that bring this backend with TLS.
 pub(super) const TLS_FEATURES: &str = "zookeeper,tls";
@@ -90,41 +90,53 @@ pub struct TlsFiles {
     pub key: Option<PathBuf>,
 }
 
-/// A text that is never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub(super) String);
-
-impl Secret {
-    /// Hides a text.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    pub(crate) fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
 impl ZooKeeperConfig {
-    /// The names of the options, as in a URL.
-    pub const OPTIONS: [&'static str; 10] = [
-        "acl",
-        "reap_after",
-        "request_timeout",
-        "sasl",
-        "session_timeout",
-        "tick_time",
-        "tls",
-        "tls_ca",
-        "tls_cert",
-        "tls_key",
-    ];
+    /// The options, as in a URL.
+    pub const OPTIONS: [DriverOption; 10] = {
+        const PEM: &str = "PEM files; the first turns TLS on";
+        [
+            DriverOption::new(
+                "session_timeout",
+                "500 ms to 1 h; the ensemble may grant another",
+                "10s",
+            ),
+            DriverOption::new(
+                "tick_time",
+                "the servers' `tickTime`: needed only where their `minSessionTimeout` is less than \
+                 two ticks; at most half of `session_timeout`",
+                "half of the shortest session that the servers allow",
+            ),
+            DriverOption::new(
+                "request_timeout",
+                "100 ms to 5 s: how long one operation waits for its answer",
+                "4s",
+            ),
+            DriverOption::new(
+                "reap_after",
+                "at least twice `session_timeout`, to 365 d: how long the marker of a deleted \
+                 record stays",
+                "1h",
+            ),
+            DriverOption::new(
+                "acl",
+                "`creator` or `open`: the clients that may use its nodes",
+                "`creator` with credentials, else `open`",
+            ),
+            DriverOption::new(
+                "sasl",
+                "`digest-md5`: sends credentials by SASL, for servers with a list of users",
+                "ZooKeeper's own `digest`",
+            ),
+            DriverOption::new("tls_ca", PEM, "no TLS"),
+            DriverOption::new("tls_cert", PEM, "no TLS"),
+            DriverOption::new("tls_key", PEM, "no TLS"),
+            DriverOption::new(
+                "tls",
+                "`disable`: the password of `digest` may leave this machine in clear",
+                "TLS for it",
+            ),
+        ]
+    };
 
     /// The standard port.
     pub const PORT: u16 = 2181;

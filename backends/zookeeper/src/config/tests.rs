@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use distlock_core::{ErrorKind, Result, not_compiled_in};
+use distlock_backend_kit::not_compiled_in;
+use distlock_core::{ErrorKind, Result};
 
 use super::{AclPolicy, ZooKeeperConfig};
 
@@ -31,7 +32,7 @@ fn a_url_sets_the_options() {
     assert_eq!(config.acl, AclPolicy::Creator);
     let credentials = config.credentials.unwrap();
     assert_eq!(credentials.user, "app");
-    assert_eq!(credentials.password.expose(), "s@cret");
+    assert_eq!(credentials.password.reveal(), "s@cret");
     let plain = parse("//h1", &[]).unwrap();
     assert_eq!(
         (plain.root.as_str(), plain.acl),

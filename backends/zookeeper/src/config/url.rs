@@ -4,9 +4,10 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use distlock_core::{Error, Result, TLS_DISABLE, parse_duration};
+use distlock_backend_kit::{Secret, TLS_DISABLE, unknown_option};
+use distlock_core::{Result, parse_duration};
 
-use super::options::{AclPolicy, Credentials, Mechanism, Secret, TlsFiles, ZooKeeperConfig};
+use super::options::{AclPolicy, Credentials, Mechanism, TlsFiles, ZooKeeperConfig};
 use crate::error::invalid;
 
 impl ZooKeeperConfig {
@@ -39,7 +40,7 @@ impl ZooKeeperConfig {
             })?;
             config.credentials = Some(Credentials {
                 user: percent_decode("the user", user)?,
-                password: Secret(percent_decode("the password", password)?),
+                password: Secret::new(percent_decode("the password", password)?),
                 mechanism: Mechanism::Digest,
             });
             config.acl = AclPolicy::Creator;
@@ -62,7 +63,7 @@ impl ZooKeeperConfig {
                 "tls_ca" => ca = Some(PathBuf::from(value)),
                 "tls_cert" => cert = Some(PathBuf::from(value)),
                 "tls_key" => key = Some(PathBuf::from(value)),
-                _ => return Err(unknown_option(name)),
+                _ => return Err(unknown_option(name, "zookeeper", &ZooKeeperConfig::OPTIONS)),
             }
         }
         config.tls = match (ca, cert, key) {
@@ -143,16 +144,4 @@ fn percent_decode(what: &str, text: &str) -> Result<String> {
         }
     }
     String::from_utf8(bytes).map_err(|_| invalid(format!("{what} is not UTF-8")))
-}
-
-fn unknown_option(name: &str) -> Error {
-    let nearest = ZooKeeperConfig::OPTIONS
-        .into_iter()
-        .max_by(|a, b| strsim::jaro_winkler(name, a).total_cmp(&strsim::jaro_winkler(name, b)))
-        .filter(|known| strsim::jaro_winkler(name, known) > 0.75);
-    let hint = match nearest {
-        Some(known) => format!("did you mean `{known}`?"),
-        None => format!("known are {}", ZooKeeperConfig::OPTIONS.join(", ")),
-    };
-    invalid(format!("unknown option {name:?} for zookeeper: {hint}"))
 }

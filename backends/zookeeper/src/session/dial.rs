@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 #[cfg(feature = "tls")]
-use distlock_core::TlsFile;
+use distlock_backend_kit::TlsFile;
 use distlock_core::{Error, Result};
 use zookeeper_client as zk;
 
@@ -27,7 +27,7 @@ pub(crate) async fn dial(
         .with_connection_timeout(session_timeout / 4)
         .with_fail_eagerly();
     if let Some(credentials) = &config.credentials {
-        let password = credentials.password.expose();
+        let password = credentials.password.reveal();
         connector = match credentials.mechanism {
             Mechanism::Digest => connector.with_auth(
                 "digest",

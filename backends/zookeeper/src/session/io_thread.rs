@@ -25,7 +25,7 @@ use std::{
 
 use async_io::Async;
 use async_task::Runnable;
-use distlock_core::panics;
+use distlock_backend_kit::panics;
 use futures_util::task::AtomicWaker;
 
 use crate::sync::lock;

@@ -8,11 +8,11 @@ use std::hash::Hasher;
 /// The hasher of lock names. Each cycle hashes a name several times, and the standard hasher takes
 /// eight times as long. The seed is random, so a client cannot choose names that collide. Names
 /// that collide nevertheless make a process slower and nothing wrong.
-pub(crate) type OfNames = foldhash::fast::RandomState;
+pub type OfNames = foldhash::fast::RandomState;
 
 /// A hasher for keys that are hashes: it returns the key.
-#[derive(Default)]
-pub(crate) struct AsIs(u64);
+#[derive(Debug, Default)]
+pub struct AsIs(u64);
 
 impl Hasher for AsIs {
     fn finish(&self) -> u64 {

@@ -41,7 +41,7 @@ pub(crate) fn queue_lines_of_this_thread() {
 }
 
 /// Writes a line, at once or through the queue of this thread.
-pub(crate) fn write(line: impl FnOnce() + Send + 'static) {
+pub fn write(line: impl FnOnce() + Send + 'static) {
     match log_queue() {
         Some(queue) => queue.push(line),
         None => line(),
@@ -49,7 +49,7 @@ pub(crate) fn write(line: impl FnOnce() + Send + 'static) {
 }
 
 /// As [`write`], for lines of the debug level. Without a subscriber for them, they take no room.
-pub(crate) fn debug(line: impl FnOnce() + Send + 'static) {
+pub fn debug(line: impl FnOnce() + Send + 'static) {
     if LevelFilter::current() >= LevelFilter::DEBUG {
         write(line);
     }

@@ -20,12 +20,12 @@ use async_trait::async_trait;
 use tokio::sync::OnceCell;
 
 use crate::{
-    backend_kit::open_flag::OpenFlag,
     contract::{
         AcquireRequest, Attempt, Contender, DistLock, Forced, Grant, HandOver, Health, Lease,
         LockInfo, LossReason, ReleaseOutcome, Renewal, Renewed, TicketStep, Verdict,
         capabilities::Capabilities,
         loss::LossFeed,
+        open_flag::OpenFlag,
         records::{Expect, Records},
     },
     engine::clock::{Clock, SystemClock},

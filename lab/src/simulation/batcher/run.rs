@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::Result;
-use distlock::batch::{Batcher, Limits};
+use distlock::backend::batch::{Batcher, Limits};
 use fastrand::Rng;
 use tokio::{runtime::Builder, task::yield_now};
 

@@ -7,7 +7,7 @@ use std::{
 
 use distlock::{
     Error, ErrorKind,
-    batch::{Executor, Failure, Limits, Reply},
+    backend::batch::{Executor, Failure, Limits, Reply},
 };
 use tokio::sync::oneshot;
 

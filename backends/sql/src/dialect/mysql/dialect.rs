@@ -4,10 +4,8 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use distlock_core::{
-    Capabilities, Clock, Entry, Epoch, Health, LockName, RecordKey, Result,
-    batch::{Failure, Limits, Reply},
-};
+use distlock_backend_kit::batch::{Failure, Limits, Reply};
+use distlock_core::{Capabilities, Clock, Entry, Epoch, Health, LockName, RecordKey, Result};
 
 use super::{
     context::{NAME, StoreContext},

@@ -3,6 +3,7 @@
 mod context;
 mod dialect;
 mod doctor;
+mod driver;
 mod errors;
 pub mod fence;
 mod flavour;
@@ -20,4 +21,4 @@ mod tables;
 mod wait_groups;
 mod write;
 
-pub use self::open::MySql;
+pub use self::{driver::MySqlDriver, open::MySql};

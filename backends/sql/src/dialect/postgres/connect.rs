@@ -5,7 +5,8 @@
 
 use std::{future::Future, time::Duration};
 
-use distlock_core::{Error, ErrorKind, Result, panics};
+use distlock_backend_kit::panics;
+use distlock_core::{Error, ErrorKind, Result};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _,
     postgres::{PgConnectOptions, PgSslMode},

@@ -6,9 +6,8 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use distlock_core::{
-    Clock, Epoch, Error, ErrorKind, Result, batch::Failure, excerpt, path_excerpt,
-};
+use distlock_backend_kit::batch::Failure;
+use distlock_core::{Clock, Epoch, Error, ErrorKind, Result, excerpt, path_excerpt};
 
 use super::{session, statements::Statements};
 use crate::{

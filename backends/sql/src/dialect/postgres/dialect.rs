@@ -2,9 +2,9 @@
 
 use std::{collections::HashMap, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
+use distlock_backend_kit::batch::{Failure, Limits, Reply};
 use distlock_core::{
     Capabilities, Clock, Entry, Epoch, Health, LockName, RecordKey, Result, Wakeup,
-    batch::{Failure, Limits, Reply},
 };
 use sqlx::{
     Postgres,

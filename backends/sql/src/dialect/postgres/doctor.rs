@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use distlock_core::{Health, Verdict, is_loopback, unix_time};
+use distlock_backend_kit::is_loopback;
+use distlock_core::{Health, Verdict, unix_time};
 use sqlx::{
     PgConnection, Postgres, Row as _,
     postgres::{PgArguments, PgRow},

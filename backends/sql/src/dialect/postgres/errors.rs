@@ -177,7 +177,7 @@ fn by_whole_state(state: &str) -> Option<ErrorMeaning> {
 
 #[cfg(test)]
 mod tests {
-    use distlock_core::batch::Failure;
+    use distlock_backend_kit::batch::Failure;
 
     use super::*;
     use crate::statement_error::tests::{Coded, may_pass};

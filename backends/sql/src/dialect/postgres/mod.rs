@@ -4,6 +4,7 @@ mod connect;
 mod context;
 mod dialect;
 mod doctor;
+mod driver;
 mod errors;
 pub mod fence;
 mod listen;
@@ -19,4 +20,4 @@ mod statements;
 mod tables;
 mod write;
 
-pub use self::open::Postgres;
+pub use self::{driver::PostgresDriver, open::Postgres};

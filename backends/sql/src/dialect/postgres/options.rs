@@ -1,30 +1,37 @@
 //! The names and values of Postgres' options. The mode `allow` is missing: the driver takes it for
 //! `disable`.
 
+use distlock_backend_kit::DriverOption;
+
 use crate::config::{
-    ServerOptions,
+    MIGRATE, REAP_AFTER_OPTION, ServerOptions,
     SslMode::{Disable, Prefer, Require, VerifyCa, VerifyFull},
+    TABLE_PREFIX, shared,
 };
 
 pub(crate) const OPTIONS: ServerOptions = ServerOptions {
     name: "postgres",
     default_port: 5432,
     example: "postgres://user@127.0.0.1/database",
-    names: &[
-        "connect_timeout",
-        "migrate",
-        "password",
-        "pool_size",
-        "reap_after",
-        "socket",
-        "sslcert",
-        "sslkey",
-        "sslmode",
-        "sslrootcert",
-        "statement_timeout",
-        "table_prefix",
-        "tls",
-        "user",
+    options: &[
+        shared::USER,
+        shared::PASSWORD,
+        shared::SOCKET,
+        shared::POOL_SIZE,
+        shared::STATEMENT_TIMEOUT,
+        MIGRATE,
+        REAP_AFTER_OPTION,
+        TABLE_PREFIX,
+        shared::TLS,
+        DriverOption::new(
+            "sslmode",
+            "`disable`, `prefer`, `require`, `verify-ca`, `verify-full`",
+            "`prefer`; `require` where a password leaves this machine",
+        ),
+        DriverOption::new("sslrootcert", "PEM files", ""),
+        DriverOption::new("sslcert", "PEM files", ""),
+        DriverOption::new("sslkey", "PEM files", ""),
+        DriverOption::CONNECT_TIMEOUT,
     ],
     ssl_option: "sslmode",
     ssl_files: ["sslrootcert", "sslcert", "sslkey"],

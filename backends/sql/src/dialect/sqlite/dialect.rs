@@ -2,9 +2,9 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
+use distlock_backend_kit::batch::{Failure, Limits, Reply};
 use distlock_core::{
     Capabilities, Clock, Entry, Epoch, ExpiryClock, Health, LockName, Reach, RecordKey, Result,
-    batch::{Failure, Limits, Reply},
 };
 use sqlx::{Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
 use tokio::sync::Mutex;

@@ -109,7 +109,7 @@ fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> ErrorMeaning {
 
 #[cfg(test)]
 mod tests {
-    use distlock_core::batch::Failure;
+    use distlock_backend_kit::batch::Failure;
 
     use super::*;
     use crate::statement_error::tests::{Coded, may_pass};

@@ -7,6 +7,7 @@ mod connection;
 mod context;
 mod dialect;
 mod doctor;
+mod driver;
 mod errors;
 pub mod fence;
 mod file;
@@ -24,4 +25,4 @@ mod tables;
 mod wait_groups;
 mod write;
 
-pub use self::{open::Sqlite, options::SqliteConfig};
+pub use self::{driver::SqliteDriver, open::Sqlite, options::SqliteConfig};

@@ -6,10 +6,12 @@ use std::{
     time::Duration,
 };
 
+use distlock_backend_kit::{DriverOption, unknown_option};
 use distlock_core::Result;
 
 use crate::config::{
-    REAP_AFTER, check_prefix, check_range, duration, escape, flag, invalid, unknown,
+    MIGRATE, REAP_AFTER, REAP_AFTER_OPTION, TABLE_PREFIX, check_prefix, check_range, duration,
+    escape, flag, invalid,
 };
 
 /// The path of the file and how the store uses it.
@@ -35,13 +37,22 @@ pub struct SqliteConfig {
 }
 
 impl SqliteConfig {
-    /// The names of the options, as in a URL.
-    pub const OPTIONS: [&'static str; 5] = [
-        "busy_timeout",
-        "force",
-        "migrate",
-        "reap_after",
-        "table_prefix",
+    /// The options, as in a URL.
+    pub const OPTIONS: [DriverOption; 5] = [
+        DriverOption::new(
+            "busy_timeout",
+            "1 ms to 1 s: how long a statement waits for another process's write",
+            "1s",
+        ),
+        DriverOption::new(
+            "force",
+            "`true`: use the file although it is on a network file system, has hard links, or is \
+             mounted by itself, or this container has a boot id or a time since boot of its own",
+            "false",
+        ),
+        MIGRATE,
+        REAP_AFTER_OPTION,
+        TABLE_PREFIX,
     ];
 
     /// A file with the default of every other option.
@@ -75,7 +86,7 @@ impl SqliteConfig {
                 "migrate" => config.migrate = flag(name, value)?,
                 "reap_after" => config.reap_after = duration(name, value)?,
                 "table_prefix" => config.table_prefix.clone_from(value),
-                _ => return Err(unknown(name, "sqlite", &Self::OPTIONS)),
+                _ => return Err(unknown_option(name, "sqlite", &Self::OPTIONS)),
             }
         }
         config.check()?;

@@ -15,13 +15,12 @@ use super::{
     shared::KeeperShared,
 };
 use crate::{
-    backend_kit::threads,
     contract::{DistLock, LossReason},
     engine::{
         bounded::close_bounded,
         clock::Clock,
         lease_state::{Due, LeaseState},
-        log,
+        log, threads,
     },
     types::error::{Error, ErrorKind, Result},
 };

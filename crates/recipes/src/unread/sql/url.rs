@@ -3,7 +3,8 @@
 //! Invariant: a refusal comes before a connection is opened. The URL must never reach an error,
 //! because it may hold a password.
 
-use distlock_core::{Error, ErrorKind, PasswordRule, Result};
+use distlock_backend_kit::PasswordRule;
+use distlock_core::{Error, ErrorKind, Result};
 use sqlx::{
     mysql::{MySqlConnectOptions, MySqlSslMode},
     postgres::{PgConnectOptions, PgSslMode},

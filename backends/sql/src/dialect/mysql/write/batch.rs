@@ -10,10 +10,8 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{
-    Epoch, Error, LockName, Moment, Result,
-    batch::{Failure, Reply},
-};
+use distlock_backend_kit::batch::{Failure, Reply};
+use distlock_core::{Epoch, Error, LockName, Moment, Result};
 use sqlx::mysql::MySqlQueryResult;
 
 use super::{

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use distlock_core::{AcquireRequest, LockName, Result, batch::Failure};
+use distlock_backend_kit::batch::Failure;
+use distlock_core::{AcquireRequest, LockName, Result};
 
 use super::{
     answers::Outcome,

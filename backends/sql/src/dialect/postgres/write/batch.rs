@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 
-use distlock_core::{Attempt, Error, ErrorKind, RecordKey, Result, Version, batch::Reply};
+use distlock_backend_kit::batch::Reply;
+use distlock_core::{Attempt, Error, ErrorKind, RecordKey, Result, Version};
 use sqlx::PgConnection;
 
 use super::{

@@ -6,10 +6,8 @@
 
 use std::time::Duration;
 
-use distlock_core::{
-    Error, Result,
-    batch::{Failure, Reply},
-};
+use distlock_backend_kit::batch::{Failure, Reply};
+use distlock_core::{Error, Result};
 
 use super::batch::Batch;
 use crate::{

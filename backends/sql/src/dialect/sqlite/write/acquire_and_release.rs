@@ -1,6 +1,7 @@
 //! Acquires and releases in one transaction, so that they share its sync.
 
-use distlock_core::{AcquireRequest, Lease, batch::Reply};
+use distlock_backend_kit::batch::Reply;
+use distlock_core::{AcquireRequest, Lease};
 use futures_util::TryStreamExt as _;
 use sqlx::{Either, Executor as _};
 

@@ -4,7 +4,8 @@
 
 use std::collections::HashMap;
 
-use distlock_core::{Error, ErrorKind, FencingToken, LockName, Result, batch::Reply};
+use distlock_backend_kit::batch::Reply;
+use distlock_core::{Error, ErrorKind, FencingToken, LockName, Result};
 use sqlx::{Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
 
 use crate::{

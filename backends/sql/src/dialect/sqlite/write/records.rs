@@ -1,6 +1,7 @@
 //! Writes and deletes records.
 
-use distlock_core::{Deleted, Version, Written, batch::Reply};
+use distlock_backend_kit::batch::Reply;
+use distlock_core::{Deleted, Version, Written};
 
 use super::batch::{Batch, BatchResult};
 use crate::{

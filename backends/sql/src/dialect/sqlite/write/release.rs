@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 
-use distlock_core::{
-    Error, ErrorKind, Forced, Lease, LockName, ReleaseOutcome, Result, batch::Reply,
-};
+use distlock_backend_kit::batch::Reply;
+use distlock_core::{Error, ErrorKind, Forced, Lease, LockName, ReleaseOutcome, Result};
 
 use super::batch::{Batch, BatchResult, RefusedRows, names, unknown};
 use crate::{

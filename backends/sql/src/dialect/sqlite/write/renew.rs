@@ -1,8 +1,7 @@
 //! Renews leases, and hands locks over.
 
-use distlock_core::{
-    Grant, HandOver, Lease, LossFeed, LossReason, Renewed, Result, TicketStep, batch::Reply,
-};
+use distlock_backend_kit::batch::Reply;
+use distlock_core::{Grant, HandOver, Lease, LossFeed, LossReason, Renewed, Result, TicketStep};
 use uuid::Uuid;
 
 use super::batch::{Batch, BatchResult, RefusedRows, names};

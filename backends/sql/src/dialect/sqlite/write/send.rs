@@ -3,10 +3,8 @@
 //! The connection leaves its slot for the time of the batch: if this future is dropped half-way,
 //! the connection closes, and SQLite rolls back.
 
-use distlock_core::{
-    Result,
-    batch::{Failure, Reply},
-};
+use distlock_backend_kit::batch::{Failure, Reply};
+use distlock_core::Result;
 use tokio::sync::Mutex;
 
 use super::batch::Batch;

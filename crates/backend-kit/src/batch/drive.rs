@@ -15,7 +15,7 @@ use std::{
 
 use tokio::{runtime::Handle, sync::oneshot};
 
-use crate::types::error::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result};
 
 use super::{
     executor::{Executor, Failure, Reply},

@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use crate::{engine::clock::Moment, types::error::Error};
+use distlock_core::{Error, Moment};
 
 /// How long the store keeps an entry that is not renewed.
 pub const ENTRY_LEASE: Duration = Duration::from_secs(4);
@@ -46,19 +46,9 @@ pub enum LearnsOfChange {
     ByPolling,
 }
 
-#[doc(hidden)]
-#[expect(non_upper_case_globals, reason = "the earlier names of the variants")]
-impl LearnsOfChange {
-    pub const ByStore: Self = Self::ByNotification;
-    pub const ByLooking: Self = Self::ByPolling;
-}
-
-#[doc(hidden)]
-pub use self::{ENTRY_LEASE as PLACE_LEASE, LearnsOfChange as Told, QueueEntry as PlaceInLine};
-
 /// One contender's queue entry.
 #[derive(Debug)]
-pub struct QueueEntry {
+pub struct EntrySchedule {
     learns: LearnsOfChange,
     /// Contenders ahead at the last answer, less those that have left since.
     ahead: u32,
@@ -72,7 +62,7 @@ pub struct QueueEntry {
     missed: bool,
 }
 
-impl QueueEntry {
+impl EntrySchedule {
     /// An entry that the store has not been asked for yet.
     #[must_use]
     pub const fn new(learns: LearnsOfChange) -> Self {
@@ -177,7 +167,7 @@ impl QueueEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::error::ErrorKind;
+    use distlock_core::ErrorKind;
 
     const START: Moment = Moment::from_boot(Duration::from_secs(100));
 
@@ -187,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_contender_is_not_first_before_the_store_was_asked() {
-        let mut entry = QueueEntry::new(LearnsOfChange::ByNotification);
+        let mut entry = EntrySchedule::new(LearnsOfChange::ByNotification);
         assert!(!entry.is_first() && entry.due_in(START).is_zero());
         entry.kept(START, 0);
         assert!(entry.is_first());
@@ -196,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_contender_without_an_entry_asks_by_itself() {
-        let mut entry = QueueEntry::new(LearnsOfChange::ByNotification);
+        let mut entry = EntrySchedule::new(LearnsOfChange::ByNotification);
         entry.kept(START, 3);
         assert!(!entry.is_first());
         let away = Error::new(ErrorKind::Unavailable, "away");
@@ -213,7 +203,7 @@ mod tests {
 
     #[test]
     fn notifications_count_down_and_lead_to_one_question() {
-        let mut entry = QueueEntry::new(LearnsOfChange::ByNotification);
+        let mut entry = EntrySchedule::new(LearnsOfChange::ByNotification);
         entry.kept(START, 2);
         entry.somebody_left();
         assert!(!entry.due_in(START).is_zero(), "one is still ahead");
@@ -226,7 +216,7 @@ mod tests {
 
     #[test]
     fn an_answer_older_than_a_departure_is_asked_for_again() {
-        let mut entry = QueueEntry::new(LearnsOfChange::ByNotification);
+        let mut entry = EntrySchedule::new(LearnsOfChange::ByNotification);
         entry.asking(START);
         entry.kept(START, 2);
         entry.asking(START);
@@ -240,7 +230,7 @@ mod tests {
 
     #[test]
     fn polls_follow_the_pace_of_the_queue() {
-        let mut entry = QueueEntry::new(LearnsOfChange::ByPolling);
+        let mut entry = EntrySchedule::new(LearnsOfChange::ByPolling);
         entry.kept(START, 4);
         assert_eq!(entry.due_in(START), ms(800));
         // Two left within 100 ms, so the next two are expected to take as long.

@@ -6,7 +6,9 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::{Error, ErrorKind, Health, Result, Verdict, not_compiled_in};
+use distlock_core::{Error, ErrorKind, Health, Result, Verdict};
+
+use crate::not_compiled_in;
 
 /// The value of the option `tls` that lets a password leave this machine in clear.
 pub const TLS_DISABLE: &str = "disable";

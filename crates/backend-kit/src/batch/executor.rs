@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, future::Future};
 
-use crate::types::error::{Error, Result};
+use distlock_core::{Error, Result};
 
 /// Sends batches to a store.
 pub trait Executor: Send + Sync + 'static {

@@ -14,7 +14,7 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::*;
-use crate::types::error::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result};
 
 use script::{Fate, Kind, Op, Script, op};
 

@@ -60,7 +60,8 @@ const KEY_FILES: [&str; 5] = ["key", "ssl-key", "sslkey", "tls_key", "peer_tls_k
 
 /// Whether an option's value must not be shown. The path of a key file is no secret; the key
 /// itself, given by mistake instead of its path, is one.
-pub(super) fn is_secret(key: &str, value: &str) -> bool {
+#[must_use]
+pub fn is_secret(key: &str, value: &str) -> bool {
     let key = key.to_lowercase();
     let is_file = value.contains('/') || value.ends_with(".pem") || value.ends_with(".key");
     if is_file && KEY_FILES.contains(&&*key) {
@@ -73,7 +74,7 @@ pub(super) fn is_secret(key: &str, value: &str) -> bool {
 
 /// Whether this text can be the hosts of a URL, each with or without a port. Any other text may be
 /// a password that holds a character with a meaning in URLs, or that lacks its `@`.
-pub(super) fn names_hosts(authority: &str) -> bool {
+pub(crate) fn names_hosts(authority: &str) -> bool {
     authority.split(',').all(|host| {
         let (host, port) = match host.strip_prefix('[') {
             Some(bracketed) => match bracketed.split_once(']') {

@@ -13,7 +13,8 @@ pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
 }
 
 /// The end of a message about an unknown word: the one that was probably meant, or all known ones.
-pub(super) fn hint(given: &str, known: &[&str]) -> String {
+#[must_use]
+pub fn hint(given: &str, known: &[&str]) -> String {
     if let Some(word) = nearest(given, known.iter().copied()) {
         format!("did you mean `{word}`?")
     } else if known.is_empty() {

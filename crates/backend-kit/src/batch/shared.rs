@@ -13,10 +13,7 @@ use std::{
 
 use tokio::{runtime::Handle, sync::Notify};
 
-use crate::{
-    engine::log,
-    types::error::{Error, ErrorKind},
-};
+use distlock_core::{Error, ErrorKind, log};
 
 use super::{
     drive::{CallerOperation, FlightPermit},

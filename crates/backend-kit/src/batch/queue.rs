@@ -10,12 +10,10 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use crate::{
-    engine::{
-        hash::{AsIs, OfNames},
-        log,
-    },
-    types::error::Result,
+use distlock_core::{
+    Result,
+    hash::{AsIs, OfNames},
+    log,
 };
 
 use super::executor::{Executor, Limits};

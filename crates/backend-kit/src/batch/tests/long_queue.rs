@@ -3,7 +3,7 @@
 use std::{future::Future, task::Poll};
 
 use super::*;
-use crate::backend_kit::batch::{
+use crate::batch::{
     handout::hand_out,
     queue::{Pending, Queue},
 };

@@ -15,7 +15,7 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-use crate::types::error::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result};
 
 /// An option, and the PEM file that it names.
 #[derive(Clone, Copy, Debug)]

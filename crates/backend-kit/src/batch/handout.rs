@@ -12,10 +12,7 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use crate::{
-    engine::log,
-    types::error::{Error, ErrorKind, Result},
-};
+use distlock_core::{Error, ErrorKind, Result, log};
 
 use super::{
     executor::{Executor, Failure, Reply},

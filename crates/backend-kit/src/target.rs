@@ -1,19 +1,17 @@
 //! The store to open, with its options.
 
-use std::{fmt, ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{fmt, ops::RangeInclusive, path::Path, sync::Arc, time::Duration};
 
 use distlock_core::{Clock, Error, ErrorKind, Result, SystemClock};
 
-use super::{
-    file::Config,
+use crate::{
+    mask::{mask, names_hosts},
     options::{Options, Origin},
-    secret::{mask, names_hosts},
 };
 
-/// A backend URL with its options, as [`open`](crate::open) and [`connect`](crate::connect) take
-/// it.
+/// A backend URL with its options: the store to open.
 ///
-/// A `&str` and a [`Config`] convert into a target. `Debug` hides secrets.
+/// A `&str` and the facade's `Config` convert into a target. `Debug` hides secrets.
 #[derive(Clone)]
 pub struct Target {
     url: String,
@@ -24,19 +22,61 @@ pub struct Target {
 }
 
 /// The parts of a target, checked as far as possible without knowing the backend.
+///
+/// A driver takes its options out of `options` and reads the rest of the URL from `body`.
 #[derive(Debug)]
-#[allow(dead_code, reason = "without any backend nobody reads it")]
-pub(crate) struct Parts {
-    pub(crate) scheme: String,
+#[non_exhaustive]
+pub struct TargetParts {
+    /// The scheme in lower case, without its colon.
+    pub scheme: String,
     /// The text between the scheme's colon and the query.
-    pub(crate) body: String,
-    pub(crate) options: Options,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) clock: Arc<dyn Clock>,
+    pub body: String,
+    /// The options from the query and from [`Target::option`], without `connect_timeout`.
+    pub options: Options,
+    /// How long opening may take, 100 ms to 60 s.
+    pub connect_timeout: Duration,
+    /// The clock of the store's client.
+    pub clock: Arc<dyn Clock>,
+    origin: Origin,
+    masked_url: String,
+}
+
+impl TargetParts {
+    /// The URL without secrets, for messages.
+    #[must_use]
+    pub fn masked_url(&self) -> &str {
+        &self.masked_url
+    }
+
+    /// An [`ErrorKind::InvalidConfig`] with the place where the URL was written.
+    #[must_use]
+    pub fn wrong(&self, problem: impl fmt::Display) -> Error {
+        Error::new(ErrorKind::InvalidConfig, self.origin.locate(problem))
+    }
+
+    /// An [`ErrorKind::Unsupported`] with the place where the URL was written.
+    #[must_use]
+    pub fn unsupported(&self, problem: impl fmt::Display) -> Error {
+        Error::new(ErrorKind::Unsupported, self.origin.locate(problem))
+    }
+
+    /// The time-out for a backend that gives up by itself, with a better error than the registry's:
+    /// nine tenths of `connect_timeout`.
+    #[must_use]
+    pub fn own_connect_timeout(&self) -> Duration {
+        (self.connect_timeout * 9 / 10).max(*Target::CONNECT_TIMEOUTS.start())
+    }
+
+    /// The parts of the store that a wrapper stands on: the same target under another scheme.
+    #[must_use]
+    pub fn with_scheme(mut self, scheme: impl Into<String>) -> Self {
+        self.scheme = scheme.into();
+        self
+    }
 }
 
 impl Target {
-    /// How long [`connect`](crate::connect) waits for the store by default.
+    /// How long opening a store may take by default.
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
     /// A store by its URL. The URL is checked when the store is opened.
@@ -48,6 +88,21 @@ impl Target {
             connect_timeout: None,
             clock: Arc::new(SystemClock),
         }
+    }
+
+    /// A SQLite file; its path may hold any character.
+    #[must_use]
+    pub fn sqlite(path: impl AsRef<Path>) -> Self {
+        use std::fmt::Write as _;
+        let mut url = String::from("sqlite:");
+        for byte in path.as_ref().as_os_str().as_encoded_bytes() {
+            if byte.is_ascii_alphanumeric() || b"/-_.~+,:=@".contains(byte) {
+                url.push(char::from(*byte));
+            } else {
+                let _ = write!(url, "%{byte:02X}");
+            }
+        }
+        Self::new(url)
     }
 
     /// Sets the place where the URL was written, for messages.
@@ -63,7 +118,9 @@ impl Target {
         self.option_from(key, value, Origin::Code)
     }
 
-    pub(super) fn option_from(
+    /// Adds an option, with the place where it was written.
+    #[must_use]
+    pub fn option_from(
         mut self,
         key: impl Into<String>,
         value: impl Into<String>,
@@ -129,7 +186,12 @@ impl Target {
         &self.origin
     }
 
-    pub(crate) fn parts(&self) -> Result<Parts> {
+    /// Takes the target apart.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] for a URL without a scheme, for an address that may hold a part
+    /// of a password, for an option that is given twice, and for a wrong `connect_timeout`.
+    pub fn parts(&self) -> Result<TargetParts> {
         let Some(scheme) = self.scheme() else {
             return Err(self.wrong(if self.url.is_empty() {
                 "no backend is given: name one, for example sqlite:/var/lib/distlock/distlock.db"
@@ -164,7 +226,7 @@ impl Target {
                 "connect_timeout of {timeout:?} is outside 100 ms to 60 s"
             )));
         }
-        Ok(Parts {
+        Ok(TargetParts {
             scheme,
             body: body.to_owned(),
             options,
@@ -173,6 +235,8 @@ impl Target {
                 .or(named)
                 .unwrap_or(Self::DEFAULT_CONNECT_TIMEOUT),
             clock: self.clock.clone(),
+            origin: self.origin.clone(),
+            masked_url: self.masked_url(),
         })
     }
 
@@ -203,14 +267,8 @@ impl Target {
         )))
     }
 
-    /// An [`ErrorKind::InvalidConfig`] with the place where the URL was written.
-    pub(crate) fn wrong(&self, problem: String) -> Error {
-        Error::new(ErrorKind::InvalidConfig, self.located(problem))
-    }
-
-    /// A message with the place where the URL was written.
-    pub(crate) fn located(&self, message: String) -> String {
-        self.origin.locate(message)
+    fn wrong(&self, problem: String) -> Error {
+        Error::new(ErrorKind::InvalidConfig, self.origin.locate(problem))
     }
 }
 
@@ -248,21 +306,9 @@ impl From<&Self> for Target {
     }
 }
 
-impl From<&Config> for Target {
-    fn from(config: &Config) -> Self {
-        config.backend().cloned().unwrap_or_else(|| Self::new(""))
-    }
-}
-
-impl From<Config> for Target {
-    fn from(config: Config) -> Self {
-        Self::from(&config)
-    }
-}
-
 /// Resolves `%41`; text that is no such escape stays. `None` when the result is not UTF-8.
-#[cfg(any(test, feature = "sqlite"))]
-pub(crate) fn percent_decode(text: &str) -> Option<String> {
+#[must_use]
+pub fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
@@ -282,7 +328,6 @@ pub(crate) fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-#[cfg(any(test, feature = "sqlite"))]
 fn hex(digit: u8) -> Option<u8> {
     char::from(digit)
         .to_digit(16)

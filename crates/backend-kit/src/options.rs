@@ -2,9 +2,9 @@
 
 use std::{fmt, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
-use distlock_core::{Error, ErrorKind, Result, excerpt};
+use distlock_core::{Error, ErrorKind, Result, excerpt, parse_duration};
 
-use super::{parse_duration, secret::is_secret, suggest::hint};
+use crate::{DriverOption, mask::is_secret, suggest::hint};
 
 /// The place where an option or a URL was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,11 +181,28 @@ impl Options {
         self.known.dedup();
         Err(Error::new(
             ErrorKind::InvalidConfig,
-            unknown.origin.locate(format_args!(
-                "unknown option `{}` for {backend}: {}",
-                excerpt(&unknown.key),
-                hint(&unknown.key, &self.known)
-            )),
+            unknown
+                .origin
+                .locate(unknown_option_message(&unknown.key, backend, &self.known)),
         ))
     }
+}
+
+/// The error for an option that a backend does not have. It names the option that was probably
+/// meant.
+#[must_use]
+pub fn unknown_option(name: &str, backend: &str, known: &[DriverOption]) -> Error {
+    let known: Vec<_> = known.iter().map(|option| option.name).collect();
+    Error::new(
+        ErrorKind::InvalidConfig,
+        unknown_option_message(name, backend, &known),
+    )
+}
+
+fn unknown_option_message(name: &str, backend: &str, known: &[&str]) -> String {
+    format!(
+        "unknown option `{}` for {backend}: {}",
+        excerpt(name),
+        hint(name, known)
+    )
 }

@@ -9,8 +9,8 @@ use std::{
 use tokio::{runtime::Handle, sync::Notify};
 
 #[cfg(doc)]
-use crate::types::error::ErrorKind;
-use crate::types::error::Result;
+use distlock_core::ErrorKind;
+use distlock_core::Result;
 
 use super::{
     drive::{CallerDriven, QueuedOperation},

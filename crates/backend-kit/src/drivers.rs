@@ -1,0 +1,208 @@
+//! The list of drivers: from a URL to an open store.
+
+use std::{future::Future, sync::Arc};
+
+use distlock_core::{Clock, Error, ErrorKind, Result, Store};
+
+use crate::{Driver, Migrated, Target, TargetParts, not_compiled_in, suggest::nearest};
+
+/// The drivers that a program opens stores with.
+///
+/// Errors about unknown schemes, suggestions and documentation are made from this list.
+#[derive(Clone, Debug, Default)]
+pub struct Drivers {
+    drivers: Vec<Arc<dyn Driver>>,
+    /// Schemes of the backends that a build can have, with the features that bring each of them.
+    features: Vec<(&'static str, &'static str)>,
+    /// Schemes of backends of later versions, with the name of the backend.
+    planned: Vec<(&'static str, &'static str)>,
+}
+
+impl Drivers {
+    /// A list without drivers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a driver. Its schemes win over those of drivers that were added before.
+    #[must_use]
+    pub fn with(mut self, driver: Arc<dyn Driver>) -> Self {
+        self.drivers.insert(0, driver);
+        self
+    }
+
+    /// Notes that these features of the library, separated by commas, bring the driver of a scheme.
+    /// An error names them where the driver is missing.
+    #[must_use]
+    pub fn brought_by(mut self, scheme: &'static str, features: &'static str) -> Self {
+        self.features.push((scheme, features));
+        self
+    }
+
+    /// Notes a scheme of a backend of a later version.
+    #[must_use]
+    pub fn planning(mut self, scheme: &'static str, backend: &'static str) -> Self {
+        self.planned.push((scheme, backend));
+        self
+    }
+
+    /// The drivers, the ones that were added last first.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Driver> {
+        self.drivers.iter().map(|driver| &**driver)
+    }
+
+    /// The schemes that [`Drivers::brought_by`] noted, with the features of each.
+    #[must_use]
+    pub fn features(&self) -> &[(&'static str, &'static str)] {
+        &self.features
+    }
+
+    /// The driver for a scheme.
+    #[must_use]
+    pub fn of_scheme(&self, scheme: &str) -> Option<&dyn Driver> {
+        let exact = self
+            .iter()
+            .find(|driver| driver.schemes().contains(&scheme));
+        exact.or_else(|| {
+            self.iter().find(|driver| {
+                let prefixes = driver.schemes().iter().filter(|known| known.ends_with('+'));
+                prefixes
+                    .into_iter()
+                    .any(|prefix| scheme.starts_with(prefix))
+            })
+        })
+    }
+
+    /// Opens a store.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] for a URL or option that is wrong, which is named;
+    /// [`ErrorKind::Unsupported`] for a backend that this build does not have;
+    /// [`ErrorKind::Unavailable`] when the store does not answer within the `connect_timeout`; and
+    /// what else the backend reports. Passwords never appear in any of them.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn open(&self, target: impl Into<Target>) -> Result<Store> {
+        self.open_parts(target.into().parts()?).await
+    }
+
+    /// Opens a store by its parts: what a driver calls for the store that it wraps.
+    ///
+    /// # Errors
+    /// As [`Drivers::open`].
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn open_parts(&self, parts: TargetParts) -> Result<Store> {
+        let driver = self.driver_of(&parts)?;
+        let limit = Limit::of(&parts);
+        // Boxed, because the drivers' connecting futures are large and callers should not carry
+        // them.
+        limit
+            .bound(async {
+                let store = driver.open(parts, self).await?;
+                store.ready().await?;
+                Ok(store)
+            })
+            .await
+    }
+
+    /// Creates or upgrades a store's tables.
+    ///
+    /// # Errors
+    /// As [`Drivers::open`], and whatever the store refuses.
+    ///
+    /// # Cancel safety
+    /// Each step is atomic; dropping the future may leave later ones for the next call.
+    pub async fn migrate(&self, target: impl Into<Target>) -> Result<Migrated> {
+        let parts = target.into().parts()?;
+        let driver = self.driver_of(&parts)?;
+        let limit = Limit::of(&parts);
+        limit.bound(driver.migrate(parts, self)).await
+    }
+
+    /// Reads a URL and its options, and opens nothing.
+    ///
+    /// # Errors
+    /// As [`Drivers::open`], for everything that can be told without the store.
+    pub fn check(&self, target: impl Into<Target>) -> Result<()> {
+        self.check_parts(target.into().parts()?)
+    }
+
+    /// As [`Drivers::check`], by the parts: what a driver calls for the store that it wraps.
+    ///
+    /// # Errors
+    /// As [`Drivers::check`].
+    pub fn check_parts(&self, parts: TargetParts) -> Result<()> {
+        self.driver_of(&parts)?.check(parts, self)
+    }
+
+    fn driver_of(&self, parts: &TargetParts) -> Result<&dyn Driver> {
+        let scheme = parts.scheme.as_str();
+        self.of_scheme(scheme)
+            .ok_or_else(|| self.unknown_scheme(parts, scheme))
+    }
+
+    fn unknown_scheme(&self, parts: &TargetParts, scheme: &str) -> Error {
+        let in_list = |list: &[(&'static str, &'static str)]| {
+            let found = list.iter().find(|(known, _)| *known == scheme);
+            found.map(|(_, meaning)| *meaning)
+        };
+        if let Some(features) = in_list(&self.features) {
+            let what = format!("the {scheme} backend");
+            return parts.unsupported(not_compiled_in(&what, features));
+        }
+        let mut usable: Vec<_> = self.iter().flat_map(Driver::schemes).copied().collect();
+        usable.extend(self.features.iter().map(|(scheme, _)| *scheme));
+        usable.sort_unstable();
+        usable.dedup();
+        let listed: Vec<_> = usable.iter().map(|scheme| format!("{scheme}:")).collect();
+        let listed = listed.join(", ");
+        if let Some(backend) = in_list(&self.planned) {
+            return parts.unsupported(format_args!(
+                "the {backend} backend ({scheme}:) is not part of this version of distlock: it \
+                 has {listed}"
+            ));
+        }
+        let planned = self.planned.iter().map(|(scheme, _)| *scheme);
+        let hint = match nearest(scheme, usable.iter().copied().chain(planned)) {
+            Some(near) => format!("did you mean {near}:?"),
+            None => format!("known are {listed}"),
+        };
+        parts.wrong(format_args!("unknown backend scheme \"{scheme}:\": {hint}"))
+    }
+}
+
+/// The bound on the whole of opening, whichever step of it hangs.
+struct Limit {
+    clock: Arc<dyn Clock>,
+    time: std::time::Duration,
+    masked_url: String,
+}
+
+impl Limit {
+    fn of(parts: &TargetParts) -> Self {
+        Self {
+            clock: Arc::clone(&parts.clock),
+            time: parts.connect_timeout,
+            masked_url: parts.masked_url().to_owned(),
+        }
+    }
+
+    async fn bound<T>(self, opening: impl Future<Output = Result<T>>) -> Result<T> {
+        let opening = Box::pin(opening);
+        tokio::select! {
+            biased;
+            done = opening => done,
+            () = self.clock.sleep(self.time) => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "{} did not answer within {:?} (connect_timeout)",
+                    self.masked_url, self.time
+                ),
+            )),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What every backend stands on.
+//!
+//! A backend brings a [`Driver`]: the schemes of its URLs, its options, and how a store is opened.
+//! [`Drivers`] is a list of them, which opens a [`Target`] with the driver of its scheme. The other
+//! modules are parts that several backends share. This crate knows no backend, and it never decides
+//! who holds a lock.
+//!
+//! # Map
+//!
+//! | content | module |
+//! |---|---|
+//! | a kind of store, and the list of all kinds | [`Driver`], [`Drivers`] |
+//! | a URL with its options, and errors that name the wrong one | [`Target`], [`Options`], [`blame`] |
+//! | many operations in one request | [`batch`] |
+//! | when a waiter renews its entry in the store queue | [`queue_entry`] |
+//! | passwords and certificates | [`Secret`], [`PasswordRule`], `TlsFile`, [`mask`](fn@mask) |
+//! | panics of drivers, turned into errors | [`panics`] |
+
+pub mod batch;
+pub mod blame;
+mod driver;
+mod drivers;
+mod mask;
+mod not_built;
+mod options;
+pub mod panics;
+mod password;
+pub mod queue_entry;
+mod secret;
+mod suggest;
+mod target;
+#[cfg(feature = "tls")]
+mod tls_files;
+
+#[cfg(feature = "tls")]
+pub use tls_files::TlsFile;
+pub use {
+    driver::{Driver, DriverOption, DriverUrl, Migrated},
+    drivers::Drivers,
+    mask::{is_secret, mask},
+    not_built::not_compiled_in,
+    options::{Given, Options, Origin, unknown_option},
+    password::{PasswordRule, TLS_DISABLE, is_loopback},
+    secret::Secret,
+    suggest::{hint, nearest},
+    target::{Target, TargetParts, percent_decode},
+};

@@ -1,0 +1,113 @@
+//! The drivers that this library is built with, and yours.
+
+use std::sync::Arc;
+
+use distlock_backend_kit::{Driver, Drivers, Migrated, Target};
+use distlock_core::{Locker, Result, Store};
+
+/// The kinds of store that a program opens.
+///
+/// [`open`](crate::open) and [`connect`](crate::connect) use the built-in ones. A program with a
+/// backend of its own adds its driver:
+///
+/// ```
+/// # async fn example(driver: impl distlock::backend::Driver) -> distlock::Result<()> {
+/// let registry = distlock::Registry::builtin().with(driver);
+/// let store = registry.open("directory:/var/lib/app/locks").await?;
+/// # store.close().await; Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Registry {
+    drivers: Drivers,
+}
+
+/// Makes the list of the built-in drivers. A row has the feature that brings a driver, the driver,
+/// and each of its schemes with the features that its URLs need. Errors, suggestions, help texts, the doctor, reports
+/// and the documentation are all made from this list.
+macro_rules! builtin {
+    ($($feature:literal $driver:path, $(($scheme:literal, $features:literal))+;)+) => {{
+        let drivers = Drivers::new();
+        $(
+            let drivers = drivers $(.brought_by($scheme, $features))+;
+            #[cfg(feature = $feature)]
+            let drivers = drivers.with(Arc::new($driver));
+        )+
+        drivers
+    }};
+}
+
+impl Registry {
+    /// The drivers of this build.
+    #[must_use]
+    pub fn builtin() -> Self {
+        let drivers = builtin! {
+            "memory" distlock_memory::MemoryDriver, ("memory", "memory");
+            "sqlite" distlock_sql::SqliteDriver, ("sqlite", "sqlite");
+            "redis" distlock_redis::RedisDriver, ("redis", "redis") ("redis+cluster", "redis")
+                ("redis+sentinel", "redis") ("rediss", "redis,tls");
+            "mysql" distlock_sql::MySqlDriver, ("mysql", "mysql") ("mariadb", "mysql");
+            "postgres" distlock_sql::PostgresDriver, ("postgres", "postgres")
+                ("postgresql", "postgres");
+            "zookeeper" distlock_zookeeper::ZooKeeperDriver, ("zookeeper", "zookeeper");
+        };
+        Self {
+            drivers: drivers
+                .planning("distlock", "distlock lock server")
+                .planning("etcd", "etcd"),
+        }
+    }
+
+    /// Adds a driver. Its schemes win over those that are there.
+    #[must_use]
+    pub fn with(self, driver: impl Driver) -> Self {
+        Self {
+            drivers: self.drivers.with(Arc::new(driver)),
+        }
+    }
+
+    /// The drivers, for help texts and documentation.
+    #[must_use]
+    pub fn drivers(&self) -> &Drivers {
+        &self.drivers
+    }
+
+    /// Opens a store, as [`open`](crate::open) does.
+    ///
+    /// # Errors
+    /// As [`open`](crate::open).
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn open(&self, target: impl Into<Target>) -> Result<Store> {
+        self.drivers.open(target).await
+    }
+
+    /// Opens a store and gives its [`Locker`], as [`connect`](crate::connect) does.
+    ///
+    /// # Errors
+    /// As [`open`](crate::open).
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn connect(&self, target: impl Into<Target>) -> Result<Locker> {
+        Ok(self.open(target).await?.locker())
+    }
+
+    /// Creates or upgrades a store's tables, as [`migrate`](crate::migrate) does.
+    ///
+    /// # Errors
+    /// As [`open`](crate::open), and whatever the store refuses.
+    ///
+    /// # Cancel safety
+    /// Each step is atomic; dropping the future may leave later ones for the next call.
+    pub async fn migrate(&self, target: impl Into<Target>) -> Result<Migrated> {
+        self.drivers.migrate(target).await
+    }
+}
+
+impl Default for Registry {
+    /// The drivers of this build.
+    fn default() -> Self {
+        Self::builtin()
+    }
+}
