@@ -1,5 +1,5 @@
-//! What a backend of your own stands on: the contract that it implements, the driver by which it is
-//! opened, and parts that the built-in backends use.
+//! For the authors of backends: the contract, the driver by which a store is opened, and parts that
+//! the built-in backends use.
 //!
 //! `examples/custom_backend` is a whole backend, a folder of the file system, with its tests.
 

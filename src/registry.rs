@@ -22,8 +22,8 @@ pub struct Registry {
 }
 
 /// Makes the list of the built-in drivers. A row has the feature that brings a driver, the driver,
-/// and each of its schemes with the features that its URLs need. Errors, suggestions, help texts, the doctor, reports
-/// and the documentation are all made from this list.
+/// and each of its schemes with the features that its URLs need. Errors, suggestions, help texts,
+/// the doctor, reports and the documentation are all made from this list.
 macro_rules! builtin {
     ($($feature:literal $driver:path, $(($scheme:literal, $features:literal))+;)+) => {{
         let drivers = Drivers::new();

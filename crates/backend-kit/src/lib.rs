@@ -1,4 +1,4 @@
-//! What every backend stands on.
+//! The common ground of all backends.
 //!
 //! A backend brings a [`Driver`]: the schemes of its URLs, its options, and how a store is opened.
 //! [`Drivers`] is a list of them, which opens a [`Target`] with the driver of its scheme. The other
@@ -19,6 +19,7 @@
 pub mod batch;
 pub mod blame;
 mod driver;
+mod driver_help;
 mod drivers;
 mod mask;
 mod not_built;
@@ -35,7 +36,8 @@ mod tls_files;
 #[cfg(feature = "tls")]
 pub use tls_files::TlsFile;
 pub use {
-    driver::{Driver, DriverOption, DriverUrl, Migrated},
+    driver::{Driver, Migrated},
+    driver_help::{DriverOption, DriverUrl},
     drivers::Drivers,
     mask::{is_secret, mask},
     not_built::not_compiled_in,
