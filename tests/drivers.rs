@@ -1,0 +1,104 @@
+//! The table of drivers and the documents that show it say the same.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use distlock::{Registry, backend::Driver};
+
+/// The lines of a file of this checkout.
+fn lines(path: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    text.lines().map(str::to_owned).collect()
+}
+
+/// The cells of a row of a table.
+fn cells(line: &str) -> Option<Vec<&str>> {
+    let row = line.strip_prefix('|')?.strip_suffix('|')?;
+    Some(row.split('|').map(str::trim).collect())
+}
+
+/// The words of a text that stand between back-quotes.
+fn quoted(text: &str) -> BTreeSet<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+/// The part of docs/backends.md whose heading names a URL of this driver.
+fn section<'a>(pages: &'a [String], driver: &dyn Driver) -> &'a [String] {
+    let scheme = format!("`{}:", driver.schemes()[0]);
+    let start = pages
+        .iter()
+        .position(|line| line.starts_with("## ") && line.contains(&scheme))
+        .unwrap_or_else(|| panic!("docs/backends.md has no section for {scheme}`"));
+    let after = &pages[start + 1..];
+    let length = after.iter().position(|line| line.starts_with("## "));
+    &after[..length.unwrap_or(after.len())]
+}
+
+#[test]
+fn each_option_stands_in_the_documentation_of_its_backend_with_its_help_and_default() {
+    let pages = lines("docs/backends.md");
+    let registry = Registry::builtin();
+    for driver in registry.drivers().iter() {
+        let rows: Vec<_> = section(&pages, driver)
+            .iter()
+            .filter_map(|line| cells(line))
+            .filter(|cells| cells.len() == 3)
+            .collect();
+        for option in driver.options() {
+            // The option of every backend stands in a section of its own.
+            if option.name == "connect_timeout" {
+                continue;
+            }
+            let row = rows
+                .iter()
+                .find(|cells| quoted(cells[0]).contains(option.name))
+                .unwrap_or_else(|| panic!("{}: no row for `{}`", driver.name(), option.name));
+            assert_eq!(row[1], option.help, "{}: {}", driver.name(), option.name);
+            let default = row[2].trim_matches('`');
+            let expected = option.default.trim_matches('`');
+            assert_eq!(default, expected, "{}: {}", driver.name(), option.name);
+        }
+        let known: BTreeSet<_> = driver.options().iter().map(|option| option.name).collect();
+        let others: BTreeSet<_> = registry
+            .drivers()
+            .iter()
+            .flat_map(|other| other.options().iter().map(|option| option.name))
+            .collect();
+        for cells in &rows {
+            for name in quoted(cells[0]) {
+                let shown = known.contains(name) || others.contains(name);
+                assert!(shown, "{}: `{name}` is no option", driver.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_readme_lists_each_scheme_and_no_other() {
+    let readme = lines("README.md");
+    let start = readme.iter().position(|line| line == "## Backends");
+    let table: Vec<_> = readme[start.expect("a section `Backends`")..]
+        .iter()
+        .filter_map(|line| cells(line))
+        .take_while(|cells| cells.len() > 1)
+        .collect();
+    let listed: BTreeSet<_> = table[1..]
+        .iter()
+        .flat_map(|cells| quoted(cells[0]))
+        .filter_map(|url| Some(url.split_once(':')?.0.to_owned()))
+        .collect();
+    let registry = Registry::builtin();
+    for driver in registry.drivers().iter() {
+        for scheme in driver.schemes() {
+            // Another spelling of a scheme that is there.
+            if *scheme != "postgresql" {
+                assert!(listed.contains(*scheme), "README.md does not list {scheme}:");
+            }
+        }
+    }
+    for scheme in listed {
+        let driver = registry.drivers().of_scheme(&scheme);
+        let planned = ["distlock", "etcd"].contains(&scheme.as_str());
+        assert!(driver.is_some() || planned, "no driver opens {scheme}:");
+    }
+}
