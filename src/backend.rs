@@ -8,7 +8,6 @@ pub use distlock_backend_kit::*;
 pub use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Contender, Deleted, DistLock, Entry, Expect,
     ExpiryClock, Fairness, FencingScope, Finding, Forced, Grant, HandOver, Health, HolderInfo,
-    Lease, LeaseKind, LockInfo, LossFeed, LossReason, LossSender, OpenFlag, Reach, Records,
-    ReleaseOutcome, Renewal, Renewed, TicketStep, Verdict, Version, Wakeup, Written, check_value,
-    threads,
+    Lease, LeaseKind, LockInfo, LossFeed, LossReason, LossSender, Reach, Records, ReleaseOutcome,
+    Renewal, Renewed, TicketStep, Verdict, Version, Wakeup, Written, check_value, threads,
 };

@@ -86,6 +86,8 @@ pub use connect::{connect, migrate, open};
 pub use distlock_backend_kit::Migrated;
 #[doc(inline)]
 pub use distlock_core::*;
+#[cfg(feature = "kv")]
+pub use distlock_kv::KvLock;
 pub use registry::Registry;
 
 /// Moved: the parts that backends stand on are in [`backend`].
@@ -101,4 +103,4 @@ pub mod panics {
     pub use distlock_backend_kit::panics::*;
 }
 #[doc(hidden)]
-pub use distlock_backend_kit::{PasswordRule, TLS_DISABLE, is_loopback, not_compiled_in};
+pub use distlock_backend_kit::{OpenFlag, PasswordRule, TLS_DISABLE, is_loopback, not_compiled_in};

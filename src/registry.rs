@@ -49,6 +49,7 @@ impl Registry {
             "postgres" distlock_sql::PostgresDriver, ("postgres", "postgres")
                 ("postgresql", "postgres");
             "zookeeper" distlock_zookeeper::ZooKeeperDriver, ("zookeeper", "zookeeper");
+            "kv" distlock_kv::KvDriver, ("kv+", "kv");
         };
         Self {
             drivers: drivers

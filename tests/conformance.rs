@@ -5,7 +5,7 @@
 
 use std::{error::Error, path::Path, process::ExitCode, sync::Arc};
 
-use distlock::{KvLock, Records, Store, SystemClock};
+use distlock::{KvLock, Store, SystemClock};
 use distlock_conformance::{Subject, Workers, trials};
 use distlock_memory::Memory;
 use libtest_mimic::Arguments;
@@ -51,28 +51,18 @@ async fn sqlite(path: &str) -> distlock::Result<Subject> {
 async fn memory_records() -> distlock::Result<Subject> {
     let memory = Memory::new(Arc::new(SystemClock));
     Subject::connect("memory_records", move || {
-        let store = over_records(memory.records());
-        async { store }
+        let store = Store::new(memory.lock(), memory.records());
+        let over = KvLock::over(&store).map(|lock| Store::new(Arc::new(lock), store.records()));
+        async { over }
     })
     .await
 }
 
 async fn sqlite_records(path: &str) -> distlock::Result<Subject> {
-    let url = format!("sqlite:{path}");
-    let workers = workers(&url).over_records();
-    let open = move || {
-        let url = url.clone();
-        async { over_records(distlock::open(url).await?.records()) }
-    };
-    let subject = Subject::connect("sqlite_records", open);
+    let url = format!("kv+sqlite:{path}");
+    let workers = workers(&url);
+    let subject = Subject::connect("sqlite_records", move || distlock::open(url.clone()));
     Ok(subject.await?.with_workers(workers))
-}
-
-fn over_records(records: Arc<dyn Records>) -> distlock::Result<Store> {
-    Ok(Store::new(
-        Arc::new(KvLock::new(Arc::clone(&records))?),
-        records,
-    ))
 }
 
 fn workers(url: &str) -> Workers {

@@ -6,10 +6,11 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use distlock_backend_kit::OpenFlag;
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Epoch, ExpiryClock,
     Fairness, FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed,
-    OpenFlag, Reach, ReleaseOutcome, Renewal, Renewed, Result, Verdict, Wakeup,
+    Reach, ReleaseOutcome, Renewal, Renewed, Result, Verdict, Wakeup,
 };
 
 use crate::{

@@ -10,9 +10,10 @@ use std::{
 };
 
 use async_trait::async_trait;
+use distlock_backend_kit::OpenFlag;
 use distlock_core::{
-    Clock, Deleted, Entry, Error, ErrorKind, Expect, Moment, OpenFlag, RecordKey, Records, Result,
-    Version, Written, check_value, micros, unix_time,
+    Clock, Deleted, Entry, Error, ErrorKind, Expect, Moment, RecordKey, Records, Result, Version,
+    Written, check_value, micros, unix_time,
 };
 
 use crate::shared_table::BACKEND;

@@ -7,7 +7,8 @@
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{AcquireRequest, Attempt, Contender, Grant, OpenFlag, Result};
+use distlock_backend_kit::OpenFlag;
+use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result};
 
 use crate::{
     now::Now,

@@ -8,10 +8,11 @@ use std::{
 };
 
 use distlock_core::{
-    AcquireRequest, Attempt, DistLock, FencingToken, Forced, HandOver, HolderLabel, KvLock, Lease,
+    AcquireRequest, Attempt, DistLock, FencingToken, Forced, HandOver, HolderLabel, Lease,
     LockInfo, LockName, LossReason, ManualClock, Meta, Moment, OwnerId, ReleaseOutcome, Renewal,
     Renewed, TicketStep, Ttl,
 };
+use distlock_kv::KvLock;
 use distlock_memory::{Memory, Now, Table};
 use futures_util::FutureExt as _;
 use proptest::prelude::*;

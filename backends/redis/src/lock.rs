@@ -6,10 +6,11 @@
 use std::{collections::BTreeSet, future::Future, sync::Arc};
 
 use async_trait::async_trait;
+use distlock_backend_kit::OpenFlag;
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, FencingToken,
-    Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, OpenFlag, ReleaseOutcome, Renewal,
-    Renewed, Result, Wakeup,
+    Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome, Renewal, Renewed,
+    Result, Wakeup,
 };
 use redis::Value;
 

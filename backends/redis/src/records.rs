@@ -7,9 +7,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
+use distlock_backend_kit::OpenFlag;
 use distlock_core::{
-    Deleted, Entry, Error, ErrorKind, Expect, OpenFlag, RecordKey, Records, Result, Version,
-    Written, check_value,
+    Deleted, Entry, Error, ErrorKind, Expect, RecordKey, Records, Result, Version, Written,
+    check_value,
 };
 use redis::{Cmd, Value};
 

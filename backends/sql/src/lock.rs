@@ -6,10 +6,10 @@
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
+use distlock_backend_kit::OpenFlag;
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Contender, DistLock, Epoch, Error, FencingToken, Forced,
-    Grant, HandOver, Health, Lease, LockInfo, LockName, OpenFlag, ReleaseOutcome, Renewal, Renewed,
-    Result,
+    Grant, HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome, Renewal, Renewed, Result,
 };
 
 use crate::{

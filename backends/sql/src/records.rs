@@ -6,8 +6,9 @@
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
+use distlock_backend_kit::OpenFlag;
 use distlock_core::{
-    Deleted, Entry, Expect, OpenFlag, RecordKey, Records, Result, Version, Written, check_value,
+    Deleted, Entry, Expect, RecordKey, Records, Result, Version, Written, check_value,
 };
 
 use crate::{

@@ -8,8 +8,9 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use distlock_backend_kit::OpenFlag;
 use distlock_core::{
-    AcquireRequest, Attempt, Contender, Grant, HolderInfo, LossReason, Moment, OpenFlag, Result,
+    AcquireRequest, Attempt, Contender, Grant, HolderInfo, LossReason, Moment, Result,
 };
 use tokio::{sync::watch, task::AbortHandle};
 use zookeeper_client as zk;

@@ -9,12 +9,13 @@ use distlock_conformance::{
     Subject, Workers,
     worker::{self, Ask, Command, ReleaseReport, Reply, Worker},
 };
-use distlock_core::{Clock as _, ErrorKind, KvLock, Locker, Result as Opened, Store, SystemClock};
+use distlock_core::{Clock as _, ErrorKind, Locker, Result as Opened, Store, SystemClock};
 use distlock_harness::{
     Direction, FaultProxy, Signal, Watchdog,
     servers::zookeeper::{Ports, Setup, ZooKeeper},
     signal,
 };
+use distlock_kv::KvLock;
 use distlock_zookeeper::{self as zookeeper, ZooKeeperConfig};
 use futures_util::future::join_all;
 use libtest_mimic::{Arguments, Failed, Trial};

@@ -1,10 +1,10 @@
 //! `distlock conformance`: runs the conformance suite against the user's own store.
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{future::Future, pin::Pin, time::Duration};
 
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
-use distlock::{KvLock, Reach, Store, Target};
+use distlock::{Reach, Store, Target};
 use distlock_conformance::{CaseResult, Options, Status, Subject, Workers, cases, run_with};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -25,7 +25,7 @@ pub(crate) struct Conformance {
     /// Only cases whose names contain this
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Test the locks that distlock builds on the store's records instead of the store's own
+    /// Test locks over the store's records instead of the store's own, as kv+URL does
     #[arg(long)]
     over_records: bool,
     /// Only name the cases
@@ -113,14 +113,13 @@ impl Conformance {
     }
 
     async fn subject(&self, target: &Target) -> Outcome<Subject> {
-        let first = distlock::open(target).await?;
-        let (capabilities, over_records) = (first.lock().capabilities().clone(), self.over_records);
-        let within_process = capabilities.reach == Reach::Process;
-        let name = if over_records {
-            format!("{}-records", capabilities.backend)
-        } else {
-            capabilities.backend.to_owned()
+        let target = match self.over_records {
+            true => target.clone().wrapped_by("kv+"),
+            false => target.clone(),
         };
+        let first = distlock::open(&target).await?;
+        let capabilities = first.backend().capabilities().clone();
+        let within_process = capabilities.reach == Reach::Process;
         // A private store (`memory:?private=true`) cannot be opened twice: the second one would be
         // empty.
         let shared = if within_process {
@@ -134,42 +133,28 @@ impl Conformance {
             [super::conformance_worker::NAME],
             target.reveal_url(),
         );
-        let target = target.clone();
-        let subject = Subject::connect(name, move || {
-            client(target.clone(), shared.clone(), over_records)
-        })
-        .await?;
-        if within_process {
-            return Ok(subject);
-        }
-        Ok(subject.with_workers(if over_records {
-            workers.over_records()
+        let client = move || client(target.clone(), shared.clone());
+        let subject = Subject::connect(capabilities.backend, client).await?;
+        Ok(if within_process {
+            subject
         } else {
-            workers
-        }))
+            subject.with_workers(workers)
+        })
     }
 }
 
 pub(crate) type Opening = Pin<Box<dyn Future<Output = distlock::Result<Store>> + Send>>;
 
 /// Opens one more independent client of the store.
-pub(crate) fn client(target: Target, shared: Option<Store>, over_records: bool) -> Opening {
+pub(crate) fn client(target: Target, shared: Option<Store>) -> Opening {
     Box::pin(async move {
-        let store = match shared {
-            Some(store) => Store::new(
-                store.lock().reopen().await?,
+        match shared {
+            Some(store) => Ok(Store::new(
+                store.backend().reopen().await?,
                 store.records().reopen().await?,
-            ),
-            None => distlock::open(target).await?,
-        };
-        if !over_records {
-            return Ok(store);
+            )),
+            None => distlock::open(target).await,
         }
-        let records = store.records();
-        Ok(Store::new(
-            Arc::new(KvLock::new(Arc::clone(&records))?),
-            records,
-        ))
     })
 }
 

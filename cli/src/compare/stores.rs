@@ -165,7 +165,7 @@ pub(super) struct Opener {
 impl Opener {
     /// Another client, as another process would have it.
     pub(super) async fn client(&self) -> distlock::Result<Store> {
-        conformance::client(self.target.clone(), self.shared.clone(), false).await
+        conformance::client(self.target.clone(), self.shared.clone()).await
     }
 }
 

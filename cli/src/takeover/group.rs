@@ -52,7 +52,7 @@ impl Ground {
 
     /// Another client, as another process would have it.
     pub(super) async fn client(&self) -> distlock::Result<Store> {
-        conformance::client(self.target.clone(), self.shared.clone(), false).await
+        conformance::client(self.target.clone(), self.shared.clone()).await
     }
 
     /// An account of this run, with a token for it.

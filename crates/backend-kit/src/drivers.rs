@@ -85,10 +85,19 @@ impl Drivers {
     /// # Cancel safety
     /// Safe.
     pub async fn open(&self, target: impl Into<Target>) -> Result<Store> {
-        self.open_parts(target.into().parts()?).await
+        let parts = target.into().parts()?;
+        let limit = Limit::of(&parts);
+        limit
+            .bound(async {
+                let store = self.open_parts(parts).await?;
+                store.ready().await?;
+                Ok(store)
+            })
+            .await
     }
 
-    /// Opens a store by its parts: what a driver calls for the store that it wraps.
+    /// Opens a store by its parts, without a limit and without waiting for its locker: for a driver
+    /// that wraps another store.
     ///
     /// # Errors
     /// As [`Drivers::open`].
@@ -96,17 +105,7 @@ impl Drivers {
     /// # Cancel safety
     /// Safe.
     pub async fn open_parts(&self, parts: TargetParts) -> Result<Store> {
-        let driver = self.driver_of(&parts)?;
-        let limit = Limit::of(&parts);
-        // Boxed, because the drivers' connecting futures are large and callers should not carry
-        // them.
-        limit
-            .bound(async {
-                let store = driver.open(parts, self).await?;
-                store.ready().await?;
-                Ok(store)
-            })
-            .await
+        self.driver_of(&parts)?.open(parts, self).await
     }
 
     /// Creates or upgrades a store's tables.
@@ -118,9 +117,19 @@ impl Drivers {
     /// Each step is atomic; dropping the future may leave later ones for the next call.
     pub async fn migrate(&self, target: impl Into<Target>) -> Result<Migrated> {
         let parts = target.into().parts()?;
-        let driver = self.driver_of(&parts)?;
-        let limit = Limit::of(&parts);
-        limit.bound(driver.migrate(parts, self)).await
+        Limit::of(&parts).bound(self.migrate_parts(parts)).await
+    }
+
+    /// As [`Drivers::migrate`], by the parts and without a limit: for a driver that wraps another
+    /// store.
+    ///
+    /// # Errors
+    /// As [`Drivers::migrate`].
+    ///
+    /// # Cancel safety
+    /// As [`Drivers::migrate`].
+    pub async fn migrate_parts(&self, parts: TargetParts) -> Result<Migrated> {
+        self.driver_of(&parts)?.migrate(parts, self).await
     }
 
     /// Reads a URL and its options, and opens nothing.
@@ -131,7 +140,7 @@ impl Drivers {
         self.check_parts(target.into().parts()?)
     }
 
-    /// As [`Drivers::check`], by the parts: what a driver calls for the store that it wraps.
+    /// As [`Drivers::check`], by the parts: for a driver that wraps another store.
     ///
     /// # Errors
     /// As [`Drivers::check`].
@@ -147,7 +156,9 @@ impl Drivers {
 
     fn unknown_scheme(&self, parts: &TargetParts, scheme: &str) -> Error {
         let in_list = |list: &[(&'static str, &'static str)]| {
-            let found = list.iter().find(|(known, _)| *known == scheme);
+            let found = list
+                .iter()
+                .find(|(known, _)| *known == scheme || is_prefix(known, scheme));
             found.map(|(_, meaning)| *meaning)
         };
         if let Some(features) = in_list(&self.features) {
@@ -158,7 +169,13 @@ impl Drivers {
         usable.extend(self.features.iter().map(|(scheme, _)| *scheme));
         usable.sort_unstable();
         usable.dedup();
-        let listed: Vec<_> = usable.iter().map(|scheme| format!("{scheme}:")).collect();
+        let listed: Vec<_> = usable
+            .iter()
+            .map(|scheme| match scheme.strip_suffix('+') {
+                Some(prefix) => format!("{prefix}+URL"),
+                None => format!("{scheme}:"),
+            })
+            .collect();
         let listed = listed.join(", ");
         if let Some(backend) = in_list(&self.planned) {
             return parts.unsupported(format_args!(
@@ -173,6 +190,11 @@ impl Drivers {
         };
         parts.wrong(format_args!("unknown backend scheme \"{scheme}:\": {hint}"))
     }
+}
+
+/// Whether a scheme of a driver ends with `+`, and this one begins with it.
+fn is_prefix(known: &str, scheme: &str) -> bool {
+    known.ends_with('+') && scheme.len() > known.len() && scheme.starts_with(known)
 }
 
 /// The bound on the whole of opening, whichever step of it hangs.
@@ -192,6 +214,8 @@ impl Limit {
     }
 
     async fn bound<T>(self, opening: impl Future<Output = Result<T>>) -> Result<T> {
+        // Boxed, because the drivers' connecting futures are large and callers should not carry
+        // them.
         let opening = Box::pin(opening);
         tokio::select! {
             biased;

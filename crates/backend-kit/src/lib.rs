@@ -23,6 +23,7 @@ mod driver_help;
 mod drivers;
 mod mask;
 mod not_built;
+mod open_flag;
 mod options;
 pub mod panics;
 mod password;
@@ -41,6 +42,7 @@ pub use {
     drivers::Drivers,
     mask::{is_secret, mask},
     not_built::not_compiled_in,
+    open_flag::OpenFlag,
     options::{Given, Options, Origin, unknown_option},
     password::{PasswordRule, TLS_DISABLE, is_loopback},
     secret::Secret,

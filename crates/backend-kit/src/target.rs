@@ -24,7 +24,7 @@ pub struct Target {
 /// The parts of a target, checked as far as possible without knowing the backend.
 ///
 /// A driver takes its options out of `options` and reads the rest of the URL from `body`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TargetParts {
     /// The scheme in lower case, without its colon.
@@ -103,6 +103,13 @@ impl Target {
             }
         }
         Self::new(url)
+    }
+
+    /// The target of a store that wraps this one: `kv+` before its URL.
+    #[must_use]
+    pub fn wrapped_by(mut self, prefix: &str) -> Self {
+        self.url.insert_str(0, prefix);
+        self
     }
 
     /// Sets the place where the URL was written, for messages.

@@ -130,7 +130,6 @@ pub struct Workers {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
     pub(crate) url: String,
-    pub(crate) over_records: bool,
 }
 
 impl Workers {
@@ -145,16 +144,7 @@ impl Workers {
             program: program.into(),
             args: args.into_iter().map(Into::into).collect(),
             url: url.into(),
-            over_records: false,
         }
-    }
-
-    /// Makes the workers lock through a [`KvLock`](distlock_core::KvLock) over the store's records,
-    /// instead of the store's own locks.
-    #[must_use]
-    pub fn over_records(mut self) -> Self {
-        self.over_records = true;
-        self
     }
 }
 
@@ -163,7 +153,6 @@ impl fmt::Debug for Workers {
         f.debug_struct("Workers")
             .field("program", &self.program)
             .field("args", &self.args)
-            .field("over_records", &self.over_records)
             .finish_non_exhaustive()
     }
 }

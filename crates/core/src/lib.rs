@@ -23,7 +23,6 @@
 //! | values, parsed once where they come in | `types` |
 //! | what callers hold: locker, builders, guards, scope, store | `client` |
 //! | time, local queue, acquire, renewal, release, clean-up | `engine` |
-//! | a lock over versioned records | `kv` |
 //! | the check of fencing tokens by the protected resource | `fence` |
 //!
 //! Inside `engine`, an acquire goes through `acquire` (local queue first), `claim` (one task at the
@@ -48,7 +47,6 @@ mod client;
 mod contract;
 mod engine;
 mod fence;
-mod kv;
 mod types;
 
 pub use client::{
@@ -65,7 +63,6 @@ pub use contract::{
     HolderInfo, Lease, LockInfo, LossReason, ReleaseOutcome, Renewal, Renewed, TicketStep, Verdict,
     capabilities::{Capabilities, ExpiryClock, Fairness, FencingScope, LeaseKind, Reach, Wakeup},
     loss::{LossFeed, LossSender},
-    open_flag::OpenFlag,
     records::{Deleted, Entry, Expect, MAX_VALUE_BYTES, Records, Version, Written, check_value},
 };
 #[doc(hidden)]
@@ -79,7 +76,6 @@ pub use engine::{
     threads,
 };
 pub use fence::{Fence, FenceError, FenceGuard, FenceRefusal, FenceState, FencedFile};
-pub use kv::KvLock;
 pub use types::{
     duration::parse_duration,
     error::{Error, ErrorKind, Result},

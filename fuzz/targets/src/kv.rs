@@ -1,9 +1,10 @@
 use std::{sync::Arc, time::Duration};
 
 use distlock_core::{
-    AcquireRequest, Attempt, DistLock as _, ErrorKind, Expect, HolderLabel, KvLock, LockName,
-    ManualClock, OwnerId, RecordKey, Result, Ttl,
+    AcquireRequest, Attempt, DistLock as _, ErrorKind, Expect, HolderLabel, LockName, ManualClock,
+    OwnerId, RecordKey, Result, Ttl,
 };
+use distlock_kv::KvLock;
 use distlock_memory::Memory;
 
 use crate::text::is_bounded;

@@ -14,7 +14,8 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{AcquireRequest, Attempt, Contender, Grant, OpenFlag, Result};
+use distlock_backend_kit::OpenFlag;
+use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result};
 
 use redis::Value;
 

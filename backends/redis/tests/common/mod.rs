@@ -6,9 +6,10 @@ pub(crate) mod slot_migration;
 use std::{future::Future, sync::Arc, time::Duration};
 
 use distlock_core::{
-    AcquireRequest, Attempt, DistLock, Grant, HolderLabel, KvLock, LockName, Locker, OwnerId,
-    Result, Store, SystemClock, Ttl,
+    AcquireRequest, Attempt, DistLock, Grant, HolderLabel, LockName, Locker, OwnerId, Result,
+    Store, SystemClock, Ttl,
 };
+use distlock_kv::KvLock;
 use distlock_redis::{Redis, RedisConfig};
 
 /// The limit for everything that does not depend on a lease.

@@ -11,9 +11,8 @@ use std::{
 };
 
 use async_trait::async_trait;
-use distlock_core::{
-    AcquireRequest, Attempt, Contender, Grant, HolderInfo, Moment, OpenFlag, Result,
-};
+use distlock_backend_kit::OpenFlag;
+use distlock_core::{AcquireRequest, Attempt, Contender, Grant, HolderInfo, Moment, Result};
 
 use super::{
     listener::ensure_listening, pace, poller::ensure_polling, queue_entries::renew_queue_entries,

@@ -30,11 +30,12 @@ mod tls;
 
 use std::sync::Arc;
 
-use distlock_core::{KvLock, Locker, Result, Store, SystemClock};
+use distlock_core::{Locker, Result, Store, SystemClock};
 use distlock_harness::{
     FaultProxy,
     servers::mysql::{MySqlServer, Product},
 };
+use distlock_kv::KvLock;
 use distlock_sql::{MySql, ServerConfig};
 
 /// Runs a test on both products, each with a server of its own.

@@ -1,8 +1,9 @@
 //! The conformance suite, as a user that may only read and write our tables.
 
 use distlock_conformance::{Subject, Workers};
-use distlock_core::{KvLock, Store};
+use distlock_core::Store;
 use distlock_harness::distlock_binary;
+use distlock_kv::KvLock;
 
 use super::*;
 

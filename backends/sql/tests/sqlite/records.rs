@@ -1,9 +1,10 @@
 //! Records.
 
 use distlock_core::{
-    Deleted, ErrorKind, Expect, KvLock, MAX_VALUE_BYTES, RecordKey, Records, Store, Written,
+    Deleted, ErrorKind, Expect, MAX_VALUE_BYTES, RecordKey, Records, Store, Written,
 };
 use distlock_kickout::{Class, Device, KickOut, Login, LoginOutcome, NodeId, Uid};
+use distlock_kv::KvLock;
 
 use super::*;
 

@@ -5,7 +5,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use distlock_core::{Clock, Moment, OpenFlag, Result};
+use distlock_backend_kit::OpenFlag;
+use distlock_core::{Clock, Moment, Result};
 
 use super::supervisor::Supervisor;
 use crate::{

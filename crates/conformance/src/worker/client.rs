@@ -64,7 +64,6 @@ impl Worker {
         };
         let open = Command::Open {
             url: workers.url.clone(),
-            over_records: workers.over_records,
         };
         match worker.ask(&open).await? {
             Reply::Done => Ok(worker),

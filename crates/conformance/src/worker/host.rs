@@ -3,10 +3,10 @@
 //! Invariant: each command gets exactly one reply. A failure of the store is a reply, never the end
 //! of the worker.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, time::Duration};
 
 use distlock_core::{
-    Clock as _, Error, ErrorKind, Guard, KvLock, Locker, Moment, Released, Renew, Result, Store,
+    Clock as _, Error, ErrorKind, Guard, Locker, Moment, Released, Renew, Result, Store,
     SystemClock,
 };
 use futures_util::FutureExt as _;
@@ -39,12 +39,10 @@ where
             .map_err(|error| Failure::new(format!("not a command: {error}")))?;
         let asked = now();
         let answer = match (command, &mut worker) {
-            (Command::Open { url, over_records }, None) => {
-                WorkerState::open(open(url).await, over_records).map(|state| {
-                    worker = Some(state);
-                    Reply::Done
-                })
-            }
+            (Command::Open { url }, None) => open(url).await.map(WorkerState::new).map(|state| {
+                worker = Some(state);
+                Reply::Done
+            }),
             (Command::Open { .. }, Some(_)) | (_, None) => fail!("opened twice, or not at all"),
             (command, Some(worker)) => worker.execute(command).await,
         };
@@ -66,16 +64,12 @@ struct WorkerState {
 }
 
 impl WorkerState {
-    fn open(store: Result<Store>, over_records: bool) -> Result<Self> {
-        let mut store = store?;
-        if over_records {
-            store = Store::new(Arc::new(KvLock::new(store.records())?), store.records());
-        }
-        Ok(Self {
+    fn new(store: Store) -> Self {
+        Self {
             locker: store.locker(),
             _store: store,
             guard: None,
-        })
+        }
     }
 
     async fn execute(&mut self, command: Command) -> Result<Reply> {

@@ -20,8 +20,6 @@ pub enum Command {
     Open {
         /// The URL of the store.
         url: String,
-        /// Whether to lock through the store's records.
-        over_records: bool,
     },
     /// Take a lock and keep it.
     Acquire(Ask),

@@ -177,7 +177,7 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
     ///
     /// Afterwards every operation of this handle, and [`Contender::attempt`] of its contenders,
     /// answers [`ErrorKind::Closed`](crate::ErrorKind::Closed) and sends nothing to the store (see
-    /// [`OpenFlag`](crate::OpenFlag)). Other handles on the same store keep working, also handles
+    /// `OpenFlag` of the backend kit). Other handles on the same store keep working, also handles
     /// that were reopened from this one.
     async fn close(&self);
 }

@@ -3,7 +3,6 @@
 pub(crate) mod capabilities;
 pub(crate) mod lock;
 pub(crate) mod loss;
-pub(crate) mod open_flag;
 pub(crate) mod records;
 
 pub use lock::{

@@ -2,7 +2,8 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use distlock_core::{Attempt, DistLock, FencingToken, Forced, KvLock, LockName, Reach, Verdict};
+use distlock_core::{Attempt, DistLock, FencingToken, Forced, LockName, Reach, Store, Verdict};
+use distlock_kv::KvLock;
 use distlock_memory::Memory;
 
 use crate::fixture::{RELEASED, TTL, fixture, lease, name, request};
@@ -91,7 +92,8 @@ async fn handles_share_a_history() {
     other.close().await;
     // The records that were passed in stay open: `FaultyRecords` panics otherwise.
     fixture.lock.close().await;
-    let elsewhere = KvLock::new(Memory::default().records()).unwrap();
+    let memory = Memory::default();
+    let elsewhere = KvLock::over(&Store::new(memory.lock(), memory.records())).unwrap();
     assert_ne!(elsewhere.health().await.unwrap().epoch, health.epoch);
     let capabilities = elsewhere.capabilities();
     assert_eq!(

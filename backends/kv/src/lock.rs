@@ -5,11 +5,6 @@
 //! the version that was read, so a decision about an old state changes nothing. It must never
 //! decide by its own clock whether a lease has ended; only the age that the store tells counts.
 
-mod capabilities;
-mod cell;
-mod record;
-mod wait;
-
 use std::{
     fmt,
     sync::{Arc, Mutex},
@@ -17,27 +12,22 @@ use std::{
 };
 
 use async_trait::async_trait;
+use distlock_backend_kit::OpenFlag;
+use distlock_core::{
+    AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Epoch, Error, ErrorKind,
+    Expect, FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed,
+    LossReason, RecordKey, Records, ReleaseOutcome, Renewal, Renewed, Result, Store, SystemClock,
+    TicketStep, Verdict, unix_time,
+};
 use tokio::sync::OnceCell;
 
 use crate::{
-    contract::{
-        AcquireRequest, Attempt, Contender, DistLock, Forced, Grant, HandOver, Health, Lease,
-        LockInfo, LossReason, ReleaseOutcome, Renewal, Renewed, TicketStep, Verdict,
-        capabilities::Capabilities,
-        loss::LossFeed,
-        open_flag::OpenFlag,
-        records::{Expect, Records},
-    },
-    engine::clock::{Clock, SystemClock},
-    types::{
-        error::{Error, ErrorKind, Result},
-        name::{LockName, RecordKey},
-        token::{Epoch, FencingToken},
-    },
+    capabilities,
+    cell::{self, Granted, PREFIX, key, too_many_conflicts},
+    reaper::Reaper,
+    record::Record,
+    wait::KvContender,
 };
-use cell::{Granted, PREFIX, key, too_many_conflicts};
-use record::Record;
-use wait::KvContender;
 
 /// A [`DistLock`] over [`Records`] whose store tells the age of an entry.
 ///
@@ -51,20 +41,22 @@ use wait::KvContender;
 /// An operation costs two round trips where a backend's own lock costs one, and waiters poll. Use
 /// this lock where a store offers records only, or for a comparison.
 ///
-/// The record of a lock with a vanished holder stays until the lock is taken again or
-/// [`KvLock::reap`] removes the record.
+/// The record of a lock with a vanished holder stays until the lock is taken again, or until a
+/// client that uses locks of this store removes it, an hour after the lease ended by default
+/// ([`KvLock::with_reap_after`]).
 #[derive(Clone)]
 pub struct KvLock {
-    records: Arc<dyn Records>,
-    clock: Arc<dyn Clock>,
+    pub(crate) records: Arc<dyn Records>,
+    pub(crate) clock: Arc<dyn Clock>,
     capabilities: Arc<Capabilities>,
     /// The store's history, which is read once.
-    epoch: Arc<OnceCell<Epoch>>,
+    pub(crate) epoch: Arc<OnceCell<Epoch>>,
     /// Spreads the polls of waiters.
     random: Arc<Mutex<fastrand::Rng>>,
     /// Whether this lock opened the connection, and so closes it.
     opened_here: bool,
     open: OpenFlag,
+    reaper: Arc<Reaper>,
 }
 
 impl KvLock {
@@ -85,11 +77,27 @@ impl KvLock {
         Ok(Self {
             records,
             clock: Arc::new(SystemClock),
-            capabilities: Arc::new(capabilities::of(backend)),
+            capabilities: Arc::new(capabilities::over_records_of(backend)),
             epoch: Arc::default(),
             random: Arc::new(Mutex::new(fastrand::Rng::new())),
             opened_here: false,
             open: OpenFlag::default(),
+            reaper: Arc::default(),
+        })
+    }
+
+    /// A lock over the records of a store, with the store's clock. It reaches as far as the store's
+    /// own locks do.
+    ///
+    /// # Errors
+    /// As [`KvLock::new`].
+    pub fn over(store: &Store) -> Result<Self> {
+        let inner = store.backend();
+        let lock = Self::new(store.records())?;
+        Ok(Self {
+            clock: store.clock(),
+            capabilities: Arc::new(capabilities::over_store(inner.capabilities())),
+            ..lock
         })
     }
 
@@ -104,6 +112,16 @@ impl KvLock {
     pub fn with_seed(self, seed: u64) -> Self {
         Self {
             random: Arc::new(Mutex::new(fastrand::Rng::with_seed(seed))),
+            ..self
+        }
+    }
+
+    /// Sets how long the record of an expired lock stays; 1 h by default. It must not be shorter
+    /// than a second.
+    #[must_use]
+    pub fn with_reap_after(self, idle: Duration) -> Self {
+        Self {
+            reaper: Arc::new(Reaper::new(idle.max(Duration::from_secs(1)))),
             ..self
         }
     }
@@ -137,7 +155,7 @@ impl KvLock {
     }
 
     /// The records, unless the lock was closed.
-    fn open(&self) -> Result<&Arc<dyn Records>> {
+    pub(crate) fn open(&self) -> Result<&Arc<dyn Records>> {
         self.open.check(self.capabilities.backend)?;
         Ok(&self.records)
     }
@@ -147,7 +165,7 @@ impl KvLock {
     }
 
     fn record(&self, request: &AcquireRequest) -> Record {
-        Record::new(request, crate::engine::clock::unix_time(&*self.clock))
+        Record::new(request, unix_time(&*self.clock))
     }
 }
 
@@ -162,7 +180,7 @@ const PAGE: u32 = 128;
 
 /// Number of attempts at one change. An attempt fails when another client changes the record
 /// between read and write.
-const TRIES: u32 = 5;
+pub(crate) const TRIES: u32 = 5;
 
 #[async_trait]
 impl DistLock for KvLock {
@@ -201,6 +219,7 @@ impl DistLock for KvLock {
                 Some(current) => return Ok(Attempt::Busy(Some(current.info()))),
             };
             if let Some(Granted(token)) = granted {
+                self.reaper.take_turn(self);
                 return Ok(Attempt::Acquired(self.grant(token, epoch, request)));
             }
         }

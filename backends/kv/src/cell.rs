@@ -7,36 +7,30 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{
-    KvLock,
-    record::{Record, StoredLock},
+use distlock_core::{
+    Deleted, DistLock, Entry, Epoch, Error, ErrorKind, Expect, FencingToken, Lease, LockName,
+    LossReason, RecordKey, Result, Version, Written,
 };
+
 use crate::{
-    contract::{
-        Lease, LossReason,
-        records::{Deleted, Entry, Expect, Version, Written},
-    },
-    types::{
-        error::{Error, ErrorKind, Result},
-        name::{LockName, RecordKey},
-        token::{Epoch, FencingToken},
-    },
+    lock::{KvLock, TRIES},
+    record::{Record, StoredLock},
 };
 
 /// Prefix of the keys of all locks.
-pub(super) const PREFIX: &str = "lock/";
+pub(crate) const PREFIX: &str = "lock/";
 
 /// Key of the record that names the history of these records. It is outside of [`PREFIX`].
 const EPOCH_KEY: &str = "lock-epoch";
 
 /// The token of a grant that was written.
-pub(super) struct Granted(pub(super) FencingToken);
+pub(crate) struct Granted(pub(crate) FencingToken);
 
-pub(super) fn key(name: &LockName) -> Result<RecordKey> {
+pub(crate) fn key(name: &LockName) -> Result<RecordKey> {
     RecordKey::new(format!("{PREFIX}{name}"))
 }
 
-pub(super) fn name(key: &RecordKey) -> Result<LockName> {
+pub(crate) fn name(key: &RecordKey) -> Result<LockName> {
     let name = key.as_str().strip_prefix(PREFIX).unwrap_or_default();
     LockName::new(name).map_err(|error| {
         Error::new(
@@ -47,7 +41,7 @@ pub(super) fn name(key: &RecordKey) -> Result<LockName> {
     })
 }
 
-pub(super) fn too_many_conflicts() -> Error {
+pub(crate) fn too_many_conflicts() -> Error {
     Error::new(
         ErrorKind::Unavailable,
         "the lock's record was changed by somebody else at each try",
@@ -55,7 +49,7 @@ pub(super) fn too_many_conflicts() -> Error {
 }
 
 impl KvLock {
-    pub(super) async fn read(&self, name: &LockName) -> Result<Option<StoredLock>> {
+    pub(crate) async fn read(&self, name: &LockName) -> Result<Option<StoredLock>> {
         match self.open()?.get(&key(name)?).await? {
             Some(entry) => self.parse(name, &entry).map(Some),
             None => Ok(None),
@@ -63,20 +57,20 @@ impl KvLock {
     }
 
     /// The record, if this lease holds the lock; otherwise the reason of the loss.
-    pub(super) async fn read_held(&self, lease: &Lease) -> Result<Result<StoredLock, LossReason>> {
+    pub(crate) async fn read_held(&self, lease: &Lease) -> Result<Result<StoredLock, LossReason>> {
         let Some(current) = self.read(&lease.name).await? else {
             return Ok(Err(LossReason::Removed));
         };
         Ok(current.check(lease).map(|()| current))
     }
 
-    pub(super) fn parse(&self, name: &LockName, entry: &Entry) -> Result<StoredLock> {
+    pub(crate) fn parse(&self, name: &LockName, entry: &Entry) -> Result<StoredLock> {
         let corrupt = |what: &str| {
             Error::new(
                 ErrorKind::Corrupt,
                 format!("its record {what}; it is not treated as free"),
             )
-            .on(self.capabilities.backend)
+            .on(self.capabilities().backend)
             .about(name)
         };
         let record: Record = serde_json::from_slice(&entry.value)
@@ -98,7 +92,7 @@ impl KvLock {
 
     /// Writes a new grant. The version of the record becomes the token. `None`: another writer was
     /// faster.
-    pub(super) async fn write_grant(
+    pub(crate) async fn write_grant(
         &self,
         name: &LockName,
         record: &Record,
@@ -123,7 +117,7 @@ impl KvLock {
     ///
     /// When the answer is lost, it reads the record: the write may have happened, or it cannot
     /// happen any more.
-    pub(super) async fn write(
+    pub(crate) async fn write(
         &self,
         name: &LockName,
         record: &Record,
@@ -159,21 +153,21 @@ impl KvLock {
     }
 
     /// Deletes a record if it still has this version.
-    pub(super) async fn remove(&self, key: &RecordKey, version: Version) -> Result<bool> {
+    pub(crate) async fn remove(&self, key: &RecordKey, version: Version) -> Result<bool> {
         Ok(self.records.delete(key, version).await? == Deleted::Done)
     }
 
     /// The history of these records. It is read once per handle.
-    pub(super) async fn epoch(&self) -> Result<&Epoch> {
+    pub(crate) async fn epoch(&self) -> Result<&Epoch> {
         self.epoch.get_or_try_init(|| self.read_epoch()).await
     }
 
     /// Reads the name of the history. The first reader of an empty store gives the name, which
     /// lasts as long as the records do.
-    pub(super) async fn read_epoch(&self) -> Result<Epoch> {
+    pub(crate) async fn read_epoch(&self) -> Result<Epoch> {
         let key = RecordKey::new(EPOCH_KEY)?;
         let records = self.open()?;
-        for _ in 0..super::TRIES {
+        for _ in 0..TRIES {
             if let Some(entry) = records.get(&key).await? {
                 let id = Uuid::try_parse_ascii(&entry.value).map_err(|error| {
                     Error::new(

@@ -9,11 +9,8 @@ use std::{
 };
 
 use async_trait::async_trait;
-
-use crate::{
-    contract::{AcquireRequest, Attempt, Contender, DistLock, Grant},
-    engine::clock::{Clock, Moment},
-    types::{error::Result, token::FencingToken},
+use distlock_core::{
+    AcquireRequest, Attempt, Clock, Contender, DistLock, FencingToken, Grant, Moment, Result,
 };
 
 /// The shortest pause. Even for a lock that changes hands all the time, a waiting process costs
@@ -23,7 +20,7 @@ const SHORTEST: Duration = Duration::from_millis(60);
 /// The longest pause. A release is noticed this late while nothing has changed for long.
 const LONGEST: Duration = Duration::from_millis(480);
 
-pub(super) struct KvContender {
+pub(crate) struct KvContender {
     lock: Arc<dyn DistLock>,
     clock: Arc<dyn Clock>,
     random: Arc<Mutex<fastrand::Rng>>,
@@ -37,7 +34,7 @@ pub(super) struct KvContender {
 }
 
 impl KvContender {
-    pub(super) fn new(
+    pub(crate) fn new(
         lock: Arc<dyn DistLock>,
         clock: Arc<dyn Clock>,
         random: Arc<Mutex<fastrand::Rng>>,

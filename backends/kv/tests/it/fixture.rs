@@ -12,9 +12,10 @@ use std::{
 use async_trait::async_trait;
 use distlock_core::{
     AcquireRequest, Attempt, Deleted, DistLock, Entry, Error, ErrorKind, Expect, Grant,
-    HolderLabel, KvLock, Lease, LockName, ManualClock, OwnerId, RecordKey, Records, ReleaseOutcome,
-    Result, Ttl, Version, Written,
+    HolderLabel, Lease, LockName, ManualClock, OwnerId, RecordKey, Records, ReleaseOutcome, Result,
+    Ttl, Version, Written,
 };
+use distlock_kv::KvLock;
 use distlock_memory::Memory;
 
 pub(crate) const TTL: Duration = Duration::from_secs(5);
@@ -39,6 +40,8 @@ pub(crate) struct FaultyRecords {
     pub(crate) inner: Arc<dyn Records>,
     pub(crate) faults: Mutex<VecDeque<Option<Fault>>>,
     pub(crate) reads: AtomicUsize,
+    pub(crate) writes: AtomicUsize,
+    pub(crate) scans: AtomicUsize,
     pub(crate) ages: bool,
 }
 
@@ -58,6 +61,7 @@ impl FaultyRecords {
     }
 
     pub(crate) async fn with_fault<T>(&self, write: impl Future<Output = Result<T>>) -> Result<T> {
+        self.writes.fetch_add(1, Ordering::SeqCst);
         let fault = self.faults.lock().unwrap().pop_front().flatten();
         let unknown = || Error::new(ErrorKind::OutcomeUnknown, "no answer");
         match fault {
@@ -109,6 +113,7 @@ impl Records for FaultyRecords {
         after: Option<&RecordKey>,
         limit: u32,
     ) -> Result<Vec<(RecordKey, Entry)>> {
+        self.scans.fetch_add(1, Ordering::SeqCst);
         self.inner.scan(prefix, after, limit).await
     }
 
@@ -129,6 +134,8 @@ pub(crate) async fn fixture() -> Fixture {
         inner: Memory::new(Arc::new(clock.clone())).records(),
         faults: Mutex::default(),
         reads: AtomicUsize::new(0),
+        writes: AtomicUsize::new(0),
+        scans: AtomicUsize::new(0),
         ages: true,
     });
     let lock = KvLock::new(Arc::clone(&records) as Arc<dyn Records>).unwrap();
@@ -172,6 +179,18 @@ impl Fixture {
     pub(crate) async fn is_busy(&self, text: &str) -> bool {
         let attempt = self.lock.try_acquire(&request(text)).await.unwrap();
         matches!(attempt, Attempt::Busy(Some(_)))
+    }
+
+    /// The number of operations of the store so far.
+    pub(crate) fn operations(&self) -> usize {
+        [
+            &self.records.reads,
+            &self.records.writes,
+            &self.records.scans,
+        ]
+        .map(|count| count.load(Ordering::SeqCst))
+        .iter()
+        .sum()
     }
 
     pub(crate) async fn raw(&self, text: &str) -> Option<Entry> {

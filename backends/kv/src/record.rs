@@ -5,40 +5,34 @@
 
 use std::time::{Duration, SystemTime};
 
+use distlock_core::{
+    AcquireRequest, FencingToken, HolderInfo, Lease, LockInfo, LockName, LossReason, OwnerId, Ttl,
+    Version, micros,
+};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
-
-use crate::{
-    contract::{AcquireRequest, HolderInfo, Lease, LockInfo, LossReason, records::Version},
-    types::{
-        ident::OwnerId,
-        name::LockName,
-        token::{FencingToken, micros},
-        ttl::Ttl,
-    },
-};
 
 /// The JSON under a lock's key. Unknown fields are refused, because they would say something about
 /// the lock that this version does not know.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Record {
+pub(crate) struct Record {
     owner: Uuid,
     /// `null`: the token is the version of this record, which its writer could not know.
-    pub(super) token: Option<FencingToken>,
+    pub(crate) token: Option<FencingToken>,
     holder: String,
     meta: Option<String>,
     ttl_ms: u64,
     /// The nonce of the ticket that can be redeemed.
-    pub(super) ticket: Option<Uuid>,
+    pub(crate) ticket: Option<Uuid>,
     /// Time of the grant by the holder's wall clock, for display.
     acquired_at_unix_us: u64,
     /// Random id of this write. It tells the write from all others after a lost answer.
-    pub(super) write: Uuid,
+    pub(crate) write: Uuid,
 }
 
 impl Record {
-    pub(super) fn new(request: &AcquireRequest, now_since_1970: Duration) -> Self {
+    pub(crate) fn new(request: &AcquireRequest, now_since_1970: Duration) -> Self {
         Self {
             owner: *request.owner.as_uuid(),
             token: None,
@@ -52,7 +46,7 @@ impl Record {
     }
 
     /// The record of the same grant with a new TTL.
-    pub(super) fn renewed(&self, token: FencingToken, ttl: Ttl) -> Self {
+    pub(crate) fn renewed(&self, token: FencingToken, ttl: Ttl) -> Self {
         Self {
             token: Some(token),
             ttl_ms: ttl.as_millis(),
@@ -61,37 +55,37 @@ impl Record {
         }
     }
 
-    pub(super) fn is_of(&self, owner: OwnerId) -> bool {
+    pub(crate) fn is_of(&self, owner: OwnerId) -> bool {
         self.owner == *owner.as_uuid()
     }
 
     /// The TTL, counted from the moment the record was written. `None`: the number is not a valid
     /// TTL.
-    pub(super) fn ttl(&self) -> Option<Ttl> {
+    pub(crate) fn ttl(&self) -> Option<Ttl> {
         Ttl::from_millis(self.ttl_ms).ok()
     }
 }
 
 /// A record that was read, with its version, token, TTL and age.
-pub(super) struct StoredLock {
-    pub(super) record: Record,
-    pub(super) version: Version,
-    pub(super) token: FencingToken,
-    pub(super) ttl: Ttl,
-    pub(super) age: Duration,
+pub(crate) struct StoredLock {
+    pub(crate) record: Record,
+    pub(crate) version: Version,
+    pub(crate) token: FencingToken,
+    pub(crate) ttl: Ttl,
+    pub(crate) age: Duration,
 }
 
 impl StoredLock {
-    pub(super) fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.age < self.ttl.duration()
     }
 
-    pub(super) fn expired_for(&self) -> Duration {
+    pub(crate) fn expired_for(&self) -> Duration {
         self.age.saturating_sub(self.ttl.duration())
     }
 
     /// Checks whether this lease holds the lock now. The error is the reason of the loss.
-    pub(super) fn check(&self, lease: &Lease) -> Result<(), LossReason> {
+    pub(crate) fn check(&self, lease: &Lease) -> Result<(), LossReason> {
         if !self.record.is_of(lease.owner) {
             Err(LossReason::TakenOver)
         } else if !self.is_live() || lease.token.is_some_and(|token| token != self.token) {
@@ -103,7 +97,7 @@ impl StoredLock {
         }
     }
 
-    pub(super) fn info(&self) -> HolderInfo {
+    pub(crate) fn info(&self) -> HolderInfo {
         let mut info = HolderInfo::new(&*self.record.holder);
         info.meta.clone_from(&self.record.meta);
         info.token = Some(self.token);
@@ -113,7 +107,7 @@ impl StoredLock {
         info
     }
 
-    pub(super) fn lock_info(&self, name: LockName) -> LockInfo {
+    pub(crate) fn lock_info(&self, name: LockName) -> LockInfo {
         if self.is_live() {
             return LockInfo::held(name, self.info());
         }

@@ -6,9 +6,10 @@ use std::{
 };
 
 use distlock_core::{
-    Attempt, DistLock, ErrorKind, Expect, KvLock, Lease, LossReason, Meta, Records, ReleaseOutcome,
+    Attempt, DistLock, ErrorKind, Expect, Lease, LossReason, Meta, Records, ReleaseOutcome,
     Renewal, Renewed, Written,
 };
+use distlock_kv::KvLock;
 use distlock_memory::Memory;
 use futures_util::future::join_all;
 
@@ -196,6 +197,8 @@ async fn a_store_that_does_not_tell_ages_is_refused() {
         inner: Memory::default().records(),
         faults: Mutex::default(),
         reads: AtomicUsize::new(0),
+        writes: AtomicUsize::new(0),
+        scans: AtomicUsize::new(0),
         ages: false,
     });
     assert_eq!(

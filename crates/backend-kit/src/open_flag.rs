@@ -7,7 +7,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use crate::types::error::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result};
 
 /// Whether a handle on a store is open. Once closed it stays closed.
 ///
@@ -15,7 +15,7 @@ use crate::types::error::{Error, ErrorKind, Result};
 /// flag: a handle gives one to each of its contenders, which outlive the call that made them.
 ///
 /// ```
-/// use distlock::{ErrorKind, OpenFlag};
+/// use distlock::{ErrorKind, backend::OpenFlag};
 ///
 /// let handle = OpenFlag::default();
 /// let contender = handle.clone();

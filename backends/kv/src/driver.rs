@@ -1,0 +1,91 @@
+//! Locks over records as a driver: `kv+` before the URL of any store whose records tell their ages.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use distlock_backend_kit::{Driver, DriverOption, DriverUrl, Drivers, Migrated, TargetParts};
+use distlock_core::{Result, Store};
+
+use crate::KvLock;
+
+const REAP_AFTER: DriverOption = DriverOption::new(
+    "kv_reap_after",
+    "1 s to 365 d: how long the record of an expired lock stays",
+    "1h",
+);
+
+const URLS: [DriverUrl; 1] = [DriverUrl::new("kv+URL", "the records of another store")];
+
+/// The driver of locks over the records of another store. All options but its own are those of the
+/// other store.
+#[derive(Clone, Copy, Debug)]
+pub struct KvDriver;
+
+impl KvDriver {
+    /// The other store, and how long expired records stay.
+    fn inner(self, mut parts: TargetParts) -> Result<(TargetParts, Option<Duration>)> {
+        let range = Duration::from_secs(1)..=Duration::from_secs(365 * 24 * 3600);
+        let idle = parts.options.take_duration(REAP_AFTER.name, range)?;
+        let prefix = self.schemes()[0];
+        let inner = parts.scheme.strip_prefix(prefix).unwrap_or_default();
+        if inner.is_empty() || inner.starts_with(prefix) {
+            return Err(parts.wrong(format_args!(
+                "`{prefix}` stands before the URL of another store, as in kv+sqlite:PATH, and \
+                 \"{}\" is given",
+                parts.masked_url().escape_debug()
+            )));
+        }
+        let inner = inner.to_owned();
+        Ok((parts.with_scheme(inner), idle))
+    }
+}
+
+#[async_trait]
+impl Driver for KvDriver {
+    fn name(&self) -> &'static str {
+        "kv"
+    }
+
+    fn schemes(&self) -> &'static [&'static str] {
+        &["kv+"]
+    }
+
+    fn urls(&self) -> &'static [DriverUrl] {
+        &URLS
+    }
+
+    fn options(&self) -> &'static [DriverOption] {
+        &[REAP_AFTER]
+    }
+
+    fn check(&self, parts: TargetParts, drivers: &Drivers) -> Result<()> {
+        let (parts, _) = self.inner(parts)?;
+        drivers.check_parts(parts)
+    }
+
+    async fn open(&self, parts: TargetParts, drivers: &Drivers) -> Result<Store> {
+        let given = parts.clone();
+        let (parts, idle) = self.inner(parts)?;
+        let store = drivers.open_parts(parts).await?;
+        let mut lock = match KvLock::over(&store) {
+            Ok(lock) => lock,
+            Err(error) => {
+                store.close().await;
+                return Err(given.wrong(error));
+            }
+        };
+        if let Some(idle) = idle {
+            lock = lock.with_reap_after(idle);
+        }
+        Ok(Store::with_clock(
+            Arc::new(lock),
+            store.records(),
+            store.clock(),
+        ))
+    }
+
+    async fn migrate(&self, parts: TargetParts, drivers: &Drivers) -> Result<Migrated> {
+        let (parts, _) = self.inner(parts)?;
+        drivers.migrate_parts(parts).await
+    }
+}
