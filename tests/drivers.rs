@@ -88,11 +88,9 @@ fn the_readme_lists_each_scheme_and_no_other() {
         .iter()
         .flat_map(|cells| quoted(cells[0]))
         .filter_map(|url| {
-            Some(
-                url.strip_suffix("+URL")
-                    .or(Some(url.split_once(':')?.0))?
-                    .to_owned(),
-            )
+            let of_wrapper = url.strip_suffix("+URL");
+            let scheme = of_wrapper.or_else(|| Some(url.split_once(':')?.0));
+            scheme.map(str::to_owned)
         })
         .collect();
     let registry = Registry::builtin();

@@ -22,16 +22,16 @@
 //! |---|---|
 //! | [`KvDriver`]: `kv+URL` | `driver` |
 //! | [`KvLock`]: `DistLock` | `lock` |
-//! | one lock's record in the store: read, and written on condition | `cell` |
+//! | the records of locks in the store: read, and written on condition | `lock_records` |
 //! | the stored form of a lock, and its meaning | `record` |
 //! | a waiter's polls | `wait` |
 //! | records of dead holders are removed | `reaper` |
 //! | the promises of such a lock | `capabilities` |
 
 mod capabilities;
-mod cell;
 mod driver;
 mod lock;
+mod lock_records;
 mod reaper;
 mod record;
 mod wait;

@@ -12,19 +12,17 @@ use std::{
 };
 
 use async_trait::async_trait;
-use distlock_backend_kit::OpenFlag;
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Epoch, Error, ErrorKind,
     Expect, FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed,
-    LossReason, RecordKey, Records, ReleaseOutcome, Renewal, Renewed, Result, Store, SystemClock,
-    TicketStep, Verdict, unix_time,
+    LossReason, Records, ReleaseOutcome, Renewal, Renewed, Result, Store, SystemClock, TicketStep,
+    Verdict, unix_time,
 };
-use tokio::sync::OnceCell;
 
 use crate::{
     capabilities,
-    cell::{self, Granted, PREFIX, key, too_many_conflicts},
-    reaper::Reaper,
+    lock_records::{self, Granted, LockRecords, PREFIX, TRIES, key, too_many_conflicts},
+    reaper::{self, Reaper},
     record::Record,
     wait::KvContender,
 };
@@ -46,16 +44,13 @@ use crate::{
 /// ([`KvLock::with_reap_after`]).
 #[derive(Clone)]
 pub struct KvLock {
-    pub(crate) records: Arc<dyn Records>,
-    pub(crate) clock: Arc<dyn Clock>,
+    records: LockRecords,
+    clock: Arc<dyn Clock>,
     capabilities: Arc<Capabilities>,
-    /// The store's history, which is read once.
-    pub(crate) epoch: Arc<OnceCell<Epoch>>,
     /// Spreads the polls of waiters.
     random: Arc<Mutex<fastrand::Rng>>,
     /// Whether this lock opened the connection, and so closes it.
     opened_here: bool,
-    open: OpenFlag,
     reaper: Arc<Reaper>,
 }
 
@@ -74,14 +69,13 @@ impl KvLock {
             )
             .on(backend));
         }
+        let capabilities = capabilities::over_records_of(backend);
         Ok(Self {
-            records,
+            records: LockRecords::new(records, capabilities.backend),
             clock: Arc::new(SystemClock),
-            capabilities: Arc::new(capabilities::over_records_of(backend)),
-            epoch: Arc::default(),
+            capabilities: Arc::new(capabilities),
             random: Arc::new(Mutex::new(fastrand::Rng::new())),
             opened_here: false,
-            open: OpenFlag::default(),
             reaper: Arc::default(),
         })
     }
@@ -127,37 +121,16 @@ impl KvLock {
     }
 
     /// Removes up to `limit` records of locks that have been expired for longer than `idle`, and
-    /// returns how many it removed.
+    /// returns how many it removed. A record that cannot be read stays.
     ///
     /// # Errors
-    /// Failures of the store, and [`ErrorKind::Corrupt`].
+    /// Failures of the store.
     ///
     /// # Cancel safety
     /// Safe: each record is removed in a step of its own, and only if its version is the one that
     /// was read.
     pub async fn reap(&self, idle: Duration, limit: u32) -> Result<u32> {
-        let mut removed = 0;
-        let mut after: Option<RecordKey> = None;
-        while removed < limit {
-            let page = self.open()?.scan(PREFIX, after.as_ref(), PAGE).await?;
-            for (key, entry) in &page {
-                let current = self.parse(&cell::name(key)?, entry)?;
-                if removed < limit && current.expired_for() > idle {
-                    removed += u32::from(self.remove(key, current.version).await?);
-                }
-            }
-            if page.len() < PAGE as usize {
-                break;
-            }
-            after = page.into_iter().next_back().map(|(key, _)| key);
-        }
-        Ok(removed)
-    }
-
-    /// The records, unless the lock was closed.
-    pub(crate) fn open(&self) -> Result<&Arc<dyn Records>> {
-        self.open.check(self.capabilities.backend)?;
-        Ok(&self.records)
+        reaper::reap(&self.records, idle, limit).await
     }
 
     fn grant(&self, token: FencingToken, epoch: &Epoch, request: &AcquireRequest) -> Grant {
@@ -178,10 +151,6 @@ impl fmt::Debug for KvLock {
 /// The smallest number of records that one scan asks for.
 const PAGE: u32 = 128;
 
-/// Number of attempts at one change. An attempt fails when another client changes the record
-/// between read and write.
-pub(crate) const TRIES: u32 = 5;
-
 #[async_trait]
 impl DistLock for KvLock {
     fn capabilities(&self) -> &Capabilities {
@@ -190,36 +159,39 @@ impl DistLock for KvLock {
 
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
         Ok(Arc::new(Self {
-            records: self.open()?.reopen().await?,
+            records: self.records.reopen().await?,
             opened_here: true,
-            open: OpenFlag::default(),
             ..self.clone()
         }))
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
         let name = &request.name;
-        let epoch = self.epoch().await?;
+        let epoch = self.records.epoch().await?;
         for _ in 0..TRIES {
-            let granted = match self.read(name).await? {
+            let granted = match self.records.read(name).await? {
                 None => {
-                    self.write_grant(name, &self.record(request), Expect::Absent)
+                    self.records
+                        .write_grant(name, &self.record(request), Expect::Absent)
                         .await?
                 }
                 Some(current) if !current.is_live() => {
                     let expect = Expect::Version(current.version);
-                    self.write_grant(name, &self.record(request), expect)
+                    self.records
+                        .write_grant(name, &self.record(request), expect)
                         .await?
                 }
                 Some(current) if current.record.is_of(request.owner) => {
                     let record = current.record.renewed(current.token, request.ttl);
-                    let stored = self.write(name, &record, Expect::Version(current.version));
+                    let stored =
+                        self.records
+                            .write(name, &record, Expect::Version(current.version));
                     stored.await?.map(|_| Granted(current.token))
                 }
                 Some(current) => return Ok(Attempt::Busy(Some(current.info()))),
             };
             if let Some(Granted(token)) = granted {
-                self.reaper.take_turn(self);
+                self.reaper.take_turn(&self.records, &self.clock);
                 return Ok(Attempt::Acquired(self.grant(token, epoch, request)));
             }
         }
@@ -228,7 +200,7 @@ impl DistLock for KvLock {
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
-        self.open()?;
+        self.records.open()?;
         let (clock, random) = (Arc::clone(&self.clock), Arc::clone(&self.random));
         let lock = Arc::new(self.clone());
         let contender = KvContender::new(lock, clock, random, request.clone());
@@ -236,9 +208,9 @@ impl DistLock for KvLock {
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
-        let epoch = self.epoch().await?;
+        let epoch = self.records.epoch().await?;
         for _ in 0..TRIES {
-            let current = match self.read_held(lease).await? {
+            let current = match self.records.read_held(lease).await? {
                 Ok(current) => current,
                 Err(reason) => return Ok(Renewed::NotHeld(reason)),
             };
@@ -254,7 +226,12 @@ impl DistLock for KvLock {
                 TicketStep::Redeem(_) => record.ticket = None,
             }
             let expect = Expect::Version(current.version);
-            if self.write(&lease.name, &record, expect).await?.is_some() {
+            if self
+                .records
+                .write(&lease.name, &record, expect)
+                .await?
+                .is_some()
+            {
                 return Ok(Renewed::Extended {
                     valid_for: renewal.ttl.duration(),
                     epoch: epoch.clone(),
@@ -273,7 +250,7 @@ impl DistLock for KvLock {
         let key = key(&lease.name)?;
         let mut unanswered = None;
         for _ in 0..TRIES {
-            let current = match self.read_held(lease).await {
+            let current = match self.records.read_held(lease).await {
                 Ok(Ok(current)) => current,
                 // The record is gone after a delete without an answer, so that delete released the
                 // lock.
@@ -281,7 +258,7 @@ impl DistLock for KvLock {
                 Ok(Err(_)) => return Ok(ReleaseOutcome::NotHeld),
                 Err(error) => return Err(unanswered.unwrap_or(error)),
             };
-            match self.remove(&key, current.version).await {
+            match self.records.remove(&key, current.version).await {
                 Ok(true) => return Ok(released),
                 Ok(false) => {}
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {
@@ -303,14 +280,15 @@ impl DistLock for KvLock {
                 ),
             ));
         }
-        let epoch = self.epoch().await?;
+        let epoch = self.records.epoch().await?;
         for _ in 0..TRIES {
-            let current = match self.read_held(lease).await? {
+            let current = match self.records.read_held(lease).await? {
                 Ok(current) => current,
                 Err(reason) => return Ok(HandOver::NotHeld(reason)),
             };
             let expect = Expect::Version(current.version);
             if let Some(Granted(token)) = self
+                .records
                 .write_grant(&next.name, &self.record(next), expect)
                 .await?
             {
@@ -321,8 +299,8 @@ impl DistLock for KvLock {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
-        let epoch = self.epoch().await?;
-        let mut info = match self.read(name).await? {
+        let epoch = self.records.epoch().await?;
+        let mut info = match self.records.read(name).await? {
             Some(current) => current.lock_info(name.clone()),
             None => LockInfo::free(name.clone()),
         };
@@ -336,13 +314,13 @@ impl DistLock for KvLock {
         after: Option<&LockName>,
         limit: u32,
     ) -> Result<Vec<LockInfo>> {
-        let records = self.open()?;
+        let records = self.records.open()?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut found: Vec<LockInfo> = Vec::new();
         if limit == 0 {
             return Ok(found);
         }
-        let epoch = self.epoch().await?;
+        let epoch = self.records.epoch().await?;
         let prefix = format!("{PREFIX}{prefix}");
         let mut after = after.map(key).transpose()?;
         loop {
@@ -352,8 +330,8 @@ impl DistLock for KvLock {
             let page = records.scan(&prefix, after.as_ref(), page_size).await?;
             let last = page.len() < page_size as usize;
             for (key, entry) in &page {
-                let name = cell::name(key)?;
-                let current = self.parse(&name, entry)?;
+                let name = lock_records::name(key)?;
+                let current = self.records.parse(&name, entry)?;
                 if current.is_live() {
                     let mut info = current.lock_info(name);
                     info.epoch = Some(epoch.clone());
@@ -373,14 +351,14 @@ impl DistLock for KvLock {
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
         let key = key(name)?;
         for _ in 0..TRIES {
-            let current = match self.read(name).await? {
+            let current = match self.records.read(name).await? {
                 Some(current) if current.is_live() => current,
                 _ => return Ok(Forced::NotHeld),
             };
             if current.token != expected {
                 return Ok(Forced::OtherToken(current.token));
             }
-            if self.remove(&key, current.version).await? {
+            if self.records.remove(&key, current.version).await? {
                 return Ok(Forced::Released);
             }
         }
@@ -388,8 +366,8 @@ impl DistLock for KvLock {
     }
 
     async fn health(&self) -> Result<Health> {
-        let epoch = self.read_epoch().await?;
-        let mut health = Health::new(format!("records of {}", self.records.backend()));
+        let epoch = self.records.read_epoch().await?;
+        let mut health = Health::new(format!("records of {}", self.records.store_backend()));
         health.epoch = Some(epoch);
         health.found(
             "ages",
@@ -400,10 +378,7 @@ impl DistLock for KvLock {
     }
 
     async fn close(&self) {
-        self.open.close();
         // Records that were passed in belong to the caller and may be in use elsewhere.
-        if self.opened_here {
-            self.records.close().await;
-        }
+        self.records.close(self.opened_here).await;
     }
 }

@@ -13,10 +13,10 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::Moment;
+use distlock_core::{Clock, Moment, RecordKey, Result};
 use tokio::runtime::Handle;
 
-use crate::lock::KvLock;
+use crate::lock_records::{self, LockRecords, PREFIX};
 
 /// How long the record of an expired lock stays by default.
 const REAP_AFTER: Duration = Duration::from_secs(3600);
@@ -50,8 +50,8 @@ impl Reaper {
     }
 
     /// Starts a turn if one is due. Outside of a tokio runtime it does nothing.
-    pub(crate) fn take_turn(self: &Arc<Self>, lock: &KvLock) {
-        let now = lock.clock.now();
+    pub(crate) fn take_turn(self: &Arc<Self>, records: &LockRecords, clock: &Arc<dyn Clock>) {
+        let now = clock.now();
         {
             let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
             // A process that lives for a second takes part; one that does not is spared.
@@ -68,7 +68,8 @@ impl Reaper {
         }
         let turn = Turn {
             reaper: Arc::clone(self),
-            lock: lock.clone(),
+            records: records.clone(),
+            clock: Arc::clone(clock),
         };
         runtime.spawn(turn.run());
     }
@@ -77,14 +78,15 @@ impl Reaper {
 /// One turn. Its drop, also by a runtime that ends, lets the next turn begin.
 struct Turn {
     reaper: Arc<Reaper>,
-    lock: KvLock,
+    records: LockRecords,
+    clock: Arc<dyn Clock>,
 }
 
 impl Turn {
     async fn run(self) {
         let idle = self.reaper.idle;
         let mut pause = idle / 4;
-        match self.lock.reap(idle, PER_TURN).await {
+        match reap(&self.records, idle, PER_TURN).await {
             Ok(PER_TURN..) => pause = Duration::ZERO,
             Ok(0) => {}
             Ok(removed) => tracing::debug!(removed, "records of expired locks were removed"),
@@ -95,7 +97,7 @@ impl Turn {
             .due
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        *due = Some(self.lock.clock.now() + pause);
+        *due = Some(self.clock.now() + pause);
     }
 }
 
@@ -103,4 +105,30 @@ impl Drop for Turn {
     fn drop(&mut self) {
         self.reaper.running.store(false, Ordering::Release);
     }
+}
+
+/// The smallest number of records that one scan asks for.
+const PAGE: u32 = 128;
+
+/// Removes up to `limit` records of locks that have been expired for longer than `idle`. Returns
+/// how many it removed.
+pub(crate) async fn reap(records: &LockRecords, idle: Duration, limit: u32) -> Result<u32> {
+    let mut removed = 0;
+    let mut after: Option<RecordKey> = None;
+    while removed < limit {
+        let page = records.open()?.scan(PREFIX, after.as_ref(), PAGE).await?;
+        for (key, entry) in &page {
+            // A record that cannot be read stays: it may be a lock that somebody holds.
+            let parsed = lock_records::name(key).and_then(|name| records.parse(&name, entry));
+            let Ok(current) = parsed else { continue };
+            if removed < limit && current.expired_for() > idle {
+                removed += u32::from(records.remove(key, current.version).await?);
+            }
+        }
+        if page.len() < PAGE as usize {
+            break;
+        }
+        after = page.into_iter().next_back().map(|(key, _)| key);
+    }
+    Ok(removed)
 }

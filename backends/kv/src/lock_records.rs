@@ -3,22 +3,25 @@
 //! Invariant: a write or delete names the version that it replaces, so of several writers exactly
 //! one succeeds. A record that cannot be read must never count as "free".
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use distlock_backend_kit::OpenFlag;
+use distlock_core::{
+    Deleted, Entry, Epoch, Error, ErrorKind, Expect, FencingToken, Lease, LockName, LossReason,
+    RecordKey, Records, Result, Version, Written,
+};
+
+use tokio::sync::OnceCell;
 use uuid::Uuid;
 
-use distlock_core::{
-    Deleted, DistLock, Entry, Epoch, Error, ErrorKind, Expect, FencingToken, Lease, LockName,
-    LossReason, RecordKey, Result, Version, Written,
-};
-
-use crate::{
-    lock::{KvLock, TRIES},
-    record::{Record, StoredLock},
-};
+use crate::record::{Record, StoredLock};
 
 /// Prefix of the keys of all locks.
 pub(crate) const PREFIX: &str = "lock/";
+
+/// Number of attempts at one change. An attempt fails when another client changes the record
+/// between read and write.
+pub(crate) const TRIES: u32 = 5;
 
 /// Key of the record that names the history of these records. It is outside of [`PREFIX`].
 const EPOCH_KEY: &str = "lock-epoch";
@@ -48,7 +51,55 @@ pub(crate) fn too_many_conflicts() -> Error {
     )
 }
 
-impl KvLock {
+/// The records of all locks, as one handle sees them. Clones share the flag and the history.
+#[derive(Clone, Debug)]
+pub(crate) struct LockRecords {
+    records: Arc<dyn Records>,
+    /// The name of the backend over these records, for errors.
+    backend: &'static str,
+    /// The store's history, which is read once.
+    epoch: Arc<OnceCell<Epoch>>,
+    open: OpenFlag,
+}
+
+impl LockRecords {
+    pub(crate) fn new(records: Arc<dyn Records>, backend: &'static str) -> Self {
+        Self {
+            records,
+            backend,
+            epoch: Arc::default(),
+            open: OpenFlag::default(),
+        }
+    }
+
+    /// The same records over a connection of their own, for a handle that is closed by itself.
+    pub(crate) async fn reopen(&self) -> Result<Self> {
+        Ok(Self {
+            records: self.open()?.reopen().await?,
+            open: OpenFlag::default(),
+            ..self.clone()
+        })
+    }
+
+    /// The records, unless this handle was closed.
+    pub(crate) fn open(&self) -> Result<&Arc<dyn Records>> {
+        self.open.check(self.backend)?;
+        Ok(&self.records)
+    }
+
+    /// Ends this handle. `and_records`: its connection, too.
+    pub(crate) async fn close(&self, and_records: bool) {
+        self.open.close();
+        if and_records {
+            self.records.close().await;
+        }
+    }
+
+    /// The name of the store's own backend.
+    pub(crate) fn store_backend(&self) -> &'static str {
+        self.records.backend()
+    }
+
     pub(crate) async fn read(&self, name: &LockName) -> Result<Option<StoredLock>> {
         match self.open()?.get(&key(name)?).await? {
             Some(entry) => self.parse(name, &entry).map(Some),
@@ -70,7 +121,7 @@ impl KvLock {
                 ErrorKind::Corrupt,
                 format!("its record {what}; it is not treated as free"),
             )
-            .on(self.capabilities().backend)
+            .on(self.backend)
             .about(name)
         };
         let record: Record = serde_json::from_slice(&entry.value)
@@ -157,7 +208,7 @@ impl KvLock {
         Ok(self.records.delete(key, version).await? == Deleted::Done)
     }
 
-    /// The history of these records. It is read once per handle.
+    /// The history of these records.
     pub(crate) async fn epoch(&self) -> Result<&Epoch> {
         self.epoch.get_or_try_init(|| self.read_epoch()).await
     }
