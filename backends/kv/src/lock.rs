@@ -121,10 +121,11 @@ impl KvLock {
     }
 
     /// Removes up to `limit` records of locks that have been expired for longer than `idle`, and
-    /// returns how many it removed. A record that cannot be read stays.
+    /// returns how many it removed.
     ///
     /// # Errors
-    /// Failures of the store.
+    /// Failures of the store, and [`ErrorKind::Corrupt`] for a record that cannot be read. Such a
+    /// record stays, and the others are removed all the same.
     ///
     /// # Cancel safety
     /// Safe: each record is removed in a step of its own, and only if its version is the one that

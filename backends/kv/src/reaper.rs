@@ -112,15 +112,25 @@ const PAGE: u32 = 128;
 
 /// Removes up to `limit` records of locks that have been expired for longer than `idle`. Returns
 /// how many it removed.
+///
+/// # Errors
+/// Failures of the store, and `Corrupt` after the turn for the first record that cannot be read.
 pub(crate) async fn reap(records: &LockRecords, idle: Duration, limit: u32) -> Result<u32> {
-    let mut removed = 0;
+    let (mut removed, mut unreadable) = (0, None);
     let mut after: Option<RecordKey> = None;
     while removed < limit {
         let page = records.open()?.scan(PREFIX, after.as_ref(), PAGE).await?;
         for (key, entry) in &page {
-            // A record that cannot be read stays: it may be a lock that somebody holds.
+            // A record that cannot be read stays: it may be a lock that somebody holds. It must not
+            // keep the others from being removed.
             let parsed = lock_records::name(key).and_then(|name| records.parse(&name, entry));
-            let Ok(current) = parsed else { continue };
+            let current = match parsed {
+                Ok(current) => current,
+                Err(error) => {
+                    unreadable.get_or_insert(error);
+                    continue;
+                }
+            };
             if removed < limit && current.expired_for() > idle {
                 removed += u32::from(records.remove(key, current.version).await?);
             }
@@ -130,5 +140,5 @@ pub(crate) async fn reap(records: &LockRecords, idle: Duration, limit: u32) -> R
         }
         after = page.into_iter().next_back().map(|(key, _)| key);
     }
-    Ok(removed)
+    unreadable.map_or(Ok(removed), Err)
 }
