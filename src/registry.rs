@@ -41,7 +41,6 @@ impl Registry {
     #[must_use]
     pub fn builtin() -> Self {
         let drivers = builtin! {
-            "memory" distlock_memory::MemoryDriver, ("memory", "memory");
             "sqlite" distlock_sql::SqliteDriver, ("sqlite", "sqlite");
             "redis" distlock_redis::RedisDriver, ("redis", "redis") ("redis+cluster", "redis")
                 ("redis+sentinel", "redis") ("rediss", "redis,tls");
@@ -49,6 +48,7 @@ impl Registry {
             "postgres" distlock_sql::PostgresDriver, ("postgres", "postgres")
                 ("postgresql", "postgres");
             "zookeeper" distlock_zookeeper::ZooKeeperDriver, ("zookeeper", "zookeeper");
+            "memory" distlock_memory::MemoryDriver, ("memory", "memory");
             "kv" distlock_kv::KvDriver, ("kv+", "kv");
         };
         Self {

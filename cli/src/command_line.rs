@@ -10,11 +10,12 @@ use clap::{
     builder::Styles,
     error::{ContextKind, ContextValue, ErrorKind},
 };
-use distlock::{excerpt, threads::no_thread};
+use distlock::{backend::Driver, excerpt, threads::no_thread};
 
 use crate::{
     commands,
     context::Context,
+    drivers,
     exit::{Failure, Outcome, code},
     global::Global,
     group::{survive_full_files, watchdog},
@@ -28,8 +29,7 @@ use crate::{
     version,
     about = "One distributed lock, many stores: run commands under a lock, look at locks,\n\
              run kick-out gateways",
-    after_help = AFTER_HELP,
-    max_term_width = 80,
+    max_term_width = WIDTH,
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -38,18 +38,10 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-const AFTER_HELP: &str = "\
-Backends:
-  sqlite:PATH                    a file shared by the processes of one host
-  redis://HOST:PORT              Redis or Valkey (rediss:, redis+sentinel:,
-                                 redis+cluster:)
-  mysql://USER@HOST/DATABASE     MySQL or MariaDB
-  postgres://USER@HOST/DATABASE  PostgreSQL
-  zookeeper://HOST,HOST,../ROOT  a ZooKeeper ensemble
-  memory:NAME                    the tasks of one process (bench, conformance):
-                                 one store per name, or with ?private=true a new
-                                 one
+/// The widest line of a help text, in columns.
+const WIDTH: usize = 80;
 
+const AFTER_HELP: &str = "\
 Where nothing says which store:
   Locks live in a file of your own, $XDG_STATE_HOME/distlock/distlock.db
   (~/.local/state/distlock/distlock.db). Other users, root's cron among them,
@@ -120,9 +112,37 @@ const GROUPS: [(&str, &[&str]); 6] = [
 const LONGEST_ARGUMENT: usize = 200;
 const HELP: &str = "Print this message or the help of a command";
 
+/// The URLs of all backends, in two columns.
+fn backends() -> String {
+    const INDENT: usize = 33;
+    let mut text = String::from("Backends:\n");
+    for url in drivers::registry().drivers().iter().flat_map(Driver::urls) {
+        let mut line = format!("  {:<width$}", url.form, width = INDENT - 2);
+        if line.len() > INDENT {
+            let _ = writeln!(text, "{line}");
+            line = " ".repeat(INDENT);
+        }
+        let mut is_first = true;
+        for word in url.store.split_whitespace() {
+            if !is_first && line.len() + 1 + word.len() > WIDTH {
+                let _ = writeln!(text, "{line}");
+                line = " ".repeat(INDENT);
+                is_first = true;
+            }
+            if !is_first {
+                line.push(' ');
+            }
+            line.push_str(word);
+            is_first = false;
+        }
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
+
 /// The tool, with its commands in groups.
 fn tool() -> clap::Command {
-    let tool = Cli::command();
+    let tool = Cli::command().after_help(format!("{}\n{AFTER_HELP}", backends()));
     let styles = Styles::styled();
     let (head, name) = (styles.get_header(), styles.get_literal());
     let mut groups = String::new();

@@ -10,6 +10,7 @@ use distlock::{
 
 use crate::{
     default_store::{self, SHARED_VARIABLE},
+    drivers,
     exit::{Failure, Outcome, code},
     global::Global,
     output,
@@ -104,7 +105,8 @@ impl Context {
                 target
             }
         };
-        if sharing == Sharing::Required && target.scheme().as_deref() == Some("memory") {
+        let scheme = target.scheme().unwrap_or_default();
+        if sharing == Sharing::Required && (scheme == "memory" || scheme.ends_with("+memory")) {
             return Err(Failure::new(
                 code::CONFIG,
                 "backend memory: lives and ends with this process, so it would lock nothing: \
@@ -116,7 +118,7 @@ impl Context {
 
     /// Opens the backend.
     pub(crate) async fn open(&self, sharing: Sharing) -> Outcome<Store> {
-        Ok(distlock::open(self.target(sharing)?).await?)
+        Ok(drivers::open(self.target(sharing)?).await?)
     }
 }
 

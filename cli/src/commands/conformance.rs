@@ -11,6 +11,7 @@ use serde_json::json;
 
 use crate::{
     context::{Context, Sharing},
+    drivers,
     exit::{Failure, Outcome, code},
     output::{self, millis},
 };
@@ -117,7 +118,7 @@ impl Conformance {
             true => target.clone().wrapped_by("kv+"),
             false => target.clone(),
         };
-        let first = distlock::open(&target).await?;
+        let first = drivers::open(&target).await?;
         let capabilities = first.backend().capabilities().clone();
         let within_process = capabilities.reach == Reach::Process;
         // A private store (`memory:?private=true`) cannot be opened twice: the second one would be
@@ -153,7 +154,7 @@ pub(crate) fn client(target: Target, shared: Option<Store>) -> Opening {
                 store.backend().reopen().await?,
                 store.records().reopen().await?,
             )),
-            None => distlock::open(target).await,
+            None => drivers::open(target).await,
         }
     })
 }

@@ -1,13 +1,16 @@
 //! The process that holds locks for the conformance suite. Only the suite starts it.
 
-use crate::exit::{Failure, Outcome, code};
+use crate::{
+    drivers,
+    exit::{Failure, Outcome, code},
+};
 
 /// The first and only argument.
 pub(crate) const NAME: &str = "conformance-worker";
 
 /// Follows the orders on standard input until it ends.
 pub(crate) async fn execute() -> Outcome {
-    distlock_conformance::worker::run(|url: String| distlock::open(url))
+    distlock_conformance::worker::run(|url: String| drivers::open(url))
         .await
         .map_err(|failure| Failure::new(code::FAILED, failure.to_string()))?;
     Ok(code::OK)

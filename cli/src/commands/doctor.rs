@@ -2,11 +2,16 @@
 
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
-use distlock::{Verdict, presentable};
+use distlock::{
+    Verdict,
+    backend::{Driver, DriverOption},
+    presentable,
+};
 use serde_json::json;
 
 use crate::{
     context::{Context, Sharing},
+    drivers,
     exit::{Failure, Outcome, code},
     output,
 };
@@ -17,17 +22,25 @@ use crate::{
 /// Exit code 1 says that a promise does not hold as the store is configured now.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Doctor {}
+pub(crate) struct Doctor {
+    /// List the backends of this tool and the options of their URLs instead
+    #[arg(long)]
+    backends: bool,
+}
 
 const EXAMPLES: &str = "\
 Examples:
   distlock doctor
-  distlock doctor --backend sqlite:/var/lib/distlock/distlock.db --json";
+  distlock doctor --backend sqlite:/var/lib/distlock/distlock.db --json
+  distlock doctor --backends";
 
 impl Doctor {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        if self.backends {
+            return list_backends(context.json());
+        }
         let target = context.target(Sharing::Optional)?;
-        let store = distlock::open(&target).await?;
+        let store = drivers::open(&target).await?;
         let health = store.locker().health().await;
         let capabilities = store.locker().capabilities().clone();
         store.close().await;
@@ -63,6 +76,54 @@ impl Doctor {
             code::OK
         })
     }
+}
+
+/// Prints what the drivers of this tool say of themselves.
+fn list_backends(json: bool) -> Outcome {
+    let known = drivers::registry().drivers();
+    let printed = if json {
+        known.iter().try_for_each(|driver| {
+            let urls = driver.urls().iter();
+            let options = all_options(driver);
+            output::json(&json!({
+                "name": driver.name(),
+                "schemes": driver.schemes(),
+                "urls": urls
+                    .map(|url| json!({"form": url.form, "store": url.store}))
+                    .collect::<Vec<_>>(),
+                "options": options
+                    .map(|it| json!({"name": it.name, "help": it.help, "default": it.default}))
+                    .collect::<Vec<_>>(),
+            }))
+        })
+    } else {
+        known.iter().try_for_each(|driver| {
+            output::line(driver.name())?;
+            for url in driver.urls() {
+                output::line(format!("  {}: {}", url.form, url.store))?;
+            }
+            let mut table = Table::new();
+            table
+                .load_style(presets::NOTHING)
+                .set_content_arrangement(ContentArrangement::Dynamic)
+                .set_header(["  OPTION", "VALUES", "DEFAULT"]);
+            for option in all_options(driver) {
+                table.add_row([&format!("  {}", option.name), option.help, option.default]);
+            }
+            output::line(table.trim_fmt())?;
+            output::line("")
+        })
+    };
+    printed.or_else(Failure::unless_unread)?;
+    Ok(code::OK)
+}
+
+/// The options of a driver and the one of every driver, each once.
+fn all_options(driver: &dyn Driver) -> impl Iterator<Item = &DriverOption> {
+    const COMMON: DriverOption = DriverOption::CONNECT_TIMEOUT;
+    let own = driver.options();
+    let common = [&COMMON].into_iter().filter(|it| !own.contains(it));
+    own.iter().chain(common)
 }
 
 fn word(verdict: Verdict) -> &'static str {

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::{
     context::{Context, Sharing},
+    drivers,
     exit::{Outcome, code},
     output,
 };
@@ -25,7 +26,7 @@ Examples:
 impl Migrate {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let target = context.target(Sharing::Optional)?;
-        let migrated = distlock::migrate(&target).await?;
+        let migrated = drivers::migrate(&target).await?;
         if context.json() {
             output::json(&json!({
                 "backend": target.masked_url(),

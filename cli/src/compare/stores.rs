@@ -14,7 +14,10 @@ use distlock_harness::servers::{
 use distlock_report::compare::{Finding, StoreFacts};
 
 use super::patience::within;
-use crate::commands::{conformance, conformance_worker};
+use crate::{
+    commands::{conformance, conformance_worker},
+    drivers,
+};
 
 /// The stores that `--spawn` can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -217,7 +220,7 @@ pub(super) fn zookeeper_url(servers: &str) -> String {
 
 /// Opens a store that was given by URL.
 pub(super) async fn open(target: Target, setup: String) -> Result<StoreUnderTest> {
-    let store = distlock::open(target.clone()).await?;
+    let store = drivers::open(target.clone()).await?;
     let health = store.locker().health().await?;
     let capabilities = store.lock().capabilities().clone();
     let said = health.server.to_lowercase();

@@ -9,6 +9,8 @@ use std::{
 };
 
 use distlock::{Store, Target};
+
+use crate::drivers;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -46,7 +48,7 @@ impl Wire {
         forwarding.spawn(forward(listener, self.server, Arc::clone(&bytes)));
         let led = format!("127.0.0.1:{port}");
         let url = self.url.replace(&self.server.to_string(), &led);
-        let store = distlock::open(Target::new(url)).await?;
+        let store = drivers::open(Target::new(url)).await?;
         let counter = Counter {
             bytes,
             _forwarding: forwarding,

@@ -21,7 +21,7 @@ use distlock_kickout::{NodeId, forget_node};
 use uuid::Uuid;
 
 use crate::{
-    output,
+    drivers, output,
     processes::{Node, NodeOutput},
 };
 use scenes::{CROWDED, Play, SCENES};
@@ -36,7 +36,7 @@ pub(crate) async fn play(backend: Option<Target>, json: bool) -> Result<bool> {
         .context("make a temporary folder")?;
     let own = backend.is_none();
     let target = backend.unwrap_or_else(|| Target::sqlite(folder.path().join("demo.db")));
-    let store = distlock::open(&target).await?;
+    let store = drivers::open(&target).await?;
     let timeline = Arc::new(Timeline::new(json));
     let place = if own {
         "a SQLite file in a temporary folder".to_owned()

@@ -28,7 +28,7 @@ use tokio::{
 };
 
 use super::timeline::Timeline;
-use crate::group::somebody_lives_in;
+use crate::{drivers, group::somebody_lives_in};
 
 /// Callers that change the counters, or want the value, at the same time.
 const CALLERS: usize = 16;
@@ -85,7 +85,7 @@ pub(crate) async fn play(json: bool) -> Result<bool> {
     let target = Target::sqlite(folder.path().join("demo.db"));
     let stage = RecipesPlay {
         timeline: Arc::new(Timeline::new(json)),
-        store: distlock::open(&target).await?,
+        store: drivers::open(&target).await?,
         url: target.reveal_url(),
     };
     stage.timeline.open(

@@ -28,7 +28,7 @@ impl Drivers {
     /// Adds a driver. Its schemes win over those of drivers that were added before.
     #[must_use]
     pub fn with(mut self, driver: Arc<dyn Driver>) -> Self {
-        self.drivers.insert(0, driver);
+        self.drivers.push(driver);
         self
     }
 
@@ -47,8 +47,8 @@ impl Drivers {
         self
     }
 
-    /// The drivers, the ones that were added last first.
-    pub fn iter(&self) -> impl Iterator<Item = &dyn Driver> {
+    /// The drivers, in the order in which they were added.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &dyn Driver> {
         self.drivers.iter().map(|driver| &**driver)
     }
 
@@ -61,17 +61,11 @@ impl Drivers {
     /// The driver for a scheme.
     #[must_use]
     pub fn of_scheme(&self, scheme: &str) -> Option<&dyn Driver> {
-        let exact = self
-            .iter()
-            .find(|driver| driver.schemes().contains(&scheme));
-        exact.or_else(|| {
-            self.iter().find(|driver| {
-                let prefixes = driver.schemes().iter().filter(|known| known.ends_with('+'));
-                prefixes
-                    .into_iter()
-                    .any(|prefix| scheme.starts_with(prefix))
-            })
-        })
+        let find = |is: &dyn Fn(&str) -> bool| {
+            let mut latest_first = self.iter().rev();
+            latest_first.find(|driver| driver.schemes().iter().any(|known| is(known)))
+        };
+        find(&|known| known == scheme).or_else(|| find(&|known| is_prefix(known, scheme)))
     }
 
     /// Opens a store.

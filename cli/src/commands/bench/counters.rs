@@ -11,6 +11,7 @@ use distlock_report::{Arm, Counters, CountingStore, Options, Report, Subject, Wo
 
 use crate::{
     context::{Context, Sharing},
+    drivers,
     exit::{Failure, Outcome, code},
     output,
 };
@@ -80,7 +81,7 @@ impl Way {
 
 pub(super) async fn measured(context: &Context, options: &Options) -> Outcome<Report> {
     let target = context.target(Sharing::Optional)?;
-    let store = distlock::open(target.clone()).await?;
+    let store = drivers::open(target.clone()).await?;
     output::tell(format_args!(
         "measuring each way for {:.1} s",
         options.duration.as_secs_f64()

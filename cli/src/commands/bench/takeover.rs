@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::{
     context::{Context, Sharing},
+    drivers,
     exit::{Failure, Outcome, code, signalled},
     group::Signals,
     limits, output,
@@ -103,7 +104,7 @@ impl Takeover {
         }
         limits::raise_open_files();
         let target = context.target(Sharing::Optional)?;
-        let store = distlock::open(target.clone()).await?;
+        let store = drivers::open(target.clone()).await?;
         let ground = Ground::new(target, &store);
         if self.processes && !ground.has_other_processes() {
             return Err(Failure::usage(format!(

@@ -16,6 +16,7 @@ use tokio::{
 use super::settings::{self, Flags, Settings};
 use crate::{
     context::{Context, Sharing},
+    drivers,
     exit::{Failure, Outcome, code},
     limits, output,
 };
@@ -76,7 +77,7 @@ impl RunNode {
             );
         }
         let starting = Box::pin(async {
-            let store = distlock::open(target).await?;
+            let store = drivers::open(target).await?;
             let gateway = distlock_gateway::Gateway::start(config, store.clone())
                 .await
                 .map_err(|error| settings.blame(error))?;

@@ -1,0 +1,30 @@
+//! Opening stores with the drivers of this process.
+//!
+//! The drivers are set once, before anything else runs, because every part of the tool opens stores
+//! and all must open the same kinds.
+
+use std::sync::OnceLock;
+
+use distlock::{Registry, Result, Store, Target, backend::Migrated};
+
+static REGISTRY: OnceLock<Registry> = OnceLock::new();
+
+/// Sets the drivers. A second call changes nothing.
+pub(crate) fn set_registry(registry: Registry) {
+    let _ = REGISTRY.set(registry);
+}
+
+/// The drivers of this process.
+pub(crate) fn registry() -> &'static Registry {
+    REGISTRY.get_or_init(Registry::builtin)
+}
+
+/// Opens a store.
+pub(crate) async fn open(target: impl Into<Target>) -> Result<Store> {
+    registry().open(target).await
+}
+
+/// Creates or upgrades a store's tables.
+pub(crate) async fn migrate(target: impl Into<Target>) -> Result<Migrated> {
+    registry().migrate(target).await
+}

@@ -1,0 +1,49 @@
+//! The `distlock` command-line tool, as a function of its drivers.
+//!
+//! A tool with a backend of your own is one call:
+//!
+//! ```no_run
+//! # fn run(my_driver: impl distlock::backend::Driver) -> std::process::ExitCode {
+//! distlock_cli::main(distlock::Registry::builtin().with(my_driver))
+//! # }
+//! ```
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "comments on arguments are help texts, where brackets mean themselves"
+)]
+
+mod advice;
+mod command_line;
+mod commands;
+mod compare;
+mod context;
+mod default_store;
+mod demo;
+mod drivers;
+mod exit;
+mod figures;
+mod global;
+mod group;
+mod guarded;
+mod limits;
+mod logging;
+mod output;
+mod processes;
+mod progress;
+mod shell_word;
+mod stderr;
+mod store_advice;
+mod takeover;
+mod values;
+
+use std::process::ExitCode;
+
+/// Runs the tool on the command line of this process, with these drivers. Returns its exit code.
+///
+/// The tool starts itself again for some of its work, so this call must be all that the program's
+/// `main` does.
+#[must_use]
+pub fn main(registry: distlock::Registry) -> ExitCode {
+    drivers::set_registry(registry);
+    guarded::guarded(command_line::run)
+}
