@@ -15,10 +15,11 @@ use crate::Registry;
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::InvalidConfig`] for a URL or option that is wrong, which is named;
-/// [`ErrorKind::Unsupported`] for a backend that this build does not have;
-/// [`ErrorKind::Unavailable`] when the store does not answer within the `connect_timeout` (an
-/// option, 5 s); and what else the backend reports. Passwords never appear in any of them.
+/// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL or option that is wrong, which is
+/// named; [`Unsupported`](crate::ErrorKind::Unsupported) for a backend that this build does not
+/// have; [`Unavailable`](crate::ErrorKind::Unavailable) when the store does not answer within the
+/// `connect_timeout` (an option, 5 s); and what else the backend reports. Passwords never appear in
+/// any of them.
 ///
 /// # Cancel safety
 /// Safe.

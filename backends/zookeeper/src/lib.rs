@@ -61,7 +61,7 @@
 //! as the holder.
 //!
 //! The servers stamp writes and do not tell the present time. So records have no ages, and
-//! [`KvLock`](distlock_kv::KvLock) cannot stand on them.
+//! a lock over records (`kv+URL`) cannot stand on them.
 //!
 //! All locks and records of one [`ZooKeeper`] and all its handles share one session, and each
 //! [`ZooKeeper::open`] begins another one: a process has one session when it opens one store and
