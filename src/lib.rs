@@ -32,7 +32,7 @@
 //! | protect the resource itself | [`FenceGuard`]: refuses a holder with an older token; ready-made in a database transaction, on Redis and in ZooKeeper: [`fence`]; for a file: [`FencedFile`] |
 //! | inspect and intervene | [`Locker::inspect`], [`Locker::list`], [`Locker::force_release`], [`Locker::health`] |
 //! | keep small values with versions | [`Records`], from [`Store::records`] |
-//! | bring your own store | implement [`DistLock`] and [`Records`], then [`Store::new`] |
+//! | bring your own store | implement [`DistLock`] and [`Records`], and a [`backend::Driver`] that [`Registry::with`] adds; [`backend`] has the parts, `examples/custom_backend` is a whole one |
 //!
 //! Backend URLs:
 //!
@@ -43,6 +43,7 @@
 //! | `redis://HOST`, `rediss://`, `redis+sentinel://H1,H2,H3/PRIMARY`, `redis+cluster://H1,H2` | anybody who can connect | `redis` (with TLS: `redis`, `tls`) |
 //! | `mysql://USER@HOST/DATABASE`, `mariadb://` | anybody who can connect | `mysql` (with TLS: `mysql`, `tls`) |
 //! | `postgres://USER@HOST/DATABASE` | anybody who can connect | `postgres` (with TLS: `postgres`, `tls`) |
+//! | `kv+URL` | those of the store of that URL, over whose records its locks stand | `kv` |
 //! | `zookeeper://HOST,HOST/ROOT` | anybody who can connect | `zookeeper` (with TLS: `tls`, with SASL: `sasl` as well) |
 //!
 //! Options are query parameters (`sqlite:locks.db?connect_timeout=2s`) or keys of the `[backend]`
@@ -68,7 +69,7 @@
 //!
 //! # Features
 //!
-//! `memory` (default), `sqlite`, `redis`, `mysql`, `postgres`, `zookeeper`; `tls` for backends that
+//! `memory` (default), `sqlite`, `redis`, `mysql`, `postgres`, `zookeeper`, `kv`; `tls` for backends that
 //! support it, and `sasl` for ZooKeeper. The error for a URL whose backend is not compiled in
 //! contains the line of `Cargo.toml` that adds it.
 
@@ -95,6 +96,12 @@ pub use registry::Registry;
 #[doc(hidden)]
 pub mod batch {
     pub use distlock_backend_kit::batch::*;
+}
+/// Moved: the parts that backends stand on are in [`backend`].
+#[deprecated(note = "use distlock::backend::queue_entry")]
+#[doc(hidden)]
+pub mod queue_entry {
+    pub use distlock_backend_kit::queue_entry::{EntrySchedule as QueueEntry, *};
 }
 /// Moved: the parts that backends stand on are in [`backend`].
 #[deprecated(note = "use distlock::backend::panics")]

@@ -48,7 +48,7 @@ pub fn write(line: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// As [`write`], for lines of the debug level. Without a subscriber for them, they take no room.
+/// As [`write()`], for lines of the debug level. Without a subscriber for them, they take no room.
 pub fn debug(line: impl FnOnce() + Send + 'static) {
     if LevelFilter::current() >= LevelFilter::DEBUG {
         write(line);
