@@ -249,7 +249,7 @@ impl Guard {
     /// # Cancel safety
     /// When the future is dropped, the lock is released in the background.
     pub async fn into_ticket(self) -> Result<Ticket> {
-        if !self.lease_state.leave_alone() {
+        if !self.lease_state.begin_release_of_only_guard() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 "nested guards still share this lock",
@@ -320,7 +320,7 @@ enum Stage {
 impl LastGuardRelease<'_> {
     /// Waits for a renewal in flight: none may be in flight while the lock is released.
     async fn join_renewal(&self) {
-        self.lease_state.leave();
+        self.lease_state.begin_release();
         if let Ok(in_turn) = self.lease_state.io.try_lock() {
             drop(in_turn);
             return;

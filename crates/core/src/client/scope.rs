@@ -65,7 +65,7 @@ impl Scope {
         mut wanted: WantedLock,
         min_hold: Duration,
     ) -> Result<Guard> {
-        let slot = self.slot(parts, &wanted.request.name);
+        let slot = self.entry_of(parts, &wanted.request.name);
         let started = parts.timing.now();
         let until = wanted.wait.map(|wait| started + wait);
         let mut held = match slot.try_lock() {
@@ -82,10 +82,10 @@ impl Scope {
                 }
             },
         };
-        if let Some(lease_state) = joined(&held) {
+        if let Some(lease_state) = join_lease(&held) {
             // Unlocked: other tasks of this scope need not wait for the extension.
             drop(held);
-            return nested(parts, lease_state, &wanted, min_hold).await;
+            return nested_guard(parts, lease_state, &wanted, min_hold).await;
         }
         wanted.wait = until.map(|until| until.since(parts.timing.now()));
         let lease_state = acquire::acquire(parts, wanted).await?;
@@ -99,15 +99,15 @@ impl Scope {
         wanted: WantedLock,
         min_hold: Duration,
     ) -> Result<Attempt<Guard>> {
-        let slot = self.slot(parts, &wanted.request.name);
+        let slot = self.entry_of(parts, &wanted.request.name);
         let Ok(mut held) = slot.try_lock() else {
             return Ok(Attempt::Busy(
                 parts.queues.believed_holder(&wanted.request.name),
             ));
         };
-        if let Some(lease_state) = joined(&held) {
+        if let Some(lease_state) = join_lease(&held) {
             drop(held);
-            return nested(parts, lease_state, &wanted, min_hold)
+            return nested_guard(parts, lease_state, &wanted, min_hold)
                 .await
                 .map(Attempt::Acquired);
         }
@@ -118,7 +118,7 @@ impl Scope {
         }))
     }
 
-    fn slot(&self, parts: &Arc<LockerParts>, name: &LockName) -> ScopeEntry {
+    fn entry_of(&self, parts: &Arc<LockerParts>, name: &LockName) -> ScopeEntry {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= 64 {
             entries.retain(|_, slot| {
@@ -132,12 +132,12 @@ impl Scope {
     }
 }
 
-fn joined(held: &Weak<LeaseState>) -> Option<Arc<LeaseState>> {
+fn join_lease(held: &Weak<LeaseState>) -> Option<Arc<LeaseState>> {
     held.upgrade().filter(|lease_state| lease_state.add_guard())
 }
 
 /// A nested guard never shortens the lease; a longer one extends it.
-async fn nested(
+async fn nested_guard(
     parts: &Arc<LockerParts>,
     lease_state: Arc<LeaseState>,
     wanted: &WantedLock,

@@ -29,7 +29,7 @@ pub(crate) async fn acquire(
     let _running = parts.lifecycle.count_acquire();
     let started = parts.timing.now();
     let until = wanted.wait.map(|wait| started + wait);
-    let result = wait_for(parts, &wanted, until).await;
+    let result = wait_for_lock(parts, &wanted, until).await;
     let meters = &parts.meters;
     match &result {
         Ok((lease_state, granted)) => {
@@ -91,7 +91,7 @@ pub(crate) async fn try_acquire(
 }
 
 /// The lock, and when it was known to be held.
-async fn wait_for(
+async fn wait_for_lock(
     parts: &Arc<LockerParts>,
     wanted: &WantedLock,
     until: Option<Moment>,
@@ -113,7 +113,7 @@ async fn wait_for(
                         return Err(store_away(wait, error));
                     }
                     let holder = parts.queues.believed_holder(&wanted.request.name);
-                    return Err(timed_out(parts, wanted, holder.as_ref()));
+                    return Err(timeout_error(parts, wanted, holder.as_ref()));
                 }
                 _ = closed.wait_for(|closed| *closed) => return Err(closed_error()),
             }
@@ -121,7 +121,7 @@ async fn wait_for(
     };
     let (turn, step_aside, has_unanswered) = match turn {
         NextStep::Ask { turn, step_aside } => (turn, step_aside, false),
-        NextStep::TakeOver(handed) => match picked_up(parts, handed) {
+        NextStep::TakeOver(handed) => match pick_up_hand_over(parts, handed) {
             Ok(won) => return Ok(won.into_lease_state(parts, wanted.renew)),
             // The hand-over has an unknown outcome, or its grant ran out before this task was
             // polled. The same owner asks, and recognises a grant that is its own.
@@ -131,17 +131,20 @@ async fn wait_for(
     let claim = Claim::new(parts, wanted, Some(turn), has_unanswered);
     match claim.contend(Waiting::Until(until), step_aside).await? {
         Attempt::Acquired(won) => Ok(won.into_lease_state(parts, wanted.renew)),
-        Attempt::Busy(holder) => Err(timed_out(parts, wanted, holder.as_ref())),
+        Attempt::Busy(holder) => Err(timeout_error(parts, wanted, holder.as_ref())),
     }
 }
 
 /// The error of a wait that ended without the lock.
-fn timed_out(parts: &LockerParts, wanted: &WantedLock, holder: Option<&HolderInfo>) -> Error {
+fn timeout_error(parts: &LockerParts, wanted: &WantedLock, holder: Option<&HolderInfo>) -> Error {
     not_free_in_time(parts.timing.clock().wall(), wanted.wait, holder)
 }
 
 /// Picks up a lock that was handed over; `Err` when the store must be asked.
-fn picked_up(parts: &Arc<LockerParts>, mut handed: HandedOver) -> Result<WonLock, LocalTurn> {
+fn pick_up_hand_over(
+    parts: &Arc<LockerParts>,
+    mut handed: HandedOver,
+) -> Result<WonLock, LocalTurn> {
     let Some((turn, grant, request)) = handed.unclaimed.take() else {
         unreachable!("a hand-over is picked up once");
     };

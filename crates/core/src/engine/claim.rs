@@ -132,7 +132,7 @@ impl Claim {
                     }
                     if let Some(granted) = in_time(self.parts.timing.now(), &grant, sent) {
                         outage.over(&self.request.name);
-                        return Ok(Attempt::Acquired(self.won(grant, sent, granted)));
+                        return Ok(Attempt::Acquired(self.into_won_lock(grant, sent, granted)));
                     }
                     self.refuse_late_grant(&mut outage, until).await?;
                 }
@@ -141,7 +141,7 @@ impl Claim {
                     self.note_holder(holder.as_ref());
                     let left = time_left(&self.parts);
                     if left.is_zero() {
-                        self.leave().await;
+                        self.leave_store_queue().await;
                         return Ok(Attempt::Busy(holder));
                     }
                     if self.contender.is_none() {
@@ -165,7 +165,7 @@ impl Claim {
             let now = self.parts.timing.now();
             self.await_answer(now, false).await
         } else if join {
-            self.join().await
+            self.join_store_queue().await
         } else {
             self.ask().await
         }
@@ -232,7 +232,7 @@ impl Claim {
         }
         let beyond = self.end.left(now);
         if beyond.is_zero() || (left.is_zero() && !once_more) {
-            return Err(self.away_at_the_end(error));
+            return Err(self.store_away_error(error));
         }
         self.parts.queues.note_outage(&self.request.name, &error);
         if hangs {
@@ -255,7 +255,7 @@ impl Claim {
 
     /// The error of a wait that ended while the store was away. Its kind says that the caller does
     /// not hold the lock: a grant that still arrives is given back.
-    fn away_at_the_end(&self, error: Error) -> Error {
+    fn store_away_error(&self, error: Error) -> Error {
         match (self.wait, error.kind()) {
             (Some(wait), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown)
                 if !wait.is_zero() && !self.gives_up =>
@@ -275,7 +275,7 @@ impl Claim {
         let Some(error) = unconfirmed else {
             return Error::new(ErrorKind::Unavailable, late);
         };
-        self.abandon();
+        self.have_keeper_undo();
         self.request.owner = OwnerId::new();
         let late = format!("{late}, and did not confirm that the grant was given back");
         Error::new(ErrorKind::Unavailable, late).caused_by(error.clone())
@@ -306,7 +306,7 @@ impl Claim {
     }
 
     /// Joins the store queue, or subscribes to the store's notifications.
-    async fn join(&mut self) -> Result<(Moment, Option<Attempt<Grant>>)> {
+    async fn join_store_queue(&mut self) -> Result<(Moment, Option<Attempt<Grant>>)> {
         let (parts, request) = (Arc::clone(&self.parts), self.request.clone());
         let operation: InFlight = Box::pin(async move {
             match parts.backend.contend(&request).await {
@@ -401,7 +401,7 @@ impl Claim {
     }
 
     /// Gives up the place in the store queue.
-    async fn leave(&mut self) {
+    async fn leave_store_queue(&mut self) {
         let Some(contender) = self.contender.take() else {
             return;
         };
@@ -432,7 +432,7 @@ impl Claim {
     }
 
     /// Ends the claim with a lock: nothing of it is left to undo.
-    fn won(mut self, grant: Grant, sent: Moment, granted: Moment) -> WonLock {
+    fn into_won_lock(mut self, grant: Grant, sent: Moment, granted: Moment) -> WonLock {
         // Where the store grants by its queue, the contender's place has become the lock. A queue
         // entry is given up in the background, and only a close waits for that.
         if let Some(contender) = self.contender.take()
@@ -459,7 +459,7 @@ impl Claim {
     }
 
     /// Has the keeper undo every request that this claim has started.
-    fn abandon(&mut self) {
+    fn have_keeper_undo(&mut self) {
         if self.in_flight.is_none() && self.contender.is_none() && self.unanswered == 0 {
             return;
         }
@@ -479,7 +479,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.abandon();
+        self.have_keeper_undo();
     }
 }
 

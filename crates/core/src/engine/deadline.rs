@@ -53,14 +53,14 @@ impl Deadline {
 
     /// Records that a renewal is about to be sent. It may shorten the lease, and its outcome may
     /// stay unknown.
-    pub(crate) fn sending(&mut self, sent: Moment, ttl: Duration) {
+    pub(crate) fn note_sending(&mut self, sent: Moment, ttl: Duration) {
         self.at = self.at.min(end(sent, ttl));
         self.latest = self.latest.max(sent + ttl);
     }
 
     /// Records that the store confirmed a renewal. Only this call moves the deadline to a later
     /// moment.
-    pub(crate) fn confirmed(&mut self, sent: Moment, valid_for: Duration) {
+    pub(crate) fn note_confirmed(&mut self, sent: Moment, valid_for: Duration) {
         self.at = end(sent, self.believed(valid_for));
         let latest = sent + valid_for;
         self.latest = match self.cap {
@@ -80,7 +80,7 @@ impl Deadline {
     }
 
     /// Records that a request with this TTL got no answer.
-    pub(crate) fn unknown(&mut self, ttl: Duration) {
+    pub(crate) fn note_unanswered(&mut self, ttl: Duration) {
         self.cap = Some(self.cap.map_or(ttl, |cap| cap.min(ttl)));
     }
 }
@@ -126,15 +126,15 @@ mod tests {
     #[test]
     fn sending_only_lowers_and_confirming_raises() {
         let mut deadline = Deadline::granted(at(0), MS(10_000));
-        deadline.sending(at(3000), MS(10_000));
+        deadline.note_sending(at(3000), MS(10_000));
         assert_eq!(deadline.at(), at(9000));
-        deadline.sending(at(4000), MS(1000));
+        deadline.note_sending(at(4000), MS(1000));
         assert_eq!(deadline.at(), at(4900));
-        deadline.confirmed(at(4000), MS(1000));
+        deadline.note_confirmed(at(4000), MS(1000));
         assert_eq!(deadline.at(), at(4900));
-        deadline.sending(at(4500), MS(10_000));
+        deadline.note_sending(at(4500), MS(10_000));
         assert_eq!(deadline.at(), at(4900));
-        deadline.confirmed(at(4500), MS(10_000));
+        deadline.note_confirmed(at(4500), MS(10_000));
         assert_eq!(deadline.at(), at(13_500));
     }
 
@@ -188,7 +188,7 @@ mod tests {
                     break; // lost: it is sticky, the guard stops here
                 }
                 prop_assert!(now < expiry, "believed at {now}, gone at {expiry}");
-                deadline.sending(at(now), MS(step.ttl));
+                deadline.note_sending(at(now), MS(step.ttl));
                 let arrives = now + step.delay;
                 match step.fate {
                     0 => {
@@ -196,7 +196,7 @@ mod tests {
                             expiry = arrives + step.ttl;
                             now = arrives;
                             if at(now) < deadline.at() {
-                                deadline.confirmed(at(arrives - step.delay), MS(step.ttl));
+                                deadline.note_confirmed(at(arrives - step.delay), MS(step.ttl));
                             } else {
                                 break;
                             }
@@ -209,13 +209,13 @@ mod tests {
                             expiry = arrives + step.ttl;
                         }
                         now = arrives;
-                        deadline.unknown(MS(step.ttl));
+                        deadline.note_unanswered(MS(step.ttl));
                     }
                     2 => {
                         late.push((now + step.pause * 3, step.ttl));
-                        deadline.unknown(MS(step.ttl));
+                        deadline.note_unanswered(MS(step.ttl));
                     }
-                    _ => deadline.unknown(MS(step.ttl)),
+                    _ => deadline.note_unanswered(MS(step.ttl)),
                 }
                 prop_assert!(deadline.at() <= at(expiry));
             }

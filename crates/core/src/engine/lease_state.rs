@@ -117,7 +117,7 @@ impl LeaseFields {
         self.renew = Renew::Manual;
     }
 
-    fn leave(&mut self) {
+    fn begin_release(&mut self) {
         self.stop_renewing();
         self.leaving = true;
     }
@@ -174,12 +174,12 @@ impl LeaseState {
     }
 
     /// Notes that a request without an answer may still arrive and set the lease to this TTL.
-    pub(crate) fn may_be_cut_to(&self, ttl: Ttl) {
-        self.state().deadline.unknown(ttl.duration());
+    pub(crate) fn note_unanswered_ttl(&self, ttl: Ttl) {
+        self.state().deadline.note_unanswered(ttl.duration());
     }
 
     /// The TTL that a request without an answer may still set the lease to.
-    pub(crate) fn cut_to(&self) -> Option<Ttl> {
+    pub(crate) fn unanswered_ttl(&self) -> Option<Ttl> {
         let cap = self.state().deadline.cap();
         cap.and_then(|cap| Ttl::new(cap).ok())
     }
@@ -210,7 +210,7 @@ impl LeaseState {
 
     /// How long a fresh renewal is believed: no longer than the TTL of a request without an answer,
     /// which may still arrive after it.
-    pub(crate) fn sure_ttl(&self) -> Ttl {
+    pub(crate) fn believed_ttl(&self) -> Ttl {
         let state = self.state();
         Ttl::new(state.deadline.believed(state.ttl.duration())).unwrap_or(state.ttl)
     }
@@ -369,7 +369,7 @@ impl LeaseState {
         drop(state);
         self.meters.held.decrement(1.0);
         if let Phase::Lost(reason) = phase {
-            self.meters.lost(reason);
+            self.meters.count_loss(reason);
         }
         self.changed.notify_waiters();
         // After our own mutex is released: the drop of the turn locks the local queue's mutex.
@@ -402,17 +402,17 @@ impl LeaseState {
 
     /// Marks that the last guard is ending the lease: no renewal, no extension and no further guard
     /// may start any more.
-    pub(crate) fn leave(&self) {
-        self.state().leave();
+    pub(crate) fn begin_release(&self) {
+        self.state().begin_release();
     }
 
-    /// As [`LeaseState::leave`]; `false`, and no change, when other guards share the lease.
-    pub(crate) fn leave_alone(&self) -> bool {
+    /// As [`LeaseState::begin_release`]; `false`, and no change, when other guards share the lease.
+    pub(crate) fn begin_release_of_only_guard(&self) -> bool {
         let mut state = self.state();
         if state.depth > 1 {
             return false;
         }
-        state.leave();
+        state.begin_release();
         true
     }
 
@@ -429,7 +429,7 @@ impl LeaseState {
     }
 
     /// The keeper's next step. `Due::Renew` also marks the renewal as begun.
-    pub(crate) fn due(&self) -> Due {
+    pub(crate) fn take_due_step(&self) -> Due {
         let mut state = self.state();
         if state.phase != Phase::Held {
             return Due::Ended;
@@ -467,10 +467,10 @@ impl LeaseState {
     }
 
     /// Notes that a renewal or extension is about to be sent. `Err` when the lease is lost.
-    pub(crate) fn sending(&self, ttl: Ttl) -> Result<Moment, LossReason> {
+    pub(crate) fn note_sending(&self, ttl: Ttl) -> Result<Moment, LossReason> {
         let mut state = self.state_now()?;
         let sent = self.clock.now();
-        state.deadline.sending(sent, ttl.duration());
+        state.deadline.note_sending(sent, ttl.duration());
         Ok(sent)
     }
 
@@ -481,7 +481,7 @@ impl LeaseState {
 
     /// Takes in the answer to the renewal that was sent at `sent`; `None` = no answer in time. The
     /// caller gives the result to [`LeaseState::log_renewal`] once no task waits for it any more.
-    pub(crate) fn answered(
+    pub(crate) fn take_answer(
         &self,
         sent: Moment,
         ttl: Ttl,
@@ -501,7 +501,7 @@ impl LeaseState {
                     from: std::mem::replace(&mut state.epoch, epoch.clone()),
                     to: epoch,
                 });
-                state.deadline.confirmed(sent, valid_for);
+                state.deadline.note_confirmed(sent, valid_for);
                 state.ttl = Ttl::new(valid_for).map_or(ttl, |granted| granted.min(ttl));
                 state.failing = false;
                 if state.renew == Renew::Auto {
@@ -519,12 +519,12 @@ impl LeaseState {
             }
             Some(Err(error)) => {
                 if !error.did_not_happen() {
-                    state.deadline.unknown(ttl.duration());
+                    state.deadline.note_unanswered(ttl.duration());
                 }
                 error
             }
             None => {
-                state.deadline.unknown(ttl.duration());
+                state.deadline.note_unanswered(ttl.duration());
                 Error::new(
                     ErrorKind::OutcomeUnknown,
                     "the store did not answer in time",

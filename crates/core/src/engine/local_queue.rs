@@ -385,7 +385,7 @@ impl NextWaiter {
     }
 
     /// Gives it the lock. When the waiter has gone, the drop of `handed` gives the lock back.
-    pub(crate) fn give(self, handed: HandedOver) {
+    pub(crate) fn give_lock(self, handed: HandedOver) {
         let _ = self.waiter.sender.send(NextStep::TakeOver(handed));
     }
 }
@@ -518,7 +518,7 @@ mod tests {
                 let _ = lapsed.send(());
             }),
         };
-        next.give(handed);
+        next.give_lock(handed);
         drop(place);
         seen.recv().await.unwrap();
         assert_eq!(queues.len(), 0);

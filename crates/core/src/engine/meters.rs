@@ -46,7 +46,7 @@ impl Meters {
         }
     }
 
-    pub(crate) fn lost(&self, reason: LossReason) {
+    pub(crate) fn count_loss(&self, reason: LossReason) {
         let reason = match reason {
             LossReason::Expired => "expired",
             LossReason::ForceReleased => "force_released",

@@ -154,7 +154,7 @@ async fn hand_over<'a>(
     let sent = parts.timing.now();
     match ask_for_hand_over(parts, via, &what.lease, hand_over.request()).await {
         Ok(HandOver::Done(grant)) => {
-            hand_over.give(grant, sent);
+            hand_over.give_lock(grant, sent);
             parts.meters.handed_over.increment(1);
             Ok(Released::Clean)
         }
@@ -323,12 +323,12 @@ fn not_held_outcome(
     reason: LossReason,
 ) -> Released {
     if parts.timing.now() >= deadline {
-        parts.meters.lost(LossReason::Expired);
+        parts.meters.count_loss(LossReason::Expired);
         Released::AlreadyLost(LossReason::Expired)
     } else if maybe_released {
         Released::Clean
     } else {
-        parts.meters.lost(reason);
+        parts.meters.count_loss(reason);
         Released::AlreadyLost(reason)
     }
 }
@@ -362,7 +362,7 @@ impl HandOverInFlight<'_> {
         }
     }
 
-    fn give(mut self, grant: Grant, sent: Moment) {
+    fn give_lock(mut self, grant: Grant, sent: Moment) {
         // A hand-over while no other process waits does not count against the limit.
         if let Some((turn, _)) = &self.waiter
             && grant.others_waiting != Some(false)
@@ -375,7 +375,7 @@ impl HandOverInFlight<'_> {
     fn send_to_waiter(&mut self, grant: Option<(Grant, Moment)>) {
         if let Some((turn, next)) = self.waiter.take() {
             let request = next.request().clone();
-            next.give(HandedOver {
+            next.give_lock(HandedOver {
                 unclaimed: Some((turn, grant, request)),
                 on_abandoned: Arc::clone(&self.parts.on_abandoned),
             });

@@ -39,9 +39,9 @@ pub(crate) async fn issue(
     supported(parts.backend.capabilities())?;
     let nonce = Uuid::new_v4();
     let in_turn = lease_state.io.lock().await;
-    let ttl = lease_state.sure_ttl();
+    let ttl = lease_state.believed_ttl();
     let sent = lease_state
-        .sending(ttl)
+        .note_sending(ttl)
         .map_err(|reason| lease_state.lost_error(reason))?;
     let renewal = Renewal {
         ttl,
@@ -54,7 +54,7 @@ pub(crate) async fn issue(
         parts.backend.renew(&lease, &renewal),
     )
     .await;
-    let answered = lease_state.answered(sent, ttl, Some(answer));
+    let answered = lease_state.take_answer(sent, ttl, Some(answer));
     drop(in_turn);
     lease_state.log_renewal(&answered);
     answered?;
@@ -63,7 +63,7 @@ pub(crate) async fn issue(
         owner: lease_state.owner(),
         token: lease_state.token(),
         ttl,
-        cut_to: lease_state.cut_to(),
+        cut_to: lease_state.unanswered_ttl(),
         nonce,
     })
 }
@@ -101,7 +101,7 @@ pub(crate) async fn resume(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<
         &parts.meters,
     );
     if let Some(ttl) = ticket.cut_to {
-        lease_state.may_be_cut_to(ttl);
+        lease_state.note_unanswered_ttl(ttl);
     }
     parts.adopt(&lease_state, &grant.loss);
     Ok(lease_state)

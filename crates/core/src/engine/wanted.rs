@@ -68,7 +68,7 @@ impl WonLock {
             &parts.meters,
         );
         if self.has_unanswered {
-            lease_state.may_be_cut_to(self.request.ttl);
+            lease_state.note_unanswered_ttl(self.request.ttl);
         }
         parts.adopt(&lease_state, &self.grant.loss);
         (lease_state, self.granted)

@@ -57,7 +57,7 @@ impl OwnConnection {
     }
 
     /// The handle, if it is open.
-    pub(super) fn opened(&self) -> Option<Arc<dyn DistLock>> {
+    pub(super) fn handle_if_open(&self) -> Option<Arc<dyn DistLock>> {
         match &*self.state.borrow() {
             Some(Ok(handle)) => Some(Arc::clone(handle)),
             Some(Err(_)) | None => None,
@@ -66,7 +66,7 @@ impl OwnConnection {
 
     /// The error of a renewal while the keeper's own handle on the store is not open. An error of
     /// opening that handle is its cause.
-    pub(super) fn not_open(&self) -> Error {
+    pub(super) fn not_open_error(&self) -> Error {
         let error = Error::new(
             ErrorKind::Unavailable,
             "the connection for renewals is not open",
@@ -78,7 +78,7 @@ impl OwnConnection {
     }
 
     /// Notes that the handle could not be opened.
-    pub(super) fn failed(&self, error: Error) {
+    pub(super) fn note_failure(&self, error: Error) {
         self.state.send_replace(Some(Err(error)));
     }
 
@@ -92,7 +92,7 @@ impl OwnConnection {
                     return;
                 }
                 Err(error) => {
-                    self.failed(error.clone());
+                    self.note_failure(error.clone());
                     log::write(move || {
                         tracing::warn!(
                             %error,

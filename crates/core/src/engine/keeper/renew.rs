@@ -59,7 +59,7 @@ async fn renew(
     let handle = match handle {
         Ok(Some(handle)) => handle,
         Ok(None) => return lease_state.check().map(|()| None),
-        Err(error) => return lease_state.answered(shared.clock.now(), ttl, Some(Err(error))),
+        Err(error) => return lease_state.take_answer(shared.clock.now(), ttl, Some(Err(error))),
     };
     if !lease_state.may_renew() {
         lease_state.check()?;
@@ -71,7 +71,7 @@ async fn renew(
         return Ok(None);
     }
     let sent = lease_state
-        .sending(ttl)
+        .note_sending(ttl)
         .map_err(|reason| lease_state.lost_error(reason))?;
     // A third of the lease is the time between two renewals. After the deadline no answer counts.
     let limit = (ttl.duration() / 3)
@@ -81,9 +81,9 @@ async fn renew(
     let answer = bounded(&*shared.clock, limit, handle.renew(&lease, &renewal)).await;
     match answer {
         Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {
-            lease_state.answered(sent, ttl, None)
+            lease_state.take_answer(sent, ttl, None)
         }
-        answer => lease_state.answered(sent, ttl, Some(answer)),
+        answer => lease_state.take_answer(sent, ttl, Some(answer)),
     }
 }
 
@@ -96,6 +96,6 @@ async fn opened_in_time(
         biased;
         handle = shared.connection.handle() => Ok(Some(handle)),
         _ = lease_state.ended() => Ok(None),
-        () = shared.clock.sleep(LONGEST) => Err(shared.connection.not_open()),
+        () = shared.clock.sleep(LONGEST) => Err(shared.connection.not_open_error()),
     }
 }

@@ -113,7 +113,7 @@ impl Schedule {
     }
 
     /// How long to sleep; `None` = until woken. `idle` counts the empty slices in a row.
-    pub(super) fn pause(&self, idle: &mut u32) -> Option<Duration> {
+    pub(super) fn time_to_sleep(&self, idle: &mut u32) -> Option<Duration> {
         let now = self.clock.now();
         let mut events = self.events();
         let next = events.by_time.first_key_value().map(|(&(at, _), _)| at);

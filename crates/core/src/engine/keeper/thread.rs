@@ -65,7 +65,7 @@ impl Keeper {
                     Ok(runtime) => {
                         runtime.block_on(keep_leases(&shared, backend, inbox, Jobs::on_runtime()));
                     }
-                    Err(error) => shared.connection.failed(
+                    Err(error) => shared.connection.note_failure(
                         Error::new(
                             ErrorKind::LimitExceeded,
                             "no runtime for the renewal thread",
@@ -76,7 +76,7 @@ impl Keeper {
                 }
             });
         if let Err(error) = started {
-            shared.connection.failed(threads::no_thread(error));
+            shared.connection.note_failure(threads::no_thread(error));
         }
         Self { shared, orders }
     }
@@ -191,7 +191,7 @@ async fn keep_leases(
             // The deadline is watched also while the renewal hangs.
             shared.schedule.put(&lease_state);
         });
-        let pause = shared.schedule.pause(&mut idle);
+        let pause = shared.schedule.time_to_sleep(&mut idle);
         let sleep = async {
             match pause {
                 Some(Duration::ZERO) => tokio::task::yield_now().await,
@@ -241,7 +241,7 @@ async fn wind_down(shared: &Arc<KeeperShared>, mut jobs: Jobs) {
         () = shared.clock.sleep(Duration::from_secs(1)) => {}
     }
     jobs.shutdown().await;
-    if let Some(handle) = shared.connection.opened() {
+    if let Some(handle) = shared.connection.handle_if_open() {
         close_bounded(&*shared.clock, handle.close()).await;
     }
 }
@@ -259,7 +259,7 @@ async fn watch_deadlines(shared: &Arc<KeeperShared>) {
 fn serve_due(shared: &KeeperShared, mut renew: impl FnMut(Arc<LeaseState>)) {
     let mut lost = Vec::new();
     for lease_state in shared.schedule.take_due() {
-        match lease_state.due() {
+        match lease_state.take_due_step() {
             Due::Ended => {}
             Due::At(_) => shared.schedule.put(&lease_state),
             Due::Renew { .. } => renew(lease_state),
