@@ -101,8 +101,8 @@ pub mod batch {
 #[deprecated(note = "use distlock::backend::queue_entry")]
 #[doc(hidden)]
 pub mod queue_entry {
-    pub use distlock_backend_kit::queue_entry::*;
     pub use distlock_backend_kit::queue_entry::EntrySchedule as QueueEntry;
+    pub use distlock_backend_kit::queue_entry::*;
 }
 /// Moved: the parts that backends stand on are in [`backend`].
 #[deprecated(note = "use distlock::backend::panics")]

@@ -6,7 +6,7 @@ use clap::Args;
 use distlock_report::Comparison;
 
 use crate::{
-    compare::{self, Effort, Spawn, Wanted},
+    compare::{self, Effort, StoreToSpawn, Wanted},
     context::Context,
     exit::{Failure, Outcome, code, signalled},
     group::Signals,
@@ -22,13 +22,8 @@ use crate::{
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Compare {
     /// Start private stores of these kinds: their servers must be installed
-    #[arg(
-        long,
-        value_name = "STORE,..",
-        value_delimiter = ',',
-        hide_possible_values = true
-    )]
-    spawn: Vec<Spawn>,
+    #[arg(long, value_name = "STORE,..", value_delimiter = ',')]
+    spawn: Vec<StoreToSpawn>,
     /// Short rounds and fewer cases: a few minutes for all stores
     #[arg(long)]
     quick: bool,
@@ -49,7 +44,7 @@ pub(crate) struct Compare {
 const EXAMPLES: &str = "\
 Stores for --spawn:
   memory, sqlite, redis, redis-sentinel, redis-cluster, mariadb, mysql,
-  postgres, zookeeper
+  postgres, zookeeper; kv+sqlite, kv+redis and so on measure locks over records
 
 Examples:
   distlock compare --quick --spawn sqlite,redis --out report

@@ -17,7 +17,7 @@ use super::{
     peers,
     plan::{Effort, Plan},
     run::ComparisonRun,
-    stores::{self, Spawn, StoreUnderTest, distinguish},
+    stores::{self, StoreToSpawn, StoreUnderTest, distinguish},
 };
 use crate::{
     exit::{Failure, Outcome, code},
@@ -28,7 +28,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) targets: Vec<Target>,
-    pub(crate) spawn: Vec<Spawn>,
+    pub(crate) spawn: Vec<StoreToSpawn>,
     pub(crate) effort: Effort,
     pub(crate) peers: bool,
     pub(crate) out: PathBuf,

@@ -43,5 +43,5 @@ pub(crate) use self::{
     files::render_again,
     measure::{Wanted, measure},
     plan::Effort,
-    stores::Spawn,
+    stores::StoreToSpawn,
 };

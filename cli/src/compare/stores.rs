@@ -1,6 +1,6 @@
 //! The stores that take part: given by URL, or started by this command.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, str::FromStr, time::Duration};
 
 use anyhow::{Context as _, Result};
 use distlock::{Reach, Store, Target};
@@ -31,6 +31,44 @@ pub(crate) enum Spawn {
     Mysql,
     Postgres,
     Zookeeper,
+}
+
+/// A store to start, and the locks that are measured on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoreToSpawn {
+    store: Spawn,
+    /// Locks over the store's records, as `kv+URL` opens them, in place of its own.
+    over_records: bool,
+}
+
+impl FromStr for StoreToSpawn {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let inner = text.strip_prefix("kv+");
+        let store = <Spawn as clap::ValueEnum>::from_str(inner.unwrap_or(text), false);
+        let known = || {
+            let all = <Spawn as clap::ValueEnum>::value_variants().iter();
+            all.map(|it| it.key()).collect::<Vec<_>>().join(", ")
+        };
+        Ok(Self {
+            store: store.map_err(|_| format!("known are {}, each also after kv+", known()))?,
+            over_records: inner.is_some(),
+        })
+    }
+}
+
+impl StoreToSpawn {
+    /// The key of the store in the report, which is also a word of its pages.
+    fn key(self) -> String {
+        let prefix = if self.over_records { "kv-" } else { "" };
+        format!("{prefix}{}", self.store.key())
+    }
+
+    fn name(self) -> String {
+        let suffix = if self.over_records { " records" } else { "" };
+        format!("{}{suffix}", named(self.store.key()))
+    }
 }
 
 /// Primaries of the cluster, each with a replica.
@@ -173,7 +211,8 @@ impl Opener {
 }
 
 /// Starts one store.
-pub(super) async fn spawn(what: Spawn, folder: &Path) -> Result<StoreUnderTest> {
+pub(super) async fn spawn(wanted: StoreToSpawn, folder: &Path) -> Result<StoreUnderTest> {
+    let what = wanted.store;
     // Starting blocks this thread; other servers start meanwhile.
     let started = tokio::task::spawn_blocking(move || -> Result<Option<Server>> {
         Ok(match what {
@@ -192,7 +231,7 @@ pub(super) async fn spawn(what: Spawn, folder: &Path) -> Result<StoreUnderTest> 
         .with_context(|| format!("start {}", what.key()))?;
     let target = match &server {
         None if what == Spawn::Memory => Target::new("memory:"),
-        None => Target::sqlite(folder.join("compare.db")),
+        None => Target::sqlite(folder.join(format!("{}.db", wanted.key()))),
         Some(Server::Redis(it)) => Target::new(it.url()),
         Some(Server::RedisSentinels(it)) => Target::new(it.url()),
         Some(Server::RedisCluster(it)) => Target::new(it.url()),
@@ -200,15 +239,19 @@ pub(super) async fn spawn(what: Spawn, folder: &Path) -> Result<StoreUnderTest> 
         Some(Server::Postgres(it)) => Target::new(it.url()),
         Some(Server::ZooKeeper(it)) => Target::new(zookeeper_url(&it.servers())),
     };
+    let target = match wanted.over_records {
+        true => target.wrapped_by("kv+"),
+        false => target,
+    };
     let mut candidate = open(target, what.setup().to_owned()).await?;
     candidate.server = server;
     candidate.ours = true;
     if what == Spawn::Zookeeper {
         candidate.facts.durability = Some(ensemble().1.to_owned());
     }
-    what.key().clone_into(&mut candidate.facts.product);
-    what.key().clone_into(&mut candidate.facts.key);
-    named(what.key()).clone_into(&mut candidate.facts.name);
+    candidate.facts.product = wanted.key();
+    candidate.facts.key = wanted.key();
+    candidate.facts.name = wanted.name();
     Ok(candidate)
 }
 

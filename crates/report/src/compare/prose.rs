@@ -21,6 +21,11 @@ pub(crate) fn failover_may_lose(product: &str) -> bool {
 #[must_use]
 pub fn prose(product: &str) -> Option<Prose> {
     Some(match product {
+        over_records if over_records.starts_with("kv-") => Prose {
+            promise: "Exclusion by compare-and-swap over the store's versioned records; any store \
+                whose records tell their ages will do. Four operations a cycle, and waiters poll.",
+            breaks: "Everything that breaks the store below.",
+        },
         "memory" => Prose {
             promise: "Exclusion between the tasks of one process, at the price of a function call.",
             breaks: "Nothing short of the process ending, which ends every lock with it. Other \
