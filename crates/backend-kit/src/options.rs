@@ -192,7 +192,8 @@ impl Options {
 /// meant.
 #[must_use]
 pub fn unknown_option(name: &str, backend: &str, known: &[DriverOption]) -> Error {
-    let known: Vec<_> = known.iter().map(|option| option.name).collect();
+    let mut known: Vec<_> = known.iter().map(|option| option.name).collect();
+    known.sort_unstable();
     Error::new(
         ErrorKind::InvalidConfig,
         unknown_option_message(name, backend, &known),
