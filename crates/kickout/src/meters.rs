@@ -85,7 +85,7 @@ const GAUGES: [(&str, &str); 3] = [
 ];
 
 /// Registers every name.
-pub(crate) fn show() {
+pub(crate) fn register_all() {
     for (name, help) in COUNTERS {
         metrics::describe_counter!(name, help);
         metrics::counter!(name).increment(0);
@@ -111,29 +111,29 @@ pub(crate) fn show() {
     );
     metrics::counter!(ENDS, "code" => "none").increment(0);
     for code in Code::ALL {
-        metrics::counter!(ENDS, "code" => number(code)).increment(0);
+        metrics::counter!(ENDS, "code" => code_label(code)).increment(0);
     }
 }
 
-pub(crate) fn login(result: &'static str) {
+pub(crate) fn count_login(result: &'static str) {
     metrics::counter!(LOGIN, "result" => result).increment(1);
 }
 
-pub(crate) fn throttled(scope: &'static str) {
+pub(crate) fn count_throttled_login(scope: &'static str) {
     metrics::counter!(THROTTLED, "scope" => scope).increment(1);
 }
 
-pub(crate) fn session_began() {
+pub(crate) fn count_session_start() {
     metrics::gauge!(SESSIONS).increment(1.0);
 }
 
 /// Counts the end of a session by the code in its notice, if there was one.
-pub(crate) fn session_ended(code: Option<Code>) {
+pub(crate) fn count_session_end(code: Option<Code>) {
     metrics::gauge!(SESSIONS).decrement(1.0);
-    metrics::counter!(ENDS, "code" => code.map_or("none", number)).increment(1);
+    metrics::counter!(ENDS, "code" => code.map_or("none", code_label)).increment(1);
 }
 
-const fn number(code: Code) -> &'static str {
+const fn code_label(code: Code) -> &'static str {
     match code.number() {
         1 => "1",
         2 => "2",

@@ -1,6 +1,6 @@
 //! The background tasks of one flow.
 //!
-//! Every task starts through [`Tasks::spawn`], so [`Tasks::finish`] can wait for all of them. Every
+//! Every task starts through [`Tasks::spawn`], so [`Tasks::stop_and_wait`] can wait for all of them. Every
 //! loop watches [`Tasks::stop`]. No task may block its thread.
 
 use tokio::runtime::Handle;
@@ -34,7 +34,7 @@ impl Tasks {
     }
 
     /// Stops the loops and waits until every task has ended.
-    pub(crate) async fn finish(&self) {
+    pub(crate) async fn stop_and_wait(&self) {
         self.stop.cancel();
         self.tracker.close();
         self.tracker.wait().await;

@@ -60,7 +60,7 @@ pub(crate) struct EndingReason<'a> {
 }
 
 impl Target {
-    pub(crate) fn means(&self, entry: &SlotEntry) -> bool {
+    pub(crate) fn matches(&self, entry: &SlotEntry) -> bool {
         match self {
             Self::Uid(_) | Self::All => true,
             Self::Session(session) => entry.key.session == *session,

@@ -43,20 +43,23 @@ const LOOKUP_PAUSE: Duration = Duration::from_millis(50);
 
 const LONGEST_LOOKUP_PAUSE: Duration = Duration::from_millis(250);
 
-fn conflict() {
+fn count_conflict() {
     metrics::counter!("distlock_cas_conflict_total").increment(1);
 }
 
 impl Directory {
     pub(crate) async fn read(&self, uid: &Uid) -> Result<VersionedRecord> {
-        let entry = self.records.get(&uid.record()?).await?;
+        let entry = self.records.get(&uid.record_key()?).await?;
         parse_account(uid, entry)
     }
 
     /// Reads several records. Each has its own result, because one unreadable record must not hide
     /// the others.
     pub(crate) async fn read_many(&self, uids: &[Uid]) -> Result<Vec<Result<VersionedRecord>>> {
-        let keys = uids.iter().map(Uid::record).collect::<Result<Vec<_>>>()?;
+        let keys = uids
+            .iter()
+            .map(Uid::record_key)
+            .collect::<Result<Vec<_>>>()?;
         let entries = self.records.get_many(&keys).await?;
         Ok(uids
             .iter()
@@ -78,8 +81,8 @@ impl Directory {
                 let uid = key.as_str().strip_prefix("sess/").map(Uid::new);
                 match uid {
                     Some(Ok(uid)) => {
-                        let parse_account = parse_account(&uid, Some(entry));
-                        (key, Some(uid), parse_account)
+                        let parsed = parse_account(&uid, Some(entry));
+                        (key, Some(uid), parsed)
                     }
                     _ => {
                         let error = Error::new(
@@ -116,7 +119,7 @@ impl Directory {
             }
             match self.write(uid, version, &record).await {
                 Ok(Written::Stored(_)) => return Ok((true, record)),
-                Ok(Written::Conflict) => conflict(),
+                Ok(Written::Conflict) => count_conflict(),
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = Some(error),
                 Err(error) => return Err(error),
             }
@@ -130,20 +133,20 @@ impl Directory {
     }
 
     /// Writes a record on top of the version that was read. After a lost reply the outcome is
-    /// looked up until it is known, or until `may_wait` returns false. `landed` tells from a record
+    /// looked up until it is known, or until `may_wait` returns false. `outcome_in` tells from a record
     /// whether this write was stored.
     pub(crate) async fn put(
         &self,
         uid: &Uid,
         version: Option<Version>,
         record: &UserRecord,
-        landed: impl Fn(&UserRecord) -> Option<PutOutcome> + Send,
+        outcome_in: impl Fn(&UserRecord) -> Option<PutOutcome> + Send,
         may_wait: impl Fn() -> bool,
     ) -> Result<PutOutcome> {
         let mut unknown = match self.write(uid, version, record).await {
             Ok(Written::Stored(_)) => return Ok(PutOutcome::Stored),
             Ok(Written::Conflict) => {
-                conflict();
+                count_conflict();
                 return Ok(PutOutcome::Conflict);
             }
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => error,
@@ -163,7 +166,7 @@ impl Directory {
                 // A failed look-up says nothing about the write, so its outcome stays unknown.
                 Err(_) => return Err(unknown),
             };
-            if let Some(put) = landed(&now.record) {
+            if let Some(put) = outcome_in(&now.record) {
                 return Ok(put);
             }
             if now.version != version {
@@ -191,7 +194,7 @@ impl Directory {
     ) -> Result<Written> {
         let expect = version.map_or(Expect::Absent, Expect::Version);
         self.records
-            .put(&uid.record()?, &record.to_bytes()?, expect)
+            .put(&uid.record_key()?, &record.to_bytes()?, expect)
             .await
     }
 

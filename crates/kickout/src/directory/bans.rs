@@ -23,7 +23,7 @@ pub(crate) struct Bans {
 
 impl Bans {
     /// The ban that holds for an account with a mark; `None` if the ban was lifted or has ended.
-    pub(crate) async fn standing(&self, uid: &Uid) -> Result<Option<Ban>> {
+    pub(crate) async fn current_ban(&self, uid: &Uid) -> Result<Option<Ban>> {
         let Some((ban, age)) = self.directory.ban(uid).await? else {
             return Ok(None);
         };
@@ -36,7 +36,7 @@ impl Bans {
     }
 
     /// Removes the record of an ended ban, after the mark was removed from the account's record.
-    pub(crate) async fn ended(&self, uid: &Uid, ban: &Ban) {
+    pub(crate) async fn remove_ended(&self, uid: &Uid, ban: &Ban) {
         if let Err(error) = self.directory.remove_ban(uid, Some(ban.id)).await {
             // A ban record without a mark in the account's record has no effect.
             tracing::debug!(?uid, %error, "an ended ban was not removed");

@@ -29,7 +29,7 @@ fn drain_key(node: &NodeId) -> Result<RecordKey> {
 impl Directory {
     /// Writes an account's ban and replaces an earlier one.
     pub(crate) async fn put_ban(&self, uid: &Uid, ban: &Ban) -> Result<()> {
-        self.put_unconditionally(&ban_key(uid)?, ban).await
+        self.overwrite(&ban_key(uid)?, ban).await
     }
 
     /// An account's ban and its age, if the store can tell the age.
@@ -66,10 +66,14 @@ impl Directory {
     }
 
     /// Writes the drain mark of a node, or removes it.
-    pub(crate) async fn mark_drain(&self, node: &NodeId, mark: Option<&DrainMark>) -> Result<()> {
+    pub(crate) async fn set_drain_mark(
+        &self,
+        node: &NodeId,
+        mark: Option<&DrainMark>,
+    ) -> Result<()> {
         let key = drain_key(node)?;
         if let Some(mark) = mark {
-            return self.put_unconditionally(&key, mark).await;
+            return self.overwrite(&key, mark).await;
         }
         for _ in 0..MAX_ATTEMPTS {
             let Some(entry) = self.records.get(&key).await? else {
@@ -108,7 +112,7 @@ impl Directory {
         Ok(marks.filter_map(read).collect())
     }
 
-    async fn put_unconditionally(&self, key: &RecordKey, value: &impl Serialize) -> Result<()> {
+    async fn overwrite(&self, key: &RecordKey, value: &impl Serialize) -> Result<()> {
         let value = serde_json::to_vec(value).map_err(|error| {
             Error::new(ErrorKind::Internal, "record cannot be written").caused_by(error)
         })?;

@@ -16,12 +16,12 @@ use crate::{
 /// Key of the roster.
 const ROSTER: &str = "nodes";
 
-fn read_roster(key: &RecordKey, entry: Option<Entry>) -> Result<(Option<Version>, Roster)> {
+fn parse_roster(key: &RecordKey, entry: Option<Entry>) -> Result<(Option<Version>, Roster)> {
     Ok(match entry {
         None => (None, Roster::default()),
         Some(entry) => {
             let roster: Roster = parse(key, &entry)?;
-            (Some(entry.version), roster.known()?)
+            (Some(entry.version), roster.check_format()?)
         }
     })
 }
@@ -30,7 +30,7 @@ impl Directory {
     /// The incarnations that are alive, or may have left records behind.
     pub(crate) async fn roster(&self) -> Result<Roster> {
         let key = RecordKey::new(ROSTER)?;
-        let (_, roster) = read_roster(&key, self.records.get(&key).await?)?;
+        let (_, roster) = parse_roster(&key, self.records.get(&key).await?)?;
         Ok(roster)
     }
 
@@ -42,7 +42,7 @@ impl Directory {
     ) -> Result<Roster> {
         let key = RecordKey::new(ROSTER)?;
         for _ in 0..MAX_ATTEMPTS {
-            let (version, mut roster) = read_roster(&key, self.records.get(&key).await?)?;
+            let (version, mut roster) = parse_roster(&key, self.records.get(&key).await?)?;
             if !change(&mut roster) {
                 return Ok(roster);
             }
@@ -73,14 +73,14 @@ impl Directory {
     /// record was read, the roster is a different one.
     pub(crate) async fn read_with_roster(&self, uid: &Uid) -> Result<(VersionedRecord, Roster)> {
         let roster = RecordKey::new(ROSTER)?;
-        let keys = [uid.record()?, roster];
+        let keys = [uid.record_key()?, roster];
         let [account, listed] = self
             .records
             .get_many(&keys)
             .await?
             .try_into()
             .map_err(|_| Error::new(ErrorKind::Internal, "two records were asked for"))?;
-        let (_, roster) = read_roster(&keys[1], listed)?;
+        let (_, roster) = parse_roster(&keys[1], listed)?;
         Ok((parse_account(uid, account)?, roster))
     }
 }

@@ -24,14 +24,14 @@ impl KickOut {
     /// # Cancel safety
     /// Safe: a dropped login stops before the write, and is logged out after it.
     pub async fn login(&self, login: Login) -> Result<LoginOutcome> {
-        let gone = CancellationToken::new();
-        let _tell = gone.clone().drop_guard();
+        let caller_gone = CancellationToken::new();
+        let _cancel_on_drop = caller_gone.clone().drop_guard();
         let (answer, outcome) = oneshot::channel();
         let run = LoginRun {
             parts: Arc::clone(&self.parts.logins),
             started: self.parts.clock.now(),
             login,
-            gone,
+            caller_gone,
         };
         self.parts.tasks.spawn(async move {
             let outcome = Box::pin(run.run_to_end()).await;

@@ -9,8 +9,8 @@ use crate::{
     login::{
         admission::Throttled,
         context::{LoginRun, MAX_RUNS},
-        grant::{GrantStep, UnderLock},
-        outcome::{LoginOutcome, denied, overtaken},
+        grant::{GrantContext, GrantStep},
+        outcome::{LoginOutcome, denied_outcome, overtaken_outcome},
         profiles::Allowed,
         queue::{LoginClaim, QueueRefusal},
     },
@@ -33,7 +33,7 @@ impl LoginRun {
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => "unknown",
             Err(_) => "error",
         };
-        meters::login(result);
+        meters::count_login(result);
         let transition = match &outcome {
             Ok(LoginOutcome::Admitted(_)) => return outcome,
             Ok(LoginOutcome::Denied(_)) => Transition::Denied,
@@ -62,21 +62,21 @@ impl LoginRun {
     async fn attempt(&self) -> Result<LoginOutcome> {
         let uid = &self.login.uid;
         let parts = &self.parts;
-        let resume = self.resume()?;
-        let _permit = match parts.admissions.enter(uid) {
+        let resume = self.parse_resume_token()?;
+        let _permit = match parts.admissions.take_permit(uid) {
             Ok(permit) => permit,
             Err(Throttled { scope, retry_after }) => {
-                meters::throttled(scope);
+                meters::count_throttled_login(scope);
                 return Ok(LoginOutcome::Busy { retry_after });
             }
         };
-        if parts.drain.takes_no_login() {
-            return Ok(denied(Code::Draining, None));
+        if parts.drain.is_refusing_logins() {
+            return Ok(denied_outcome(Code::Draining, None));
         }
         if let Some(profiles) = &parts.profiles {
             let allowed = tokio::select! {
                 biased;
-                () = self.gone.cancelled() => return Ok(self.busy()),
+                () = self.caller_gone.cancelled() => return Ok(self.busy_outcome()),
                 allowed = profiles.load(&self.login) => allowed?,
             };
             if let Allowed::No(denied) = allowed {
@@ -92,10 +92,10 @@ impl LoginRun {
         let parts = &self.parts;
         // The wait is counted from here, because from here on other logins wait for this one.
         let competing = parts.clock.now();
-        let Some(own) = parts.this.now() else {
-            return Ok(denied(Code::NodeFenced, None));
+        let Some(own) = parts.this.current_incarnation() else {
+            return Ok(denied_outcome(Code::NodeFenced, None));
         };
-        let claim = self.claim(resume.as_ref());
+        let claim = self.queue_claim(resume.as_ref());
         let entering = within(
             &*parts.clock,
             parts.settings.timers.lock_wait,
@@ -103,39 +103,39 @@ impl LoginRun {
         );
         let mut turn = tokio::select! {
             biased;
-            () = self.gone.cancelled() => return Ok(self.busy()),
+            () = self.caller_gone.cancelled() => return Ok(self.busy_outcome()),
             turn = entering => match turn {
-                None | Some(Err(QueueRefusal::Crowded)) => return Ok(self.busy()),
-                Some(Err(QueueRefusal::Overtaken(by))) => return Ok(overtaken(Some(by), None)),
+                None | Some(Err(QueueRefusal::Crowded)) => return Ok(self.busy_outcome()),
+                Some(Err(QueueRefusal::Overtaken(by))) => return Ok(overtaken_outcome(Some(by), None)),
                 Some(Ok(turn)) => turn,
             },
         };
         let until = competing + parts.settings.timers.lock_wait;
-        let may_wait = || parts.clock.now() < until && !self.gone.is_cancelled();
+        let may_wait = || parts.clock.now() < until && !self.caller_gone.is_cancelled();
         let idle = retry_while(&*parts.clock, may_wait, || {
-            self.idle_rivals(resume.as_ref())
+            self.rival_idle_times(resume.as_ref())
         });
         let idle = idle.await?;
         for _ in 0..MAX_RUNS {
             let guard = tokio::select! {
                 biased;
-                () = self.gone.cancelled() => return Ok(self.busy()),
-                by = turn.replaced() => return Ok(overtaken(Some(by), None)),
+                () = self.caller_gone.cancelled() => return Ok(self.busy_outcome()),
+                by = turn.replaced() => return Ok(overtaken_outcome(Some(by), None)),
                 guard = self.acquire_account_lock(competing) => match guard {
                     Ok(guard) => guard,
-                    Err(error) if error.kind() == ErrorKind::Timeout => return Ok(self.busy()),
+                    Err(error) if error.kind() == ErrorKind::Timeout => return Ok(self.busy_outcome()),
                     Err(error) => return Err(error),
                 },
             };
             let locked = parts.clock.now();
-            let under = UnderLock {
+            let under = GrantContext {
                 own: &own,
                 guard: &guard,
                 turn: &turn,
                 resume: resume.as_ref(),
                 idle: &idle,
             };
-            let step = self.under_lock(under).await;
+            let step = self.grant_under_lock(under).await;
             let released = async {
                 if let Released::AlreadyLost(reason) = guard.release().await {
                     metrics::counter!("distlock_lock_lost_total").increment(1);
@@ -168,10 +168,10 @@ impl LoginRun {
                 }
             }
         }
-        Ok(self.busy())
+        Ok(self.busy_outcome())
     }
 
-    fn claim(&self, resume: Option<&ResumeToken>) -> LoginClaim {
+    fn queue_claim(&self, resume: Option<&ResumeToken>) -> LoginClaim {
         let policy = &self.parts.settings.policy;
         LoginClaim {
             slot: policy.slot_of(&self.login.class, &self.login.device),
@@ -181,7 +181,7 @@ impl LoginRun {
         }
     }
 
-    fn resume(&self) -> Result<Option<ResumeToken>> {
+    fn parse_resume_token(&self) -> Result<Option<ResumeToken>> {
         match (self.login.intent, &self.login.resume) {
             (Intent::Resume, Some(text)) => ResumeToken::parse(text, &self.login.uid).map(Some),
             (Intent::Resume, None) => Err(Error::new(
@@ -202,7 +202,7 @@ impl LoginRun {
             .saturating_sub(started.since(competing));
         let guard = parts
             .locker
-            .lock_named(&self.login.uid.lock()?)
+            .lock_named(&self.login.uid.lock_name()?)
             .ttl(parts.settings.timers.lock_ttl)
             .wait(left)
             .give_up_when_unreachable()

@@ -11,7 +11,7 @@ use crate::{
     login::{
         context::LoginRun,
         grant::Granted,
-        outcome::{LoginOutcome, denied, overtaken},
+        outcome::{LoginOutcome, denied_outcome, overtaken_outcome},
         queue::LoginTurn,
     },
     model::{
@@ -37,7 +37,7 @@ impl LoginRun {
             live,
             messages,
             r#gen,
-            decided,
+            written_at: decided,
             removed,
             pending,
         } = granted;
@@ -51,12 +51,11 @@ impl LoginRun {
         // The next login on this node may compete now. It finds this login in the directory.
         drop(turn);
 
-        let (here, elsewhere): (Vec<_>, Vec<_>) = pending
-            .into_iter()
-            .partition(|it| parts.this.is_here(&it.key));
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            pending.into_iter().partition(|it| parts.this.owns(&it.key));
         for victim in &here {
-            if parts.revoker.apply(uid, victim) {
-                self.record_takeover("local");
+            if parts.revoker.end_revoked(uid, victim) {
+                self.measure_takeover("local");
             }
         }
         let here: Vec<_> = here.into_iter().map(|it| it.key).collect();
@@ -72,7 +71,7 @@ impl LoginRun {
                 )
                 .await;
             if removed.iter().any(|it| gone.contains(&it.key)) {
-                self.record_takeover("remote");
+                self.measure_takeover("remote");
             }
         }
         let settled = self.settle(&live, &gone).await;
@@ -88,23 +87,25 @@ impl LoginRun {
         self.settle_in_background(here);
         if parts.settings.confirm == Confirm::Strict {
             let Some(now) = self.wait_until_all_gone(&live, record).await? else {
-                return Ok(self.busy());
+                return Ok(self.busy_outcome());
             };
             record = now;
         }
         if live.phase() == Phase::Pending && live.is_missing_in(&record) {
             // The store has lost this login, and with it the list of older sessions to kick.
-            return Ok(self.busy());
+            return Ok(self.busy_outcome());
         }
         if record.slot_of(&live.key).is_none() && live.phase() == Phase::Pending {
             let by = record.slots.get(&live.slot).map(|it| it.device.clone());
-            let notice = Offline::new(Code::Superseded).by(by, Some(record.r#gen));
+            let notice = Offline::new(Code::Superseded).superseded_by(by, Some(record.r#gen));
             parts.ender.end(&live, notice, false, |_| {});
         }
         if let Err(notice) = live.activate() {
             return Ok(match notice.code {
-                Code::Superseded | Code::Replaced => overtaken(notice.by_device, notice.r#gen),
-                code => denied(code, notice.by_device),
+                Code::Superseded | Code::Replaced => {
+                    overtaken_outcome(notice.by_device, notice.r#gen)
+                }
+                code => denied_outcome(code, notice.by_device),
             });
         }
         session.old_confirmed = record.revocations.is_empty();
@@ -125,7 +126,7 @@ impl LoginRun {
     /// must not end it. It ends with the node's lease.
     async fn settle(&self, live: &LiveSession, gone: &[SessionKey]) -> Result<UserRecord> {
         let (parts, uid) = (&self.parts, &self.login.uid);
-        let may_wait = || live.incarnation.lease.is_valid() && !self.gone.is_cancelled();
+        let may_wait = || live.incarnation.lease.is_valid() && !self.caller_gone.is_cancelled();
         let settled = retry_while(&*parts.clock, may_wait, || async move {
             if gone.is_empty() {
                 Ok(parts.directory.read(uid).await?.record)
@@ -163,7 +164,7 @@ impl LoginRun {
             + parts.settings.timers.node_lease
             + parts.settings.timers.kick_budget;
         while !record.revocations.is_empty() {
-            if parts.clock.now() >= until || self.gone.is_cancelled() {
+            if parts.clock.now() >= until || self.caller_gone.is_cancelled() {
                 return Ok(None);
             }
             parts
@@ -185,7 +186,7 @@ impl LoginRun {
         Ok(Some(record))
     }
 
-    fn record_takeover(&self, path: &'static str) {
+    fn measure_takeover(&self, path: &'static str) {
         let time = self.parts.clock.now().since(self.started);
         metrics::histogram!("distlock_takeover_seconds", "path" => path).record(time.as_secs_f64());
     }

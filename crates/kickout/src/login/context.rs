@@ -54,11 +54,11 @@ pub(crate) struct LoginRun {
     pub(crate) login: Login,
     pub(crate) started: Moment,
     /// Cancelled when the login's caller went away.
-    pub(crate) gone: CancellationToken,
+    pub(crate) caller_gone: CancellationToken,
 }
 
 impl LoginRun {
-    pub(crate) fn busy(&self) -> LoginOutcome {
+    pub(crate) fn busy_outcome(&self) -> LoginOutcome {
         // The delays are spread over most of a second, so that clients that were refused together
         // do not come back together.
         LoginOutcome::Busy {

@@ -12,7 +12,7 @@ use crate::{
     directory::accounts::{PutOutcome, VersionedRecord},
     login::{
         context::{LoginRun, MAX_RUNS},
-        outcome::{LoginOutcome, denied, overtaken},
+        outcome::{LoginOutcome, denied_outcome, overtaken_outcome},
         queue::LoginTurn,
     },
     model::{
@@ -29,13 +29,13 @@ use crate::{
     session::{
         live::{LiveSession, Phase},
         message::QueuedMessage,
-        removal::Grant,
+        removal::GrantWrite,
     },
     wait::{jitter, retry_while, wall_millis},
 };
 
 /// Period over which refused clients come back.
-const SPREAD: Duration = Duration::from_secs(1);
+const RETRY_SPREAD: Duration = Duration::from_secs(1);
 
 /// The outcome of one run under the lock.
 pub(crate) enum GrantStep {
@@ -50,7 +50,7 @@ pub(crate) struct Granted {
     pub(crate) messages: mpsc::Receiver<QueuedMessage>,
     pub(crate) r#gen: Generation,
     /// Time at which the write was confirmed.
-    pub(crate) decided: Moment,
+    pub(crate) written_at: Moment,
     /// Sessions that lost their slot to this login.
     pub(crate) removed: Vec<Revocation>,
     /// All sessions of the account that are not known to be gone.
@@ -59,7 +59,7 @@ pub(crate) struct Granted {
 
 /// The values that one run under the account's lock uses.
 #[derive(Clone, Copy)]
-pub(crate) struct UnderLock<'a> {
+pub(crate) struct GrantContext<'a> {
     pub(crate) own: &'a Incarnation,
     pub(crate) guard: &'a Guard,
     pub(crate) turn: &'a LoginTurn,
@@ -81,7 +81,7 @@ struct Decided {
 
 impl LoginRun {
     /// The critical section: reads the record, decides, writes it. Makes no call to another node.
-    pub(crate) async fn under_lock(&self, under: UnderLock<'_>) -> Result<GrantStep> {
+    pub(crate) async fn grant_under_lock(&self, under: GrantContext<'_>) -> Result<GrantStep> {
         let clock = &*self.parts.clock;
         let guard = under.guard;
         let until = clock.now() + self.parts.settings.timers.lock_wait;
@@ -90,7 +90,7 @@ impl LoginRun {
             // is unknown. Such an error must not be retried: the login could be granted twice.
             let step = retry_while(
                 clock,
-                || guard.is_valid() && clock.now() < until && !self.gone.is_cancelled(),
+                || guard.is_valid() && clock.now() < until && !self.caller_gone.is_cancelled(),
                 || async move {
                     match self.read_and_write(under).await {
                         Err(error) if !error.did_not_happen() => Ok(Err(error)),
@@ -106,23 +106,23 @@ impl LoginRun {
         Ok(GrantStep::Again)
     }
 
-    async fn read_and_write(&self, under: UnderLock<'_>) -> Result<GrantStep> {
+    async fn read_and_write(&self, under: GrantContext<'_>) -> Result<GrantStep> {
         let decided = match self.decide(under).await? {
             Ok(decided) => decided,
             Err(outcome) => return Ok(GrantStep::Answer(outcome)),
         };
-        if self.gone.is_cancelled() {
-            return Ok(GrantStep::Answer(self.busy()));
+        if self.caller_gone.is_cancelled() {
+            return Ok(GrantStep::Answer(self.busy_outcome()));
         }
         if !under.guard.is_valid() {
             self.record_write_given_up(under.guard, "the account's lock was lost");
             return Ok(GrantStep::Again);
         }
         if !under.own.lease.is_valid() {
-            return Ok(GrantStep::Answer(denied(Code::NodeFenced, None)));
+            return Ok(GrantStep::Answer(denied_outcome(Code::NodeFenced, None)));
         }
         if let Err(by) = under.turn.commit() {
-            return Ok(GrantStep::Answer(overtaken(Some(by), None)));
+            return Ok(GrantStep::Answer(overtaken_outcome(Some(by), None)));
         }
         self.write(under, decided).await
     }
@@ -130,13 +130,13 @@ impl LoginRun {
     /// Reads the record and decides, or answers the login.
     async fn decide(
         &self,
-        under: UnderLock<'_>,
+        under: GrantContext<'_>,
     ) -> Result<std::result::Result<Decided, LoginOutcome>> {
         let Login {
             uid, device, class, ..
         } = &self.login;
         let parts = &self.parts;
-        let UnderLock {
+        let GrantContext {
             own,
             guard,
             resume,
@@ -153,20 +153,20 @@ impl LoginRun {
         parts.history.observe_epoch(&guard.epoch());
         parts.history.observe_roster(roster.id);
         if let Some(left) = parts.history.grants_suspended_for() {
-            let retry_after = left + jitter(SPREAD);
+            let retry_after = left + jitter(RETRY_SPREAD);
             return Ok(Err(LoginOutcome::Busy { retry_after }));
         }
         // A store that has lost records has lost sessions, too. This node knows its own sessions,
         // so the decision counts them.
-        for live in parts.registry.of(uid) {
+        for live in parts.registry.sessions_of(uid) {
             if live.phase() == Phase::Active && live.is_missing_in(&record) {
                 record.restore(&live.slot, live.entry());
             }
         }
         let mut ended_ban = None;
         if let Some(mark) = record.ban.take() {
-            if let Some(ban) = parts.bans.standing(uid).await? {
-                return Ok(Err(banned(&ban)));
+            if let Some(ban) = parts.bans.current_ban(uid).await? {
+                return Ok(Err(banned_outcome(&ban)));
             }
             ended_ban = Some(mark);
         }
@@ -182,17 +182,17 @@ impl LoginRun {
         {
             let by = record.slots.values().max_by_key(|entry| entry.r#gen);
             let by = by.map(|entry| entry.device.clone());
-            return Ok(Err(denied(Code::Superseded, by)));
+            return Ok(Err(denied_outcome(Code::Superseded, by)));
         }
         record.sweep(is_dead);
         if record.revocations.len() >= MAX_REVOCATIONS {
-            return Ok(Err(self.busy()));
+            return Ok(Err(self.busy_outcome()));
         }
 
         let newcomer = self.newcomer(resume);
         let decision = match parts.settings.policy.decide(&record, &newcomer, idle) {
             Ok(decision) => decision,
-            Err(full) => return Ok(Err(denied(Code::Denied, full.by))),
+            Err(full) => return Ok(Err(denied_outcome(Code::Denied, full.by))),
         };
         let entry = SlotEntry {
             key: SessionKey {
@@ -226,7 +226,7 @@ impl LoginRun {
     }
 
     /// Writes the decision on top of the version that was read.
-    async fn write(&self, under: UnderLock<'_>, decided: Decided) -> Result<GrantStep> {
+    async fn write(&self, under: GrantContext<'_>, decided: Decided) -> Result<GrantStep> {
         let (parts, uid, guard) = (&self.parts, &self.login.uid, under.guard);
         let Decided {
             version,
@@ -246,7 +246,7 @@ impl LoginRun {
         // The session is registered before the write. Otherwise a kick that follows the write at
         // once would find no session here, and the session would live on.
         parts.registry.insert(Arc::clone(&live));
-        let landed = |now: &UserRecord| {
+        let outcome_in = |now: &UserRecord| {
             if now.slot_of(&key).is_some() {
                 Some(PutOutcome::Stored)
             } else if now.revocations.iter().any(|it| it.key == key) {
@@ -259,27 +259,27 @@ impl LoginRun {
         let may_wait = || guard.is_valid();
         let put = parts
             .directory
-            .put(uid, version, &record, landed, may_wait)
+            .put(uid, version, &record, outcome_in, may_wait)
             .await;
         match put {
             Ok(PutOutcome::Stored) => {
                 if let Some(ban) = ended_ban {
-                    parts.bans.ended(uid, &ban).await;
+                    parts.bans.remove_ended(uid, &ban).await;
                 }
                 parts.events.emit(Transition::Granted, |event| {
                     live.describe(event);
                     event.token = Some(guard.token().get());
                 });
                 for victim in &removed {
-                    parts
-                        .events
-                        .emit(Transition::Revoked, |event| event.revocation(uid, victim));
+                    parts.events.emit(Transition::Revoked, |event| {
+                        event.set_revocation(uid, victim)
+                    });
                 }
                 Ok(GrantStep::Granted(Box::new(Granted {
                     live,
                     messages,
                     r#gen,
-                    decided: parts.clock.now(),
+                    written_at: parts.clock.now(),
                     removed,
                     pending: record.revocations,
                 })))
@@ -291,7 +291,7 @@ impl LoginRun {
             }
             Ok(PutOutcome::Overtaken) => {
                 parts.logouts.discard(&live);
-                Ok(GrantStep::Answer(overtaken(None, None)))
+                Ok(GrantStep::Answer(overtaken_outcome(None, None)))
             }
             Err(error) => {
                 if error.did_not_happen() {
@@ -299,7 +299,10 @@ impl LoginRun {
                 } else {
                     // The logout is repeated until its outcome is known and the late write can no
                     // longer arrive.
-                    parts.logouts.retire_granted(&live, Grant::InFlight).await;
+                    parts
+                        .logouts
+                        .retire_after_grant(&live, GrantWrite::InFlight)
+                        .await;
                 }
                 Err(error)
             }
@@ -317,7 +320,7 @@ impl LoginRun {
     }
 }
 
-fn banned(ban: &Ban) -> LoginOutcome {
+fn banned_outcome(ban: &Ban) -> LoginOutcome {
     LoginOutcome::Denied(Denied {
         code: Code::Banned,
         reason: ban

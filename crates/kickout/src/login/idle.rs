@@ -21,7 +21,7 @@ use crate::{
 impl LoginRun {
     /// The idle times of this login's rivals. They are empty unless the policy needs them and there
     /// is no room.
-    pub(crate) async fn idle_rivals(&self, resume: Option<&ResumeToken>) -> Result<IdleTimes> {
+    pub(crate) async fn rival_idle_times(&self, resume: Option<&ResumeToken>) -> Result<IdleTimes> {
         let parts = &self.parts;
         let mut idle = IdleTimes::new();
         if parts.settings.policy.on_exceed != OnExceed::EvictIdle {
@@ -47,8 +47,8 @@ impl LoginRun {
                 return parts.registry.idle_times(uid, parts.clock.now());
             }
             let deadline = parts.settings.timers.peer_deadline;
-            let standing = parts.liveness.of(&node, boot);
-            match within(&*parts.clock, deadline, standing).await {
+            let liveness = parts.liveness.look_up(&node, boot);
+            match within(&*parts.clock, deadline, liveness).await {
                 Some(Ok(Liveness::Up(to))) => {
                     let answer = parts.peers.idle(&to, uid, deadline).await;
                     answer.unwrap_or_default()

@@ -137,7 +137,7 @@ impl LoginQueues {
     }
 
     /// At most `most` accounts with a login in progress.
-    pub(crate) fn accounts(&self, most: usize) -> Vec<Uid> {
+    pub(crate) fn busy_accounts(&self, most: usize) -> Vec<Uid> {
         self.lock().keys().take(most).cloned().collect()
     }
 
@@ -250,14 +250,14 @@ mod tests {
         }
     }
 
-    fn names() -> (Uid, LoginClaim, LoginClaim, LoginClaim) {
+    fn account_and_claims() -> (Uid, LoginClaim, LoginClaim, LoginClaim) {
         let claim = |name| claim(name, "main", true);
         (Uid::new("u").unwrap(), claim("a"), claim("b"), claim("c"))
     }
 
     #[tokio::test]
-    async fn the_newest_waiting_login_enters_and_the_others_are_told() {
-        let (uid, a, b, c) = names();
+    async fn the_newest_waiting_login_gets_the_turn_and_the_others_are_refused() {
+        let (uid, a, b, c) = account_and_claims();
         let queues = LoginQueues::default();
         let mut first = queues.enqueue(&uid, &a).await.unwrap();
         let second = tokio::spawn({
@@ -281,14 +281,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_committed_login_is_not_replaced() {
-        let (uid, a, b, _) = names();
+        let (uid, a, b, _) = account_and_claims();
         let queues = LoginQueues::default();
         let mut first = queues.enqueue(&uid, &a).await.unwrap();
         first.commit().unwrap();
         let mut second = Box::pin(queues.enqueue(&uid, &b));
-        assert!(futures_poll(&mut second).is_none());
+        assert!(poll_once(&mut second).is_none());
         let mut replaced = Box::pin(first.replaced());
-        assert!(futures_poll(&mut replaced).is_none());
+        assert!(poll_once(&mut replaced).is_none());
         drop(replaced);
         drop(first);
         drop(second.await.unwrap());
@@ -296,12 +296,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cancelled_waiter_leaves_nothing_behind() {
-        let (uid, a, b, _) = names();
+    async fn a_cancelled_login_leaves_nothing_in_the_queue() {
+        let (uid, a, b, _) = account_and_claims();
         let queues = LoginQueues::default();
         let first = queues.enqueue(&uid, &a).await.unwrap();
         let mut second = Box::pin(queues.enqueue(&uid, &b));
-        assert!(futures_poll(&mut second).is_none());
+        assert!(poll_once(&mut second).is_none());
         drop(second);
         drop(first);
         assert_eq!(queues.len(), 0);
@@ -325,7 +325,7 @@ mod tests {
             .map(|claim| Box::pin(queues.enqueue(&uid, claim)))
             .collect();
         for waiting in &mut waiting {
-            assert!(futures_poll(waiting).is_none());
+            assert!(poll_once(waiting).is_none());
         }
         let crowded = queues.enqueue(&uid, &claim("late", "main", false)).await;
         assert_eq!(crowded.unwrap_err(), QueueRefusal::Crowded);
@@ -333,9 +333,9 @@ mod tests {
         drop(waiting.pop());
         let same = claim("3", "main", false);
         let mut again = Box::pin(queues.enqueue(&uid, &same));
-        assert!(futures_poll(&mut again).is_none());
+        assert!(poll_once(&mut again).is_none());
         assert!(matches!(
-            futures_poll(&mut waiting[3]),
+            poll_once(&mut waiting[3]),
             Some(Err(QueueRefusal::Overtaken(_)))
         ));
         drop(first);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_newest_login_of_another_slot_replaces_nobody() {
+    async fn a_login_for_another_slot_replaces_no_login() {
         let queues = LoginQueues::default();
         let uid = Uid::new("u").unwrap();
         let first = queues
@@ -358,20 +358,20 @@ mod tests {
             .unwrap();
         let pc = claim("pc", "pc", true);
         let mut second = Box::pin(queues.enqueue(&uid, &pc));
-        assert!(futures_poll(&mut second).is_none());
+        assert!(poll_once(&mut second).is_none());
         first.commit().unwrap();
         drop(first);
         drop(second.await.unwrap());
     }
 
     #[tokio::test]
-    async fn a_resume_replaces_nobody_but_its_own_older_attempt() {
-        let (uid, a, b, _) = names();
+    async fn a_resume_replaces_only_its_own_older_attempt() {
+        let (uid, a, b, _) = account_and_claims();
         let queues = LoginQueues::default();
         let first = queues.enqueue(&uid, &a).await.unwrap();
         let patient = claim("b", "main", false);
         let mut login = Box::pin(queues.enqueue(&uid, &patient));
-        assert!(futures_poll(&mut login).is_none());
+        assert!(poll_once(&mut login).is_none());
         // One resume of the current device, one of the waiting device, and one more.
         let resumes = [&a, &b, &a].map(|of| resuming(of, SessionId::random()));
         let mut waiting: Vec<_> = resumes
@@ -379,9 +379,9 @@ mod tests {
             .map(|claim| Box::pin(queues.enqueue(&uid, claim)))
             .collect();
         for waiting in &mut waiting {
-            assert!(futures_poll(waiting).is_none());
+            assert!(poll_once(waiting).is_none());
         }
-        assert!(futures_poll(&mut login).is_none());
+        assert!(poll_once(&mut login).is_none());
         first.commit().unwrap();
         drop(first);
         drop(login.await.unwrap());
@@ -390,22 +390,22 @@ mod tests {
         }
         // The client tried again: the older attempt would take the session away from the newer one.
         let resume = resuming(&a, SessionId::random());
-        let mut replace_current = queues.enqueue(&uid, &resume).await.unwrap();
+        let mut current = queues.enqueue(&uid, &resume).await.unwrap();
         let mut second = Box::pin(queues.enqueue(&uid, &resume));
-        assert!(futures_poll(&mut second).is_none());
-        assert_eq!(replace_current.replaced().await, a.device);
+        assert!(poll_once(&mut second).is_none());
+        assert_eq!(current.replaced().await, a.device);
         let mut third = Box::pin(queues.enqueue(&uid, &resume));
-        assert!(futures_poll(&mut third).is_none());
+        assert!(poll_once(&mut third).is_none());
         assert!(matches!(
-            futures_poll(&mut second),
+            poll_once(&mut second),
             Some(Err(QueueRefusal::Overtaken(_)))
         ));
-        drop(replace_current);
+        drop(current);
         drop(third.await.unwrap());
         assert_eq!(queues.len(), 0);
     }
 
-    fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         match std::pin::Pin::new(future).poll(&mut context) {
             std::task::Poll::Ready(output) => Some(output),

@@ -15,9 +15,9 @@ use distlock_core::{Clock, Moment};
 use crate::wait::jitter;
 
 /// Number of buckets. Beyond it full buckets are removed, which changes no answer.
-const KEYS: usize = 65_536;
+const MAX_BUCKETS: usize = 65_536;
 /// Shortest delay that a refused caller is given.
-pub(crate) const LEAST: Duration = Duration::from_millis(200);
+pub(crate) const MIN_RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// A rate limit for each key: a number per second, and a burst after a pause.
 pub struct Rates<K> {
@@ -60,9 +60,9 @@ impl<K: Eq + Hash + Clone> Rates<K> {
             (bucket.left + gained).min(burst)
         };
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() >= KEYS && !buckets.contains_key(key) {
+        if buckets.len() >= MAX_BUCKETS && !buckets.contains_key(key) {
             buckets.retain(|_, bucket| refilled(bucket) < burst);
-            if buckets.len() >= KEYS {
+            if buckets.len() >= MAX_BUCKETS {
                 // More keys than buckets are busy at once. The bound on all logins together
                 // protects the node in this case.
                 return Ok(());
@@ -78,7 +78,7 @@ impl<K: Eq + Hash + Clone> Rates<K> {
             bucket.left -= 1.0;
             return Ok(());
         }
-        let wait = Duration::from_secs_f64((1.0 - bucket.left) / rate).max(LEAST);
+        let wait = Duration::from_secs_f64((1.0 - bucket.left) / rate).max(MIN_RETRY_AFTER);
         // The random part keeps callers that were refused together from coming back together.
         Err(wait + jitter(wait))
     }

@@ -151,16 +151,16 @@ pub enum Transition {
 
 impl Event {
     /// Names a session of any node.
-    pub(crate) fn about(&mut self, key: &SessionKey) {
+    pub(crate) fn set_session(&mut self, key: &SessionKey) {
         self.session = Some(key.session);
         self.session_node = Some(key.node.clone());
         self.session_boot = Some(key.boot);
     }
 
     /// Names a revoked session, and the login that revoked it.
-    pub(crate) fn revocation(&mut self, uid: &Uid, revocation: &Revocation) {
+    pub(crate) fn set_revocation(&mut self, uid: &Uid, revocation: &Revocation) {
         self.uid = Some(uid.clone());
-        self.about(&revocation.key);
+        self.set_session(&revocation.key);
         self.gen_max = Some(revocation.gen_max);
         self.code = Some(revocation.reason);
         self.by_device.clone_from(&revocation.by_device);

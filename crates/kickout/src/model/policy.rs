@@ -140,9 +140,11 @@ impl Policy {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         match self.name {
-            PolicyName::NPerClass(limit) | PolicyName::NTotal(limit) => checked(limit).map(drop),
+            PolicyName::NPerClass(limit) | PolicyName::NTotal(limit) => {
+                check_limit(limit).map(drop)
+            }
             _ => Ok(()),
         }
     }
@@ -162,7 +164,7 @@ impl Policy {
         record
             .slots
             .iter()
-            .filter(|(_, entry)| !newcomer.is(entry))
+            .filter(|(_, entry)| !newcomer.is_same_client(entry))
             .filter(|(_, entry)| self.slot_of(&entry.class, &entry.device) == group)
             .collect()
     }
@@ -183,7 +185,7 @@ impl Policy {
         let mut victims: Vec<_> = record
             .slots
             .iter()
-            .filter(|(_, entry)| newcomer.is(entry))
+            .filter(|(_, entry)| newcomer.is_same_client(entry))
             .map(|(slot, _)| (slot.clone(), Code::Replaced))
             .collect();
         let mut rivals = self.rivals(record, newcomer);
@@ -225,7 +227,7 @@ impl Policy {
 
 impl Newcomer<'_> {
     /// Whether this entry is an older session of the same client.
-    fn is(&self, entry: &SlotEntry) -> bool {
+    fn is_same_client(&self, entry: &SlotEntry) -> bool {
         entry.device == *self.device || self.resumes == Some(entry.key.session)
     }
 }
@@ -239,7 +241,7 @@ fn free_slot(record: &UserRecord, group: &Slot, victims: &[(Slot, Code)], limit:
     let within = (1..=limit)
         .map(|number| group.numbered(number))
         .filter(is_free)
-        .min_by_key(|slot| record.last_in(slot));
+        .min_by_key(|slot| record.last_generation_in(slot));
     // Every name of the group may be taken if another policy filled the record.
     within.unwrap_or_else(|| {
         (limit + 1..)
@@ -255,7 +257,7 @@ impl Default for Policy {
     }
 }
 
-fn checked(limit: u32) -> Result<u32> {
+fn check_limit(limit: u32) -> Result<u32> {
     if (1..=MAX_SESSIONS).contains(&limit) {
         return Ok(limit);
     }
@@ -283,9 +285,9 @@ impl FromStr for PolicyName {
             "unlimited" => Self::Unlimited,
             _ => {
                 if let Some(limit) = counted("n_per_class") {
-                    Self::NPerClass(checked(limit)?)
+                    Self::NPerClass(check_limit(limit)?)
                 } else if let Some(limit) = counted("n_total") {
-                    Self::NTotal(checked(limit)?)
+                    Self::NTotal(check_limit(limit)?)
                 } else {
                     return Err(Error::new(
                         ErrorKind::InvalidArgument,
@@ -387,14 +389,14 @@ mod tests {
         Ok(gone)
     }
 
-    fn of(record: &UserRecord) -> Vec<&str> {
+    fn devices_in(record: &UserRecord) -> Vec<&str> {
         let mut devices: Vec<_> = record.slots.values().map(|it| it.device.as_str()).collect();
         devices.sort_unstable();
         devices
     }
 
     #[test]
-    fn single_evicts_whoever_is_there_and_says_whether_it_is_the_same_device() {
+    fn single_ends_the_present_session_and_tells_whether_the_device_is_the_same() {
         let (policy, mut record) = (Policy::single(), UserRecord::default());
         let mut login = |name| login(policy, &mut record, name, "", Intent::Login).unwrap();
         assert_eq!(login("pc"), []);
@@ -404,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn presets_count_what_they_say() {
+    fn each_policy_name_keeps_the_sessions_that_it_promises() {
         for (name, logins, left) in [
             ("single", "a: b:x c:y", "c"),
             ("phone+pc", "a:phone b:pc c:tablet d:phone", "c d"),
@@ -428,12 +430,12 @@ mod tests {
                 )
                 .unwrap();
             }
-            assert_eq!(of(&record).join(" "), left, "{name}");
+            assert_eq!(devices_in(&record).join(" "), left, "{name}");
         }
     }
 
     #[test]
-    fn deny_lets_the_first_win_unless_somebody_takes_over() {
+    fn under_deny_the_first_login_wins_unless_another_takes_over() {
         let policy = Policy::named(PolicyName::NTotal(2)).on_exceed(OnExceed::Deny);
         let mut record = UserRecord::default();
         for name in ["a", "b"] {
@@ -448,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn evict_idle_takes_the_one_that_was_silent_for_longest() {
+    fn evict_idle_ends_the_session_that_was_silent_for_longest() {
         let policy = Policy::named(PolicyName::NTotal(3)).on_exceed(OnExceed::EvictIdle);
         let mut record = UserRecord::default();
         for name in ["a", "b", "c"] {
@@ -482,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_was_left_is_kept_free_as_long_as_there_is_another() {
+    fn a_slot_that_was_left_stays_free_while_another_slot_is_free() {
         let policy = Policy::named(PolicyName::NTotal(3));
         let mut record = UserRecord::default();
         for name in ["a", "b"] {
@@ -520,6 +522,6 @@ mod tests {
             let error = bad.parse::<PolicyName>().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{bad}");
         }
-        assert!(Policy::named(PolicyName::NTotal(0)).check().is_err());
+        assert!(Policy::named(PolicyName::NTotal(0)).validate().is_err());
     }
 }

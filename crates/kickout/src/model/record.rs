@@ -115,8 +115,8 @@ impl Revocation {
     /// The notice for the session's client.
     pub(crate) fn notice(&self) -> Offline {
         Offline::new(self.reason)
-            .by(self.by_device.clone(), self.by_gen)
-            .reason(self.text.clone())
+            .superseded_by(self.by_device.clone(), self.by_gen)
+            .with_reason(self.text.clone())
     }
 }
 
@@ -213,7 +213,7 @@ impl UserRecord {
         let mut removed = Vec::new();
         for (slot, reason) in victims {
             if let Some(victim) = self.slots.remove(slot) {
-                self.past_of(slot, |past| past.over = past.over.max(victim.r#gen));
+                self.change_past(slot, |past| past.over = past.over.max(victim.r#gen));
                 removed.push(Revocation {
                     key: victim.key,
                     gen_max: Generation::new(granted.get() - 1),
@@ -229,21 +229,21 @@ impl UserRecord {
         // write succeeded, other nodes must find these sessions and kick them.
         self.revocations.extend(removed.iter().cloned());
         self.r#gen = granted;
-        self.put(slot, entry);
+        self.place(slot, entry);
         (granted, removed)
     }
 
-    fn put(&mut self, slot: Slot, entry: SlotEntry) {
+    fn place(&mut self, slot: Slot, entry: SlotEntry) {
         let r#gen = entry.r#gen;
-        self.past_of(&slot, |past| {
+        self.change_past(&slot, |past| {
             past.last = past.last.max(r#gen);
             past.over = past.over.max(Generation::new(r#gen.get() - 1));
         });
         self.slots.insert(slot, entry);
-        self.forget_some();
+        self.forget_oldest_pasts();
     }
 
-    fn past_of(&mut self, slot: &Slot, change: impl FnOnce(&mut Past)) {
+    fn change_past(&mut self, slot: &Slot, change: impl FnOnce(&mut Past)) {
         let over = self.forgotten;
         let past = self.past.entry(slot.clone()).or_insert(Past {
             over,
@@ -254,7 +254,7 @@ impl UserRecord {
 
     /// Forgets the past of the free slots that were used the longest ago, so that the record stays
     /// small. Sessions of those slots cannot resume afterwards.
-    fn forget_some(&mut self) {
+    fn forget_oldest_pasts(&mut self) {
         while self.past.len() > MAX_PAST_SLOTS {
             let free = self
                 .past
@@ -270,7 +270,7 @@ impl UserRecord {
     }
 
     /// The last generation that was granted in a slot.
-    pub(crate) fn last_in(&self, slot: &Slot) -> Generation {
+    pub(crate) fn last_generation_in(&self, slot: &Slot) -> Generation {
         self.past.get(slot).copied().unwrap_or_default().last
     }
 
@@ -285,14 +285,14 @@ impl UserRecord {
     pub(crate) fn evict(&mut self, key: &SessionKey) -> Option<SlotEntry> {
         let slot = self.slot_of(key)?.clone();
         let entry = self.slots.remove(&slot)?;
-        self.past_of(&slot, |past| past.over = past.over.max(entry.r#gen));
+        self.change_past(&slot, |past| past.over = past.over.max(entry.r#gen));
         Some(entry)
     }
 
     /// Names a session again that the store has lost.
     pub(crate) fn restore(&mut self, slot: &Slot, entry: SlotEntry) {
         self.r#gen = self.r#gen.max(entry.r#gen);
-        self.put(slot.clone(), entry);
+        self.place(slot.clone(), entry);
     }
 
     /// Takes one session out of its slot, if it is there.
@@ -396,7 +396,10 @@ mod tests {
         }
         assert!(record.to_bytes().unwrap().len() < 16 * 1024);
         let (slot, r#gen) = first.unwrap();
-        assert!(record.is_over(&slot, r#gen), "what was forgotten is over");
+        assert!(
+            record.is_over(&slot, r#gen),
+            "a session with a forgotten past is over"
+        );
         let bytes = record.to_bytes().unwrap();
         let uid = Uid::new("u").unwrap();
         assert_eq!(UserRecord::parse(&uid, &bytes).unwrap(), record);

@@ -199,7 +199,7 @@ impl KickRequest {
         }
     }
 
-    pub(crate) fn of(uid: &Uid, revocation: &Revocation, from: &NodeId) -> Self {
+    pub(crate) fn for_revocation(uid: &Uid, revocation: &Revocation, from: &NodeId) -> Self {
         Self {
             uid: uid.clone(),
             key: revocation.key.clone(),

@@ -59,7 +59,7 @@ impl ResumeToken {
         self.session
     }
 
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         // A struct of four plain fields always serialises.
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
     }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bound_to_account_slot_session_and_generation() {
+    fn a_token_is_bound_to_account_slot_session_and_generation() {
         let uid = Uid::new("u").unwrap();
         let token = ResumeToken::new(
             uid.clone(),
@@ -78,8 +78,8 @@ mod tests {
             SessionId::random(),
             Generation::new(7),
         );
-        assert_eq!(ResumeToken::parse(&token.text(), &uid).unwrap(), token);
-        assert!(ResumeToken::parse(&token.text(), &Uid::new("v").unwrap()).is_err());
+        assert_eq!(ResumeToken::parse(&token.to_text(), &uid).unwrap(), token);
+        assert!(ResumeToken::parse(&token.to_text(), &Uid::new("v").unwrap()).is_err());
         for garbage in ["", "x", "e30", &"A".repeat(2000)] {
             assert!(ResumeToken::parse(garbage, &uid).is_err());
         }

@@ -34,7 +34,7 @@ impl Default for Roster {
 
 impl Roster {
     /// Refuses a roster of an unknown format.
-    pub(crate) fn known(self) -> Result<Self> {
+    pub(crate) fn check_format(self) -> Result<Self> {
         if self.v == FORMAT {
             return Ok(self);
         }
@@ -67,7 +67,7 @@ impl Roster {
     }
 
     /// The names of the nodes.
-    pub(crate) fn names(self) -> BTreeSet<NodeId> {
+    pub(crate) fn into_node_names(self) -> BTreeSet<NodeId> {
         self.nodes.into_keys().collect()
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Incarnation {
 pub(crate) struct Lease {
     clock: Arc<dyn Clock>,
     /// `None` after the lease was given up.
-    lock: Arc<Mutex<Option<LockWatch>>>,
+    watch: Arc<Mutex<Option<LockWatch>>>,
     /// Id of the roster that lists this incarnation.
     roster: Arc<Mutex<Option<Uuid>>>,
 }
@@ -44,7 +44,7 @@ impl Lease {
     pub(crate) fn new(clock: Arc<dyn Clock>, lock: LockWatch) -> Self {
         Self {
             clock,
-            lock: Arc::new(Mutex::new(Some(lock))),
+            watch: Arc::new(Mutex::new(Some(lock))),
             roster: Arc::default(),
         }
     }
@@ -55,7 +55,7 @@ impl Lease {
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        self.lock().as_ref().map_or(Duration::ZERO, |lock| {
+        self.watch().as_ref().map_or(Duration::ZERO, |lock| {
             let missing = lock.loss().is_some_and(is_missing);
             if missing {
                 lock.deadline().since(self.clock.now())
@@ -67,12 +67,12 @@ impl Lease {
 
     /// The epoch of the lease; `None` after it was given up.
     pub(crate) fn epoch(&self) -> Option<Epoch> {
-        self.lock().as_ref().map(|lock| lock.fence().epoch)
+        self.watch().as_ref().map(|lock| lock.fence().epoch)
     }
 
     /// Continues the lease with a lock that was taken again.
     pub(crate) fn replace_lock(&self, lock: LockWatch) {
-        *self.lock() = Some(lock);
+        *self.watch() = Some(lock);
     }
 
     /// Notes the roster that lists this incarnation.
@@ -86,10 +86,10 @@ impl Lease {
     }
 
     pub(crate) fn give_up(&self) {
-        *self.lock() = None;
+        *self.watch() = None;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<LockWatch>> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    fn watch(&self) -> MutexGuard<'_, Option<LockWatch>> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

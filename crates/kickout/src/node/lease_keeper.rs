@@ -70,7 +70,7 @@ impl LeaseKeeper {
         let guard = self.take_lease(None).await?;
         let boot = Boot::new(guard.token().get());
         self.events.set_boot(boot);
-        self.this.set_present(Incarnation {
+        self.this.set_incarnation(Incarnation {
             boot,
             lease: Lease::new(Arc::clone(&self.clock), guard.watch()),
         });
@@ -99,8 +99,8 @@ impl LeaseKeeper {
             .caused_by(error)
         })?;
         let lease = self.settings.timers.node_lease;
-        let longest = longest_after_death(self.locker.capabilities(), lease);
-        let name = self.this.id.lock()?;
+        let longest = longest_lease_after_death(self.locker.capabilities(), lease);
+        let name = self.this.id.lock_name()?;
         let taking = self
             .locker
             .lock_named(&name)
@@ -138,21 +138,24 @@ impl LeaseKeeper {
     /// for another reason, or if too little time is left to write the sessions before other nodes
     /// grant logins.
     async fn retake_lease(&self, reason: LossReason) -> Option<Guard> {
-        let own = self.this.now().filter(|_| is_missing(reason))?;
+        let own = self
+            .this
+            .current_incarnation()
+            .filter(|_| is_missing(reason))?;
         let limit = own
             .lease
             .remaining()
-            .saturating_sub(self.settings.timers.tick());
+            .saturating_sub(self.settings.timers.reconcile_period());
         let taking = async {
             let may_wait = || own.lease.is_valid();
-            let forgot = retry_while(&*self.clock, may_wait, || {
-                self.store_has_forgotten(&own.lease)
+            let lost_data = retry_while(&*self.clock, may_wait, || {
+                self.store_lost_lease_and_data(&own.lease)
             });
-            if !forgot.await? {
+            if !lost_data.await? {
                 return Result::<_>::Ok(None);
             }
             self.history
-                .store_lost_data("the store has forgotten this node's lease");
+                .report_data_loss("the store has forgotten this node's lease");
             let guard = self.take_lease(Some(own.boot)).await?;
             own.lease.replace_lock(guard.watch());
             // Other nodes see the lease now. A session that was written earlier would count as
@@ -169,7 +172,7 @@ impl LeaseKeeper {
         };
         let listing = async {
             self.register_or_warn().await;
-            self.drain.publish_again().await;
+            self.drain.publish_mark_again().await;
         };
         within(&*self.clock, self.settings.timers.peer_deadline, listing).await;
         Some(guard)
@@ -177,12 +180,12 @@ impl LeaseKeeper {
 
     /// Whether the store lost this lease together with other data. In that case the store has
     /// another epoch or another roster. A lease that was deleted by hand changes neither.
-    async fn store_has_forgotten(&self, lease: &Lease) -> Result<bool> {
+    async fn store_lost_lease_and_data(&self, lease: &Lease) -> Result<bool> {
         let now = self.history.inspect_own_lease().await?;
         if now.epoch.is_some() && now.epoch != lease.epoch() {
             return Ok(true);
         }
-        let roster = self.history.roster().await?;
+        let roster = self.history.read_roster().await?;
         Ok(lease
             .roster()
             .is_some_and(|before| roster.id != Some(before)))
@@ -214,7 +217,7 @@ impl LeaseKeeper {
                     () = self.tasks.stop.cancelled() => return,
                     joined = self.start_incarnation() => match joined {
                         Ok(guard) => {
-                            self.drain.publish_again().await;
+                            self.drain.publish_mark_again().await;
                             break guard;
                         }
                         Err(error) => {
@@ -234,7 +237,7 @@ impl LeaseKeeper {
             self.ender
                 .end(&live, Offline::new(Code::Draining), true, |_| {});
         }
-        self.this.end();
+        self.this.end_incarnation();
         // If the release fails, the lease ends by itself.
         let _ = guard.release().await;
         self.events.emit(Transition::NodeDown, |_| {});
@@ -242,9 +245,9 @@ impl LeaseKeeper {
 
     /// Takes this node off the roster after a complete shutdown.
     pub(crate) async fn leave_roster(&self) {
-        let own = self.this.newest();
+        let own = self.this.newest_boot();
         let left = async {
-            if self.drain.is_on() {
+            if self.drain.is_in_progress() {
                 self.directory.remove_drain_mark(&self.this.id, own).await?;
             }
             self.roster
@@ -259,7 +262,7 @@ impl LeaseKeeper {
     /// Ends the sessions of an incarnation that lost its lease. The sessions check the lease
     /// themselves, so they can neither send nor receive any more.
     async fn fence(&self, reason: &str) {
-        self.this.end();
+        self.this.end_incarnation();
         metrics::counter!("distlock_self_fence_total").increment(1);
         tracing::error!(node = %self.this.id, reason, "node lost its lease and ends its sessions");
         self.events.emit(Transition::NodeFenced, |event| {
@@ -295,7 +298,7 @@ impl LeaseKeeper {
 
 /// The longest time for which a dead node's lease is held. If the lease depends on a session with
 /// the store, the session time-out counts, too.
-fn longest_after_death(store: &Capabilities, lease: Duration) -> Duration {
+fn longest_lease_after_death(store: &Capabilities, lease: Duration) -> Duration {
     match store.session_timeout {
         Some(session) => lease.max(session + SESSION_CHECK_PERIOD),
         None => lease,
@@ -307,15 +310,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dead_node_is_waited_for_as_long_as_its_session_lasts() {
+    fn the_wait_for_a_dead_node_covers_its_session_with_the_store() {
         let lease = Duration::from_secs(9);
         let mut store = Capabilities::new("any");
-        assert_eq!(longest_after_death(&store, lease), lease);
+        assert_eq!(longest_lease_after_death(&store, lease), lease);
         store.max_lease = Some(Duration::from_secs(15));
-        assert_eq!(longest_after_death(&store, lease), lease);
+        assert_eq!(longest_lease_after_death(&store, lease), lease);
         store.session_timeout = Some(Duration::from_secs(30));
         let longest = Duration::from_secs(32);
-        assert_eq!(longest_after_death(&store, lease), longest);
-        assert_eq!(longest_after_death(&store, longest * 2), longest * 2);
+        assert_eq!(longest_lease_after_death(&store, lease), longest);
+        assert_eq!(longest_lease_after_death(&store, longest * 2), longest * 2);
     }
 }

@@ -22,10 +22,10 @@ use crate::{
 };
 
 /// Longest use of one answer. It is short beside every lease, and long beside a burst of logins.
-const FRESH: Duration = Duration::from_millis(200);
+const MAX_ANSWER_AGE: Duration = Duration::from_millis(200);
 
 /// Time after which an unused answer is removed.
-const FORGOTTEN: Duration = Duration::from_secs(60);
+const UNUSED_ANSWER_LIFE: Duration = Duration::from_secs(60);
 
 /// The liveness of an incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,16 +67,16 @@ impl LivenessCache {
             history,
             locker,
             clock,
-            fresh: FRESH.min(node_lease / 20),
+            fresh: MAX_ANSWER_AGE.min(node_lease / 20),
             answers: Mutex::default(),
         }
     }
 
     /// The liveness of an incarnation that a record names. The record must have been read before
     /// this call. An error means "not known", never "dead".
-    pub(crate) async fn of(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
+    pub(crate) async fn look_up(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
         if *node == self.this.id
-            && let Some(own) = self.this.now()
+            && let Some(own) = self.this.current_incarnation()
             && boot <= own.boot
         {
             return Ok(if boot == own.boot {
@@ -85,7 +85,7 @@ impl LivenessCache {
                 Liveness::Dead
             });
         }
-        self.of_peer(node, boot).await
+        self.look_up_peer(node, boot).await
     }
 
     /// The dead ones among these incarnations. An incarnation counts as alive if the store fails or
@@ -96,22 +96,22 @@ impl LivenessCache {
         limit: Duration,
     ) -> BTreeSet<(NodeId, Boot)> {
         let asking = incarnations.into_iter().map(async |(node, boot)| {
-            let standing = within(&*self.clock, limit, self.of(&node, boot)).await;
-            matches!(standing, Some(Ok(Liveness::Dead))).then_some((node, boot))
+            let liveness = within(&*self.clock, limit, self.look_up(&node, boot)).await;
+            matches!(liveness, Some(Ok(Liveness::Dead))).then_some((node, boot))
         });
         join_all(asking).await.into_iter().flatten().collect()
     }
 
-    async fn of_peer(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
-        if let Some(standing) = self.fresh_answer(node, boot) {
-            return Ok(standing);
+    async fn look_up_peer(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
+        if let Some(liveness) = self.fresh_answer(node, boot) {
+            return Ok(liveness);
         }
-        self.ask(node, boot).await
+        self.ask_store(node, boot).await
     }
 
-    async fn ask(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
+    async fn ask_store(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
         let asked = self.clock.now();
-        let info = self.locker.inspect(node.lock()?).await?;
+        let info = self.locker.inspect(node.lock_name()?).await?;
         let up = match info.held.as_ref().map(read_lease) {
             None => None,
             Some((Some(boot), Some(meta))) => Some(NodeAddress {
@@ -141,7 +141,7 @@ impl LivenessCache {
         if !answers.contains_key(node) {
             // Nodes may come under ever new names, so answers about old ones are removed. Another
             // question about them gets the same answer from the store.
-            answers.retain(|_, answers| asked.since(answers.asked) < FORGOTTEN);
+            answers.retain(|_, answers| asked.since(answers.asked) < UNUSED_ANSWER_LIFE);
         }
         let dead = match &up {
             Some(up) => Boot::new(up.boot.get().saturating_sub(1)),
@@ -150,9 +150,9 @@ impl LivenessCache {
             None => boot,
         };
         let now = LastAnswer { asked, dead, up };
-        let standing = now.standing(boot).unwrap_or(Liveness::Dead);
+        let liveness = now.liveness_of(boot).unwrap_or(Liveness::Dead);
         answers.insert(node.clone(), now);
-        Ok(standing)
+        Ok(liveness)
     }
 
     /// Forgets the answer about a node, so that the next question goes to the store.
@@ -165,12 +165,12 @@ impl LivenessCache {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let answers = answers.get(node)?;
         let fresh = self.clock.now().since(answers.asked) < self.fresh;
-        answers.standing(boot).filter(|_| fresh)
+        answers.liveness_of(boot).filter(|_| fresh)
     }
 }
 
 impl LastAnswer {
-    fn standing(&self, boot: Boot) -> Option<Liveness> {
+    fn liveness_of(&self, boot: Boot) -> Option<Liveness> {
         match &self.up {
             Some(up) if up.boot == boot => Some(Liveness::Up(up.clone())),
             _ => (boot <= self.dead).then_some(Liveness::Dead),
@@ -187,21 +187,21 @@ mod tests {
     use crate::directory::access::Directory;
 
     #[tokio::test]
-    async fn nodes_of_long_ago_are_forgotten() {
+    async fn answers_about_unused_nodes_are_removed() {
         let memory = Memory::default();
         let locker = Store::new(memory.lock(), memory.records()).locker();
         let clock = ManualClock::new();
         let (own, lease) = (NodeId::new("n1").unwrap(), Duration::from_secs(9));
         let directory = Directory::new(memory.records(), Arc::new(clock.clone()));
-        let fenced = Arc::new(ThisNode::new(own, String::new(), None));
+        let this = Arc::new(ThisNode::new(own, String::new(), None));
         let history = History::new(
-            Arc::clone(&fenced),
+            Arc::clone(&this),
             lease,
             locker.clone(),
             Arc::new(directory),
         );
         let nodes = LivenessCache::new(
-            fenced,
+            this,
             Arc::new(history),
             locker,
             Arc::new(clock.clone()),
@@ -210,10 +210,10 @@ mod tests {
         for pod in 0..100 {
             let pod = NodeId::new(format!("pod-{pod}")).unwrap();
             for _ in 0..2 {
-                let standing = nodes.of(&pod, Boot::new(1)).await.unwrap();
-                assert_eq!(standing, Liveness::Dead);
+                let liveness = nodes.look_up(&pod, Boot::new(1)).await.unwrap();
+                assert_eq!(liveness, Liveness::Dead);
             }
-            clock.advance(FORGOTTEN / 2);
+            clock.advance(UNUSED_ANSWER_LIFE / 2);
         }
         let answers = nodes.answers.lock().unwrap().len();
         assert!(answers <= 3, "{answers}");

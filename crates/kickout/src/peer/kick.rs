@@ -33,8 +33,8 @@ use crate::{
 };
 
 /// Tries per kick within its budget.
-const TRIES: u32 = 3;
-const PAUSE: Duration = Duration::from_millis(30);
+const MAX_TRIES: u32 = 3;
+const RETRY_PAUSE: Duration = Duration::from_millis(30);
 
 #[derive(Debug)]
 pub(crate) struct Kicks {
@@ -66,7 +66,7 @@ impl Kicks {
         let until = self.clock.now() + budget;
         let kicks = revocations.iter().map(|revocation| async move {
             let decided = decided.filter(|(by, _)| revocation.by_gen == Some(*by));
-            self.kick_remote(uid, revocation, until, decided.map(|(_, at)| at))
+            self.kick_one(uid, revocation, until, decided.map(|(_, at)| at))
                 .await
                 .then(|| revocation.key.clone())
         });
@@ -83,7 +83,7 @@ impl Kicks {
         self.tasks.spawn(async move {
             let until = kicks.clock.now() + kicks.settings.timers.node_lease * 2;
             while kicks.clock.now() < until {
-                let tick = kicks.settings.timers.tick();
+                let tick = kicks.settings.timers.reconcile_period();
                 tokio::select! {
                     biased;
                     () = kicks.tasks.stop.cancelled() => break,
@@ -112,22 +112,22 @@ impl Kicks {
         Ok(record.revocations.is_empty())
     }
 
-    async fn kick_remote(
+    async fn kick_one(
         &self,
         uid: &Uid,
         revocation: &Revocation,
         until: Moment,
         decided: Option<Moment>,
     ) -> bool {
-        if self.this.is_here(&revocation.key) {
-            self.revoker.apply(uid, revocation);
+        if self.this.owns(&revocation.key) {
+            self.revoker.end_revoked(uid, revocation);
             return true;
         }
         // Three tries that fail at once take little time, so a login does not wait long for a dead
         // node.
-        for round in 0..TRIES {
+        for round in 0..MAX_TRIES {
             if round > 0 {
-                self.clock.sleep(PAUSE + jitter(PAUSE)).await;
+                self.clock.sleep(RETRY_PAUSE + jitter(RETRY_PAUSE)).await;
             }
             if until.since(self.clock.now()).is_zero() {
                 break;
@@ -151,25 +151,25 @@ impl Kicks {
     ) -> Option<bool> {
         let SessionKey { node, boot, .. } = &revocation.key;
         let left = || until.since(self.clock.now());
-        let standing = self.liveness.of(node, *boot);
-        let to = match within(&*self.clock, left(), standing).await {
+        let liveness = self.liveness.look_up(node, *boot);
+        let to = match within(&*self.clock, left(), liveness).await {
             Some(Ok(Liveness::Dead)) => return Some(true),
             Some(Ok(Liveness::Up(to))) => to,
             Some(Err(_)) | None => return Some(false),
         };
         let deadline = self.settings.timers.peer_deadline;
-        let kick_turn = self.peers.kick_turn(node, left(), deadline).await;
-        let is_turn = kick_turn.is_ok();
-        let answer = match kick_turn {
+        let permission = self.peers.wait_to_kick(node, left(), deadline).await;
+        let is_permitted = permission.is_ok();
+        let answer = match permission {
             Ok(()) => {
-                let mut request = KickRequest::of(uid, revocation, &self.this.id);
+                let mut request = KickRequest::for_revocation(uid, revocation, &self.this.id);
                 request.after = decided.map(|at| self.clock.now().since(at));
                 self.peers.kick(&to, request, left().min(deadline)).await
             }
             Err(error) => Err(error),
         };
         self.events.emit(Transition::KickSent, |event| {
-            event.revocation(uid, revocation);
+            event.set_revocation(uid, revocation);
             event.peer = Some(node.clone());
             event.result = Some(match &answer {
                 Ok(result) => format!("{result:?}"),
@@ -179,7 +179,7 @@ impl Kicks {
         if answer.is_err() {
             self.liveness.forget(node);
         }
-        is_turn.then_some(answer.is_ok())
+        is_permitted.then_some(answer.is_ok())
     }
 
     fn retrying(&self) -> MutexGuard<'_, HashSet<Uid>> {

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Period over which the clients of an ending node come back.
-const RETURN: Duration = Duration::from_secs(1);
+const RETURN_SPREAD: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct SessionEnder {
@@ -34,11 +34,11 @@ impl SessionEnder {
         listed: bool,
         fill: impl FnOnce(&mut Event),
     ) -> bool {
-        let mut notice = notice.grace(self.grace);
+        let mut notice = notice.with_grace(self.grace);
         if notice.retry == Retry::Now {
             // Many sessions may end at once. The random delay keeps their clients from returning
             // together.
-            notice = notice.retry_after(jitter(RETURN));
+            notice = notice.with_retry_after(jitter(RETURN_SPREAD));
         }
         let (code, by_device, by_gen) = (notice.code, notice.by_device.clone(), notice.r#gen);
         if !live.supersede(notice, listed) {

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Messages in the queue of one session.
-const QUEUE: usize = 64;
+const QUEUE_CAPACITY: usize = 64;
 
 /// The phase of a session. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,7 +83,7 @@ impl LiveSession {
         acks: bool,
         incarnation: Incarnation,
     ) -> (Self, mpsc::Receiver<QueuedMessage>) {
-        let (queue, messages) = mpsc::channel(QUEUE);
+        let (queue, messages) = mpsc::channel(QUEUE_CAPACITY);
         let live = Self {
             uid,
             key: entry.key,
@@ -127,11 +127,11 @@ impl LiveSession {
         if state.phase == Phase::Pending && self.incarnation.lease.is_valid() {
             state.phase = Phase::Active;
             state.admitted = true;
-            meters::session_began();
+            meters::count_session_start();
             return Ok(());
         }
         drop(state);
-        Err(self.notice_now())
+        Err(self.current_notice())
     }
 
     /// Whether the session may send and receive now.
@@ -139,7 +139,7 @@ impl LiveSession {
         if self.phase() == Phase::Active && self.incarnation.lease.is_valid() {
             return Ok(());
         }
-        Err(self.notice_now())
+        Err(self.current_notice())
     }
 
     /// Whether the session has a notice, or its node's lease has ended.
@@ -154,7 +154,7 @@ impl LiveSession {
     }
 
     /// Time since the client last sent something.
-    pub(crate) fn idle(&self, now: Moment) -> Duration {
+    pub(crate) fn idle_time(&self, now: Moment) -> Duration {
         let last_heard = Duration::from_micros(self.last_heard.load(Ordering::Relaxed));
         now.since_boot().saturating_sub(last_heard)
     }
@@ -168,7 +168,7 @@ impl LiveSession {
             return None;
         }
         let by = record.slots.get(&self.slot).map(|it| it.device.clone());
-        Some(Offline::new(Code::Superseded).by(by, Some(record.r#gen)))
+        Some(Offline::new(Code::Superseded).superseded_by(by, Some(record.r#gen)))
     }
 
     /// Whether the account's record neither names the session nor says that it is over.
@@ -190,7 +190,7 @@ impl LiveSession {
     /// Fills in the fields of an event that name this session.
     pub(crate) fn describe(&self, event: &mut Event) {
         event.uid = Some(self.uid.clone());
-        event.about(&self.key);
+        event.set_session(&self.key);
         event.slot = Some(self.slot.clone());
         event.r#gen = Some(self.generation());
         event.device = Some(self.device.clone());
@@ -214,7 +214,7 @@ impl LiveSession {
 
     /// Any phase -> Closing, once. Returns whether the directory may name the session; `None` on
     /// later calls.
-    pub(crate) fn close(&self) -> Option<bool> {
+    pub(crate) fn begin_close(&self) -> Option<bool> {
         let mut state = self.state();
         if state.phase >= Phase::Closing {
             return None;
@@ -223,10 +223,10 @@ impl LiveSession {
         Some(state.listed)
     }
 
-    pub(crate) fn closed(&self) {
+    pub(crate) fn mark_closed(&self) {
         let mut state = self.state();
         if state.admitted && state.phase < Phase::Closed {
-            meters::session_ended(self.notice.borrow().as_ref().map(|notice| notice.code));
+            meters::count_session_end(self.notice.borrow().as_ref().map(|notice| notice.code));
         }
         state.phase = Phase::Closed;
     }
@@ -244,13 +244,13 @@ impl LiveSession {
     /// Queues a message. `Err` returns it, and says whether the queue was full.
     pub(crate) fn enqueue(
         &self,
-        message_in_queue: QueuedMessage,
+        message: QueuedMessage,
     ) -> Result<(), mpsc::error::TrySendError<QueuedMessage>> {
-        self.queue.try_send(message_in_queue)
+        self.queue.try_send(message)
     }
 
     /// The notice of the session; without one, the notice for a lease that ended a moment ago.
-    fn notice_now(&self) -> Offline {
+    fn current_notice(&self) -> Offline {
         let notice = self.notice.borrow().clone();
         notice.unwrap_or_else(|| Offline::new(Code::NodeFenced))
     }

@@ -29,7 +29,7 @@ use crate::{
     session::{
         live::LiveSession,
         registry::Registry,
-        removal::{Grant, Removals},
+        removal::{GrantWrite, Removals},
     },
     tasks::Tasks,
     wait::jitter,
@@ -65,7 +65,7 @@ pub(crate) struct Retries {
     overflowed: AtomicBool,
 }
 
-type PendingDelete = (Uid, SessionKey, Grant);
+type PendingDelete = (Uid, SessionKey, GrantWrite);
 
 impl Retries {
     fn push(&self, delete: PendingDelete) {
@@ -84,7 +84,7 @@ impl Retries {
         waiting.pop_front()
     }
 
-    pub(crate) fn any(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         !waiting.is_empty() || self.overflowed.load(Ordering::Acquire)
     }
@@ -112,12 +112,16 @@ pub(crate) struct Logouts {
 impl Logouts {
     /// Ends a session and takes it out of the directory. The first call does the work.
     pub(crate) async fn retire(&self, live: &LiveSession) -> LoggedOut {
-        self.retire_granted(live, Grant::Known).await
+        self.retire_after_grant(live, GrantWrite::Known).await
     }
 
     /// As [`retire`](Self::retire), for a session whose grant may be unknown.
-    pub(crate) async fn retire_granted(&self, live: &LiveSession, grant: Grant) -> LoggedOut {
-        let Some(listed) = live.close() else {
+    pub(crate) async fn retire_after_grant(
+        &self,
+        live: &LiveSession,
+        grant: GrantWrite,
+    ) -> LoggedOut {
+        let Some(listed) = live.begin_close() else {
             return LoggedOut::AlreadyGone;
         };
         self.registry.remove(live);
@@ -126,7 +130,7 @@ impl Logouts {
         } else {
             LoggedOut::AlreadyGone
         };
-        self.retired(live, outcome);
+        self.finish_retire(live, outcome);
         outcome
     }
 
@@ -137,19 +141,19 @@ impl Logouts {
             if is_away {
                 // The node's lease ends next, which voids the sessions in the directory. So a store
                 // that is away need not be asked for each of them.
-                for live in some.iter().filter(|live| live.close().is_some()) {
+                for live in some.iter().filter(|live| live.begin_close().is_some()) {
                     self.registry.remove(live);
-                    self.retired(live, LoggedOut::Queued);
+                    self.finish_retire(live, LoggedOut::Queued);
                 }
                 continue;
             }
             let retired = join_all(some.iter().map(|live| self.retire(live))).await;
-            is_away = takes_no_write(&retired);
+            is_away = store_takes_no_write(&retired);
         }
     }
 
-    fn retired(&self, live: &LiveSession, outcome: LoggedOut) {
-        live.closed();
+    fn finish_retire(&self, live: &LiveSession, outcome: LoggedOut) {
+        live.mark_closed();
         self.events.emit(Transition::Closed, |event| {
             live.describe(event);
             event.result = Some(format!("{outcome:?}"));
@@ -158,13 +162,13 @@ impl Logouts {
 
     /// Removes a session that certainly never reached the directory.
     pub(crate) fn discard(&self, live: &LiveSession) {
-        live.close();
+        live.begin_close();
         self.registry.remove(live);
-        live.closed();
+        live.mark_closed();
     }
 
-    async fn delete_with_lock(&self, live: &LiveSession, grant: Grant) -> LoggedOut {
-        let guard = match live.uid.lock() {
+    async fn delete_with_lock(&self, live: &LiveSession, grant: GrantWrite) -> LoggedOut {
+        let guard = match live.uid.lock_name() {
             Ok(name) => self
                 .locker
                 .lock_named(&name)
@@ -179,7 +183,7 @@ impl Logouts {
         };
         let deleted = self
             .removals
-            .delete_granted(&live.uid, &live.key, grant)
+            .delete_after_grant(&live.uid, &live.key, grant)
             .await;
         if let Some(guard) = guard {
             // The delete did not depend on the lock.
@@ -212,7 +216,7 @@ impl Logouts {
             while let Some((uid, key, grant)) = self.retries.pop() {
                 if self
                     .removals
-                    .delete_granted(&uid, &key, grant)
+                    .delete_after_grant(&uid, &key, grant)
                     .await
                     .is_ok()
                 {
@@ -233,20 +237,20 @@ impl Logouts {
 
 /// Whether these outcomes show that the store takes no write. A logout without anything to delete
 /// proves nothing.
-fn takes_no_write(outcomes: &[LoggedOut]) -> bool {
+fn store_takes_no_write(outcomes: &[LoggedOut]) -> bool {
     outcomes.contains(&LoggedOut::Queued) && !outcomes.contains(&LoggedOut::Deleted)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{LoggedOut::*, takes_no_write};
+    use super::{LoggedOut::*, store_takes_no_write};
 
     #[test]
-    fn only_what_was_written_shows_that_the_store_takes_writes() {
-        assert!(takes_no_write(&[Queued, Queued]));
-        assert!(takes_no_write(&[Queued, AlreadyGone]));
-        assert!(!takes_no_write(&[Queued, Deleted]));
-        assert!(!takes_no_write(&[AlreadyGone, AlreadyGone]));
-        assert!(!takes_no_write(&[]));
+    fn only_a_confirmed_delete_shows_that_the_store_takes_writes() {
+        assert!(store_takes_no_write(&[Queued, Queued]));
+        assert!(store_takes_no_write(&[Queued, AlreadyGone]));
+        assert!(!store_takes_no_write(&[Queued, Deleted]));
+        assert!(!store_takes_no_write(&[AlreadyGone, AlreadyGone]));
+        assert!(!store_takes_no_write(&[]));
     }
 }

@@ -51,7 +51,7 @@ impl QueuedMessage {
     pub(crate) fn new(message: Message) -> (Self, DeliveryWatch) {
         let state = Arc::new(AtomicU8::new(WAITING));
         let (done, outcome) = oneshot::channel();
-        let pickup = DeliveryWatch {
+        let watch = DeliveryWatch {
             state: Arc::clone(&state),
             done: outcome,
         };
@@ -61,13 +61,13 @@ impl QueuedMessage {
                 state,
                 done,
             },
-            pickup,
+            watch,
         )
     }
 
     /// Takes the message; `None` if it was withdrawn.
     pub(crate) fn take(self) -> Option<Outgoing> {
-        change(&self.state, TAKEN).then_some(Outgoing {
+        leave_waiting(&self.state, TAKEN).then_some(Outgoing {
             message: self.message,
             done: self.done,
         })
@@ -76,7 +76,7 @@ impl QueuedMessage {
 
 impl DeliveryWatch {
     /// Waits until the message is written, the session ends, or the time is over.
-    pub(crate) async fn outcome(
+    pub(crate) async fn wait_for_outcome(
         mut self,
         clock: &dyn Clock,
         limit: Duration,
@@ -84,11 +84,11 @@ impl DeliveryWatch {
     ) -> DeliverResult {
         tokio::select! {
             biased;
-            outcome = &mut self.done => return outcome.unwrap_or_else(|_| self.dropped()),
+            outcome = &mut self.done => return outcome.unwrap_or_else(|_| self.unreported_outcome()),
             () = ended => {}
             () = clock.sleep(limit) => {}
         }
-        if change(&self.state, WITHDRAWN) {
+        if leave_waiting(&self.state, WITHDRAWN) {
             return DeliverResult::NotCurrent;
         }
         // The session is writing the message at this moment, so the outcome may be known soon.
@@ -99,7 +99,7 @@ impl DeliveryWatch {
         }
     }
 
-    fn dropped(&self) -> DeliverResult {
+    fn unreported_outcome(&self) -> DeliverResult {
         if self.state.load(Ordering::Acquire) == TAKEN {
             DeliverResult::Unknown
         } else {
@@ -108,7 +108,7 @@ impl DeliveryWatch {
     }
 }
 
-fn change(state: &AtomicU8, to: u8) -> bool {
+fn leave_waiting(state: &AtomicU8, to: u8) -> bool {
     state
         .compare_exchange(WAITING, to, Ordering::AcqRel, Ordering::Acquire)
         .is_ok()

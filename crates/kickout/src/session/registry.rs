@@ -56,13 +56,13 @@ impl Registry {
             .cloned()
     }
 
-    pub(crate) fn of(&self, uid: &Uid) -> Vec<Arc<LiveSession>> {
+    pub(crate) fn sessions_of(&self, uid: &Uid) -> Vec<Arc<LiveSession>> {
         self.maps().by_uid.get(uid).cloned().unwrap_or_default()
     }
 
     /// The generation of the account's newest session here, if it is higher than `than`.
-    pub(crate) fn newer(&self, uid: &Uid, than: Generation) -> Option<Generation> {
-        self.of(uid)
+    pub(crate) fn newest_above(&self, uid: &Uid, than: Generation) -> Option<Generation> {
+        self.sessions_of(uid)
             .iter()
             .filter(|live| live.phase() <= Phase::Active)
             .map(|live| live.generation())
@@ -72,10 +72,10 @@ impl Registry {
 
     /// The idle times of the account's active sessions on this node.
     pub(crate) fn idle_times(&self, uid: &Uid, now: Moment) -> Vec<(SessionKey, Duration)> {
-        self.of(uid)
+        self.sessions_of(uid)
             .iter()
             .filter(|live| live.phase() == Phase::Active)
-            .map(|live| (live.key.clone(), live.idle(now)))
+            .map(|live| (live.key.clone(), live.idle_time(now)))
             .collect()
     }
 

@@ -19,7 +19,7 @@ use crate::{
 
 /// Whether the write that granted a session may still be on its way to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grant {
+pub(crate) enum GrantWrite {
     Known,
     /// The outcome of the write is unknown. A delete that finds nothing may have overtaken the
     /// write, so the delete writes the record in any case. The late write then meets a conflict.
@@ -41,7 +41,7 @@ impl Removals {
         for key in gone {
             self.events.emit(Transition::Settled, |event| {
                 event.uid = Some(uid.clone());
-                event.about(key);
+                event.set_session(key);
             });
         }
         Ok(record)
@@ -49,15 +49,15 @@ impl Removals {
 
     /// Takes exactly this session out of the directory. The generation stays.
     pub(crate) async fn delete(&self, uid: &Uid, key: &SessionKey) -> Result<bool> {
-        self.delete_granted(uid, key, Grant::Known).await
+        self.delete_after_grant(uid, key, GrantWrite::Known).await
     }
 
     /// As [`delete`](Self::delete), for a session whose grant may be unknown.
-    pub(crate) async fn delete_granted(
+    pub(crate) async fn delete_after_grant(
         &self,
         uid: &Uid,
         key: &SessionKey,
-        grant: Grant,
+        grant: GrantWrite,
     ) -> Result<bool> {
         let (mut there, mut found) = (false, false);
         let (written, record) = self
@@ -68,12 +68,12 @@ impl Removals {
                 // The session's revocation goes with it: the node that revoked it need not kick it
                 // any more.
                 let settled = record.settle(|it| it == key) > 0;
-                there || settled || grant == Grant::InFlight
+                there || settled || grant == GrantWrite::InFlight
             })
             .await?;
-        if grant == Grant::InFlight {
+        if grant == GrantWrite::InFlight {
             // The unknown write may have revoked sessions of this node, which nobody has ended yet.
-            let (gone, _) = self.revoker.apply_all(uid, &record);
+            let (gone, _) = self.revoker.end_all_revoked(uid, &record);
             if !gone.is_empty() {
                 self.settle(uid, &gone).await?;
             }
@@ -82,7 +82,7 @@ impl Removals {
         if deleted {
             self.events.emit(Transition::Deleted, |event| {
                 event.uid = Some(uid.clone());
-                event.about(key);
+                event.set_session(key);
                 if !there {
                     event.result = Some("it was gone when a lost reply was looked up".into());
                 }
@@ -91,7 +91,7 @@ impl Removals {
             metrics::counter!("distlock_stale_delete_refused_total").increment(1);
             self.events.emit(Transition::StaleDeleteRefused, |event| {
                 event.uid = Some(uid.clone());
-                event.about(key);
+                event.set_session(key);
                 event.r#gen = Some(record.r#gen);
             });
         }

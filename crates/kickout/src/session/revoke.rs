@@ -31,9 +31,9 @@ pub(crate) struct Revoker {
 impl Revoker {
     /// Answers a kick from another node. Every `Ok` is final. A kick for an earlier boot of this
     /// node gets [`KickResult::BootMismatch`]. A kick for another node or a later boot is an error.
-    pub(crate) fn receive(&self, request: &KickRequest) -> Result<KickResult, PeerError> {
-        let own = self.this.newest();
-        if !self.this.is_here(&request.key) {
+    pub(crate) fn handle_kick(&self, request: &KickRequest) -> Result<KickResult, PeerError> {
+        let own = self.this.newest_boot();
+        if !self.this.owns(&request.key) {
             return Err(PeerError::NotSent(format!(
                 "this is incarnation {own} of node {}",
                 self.this.id
@@ -46,7 +46,7 @@ impl Revoker {
         let result = if request.key.boot < own {
             KickResult::BootMismatch
         } else {
-            self.kick_local(request)
+            self.end_local(request)
         };
         if matches!(result, KickResult::AlreadyGone | KickResult::BootMismatch) {
             // A refusal in favour of a newer session is counted where it is decided, because the
@@ -55,7 +55,7 @@ impl Revoker {
         }
         self.events.emit(Transition::KickReceived, |event| {
             event.uid = Some(request.uid.clone());
-            event.about(&request.key);
+            event.set_session(&request.key);
             event.gen_max = Some(request.gen_max);
             event.device = device;
             event.by_device.clone_from(&request.by_device);
@@ -70,29 +70,33 @@ impl Revoker {
 
     /// Ends the sessions of this node that a record revokes. Returns them, and the number that this
     /// call ended.
-    pub(crate) fn apply_all(&self, uid: &Uid, record: &UserRecord) -> (Vec<SessionKey>, usize) {
+    pub(crate) fn end_all_revoked(
+        &self,
+        uid: &Uid,
+        record: &UserRecord,
+    ) -> (Vec<SessionKey>, usize) {
         let here = record.revocations.iter();
-        let here = here.filter(|it| self.this.is_here(&it.key));
-        let mut told = 0;
+        let here = here.filter(|it| self.this.owns(&it.key));
+        let mut ended = 0;
         let gone = here
             .map(|revocation| {
-                told += usize::from(self.apply(uid, revocation));
+                ended += usize::from(self.end_revoked(uid, revocation));
                 revocation.key.clone()
             })
             .collect();
-        (gone, told)
+        (gone, ended)
     }
 
     /// Ends a revoked session of this node. Returns whether this call ended it.
-    pub(crate) fn apply(&self, uid: &Uid, revocation: &Revocation) -> bool {
-        let request = KickRequest::of(uid, revocation, &self.this.id);
-        self.kick_local(&request) == KickResult::Kicked
+    pub(crate) fn end_revoked(&self, uid: &Uid, revocation: &Revocation) -> bool {
+        let request = KickRequest::for_revocation(uid, revocation, &self.this.id);
+        self.end_local(&request) == KickResult::Kicked
     }
 
-    fn kick_local(&self, request: &KickRequest) -> KickResult {
-        let refused = || match self.registry.newer(&request.uid, request.gen_max) {
+    fn end_local(&self, request: &KickRequest) -> KickResult {
+        let refused = || match self.registry.newest_above(&request.uid, request.gen_max) {
             Some(newer) => {
-                self.refuse_kick(request);
+                self.record_refused_kick(request);
                 KickResult::Newer(newer)
             }
             None => KickResult::AlreadyGone,
@@ -104,8 +108,8 @@ impl Revoker {
             return refused();
         }
         let notice = Offline::new(request.reason)
-            .by(request.by_device.clone(), request.by_gen)
-            .reason(request.text.clone());
+            .superseded_by(request.by_device.clone(), request.by_gen)
+            .with_reason(request.text.clone());
         // The kick's sender took the session out of the directory before, so its logout deletes
         // nothing.
         let ended = self.ender.end(&live, notice, false, |event| {
@@ -118,11 +122,11 @@ impl Revoker {
         }
     }
 
-    fn refuse_kick(&self, request: &KickRequest) {
+    fn record_refused_kick(&self, request: &KickRequest) {
         metrics::counter!("distlock_stale_kick_refused_total").increment(1);
         self.events.emit(Transition::StaleKickRefused, |event| {
             event.uid = Some(request.uid.clone());
-            event.about(&request.key);
+            event.set_session(&request.key);
             event.gen_max = Some(request.gen_max);
             event.kick_id = Some(request.kick_id);
         });

@@ -59,7 +59,7 @@ enum Pace {
 #[derive(Debug, Default)]
 struct SweepProgress {
     pace: Pace,
-    record: Option<RecordKey>,
+    cursor: Option<RecordKey>,
     pending: usize,
     /// Whether a record could not be swept in this pass.
     missed: bool,
@@ -77,9 +77,9 @@ struct SweepProgress {
 
 impl SweepProgress {
     /// Begins a pass.
-    fn begin(&mut self, pace: Pace) {
+    fn begin_pass(&mut self, pace: Pace) {
         self.pace = self.pace.max(pace);
-        self.record = None;
+        self.cursor = None;
         self.pending = 0;
         self.missed = false;
     }
@@ -116,7 +116,7 @@ impl Sweeper {
                 () = self.clock.sleep(pause) => {}
             }
             pause = self.settings.timers.sweep;
-            let Some(own) = self.this.now() else {
+            let Some(own) = self.this.current_incarnation() else {
                 continue;
             };
             let swept = tokio::select! {
@@ -137,10 +137,10 @@ impl Sweeper {
     async fn sweep_pages(&self, own: &Incarnation, progress: &mut SweepProgress) -> Result<()> {
         let mut outcome = self.begin_pass_if_needed(own, progress).await;
         let ended: Vec<_> = std::mem::take(&mut progress.ended).into_iter().collect();
-        for some in ended.chunks(CONCURRENT_CHANGES) {
-            let all = join_all(some.iter().map(|(uid, key)| self.sweep_ended(uid, key))).await;
-            for ((uid, key), swept) in some.iter().zip(all) {
-                let swept = unless_permanent(uid.as_str(), swept);
+        for batch in ended.chunks(CONCURRENT_CHANGES) {
+            let all = join_all(batch.iter().map(|(uid, key)| self.sweep_ended(uid, key))).await;
+            for ((uid, key), swept) in batch.iter().zip(all) {
+                let swept = keep_retryable(uid.as_str(), swept);
                 if swept.is_err() {
                     progress.ended.insert((uid.clone(), key.clone()));
                 }
@@ -163,11 +163,11 @@ impl Sweeper {
         };
         let mut looked_at = 0;
         while looked_at < most {
-            let page = match self.directory.page(progress.record.as_ref(), PAGE).await {
+            let page = match self.directory.page(progress.cursor.as_ref(), PAGE).await {
                 Ok(page) => page,
                 Err(error) => return outcome.and(Err(error)),
             };
-            progress.record = page.last().map(|(key, ..)| key.clone());
+            progress.cursor = page.last().map(|(key, ..)| key.clone());
             let is_last = page.len() < PAGE as usize;
             looked_at += page.len() as u64;
             let mut records = Vec::with_capacity(page.len());
@@ -185,10 +185,10 @@ impl Sweeper {
                     (None, Ok(_)) => {}
                 }
             }
-            for some in records.chunks(CONCURRENT_CHANGES) {
-                let all = some.iter().map(|(uid, it)| self.sweep_record(uid, it));
-                for ((uid, _), swept) in some.iter().zip(join_all(all).await) {
-                    let swept = unless_permanent(uid.as_str(), swept);
+            for batch in records.chunks(CONCURRENT_CHANGES) {
+                let all = batch.iter().map(|(uid, it)| self.sweep_record(uid, it));
+                for ((uid, _), swept) in batch.iter().zip(join_all(all).await) {
+                    let swept = keep_retryable(uid.as_str(), swept);
                     progress.missed |= swept.is_err();
                     outcome = outcome.and(swept);
                 }
@@ -207,19 +207,19 @@ impl Sweeper {
         progress: &mut SweepProgress,
     ) -> Result<()> {
         if self.logouts.retries.take_overflow() {
-            progress.begin(Pace::AllAtOnce);
+            progress.begin_pass(Pace::AllAtOnce);
         }
         // The epoch differs after the start of this node, and after a failover, which may have
         // brought back ended sessions.
         let epoch = own.lease.epoch();
         if progress.epoch != epoch {
             progress.epoch = epoch;
-            progress.begin(Pace::Fast);
+            progress.begin_pass(Pace::Fast);
         }
-        let dead = self.roster.dead().await?;
+        let dead = self.roster.register_and_find_dead().await?;
         if !dead.is_subset(&progress.dead) {
             progress.dead = dead;
-            progress.begin(Pace::Fast);
+            progress.begin_pass(Pace::Fast);
         }
         Ok(())
     }
@@ -227,26 +227,26 @@ impl Sweeper {
     /// Ends a pass that has read every record.
     async fn end_pass(&self, progress: &mut SweepProgress) -> Result<()> {
         self.pending.store(progress.pending, Ordering::Relaxed);
-        metrics::gauge!("distlock_revocations_pending").set(count(progress.pending));
+        metrics::gauge!("distlock_revocations_pending").set(gauge_value(progress.pending));
         let was_fast = std::mem::take(&mut progress.pace) > Pace::Slow;
         let mut outcome = Ok(());
         if was_fast {
             let names = progress.dead.iter().map(|(node, _)| node.clone()).collect();
-            outcome = unless_permanent("drain/", self.sweep_drain_marks(&names).await);
+            outcome = keep_retryable("drain/", self.sweep_drain_marks(&names).await);
             outcome = outcome.and(self.sweep_old_notes().await);
         }
         if progress.missed || outcome.is_err() {
-            progress.begin(Pace::Fast);
+            progress.begin_pass(Pace::Fast);
             return outcome;
         }
-        progress.begin(Pace::Slow);
+        progress.begin_pass(Pace::Slow);
         let dead = std::mem::take(&mut progress.dead);
-        unless_permanent("nodes", self.roster.remove(&dead).await)
+        keep_retryable("nodes", self.roster.remove(&dead).await)
     }
 
     async fn sweep_drain_marks(&self, names: &BTreeSet<NodeId>) -> Result<()> {
         for (node, mark) in self.directory.drain_marks(names).await? {
-            if self.liveness.of(&node, mark.boot).await? == Liveness::Dead {
+            if self.liveness.look_up(&node, mark.boot).await? == Liveness::Dead {
                 self.directory.remove_drain_mark(&node, mark.boot).await?;
             }
         }
@@ -264,17 +264,17 @@ impl Sweeper {
                 return outcome;
             };
             after = Some(last.key().clone());
-            for some in notes.chunks(CONCURRENT_CHANGES) {
-                let all = join_all(some.iter().map(|note| self.sweep_old_note(note))).await;
-                for (note, swept) in some.iter().zip(all) {
-                    outcome = outcome.and(unless_permanent(note.key().as_str(), swept));
+            for batch in notes.chunks(CONCURRENT_CHANGES) {
+                let all = join_all(batch.iter().map(|note| self.sweep_old_note(note))).await;
+                for (note, swept) in batch.iter().zip(all) {
+                    outcome = outcome.and(keep_retryable(note.key().as_str(), swept));
                 }
             }
         }
     }
 
     async fn sweep_old_note(&self, note: &OldNote) -> Result<()> {
-        if self.liveness.of(&note.node, note.boot).await? == Liveness::Dead {
+        if self.liveness.look_up(&note.node, note.boot).await? == Liveness::Dead {
             self.directory.remove_old_note(note).await?;
         }
         Ok(())
@@ -286,7 +286,7 @@ impl Sweeper {
         uid: &'a Uid,
         record: &'a UserRecord,
     ) -> impl Iterator<Item = SessionKey> + 'a {
-        let own = self.this.now();
+        let own = self.this.current_incarnation();
         let slots = record.slots.values().map(|entry| &entry.key);
         let named = slots.chain(record.revocations.iter().map(|it| &it.key));
         named
@@ -324,7 +324,7 @@ impl Sweeper {
 
     /// Removes the mark of an ended ban from the record of an account that did not come back.
     async fn sweep_ban(&self, uid: &Uid, mark: &Ban) -> Result<()> {
-        if self.bans.standing(uid).await?.is_some() {
+        if self.bans.current_ban(uid).await?.is_some() {
             return Ok(());
         }
         let (cleared, _) = self
@@ -334,7 +334,7 @@ impl Sweeper {
             })
             .await?;
         if cleared {
-            self.bans.ended(uid, mark).await;
+            self.bans.remove_ended(uid, mark).await;
         }
         Ok(())
     }
@@ -368,7 +368,7 @@ impl Sweeper {
                 metrics::counter!("distlock_ghosts_swept_total").increment(1);
                 self.events.emit(Transition::GhostSwept, |event| {
                     event.uid = Some(uid.clone());
-                    event.about(&ghost.key);
+                    event.set_session(&ghost.key);
                     event.r#gen = Some(ghost.r#gen);
                     event.peer = Some(ghost.key.node.clone());
                 });
@@ -379,7 +379,7 @@ impl Sweeper {
 }
 
 /// Returns the store's errors, which are tried again. Only logs an error of the record itself.
-fn unless_permanent(key: &str, swept: Result<()>) -> Result<()> {
+fn keep_retryable(key: &str, swept: Result<()>) -> Result<()> {
     match swept {
         Err(error) if !error.is_retryable() => {
             tracing::error!(?key, %error, "a record cannot be swept");
@@ -389,6 +389,6 @@ fn unless_permanent(key: &str, swept: Result<()>) -> Result<()> {
     }
 }
 
-fn count(pending: usize) -> f64 {
+fn gauge_value(pending: usize) -> f64 {
     f64::from(u32::try_from(pending).unwrap_or(u32::MAX))
 }

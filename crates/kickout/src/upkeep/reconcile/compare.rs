@@ -59,18 +59,18 @@ impl Comparer {
             here.div_ceil(ROUNDS_PER_PASS).max(MIN_COMPARED)
         };
         // The last pass may have ended exactly at the last session of its last page.
-        let mut may_begin_anew = state.cursor.is_some();
+        let mut may_wrap_around = state.cursor.is_some();
         let mut read = Ok(());
         while left > 0 {
             let page = self.registry.page(state.cursor, COMPARE_PAGE.min(left));
             state.cursor = page.last().map(|live| live.key.session);
             if page.is_empty() {
-                if std::mem::take(&mut may_begin_anew) {
+                if std::mem::take(&mut may_wrap_around) {
                     continue;
                 }
                 break;
             }
-            may_begin_anew = false;
+            may_wrap_around = false;
             left -= page.len();
             let active: Vec<_> = page
                 .into_iter()
@@ -84,7 +84,9 @@ impl Comparer {
             for (live, seen) in active.iter().zip(records) {
                 match seen {
                     Ok(seen) => {
-                        if let Err(error) = self.compare(live, &seen, &mut state.writes).await {
+                        if let Err(error) =
+                            self.compare_session(live, &seen, &mut state.writes).await
+                        {
                             read = read.and(log_failed_account(&live.uid, error));
                         }
                     }
@@ -98,7 +100,7 @@ impl Comparer {
         read
     }
 
-    async fn compare(
+    async fn compare_session(
         &self,
         live: &Arc<LiveSession>,
         seen: &VersionedRecord,
@@ -109,7 +111,7 @@ impl Comparer {
             return Ok(());
         }
         if let Some(revocation) = record.revocations.iter().find(|it| it.key == live.key) {
-            if self.revoker.apply(&live.uid, revocation)
+            if self.revoker.end_revoked(&live.uid, revocation)
                 && let Some(age) = seen.age
             {
                 metrics::histogram!("distlock_takeover_seconds", "path" => "pull")
@@ -123,7 +125,7 @@ impl Comparer {
         }
         if !record.is_over(&live.slot, live.generation()) {
             let ban = match &record.ban {
-                Some(_) => self.bans.standing(&live.uid).await?,
+                Some(_) => self.bans.current_ban(&live.uid).await?,
                 None => None,
             };
             let Some(ban) = ban else {
@@ -132,7 +134,7 @@ impl Comparer {
                 return Ok(());
             };
             // The record did not name this session when the ban was set, so the ban did not end it.
-            let notice = Offline::new(Code::Banned).reason(ban.reason);
+            let notice = Offline::new(Code::Banned).with_reason(ban.reason);
             self.ender.end(live, notice, false, |_| {});
             return Ok(());
         }
@@ -147,7 +149,7 @@ impl Comparer {
     fn count_duplicates(&self, live: &LiveSession) {
         let active = self
             .registry
-            .of(&live.uid)
+            .sessions_of(&live.uid)
             .iter()
             .filter(|other| other.slot == live.slot && other.check().is_ok())
             .count();

@@ -36,10 +36,10 @@ impl Reconciler {
             tokio::select! {
                 biased;
                 () = self.tasks.stop.cancelled() => return,
-                () = self.history.store_has_forgotten() => {}
-                () = self.clock.sleep(self.settings.timers.tick()) => {}
+                () = self.history.reconcile_requested() => {}
+                () = self.clock.sleep(self.settings.timers.reconcile_period()) => {}
             }
-            let Some(own) = self.this.now() else {
+            let Some(own) = self.this.current_incarnation() else {
                 continue;
             };
             metrics::gauge!("distlock_lease_remaining_seconds")

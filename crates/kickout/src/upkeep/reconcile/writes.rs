@@ -65,10 +65,10 @@ impl Writer {
         &self,
         mut writes: Vec<PendingWrite>,
     ) -> (Vec<PendingWrite>, Result<()>) {
-        let registers = writes
+        let has_registration = writes
             .iter()
             .any(|it| matches!(it, PendingWrite::Register(..)));
-        if registers && !self.others_see_the_lease().await {
+        if has_registration && !self.is_lease_visible().await {
             writes.retain(|it| matches!(it, PendingWrite::Settle(..)));
         }
         // The order is random, so that locked rows do not take the time of the others in every
@@ -85,7 +85,7 @@ impl Writer {
 
     /// Whether other nodes can see this node's lease. They would take a node without a lease for
     /// dead, and remove its sessions again.
-    async fn others_see_the_lease(&self) -> bool {
+    async fn is_lease_visible(&self) -> bool {
         let lease = self.history.inspect_own_lease().await;
         lease.is_ok_and(|lease| lease.held.is_some())
     }
@@ -95,23 +95,23 @@ impl Writer {
         writes: &mut Vec<PendingWrite>,
         left: &mut Vec<PendingWrite>,
     ) -> Result<()> {
-        let until = self.clock.now() + self.settings.timers.tick();
+        let until = self.clock.now() + self.settings.timers.reconcile_period();
         while !writes.is_empty() {
             if self.clock.now() >= until {
                 let says = "writing takes so long that the rest waits for the next round";
                 return Err(Error::new(ErrorKind::Unavailable, says));
             }
-            let some: Vec<_> = writes
+            let batch: Vec<_> = writes
                 .drain(..writes.len().min(CONCURRENT_CHANGES))
                 .collect();
-            let writing = some.iter().map(async |writes| {
+            let writing = batch.iter().map(async |writes| {
                 let written = self.write(writes).await;
                 written.or_else(|error| log_failed_account(writes.uid(), error))
             });
             let written = join_all(writing).await;
             let none = written.len() == CONCURRENT_CHANGES && written.iter().all(Result::is_err);
             let first = written.iter().find_map(|it| it.as_ref().err().cloned());
-            let missed = some.into_iter().zip(written);
+            let missed = batch.into_iter().zip(written);
             left.extend(missed.filter_map(|(it, written)| written.is_err().then_some(it)));
             if none && let Some(error) = first {
                 return Err(error);
