@@ -1,7 +1,7 @@
 //! The metrics of the flow: every name with its help text.
 //!
-//! Every counter exists from the start with the value 0. A counter that appears with its first
-//! event would hide that event from a query for the increase.
+//! Every counter exists from the start with the value 0. If a counter appeared with its first
+//! event, a query for its increase would miss that event.
 
 use crate::model::notice::Code;
 
@@ -84,7 +84,7 @@ const GAUGES: [(&str, &str); 3] = [
     ),
 ];
 
-/// Registers every name.
+/// Registers every metric with its help text, and makes every counter and gauge exist.
 pub(crate) fn register_all() {
     for (name, help) in COUNTERS {
         metrics::describe_counter!(name, help);
@@ -115,10 +115,12 @@ pub(crate) fn register_all() {
     }
 }
 
+/// Counts a login by its outcome.
 pub(crate) fn count_login(result: &'static str) {
     metrics::counter!(LOGIN, "result" => result).increment(1);
 }
 
+/// Counts a login that storm control refused; `scope` is the exceeded bound.
 pub(crate) fn count_throttled_login(scope: &'static str) {
     metrics::counter!(THROTTLED, "scope" => scope).increment(1);
 }
@@ -133,6 +135,7 @@ pub(crate) fn count_session_end(code: Option<Code>) {
     metrics::counter!(ENDS, "code" => code.map_or("none", code_label)).increment(1);
 }
 
+/// The value of the label `code`.
 const fn code_label(code: Code) -> &'static str {
     match code.number() {
         1 => "1",

@@ -1,4 +1,4 @@
-//! Passes over the directory for an administrator, and the end of the sessions that it selects.
+//! Passes over the directory for an administrator, and the end of the sessions that were selected.
 //!
 //! A session leaves the directory before its client is notified, so a login at the same time cannot
 //! be lost. No operation here ends a session with a higher generation than the one it read.
@@ -25,9 +25,12 @@ use crate::{
     session::removal::Removals,
 };
 
+/// Records in one read of the directory.
 pub(crate) const PAGE: u32 = 256;
+/// Attempts at one change of a record that other nodes keep changing.
 const MAX_ATTEMPTS: u32 = 8;
 
+/// The operations of an administrator on the directory.
 #[derive(Debug)]
 pub(crate) struct Admin {
     pub(crate) settings: Arc<Settings>,
@@ -39,7 +42,7 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Shows every readable record. The sweeper reports the unreadable ones.
+    /// Calls `visit` with every readable record. The sweeper logs the unreadable ones.
     pub(crate) async fn for_each_record(
         &self,
         mut visit: impl FnMut(&Uid, UserRecord) + Send,
@@ -80,7 +83,8 @@ impl Admin {
         Ok(accounts)
     }
 
-    /// Takes the matching sessions of an account out of the directory, then kicks them.
+    /// Takes the sessions of an account for which `wanted` is true out of the directory, then kicks
+    /// them.
     pub(crate) async fn end_sessions(
         &self,
         uid: &Uid,
@@ -103,7 +107,7 @@ impl Admin {
                 .iter()
                 .map(|entry| Revocation {
                     key: entry.key.clone(),
-                    // The generation that was read. A newer session must survive this kick.
+                    // This is the generation that was read. A newer session must survive the kick.
                     gen_max: entry.r#gen,
                     reason: ending.code,
                     text: ending.text.map(str::to_owned),

@@ -28,26 +28,30 @@ pub(crate) struct VersionedRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PutOutcome {
     Stored,
-    /// Another node wrote the record after it was read.
+    /// The record changed after it was read. Nothing was stored.
     Conflict,
     /// The write was stored, and a newer login has replaced it already.
     Overtaken,
 }
 
-/// Number of accounts that are changed at the same time, so one slow account delays the others
-/// little. If all of them fail, the rest is not tried: then the store is away, not one record.
+/// Number of accounts that are changed at the same time, so that one slow account delays the others
+/// little. If all changes of such a batch fail, callers do not try the rest, because the store is
+/// away.
 pub(crate) const CONCURRENT_CHANGES: usize = 16;
 
-/// Pause between two look-ups of a write with a lost reply. It grows up to the longest pause.
+/// First pause between two look-ups of a write with a lost reply. The pause grows with each
+/// look-up, up to the longest one.
 const LOOKUP_PAUSE: Duration = Duration::from_millis(50);
 
 const LONGEST_LOOKUP_PAUSE: Duration = Duration::from_millis(250);
 
+/// Counts a write that found its record changed.
 fn count_conflict() {
     metrics::counter!("distlock_cas_conflict_total").increment(1);
 }
 
 impl Directory {
+    /// Reads an account's record. An account without a record gets an empty one.
     pub(crate) async fn read(&self, uid: &Uid) -> Result<VersionedRecord> {
         let entry = self.records.get(&uid.record_key()?).await?;
         parse_account(uid, entry)
@@ -96,12 +100,12 @@ impl Directory {
             .collect())
     }
 
-    /// Changes a record, and repeats the change until it is stored on top of the version that was
-    /// read. `change` returns whether there is anything to change; it is called again after each
-    /// conflict. Returns whether the change was made, and the record afterwards.
+    /// Reads a record, applies `change`, and writes the record on top of the version that was read.
+    /// Repeats this after a conflict or a lost reply. `change` returns whether it changed the
+    /// record. Returns whether the change was made, and the record afterwards.
     ///
-    /// After a lost reply `change` is called again with the record of that moment. So `change` must
-    /// recognise that its work is done.
+    /// After a lost reply `change` may get a record that has its change already. It must then
+    /// return false.
     pub(crate) async fn update(
         &self,
         uid: &Uid,
@@ -133,8 +137,8 @@ impl Directory {
     }
 
     /// Writes a record on top of the version that was read. After a lost reply the outcome is
-    /// looked up until it is known, or until `may_wait` returns false. `outcome_in` tells from a record
-    /// whether this write was stored.
+    /// looked up until it is known, or until `may_wait` returns false. `outcome_in` finds the
+    /// outcome in a record that was read later; `None` = that record does not show this write.
     pub(crate) async fn put(
         &self,
         uid: &Uid,
@@ -172,9 +176,9 @@ impl Directory {
             if now.version != version {
                 return Ok(PutOutcome::Conflict);
             }
-            // The write is not stored, but the first request may still arrive. The same write once
-            // more settles this: only one of the two requests can find the expected version, and
-            // both carry the same value.
+            // The write is not stored, but its request may still arrive. Sending the same write
+            // again settles the outcome: only one of the two requests can find the expected
+            // version, and both carry the same value.
             match self.write(uid, version, record).await {
                 Ok(Written::Stored(_)) => return Ok(PutOutcome::Stored),
                 Ok(Written::Conflict) => {}
@@ -186,6 +190,7 @@ impl Directory {
         Err(unknown)
     }
 
+    /// One conditional write.
     async fn write(
         &self,
         uid: &Uid,
@@ -208,6 +213,7 @@ impl Directory {
     }
 }
 
+/// Reads an account's record; an empty one if the store has none.
 pub(super) fn parse_account(uid: &Uid, entry: Option<Entry>) -> Result<VersionedRecord> {
     Ok(match entry {
         None => VersionedRecord {

@@ -41,8 +41,8 @@ impl Directory {
         Ok(Some((parse(&key, &entry)?, entry.age)))
     }
 
-    /// Removes an account's ban; with `only`, just the ban of this id. Returns whether it was
-    /// there.
+    /// Removes an account's ban, or with `only` the ban of this id alone. Returns whether there was
+    /// a ban to remove.
     pub(crate) async fn remove_ban(&self, uid: &Uid, only: Option<Uuid>) -> Result<bool> {
         let key = ban_key(uid)?;
         let mut unknown = false;
@@ -87,7 +87,7 @@ impl Directory {
         Err(too_many_conflicts(&key))
     }
 
-    /// Removes the drain mark of an ended incarnation.
+    /// Removes the drain mark of this incarnation. A mark of another incarnation stays.
     pub(crate) async fn remove_drain_mark(&self, node: &NodeId, boot: Boot) -> Result<()> {
         let key = drain_key(node)?;
         if let Some(entry) = self.records.get(&key).await?
@@ -98,7 +98,8 @@ impl Directory {
         Ok(())
     }
 
-    /// The drain marks of these nodes. A mark counts only for the incarnation that it names.
+    /// The readable drain marks of these nodes. A mark counts only for the incarnation that it
+    /// names.
     pub(crate) async fn drain_marks(
         &self,
         nodes: &BTreeSet<NodeId>,
@@ -112,6 +113,7 @@ impl Directory {
         Ok(marks.filter_map(read).collect())
     }
 
+    /// Writes a record on top of any present version.
     async fn overwrite(&self, key: &RecordKey, value: &impl Serialize) -> Result<()> {
         let value = serde_json::to_vec(value).map_err(|error| {
             Error::new(ErrorKind::Internal, "record cannot be written").caused_by(error)

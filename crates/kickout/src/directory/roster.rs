@@ -16,6 +16,7 @@ use crate::{
 /// Key of the roster.
 const ROSTER: &str = "nodes";
 
+/// Reads a roster and its version; an empty one if the store has none.
 fn parse_roster(key: &RecordKey, entry: Option<Entry>) -> Result<(Option<Version>, Roster)> {
     Ok(match entry {
         None => (None, Roster::default()),
@@ -27,15 +28,15 @@ fn parse_roster(key: &RecordKey, entry: Option<Entry>) -> Result<(Option<Version
 }
 
 impl Directory {
-    /// The incarnations that are alive, or may have left records behind.
+    /// Reads the roster; an empty one if the store has none.
     pub(crate) async fn roster(&self) -> Result<Roster> {
         let key = RecordKey::new(ROSTER)?;
         let (_, roster) = parse_roster(&key, self.records.get(&key).await?)?;
         Ok(roster)
     }
 
-    /// Changes the roster. `change` returns whether there is anything to change; it is called again
-    /// after each conflict. Returns the roster afterwards.
+    /// Changes the roster. `change` returns whether it changed the roster; it is called again after
+    /// each conflict or lost reply. Returns the roster afterwards. An empty roster is deleted.
     pub(crate) async fn update_roster(
         &self,
         mut change: impl FnMut(&mut Roster) -> bool,
@@ -69,8 +70,8 @@ impl Directory {
         Err(too_many_conflicts(&key))
     }
 
-    /// Reads an account's record and the roster in one request. If the store was emptied before the
-    /// record was read, the roster is a different one.
+    /// Reads an account's record and the roster in one request. If the store was emptied before
+    /// that read, the roster shows it: it is missing, or has another id.
     pub(crate) async fn read_with_roster(&self, uid: &Uid) -> Result<(VersionedRecord, Roster)> {
         let roster = RecordKey::new(ROSTER)?;
         let keys = [uid.record_key()?, roster];

@@ -40,7 +40,7 @@ use crate::{
     },
 };
 
-/// The choices of the embedder that the parts are made of.
+/// The embedder's choices, from which the parts are made.
 pub(super) struct Setup {
     pub(super) store: Store,
     pub(super) node: NodeId,
@@ -75,7 +75,7 @@ struct SessionParts {
     bans: Arc<Bans>,
 }
 
-/// The parts that keep this node among the others.
+/// The parts of this node's membership: its roster entry, its drain and its lease.
 struct NodeParts {
     roster: Arc<RosterKeeper>,
     drain: Arc<Drain>,
@@ -325,7 +325,7 @@ fn make_logins(
     }
 }
 
-/// The parts of a flow, and its sweeper, which no other part uses.
+/// Makes the parts of a flow, and its sweeper, which no other part uses.
 pub(super) fn assemble(
     base: &Base,
     admission: Admission,

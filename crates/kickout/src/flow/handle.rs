@@ -148,7 +148,7 @@ impl KickOut {
         parts.drain.refuse_logins();
         let until = parts.clock.now() + parts.settings.timers.grace + Duration::from_millis(250);
         loop {
-            // The loop is needed because a login that was in progress may be admitted after a pass.
+            // A login that was in progress may be admitted after a pass, so one pass is not enough.
             for live in parts.registry.all() {
                 if live.phase() <= Phase::Active {
                     parts
@@ -163,7 +163,7 @@ impl KickOut {
         }
         parts.logouts.retire_all().await;
         parts.tasks.stop_and_wait().await;
-        // If a logout is still owed, the node stays on the roster. Another node then notices the
+        // If a delete is still pending, the node stays on the roster. Another node then finds the
         // dead incarnation and removes its records.
         if !parts.logouts.retries.has_pending() {
             parts.keeper.leave_roster().await;

@@ -35,8 +35,8 @@ impl KickOut {
         };
         self.parts.tasks.spawn(async move {
             let outcome = Box::pin(run.run_to_end()).await;
-            // The send fails if the caller went away. Dropping the admitted session then logs it
-            // out.
+            // The send fails if the caller went away. The admitted session is then dropped, and the
+            // drop logs it out.
             drop(answer.send(outcome));
         });
         outcome.await.unwrap_or_else(|_| {

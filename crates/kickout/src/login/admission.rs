@@ -1,6 +1,6 @@
 //! Storm control: bounds on the logins of one account and of one node.
 //!
-//! A login beyond a bound is told to come back later. Nothing here asks the store.
+//! The client of a login beyond a bound is told to come back later. Nothing here asks the store.
 
 use std::{
     sync::{
@@ -65,6 +65,7 @@ impl Default for Admission {
     }
 }
 
+/// The bounds on logins, and the logins in progress that they count.
 #[derive(Debug)]
 pub(crate) struct Admissions {
     most: usize,
@@ -76,9 +77,10 @@ pub(crate) struct Admissions {
 #[derive(Debug)]
 pub(crate) struct AdmissionPermit(Arc<AtomicUsize>);
 
-/// The refusal of a login that has to come back later.
+/// The refusal of a login beyond a bound. The client may come back later.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Throttled {
+    /// The exceeded bound: `account` or `node`.
     pub(crate) scope: &'static str,
     pub(crate) retry_after: Duration,
 }
@@ -92,6 +94,8 @@ impl Admissions {
         }
     }
 
+    /// Admits one login that is within the bounds. The login counts as in progress until the permit
+    /// is dropped.
     pub(crate) fn take_permit(&self, uid: &Uid) -> Result<AdmissionPermit, Throttled> {
         let before = self.under_way.fetch_add(1, Ordering::AcqRel);
         let permit = AdmissionPermit(Arc::clone(&self.under_way));

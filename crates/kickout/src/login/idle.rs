@@ -1,7 +1,7 @@
 //! Idle times of an account's sessions, for the policy `evict_idle`.
 //!
-//! They are collected before the account's lock is taken, because a slow peer must not extend its
-//! hold.
+//! The idle times are collected before the account's lock is taken, because a slow peer must not
+//! extend the hold of the lock.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,8 +19,8 @@ use crate::{
 };
 
 impl LoginRun {
-    /// The idle times of this login's rivals. They are empty unless the policy needs them and there
-    /// is no room.
+    /// The idle times of this login's rivals. The result is empty if the policy does not use idle
+    /// times, or if no rival has to end.
     pub(crate) async fn rival_idle_times(&self, resume: Option<&ResumeToken>) -> Result<IdleTimes> {
         let parts = &self.parts;
         let mut idle = IdleTimes::new();

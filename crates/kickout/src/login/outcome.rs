@@ -46,6 +46,7 @@ impl fmt::Display for LoginOutcome {
     }
 }
 
+/// The denial with the standard text of its code.
 pub(crate) fn denied_outcome(code: Code, by_device: Option<Device>) -> LoginOutcome {
     LoginOutcome::Denied(Denied {
         by_device,
@@ -53,6 +54,7 @@ pub(crate) fn denied_outcome(code: Code, by_device: Option<Device>) -> LoginOutc
     })
 }
 
+/// The answer to a login that a newer one replaced.
 pub(crate) const fn overtaken_outcome(
     by_device: Option<Device>,
     r#gen: Option<Generation>,

@@ -17,7 +17,7 @@ use crate::model::{
     resume::ResumeToken,
 };
 
-/// Logins of one account that may wait on one node.
+/// Most logins of one account that may wait on one node.
 const MAX_WAITING: usize = 64;
 
 /// The login queues of a node, by account. An account without a login in progress has no entry.
@@ -31,14 +31,14 @@ pub(crate) struct LoginClaim {
     pub(crate) device: Device,
     /// Whether only the newest login for the slot can survive.
     pub(crate) last_wins: bool,
-    /// The session that this login resumes. Only the directory knows whether it still may.
+    /// The session that this login resumes. Only the directory shows whether it may resume.
     pub(crate) resumes: Option<ResumeToken>,
 }
 
-/// Why a login may not compete.
+/// The reason why a login gets no turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum QueueRefusal {
-    /// A newer login of this device took its place.
+    /// A newer login replaced it, from this device.
     Overtaken(Device),
     /// Too many logins wait.
     Crowded,
@@ -46,6 +46,7 @@ pub(crate) enum QueueRefusal {
 
 #[derive(Debug)]
 struct AccountQueue {
+    /// The claim of the current login, which has the turn.
     claim: LoginClaim,
     /// Tells the current login that a newer one came; `None` once it can no longer be replaced.
     replace_current: Option<watch::Sender<Option<Device>>>,
@@ -70,9 +71,9 @@ impl LoginClaim {
     /// Whether this newer claim makes the older one void.
     fn overtakes(&self, older: &Self) -> bool {
         if self.resumes.is_some() {
-            // The directory may refuse a resume. If it had replaced another login, no login would
-            // be left. Only the identical resume replaces an older one, because it gets the same
-            // answer.
+            // The directory may refuse a resume. If the resume had replaced another login before,
+            // no login would be left. A resume may replace only the same resume, because the
+            // directory gives both the same answer.
             return self == older;
         }
         self.device == older.device || (self.last_wins && self.slot == older.slot)
@@ -80,7 +81,8 @@ impl LoginClaim {
 }
 
 impl LoginQueues {
-    /// Waits until this login may compete. Logins that a newer one cannot make void take turns.
+    /// Waits for this login's turn. Waiting logins that this claim overtakes are refused at once,
+    /// and the current login is told if it can still be replaced.
     ///
     /// Cancel safety: safe; the login leaves the queue.
     pub(crate) async fn enqueue(
@@ -146,6 +148,7 @@ impl LoginQueues {
         self.lock().len()
     }
 
+    /// Makes a turn, and the sender that tells its login of a newer one.
     fn new_turn(&self, uid: &Uid) -> (LoginTurn, watch::Sender<Option<Device>>) {
         let (replace_current, replaced) = watch::channel(None);
         let new_turn = LoginTurn {
@@ -175,8 +178,8 @@ impl LoginQueues {
             };
             match refused {
                 None => return,
-                // That login was cancelled. The drop of its turn would call this function again and
-                // admit a login, and the next round would admit a second one.
+                // That login was cancelled. The drop of its turn would admit a login, and the next
+                // round of this loop would admit a second one.
                 Some(Ok(new_turn)) => new_turn.disarm(),
                 Some(Err(_)) => {}
             }
@@ -189,7 +192,7 @@ impl LoginQueues {
 }
 
 impl LoginTurn {
-    /// Waits until a newer login replaces this one. Returns the newer login's device.
+    /// Waits until a newer login wants to replace this one. Returns the newer login's device.
     ///
     /// Cancel safety: safe.
     pub(crate) async fn replaced(&mut self) -> Device {
@@ -201,7 +204,8 @@ impl LoginTurn {
         }
     }
 
-    /// From here on no newer login replaces this one. Fails if one already has.
+    /// Makes this login irreplaceable, before it writes. `Err` is the device of a newer login that
+    /// has replaced it.
     pub(crate) fn commit(&self) -> Result<(), Device> {
         let mut queues = self.queues.lock();
         if let Some(device) = self.replaced.borrow().clone() {
@@ -213,9 +217,9 @@ impl LoginTurn {
         Ok(())
     }
 
+    /// Drops the turn without admitting the next login.
     fn disarm(self) {
-        // The drop would admit the next login. In a fresh, empty set of queues it finds nothing to
-        // do.
+        // The drop admits the next login of its queues. In an empty set of queues there is none.
         let mut this = self;
         this.queues = LoginQueues::default();
     }
@@ -241,6 +245,7 @@ mod tests {
         }
     }
 
+    /// The same claim, for a login that resumes this session.
     fn resuming(claim: &LoginClaim, session: SessionId) -> LoginClaim {
         let uid = Uid::new("u").unwrap();
         let token = ResumeToken::new(uid, Slot::main(), session, Generation::new(7));
@@ -388,7 +393,7 @@ mod tests {
         for waiting in waiting {
             drop(waiting.await.unwrap());
         }
-        // The client tried again: the older attempt would take the session away from the newer one.
+        // The client tries again. If the older attempt came later, it would end the newer session.
         let resume = resuming(&a, SessionId::random());
         let mut current = queues.enqueue(&uid, &resume).await.unwrap();
         let mut second = Box::pin(queues.enqueue(&uid, &resume));
@@ -405,6 +410,7 @@ mod tests {
         assert_eq!(queues.len(), 0);
     }
 
+    /// Polls a future once. Returns its output if it is ready.
     fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         match std::pin::Pin::new(future).poll(&mut context) {

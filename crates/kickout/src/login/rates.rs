@@ -14,7 +14,8 @@ use distlock_core::{Clock, Moment};
 
 use crate::wait::jitter;
 
-/// Number of buckets. Beyond it full buckets are removed, which changes no answer.
+/// Most buckets. Beyond this number, full buckets are removed; a new bucket starts full as well, so
+/// no answer changes.
 const MAX_BUCKETS: usize = 65_536;
 /// Shortest delay that a refused caller is given.
 pub(crate) const MIN_RETRY_AFTER: Duration = Duration::from_millis(200);
@@ -29,6 +30,7 @@ pub struct Rates<K> {
 
 #[derive(Debug)]
 struct Bucket {
+    /// Tokens that were left at the time `at`.
     left: f64,
     at: Moment,
 }
@@ -63,8 +65,8 @@ impl<K: Eq + Hash + Clone> Rates<K> {
         if buckets.len() >= MAX_BUCKETS && !buckets.contains_key(key) {
             buckets.retain(|_, bucket| refilled(bucket) < burst);
             if buckets.len() >= MAX_BUCKETS {
-                // More keys than buckets are busy at once. The bound on all logins together
-                // protects the node in this case.
+                // More keys than buckets are busy at once. The call is allowed; a bound on all
+                // calls together has to protect the node.
                 return Ok(());
             }
         }
@@ -79,7 +81,7 @@ impl<K: Eq + Hash + Clone> Rates<K> {
             return Ok(());
         }
         let wait = Duration::from_secs_f64((1.0 - bucket.left) / rate).max(MIN_RETRY_AFTER);
-        // The random part keeps callers that were refused together from coming back together.
+        // The random part spreads the returns of callers that were refused at the same time.
         Err(wait + jitter(wait))
     }
 }

@@ -1,6 +1,6 @@
 //! Identifiers: accounts, devices, nodes, incarnations, sessions.
 //!
-//! Each is checked when it is made, so the rest of the flow never meets an invalid one.
+//! Each identifier is checked when it is made, so the rest of the flow never gets an invalid one.
 
 use std::{fmt, sync::Arc};
 
@@ -8,6 +8,7 @@ use distlock_core::{Error, ErrorKind, LockName, RecordKey, Result};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+/// Defines a type for a text with limits on its length.
 macro_rules! text_type {
     ($(#[$doc:meta])* $name:ident, $what:literal, $min:literal ..= $max:literal) => {
         $(#[$doc])*
@@ -127,6 +128,7 @@ impl NodeId {
         &self.0
     }
 
+    /// The name of the lock that is the node's lease.
     pub(crate) fn lock_name(&self) -> Result<LockName> {
         LockName::new(format!("node/{self}"))
     }
@@ -158,6 +160,7 @@ impl fmt::Debug for NodeId {
     }
 }
 
+/// Defines a type for a number that only rises.
 macro_rules! number_type {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -167,7 +170,7 @@ macro_rules! number_type {
         pub struct $name(u64);
 
         impl $name {
-            /// From the number.
+            /// Makes the value from a number.
             #[must_use]
             pub const fn new(number: u64) -> Self {
                 Self(number)
@@ -265,6 +268,8 @@ impl fmt::Display for SessionKey {
     }
 }
 
+/// Refuses a text that is too short, too long, or has a control character. `what` names the text in
+/// the error.
 fn check_text(what: &str, text: &str, min: usize, max: usize) -> Result<()> {
     let problem = if text.len() < min {
         format!("{what} is empty: {min} to {max} bytes are allowed")

@@ -195,6 +195,7 @@ impl Offline {
         self
     }
 
+    /// Sets the device and the generation of the login that took over.
     pub(crate) fn superseded_by(
         mut self,
         device: Option<Device>,
@@ -205,11 +206,13 @@ impl Offline {
         self
     }
 
+    /// Sets the delay before the client comes back.
     pub(crate) fn with_retry_after(mut self, time: Duration) -> Self {
         self.retry_after_ms = millis(time);
         self
     }
 
+    /// Sets the time for the client to leave before its connection is cut.
     pub(crate) fn with_grace(mut self, time: Duration) -> Self {
         self.grace_ms = millis(time);
         self

@@ -72,12 +72,14 @@ pub enum OnExceed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) slot: Slot,
+    /// The slots of the sessions that end, each with the reason.
     pub(crate) victims: Vec<(Slot, Code)>,
 }
 
-/// The policy allows no further session. The device of one session in the way.
+/// The refusal of a new session, because the policy allows no further one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyFull {
+    /// The device of one session that is in the way.
     pub(crate) by: Option<Device>,
 }
 
@@ -87,7 +89,7 @@ pub(crate) struct Newcomer<'a> {
     pub(crate) class: &'a Class,
     pub(crate) device: &'a Device,
     pub(crate) intent: Intent,
-    /// The session that it resumes.
+    /// The session that the client resumes.
     pub(crate) resumes: Option<SessionId>,
 }
 
@@ -140,6 +142,7 @@ impl Policy {
         }
     }
 
+    /// Refuses a policy for no session, or for more than [`MAX_SESSIONS`].
     pub(crate) fn validate(&self) -> Result<()> {
         match self.name {
             PolicyName::NPerClass(limit) | PolicyName::NTotal(limit) => {
@@ -154,7 +157,8 @@ impl Policy {
         self.limit() == 1 && (self.on_exceed != OnExceed::Deny || intent == Intent::Takeover)
     }
 
-    /// The sessions that a new session competes with, whether or not there is room.
+    /// The rivals of a new session: the sessions of other clients in its group, whether or not the
+    /// group has room.
     pub(crate) fn rivals<'a>(
         &self,
         record: &'a UserRecord,
@@ -175,7 +179,7 @@ impl Policy {
         (rivals + 1).saturating_sub(limit)
     }
 
-    /// Decides about a new session. The record must name live sessions only.
+    /// Decides about a new session. The record must not name sessions of dead nodes.
     pub(crate) fn decide(
         &self,
         record: &UserRecord,
@@ -200,8 +204,8 @@ impl Policy {
                     return Err(full(rivals.last().map(|(_, entry)| *entry)));
                 }
                 OnExceed::EvictIdle => {
-                    // A session that started after the nodes reported is missing here and counts as
-                    // busy. A session whose node did not report has the longest idle time.
+                    // A session that started after the idle times were collected has no entry, and
+                    // counts as busy. A session whose node did not report has the longest time.
                     rivals.sort_by_key(|(_, entry)| {
                         Reverse(idle.get(&entry.key).copied().unwrap_or(Duration::ZERO))
                     });
@@ -226,14 +230,15 @@ impl Policy {
 }
 
 impl Newcomer<'_> {
-    /// Whether this entry is an older session of the same client.
+    /// Whether this entry is an older session of the client: it has the same device, or the client
+    /// resumes it.
     fn is_same_client(&self, entry: &SlotEntry) -> bool {
         entry.device == *self.device || self.resumes == Some(entry.key.session)
     }
 }
 
-/// The group's slot that is free without the victims and was left the longest ago. So a client that
-/// left a slot recently can resume there.
+/// The slot for a new session: among the group's slots that are free or that a victim leaves, the
+/// one with the oldest last login. So a client that left its slot recently can resume there.
 fn free_slot(record: &UserRecord, group: &Slot, victims: &[(Slot, Code)], limit: u32) -> Slot {
     let is_free = |slot: &Slot| {
         !record.slots.contains_key(slot) || victims.iter().any(|(victim, _)| victim == slot)
@@ -242,7 +247,7 @@ fn free_slot(record: &UserRecord, group: &Slot, victims: &[(Slot, Code)], limit:
         .map(|number| group.numbered(number))
         .filter(is_free)
         .min_by_key(|slot| record.last_generation_in(slot));
-    // Every name of the group may be taken if another policy filled the record.
+    // The record may have been filled under another policy, so all slots of the group may be taken.
     within.unwrap_or_else(|| {
         (limit + 1..)
             .map(|number| group.numbered(number))
@@ -257,6 +262,7 @@ impl Default for Policy {
     }
 }
 
+/// Returns the limit if it is a possible number of sessions.
 fn check_limit(limit: u32) -> Result<u32> {
     if (1..=MAX_SESSIONS).contains(&limit) {
         return Ok(limit);
@@ -349,7 +355,7 @@ mod tests {
         Device::new(name).unwrap()
     }
 
-    /// Logs in by the policy; returns the ended sessions and the reasons.
+    /// Logs a device in by the policy. Returns the devices whose sessions ended, and the reasons.
     fn login(
         policy: Policy,
         record: &mut UserRecord,
@@ -389,6 +395,7 @@ mod tests {
         Ok(gone)
     }
 
+    /// The devices with a session, in order.
     fn devices_in(record: &UserRecord) -> Vec<&str> {
         let mut devices: Vec<_> = record.slots.values().map(|it| it.device.as_str()).collect();
         devices.sort_unstable();

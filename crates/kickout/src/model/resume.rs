@@ -32,7 +32,7 @@ impl ResumeToken {
         }
     }
 
-    /// Reads the text that a client sent.
+    /// Reads the text that a client of this account sent.
     pub(crate) fn parse(text: &str, uid: &Uid) -> Result<Self> {
         let refused = || Error::new(ErrorKind::InvalidArgument, "resume token is not valid");
         if text.len() > 1024 {
@@ -46,8 +46,8 @@ impl ResumeToken {
         Ok(token)
     }
 
-    /// Whether the session may resume: it still holds its slot, or it left the slot and neither a
-    /// newer session nor an administrator has used it since.
+    /// Whether the session may resume: it still has its slot, or it left the slot, and since then
+    /// no newer session got the slot and no administrator ended the session.
     pub(crate) fn is_current(&self, record: &UserRecord) -> bool {
         match record.slots.get(&self.slot) {
             Some(entry) => entry.key.session == self.session && entry.r#gen == self.r#gen,
@@ -59,6 +59,7 @@ impl ResumeToken {
         self.session
     }
 
+    /// The text for the client.
     pub(crate) fn to_text(&self) -> String {
         // A struct of four plain fields always serialises.
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
@@ -88,7 +89,7 @@ mod tests {
             ..UserRecord::default()
         };
         assert!(token.is_current(&record));
-        // First another device logs in to another slot, then one logs in to this slot.
+        // Another device logs in to another slot; then a device logs in to this slot.
         record.r#gen = Generation::new(8);
         assert!(token.is_current(&record));
         let past = record.past.entry(Slot::main()).or_default();

@@ -57,6 +57,7 @@ impl Timers {
         self.node_lease / 3
     }
 
+    /// Refuses a duration of zero where it would make the flow useless.
     pub(crate) fn validate(&self) -> Result<()> {
         for (key, value) in [
             ("lock_ttl", self.lock_ttl),

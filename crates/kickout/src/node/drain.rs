@@ -27,7 +27,7 @@ use crate::{
     tasks::Tasks,
 };
 
-/// Rounds per second at a high rate.
+/// Most batches per second. At a higher rate of sessions each batch ends several.
 const MAX_BATCHES_PER_SECOND: u32 = 20;
 
 /// The drain of this node.
@@ -42,11 +42,12 @@ pub(crate) struct Drain {
     pub(crate) tasks: Arc<Tasks>,
     /// Whether this node refuses logins.
     pub(crate) draining: AtomicBool,
-    /// Stops the drain that is in progress.
+    /// Stops the drain in progress; `None` without one.
     pub(crate) running: Mutex<Option<CancellationToken>>,
 }
 
 impl Drain {
+    /// Whether a drain was begun and not ended.
     pub(crate) fn is_in_progress(&self) -> bool {
         self.running().is_some()
     }
@@ -76,7 +77,7 @@ impl Drain {
         self.publish_state(NodeState::Draining).await
     }
 
-    /// Takes logins again.
+    /// Stops the drain, so that the node takes logins again.
     pub(crate) async fn end(&self) -> Result<()> {
         if let Some(before) = self.running().take() {
             before.cancel();
@@ -88,6 +89,7 @@ impl Drain {
         self.publish_state(NodeState::Up).await
     }
 
+    /// Whether this node refuses logins, because of a drain or a shutdown.
     pub(crate) fn is_refusing_logins(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
@@ -106,6 +108,7 @@ impl Drain {
         }
     }
 
+    /// Ends active sessions in batches, `rate` of them per second, until `stop` is cancelled.
     async fn end_sessions(self: Arc<Self>, rate: u32, stop: CancellationToken) {
         let batch = rate.div_ceil(MAX_BATCHES_PER_SECOND);
         let pause = Duration::from_secs(1) * batch / rate;
@@ -134,7 +137,7 @@ impl Drain {
         }
     }
 
-    /// Writes the drain mark for a new incarnation of a draining node.
+    /// Writes the drain mark for a new incarnation, if the node drains.
     pub(crate) async fn publish_mark_again(&self) {
         if self.is_in_progress()
             && let Err(error) = self.publish_state(NodeState::Draining).await
@@ -146,6 +149,7 @@ impl Drain {
         }
     }
 
+    /// Writes or removes the drain mark, by which other nodes see the state.
     async fn publish_state(&self, state: NodeState) -> Result<()> {
         let boot = self.this.current_incarnation().map(|own| own.boot);
         let mark = boot

@@ -22,9 +22,9 @@ pub(crate) struct Incarnation {
 
 /// The lease of one incarnation. All clones share it.
 ///
-/// A lease that is missing from the store stays valid until its deadline or until it is given up.
-/// If the store lost it together with other data, no other node grants a login meanwhile, and the
-/// node takes the lease again.
+/// A lease that is missing from the store stays valid until its deadline, or until the node gives
+/// it up. If the store lost the lease together with other data, no other node grants a login before
+/// that deadline, and the node takes the lease again.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     clock: Arc<dyn Clock>,
@@ -34,8 +34,8 @@ pub(crate) struct Lease {
     roster: Arc<Mutex<Option<Uuid>>>,
 }
 
-/// Whether a lease was lost because the store does not have it any more: it was deleted by hand, or
-/// the store lost data.
+/// Whether a loss means that the lease is missing from the store: it was deleted by hand, or the
+/// store lost data.
 pub(crate) const fn is_missing(loss: LossReason) -> bool {
     matches!(loss, LossReason::Removed | LossReason::HistoryChanged)
 }
@@ -49,11 +49,13 @@ impl Lease {
         }
     }
 
-    /// A local check without I/O.
+    /// Whether the lease is valid at this moment. The check is local and does no I/O.
     pub(crate) fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
     }
 
+    /// Time until the deadline; zero after the lease was lost or given up. A lease that is missing
+    /// from the store still runs until its deadline.
     pub(crate) fn remaining(&self) -> Duration {
         self.watch().as_ref().map_or(Duration::ZERO, |lock| {
             let missing = lock.loss().is_some_and(is_missing);
@@ -85,6 +87,7 @@ impl Lease {
         *self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Makes the lease invalid for all clones at once.
     pub(crate) fn give_up(&self) {
         *self.watch() = None;
     }

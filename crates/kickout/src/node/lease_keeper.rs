@@ -38,16 +38,17 @@ use crate::{
 /// Pause between attempts to take the lease after a loss.
 const REJOIN_PAUSE: Duration = Duration::from_millis(500);
 
-/// Records in one read.
+/// Account records in one read.
 const PAGE: usize = 256;
 
-/// Time after which a start that waits for a predecessor's lease logs a warning.
+/// Time after which a node that waits for its predecessor's lease logs a warning.
 const WARN_AFTER: Duration = Duration::from_secs(1);
 
-/// Time that a store may need to notice an ended session, beyond the session time-out. The store
-/// checks once per tick; ZooKeeper's own configuration has a tick of two seconds.
+/// Time after the session time-out within which a store notices that a session has ended. ZooKeeper
+/// checks once per tick, and its default tick is two seconds.
 const SESSION_CHECK_PERIOD: Duration = Duration::from_secs(2);
 
+/// Keeps this node's lease.
 #[derive(Debug)]
 pub(crate) struct LeaseKeeper {
     pub(crate) this: Arc<ThisNode>,
@@ -81,8 +82,8 @@ impl LeaseKeeper {
         Ok(guard)
     }
 
-    /// Takes the node's lease, for the incarnation `boot` if there is one. A dead predecessor still
-    /// holds it for a while, so this waits that long.
+    /// Takes the node's lease. `boot` is the incarnation that continues with it; `None` starts a
+    /// new one. A dead predecessor's lease still runs for a while, so this waits that long.
     async fn take_lease(&self, boot: Option<Boot>) -> Result<Guard> {
         let meta = NodeMeta {
             addr: self.this.advertise.clone(),
@@ -127,16 +128,16 @@ impl LeaseKeeper {
         Ok(guard)
     }
 
+    /// Puts the nodes on the roster. A failure is only logged, because the sweeper tries again.
     async fn register_or_warn(&self) {
         if let Err(error) = self.roster.register_nodes().await {
             tracing::warn!(node = %self.this.id, %error, "the node is put on the roster later");
         }
     }
 
-    /// Takes a lease again that the store lost together with the directory. No node grants a login
-    /// until the directory is written again, so the sessions continue. `None` if the lease was lost
-    /// for another reason, or if too little time is left to write the sessions before other nodes
-    /// grant logins.
+    /// Takes the lease again, if the store lost it together with other data. The sessions continue:
+    /// no node grants a login before the nodes have written their sessions again. `None` if the
+    /// lease was lost for another reason, or if the time until its deadline is too short.
     async fn retake_lease(&self, reason: LossReason) -> Option<Guard> {
         let own = self
             .this
@@ -158,8 +159,8 @@ impl LeaseKeeper {
                 .report_data_loss("the store has forgotten this node's lease");
             let guard = self.take_lease(Some(own.boot)).await?;
             own.lease.replace_lock(guard.watch());
-            // Other nodes see the lease now. A session that was written earlier would count as
-            // dead.
+            // The sessions are written only now, when other nodes can see the lease. Before that
+            // they would take the node for dead, and sweep its sessions.
             self.history.request_reconcile();
             Ok(Some(guard))
         };
@@ -259,8 +260,8 @@ impl LeaseKeeper {
         }
     }
 
-    /// Ends the sessions of an incarnation that lost its lease. The sessions check the lease
-    /// themselves, so they can neither send nor receive any more.
+    /// Ends this incarnation, which lost its lease, and gives its sessions their notices. Sessions
+    /// check the lease themselves, so they could neither send nor receive before this call.
     async fn fence(&self, reason: &str) {
         self.this.end_incarnation();
         metrics::counter!("distlock_self_fence_total").increment(1);
@@ -279,9 +280,10 @@ impl LeaseKeeper {
         }
     }
 
-    /// Finds the sessions whose accounts have logged in elsewhere while this node was paused. Their
-    /// clients must not be told to come back. The store is often away at this moment, so it is
-    /// asked once, and only briefly.
+    /// Finds the sessions whose accounts have logged in elsewhere while this node was paused, and
+    /// adds their notices to `over`. The clients of these sessions must not be told to come back.
+    /// The store is often away at this moment, so the caller limits the time; the notices that were
+    /// found until then count.
     async fn find_ended_sessions(&self, over: &mut HashMap<SessionId, Offline>) {
         for some in self.registry.all().chunks(PAGE) {
             let uids: Vec<_> = some.iter().map(|live| live.uid.clone()).collect();
@@ -296,8 +298,8 @@ impl LeaseKeeper {
     }
 }
 
-/// The longest time for which a dead node's lease is held. If the lease depends on a session with
-/// the store, the session time-out counts, too.
+/// The longest time for which a dead node's lease lasts. If the lease depends on a session with the
+/// store, the lease also lasts until the session has timed out.
 fn longest_lease_after_death(store: &Capabilities, lease: Duration) -> Duration {
     match store.session_timeout {
         Some(session) => lease.max(session + SESSION_CHECK_PERIOD),

@@ -21,10 +21,11 @@ use crate::{
     wait::within,
 };
 
-/// Longest use of one answer. It is short beside every lease, and long beside a burst of logins.
+/// Longest time for which one answer of the store is used. It is much shorter than a lease, and
+/// long enough that a burst of logins asks once.
 const MAX_ANSWER_AGE: Duration = Duration::from_millis(200);
 
-/// Time after which an unused answer is removed.
+/// Time after which an answer that no caller renewed is removed.
 const UNUSED_ANSWER_LIFE: Duration = Duration::from_secs(60);
 
 /// The liveness of an incarnation.
@@ -36,6 +37,7 @@ pub(crate) enum Liveness {
     Dead,
 }
 
+/// Answers whether incarnations are alive, and keeps the store's last answer for each node.
 #[derive(Debug)]
 pub(crate) struct LivenessCache {
     this: Arc<ThisNode>,
@@ -48,9 +50,11 @@ pub(crate) struct LivenessCache {
 
 #[derive(Clone, Debug)]
 struct LastAnswer {
+    /// Time at which the store was asked.
     asked: Moment,
     /// Every incarnation up to this one is dead.
     dead: Boot,
+    /// The incarnation that holds the lease; `None` if no readable lease is held.
     up: Option<NodeAddress>,
 }
 
@@ -102,6 +106,7 @@ impl LivenessCache {
         join_all(asking).await.into_iter().flatten().collect()
     }
 
+    /// As [`look_up`](Self::look_up), for another node or another process under this node's name.
     async fn look_up_peer(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
         if let Some(liveness) = self.fresh_answer(node, boot) {
             return Ok(liveness);
@@ -109,6 +114,7 @@ impl LivenessCache {
         self.ask_store(node, boot).await
     }
 
+    /// Inspects the node's lease, and keeps the answer.
     async fn ask_store(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
         let asked = self.clock.now();
         let info = self.locker.inspect(node.lock_name()?).await?;
@@ -121,7 +127,8 @@ impl LivenessCache {
             }),
             // Another incarnation holds the lease, so this one is dead.
             Some((Some(other), _)) if other != boot => None,
-            // The lease is held, and its text is for another version. The node is not dead.
+            // The lease is held, and its text cannot be read, for example because a newer version
+            // wrote it. The node is not dead.
             Some(_) => {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
@@ -139,14 +146,14 @@ impl LivenessCache {
         }
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         if !answers.contains_key(node) {
-            // Nodes may come under ever new names, so answers about old ones are removed. Another
-            // question about them gets the same answer from the store.
+            // Nodes may get a new name with every start, so the answers about unused names are
+            // removed. A later question about such a name asks the store again.
             answers.retain(|_, answers| asked.since(answers.asked) < UNUSED_ANSWER_LIFE);
         }
         let dead = match &up {
             Some(up) => Boot::new(up.boot.get().saturating_sub(1)),
-            // The directory named a session of this incarnation, so its lease was held before this
-            // question. A free lease therefore means that the incarnation is dead.
+            // A record named this incarnation before the store was asked, so the incarnation had
+            // its lease before. So a free lease means that the incarnation is dead.
             None => boot,
         };
         let now = LastAnswer { asked, dead, up };
@@ -155,12 +162,13 @@ impl LivenessCache {
         Ok(liveness)
     }
 
-    /// Forgets the answer about a node, so that the next question goes to the store.
+    /// Removes the answer about a node, so that the next look-up asks the store.
     pub(crate) fn forget(&self, node: &NodeId) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.remove(node);
     }
 
+    /// The liveness from the last answer, if that answer is fresh and covers the incarnation.
     fn fresh_answer(&self, node: &NodeId, boot: Boot) -> Option<Liveness> {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let answers = answers.get(node)?;
@@ -170,6 +178,7 @@ impl LivenessCache {
 }
 
 impl LastAnswer {
+    /// The liveness of an incarnation; `None` if the answer does not show it.
     fn liveness_of(&self, boot: Boot) -> Option<Liveness> {
         match &self.up {
             Some(up) if up.boot == boot => Some(Liveness::Up(up.clone())),

@@ -1,8 +1,8 @@
-//! The roster in use: one record with the incarnations that are alive or may have left records.
+//! Keeps the roster: the record with the incarnations that are alive or may have left records.
 //!
 //! With the roster a node finds dead incarnations, and lists the nodes, without reading the whole
-//! store. It is written when a node starts, and when the records of a dead incarnation were
-//! removed. An incarnation is never removed while its records may exist.
+//! store. The roster is written when a node starts, and after the records of a dead incarnation
+//! were removed. An incarnation is never removed while its records may exist.
 
 use std::collections::BTreeSet;
 
@@ -34,6 +34,7 @@ pub async fn forget_node(store: &Store, node: &NodeId) -> Result<()> {
     forgetting.await.map(drop)
 }
 
+/// Keeps the roster up to date.
 #[derive(Debug)]
 pub(crate) struct RosterKeeper {
     pub(crate) this: Arc<ThisNode>,
@@ -45,8 +46,8 @@ pub(crate) struct RosterKeeper {
 }
 
 impl RosterKeeper {
-    /// Puts all nodes with a lease on the roster: this one, and those of the version before, which
-    /// do not register themselves.
+    /// Puts all nodes with a lease on the roster: this one, and the nodes of the previous version,
+    /// which do not register themselves. Logs the nodes with another policy.
     pub(crate) async fn register_nodes(&self) -> Result<()> {
         let mut there = Vec::new();
         for lock in self.locker.list("node/").await? {
@@ -75,8 +76,8 @@ impl RosterKeeper {
         Ok(())
     }
 
-    /// The incarnations on the roster whose lease has ended. This also puts the present incarnation
-    /// on the roster if the store has lost it.
+    /// The incarnations on the roster whose lease has ended. If the store has lost this node's own
+    /// entry, this writes it again.
     pub(crate) async fn register_and_find_dead(&self) -> Result<BTreeSet<(NodeId, Boot)>> {
         let roster = self.history.read_roster().await?;
         let there: Vec<_> = roster
@@ -131,8 +132,8 @@ impl RosterKeeper {
         Ok(nodes)
     }
 
-    /// Reports a node with another policy. The two nodes would decide differently about the same
-    /// account.
+    /// Logs an error if the other node's policy differs. The two nodes would decide differently
+    /// about the same account.
     fn log_other_policy(&self, other: &NodeId, policy: &str) {
         let own = self.settings.policy.to_string();
         if policy != own {
@@ -143,7 +144,7 @@ impl RosterKeeper {
         }
     }
 
-    /// Takes incarnations off the roster. Their records must be removed before.
+    /// Removes incarnations from the roster. Their records must have been removed before.
     pub(crate) async fn remove(&self, dead: &BTreeSet<(NodeId, Boot)>) -> Result<()> {
         if dead.is_empty() {
             return Ok(());

@@ -14,6 +14,7 @@ use crate::{
     node::lease::Incarnation,
 };
 
+/// This node.
 #[derive(Debug)]
 pub(crate) struct ThisNode {
     pub(crate) id: NodeId,
@@ -23,6 +24,7 @@ pub(crate) struct ThisNode {
     pub(crate) front: Option<String>,
     /// The present incarnation; `None` while the node is fenced.
     incarnation: watch::Sender<Option<Incarnation>>,
+    /// The boot of the newest incarnation of this process.
     newest: AtomicU64,
 }
 
@@ -43,24 +45,26 @@ impl ThisNode {
         incarnation.filter(|own| own.lease.is_valid())
     }
 
-    /// The newest incarnation of this process, even while the node is fenced.
+    /// The boot of the newest incarnation of this process, even while the node is fenced.
     pub(crate) fn newest_boot(&self) -> Boot {
         Boot::new(self.newest.load(Ordering::Acquire))
     }
 
+    /// Starts an incarnation.
     pub(crate) fn set_incarnation(&self, own: Incarnation) {
         self.newest.store(own.boot.get(), Ordering::Release);
         self.incarnation.send_replace(Some(own));
     }
 
+    /// Ends the present incarnation, and gives up its lease.
     pub(crate) fn end_incarnation(&self) {
         if let Some(own) = self.incarnation.send_replace(None) {
             own.lease.give_up();
         }
     }
 
-    /// Whether a session belongs or belonged to this process. A later incarnation of this node's
-    /// name is another process.
+    /// Whether a session belongs or belonged to this process. A later boot under this node's name
+    /// belongs to another process.
     pub(crate) fn owns(&self, key: &SessionKey) -> bool {
         key.node == self.id && key.boot <= self.newest_boot()
     }

@@ -21,13 +21,14 @@ use crate::{
     wait::within,
 };
 
-/// Calls of one kind to one node at the same time.
+/// Most calls of one kind to one node at the same time.
 const MAX_CALLS: usize = 64;
-/// Failures in a row after which the circuit opens.
+/// Number of failures in a row after which the circuit to a node opens.
 const FAILURES_TO_OPEN: u32 = 5;
+/// Time for which a circuit stays open.
 const OPEN_TIME: Duration = Duration::from_secs(1);
-/// Period at which one kick tries a node behind an open circuit. An older session must end soon
-/// after its node is back.
+/// Period at which one kick may try a node behind an open circuit. It is short, because an older
+/// session must end soon after its node is back.
 const PROBE_PERIOD: Duration = Duration::from_millis(100);
 /// Time after which an unused link is removed.
 const UNUSED_LINK_LIFE: Duration = Duration::from_secs(60);
@@ -42,16 +43,19 @@ pub(crate) struct PeerClient {
 
 #[derive(Debug)]
 struct PeerLink {
-    /// Permits for calls that a login waits for. Deliveries have their own, because they wait for
-    /// clients that read slowly.
+    /// Permits for calls that a login waits for: kicks, and questions for idle times.
     kicks: Semaphore,
+    /// Permits for deliveries. They are separate, because deliveries wait for clients that read
+    /// slowly.
     deliveries: Semaphore,
     health: Mutex<PeerHealth>,
 }
 
 #[derive(Debug)]
 struct PeerHealth {
+    /// Time of the last use of the link.
     asked: Moment,
+    /// Number of failures in a row.
     failures: u32,
     open_until: Option<Moment>,
     /// Time at which the next kick may try the node although the circuit is open.
@@ -68,9 +72,9 @@ impl PeerClient {
     }
 
     /// Waits until a kick may be sent. Behind an open circuit it waits until the node answers
-    /// again, or until this kick may try the node. It waits only as long as another kick's present
-    /// try may take, because most nodes behind an open circuit are dead. The call itself takes up
-    /// to `deadline`, which must fit into `limit` after the wait.
+    /// another kick, or until this kick may try the node. It waits no longer than that other kick
+    /// may take, because most nodes behind an open circuit are dead. The call that follows takes up
+    /// to `deadline`, so the wait leaves that much of `limit`.
     ///
     /// # Errors
     /// [`PeerError::NotSent`] when this kick may not be sent by then.
@@ -81,7 +85,8 @@ impl PeerClient {
         deadline: Duration,
     ) -> Result<(), PeerError> {
         let link = self.link(node);
-        // A waiting kick looks again after PROBE_PERIOD at the latest.
+        // A kick that tries the node is answered within `deadline`, and a waiting kick notices that
+        // answer within PROBE_PERIOD.
         let limit = limit.saturating_sub(deadline).min(deadline + PROBE_PERIOD);
         let turn = async {
             while let Err(wait) = link.reserve_kick(self.clock.now()) {
@@ -126,6 +131,7 @@ impl PeerClient {
         self.call(to, &link, &link.kicks, deadline, call).await
     }
 
+    /// Makes one call within its deadline, and records whether the node answered.
     async fn call<T>(
         &self,
         to: &NodeAddress,
@@ -150,6 +156,7 @@ impl PeerClient {
         answer
     }
 
+    /// The link to a node, or an error while its circuit is open.
     fn usable_link(&self, node: &NodeId) -> Result<Arc<PeerLink>, PeerError> {
         let link = self.link(node);
         if link.is_circuit_open(self.clock.now()) {
@@ -158,11 +165,12 @@ impl PeerClient {
         Ok(link)
     }
 
+    /// The link to a node, which the first use makes.
     fn link(&self, node: &NodeId) -> Arc<PeerLink> {
         let now = self.clock.now();
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         if !links.contains_key(node) {
-            // Nodes may come under ever new names, so unused links are removed.
+            // Nodes may get a new name with every start, so unused links are removed.
             links.retain(|_, link| Arc::strong_count(link) > 1 || !link.is_unused(now));
         }
         let link = links.entry(node.clone()).or_insert_with(|| {
@@ -200,7 +208,8 @@ impl PeerLink {
         health.open_until.is_some_and(|until| now < until)
     }
 
-    /// Whether a kick may be sent now, or how long it has to wait.
+    /// Allows a kick now, or returns the time that it has to wait. Behind an open circuit the
+    /// allowed kick makes the others wait for PROBE_PERIOD.
     fn reserve_kick(&self, now: Moment) -> Result<(), Duration> {
         let mut health = self.health();
         if health.open_until.is_none_or(|until| now >= until) {
@@ -214,6 +223,7 @@ impl PeerLink {
         Err(wait)
     }
 
+    /// Notes whether the node answered a call, which opens or closes the circuit.
     fn record_outcome(&self, answered: bool, now: Moment) {
         let mut health = self.health();
         if answered {
@@ -222,7 +232,8 @@ impl PeerLink {
         } else {
             health.failures += 1;
             if health.failures >= FAILURES_TO_OPEN {
-                // After the break one more failure opens the circuit again.
+                // The number of failures stays. So after this time a single failure opens the
+                // circuit again.
                 health.open_until = Some(now + OPEN_TIME);
             }
         }
@@ -246,13 +257,13 @@ mod tests {
         request::Message,
     };
 
-    /// A peer that answers nothing and counts the calls.
+    /// A peer that answers no call, and counts the calls.
     #[derive(Debug)]
     struct SilentPeer {
         kicks: AtomicUsize,
         /// If true, the peer answers kicks.
         answers: AtomicBool,
-        /// Has one permit for each delivery.
+        /// Gets one permit for each delivery.
         deliveries: Semaphore,
     }
 
@@ -334,7 +345,7 @@ mod tests {
         let refusal = ask().await;
         assert!(matches!(refusal, PeerError::NotSent(_)));
         clock.advance(OPEN_TIME);
-        // The default answer of a peer without idle times.
+        // This is the answer of a peer that reports no idle times: the call reached the peer.
         assert_ne!(ask().await, refusal);
         kick().await;
         assert_eq!(ask().await, refusal, "one failure is enough now");
@@ -366,8 +377,8 @@ mod tests {
         }
     }
 
-    /// A node that is back may be slow at first. Only some of many kicks can try it, and the others
-    /// must not give up before it answers.
+    /// A node that is back may be slow at first. Only some of many kicks can try the node, and the
+    /// other kicks must not give up before it answers.
     #[tokio::test]
     async fn kicks_wait_until_another_kick_may_be_answered_and_no_longer() {
         for answers in [true, false] {
@@ -454,7 +465,7 @@ mod tests {
             drop(peer.deliveries.acquire_many(full).await.unwrap());
             client.kick(&to, kick(&to), long).await
         };
-        // The clock stands still, so a call without a permit would wait for ever.
+        // The clock stands still, so a kick that had to wait for a permit would never be sent.
         let kicked = tokio::select! {
             kicked = timeout(long, kicked) => kicked.expect("the kick is not sent"),
             _ = deliveries => unreachable!(),

@@ -28,7 +28,7 @@ use crate::{
     session::{live::Phase, message::QueuedMessage, registry::Registry},
 };
 
-/// Look-ups for one message after it met sessions that were not current any more.
+/// Most look-ups for one message. Another look-up follows when a session was not current any more.
 const MAX_LOOKUPS: u32 = 3;
 
 /// The location of an account's session.
@@ -180,6 +180,7 @@ impl Router {
         Ok(current)
     }
 
+    /// The account's current sessions that a message addresses, the newest first.
     pub(crate) async fn locate_addressed(
         &self,
         uid: &Uid,
@@ -190,6 +191,7 @@ impl Router {
         Ok(current)
     }
 
+    /// Delivers a message, under the account's lock in the locked mode.
     async fn deliver_by_mode(&self, uid: &Uid, message: &Message) -> Result<Vec<Receipt>> {
         let guard = match self.settings.route {
             RouteMode::Fenced => None,
@@ -197,7 +199,7 @@ impl Router {
         };
         let receipts = self.look_up_and_deliver(uid, message).await;
         if let Some(guard) = guard {
-            // The target compared the session itself, so a lost lock did no harm.
+            // The target compares the session itself, so a lost lock does no harm.
             let _ = guard.release().await;
         }
         receipts
@@ -214,14 +216,14 @@ impl Router {
             .await
     }
 
+    /// Delivers a message to the sessions of one look-up, and looks up again for the missed ones.
     async fn look_up_and_deliver(&self, uid: &Uid, message: &Message) -> Result<Vec<Receipt>> {
         let mut receipts: Vec<Receipt> = Vec::new();
         let mut missed: Vec<(Slot, Location)> = Vec::new();
         for _ in 0..MAX_LOOKUPS {
             let mut current = match self.locate_addressed(uid, message).await {
                 Ok(current) => current,
-                // The deliveries of earlier rounds have known outcomes, which the sender gets in
-                // any case.
+                // Earlier rounds have outcomes, and the sender gets them in any case.
                 Err(_) if !(receipts.is_empty() && missed.is_empty()) => break,
                 Err(error) => return Err(error),
             };
@@ -230,8 +232,8 @@ impl Router {
                     .iter()
                     .all(|receipt| receipt.location.key != it.key)
             });
-            // A session that went away still counts as a receiver, unless a newer session has its
-            // slot.
+            // A session that went away still counts as missed, unless a newer session has its slot
+            // or its device has a receipt.
             missed.retain(|(slot, it)| {
                 current
                     .iter()
@@ -265,6 +267,7 @@ impl Router {
         Ok(receipts)
     }
 
+    /// Delivers a message to one session, on this node or on another.
     async fn deliver_to(&self, uid: &Uid, location: &Location, message: &Message) -> Delivery {
         let request = DeliverRequest::new(
             uid.clone(),
@@ -280,8 +283,8 @@ impl Router {
                 boot: location.key.boot,
                 addr: location.addr.clone(),
             };
-            // The target answers after twice its own limit at the latest. The third part is for the
-            // network.
+            // The target answers within twice the limit of the request. The third `peer_deadline`
+            // is for the network.
             let deadline = self.settings.timers.peer_deadline * 3;
             self.peers.deliver(&to, request, deadline).await
         };
@@ -304,6 +307,7 @@ impl Router {
         }
     }
 
+    /// Delivers a message to exactly one active session of this node.
     pub(crate) async fn deliver_here(&self, request: DeliverRequest) -> DeliverResult {
         let live = self
             .registry
@@ -326,12 +330,12 @@ impl Router {
             .wait_for_outcome(&*self.clock, request.within, ended)
             .await;
         match outcome {
-            // A withdrawn message of a current session is no stale delivery: its client reads too
-            // slowly.
+            // A message that was withdrawn from a current session is no stale delivery: the client
+            // reads too slowly.
             DeliverResult::NotCurrent if live.check().is_err() => refuse_stale_delivery(),
             DeliverResult::Delivered if !live.acks => DeliverResult::Written,
-            // The message is stored for a client that acknowledges. Such a client recognises a
-            // duplicate.
+            // A client that acknowledges recognises a duplicate, so the message can be stored for
+            // it even though it may arrive now.
             DeliverResult::NotCurrent | DeliverResult::Unknown if live.acks => {
                 DeliverResult::Unacknowledged
             }
@@ -340,6 +344,7 @@ impl Router {
     }
 }
 
+/// Counts a delivery to a session that is not current, and returns the answer.
 fn refuse_stale_delivery() -> DeliverResult {
     metrics::counter!("distlock_stale_delivery_refused_total").increment(1);
     DeliverResult::NotCurrent

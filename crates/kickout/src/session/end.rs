@@ -1,7 +1,7 @@
 //! Ends sessions of this node with a notice.
 //!
-//! A session gets one notice: the first one. The connection is closed elsewhere, after the client
-//! got the notice.
+//! Only the first notice of a session counts. The connection closes elsewhere, after the client got
+//! the notice.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,9 +15,10 @@ use crate::{
     wait::jitter,
 };
 
-/// Period over which the clients of an ending node come back.
+/// Time over which the returns of clients are spread when many sessions end at once.
 const RETURN_SPREAD: Duration = Duration::from_secs(1);
 
+/// Ends sessions of this node.
 #[derive(Debug)]
 pub(crate) struct SessionEnder {
     pub(crate) events: Arc<Events>,
@@ -25,8 +26,9 @@ pub(crate) struct SessionEnder {
 }
 
 impl SessionEnder {
-    /// Supersedes a session. `listed` says whether the directory may still name it. Returns whether
-    /// this call ended it.
+    /// Ends a session with a notice. `listed` says whether the directory may still name the
+    /// session; its logout then deletes it there. `fill` adds fields to the event. Returns whether
+    /// this call ended the session.
     pub(crate) fn end(
         &self,
         live: &LiveSession,

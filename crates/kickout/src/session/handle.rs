@@ -67,7 +67,7 @@ impl Session {
         &self.live.device
     }
 
-    /// The kind of device.
+    /// The class of the device.
     #[must_use]
     pub fn class(&self) -> &Class {
         &self.live.class

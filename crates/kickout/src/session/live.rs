@@ -26,7 +26,7 @@ use crate::{
     session::message::QueuedMessage,
 };
 
-/// Messages in the queue of one session.
+/// Most messages in the queue of one session.
 const QUEUE_CAPACITY: usize = 64;
 
 /// The phase of a session. It only moves forward.
@@ -45,6 +45,7 @@ pub enum Phase {
     Closed,
 }
 
+/// A session of this node that is in the registry, or was.
 #[derive(Debug)]
 pub(crate) struct LiveSession {
     pub(crate) uid: Uid,
@@ -114,14 +115,16 @@ impl LiveSession {
         self.state().r#gen
     }
 
-    /// Notes that the write of the grant is about to be sent.
+    /// Notes that the write of the grant is about to be sent. From now on the directory may name
+    /// the session, so its logout has to delete it there.
     pub(crate) fn mark_listed(&self, r#gen: Generation) {
         let mut state = self.state();
         state.r#gen = r#gen;
         state.listed = true;
     }
 
-    /// Pending -> Active, unless the session was superseded or the lease has ended.
+    /// Pending -> Active, unless the session was superseded or the lease has ended. `Err` is the
+    /// notice for the client.
     pub(crate) fn activate(&self) -> Result<(), Offline> {
         let mut state = self.state();
         if state.phase == Phase::Pending && self.incarnation.lease.is_valid() {
@@ -134,7 +137,7 @@ impl LiveSession {
         Err(self.current_notice())
     }
 
-    /// Whether the session may send and receive now.
+    /// Whether the session may send and receive now. `Err` is the notice for the client.
     pub(crate) fn check(&self) -> Result<(), Offline> {
         if self.phase() == Phase::Active && self.incarnation.lease.is_valid() {
             return Ok(());
@@ -198,7 +201,7 @@ impl LiveSession {
     }
 
     /// Pending or Active -> Superseded. `listed` says whether the directory may still name the
-    /// session. Returns whether this call did it.
+    /// session. Returns whether this call changed the phase.
     pub(crate) fn supersede(&self, notice: Offline, listed: bool) -> bool {
         let mut state = self.state();
         if state.phase > Phase::Active {
@@ -212,8 +215,8 @@ impl LiveSession {
         true
     }
 
-    /// Any phase -> Closing, once. Returns whether the directory may name the session; `None` on
-    /// later calls.
+    /// Any earlier phase -> Closing. Returns whether the directory may name the session; `None` if
+    /// the session was closing or closed before.
     pub(crate) fn begin_close(&self) -> Option<bool> {
         let mut state = self.state();
         if state.phase >= Phase::Closing {
@@ -223,6 +226,7 @@ impl LiveSession {
         Some(state.listed)
     }
 
+    /// Any phase -> Closed. Counts the end of a session that was ever active.
     pub(crate) fn mark_closed(&self) {
         let mut state = self.state();
         if state.admitted && state.phase < Phase::Closed {
@@ -231,6 +235,7 @@ impl LiveSession {
         state.phase = Phase::Closed;
     }
 
+    /// Waits for the session's notice.
     pub(crate) async fn superseded(&self) -> Offline {
         let mut notices = self.notice.subscribe();
         let notice = notices.wait_for(Option::is_some).await;
@@ -241,7 +246,8 @@ impl LiveSession {
         }
     }
 
-    /// Queues a message. `Err` returns it, and says whether the queue was full.
+    /// Puts a message in the session's queue. `Err` returns the message, and says whether the queue
+    /// was full or closed.
     pub(crate) fn enqueue(
         &self,
         message: QueuedMessage,
@@ -249,7 +255,8 @@ impl LiveSession {
         self.queue.try_send(message)
     }
 
-    /// The notice of the session; without one, the notice for a lease that ended a moment ago.
+    /// The notice of the session. A session without one may end because its node's lease has just
+    /// ended, so it gets the notice for that.
     fn current_notice(&self) -> Offline {
         let notice = self.notice.borrow().clone();
         notice.unwrap_or_else(|| Offline::new(Code::NodeFenced))

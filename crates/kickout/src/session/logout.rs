@@ -35,13 +35,14 @@ use crate::{
     wait::jitter,
 };
 
-/// Deletes that may wait for the store. The sweeper does the rest.
+/// Most deletes that may wait for the store. Beyond this number the sweeper finds the sessions and
+/// deletes them.
 const MAX_WAITING: usize = 4096;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Wait of a logout for the account's lock. The delete is correct without the lock. With it a
-/// logout, a login and a locked delivery of one account exclude each other where that costs
-/// nothing.
+/// Longest wait of a logout for the account's lock. The delete is correct without the lock. With
+/// the lock, a logout does not overlap with a login or a locked delivery of the account. The wait
+/// is so short that this costs little.
 const LOCK_WAIT: Duration = Duration::from_millis(20);
 
 /// The outcome of a logout.
@@ -84,6 +85,7 @@ impl Retries {
         waiting.pop_front()
     }
 
+    /// Whether a delete waits, or was dropped because too many waited.
     pub(crate) fn has_pending(&self) -> bool {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         !waiting.is_empty() || self.overflowed.load(Ordering::Acquire)
@@ -95,6 +97,7 @@ impl Retries {
     }
 }
 
+/// Takes sessions of this node out of the registry and the directory.
 #[derive(Debug)]
 pub(crate) struct Logouts {
     pub(crate) this: Arc<ThisNode>,
@@ -115,7 +118,8 @@ impl Logouts {
         self.retire_after_grant(live, GrantWrite::Known).await
     }
 
-    /// As [`retire`](Self::retire), for a session whose grant may be unknown.
+    /// As [`retire`](Self::retire). `grant` says whether the write of the grant is known to be
+    /// over.
     pub(crate) async fn retire_after_grant(
         &self,
         live: &LiveSession,
@@ -134,13 +138,13 @@ impl Logouts {
         outcome
     }
 
-    /// Ends all sessions when this node ends.
+    /// Retires all sessions when this node shuts down.
     pub(crate) async fn retire_all(&self) {
         let mut is_away = false;
         for some in self.registry.all().chunks(CONCURRENT_CHANGES) {
             if is_away {
-                // The node's lease ends next, which voids the sessions in the directory. So a store
-                // that is away need not be asked for each of them.
+                // The node releases its lease after this, and then its sessions in the directory
+                // are void. So a store that is away need not be asked about each session.
                 for live in some.iter().filter(|live| live.begin_close().is_some()) {
                     self.registry.remove(live);
                     self.finish_retire(live, LoggedOut::Queued);
@@ -152,6 +156,7 @@ impl Logouts {
         }
     }
 
+    /// Marks the session as closed, and records the outcome of its logout.
     fn finish_retire(&self, live: &LiveSession, outcome: LoggedOut) {
         live.mark_closed();
         self.events.emit(Transition::Closed, |event| {
@@ -160,13 +165,15 @@ impl Logouts {
         });
     }
 
-    /// Removes a session that certainly never reached the directory.
+    /// Removes a session that the directory certainly never named.
     pub(crate) fn discard(&self, live: &LiveSession) {
         live.begin_close();
         self.registry.remove(live);
         live.mark_closed();
     }
 
+    /// Deletes the session from the directory, under the account's lock if the lock is free soon. A
+    /// failed delete is queued.
     async fn delete_with_lock(&self, live: &LiveSession, grant: GrantWrite) -> LoggedOut {
         let guard = match live.uid.lock_name() {
             Ok(name) => self
@@ -186,7 +193,8 @@ impl Logouts {
             .delete_after_grant(&live.uid, &live.key, grant)
             .await;
         if let Some(guard) = guard {
-            // The delete did not depend on the lock.
+            // The delete is correct without the lock, so the outcome of the release does not
+            // matter.
             let _ = guard.release().await;
         }
         match deleted {
@@ -235,8 +243,8 @@ impl Logouts {
     }
 }
 
-/// Whether these outcomes show that the store takes no write. A logout without anything to delete
-/// proves nothing.
+/// Whether these outcomes show that the store takes no write. A logout that found nothing to delete
+/// wrote nothing, so it proves nothing.
 fn store_takes_no_write(outcomes: &[LoggedOut]) -> bool {
     outcomes.contains(&LoggedOut::Queued) && !outcomes.contains(&LoggedOut::Deleted)
 }

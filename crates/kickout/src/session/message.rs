@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::model::request::{DeliverResult, Message};
 
+// The states of a queued message. A message leaves the state WAITING once.
 const WAITING: u8 = 0;
 const TAKEN: u8 = 1;
 const WITHDRAWN: u8 = 2;
@@ -48,6 +49,7 @@ pub struct Outgoing {
 }
 
 impl QueuedMessage {
+    /// Makes an entry for the queue, and the sender's side of it.
     pub(crate) fn new(message: Message) -> (Self, DeliveryWatch) {
         let state = Arc::new(AtomicU8::new(WAITING));
         let (done, outcome) = oneshot::channel();
@@ -75,7 +77,9 @@ impl QueuedMessage {
 }
 
 impl DeliveryWatch {
-    /// Waits until the message is written, the session ends, or the time is over.
+    /// Waits until the session reports an outcome. When `ended` completes or `limit` is over, it
+    /// withdraws a message that still waits; a message that the session has taken gets `limit` once
+    /// more.
     pub(crate) async fn wait_for_outcome(
         mut self,
         clock: &dyn Clock,
@@ -99,6 +103,7 @@ impl DeliveryWatch {
         }
     }
 
+    /// The outcome of a message that was dropped without a report.
     fn unreported_outcome(&self) -> DeliverResult {
         if self.state.load(Ordering::Acquire) == TAKEN {
             DeliverResult::Unknown
@@ -108,6 +113,7 @@ impl DeliveryWatch {
     }
 }
 
+/// Moves a message from WAITING to this state. Returns whether the message was still waiting.
 fn leave_waiting(state: &AtomicU8, to: u8) -> bool {
     state
         .compare_exchange(WAITING, to, Ordering::AcqRel, Ordering::Acquire)

@@ -16,6 +16,7 @@ use crate::{
     session::live::{LiveSession, Phase},
 };
 
+/// The sessions of this node.
 #[derive(Debug, Default)]
 pub(crate) struct Registry(Mutex<Maps>);
 
@@ -56,11 +57,13 @@ impl Registry {
             .cloned()
     }
 
+    /// The account's sessions on this node, in any phase.
     pub(crate) fn sessions_of(&self, uid: &Uid) -> Vec<Arc<LiveSession>> {
         self.maps().by_uid.get(uid).cloned().unwrap_or_default()
     }
 
-    /// The generation of the account's newest session here, if it is higher than `than`.
+    /// The generation of the account's newest pending or active session on this node, if it is
+    /// higher than `than`.
     pub(crate) fn newest_above(&self, uid: &Uid, than: Generation) -> Option<Generation> {
         self.sessions_of(uid)
             .iter()
@@ -83,7 +86,7 @@ impl Registry {
         self.maps().by_session.values().cloned().collect()
     }
 
-    /// The next sessions after `after`, in a fixed order.
+    /// At most `limit` sessions that follow the session `after`, in the order of their ids.
     pub(crate) fn page(&self, after: Option<SessionId>, limit: usize) -> Vec<Arc<LiveSession>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.maps()

@@ -20,12 +20,14 @@ use crate::{
 /// Whether the write that granted a session may still be on its way to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GrantWrite {
+    /// The outcome of the write is known.
     Known,
-    /// The outcome of the write is unknown. A delete that finds nothing may have overtaken the
-    /// write, so the delete writes the record in any case. The late write then meets a conflict.
+    /// The outcome of the write is unknown, and the write may arrive after the delete. So a delete
+    /// that finds nothing still writes the record: the late write then meets a conflict.
     InFlight,
 }
 
+/// Removes entries and revocations from account records, and records each removal as an event.
 #[derive(Debug)]
 pub(crate) struct Removals {
     pub(crate) directory: Arc<Directory>,
@@ -47,12 +49,14 @@ impl Removals {
         Ok(record)
     }
 
-    /// Takes exactly this session out of the directory. The generation stays.
+    /// Takes exactly this session out of the directory. The generation stays. Returns whether the
+    /// directory named the session.
     pub(crate) async fn delete(&self, uid: &Uid, key: &SessionKey) -> Result<bool> {
         self.delete_after_grant(uid, key, GrantWrite::Known).await
     }
 
-    /// As [`delete`](Self::delete), for a session whose grant may be unknown.
+    /// As [`delete`](Self::delete). `grant` says whether the write of the grant is known to be
+    /// over.
     pub(crate) async fn delete_after_grant(
         &self,
         uid: &Uid,
@@ -65,15 +69,15 @@ impl Removals {
             .update(uid, |record| {
                 there = record.remove(key).is_some();
                 found |= there;
-                // The session's revocation goes with it: the node that revoked it need not kick it
-                // any more.
+                // The session's revocation is removed, too, because its session has ended.
                 let settled = record.settle(|it| it == key) > 0;
                 there || settled || grant == GrantWrite::InFlight
             })
             .await?;
         if grant == GrantWrite::InFlight {
-            // The unknown write may have revoked sessions of this node, which nobody has ended yet.
-            let (gone, _) = self.revoker.end_all_revoked(uid, &record);
+            // The write with the unknown outcome may have revoked sessions of this node. No other
+            // step has ended them yet.
+            let gone = self.revoker.end_all_revoked(uid, &record);
             if !gone.is_empty() {
                 self.settle(uid, &gone).await?;
             }

@@ -20,6 +20,7 @@ use crate::{
     session::{end::SessionEnder, registry::Registry},
 };
 
+/// Ends revoked sessions of this node.
 #[derive(Debug)]
 pub(crate) struct Revoker {
     pub(crate) this: Arc<ThisNode>,
@@ -29,8 +30,9 @@ pub(crate) struct Revoker {
 }
 
 impl Revoker {
-    /// Answers a kick from another node. Every `Ok` is final. A kick for an earlier boot of this
-    /// node gets [`KickResult::BootMismatch`]. A kick for another node or a later boot is an error.
+    /// Ends the session that a kick from another node names, and returns the answer. Every `Ok` is
+    /// final. The answer to a kick for an earlier boot of this node is
+    /// [`KickResult::BootMismatch`]. A kick for another node or a later boot is an error.
     pub(crate) fn handle_kick(&self, request: &KickRequest) -> Result<KickResult, PeerError> {
         let own = self.this.newest_boot();
         if !self.this.owns(&request.key) {
@@ -49,8 +51,8 @@ impl Revoker {
             self.end_local(request)
         };
         if matches!(result, KickResult::AlreadyGone | KickResult::BootMismatch) {
-            // A refusal in favour of a newer session is counted where it is decided, because the
-            // node's own reconciliation reaches that code, too.
+            // A refusal because of a newer session is counted in `record_refused_kick`, because the
+            // node's own reconciliation gets there, too.
             metrics::counter!("distlock_stale_kick_refused_total").increment(1);
         }
         self.events.emit(Transition::KickReceived, |event| {
@@ -68,23 +70,16 @@ impl Revoker {
         Ok(result)
     }
 
-    /// Ends the sessions of this node that a record revokes. Returns them, and the number that this
-    /// call ended.
-    pub(crate) fn end_all_revoked(
-        &self,
-        uid: &Uid,
-        record: &UserRecord,
-    ) -> (Vec<SessionKey>, usize) {
+    /// Ends the sessions of this node that a record revokes. Returns all of them, with those that
+    /// had ended before.
+    pub(crate) fn end_all_revoked(&self, uid: &Uid, record: &UserRecord) -> Vec<SessionKey> {
         let here = record.revocations.iter();
         let here = here.filter(|it| self.this.owns(&it.key));
-        let mut ended = 0;
-        let gone = here
-            .map(|revocation| {
-                ended += usize::from(self.end_revoked(uid, revocation));
-                revocation.key.clone()
-            })
-            .collect();
-        (gone, ended)
+        here.map(|revocation| {
+            self.end_revoked(uid, revocation);
+            revocation.key.clone()
+        })
+        .collect()
     }
 
     /// Ends a revoked session of this node. Returns whether this call ended it.
@@ -93,6 +88,7 @@ impl Revoker {
         self.end_local(&request) == KickResult::Kicked
     }
 
+    /// Ends the session that a kick names, unless it is gone or has a higher generation.
     fn end_local(&self, request: &KickRequest) -> KickResult {
         let refused = || match self.registry.newest_above(&request.uid, request.gen_max) {
             Some(newer) => {
@@ -110,8 +106,8 @@ impl Revoker {
         let notice = Offline::new(request.reason)
             .superseded_by(request.by_device.clone(), request.by_gen)
             .with_reason(request.text.clone());
-        // The kick's sender took the session out of the directory before, so its logout deletes
-        // nothing.
+        // The directory stopped naming the session before the kick was sent, so the session's
+        // logout has nothing to delete.
         let ended = self.ender.end(&live, notice, false, |event| {
             event.kick_id = Some(request.kick_id);
         });
@@ -122,6 +118,7 @@ impl Revoker {
         }
     }
 
+    /// Counts a kick that a newer session of the account made void.
     fn record_refused_kick(&self, request: &KickRequest) {
         metrics::counter!("distlock_stale_kick_refused_total").increment(1);
         self.events.emit(Transition::StaleKickRefused, |event| {

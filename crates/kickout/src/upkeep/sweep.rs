@@ -40,26 +40,31 @@ use crate::{
 
 /// Records per second in a fast pass.
 const RECORDS_PER_SECOND: u64 = 500;
+/// Records in one read.
 const PAGE: u32 = 250;
-/// Node leases between two pages of a slow pass.
+/// Number of node leases between two pages of a slow pass.
 const LEASES_PER_IDLE_PAGE: u32 = 5;
 
 /// The pace of the present pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Pace {
-    /// One page at a time with long pauses. It finds ended bans and unforeseen remains.
+    /// One page at a time with long pauses. Such a pass finds ended bans, and records that no other
+    /// rule finds.
     #[default]
     Slow,
-    /// At [`RECORDS_PER_SECOND`].
+    /// [`RECORDS_PER_SECOND`].
     Fast,
     /// All pages at once, because more logouts failed than could be queued.
     AllAtOnce,
 }
 
+/// The state of the present pass.
 #[derive(Debug, Default)]
 struct SweepProgress {
     pace: Pace,
+    /// Key of the last record that was read.
     cursor: Option<RecordKey>,
+    /// Number of revocations that this pass has counted.
     pending: usize,
     /// Whether a record could not be swept in this pass.
     missed: bool,
@@ -70,13 +75,13 @@ struct SweepProgress {
     dead: BTreeSet<(NodeId, Boot)>,
     /// The epoch of the node's own lease.
     epoch: Option<Epoch>,
-    /// Entries of this incarnation without a session here, from earlier rounds. The logouts of most
-    /// of them are about to delete them.
+    /// Entries of this incarnation that had no session here when their page was read. They are
+    /// removed in the next round, because the logouts of most of them are about to delete them.
     ended: HashSet<(Uid, SessionKey)>,
 }
 
 impl SweepProgress {
-    /// Begins a pass.
+    /// Begins a pass at this pace or a faster one.
     fn begin_pass(&mut self, pace: Pace) {
         self.pace = self.pace.max(pace);
         self.cursor = None;
@@ -105,9 +110,11 @@ pub(crate) struct Sweeper {
 }
 
 impl Sweeper {
+    /// Sweeps until the flow stops.
     pub(crate) async fn run(self) {
         let mut progress = SweepProgress::default();
-        // The random start keeps nodes that were started together from sweeping together.
+        // Nodes that were started together sweep at different times, because the first pause is
+        // random.
         let mut pause = jitter(self.settings.timers.sweep);
         loop {
             tokio::select! {
@@ -121,8 +128,8 @@ impl Sweeper {
             };
             let swept = tokio::select! {
                 biased;
-                // A pass over a large directory must not delay the end of a node. Other nodes do
-                // the rest.
+                // A pass over a large directory must not delay the node's shutdown. Other nodes
+                // sweep the rest.
                 () = self.tasks.stop.cancelled() => return,
                 swept = self.sweep_pages(&own, &mut progress) => swept,
             };
@@ -133,7 +140,7 @@ impl Sweeper {
     }
 
     /// Sweeps as many pages as the pace allows. A failure for one record does not stop the others.
-    /// Returns the first failure.
+    /// Returns the first failure that may pass.
     async fn sweep_pages(&self, own: &Incarnation, progress: &mut SweepProgress) -> Result<()> {
         let mut outcome = self.begin_pass_if_needed(own, progress).await;
         let ended: Vec<_> = std::mem::take(&mut progress.ended).into_iter().collect();
@@ -200,7 +207,7 @@ impl Sweeper {
         outcome
     }
 
-    /// Begins a pass if there is a reason that the present pass does not cover.
+    /// Begins a pass if there is a reason that the pass in progress does not cover.
     async fn begin_pass_if_needed(
         &self,
         own: &Incarnation,
@@ -244,6 +251,7 @@ impl Sweeper {
         keep_retryable("nodes", self.roster.remove(&dead).await)
     }
 
+    /// Removes the drain marks of dead incarnations of these nodes.
     async fn sweep_drain_marks(&self, names: &BTreeSet<NodeId>) -> Result<()> {
         for (node, mark) in self.directory.drain_marks(names).await? {
             if self.liveness.look_up(&node, mark.boot).await? == Liveness::Dead {
@@ -253,8 +261,8 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Removes old notes whose addressee is a dead node. Only nodes of the version before left such
-    /// notes for other nodes, and no node reads them any more.
+    /// Removes the old notes for dead incarnations. Nodes of the previous version wrote these
+    /// notes, and no node reads them any more.
     async fn sweep_old_notes(&self) -> Result<()> {
         let mut outcome = Ok(());
         let mut after = None;
@@ -280,7 +288,8 @@ impl Sweeper {
         Ok(())
     }
 
-    /// The entries of this incarnation in a record that have no session here.
+    /// The sessions of this incarnation that a record names, in an entry or a revocation, and that
+    /// have ended.
     pub(crate) fn ended_sessions_in<'a>(
         &'a self,
         uid: &'a Uid,
@@ -303,9 +312,9 @@ impl Sweeper {
             .cloned()
     }
 
-    /// Removes an ended session of this incarnation. Its logout does this itself, but a store that
-    /// failed over may have lost the delete. The incarnation goes on, so nothing else would void
-    /// the entry.
+    /// Removes an ended session of this incarnation from its record. The logout has deleted the
+    /// session, but a store that failed over may have lost that delete. The incarnation is alive,
+    /// so no other node would remove the entry.
     async fn sweep_ended(&self, uid: &Uid, key: &SessionKey) -> Result<()> {
         let record = self.directory.read(uid).await?.record;
         if !self
@@ -322,7 +331,8 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Removes the mark of an ended ban from the record of an account that did not come back.
+    /// Removes the mark of an ended ban. A login does the same; this is for an account that stays
+    /// away.
     async fn sweep_ban(&self, uid: &Uid, mark: &Ban) -> Result<()> {
         if self.bans.current_ban(uid).await?.is_some() {
             return Ok(());
@@ -339,6 +349,7 @@ impl Sweeper {
         Ok(())
     }
 
+    /// Removes an ended ban, and the entries and revocations of dead incarnations, from one record.
     async fn sweep_record(&self, uid: &Uid, record: &UserRecord) -> Result<()> {
         if let Some(mark) = &record.ban {
             self.sweep_ban(uid, mark).await?;
@@ -378,7 +389,8 @@ impl Sweeper {
     }
 }
 
-/// Returns the store's errors, which are tried again. Only logs an error of the record itself.
+/// Returns an error that may pass, so that the sweep is tried again. An error of the record itself
+/// is only logged, because another try would fail, too.
 fn keep_retryable(key: &str, swept: Result<()>) -> Result<()> {
     match swept {
         Err(error) if !error.is_retryable() => {
@@ -389,6 +401,7 @@ fn keep_retryable(key: &str, swept: Result<()>) -> Result<()> {
     }
 }
 
+/// The number as the value of a gauge.
 fn gauge_value(pending: usize) -> f64 {
     f64::from(u32::try_from(pending).unwrap_or(u32::MAX))
 }

@@ -1,7 +1,8 @@
 //! The comparison of one round: a session that the directory has replaced is superseded, and a
 //! session that the store has lost is written again.
 //!
-//! Nothing is written here. Writes may hang, and an ended session must get its notice before that.
+//! Nothing is written here. A write may hang, and an ended session must get its notice before any
+//! write.
 
 use std::sync::Arc;
 
@@ -22,10 +23,12 @@ use crate::{
     upkeep::reconcile::writes::{PendingWrite, log_failed_account},
 };
 
-/// Sessions compared per round at least. After the store was away all sessions are compared.
+/// Least number of sessions that a round compares, if there are so many. After the store was away,
+/// the round compares all sessions.
 pub(super) const MIN_COMPARED: usize = 1024;
-/// Rounds in which every session is compared once: the number of rounds in a node lease.
+/// Number of rounds in which every session is compared once. A node lease has as many rounds.
 pub(super) const ROUNDS_PER_PASS: usize = 3;
+/// Account records in one read.
 const COMPARE_PAGE: usize = 128;
 
 /// State between the rounds.
@@ -35,10 +38,12 @@ pub(crate) struct RoundState {
     pub(crate) cursor: Option<SessionId>,
     /// The writes of this round, and those that failed in earlier rounds.
     pub(crate) writes: Vec<PendingWrite>,
-    /// The last round failed, or the store has lost data. Then all sessions are compared.
+    /// Whether the last round failed, or the store has lost data. The next round then compares all
+    /// sessions.
     pub(crate) store_was_away: bool,
 }
 
+/// Compares sessions with the directory.
 #[derive(Debug)]
 pub(crate) struct Comparer {
     pub(crate) directory: Arc<Directory>,
@@ -49,7 +54,8 @@ pub(crate) struct Comparer {
 }
 
 impl Comparer {
-    /// Compares active sessions with the directory.
+    /// Compares the next part of the active sessions with the directory. Adds the writes that are
+    /// needed to `state`.
     pub(super) async fn compare_sessions(&self, state: &mut RoundState) -> Result<()> {
         let here = self.registry.len();
         let mut left = if state.store_was_away {
@@ -58,7 +64,8 @@ impl Comparer {
         } else {
             here.div_ceil(ROUNDS_PER_PASS).max(MIN_COMPARED)
         };
-        // The last pass may have ended exactly at the last session of its last page.
+        // If the last round ended with the last session, the first page of this round is empty. The
+        // round then begins again with the first session, once.
         let mut may_wrap_around = state.cursor.is_some();
         let mut read = Ok(());
         while left > 0 {
@@ -100,6 +107,7 @@ impl Comparer {
         read
     }
 
+    /// Compares one session with its account's record. Ends a session that the record has replaced.
     async fn compare_session(
         &self,
         live: &Arc<LiveSession>,
@@ -133,7 +141,8 @@ impl Comparer {
                 writes.push(PendingWrite::Register(Arc::clone(live), ended));
                 return Ok(());
             };
-            // The record did not name this session when the ban was set, so the ban did not end it.
+            // The record did not name this session when the ban was set, so the ban did not end the
+            // session at that time.
             let notice = Offline::new(Code::Banned).with_reason(ban.reason);
             self.ender.end(live, notice, false, |_| {});
             return Ok(());
@@ -146,6 +155,7 @@ impl Comparer {
         Ok(())
     }
 
+    /// Counts and logs two active sessions in one slot of the account.
     fn count_duplicates(&self, live: &LiveSession) {
         let active = self
             .registry

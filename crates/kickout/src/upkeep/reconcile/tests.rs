@@ -32,7 +32,8 @@ use crate::{
     session::handle::Session,
 };
 
-/// A node with this number of sessions. Its own rounds are an hour away.
+/// A node with this number of sessions. Its own rounds are an hour away, so only the test runs
+/// rounds.
 async fn busy_node(sessions: usize) -> (KickOut, Vec<Session>, Arc<dyn Records>) {
     let memory = MemoryStore::default();
     let records = memory.records();
@@ -75,8 +76,7 @@ async fn admit(kick: &KickOut, uid: Uid) -> Session {
     }
 }
 
-/// A store whose rows can be locked from outside: they can be read, unless the store is away, and
-/// they cannot be written.
+/// Records that a test can lock: they can be read, and writes of them fail, hang or take long.
 #[derive(Clone, Debug)]
 struct LockableRecords {
     records: Arc<dyn Records>,
@@ -86,9 +86,9 @@ struct LockableRecords {
 #[derive(Debug, Default)]
 struct LockState {
     writes: Mutex<Writes>,
-    /// If true, single records cannot be read either.
+    /// If true, reads of single records fail.
     unreadable: AtomicBool,
-    /// Number of writes that met the lock.
+    /// Number of writes since the records were locked.
     tried: AtomicUsize,
 }
 
@@ -118,6 +118,7 @@ impl LockableRecords {
         self.state.tried.load(Ordering::Relaxed)
     }
 
+    /// Does to a write what the test has set.
     async fn meet_lock(&self) -> Result<()> {
         let writes = self.state.writes.lock().unwrap().clone();
         if matches!(writes, Writes::Done) {
@@ -160,9 +161,10 @@ impl RecordsLayer for LockableRecords {
     }
 }
 
-/// Otherwise one locked row would make every round compare all sessions.
+/// If the failure counted as one of the store, a single locked row would make every round compare
+/// all sessions.
 #[tokio::test]
-async fn an_account_that_cannot_be_written_does_not_pass_for_a_store_that_is_away() {
+async fn an_account_that_cannot_be_written_does_not_count_as_a_store_that_is_away() {
     let memory = MemoryStore::default();
     let records = LockableRecords::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
@@ -179,17 +181,17 @@ async fn an_account_that_cannot_be_written_does_not_pass_for_a_store_that_is_awa
     assert_listed(&kick, &sessions).await;
 }
 
-/// The store may have been away so briefly that nothing else failed, and may have lost writes of
-/// other nodes.
+/// The store may have been away so briefly that no other request failed. It may have lost writes of
+/// other nodes in that time.
 #[tokio::test]
-async fn an_account_that_cannot_be_read_passes_for_a_store_that_is_away() {
+async fn an_account_that_cannot_be_read_counts_as_a_store_that_is_away() {
     let memory = MemoryStore::default();
     let records = LockableRecords::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
     let (kick, sessions) = busy_node_on(store, 1).await;
     let (parts, session) = (&kick.parts, &sessions[0]);
     let own = parts.this.current_incarnation().unwrap();
-    // Whether the ban still holds is in a record of its own, which this round has to read.
+    // The ban record shows whether the ban still holds, so this round has to read it.
     let banned = parts.directory.update(session.uid(), |record| {
         record.ban = Some(Ban {
             id: Uuid::nil(),
@@ -230,7 +232,7 @@ async fn a_store_that_takes_no_write_is_not_tried_for_every_session() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_slow_to_write_holds_up_no_round_for_long() {
+async fn a_store_with_slow_writes_delays_no_round_for_long() {
     let clock = Arc::new(ManualClock::new());
     let memory = MemoryStore::new(clock.clone());
     let records = LockableRecords::new(&memory);
@@ -257,7 +259,7 @@ async fn a_store_that_is_slow_to_write_holds_up_no_round_for_long() {
 }
 
 #[tokio::test]
-async fn writes_that_are_held_up_keep_no_session_from_being_told() {
+async fn writes_that_hang_keep_no_session_from_its_notice() {
     let memory = MemoryStore::default();
     let records = LockableRecords::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
@@ -285,6 +287,7 @@ async fn writes_that_are_held_up_keep_no_session_from_being_told() {
     }
 }
 
+/// Deletes the records of these sessions' accounts, as a store does that loses data.
 async fn delete_records(records: &dyn Records, sessions: &[Session]) {
     for session in sessions {
         let key = session.uid().record_key().unwrap();
@@ -293,6 +296,7 @@ async fn delete_records(records: &dyn Records, sessions: &[Session]) {
     }
 }
 
+/// Fails unless the directory names all these sessions.
 async fn assert_listed(kick: &KickOut, sessions: &[Session]) {
     for session in sessions {
         let seen = kick.parts.directory.read(session.uid()).await.unwrap();
@@ -300,6 +304,7 @@ async fn assert_listed(kick: &KickOut, sessions: &[Session]) {
     }
 }
 
+/// Compares the next sessions, and makes the writes.
 async fn compare_and_write(kick: &KickOut, state: &mut RoundState) {
     let parts = &kick.parts;
     parts
@@ -329,7 +334,7 @@ async fn after_the_store_was_away_every_session_is_compared() {
 }
 
 #[tokio::test]
-async fn after_a_failover_that_nobody_noticed_every_session_is_compared() {
+async fn after_a_failover_without_a_failed_request_every_session_is_compared() {
     let (kick, sessions, records) = busy_node(MIN_COMPARED + 476).await;
     let mut state = RoundState::default();
     let own = kick.parts.this.current_incarnation().unwrap();
@@ -338,7 +343,7 @@ async fn after_a_failover_that_nobody_noticed_every_session_is_compared() {
         state.store_was_away = false;
     }
     delete_records(&*records, &sessions).await;
-    // A lease in another history.
+    // This lease is from another store, so it has another epoch.
     let other = MemoryStore::default();
     let locker = Store::new(other.lock(), other.records()).locker();
     let lease = locker.lock("node/n1").acquire().await.unwrap();
@@ -355,7 +360,7 @@ async fn after_a_failover_that_nobody_noticed_every_session_is_compared() {
 }
 
 #[tokio::test]
-async fn every_session_has_its_turn_within_a_lease() {
+async fn every_session_is_compared_within_a_lease() {
     for (sessions, within) in [(MIN_COMPARED, 1), (MIN_COMPARED * 3 + 100, ROUNDS_PER_PASS)] {
         let (kick, sessions, records) = busy_node(sessions).await;
         let mut state = RoundState::default();
