@@ -88,7 +88,7 @@ impl DeliveryWatch {
     ) -> DeliverResult {
         tokio::select! {
             biased;
-            outcome = &mut self.done => return outcome.unwrap_or_else(|_| self.unreported_outcome()),
+            outcome = &mut self.done => return outcome.unwrap_or_else(|_| self.lost_outcome()),
             () = ended => {}
             () = clock.sleep(limit) => {}
         }
@@ -104,7 +104,7 @@ impl DeliveryWatch {
     }
 
     /// The outcome of a message that was dropped without a report.
-    fn unreported_outcome(&self) -> DeliverResult {
+    fn lost_outcome(&self) -> DeliverResult {
         if self.state.load(Ordering::Acquire) == TAKEN {
             DeliverResult::Unknown
         } else {
