@@ -48,10 +48,10 @@
 
 mod check;
 mod checks;
+mod context;
 mod evidence;
 mod judge;
 mod report;
-mod scene;
 
 pub use check::check;
 pub use evidence::history::{DeviceOutcome, Fact, History, Seen, What};

@@ -125,7 +125,7 @@ impl Rules {
     /// Longest time for which more sessions than allowed may be active: R + e if nodes reach each
     /// other, N + e otherwise (I1, I11).
     #[must_use]
-    pub fn settle(&self) -> Duration {
+    pub fn settle_time(&self) -> Duration {
         let told = if self.reachable {
             self.kick_budget
         } else {
@@ -137,13 +137,13 @@ impl Rules {
     /// Longest wait of a login for its answer: W for the lock, then R for the kicks. Strict
     /// confirmation waits for the lease of a node that does not answer (I14).
     #[must_use]
-    pub fn answer(&self) -> Duration {
-        self.lock_wait + self.tell() + self.store_away + self.slack
+    pub fn longest_answer(&self) -> Duration {
+        self.lock_wait + self.longest_unlocked_login() + self.store_away + self.slack
     }
 
     /// Longest duration of a login that need not wait for the account's lock.
     #[must_use]
-    pub fn tell(&self) -> Duration {
+    pub fn longest_unlocked_login(&self) -> Duration {
         let strict = if self.strict {
             self.node_lease
         } else {
@@ -154,7 +154,7 @@ impl Rules {
 
     /// Longest time for which a crash keeps an account out: L, and N if the first login wins (I14).
     #[must_use]
-    pub const fn stuck(&self) -> Duration {
+    pub const fn longest_lockout(&self) -> Duration {
         if self.deny {
             self.node_lease
         } else {
@@ -164,7 +164,7 @@ impl Rules {
 
     /// Longest time until a dead node's sessions are gone from the directory: N + S + e (I12).
     #[must_use]
-    pub fn cleanup(&self) -> Duration {
+    pub fn longest_cleanup(&self) -> Duration {
         self.node_lease + self.sweep + self.slack
     }
 }
@@ -231,12 +231,12 @@ impl Report {
         holds: bool,
         what: impl FnOnce() -> String,
     ) {
-        self.occasion(invariant);
+        self.count_occasion(invariant);
         self.require(invariant, holds, what);
     }
 
     /// Counts an occasion on which the invariant could have been broken.
-    pub(crate) fn occasion(&mut self, invariant: Invariant) {
+    pub(crate) fn count_occasion(&mut self, invariant: Invariant) {
         *self.looked_at.entry(invariant).or_default() += 1;
     }
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use distlock_kickout::{Device, NodeId, Transition, Uid};
 
 use crate::{
+    context::CheckContext,
     evidence::history::{DeviceOutcome, Seen, What},
     report::Invariant::*,
-    scene::Scene,
 };
 
 #[derive(Default)]
@@ -29,10 +29,10 @@ struct Message<'a> {
     kept: Option<(&'a Uid, Option<&'a Device>, u64)>,
 }
 
-pub(crate) fn check(scene: &mut Scene<'_>) {
+pub(crate) fn check(context: &mut CheckContext<'_>) {
     let mut messages: BTreeMap<&str, Message<'_>> = BTreeMap::new();
     let mut over = std::collections::BTreeSet::new();
-    for seen in &scene.history.clients {
+    for seen in &context.history.clients {
         match &seen.what {
             What::Sent { id, to } => {
                 let message = messages.entry(id).or_default();
@@ -61,7 +61,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
             _ => {}
         }
     }
-    for event in &scene.history.nodes {
+    for event in &context.history.nodes {
         if let (Transition::Stored, Some(id), Some(uid)) =
             (event.event, event.message.as_deref(), &event.uid)
         {
@@ -72,8 +72,8 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
     for (id, mut message) in messages {
         message.receivers.sort_unstable();
         message.receivers.dedup();
-        acknowledged_is_reported(scene, id, &message);
-        each_device_has_an_outcome(scene, id, &message);
+        acknowledged_is_reported(context, id, &message);
+        each_device_has_an_outcome(context, id, &message);
         // A stored message is handed out again if its session ends during the hand-out.
         let each_once = message.received == message.receivers.len();
         let devices = message
@@ -88,7 +88,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
                 .count()
                 <= devices;
         let once = each_once && message.received <= devices;
-        scene.report.expect(I18, once || again, || {
+        context.report.expect(I18, once || again, || {
             format!("message {id} was received {} times", message.received)
         });
         // A session that started after the message was stored and is still there has the message by
@@ -96,7 +96,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
         let waits = message.kept.filter(|(uid, device, since)| {
             message.received == 0
                 && message.outcomes == ["stored"]
-                && scene.history.clients.iter().any(|seen| {
+                && context.history.clients.iter().any(|seen| {
                     matches!(seen.what, What::LoginOk { .. })
                         && seen.uid == **uid
                         && device.is_none_or(|device| seen.device == *device)
@@ -104,7 +104,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
                         && !over.contains(&seen.client)
                 })
         });
-        scene.report.expect(I18, waits.is_none(), || {
+        context.report.expect(I18, waits.is_none(), || {
             format!("message {id} was kept, and never handed out to those who came")
         });
         let reported = match message.outcomes.as_slice() {
@@ -117,7 +117,7 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
             ["throttled" | "not_allowed"] => message.received == 0 && message.kept.is_none(),
             _ => false,
         };
-        scene.report.expect(I18, reported, || {
+        context.report.expect(I18, reported, || {
             format!(
                 "message {id} was received {} times, and its sender was told {:?}",
                 message.received, message.outcomes
@@ -127,10 +127,10 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
 }
 
 /// A device has acknowledged a message that was reported as delivered to it.
-fn acknowledged_is_reported(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
+fn acknowledged_is_reported(context: &mut CheckContext<'_>, id: &str, message: &Message<'_>) {
     let devices = message.devices.map_or(&[][..], |(devices, _)| devices);
     for it in devices.iter().filter(|it| it.outcome == "delivered") {
-        scene
+        context
             .report
             .expect(I18, message.acked.contains(&&it.device), || {
                 format!(
@@ -144,18 +144,18 @@ fn acknowledged_is_reported(scene: &mut Scene<'_>, id: &str, message: &Message<'
 
 /// The report names every device that was logged in while the message was on its way. A session
 /// that lost its slot is not current, even if it has no notice yet.
-fn each_device_has_an_outcome(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
+fn each_device_has_an_outcome(context: &mut CheckContext<'_>, id: &str, message: &Message<'_>) {
     let (Some((to, sent)), Some((devices, heard))) = (message.to, message.devices) else {
         return;
     };
     // A node without the directory knows no session, so it reports one failure and no devices.
-    let has_store = |node: &NodeId| scene.history.served_us(node, sent, heard) == heard - sent;
+    let has_store = |node: &NodeId| context.history.served_us(node, sent, heard) == heard - sent;
     let honest = devices.is_empty() && message.outcomes == ["failed"];
     if honest && !message.node.is_none_or(has_store) {
         return;
     }
     let over = |client: u64| {
-        let mut ends = scene
+        let mut ends = context
             .history
             .clients
             .iter()
@@ -166,12 +166,12 @@ fn each_device_has_an_outcome(scene: &mut Scene<'_>, id: &str, message: &Message
         let What::LoginOk { session, .. } = seen.what else {
             return false;
         };
-        let revoked = scene.sessions.get(session).and_then(|it| it.revoked);
+        let revoked = context.sessions.get(session).and_then(|it| it.revoked);
         seen.uid == *to
             && seen.at_us < sent
             && revoked.is_none_or(|revoked| revoked.boot_us > heard)
     };
-    let forgotten: Vec<_> = scene
+    let forgotten: Vec<_> = context
         .history
         .clients
         .iter()
@@ -179,7 +179,7 @@ fn each_device_has_an_outcome(scene: &mut Scene<'_>, id: &str, message: &Message
         .filter(|it| !over(it.client) && devices.iter().all(|told| told.device != it.device))
         .map(|it| it.device.to_string())
         .collect();
-    scene.report.expect(I18, forgotten.is_empty(), || {
+    context.report.expect(I18, forgotten.is_empty(), || {
         format!(
             "the sender of message {id} heard nothing of {}, which was in all the time",
             forgotten.join(" and ")

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Reconciliations of a node in the time of its lease.
-const LOOKS_PER_LEASE: u64 = 3;
+const RECONCILIATIONS_PER_LEASE: u64 = 3;
 
 impl History {
     /// Time between two moments in which a node ran.
@@ -21,17 +21,17 @@ impl History {
             } if paused == node => Some((*from_us, *to_us)),
             _ => None,
         };
-        self.without(from, to, paused)
+        self.time_without(from, to, paused)
     }
 
     /// Time between two moments in which a node ran and had its store.
     pub(crate) fn served_us(&self, node: &NodeId, from: u64, to: u64) -> u64 {
-        self.without(from, to, |fact| without_service(fact, Some(node)))
+        self.time_without(from, to, |fact| span_without_service(fact, Some(node)))
     }
 
     /// Time between two moments in which every node ran and had its store.
     pub(crate) fn calm_us(&self, from: u64, to: u64) -> u64 {
-        self.without(from, to, |fact| without_service(fact, None))
+        self.time_without(from, to, |fact| span_without_service(fact, None))
     }
 
     /// Whether every node ran and had its store for all the time between two moments.
@@ -44,12 +44,18 @@ impl History {
     /// Without a fault the kick arrives at once. Otherwise the node finds the loss by itself, at
     /// its next reconciliation or at the end of its lease. A reconciliation without the store does
     /// not count.
-    pub(crate) fn hears_in_time(&self, rules: &Rules, node: &NodeId, from: u64, to: u64) -> bool {
+    pub(crate) fn is_notice_in_time(
+        &self,
+        rules: &Rules,
+        node: &NodeId,
+        from: u64,
+        to: u64,
+    ) -> bool {
         let awake = self.awake_us(node, from, to);
-        if awake <= micros(rules.settle()) {
+        if awake <= micros(rules.settle_time()) {
             return true;
         }
-        let look = micros(rules.node_lease) / LOOKS_PER_LEASE;
+        let look = micros(rules.node_lease) / RECONCILIATIONS_PER_LEASE;
         if !self.is_disturbed(from.saturating_sub(look), to) {
             return false;
         }
@@ -70,7 +76,7 @@ impl History {
             _ => None,
         };
         let allowed = micros(rules.node_lease + rules.store_away + rules.slack);
-        self.without(from, to, lost) <= allowed
+        self.time_without(from, to, lost) <= allowed
     }
 
     /// Whether there was a fault between two moments: of a node, of its way to other nodes, or of
@@ -86,7 +92,7 @@ impl History {
     }
 
     /// Time between two moments, less some spans, which may overlap.
-    fn without(&self, from: u64, to: u64, span: impl Fn(&Fact) -> Option<(u64, u64)>) -> u64 {
+    fn time_without(&self, from: u64, to: u64, span: impl Fn(&Fact) -> Option<(u64, u64)>) -> u64 {
         let mut spans: Vec<_> = self.facts.iter().filter_map(span).collect();
         spans.sort_unstable();
         let (mut left, mut counted) = (to.saturating_sub(from), from);
@@ -104,7 +110,7 @@ impl History {
 
 /// The time in which a node, or any node, did not run or had no store. An outage of the store
 /// concerns all nodes.
-fn without_service(fact: &Fact, of: Option<&NodeId>) -> Option<(u64, u64)> {
+fn span_without_service(fact: &Fact, of: Option<&NodeId>) -> Option<(u64, u64)> {
     let (node, span) = match fact {
         Fact::Paused {
             node,

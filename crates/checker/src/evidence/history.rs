@@ -256,7 +256,7 @@ impl History {
     }
 
     /// Whether a node was paused at some time between two moments.
-    pub(crate) fn paused(&self, node: &NodeId, from: u64, to: u64) -> bool {
+    pub(crate) fn was_paused(&self, node: &NodeId, from: u64, to: u64) -> bool {
         self.facts.iter().any(|fact| {
             matches!(fact, Fact::Paused { node: paused, from_us, to_us }
                 if paused == node && *from_us <= to && *to_us >= from)
@@ -264,7 +264,7 @@ impl History {
     }
 
     /// Whether a node's lease was freed by hand at some time between two moments.
-    pub(crate) fn lease_freed(&self, node: &NodeId, from: u64, to: u64) -> bool {
+    pub(crate) fn was_lease_freed(&self, node: &NodeId, from: u64, to: u64) -> bool {
         self.facts.iter().any(|fact| {
             matches!(fact, Fact::LeaseFreed { node: freed, at_us }
                 if freed == node && from <= *at_us && *at_us <= to)
@@ -272,7 +272,7 @@ impl History {
     }
 
     /// Whether the store may have lost a write of this moment.
-    pub(crate) fn forgotten(&self, at_us: u64) -> bool {
+    pub(crate) fn may_have_lost(&self, at_us: u64) -> bool {
         self.facts.iter().any(|fact| {
             matches!(fact, Fact::Forgotten { from_us, to_us }
                 if *from_us <= at_us && at_us <= *to_us)
@@ -294,7 +294,7 @@ impl History {
     }
 
     /// The time of the last kill at or before this moment.
-    pub(crate) fn last_killed(&self, before: u64) -> Option<u64> {
+    pub(crate) fn last_kill_before(&self, before: u64) -> Option<u64> {
         let killed = |fact: &Fact| match fact {
             Fact::Killed { at_us, .. } if *at_us <= before => Some(*at_us),
             _ => None,
@@ -303,7 +303,7 @@ impl History {
     }
 
     /// Whether a node was killed between two moments.
-    pub(crate) fn killed_between(&self, from: u64, to: u64) -> bool {
+    pub(crate) fn was_any_killed(&self, from: u64, to: u64) -> bool {
         self.facts.iter().any(
             |fact| matches!(fact, Fact::Killed { at_us, .. } if from <= *at_us && *at_us <= to),
         )

@@ -59,7 +59,7 @@ pub(crate) struct Sessions<'a> {
 }
 
 impl<'a> Sessions<'a> {
-    pub(crate) fn of(history: &'a History) -> Self {
+    pub(crate) fn from_history(history: &'a History) -> Self {
         let mut by_id: BTreeMap<SessionId, SessionLife<'a>> = BTreeMap::new();
         let mut node_over: HashMap<(&NodeId, Boot), u64> = HashMap::new();
         for event in &history.nodes {
@@ -80,18 +80,18 @@ impl<'a> Sessions<'a> {
                 let life = by_id
                     .entry(session)
                     .or_insert_with(|| SessionLife::new(uid, session, event));
-                life.add(event);
+                life.add_own_event(event);
             }
         }
         // The reports of other nodes. A session that only other nodes mention was never admitted.
         for event in &history.nodes {
             if let Some(life) = event.session.and_then(|session| by_id.get_mut(&session)) {
-                life.hear(event);
+                life.add_report(event);
             }
         }
         for life in by_id.values_mut() {
             let over = node_over.get(&(life.node, life.boot)).copied();
-            let killed = history.killed_after(life.node, life.begin());
+            let killed = history.killed_after(life.node, life.began_at());
             life.node_over = [over, killed].into_iter().flatten().min();
         }
         let mut of_client: HashMap<u64, SessionId> = HashMap::new();
@@ -168,7 +168,7 @@ impl<'a> SessionLife<'a> {
         }
     }
 
-    fn add(&mut self, event: &'a Event) {
+    fn add_own_event(&mut self, event: &'a Event) {
         let at = event.boot_us;
         self.r#gen = event.r#gen.unwrap_or(self.r#gen);
         self.device = event.device.as_ref().or(self.device);
@@ -195,7 +195,7 @@ impl<'a> SessionLife<'a> {
         }
     }
 
-    fn hear(&mut self, event: &'a Event) {
+    fn add_report(&mut self, event: &'a Event) {
         let at = event.boot_us;
         match event.event {
             Transition::Revoked => {
@@ -222,7 +222,7 @@ impl<'a> SessionLife<'a> {
     }
 
     /// The time of its first event.
-    pub(crate) fn begin(&self) -> u64 {
+    pub(crate) fn began_at(&self) -> u64 {
         [self.granted, self.admitted, self.superseded.map(|it| it.at)]
             .into_iter()
             .flatten()
@@ -231,7 +231,7 @@ impl<'a> SessionLife<'a> {
     }
 
     /// The time at which it stopped being active.
-    pub(crate) fn end(&self) -> Option<u64> {
+    pub(crate) fn ended_at(&self) -> Option<u64> {
         [
             self.superseded.map(|it| it.at),
             self.closed.map(|(at, _)| at),
@@ -249,7 +249,7 @@ impl<'a> SessionLife<'a> {
             .is_some_and(|it| matches!(it.code, Some(Code::Superseded | Code::Replaced)))
     }
 
-    pub(crate) fn name(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let device = self.device.map_or("?", Device::as_str);
         format!(
             "{}'s session {} ({device} on {}, generation {})",
