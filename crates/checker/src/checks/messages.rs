@@ -1,12 +1,12 @@
 //! Messages: each one is delivered once to each of its devices, stored or reported: I18.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use distlock_kickout::{Device, NodeId, Transition, Uid};
 
 use crate::{
     context::CheckContext,
-    evidence::history::{DeviceOutcome, Seen, What},
+    evidence::history::{DeviceOutcome, History, Seen, What},
     report::Invariant::*,
 };
 
@@ -30,9 +30,26 @@ struct Message<'a> {
 }
 
 pub(crate) fn check(context: &mut CheckContext<'_>) {
+    let history = context.history;
+    let over: BTreeSet<u64> = history
+        .clients
+        .iter()
+        .filter(|seen| is_over(seen))
+        .map(|seen| seen.client)
+        .collect();
+    for (id, message) in messages_of(history) {
+        acknowledged_is_reported(context, id, &message);
+        each_device_has_an_outcome(context, id, &message);
+        received_once(context, id, &message, &over);
+        stored_message_arrives(context, id, &message, &over);
+        outcome_fits(context, id, &message, &over);
+    }
+}
+
+/// The messages of a history by their ids.
+fn messages_of(history: &History) -> BTreeMap<&str, Message<'_>> {
     let mut messages: BTreeMap<&str, Message<'_>> = BTreeMap::new();
-    let mut over = std::collections::BTreeSet::new();
-    for seen in &context.history.clients {
+    for seen in &history.clients {
         match &seen.what {
             What::Sent { id, to } => {
                 let message = messages.entry(id).or_default();
@@ -55,13 +72,10 @@ pub(crate) fn check(context: &mut CheckContext<'_>) {
                 message.received += 1;
                 message.receivers.push(seen.client);
             }
-            _ if is_over(seen) => {
-                over.insert(seen.client);
-            }
             _ => {}
         }
     }
-    for event in &context.history.nodes {
+    for event in &history.nodes {
         if let (Transition::Stored, Some(id), Some(uid)) =
             (event.event, event.message.as_deref(), &event.uid)
         {
@@ -69,61 +83,80 @@ pub(crate) fn check(context: &mut CheckContext<'_>) {
             messages.entry(id).or_default().kept = Some(kept);
         }
     }
-    for (id, mut message) in messages {
+    for message in messages.values_mut() {
         message.receivers.sort_unstable();
         message.receivers.dedup();
-        acknowledged_is_reported(context, id, &message);
-        each_device_has_an_outcome(context, id, &message);
-        // A stored message is handed out again if its session ends during the hand-out.
-        let each_once = message.received == message.receivers.len();
-        let devices = message
-            .devices
-            .map_or(1, |(devices, _)| devices.len().max(1));
-        let again = message.kept.is_some()
-            && each_once
-            && message
-                .receivers
-                .iter()
-                .filter(|it| !over.contains(it))
-                .count()
-                <= devices;
-        let once = each_once && message.received <= devices;
-        context.report.expect(I18, once || again, || {
-            format!("message {id} was received {} times", message.received)
-        });
-        // A session that started after the message was stored and is still there has the message by
-        // now, because a history ends without faults.
-        let waits = message.kept.filter(|(uid, device, since)| {
-            message.received == 0
-                && message.outcomes == ["stored"]
-                && context.history.clients.iter().any(|seen| {
-                    matches!(seen.what, What::LoginOk { .. })
-                        && seen.uid == **uid
-                        && device.is_none_or(|device| seen.device == *device)
-                        && seen.at_us > *since
-                        && !over.contains(&seen.client)
-                })
-        });
-        context.report.expect(I18, waits.is_none(), || {
-            format!("message {id} was kept, and never handed out to those who came")
-        });
-        let reported = match message.outcomes.as_slice() {
-            // The sender's session ended before it could get the outcome.
-            [] => message.sender.is_none_or(|sender| over.contains(&sender)),
-            ["delivered"] if message.devices.is_some() => true,
-            ["delivered"] => message.received == 1,
-            ["written"] => message.devices.is_some(),
-            ["stored" | "failed"] => true,
-            ["throttled" | "not_allowed"] => message.received == 0 && message.kept.is_none(),
-            _ => false,
-        };
-        context.report.expect(I18, reported, || {
-            format!(
-                "message {id} was received {} times, and its sender was told {:?}",
-                message.received, message.outcomes
-            )
-        });
     }
+    messages
+}
+
+/// Each device receives a message once. A stored message is delivered again if its session ends
+/// during the delivery, so it may also reach sessions that are over.
+fn received_once(
+    context: &mut CheckContext<'_>,
+    id: &str,
+    message: &Message<'_>,
+    over: &BTreeSet<u64>,
+) {
+    let each_once = message.received == message.receivers.len();
+    let devices = message
+        .devices
+        .map_or(1, |(devices, _)| devices.len().max(1));
+    let present = message.receivers.iter().filter(|it| !over.contains(it));
+    let again = message.kept.is_some() && each_once && present.count() <= devices;
+    let once = each_once && message.received <= devices;
+    context.report.expect(I18, once || again, || {
+        format!("message {id} was received {} times", message.received)
+    });
+}
+
+/// A stored message reaches a session that started after the message was stored. A history ends
+/// without faults, so a session that is still there has the message by then.
+fn stored_message_arrives(
+    context: &mut CheckContext<'_>,
+    id: &str,
+    message: &Message<'_>,
+    over: &BTreeSet<u64>,
+) {
+    let waits = message.kept.filter(|(uid, device, since)| {
+        message.received == 0
+            && message.outcomes == ["stored"]
+            && context.history.clients.iter().any(|seen| {
+                matches!(seen.what, What::LoginOk { .. })
+                    && seen.uid == **uid
+                    && device.is_none_or(|device| seen.device == *device)
+                    && seen.at_us > *since
+                    && !over.contains(&seen.client)
+            })
+    });
+    context.report.expect(I18, waits.is_none(), || {
+        format!("message {id} was kept, and never handed out to those who came")
+    });
+}
+
+/// The sender gets one outcome, and the receivers' observations do not contradict it.
+fn outcome_fits(
+    context: &mut CheckContext<'_>,
+    id: &str,
+    message: &Message<'_>,
+    over: &BTreeSet<u64>,
+) {
+    let reported = match message.outcomes.as_slice() {
+        // The sender's session ended before it could get the outcome.
+        [] => message.sender.is_none_or(|sender| over.contains(&sender)),
+        ["delivered"] if message.devices.is_some() => true,
+        ["delivered"] => message.received == 1,
+        ["written"] => message.devices.is_some(),
+        ["stored" | "failed"] => true,
+        ["throttled" | "not_allowed"] => message.received == 0 && message.kept.is_none(),
+        _ => false,
+    };
+    context.report.expect(I18, reported, || {
+        format!(
+            "message {id} was received {} times, and its sender was told {:?}",
+            message.received, message.outcomes
+        )
+    });
 }
 
 /// A device has acknowledged a message that was reported as delivered to it.
