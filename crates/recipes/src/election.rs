@@ -143,10 +143,11 @@ impl Election {
             }
             let guard = lock.acquire().await?;
             let now = self.clock.now();
-            let (nomination, ()) = tokio::join!(self.nomination(), self.remove_record(candidacy));
+            let (nomination, ()) =
+                tokio::join!(self.read_nomination(), self.remove_record(candidacy));
             let nomination = match nomination {
                 // A nomination is a wish, so a failure to read it does not cost the lock.
-                Err(error) if is_passing(&error) => None,
+                Err(error) if is_transient(&error) => None,
                 nomination => nomination?,
             };
             if let Some((version, nomination)) = nomination {
@@ -189,12 +190,12 @@ impl Election {
             // removing the record.
             Ok(_) => match self.records.get(&key).await {
                 Ok(entry) => Ok(entry.map(|entry| (key, entry.version))),
-                Err(error) if is_passing(&error) => Ok(None),
+                Err(error) if is_transient(&error) => Ok(None),
                 Err(error) => Err(error),
             },
             // If the record is missing, the candidate cannot be nominated, and nothing else is
             // lost.
-            Err(error) if is_passing(&error) => Ok(None),
+            Err(error) if is_transient(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -208,7 +209,7 @@ impl Election {
         }
     }
 
-    async fn nomination(&self) -> Result<Option<(Version, Nomination)>> {
+    async fn read_nomination(&self) -> Result<Option<(Version, Nomination)>> {
         let key = nomination_key(&self.name)?;
         let Some(entry) = self.records.get(&key).await? else {
             return Ok(None);
@@ -370,12 +371,12 @@ impl Leadership {
                 format!("{candidate:?} does not stand in {name:?}, so it cannot be nominated");
             return Err(Error::new(ErrorKind::InvalidArgument, says));
         }
-        let before = self.election.nomination().await?;
+        let before = self.election.read_nomination().await?;
         if before
             .as_ref()
             .is_some_and(|(_, it)| it.by > self.guard.token())
         {
-            return Err(another_leads(name));
+            return Err(another_leads_error(name));
         }
         let key = nomination_key(name)?;
         let nomination = Nomination {
@@ -391,7 +392,7 @@ impl Leadership {
         match records.put(&key, &value, expect).await? {
             Written::Stored(_) => Ok(()),
             // Only a leader nominates, so a conflict means that another candidate leads.
-            _ => Err(another_leads(name)),
+            _ => Err(another_leads_error(name)),
         }
     }
 
@@ -438,12 +439,12 @@ impl Observer {
 }
 
 /// The error of a leader that cannot nominate, because another candidate leads.
-fn another_leads(name: &LockName) -> Error {
+fn another_leads_error(name: &LockName) -> Error {
     Error::new(ErrorKind::Lost, format!("somebody else leads {name:?}"))
 }
 
 /// Whether the error may pass with time.
-fn is_passing(error: &Error) -> bool {
+fn is_transient(error: &Error) -> bool {
     error.is_retryable() || error.kind() == ErrorKind::OutcomeUnknown
 }
 

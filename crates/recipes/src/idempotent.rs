@@ -32,9 +32,9 @@ use uuid::Uuid;
 /// The format of the records. A reader refuses another one.
 const FORMAT: u8 = 1;
 /// The pause before a failed write is repeated.
-const PAUSE: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The most attempts at one write.
-const TRIES: u32 = 50;
+const MAX_TRIES: u32 = 50;
 
 /// Runs effects once per key. A clone is cheap.
 #[derive(Clone)]
@@ -127,7 +127,7 @@ impl Idempotent {
         T: Serialize + DeserializeOwned,
         F: Future<Output = Result<T>>,
     {
-        let outcome = self.try_once(key, token, effect).await;
+        let outcome = self.run_once(key, token, effect).await;
         let result = match &outcome {
             Ok(Once::Now(_)) => "now",
             Ok(Once::Before(_)) => "before",
@@ -138,7 +138,7 @@ impl Idempotent {
         outcome
     }
 
-    async fn try_once<T, F>(
+    async fn run_once<T, F>(
         &self,
         key: &str,
         token: FencingToken,
@@ -149,7 +149,7 @@ impl Idempotent {
         F: Future<Output = Result<T>>,
     {
         let record = RecordKey::new(format!("once/{key}"))?;
-        let before = match self.read(&record).await? {
+        let before = match self.read_effect(&record).await? {
             None => None,
             Some((
                 _,
@@ -161,7 +161,7 @@ impl Idempotent {
                 let result = serde_json::from_value(result);
                 return result
                     .map(Once::Before)
-                    .map_err(|error| corrupt(&record, &error.to_string()));
+                    .map_err(|error| corrupt_error(&record, &error.to_string()));
             }
             Some((_, begun)) if begun.token > token => {
                 let message = format!("the holder of token {} has begun {key:?}", begun.token);
@@ -185,7 +185,7 @@ impl Idempotent {
             state: State::Begun,
         };
         let expect = before.map_or(Expect::Absent, Expect::Version);
-        let version = self.write(&record, expect, &entry).await?;
+        let version = self.write_effect(&record, expect, &entry).await?;
         match effect().await {
             Ok(result) => {
                 let value = serde_json::to_value(&result).map_err(|error| {
@@ -193,7 +193,7 @@ impl Idempotent {
                         .caused_by(error)
                 })?;
                 entry.state = State::Done(value);
-                self.write(&record, Expect::Version(version), &entry)
+                self.write_effect(&record, Expect::Version(version), &entry)
                     .await?;
                 Ok(Once::Now(result))
             }
@@ -201,7 +201,9 @@ impl Idempotent {
                 // With this record, no later caller has to ask whether the effect happened. If it
                 // cannot be written, they have to.
                 entry.state = State::Failed;
-                let written = self.write(&record, Expect::Version(version), &entry).await;
+                let written = self
+                    .write_effect(&record, Expect::Version(version), &entry)
+                    .await;
                 if let Err(error) = written {
                     tracing::warn!(key, %error, "that an effect has failed is not on record");
                 }
@@ -212,17 +214,22 @@ impl Idempotent {
 
     /// Writes a state over the state before, and repeats the write while its outcome is unknown.
     /// [`ErrorKind::Lost`] when another client has written in between.
-    async fn write(&self, record: &RecordKey, expect: Expect, entry: &Effect) -> Result<Version> {
+    async fn write_effect(
+        &self,
+        record: &RecordKey,
+        expect: Expect,
+        entry: &Effect,
+    ) -> Result<Version> {
         let value = serde_json::to_vec(entry).map_err(|error| {
             Error::new(ErrorKind::Internal, "an effect cannot be written").caused_by(error)
         })?;
         let mut unknown = None;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             match self.records.put(record, &value, expect).await {
                 Ok(Written::Stored(version)) => return Ok(version),
                 // The conflict comes from an earlier attempt that succeeded, or from another
                 // client.
-                Ok(_) => match self.read(record).await {
+                Ok(_) => match self.read_effect(record).await {
                     Ok(Some((version, now))) if now.id == entry.id && now.state == entry.state => {
                         return Ok(version);
                     }
@@ -242,22 +249,22 @@ impl Idempotent {
                 Err(error) if error.is_retryable() => {}
                 Err(error) => return Err(unknown.unwrap_or(error)),
             }
-            self.clock.sleep(PAUSE).await;
+            self.clock.sleep(RETRY_PAUSE).await;
         }
         let message = format!("whether the record {record} is written is not known");
         Err(Error::new(ErrorKind::OutcomeUnknown, message))
     }
 
-    async fn read(&self, record: &RecordKey) -> Result<Option<(Version, Effect)>> {
+    async fn read_effect(&self, record: &RecordKey) -> Result<Option<(Version, Effect)>> {
         let Some(entry) = self.records.get(record).await? else {
             return Ok(None);
         };
         let effect: Effect = serde_json::from_slice(&entry.value)
-            .map_err(|error| corrupt(record, &error.to_string()))?;
+            .map_err(|error| corrupt_error(record, &error.to_string()))?;
         if effect.v != FORMAT {
             let unknown = effect.v;
             let why = format!("format {unknown} is not known here, only {FORMAT}");
-            return Err(corrupt(record, &why));
+            return Err(corrupt_error(record, &why));
         }
         Ok(Some((entry.version, effect)))
     }
@@ -272,6 +279,6 @@ impl fmt::Debug for Idempotent {
     }
 }
 
-fn corrupt(record: &RecordKey, why: &str) -> Error {
+fn corrupt_error(record: &RecordKey, why: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the record {record}: {why}"))
 }

@@ -62,7 +62,7 @@ impl Fixture {
     /// Gets the value, and loads it where necessary. The value is the number of the load.
     async fn get(&self, guard: &CacheGuard) -> u32 {
         let loads = Arc::clone(&self.loads);
-        let loader = async move || Ok(Some(next(&loads)));
+        let loader = async move || Ok(Some(next_value(&loads)));
         number(guard.get_or_rebuild("hot", loader).await.unwrap())
     }
 
@@ -71,7 +71,7 @@ impl Fixture {
     }
 }
 
-fn next(loads: &AtomicU32) -> Vec<u8> {
+fn next_value(loads: &AtomicU32) -> Vec<u8> {
     let load = loads.fetch_add(1, Ordering::AcqRel) + 1;
     load.to_be_bytes().to_vec()
 }
@@ -130,7 +130,7 @@ fn loaded(value: &[u8], token: u64) -> Loaded {
 }
 
 /// Checks the late values that every cache must refuse.
-async fn refuses_what_is_late(cache: &dyn Cache) {
+async fn check_late_values_are_refused(cache: &dyn Cache) {
     let before = cache.get("k").await.unwrap();
     assert!(before.found.is_none());
     assert!(
@@ -185,10 +185,10 @@ async fn refuses_what_is_late(cache: &dyn Cache) {
 
 #[tokio::test]
 async fn late_values_are_refused() {
-    refuses_what_is_late(&MemoryCache::new(10)).await;
+    check_late_values_are_refused(&MemoryCache::new(10)).await;
     let memory = Memory::default();
     let store = Store::new(memory.lock(), memory.records());
-    refuses_what_is_late(&RecordsCache::new(&store).unwrap()).await;
+    check_late_values_are_refused(&RecordsCache::new(&store).unwrap()).await;
 }
 
 #[tokio::test]

@@ -119,10 +119,10 @@ async fn an_invalid_result_is_named() {
 
 /// A layer that loses the answer to the next write.
 #[derive(Clone, Debug)]
-struct LosesReply(Arc<dyn Records>, Arc<Mutex<u32>>);
+struct LosesOneReply(Arc<dyn Records>, Arc<Mutex<u32>>);
 
 #[async_trait]
-impl RecordsLayer for LosesReply {
+impl RecordsLayer for LosesOneReply {
     fn below(&self) -> &Arc<dyn Records> {
         &self.0
     }
@@ -143,7 +143,7 @@ impl RecordsLayer for LosesReply {
 async fn a_write_whose_reply_was_lost_is_recognised() {
     for write in [1, 2] {
         let memory = Memory::default();
-        let records = LosesReply(memory.records(), Arc::new(Mutex::new(write)));
+        let records = LosesOneReply(memory.records(), Arc::new(Mutex::new(write)));
         let once = Idempotent::new(&Store::new(memory.lock(), records.into_records()));
         let got = once
             .once("order-7", token(1), async || Ok(1))
@@ -202,7 +202,7 @@ async fn the_fence_admits_the_latest_holder() {
     assert!(refused.refusal().is_some(), "{refused}");
     gate.admit("other", &fence(1)).await.unwrap();
     assert_eq!(gate.highest("backup").await.unwrap(), Some(fence(8)));
-    let records = LosesReply(memory.records(), Arc::new(Mutex::new(1)));
+    let records = LosesOneReply(memory.records(), Arc::new(Mutex::new(1)));
     let unsure = RecordsFence::new(&Store::new(memory.lock(), records.into_records()));
     unsure.admit("backup", &fence(9)).await.unwrap();
     gate.reset("backup").await.unwrap();

@@ -60,7 +60,7 @@ impl MemoryCache {
         }
     }
 
-    fn put_now(&self, key: &str, loaded: &Loaded, mark: Mark) -> bool {
+    fn put_if_in_time(&self, key: &str, loaded: &Loaded, mark: Mark) -> bool {
         let now = self.clock.now();
         let began = Moment::from_boot(Duration::from_micros(mark.0));
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,14 +90,14 @@ impl MemoryCache {
             deleted_at,
             floor_until: stale_until + loaded.floor,
         };
-        make_room(&mut keys, key, self.capacity, now);
+        make_room_for(&mut keys, key, self.capacity, now);
         keys.insert(key.to_owned(), entry);
         true
     }
 }
 
 /// Removes keys until there is room for one more.
-fn make_room(keys: &mut HashMap<String, CachedKey>, key: &str, capacity: usize, now: Moment) {
+fn make_room_for(keys: &mut HashMap<String, CachedKey>, key: &str, capacity: usize, now: Moment) {
     if keys.len() < capacity || keys.contains_key(key) {
         return;
     }
@@ -136,13 +136,13 @@ impl Cache for MemoryCache {
     }
 
     async fn put(&self, key: &str, loaded: &Loaded, mark: Mark) -> Result<bool> {
-        Ok(self.put_now(key, loaded, mark))
+        Ok(self.put_if_in_time(key, loaded, mark))
     }
 
     async fn delete(&self, key: &str, floor: Duration) -> Result<()> {
         let now = self.clock.now();
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        make_room(&mut keys, key, self.capacity, now);
+        make_room_for(&mut keys, key, self.capacity, now);
         let entry = keys.entry(key.to_owned()).or_insert(CachedKey {
             value: None,
             token: None,

@@ -57,18 +57,18 @@ impl RecordsCache {
     }
 
     /// Changes a record by compare-and-swap. `None` from `change` leaves the record unchanged.
-    async fn change(
+    async fn change_record(
         &self,
         key: &str,
         change: impl Fn(Header) -> Option<(Header, Arc<[u8]>)>,
     ) -> Result<bool> {
-        let record = record(key)?;
+        let record = record_key(key)?;
         for _ in 0..TRIES {
             let entry = self.0.get(&record).await?;
             let before = entry
                 .as_ref()
-                .and_then(|entry| parsed(entry).map(|(header, _)| header));
-            let Some((header, value)) = change(before.unwrap_or_else(empty)) else {
+                .and_then(|entry| parse_record(entry).map(|(header, _)| header));
+            let Some((header, value)) = change(before.unwrap_or_else(empty_header)) else {
                 return Ok(false);
             };
             let mut bytes = serde_json::to_vec(&header).map_err(|error| {
@@ -93,8 +93,8 @@ impl RecordsCache {
 #[async_trait]
 impl Cache for RecordsCache {
     async fn get(&self, key: &str) -> Result<Seen> {
-        let entry = self.0.get(&record(key)?).await?;
-        let Some((header, value)) = entry.as_ref().and_then(parsed) else {
+        let entry = self.0.get(&record_key(key)?).await?;
+        let Some((header, value)) = entry.as_ref().and_then(parse_record) else {
             return Ok(Seen {
                 found: None,
                 mark: Mark(0),
@@ -119,7 +119,7 @@ impl Cache for RecordsCache {
     }
 
     async fn put(&self, key: &str, loaded: &Loaded, mark: Mark) -> Result<bool> {
-        self.change(key, |before| {
+        self.change_record(key, |before| {
             let late = before.token.is_some_and(|token| token > loaded.token);
             if late || before.voids != mark.0 {
                 return None;
@@ -141,7 +141,7 @@ impl Cache for RecordsCache {
     }
 
     async fn delete(&self, key: &str, _floor: Duration) -> Result<()> {
-        let deleting = self.change(key, |before| {
+        let deleting = self.change_record(key, |before| {
             let header = Header {
                 voids: before.voids + 1,
                 kept: None,
@@ -153,7 +153,7 @@ impl Cache for RecordsCache {
     }
 }
 
-const fn empty() -> Header {
+const fn empty_header() -> Header {
     Header {
         v: FORMAT,
         token: None,
@@ -162,13 +162,13 @@ const fn empty() -> Header {
     }
 }
 
-fn parsed(entry: &Entry) -> Option<(Header, &[u8])> {
+fn parse_record(entry: &Entry) -> Option<(Header, &[u8])> {
     let end = entry.value.iter().position(|byte| *byte == b'\n')?;
     let (header, value) = entry.value.split_at(end);
     let header: Header = serde_json::from_slice(header).ok()?;
     (header.v == FORMAT).then_some((header, &value[1..]))
 }
 
-fn record(key: &str) -> Result<RecordKey> {
+fn record_key(key: &str) -> Result<RecordKey> {
     RecordKey::new(format!("cache/{key}"))
 }

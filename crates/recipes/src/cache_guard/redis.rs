@@ -90,7 +90,7 @@ impl RedisCache {
     ) -> Result<T> {
         let mut connection = self.connections.take().await?;
         let answer = call.invoke_async(&mut connection).await;
-        let answer = answer.map_err(|error| self.connections.failed(&error, request))?;
+        let answer = answer.map_err(|error| self.connections.handle_error(&error, request))?;
         self.connections.give_back(connection);
         Ok(answer)
     }
@@ -99,7 +99,9 @@ impl RedisCache {
 #[async_trait]
 impl Cache for RedisCache {
     async fn get(&self, key: &str) -> Result<Seen> {
-        let answer: Vec<Value> = self.invoke(&self.get.key(name(key)), Request::Read).await?;
+        let answer: Vec<Value> = self
+            .invoke(&self.get.key(redis_key(key)), Request::Read)
+            .await?;
         let text = |at: usize| match answer.get(at) {
             Some(Value::BulkString(text)) => std::str::from_utf8(text).ok(),
             _ => None,
@@ -127,7 +129,7 @@ impl Cache for RedisCache {
     }
 
     async fn put(&self, key: &str, loaded: &Loaded, mark: Mark) -> Result<bool> {
-        let mut call = self.put.key(name(key));
+        let mut call = self.put.key(redis_key(key));
         call.arg(loaded.token.get())
             .arg(mark.0)
             .arg(micros(loaded.ttl))
@@ -141,7 +143,7 @@ impl Cache for RedisCache {
     }
 
     async fn delete(&self, key: &str, floor: Duration) -> Result<()> {
-        let mut call = self.delete.key(name(key));
+        let mut call = self.delete.key(redis_key(key));
         call.arg(micros(floor));
         let _: u8 = self.invoke(&call, Request::Change).await?;
         Ok(())
@@ -156,7 +158,7 @@ impl fmt::Debug for RedisCache {
     }
 }
 
-fn name(key: &str) -> String {
+fn redis_key(key: &str) -> String {
     format!("cache:{key}")
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use distlock_core::{Error, ErrorKind, Result};
 
 /// The longest time of any setting.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+const LONGEST_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// The fallback of a caller that has waited long enough for another load, or that cannot reach the
 /// cache or the lock's store.
@@ -88,15 +88,15 @@ impl Settings {
             ("negative_ttl", self.negative_ttl, Duration::ZERO),
             ("wait", self.wait, Duration::ZERO),
         ] {
-            if !(least..=LONGEST).contains(&time) {
-                return Err(invalid(&format!(
-                    "{name} is {time:?}: {least:?} to {LONGEST:?} (366 days) are allowed"
+            if !(least..=LONGEST_TIME).contains(&time) {
+                return Err(invalid_setting_error(&format!(
+                    "{name} is {time:?}: {least:?} to {LONGEST_TIME:?} (366 days) are allowed"
                 )));
             }
         }
         for (name, number, most) in [("jitter", self.jitter, 1.0), ("beta", self.beta, 1000.0)] {
             if !(0.0..=most).contains(&number) {
-                return Err(invalid(&format!(
+                return Err(invalid_setting_error(&format!(
                     "{name} is {number}: 0 to {most} are allowed"
                 )));
             }
@@ -105,7 +105,7 @@ impl Settings {
     }
 
     /// The time for which a value that is stored now is fresh.
-    pub(super) fn time_of(&self, is_negative: bool) -> Duration {
+    pub(super) fn fresh_time(&self, is_negative: bool) -> Duration {
         let time = if is_negative {
             self.negative_ttl
         } else {
@@ -116,6 +116,6 @@ impl Settings {
     }
 }
 
-fn invalid(says: &str) -> Error {
+fn invalid_setting_error(says: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, says)
 }

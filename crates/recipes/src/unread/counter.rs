@@ -141,30 +141,35 @@ impl Change {
 
     /// The counters after the change, computed from the conversation's counter and the total before
     /// it. `None` as the counter before: there is no such counter yet.
-    pub(super) fn of(self, counter: &Counter, before: Option<u64>, total: u64) -> Result<Unread> {
+    pub(super) fn apply_to(
+        self,
+        counter: &Counter,
+        before: Option<u64>,
+        total: u64,
+    ) -> Result<Unread> {
         match (self, before) {
             (Self::Add(by), before) => match total.checked_add(by) {
                 Some(total) if total <= MOST => Ok(Unread {
                     conversation: before.unwrap_or_default() + by,
                     total,
                 }),
-                _ => Err(too_many(counter, total, by)),
+                _ => Err(too_many_error(counter, total, by)),
             },
             (Self::Clear, Some(before)) => Ok(Unread {
                 conversation: 0,
                 total: total.saturating_sub(before),
             }),
-            (Self::Clear, None) => Err(unknown(counter)),
+            (Self::Clear, None) => Err(unknown_counter_error(counter)),
         }
     }
 }
 
-pub(super) fn unknown(counter: &Counter) -> Error {
+pub(super) fn unknown_counter_error(counter: &Counter) -> Error {
     let says = format!("there is no counter for {counter}: nobody has incremented it");
     Error::new(ErrorKind::InvalidArgument, says)
 }
 
-pub(super) fn too_many(counter: &Counter, total: u64, by: u64) -> Error {
+pub(super) fn too_many_error(counter: &Counter, total: u64, by: u64) -> Error {
     let user = counter.user();
     let says = format!("the total of {user:?} is {total}, and {by} more are above {MOST}");
     Error::new(ErrorKind::LimitExceeded, says)

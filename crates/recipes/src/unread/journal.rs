@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
 
 use super::{
-    counter::{Change, Counter, Unread, unknown},
-    retries::{Retries, TRIES, too_contended},
+    counter::{Change, Counter, Unread, unknown_counter_error},
+    retries::{Retries, TRIES, too_contended_error},
 };
 
 /// Format of the records; a reader refuses another one.
@@ -79,7 +79,7 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    fn number(&self) -> u64 {
+    fn last_change_number(&self) -> u64 {
         self.intent.as_ref().map_or(0, |(_, intent)| intent.number)
     }
 
@@ -92,8 +92,8 @@ impl Snapshot {
         let is_its = |(_, it): &(Version, Intent)| it.conversation == counter.conversation();
         let is_old = self.pending().is_none()
             && self.intent.as_ref().is_some_and(is_its)
-            && conversation < self.number();
-        conversation.max(total) > self.number() || is_old
+            && conversation < self.last_change_number();
+        conversation.max(total) > self.last_change_number() || is_old
     }
 
     /// The change that was decided and perhaps not finished.
@@ -145,11 +145,11 @@ impl Journal {
                     conversation,
                     total: snapshot.total(),
                 });
-                return unread.ok_or_else(|| unknown(counter));
+                return unread.ok_or_else(|| unknown_counter_error(counter));
             }
             self.retries.pause_before_retry(attempt).await;
         }
-        Err(too_contended(counter))
+        Err(too_contended_error(counter))
     }
 
     /// Makes a change. A token keeps holders of earlier locks from making one afterwards.
@@ -178,7 +178,7 @@ impl Journal {
             self.retries.pause_before_retry(attempt).await;
         }
         Err(unknown_write.map_or_else(
-            || too_contended(counter),
+            || too_contended_error(counter),
             |unknown_write| unknown_write.error,
         ))
     }
@@ -196,12 +196,12 @@ impl Journal {
         let snapshot = self.read_snapshot(counter).await?;
         if let Some(UnknownWrite { number, error }) = unknown_write.take() {
             match &snapshot.intent {
-                Some((_, intent)) if intent.id == id => return Ok(Some(after(intent))),
+                Some((_, intent)) if intent.id == id => return Ok(Some(counters_after(intent))),
                 // Another change was made instead.
-                _ if snapshot.number() == number => {}
+                _ if snapshot.last_change_number() == number => {}
                 // No change has been made yet. Repeating the same write settles the outcome: only
                 // one of the two writes can find the journal that it expects.
-                _ if snapshot.number() < number => {
+                _ if snapshot.last_change_number() < number => {
                     *unknown_write = Some(UnknownWrite { number, error });
                 }
                 _ => return Err(error),
@@ -211,14 +211,14 @@ impl Journal {
             return Ok(None);
         }
         if let Some(intent) = snapshot.pending() {
-            self.finish(counter.user(), intent).await?;
+            self.write_counters(counter.user(), intent).await?;
             return Ok(None);
         }
         let expect = match &snapshot.intent {
             None => Expect::Absent,
             Some((version, _)) => Expect::Version(*version),
         };
-        let intent = decide(counter, change, token, id, &snapshot)?;
+        let intent = new_intent(counter, change, token, id, &snapshot)?;
         let key = journal_key(counter.user())?;
         match self.records.put(&key, &to_json(&intent)?, expect).await {
             Ok(Written::Stored(_)) => {}
@@ -231,15 +231,15 @@ impl Journal {
             Err(error) => return Err(error),
         }
         // The change is made. The next client would finish it as well.
-        if let Err(error) = self.finish(counter.user(), &intent).await {
+        if let Err(error) = self.write_counters(counter.user(), &intent).await {
             tracing::debug!(user = counter.user(), %error, "the counters are written later");
         }
-        Ok(Some(after(&intent)))
+        Ok(Some(counters_after(&intent)))
     }
 
     /// Writes the counters of a decided change. A conflict means that another client has written
     /// them: no client decides the next change before they are written.
-    async fn finish(&self, user: &str, intent: &Intent) -> Result<()> {
+    async fn write_counters(&self, user: &str, intent: &Intent) -> Result<()> {
         let counts = [
             (
                 conversation_key(user, &intent.conversation)?,
@@ -287,7 +287,7 @@ impl Journal {
 }
 
 /// Decides the change on the records that were read.
-fn decide(
+fn new_intent(
     counter: &Counter,
     change: Change,
     token: Option<FencingToken>,
@@ -304,11 +304,11 @@ fn decide(
         let says = format!("a later holder, {seen}, has changed the counters of {counter}");
         return Err(Error::new(ErrorKind::Lost, says));
     }
-    let after = change.of(counter, snapshot.conversation(counter), snapshot.total())?;
+    let after = change.apply_to(counter, snapshot.conversation(counter), snapshot.total())?;
     let version = |count: &Option<(Version, Count)>| count.map(|(version, _)| version.get());
     Ok(Intent {
         v: FORMAT,
-        number: snapshot.number() + 1,
+        number: snapshot.last_change_number() + 1,
         id,
         token: token.max(seen),
         conversation: counter.conversation().to_owned(),
@@ -319,7 +319,7 @@ fn decide(
     })
 }
 
-const fn after(intent: &Intent) -> Unread {
+const fn counters_after(intent: &Intent) -> Unread {
     Unread {
         conversation: intent.unread,
         total: intent.total,

@@ -10,8 +10,10 @@ use distlock_core::{Error, ErrorKind, Result, SystemClock};
 use redis::{Pipeline, Script, Value, aio::MultiplexedConnection};
 
 use super::{
-    counter::{Change, Counter, MOST, Unread, UnreadCounters, too_many, unknown},
-    retries::{Retries, TRIES, too_contended},
+    counter::{
+        Change, Counter, MOST, Unread, UnreadCounters, too_many_error, unknown_counter_error,
+    },
+    retries::{Retries, TRIES, too_contended_error},
 };
 use crate::redis_connections::{BACKEND, Connections, Request};
 
@@ -92,13 +94,13 @@ impl RedisCounters {
         if let Change::Add(by) = change
             && by > MOST
         {
-            return Err(too_many(counter, 0, by));
+            return Err(too_many_error(counter, 0, by));
         }
         let Some(script) = &self.script else {
             return self.change_with_watch(counter, change).await;
         };
         let mut connection = self.connections.take().await?;
-        let [conversation, total] = keys(counter);
+        let [conversation, total] = counter_keys(counter);
         let amount = match change {
             Change::Add(by) => by.to_string(),
             Change::Clear => "clear".to_owned(),
@@ -108,7 +110,7 @@ impl RedisCounters {
         let answer: Vec<Value> = call
             .invoke_async(&mut connection)
             .await
-            .map_err(|error| self.connections.failed(&error, Request::Change))?;
+            .map_err(|error| self.connections.handle_error(&error, Request::Change))?;
         self.connections.give_back(connection);
         parse_answer(counter, &answer)
     }
@@ -119,11 +121,11 @@ impl RedisCounters {
             // After a failure the connection is closed, which ends its `WATCH`.
             let mut connection = self.connections.take().await?;
             let mut pipeline = redis::pipe();
-            pipeline.cmd("WATCH").arg(&keys(counter)).ignore();
+            pipeline.cmd("WATCH").arg(&counter_keys(counter)).ignore();
             let (before, total) = self
                 .read_counters(counter, pipeline, &mut connection)
                 .await?;
-            let after = match change.of(counter, before, total.unwrap_or_default()) {
+            let after = match change.apply_to(counter, before, total.unwrap_or_default()) {
                 Ok(after) => after,
                 Err(error) => {
                     let unwatch = redis::cmd("UNWATCH");
@@ -133,21 +135,21 @@ impl RedisCounters {
                     return Err(error);
                 }
             };
-            let [conversation, total] = keys(counter);
+            let [conversation, total] = counter_keys(counter);
             let done: Value = redis::pipe()
                 .atomic()
                 .set(conversation, after.conversation)
                 .set(total, after.total)
                 .query_async(&mut connection)
                 .await
-                .map_err(|error| self.connections.failed(&error, Request::Change))?;
+                .map_err(|error| self.connections.handle_error(&error, Request::Change))?;
             self.connections.give_back(connection);
             if done != Value::Nil {
                 return Ok(after);
             }
             self.retries.pause_before_retry(attempt).await;
         }
-        Err(too_contended(counter))
+        Err(too_contended_error(counter))
     }
 
     /// Reads both counters at one moment. The commands that `pipeline` holds already are sent in
@@ -158,18 +160,18 @@ impl RedisCounters {
         mut pipeline: Pipeline,
         connection: &mut MultiplexedConnection,
     ) -> Result<(Option<u64>, Option<u64>)> {
-        let keys = keys(counter);
+        let keys = counter_keys(counter);
         pipeline.cmd("TYPE").arg(&keys[0]);
         pipeline.cmd("TYPE").arg(&keys[1]);
         // `MGET` returns nothing for a key that is not a string, without an error.
         pipeline.cmd("MGET").arg(&keys);
         let answer = pipeline.query_async(connection).await;
         let (one, two, texts): (String, String, [Option<String>; 2]) =
-            answer.map_err(|error| self.connections.failed(&error, Request::Read))?;
+            answer.map_err(|error| self.connections.handle_error(&error, Request::Read))?;
         let [conversation, total] = texts;
         Ok((
-            count(&keys[0], &one, conversation)?,
-            count(&keys[1], &two, total)?,
+            parse_count(&keys[0], &one, conversation)?,
+            parse_count(&keys[1], &two, total)?,
         ))
     }
 }
@@ -195,7 +197,7 @@ impl UnreadCounters for RedisCounters {
                 conversation,
                 total: total.unwrap_or_default(),
             }),
-            (None, _) => Err(unknown(counter)),
+            (None, _) => Err(unknown_counter_error(counter)),
         }
     }
 
@@ -212,14 +214,14 @@ impl fmt::Debug for RedisCounters {
     }
 }
 
-fn count(key: &str, kind: &str, text: Option<String>) -> Result<Option<u64>> {
+fn parse_count(key: &str, kind: &str, text: Option<String>) -> Result<Option<u64>> {
     match (kind, text) {
         ("none", _) | ("string", None) => Ok(None),
         ("string", Some(text)) => match text.parse() {
             Ok(count) if count <= MOST => Ok(Some(count)),
-            _ => Err(not_a_counter(key, "no count")),
+            _ => Err(not_a_counter_error(key, "no count")),
         },
-        (other, _) => Err(not_a_counter(key, other)),
+        (other, _) => Err(not_a_counter_error(key, other)),
     }
 }
 
@@ -236,12 +238,12 @@ fn parse_answer(counter: &Counter, answer: &[Value]) -> Result<Unread> {
             conversation,
             total,
         }),
-        ("unknown", ..) => Err(unknown(counter)),
-        ("many", Ok(total), _) => Err(too_many(counter, total, MOST - total + 1)),
+        ("unknown", ..) => Err(unknown_counter_error(counter)),
+        ("many", Ok(total), _) => Err(too_many_error(counter, total, MOST - total + 1)),
         ("type", Ok(at), _) => {
-            let [conversation, total] = keys(counter);
+            let [conversation, total] = counter_keys(counter);
             let key = if at == 1 { conversation } else { total };
-            Err(not_a_counter(&key, &text(2)))
+            Err(not_a_counter_error(&key, &text(2)))
         }
         _ => {
             let says = format!("the script says {answer:?}");
@@ -251,7 +253,7 @@ fn parse_answer(counter: &Counter, answer: &[Value]) -> Result<Unread> {
 }
 
 /// The braces put a user's keys into one slot of a cluster.
-fn keys(counter: &Counter) -> [String; 2] {
+fn counter_keys(counter: &Counter) -> [String; 2] {
     let user = counter.user();
     let conversation = counter.conversation();
     [
@@ -260,7 +262,7 @@ fn keys(counter: &Counter) -> [String; 2] {
     ]
 }
 
-fn not_a_counter(key: &str, what: &str) -> Error {
+fn not_a_counter_error(key: &str, what: &str) -> Error {
     let says = format!("the key {key:?} holds no counter: it is of type {what:?}");
     Error::new(ErrorKind::Corrupt, says).on(BACKEND)
 }

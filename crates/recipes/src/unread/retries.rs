@@ -19,7 +19,7 @@ use super::counter::Counter;
 pub const TRIES: u32 = 64;
 
 /// The error of a change that lost every attempt.
-pub(super) fn too_contended(counter: &Counter) -> Error {
+pub(super) fn too_contended_error(counter: &Counter) -> Error {
     let says = format!("others changed the counters of {counter} each of {TRIES} times");
     Error::new(ErrorKind::Unavailable, says)
 }

@@ -16,7 +16,7 @@ pub(super) struct Statements {
     pub(super) tables: [String; 2],
     pub(super) add_total: String,
     pub(super) add: String,
-    pub(super) lock: String,
+    pub(super) lock_user: String,
     pub(super) read: String,
     pub(super) lower_total: String,
     pub(super) clear: String,
@@ -65,7 +65,7 @@ impl Statements {
                  VALUES ({one}, {two}, {three}) {}",
                 upsert("distributed_unread", "account, conversation")
             ),
-            lock: format!(
+            lock_user: format!(
                 "UPDATE distributed_unread_total SET unread = unread WHERE account = {one}"
             ),
             read: format!(

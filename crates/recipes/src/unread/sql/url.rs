@@ -16,13 +16,16 @@ pub(super) fn parse_url(url: &str) -> Result<(Dialect, String)> {
     let (scheme, rest) = url.split_once(':').unwrap_or_default();
     match scheme {
         "mysql" | "mariadb" => {
-            let url = format!("mysql:{}", rest.replace(CLEAR, "ssl-mode=DISABLED"));
-            password_rule(Dialect::MySql, &url)?;
+            let url = format!(
+                "mysql:{}",
+                rest.replace(ALLOW_CLEAR_TEXT, "ssl-mode=DISABLED")
+            );
+            check_password_rule(Dialect::MySql, &url)?;
             Ok((Dialect::MySql, url))
         }
         "postgres" | "postgresql" => {
-            let url = url.replace(CLEAR, "sslmode=disable");
-            password_rule(Dialect::Postgres, &url)?;
+            let url = url.replace(ALLOW_CLEAR_TEXT, "sslmode=disable");
+            check_password_rule(Dialect::Postgres, &url)?;
             Ok((Dialect::Postgres, url))
         }
         "sqlite" => {
@@ -39,11 +42,11 @@ pub(super) fn parse_url(url: &str) -> Result<(Dialect, String)> {
 }
 
 /// The option that allows a password in clear text, as in the lock's store.
-const CLEAR: &str = "tls=disable";
+const ALLOW_CLEAR_TEXT: &str = "tls=disable";
 
 /// Applies the same rule as the lock's store: a password leaves this machine through TLS, or
 /// because the user allows clear text.
-fn password_rule(dialect: Dialect, url: &str) -> Result<()> {
+fn check_password_rule(dialect: Dialect, url: &str) -> Result<()> {
     // The driver itself refuses a URL that it cannot parse.
     let (host, encrypted, clear_allowed, features, remedy) = match dialect {
         Dialect::MySql => {
