@@ -1,4 +1,4 @@
-//! The evidence of one check, and the report that the check fills.
+//! The evidence that the checks read, and the report that they fill.
 
 use crate::{
     evidence::{history::History, sessions::Sessions},

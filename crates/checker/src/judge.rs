@@ -1,4 +1,4 @@
-//! A check of logins while they happen, for runs that are too long to be kept.
+//! A check of logins while they happen, for runs whose history would be too long to keep.
 //!
 //! The memory grows with the number of accounts, never with the length of the run.
 
@@ -11,12 +11,12 @@ use crate::{
     report::{Invariant, Report, Rules, micros},
 };
 
-/// Checks the observations of clients against I1 to I4 at once.
+/// Checks the observations of clients against I1 to I4 while they come in.
 ///
-/// Clients of an account log in against each other until all are answered; then
-/// [`mark_quiet`](Self::mark_quiet) marks a quiet moment. The judge remembers the present sessions and
-/// the highest generation of each account. Times are microseconds of any clock, best of one that
-/// stops while the machine does.
+/// Clients of an account compete with logins until all are answered. Then the caller marks a quiet
+/// moment with [`mark_quiet`](Self::mark_quiet). The judge keeps the present sessions and the
+/// highest generation of each account. Times are microseconds of any clock. A clock that stops
+/// while the machine does not run avoids false violations.
 ///
 /// ```
 /// use distlock_checker::{Judge, Rules};
@@ -32,6 +32,7 @@ pub struct Judge {
 
 #[derive(Debug, Default)]
 struct Account {
+    /// The sessions whose clients are logged in.
     inside: Vec<PresentSession>,
     /// The highest generation that any client was told.
     highest: Generation,
@@ -46,7 +47,8 @@ struct PresentSession {
     client: u64,
     session: SessionId,
     r#gen: Generation,
-    /// Time since which as many newer sessions as allowed are present.
+    /// Time since which there have been as many newer sessions as the policy allows, so that this
+    /// one has to end.
     overtaken: Option<u64>,
 }
 
@@ -173,7 +175,8 @@ impl Judge {
         }
     }
 
-    /// I1 for an ended session: the time for which it was active beside newer ones.
+    /// Checks I1 for an ended session: it was not active beside newer ones for longer than the
+    /// settle time.
     fn check_end(&mut self, uid: &Uid, gone: &PresentSession, at_us: u64) {
         let allowed = micros(self.rules.settle_time());
         let beside = gone
@@ -189,7 +192,7 @@ impl Judge {
 }
 
 impl Account {
-    /// Notes the time since which each session is one too many.
+    /// Notes the time for each session from which on the policy allows it no more.
     fn note_overtaken(&mut self, at_us: u64, limit: usize) {
         let generations: Vec<_> = self.inside.iter().map(|it| it.r#gen).collect();
         for it in &mut self.inside {
@@ -232,6 +235,7 @@ mod tests {
         Uid::new("anna").unwrap()
     }
 
+    /// The client's login is confirmed; its number is also its generation and session.
     fn logged_in(at_us: u64, client: u64) -> Seen {
         let r#gen = Generation::new(client);
         let session = session(client);
@@ -243,6 +247,7 @@ mod tests {
         seen(at_us, client, What::Told { code })
     }
 
+    /// A record with this generation, which names one session.
     fn record(r#gen: u64, named: u64) -> UserRecord {
         let text = format!(
             r#"{{"v":1,"gen":{gen},"slots":{{"main":{{
@@ -253,6 +258,7 @@ mod tests {
         UserRecord::parse(&uid(), text.as_bytes()).unwrap()
     }
 
+    /// The violations of a sequence of observations, followed by these quiet moments.
     fn violations_of(story: &[Seen], settled: &[(u64, Option<UserRecord>)]) -> Vec<Invariant> {
         let mut judge = Judge::new(Rules::default());
         story.iter().for_each(|seen| judge.observe(seen));

@@ -6,7 +6,8 @@ use distlock_kickout::{Boot, NodeId};
 
 use crate::{context::CheckContext, report::Invariant};
 
-/// The events of each process are numbered without gaps. An incomplete history proves nothing.
+/// Checks that the events of each process are numbered without gaps. An incomplete history proves
+/// nothing.
 pub(crate) fn check(context: &mut CheckContext<'_>) {
     let mut last: BTreeMap<&NodeId, (u64, Boot)> = BTreeMap::new();
     for event in &context.history.nodes {

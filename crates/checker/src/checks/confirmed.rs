@@ -10,8 +10,8 @@ use crate::{
     report::{Invariant::*, micros},
 };
 
-/// Longest time of a delivery under way. A delivery is given up after three times the deadline of
-/// one call.
+/// Longest time for which a delivery is in flight. The sender's node gives it up after three times
+/// the deadline of one call, which is less.
 const IN_FLIGHT_US: u64 = 1_000_000;
 
 pub(crate) fn check(context: &mut CheckContext<'_>) {
@@ -81,8 +81,8 @@ fn lookups_find_confirmed(context: &mut CheckContext<'_>) {
     }
 }
 
-/// I8: a client gets nothing after its notice. A client whose session lost its slot gets nothing
-/// but the notice.
+/// I8: a client gets no frame after its notice. A client whose session was superseded gets no frame
+/// except the notice.
 fn nothing_received_after_end(context: &mut CheckContext<'_>) {
     let slack = micros(context.rules.slack);
     let superseded: BTreeMap<_, _> = context
@@ -111,7 +111,7 @@ fn nothing_received_after_end(context: &mut CheckContext<'_>) {
                 )
             });
         if let Some(&at) = superseded.get(&seen.client) {
-            // Frames that were written before the end may be under way.
+            // A frame that was written before the session's end may still be in flight.
             let late = seen.at_us > at + slack + IN_FLIGHT_US;
             let excused = context.history.was_paused(&seen.node, at, seen.at_us);
             context.report.require(I8, !late || excused, || {
@@ -124,15 +124,14 @@ fn nothing_received_after_end(context: &mut CheckContext<'_>) {
             });
         }
     }
-    // The events of the nodes show the same: a message that was sent after the session's end does
-    // not reach it.
+    // The nodes' events show the same: no message is delivered to a superseded session.
     for event in &context.history.nodes {
         if event.event != Transition::Delivered {
             continue;
         }
         let life = event.session.and_then(|it| context.sessions.get(it));
         if let Some(superseded) = life.and_then(|life| life.superseded) {
-            // The sender learns of a delivery later than it happened.
+            // The event is recorded by the sender's node, later than the delivery.
             let late = event.boot_us > superseded.at + slack + IN_FLIGHT_US;
             let excused = context
                 .history
@@ -149,8 +148,8 @@ fn nothing_received_after_end(context: &mut CheckContext<'_>) {
     }
 }
 
-/// I8: messages of a superseded client that is still connected are refused. An event counts as an
-/// occasion if a message of the account arrived meanwhile, which the client could have got.
+/// I8: messages from a superseded client that is still connected are refused. A message to the
+/// account in that time counts as an occasion, because the client could have got it.
 fn nothing_sent_after_end(context: &mut CheckContext<'_>) {
     let sessions = context.sessions;
     let handled: Vec<_> = context
@@ -194,7 +193,7 @@ fn nothing_sent_after_end(context: &mut CheckContext<'_>) {
     }
 }
 
-/// I8, strict confirmation: a login is confirmed after every older session has ended.
+/// I8 with strict confirmation: a login is confirmed only after every older session has ended.
 fn strict_waits_for_older(context: &mut CheckContext<'_>) {
     if !context.rules.strict {
         return;
@@ -210,8 +209,8 @@ fn strict_waits_for_older(context: &mut CheckContext<'_>) {
                 .filter(|it| it.r#gen < newer.r#gen && it.admitted.is_some());
             for older in older {
                 let ended = older.ended_at().is_some_and(|end| end <= at)
-                    // Its node was paused until after the end of its lease. It reports that end
-                    // when it runs again.
+                    // The older session's node was paused until after the end of its lease. The
+                    // node reports that end when it runs again.
                     || context.history.was_paused(older.node, at, at);
                 context.report.expect(I8, ended, || {
                     format!(
@@ -225,7 +224,7 @@ fn strict_waits_for_older(context: &mut CheckContext<'_>) {
     }
 }
 
-/// I17: a success that a client was told is in the events of its node.
+/// I17: a success that was reported to a client is in the events of a node.
 fn no_false_success(context: &mut CheckContext<'_>) {
     let delivered: BTreeSet<&str> = context
         .history

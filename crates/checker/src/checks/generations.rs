@@ -36,7 +36,8 @@ pub(crate) fn check(context: &mut CheckContext<'_>) {
             });
         }
     }
-    // I13 was at risk only where a login noticed in time that its lock or its read was outdated.
+    // A login that gave up its write had a lost lock or an outdated read. Only such a login could
+    // break I13.
     for event in &context.history.nodes {
         if event.event == Transition::WriteGivenUp {
             context.report.count_occasion(I13);
@@ -46,7 +47,8 @@ pub(crate) fn check(context: &mut CheckContext<'_>) {
     boots_rise(context);
 }
 
-/// The fencing tokens of the locks rise in the order of generations.
+/// I4, I13: two successive grants have different generations, and the fencing tokens of their locks
+/// rise in the same order.
 fn tokens_rise_with_generations(
     context: &mut CheckContext<'_>,
     older: &SessionLife<'_>,
@@ -60,7 +62,7 @@ fn tokens_rise_with_generations(
         )
     });
     if let (Some(before), Some(after)) = (older.token, newer.token) {
-        // A login that wrote twice under one lock would show the same token.
+        // Two writes under one hold of the lock would show the same token.
         context.report.require(I13, before < after, || {
             format!(
                 "{} wrote under token {after}, after {} wrote under token {before}",
@@ -71,9 +73,8 @@ fn tokens_rise_with_generations(
     }
 }
 
-/// A login that wrote with a lost lock finds itself in the directory when it looks before its
-/// confirmation. So it is admitted after a newer login. I13 is broken if the older login was also
-/// granted after the newer one; a login that was granted earlier may be admitted late.
+/// I13: if a login is admitted after a newer login, it was granted before the newer one. If it was
+/// granted later, it wrote with a lost lock, and replaced the newer login.
 fn late_admission_was_granted_first(
     context: &mut CheckContext<'_>,
     older: &SessionLife<'_>,
@@ -101,7 +102,7 @@ fn late_admission_was_granted_first(
     }
 }
 
-/// A login that was sent after another one was confirmed has a higher generation.
+/// I4: a login that was sent after another one was confirmed has a higher generation.
 fn later_logins_have_higher_generations(context: &mut CheckContext<'_>) {
     let mut highest: BTreeMap<&Uid, Vec<(u64, u64)>> = BTreeMap::new();
     let mut sent: BTreeMap<u64, u64> = BTreeMap::new();
@@ -138,7 +139,7 @@ fn later_logins_have_higher_generations(context: &mut CheckContext<'_>) {
     }
 }
 
-/// The incarnations of a node rise, and an ended incarnation admits no login.
+/// I4: the boot numbers of a node rise, and an ended incarnation admits no login.
 fn boots_rise(context: &mut CheckContext<'_>) {
     let mut last: BTreeMap<&NodeId, (u64, bool)> = BTreeMap::new();
     let mut events: Vec<_> = context.history.nodes.iter().collect();

@@ -1,4 +1,4 @@
-//! Messages: each one is delivered once to each of its devices, stored or reported: I18.
+//! I18: each message is delivered once to each of its devices, or stored, or reported as failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +10,20 @@ use crate::{
     report::Invariant::*,
 };
 
+/// The observations of one message.
 #[derive(Default)]
 struct Message<'a> {
+    /// The connection that sent it.
     sender: Option<u64>,
     /// The node of its sender's connection.
     node: Option<&'a NodeId>,
     /// The receiving account, and the time of sending.
     to: Option<(&'a Uid, u64)>,
+    /// The outcomes that the sender was told.
     outcomes: Vec<&'a str>,
     /// The outcome for each device that the sender was told, and the time.
     devices: Option<(&'a [DeviceOutcome], u64)>,
+    /// How many times clients received it.
     received: usize,
     /// Devices that acknowledged it.
     acked: Vec<&'a Device>,
@@ -159,7 +163,7 @@ fn outcome_fits(
     });
 }
 
-/// A device has acknowledged a message that was reported as delivered to it.
+/// I18: if the sender was told that a device got the message, the device has acknowledged it.
 fn acknowledged_is_reported(context: &mut CheckContext<'_>, id: &str, message: &Message<'_>) {
     let devices = message.devices.map_or(&[][..], |(devices, _)| devices);
     for it in devices.iter().filter(|it| it.outcome == "delivered") {
@@ -175,13 +179,14 @@ fn acknowledged_is_reported(context: &mut CheckContext<'_>, id: &str, message: &
     }
 }
 
-/// The report names every device that was logged in while the message was on its way. A session
-/// that lost its slot is not current, even if it has no notice yet.
+/// I18: the report to the sender names every device that was logged in from the sending until the
+/// report. A revoked session is not current, even if it has no notice yet.
 fn each_device_has_an_outcome(context: &mut CheckContext<'_>, id: &str, message: &Message<'_>) {
     let (Some((to, sent)), Some((devices, heard))) = (message.to, message.devices) else {
         return;
     };
-    // A node without the directory knows no session, so it reports one failure and no devices.
+    // A node that cannot read the directory does not know the sessions, so it reports a failure
+    // without devices.
     let has_store = |node: &NodeId| context.history.served_us(node, sent, heard) == heard - sent;
     let honest = devices.is_empty() && message.outcomes == ["failed"];
     if honest && !message.node.is_none_or(has_store) {
@@ -220,6 +225,7 @@ fn each_device_has_an_outcome(context: &mut CheckContext<'_>, id: &str, message:
     });
 }
 
+/// Whether this observation shows that the client's session is over.
 fn is_over(seen: &Seen) -> bool {
     matches!(seen.what, What::Told { .. } | What::Leaves | What::Closed)
 }

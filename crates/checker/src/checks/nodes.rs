@@ -43,7 +43,7 @@ fn dead_sessions_disappear(context: &mut CheckContext<'_>) {
         };
         match life.swept {
             Some(at) => {
-                // A sweep needs a running node with its store, so only such time counts.
+                // A sweep needs running nodes and the store, so only the time with both counts.
                 let took = context.history.calm_us(over, at);
                 context.report.expect(I12, took <= cleanup, || {
                     format!(
@@ -52,8 +52,8 @@ fn dead_sessions_disappear(context: &mut CheckContext<'_>) {
                     )
                 });
             }
-            // Its record was examined above. That was too early to tell, unless the history is long
-            // enough.
+            // The records were checked above. That check proves something only if the history goes
+            // on for longer than a sweep may take.
             None if life.granted.is_some() && over + cleanup < end => {
                 context.report.count_occasion(I12);
             }
@@ -75,7 +75,7 @@ fn every_login_is_answered(context: &mut CheckContext<'_>) {
             | What::Acked { .. }
             | What::Outcome { .. }
             | What::Refused => {}
-            // A client that gave up was not answered, and cannot be answered any more.
+            // A client that left before the answer can get none.
             What::Leaves => {
                 waiting.remove(&seen.client);
             }
@@ -142,8 +142,8 @@ fn answer_is_in_time(context: &mut CheckContext<'_>, sent: &crate::Seen, answer:
         return;
     };
     let free = crash + micros(rules.longest_lockout());
-    // A login may also wait for a store that is away, or for a lock of a paused node. That delay is
-    // not the crash's. After a store came back, its nodes wait for N.
+    // A login may also wait for a store that is away, or for a lock of a paused node. The crash
+    // does not cause that delay. After the store came back, grants may be suspended for N.
     let before = sent
         .at_us
         .saturating_sub(micros(rules.node_lease + rules.longest_lockout()));
@@ -174,7 +174,8 @@ fn answer_is_in_time(context: &mut CheckContext<'_>, sent: &crate::Seen, answer:
     }
 }
 
-/// I15: an account without competing logins is admitted at once, whatever happens to others.
+/// I15: a bystander, which has no competing logins, is never refused, and faults elsewhere do not
+/// delay it.
 fn bystanders_not_delayed(context: &mut CheckContext<'_>) {
     let mut quiet = BTreeSet::new();
     for fact in &context.history.facts {
@@ -213,7 +214,7 @@ fn bystanders_not_delayed(context: &mut CheckContext<'_>) {
     }
 }
 
-/// I15: a bystander's logins take about the same time, with and without trouble elsewhere.
+/// I15: a bystander's logins take about the same time, with and without faults elsewhere.
 fn trouble_does_not_delay(context: &mut CheckContext<'_>, uid: &Uid, times: &[(u64, u64)]) {
     let (mut calm, mut troubled) = (Vec::new(), Vec::new());
     for (from, to) in times {

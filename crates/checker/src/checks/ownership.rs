@@ -57,7 +57,8 @@ fn sessions_do_not_overlap(context: &mut CheckContext<'_>, lives: &[&SessionLife
     }
 }
 
-/// I2 and I3: the right sessions are left after all logins were answered.
+/// I2 and I3, after all logins were answered: at most `limit` sessions are left, and no other login
+/// ended the last granted one. With a limit of one, no other session is left.
 fn last_grants_are_left(context: &mut CheckContext<'_>, uid: &Uid, lives: &[&SessionLife<'_>]) {
     let limit = context.rules.limit;
     let left: Vec<_> = lives
@@ -72,7 +73,8 @@ fn last_grants_are_left(context: &mut CheckContext<'_>, uid: &Uid, lives: &[&Ses
     let Some(last) = lives.last().filter(|life| life.granted.is_some()) else {
         return;
     };
-    // A node that was killed right after its write reported no grant.
+    // A node that was killed right after its write could not report the grant. The record then has
+    // a higher generation than any event.
     let is_grant_unreported = record.is_some_and(|record| record.r#gen > last.r#gen);
     context
         .report
@@ -109,9 +111,9 @@ fn last_grants_are_left(context: &mut CheckContext<'_>, uid: &Uid, lives: &[&Ses
     }
 }
 
-/// I2: at each quiet moment of an account, its last granted login had not been ended by another
-/// login, because no login was newer. This looks at each quiet moment, because a later login would
-/// hide that no session had won.
+/// I2: at a quiet moment of an account, no other login has ended the last granted one, because none
+/// is newer. Each quiet moment is checked, because a later login would hide that no session had
+/// won.
 fn last_grant_wins_at_quiet_moment(
     context: &mut CheckContext<'_>,
     lives: &[&SessionLife<'_>],
@@ -122,7 +124,7 @@ fn last_grant_wins_at_quiet_moment(
         return;
     };
     let beaten = last.was_overtaken() && last.superseded.is_some_and(|it| it.at <= at_us);
-    // A node that was killed right after its write reported no grant.
+    // A node that was killed right after its write could not report a newer grant.
     let killed = context.history.was_any_killed(last.began_at(), at_us);
     context.report.expect(I2, !beaten || killed, || {
         format!(

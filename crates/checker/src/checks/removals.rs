@@ -23,8 +23,8 @@ pub(crate) fn check(context: &mut CheckContext<'_>) {
     kicks_name_the_revoked_session(context);
 }
 
-/// I5: a session is taken out of the directory once, by itself or by a newer one. A second removal
-/// finds nothing and changes nothing, unless the store has lost the first one.
+/// I5: a session is taken out of the directory once, by its own logout or by a newer login. A
+/// second removal finds nothing to remove, unless the store has lost the first one.
 fn removed_once(context: &mut CheckContext<'_>, life: &SessionLife<'_>) {
     if life.deleted.is_none() && life.revoked.is_none() {
         return;
@@ -65,9 +65,10 @@ fn swept_only_when_dead(context: &mut CheckContext<'_>, life: &SessionLife<'_>) 
     let over = life
         .node_over
         .is_some_and(|over| over <= at + slack_us(context));
-    // Its node was paused until after the end of its lease. It reports that end when it runs again.
+    // The session's node was paused until after the end of its lease. The node reports that end
+    // when it runs again.
     let stopped = context.history.was_paused(life.node, at, at);
-    // Its node's lease was freed by hand during the session, and the node has not noticed yet.
+    // The lease of the session's node was freed by hand, and the node has not noticed that yet.
     let freed = life
         .admitted
         .is_some_and(|since| context.history.was_lease_freed(life.node, since, at));
@@ -108,7 +109,7 @@ fn removed_session_ends(context: &mut CheckContext<'_>, life: &SessionLife<'_>) 
     });
 }
 
-/// I6: on every node a kick names the session that was revoked with it, and no newer one.
+/// I6: a kick names the session that was revoked with it, on every node, and ends no newer one.
 fn kicks_name_the_revoked_session(context: &mut CheckContext<'_>) {
     let mut revoked: BTreeMap<Uuid, (SessionId, Option<Generation>)> = BTreeMap::new();
     for event in &context.history.nodes {
@@ -158,6 +159,7 @@ fn kicks_name_the_revoked_session(context: &mut CheckContext<'_>) {
     }
 }
 
+/// The tolerance for the scheduling of a busy machine.
 fn slack_us(context: &CheckContext<'_>) -> u64 {
     micros(context.rules.slack)
 }

@@ -13,8 +13,9 @@ pub(crate) fn check(context: &mut CheckContext<'_>) {
     each_step_happens_once(context);
 }
 
-/// I5: a superseded session is not in the directory any more. So its delete that removed something
-/// removed another session's entry. Only a late delete puts another session at risk.
+/// I5: the logout of a superseded session deletes nothing. The directory does not name such a
+/// session any more, so a delete that removed an entry removed that of another session. Only a late
+/// delete counts as an occasion.
 fn late_delete_removes_nothing(context: &mut CheckContext<'_>) {
     for event in &context.history.nodes {
         if event.event == Transition::StaleDeleteRefused {
@@ -38,7 +39,8 @@ fn late_delete_removes_nothing(context: &mut CheckContext<'_>) {
     }
 }
 
-/// I6: a kick ends the session that it names or none, and only in favour of a newer one.
+/// I6: a kick ends no session except the one that it names. A session ends for another login only
+/// if the account has a newer session.
 fn kick_ends_only_its_session(context: &mut CheckContext<'_>) {
     let mut named: BTreeMap<Uuid, BTreeSet<SessionId>> = BTreeMap::new();
     for event in &context.history.nodes {

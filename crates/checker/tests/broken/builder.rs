@@ -5,6 +5,7 @@ use distlock_kickout::{Code, Device, Generation, NodeId, SessionId, Uid, UserRec
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+/// A millisecond in microseconds.
 pub(crate) const MS: u64 = 1000;
 pub(crate) const UID: &str = "anna";
 
@@ -23,6 +24,7 @@ pub(crate) fn kick_id(number: u8) -> Uuid {
     Uuid::from_u128(0x1000 + u128::from(number))
 }
 
+/// Adds the fields of one object to another.
 pub(crate) fn add_fields(whole: &mut Value, more: Value) {
     if let (Value::Object(whole), Value::Object(more)) = (whole, more) {
         whole.extend(more);
@@ -30,6 +32,7 @@ pub(crate) fn add_fields(whole: &mut Value, more: Value) {
 }
 
 impl HistoryBuilder {
+    /// Lets time pass before the next entry.
     pub(crate) fn wait_ms(&mut self, ms: u64) -> &mut Self {
         self.at += ms * MS;
         self
@@ -54,6 +57,7 @@ impl HistoryBuilder {
         self
     }
 
+    /// An event of a node about one of its own sessions.
     pub(crate) fn session_event(
         &mut self,
         node: &str,
@@ -62,7 +66,8 @@ impl HistoryBuilder {
         more: Value,
     ) -> &mut Self {
         let mut fields = json!({
-            "uid": UID, "session": session_id(number), "gen": number, "device": format!("d{number}"),
+            "uid": UID, "session": session_id(number), "gen": number,
+            "device": format!("d{number}"),
         });
         add_fields(&mut fields, more);
         self.event(node, event, fields)
@@ -85,6 +90,7 @@ impl HistoryBuilder {
         self.session_event(node, "closed", number, json!({"result": result}))
     }
 
+    /// A kick that node `to` received and answered, and that node `from` sent.
     pub(crate) fn kick_arrived(&mut self, from: &str, to: &str, number: u8) -> &mut Self {
         let fields = |peer: &str, result: &str| {
             json!({
@@ -96,6 +102,7 @@ impl HistoryBuilder {
         self.event(from, "kick_sent", fields(to, "Kicked"))
     }
 
+    /// An observation of a client; odd numbers are on `n1`, even ones on `n2`.
     pub(crate) fn client_saw(&mut self, number: u8, what: What) -> &mut Self {
         self.at += 1;
         let node = if number % 2 == 1 { "n1" } else { "n2" };
@@ -110,12 +117,14 @@ impl HistoryBuilder {
         self
     }
 
+    /// The client's login is confirmed; its number is also its generation.
     pub(crate) fn logged_in(&mut self, number: u8) -> &mut Self {
         let r#gen = Generation::new(u64::from(number));
         let session = session_id(number);
         self.client_saw(number, What::LoginOk { session, r#gen })
     }
 
+    /// The client gets the notice that another device logged in.
     pub(crate) fn got_notice(&mut self, number: u8) -> &mut Self {
         let code = Code::Superseded;
         self.client_saw(number, What::Told { code })
@@ -136,7 +145,8 @@ impl HistoryBuilder {
             .directory_names(2, 2)
     }
 
-    /// The directory at the end names this session; an odd number is on `n1`, an even one on `n2`.
+    /// The directory names this session at the end, in a record of generation `gen`. An odd number
+    /// is on `n1`, an even one on `n2`.
     pub(crate) fn directory_names(&mut self, number: u8, r#gen: u8) -> &mut Self {
         let (node, boot) = if number % 2 == 1 {
             ("n1", 101)
@@ -153,6 +163,7 @@ impl HistoryBuilder {
         self
     }
 
+    /// The report of the checker with the default rules.
     pub(crate) fn check(&self) -> Report {
         check(&self.history, &Rules::default())
     }
@@ -183,7 +194,7 @@ pub(crate) fn one_takeover() -> HistoryBuilder {
     built
 }
 
-/// The events that another node reports of one of the sessions.
+/// The events of a node about a session of another node.
 impl HistoryBuilder {
     pub(crate) fn revoked(&mut self, by: &str, number: u8, by_gen: u8) -> &mut Self {
         let fields = json!({

@@ -22,7 +22,8 @@ fn a_superseded_session_that_still_receives_breaks_i8() {
     let mut built = one_takeover();
     built.logged_in(1);
     assert!(built.violated().contains(&I8), "{}", built.check());
-    // The client got no notice. A frame that was written before may arrive a little later.
+    // The client gets no notice. A frame that was written before the session's end may arrive a
+    // little later, and not much later.
     for (later, violated) in [(100, vec![]), (5000, vec![I8])] {
         let mut built = one_login();
         built
@@ -143,7 +144,7 @@ fn a_logout_that_deletes_after_a_revocation_breaks_i5() {
         built.history.facts.push(fact);
         assert_eq!(built.check().is_clean(), forgotten, "{}", built.check());
     }
-    // A running session was taken out.
+    // A session that is still active was taken out of the directory.
     let mut built = one_login();
     built.report_about("n2", "deleted", 1);
     assert_eq!(built.violated(), [I5]);

@@ -1,4 +1,4 @@
-//! Allowances of faults: for the time of the fault and for its node, and no further.
+//! Allowances for faults: each one holds for the time and the node of its fault, and no further.
 
 use distlock_checker::{Fact, Invariant::*, Rules, What, check};
 use distlock_kickout::{NodeId, Uid};
@@ -10,7 +10,7 @@ fn node(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
 }
 
-/// A newcomer on `n2` is admitted, and the older session on `n1` ends this much later.
+/// A login on `n2` is admitted, and the older session on `n1` ends this much later.
 fn session_ends_after(ms: u64) -> HistoryBuilder {
     let mut built = one_login();
     built
@@ -64,7 +64,8 @@ fn n2_without_store(from_us: u64, to_us: u64) -> Fact {
 #[test]
 fn an_unreachable_node_may_end_a_session_within_its_lease() {
     let lease = u64::try_from(Rules::default().node_lease.as_millis()).unwrap();
-    // The node finds the loss by itself at the end of its lease at the latest.
+    // Without a fault the kick has to end the session much earlier. With one, the session may last
+    // until its node's lease ends.
     assert_eq!(session_ends_after(lease - 100).violated(), [I1]);
     let cut = session_ends_after_fault(lease - 100, n1_unreachable, 0, 2_000);
     assert!(cut.check().is_clean(), "{}", cut.check());
@@ -83,10 +84,10 @@ fn a_node_without_its_store_is_allowed_one_more_reconciliation() {
     let look = lease / 3;
     let cut = session_ends_after_fault(lease + look, n1_without_store, 500, 2 * lease);
     assert!(cut.check().is_clean(), "{}", cut.check());
-    // The lease of its node has ended by now.
+    // By this time the lease of the session's node has ended, so the session had to end.
     let stays = session_ends_after_fault(lease + look + 1_000, n1_without_store, 500, 2 * lease);
     assert_eq!(stays.violated(), [I1]);
-    // A fault of another node allows this one nothing.
+    // A fault of another node is no allowance for this one.
     let other = session_ends_after_fault(lease + look, n2_without_store, 500, 2 * lease);
     assert_eq!(other.violated(), [I1]);
 }
@@ -114,7 +115,7 @@ fn a_refusal_long_after_a_crash_needs_another_fault() {
     assert_eq!(login_refused_after_crash(at).violated(), [I14]);
     for (from, to, excused) in [
         (at - 100, at + 100, true),
-        // The nodes wait for N after the store came back.
+        // Grants may be suspended for N after the store came back.
         (at - waits, at - waits + 200, true),
         (100, 200, false),
         (at + 100, at + 200, false),
@@ -145,7 +146,7 @@ fn a_login_may_wait_for_the_store() {
     };
     assert_eq!(waits(None), [I14]);
     assert_eq!(waits(Some(n1_without_store(0, 9_000 * MS))), []);
-    // Two simultaneous outages count once.
+    // Two outages of the same time count once.
     let short = n1_without_store(0, 4_000 * MS);
     let mut built = HistoryBuilder::default();
     built
@@ -268,7 +269,7 @@ fn a_message_may_fail_while_the_directory_is_away() {
     };
     assert_eq!(failed("failed", None), [I18]);
     assert_eq!(failed("failed", Some((50, 200))), []);
-    // The outage was over before, and the other outcomes need the directory.
+    // An outage that was over before allows no failure. Any other outcome needs the directory.
     assert_eq!(failed("failed", Some((0, 50))), [I18]);
     assert_eq!(failed("stored", Some((50, 200))), [I18]);
 }

@@ -1,5 +1,5 @@
-//! Proof that the checker can fail: an honest history passes, and the right invariant catches each
-//! history with a planted bug.
+//! Proof that the checker can fail: a correct history passes, and each history with a planted bug
+//! breaks the right invariant.
 
 mod builder;
 mod ends;

@@ -78,8 +78,8 @@ fn a_stored_message_may_reach_a_second_session() {
         .second_takes_over()
         .client_saw(2, got());
     assert!(built.check().is_clean(), "{}", built.check());
-    // A second delivery to one client is a violation, and so is one of a message that was never
-    // stored.
+    // A second delivery to the same client is a violation. So is a second delivery of a message
+    // that was not stored.
     built.client_saw(2, got());
     assert_eq!(built.violated(), [I18]);
     let seen = built.history.clients.pop();
@@ -114,7 +114,8 @@ fn a_stored_message_that_never_arrives_breaks_i18() {
     assert!(built.check().is_clean(), "{}", built.check());
 }
 
-/// A message to the account that one of its two devices has sent.
+/// A message from one of the account's two devices to the account. `told` has the outcomes that the
+/// sender gets; the devices in it receive and acknowledge the message.
 fn sent_to_both(told: &[(&str, &str)]) -> HistoryBuilder {
     let mut built = one_login();
     let id = || "m".to_owned();

@@ -1,5 +1,5 @@
-//! Occasions: an invariant counts as tested only if it could have been broken. Also the time bounds
-//! of these invariants.
+//! Occasions: an invariant counts as tested only if a step could have broken it. Also the time
+//! bounds of these invariants.
 
 use distlock_checker::{Fact, Invariant::*, Rules, What, check};
 use distlock_kickout::{Code, NodeId, Uid};
@@ -62,7 +62,7 @@ fn a_bystander_counts_as_an_occasion_only_with_calm_and_troubled_logins() {
     assert_eq!(built.check().looked_at(I15), 1);
 }
 
-/// The first session is superseded, and its client stays connected.
+/// A takeover after which the first session's client is still connected.
 fn takeover_with_open_connection() -> HistoryBuilder {
     let mut built = one_login();
     built
@@ -76,6 +76,7 @@ fn takeover_with_open_connection() -> HistoryBuilder {
     built
 }
 
+/// Closes the first session's connection.
 fn close_old_connection(built: &mut HistoryBuilder) {
     built
         .client_saw(1, What::Closed)
@@ -156,7 +157,7 @@ fn an_account_that_is_out_too_long_after_a_crash_breaks_i14() {
     assert_eq!(login_after_crash(lock - 2000, 2000 + tell).violated(), []);
     assert_eq!(login_after_crash(lock, tell + 10).violated(), []);
     assert_eq!(login_after_crash(lock, tell + 500).violated(), [I14]);
-    // A refusal does not let the account in.
+    // A refusal after that time breaks the invariant, too.
     let turned_away = |sent: u64, what: What| {
         let mut built = one_login();
         kill_n1(&mut built);
@@ -181,7 +182,8 @@ fn an_account_that_is_out_too_long_after_a_crash_breaks_i14() {
 
 #[test]
 fn a_crash_excuses_nothing_that_happened_after_it() {
-    // The connection ends without a notice, and its node was killed before the client came.
+    // The connection ends without a notice. Its node was killed earlier, before the client logged
+    // in, so that crash is no excuse.
     let mut built = HistoryBuilder::default();
     kill_n1(&mut built);
     built
@@ -192,7 +194,8 @@ fn a_crash_excuses_nothing_that_happened_after_it() {
         .client_saw(1, What::Closed)
         .closed("n1", 1, "Deleted");
     assert_eq!(built.violated(), [I9]);
-    // A node that was killed before confirms a login that it does not know.
+    // A confirmation that is not in the node's events is excused only if the node was killed after
+    // it, not before.
     let mut built = HistoryBuilder::default();
     kill_n1(&mut built);
     built.client_saw(1, What::LoginSent).logged_in(1);
@@ -219,7 +222,8 @@ fn a_quiet_moment_without_a_winner_breaks_i2_despite_a_later_login() {
             .logged_in(3)
             .directory_names(3, 3);
     };
-    // The only client is told that another device logged in, and none did.
+    // The only client is told that another device logged in, but none did. Without a quiet moment
+    // a later login hides this.
     let mut built = one_login();
     built
         .superseded("n1", 1, 9)

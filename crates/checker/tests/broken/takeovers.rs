@@ -16,7 +16,7 @@ fn a_correct_history_has_no_violation() {
             "{invariant} was not looked at"
         );
     }
-    // A plain takeover puts none of these at risk, so it does not count as an occasion.
+    // A plain takeover could break none of these, so it does not count as an occasion.
     for invariant in [I5, I8, I10, I12, I13, I15, I18] {
         assert_eq!(report.looked_at(invariant), 0, "{invariant}: {report}");
     }
@@ -94,7 +94,7 @@ fn a_write_after_the_lock_was_lost_breaks_i13() {
         violated.contains(&I1) || violated.contains(&I3),
         "{violated:?}"
     );
-    // The same login takes a higher generation as well, so only the tokens show it.
+    // The late login also takes a higher generation, so only the fencing tokens show the bug.
     let mut built = one_login();
     built
         .session_event("n2", "granted", 2, json!({"token": 9}))
