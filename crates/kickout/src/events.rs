@@ -102,7 +102,7 @@ impl Events {
             kick_id = event.kick_id.map(tracing::field::display),
             result = event.result.as_deref(),
         );
-        // The send fails only without subscribers, and then nobody misses the event.
+        // The send fails only without subscribers, and then no subscriber misses the event.
         let _ = self.sender.send(event);
     }
 }

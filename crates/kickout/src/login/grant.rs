@@ -312,7 +312,7 @@ impl LoginRun {
                 });
                 for victim in &removed {
                     parts.events.emit(Transition::Revoked, |event| {
-                        event.set_revocation(uid, victim)
+                        event.set_revocation(uid, victim);
                     });
                 }
                 Ok(GrantStep::Granted(Box::new(Granted {

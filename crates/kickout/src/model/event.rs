@@ -105,7 +105,7 @@ pub enum Transition {
     Revoked,
     /// A revocation is final: its session is known to be gone.
     Settled,
-    /// The session is active and its client is told so.
+    /// The session is active, and its client gets the confirmation.
     Admitted,
     /// A login was refused for now.
     Busy,

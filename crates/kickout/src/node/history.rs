@@ -133,6 +133,7 @@ impl History {
         self.remaining_suspension(&self.state())
     }
 
+    /// Time until grants are allowed again; `None` if they are allowed.
     fn remaining_suspension(&self, state: &HistoryState) -> Option<Duration> {
         let left = state.suspended_until?.since(self.clock.now());
         (!left.is_zero()).then_some(left)

@@ -109,6 +109,7 @@ impl PeerClient {
         self.call(to, &link, &link.kicks, deadline, call).await
     }
 
+    /// Sends a delivery. Fails at once while the circuit is open.
     pub(crate) async fn deliver(
         &self,
         to: &NodeAddress,
@@ -120,6 +121,7 @@ impl PeerClient {
         self.call(to, &link, &link.deliveries, deadline, call).await
     }
 
+    /// Asks a node for the idle times of an account. Fails at once while the circuit is open.
     pub(crate) async fn idle(
         &self,
         to: &NodeAddress,
@@ -199,6 +201,7 @@ impl PeerLink {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether no call has used the link for a while.
     fn is_unused(&self, now: Moment) -> bool {
         now.since(self.health().asked) > UNUSED_LINK_LIFE
     }

@@ -205,6 +205,7 @@ impl Router {
         receipts
     }
 
+    /// Acquires the account's lock for a delivery in the locked mode.
     async fn acquire_account_lock(&self, uid: &Uid) -> Result<Guard> {
         self.locker
             .lock_named(&uid.lock_name()?)

@@ -69,6 +69,7 @@ pub(crate) struct Retries {
 type PendingDelete = (Uid, SessionKey, GrantWrite);
 
 impl Retries {
+    /// Queues a failed delete, or notes that the queue is full.
     fn push(&self, delete: PendingDelete) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() < MAX_WAITING {

@@ -27,6 +27,7 @@ struct Maps {
 }
 
 impl Registry {
+    /// Adds a new session.
     pub(crate) fn insert(&self, live: Arc<LiveSession>) {
         let mut maps = self.maps();
         maps.by_uid
