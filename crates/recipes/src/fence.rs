@@ -1,7 +1,7 @@
 //! A fence check for resources that cannot check tokens themselves, kept in a store's records.
 //!
 //! Invariant: after a fence was admitted, every older one is refused. Each change of a record is a
-//! compare-and-swap, so concurrent holders cannot lower the bar.
+//! compare-and-swap, so concurrent holders cannot lower the stored token.
 
 use std::sync::Arc;
 
@@ -10,14 +10,15 @@ use distlock_core::{
     Result, Store, Written,
 };
 
-/// The most attempts to raise the bar, when others raise it between read and write.
+/// The number of attempts to raise the stored token while other holders change it between the read
+/// and the write.
 const MAX_TRIES: usize = 32;
 
 /// Remembers the highest admitted fence of each resource.
 ///
-/// The check comes before a step and is not part of it: a holder that was admitted and then stands
-/// still is not stopped any more. A resource that can check by itself, in one step with the change,
-/// should do so (`distlock::fence`).
+/// The check comes before a step and is not part of it. So a holder that is paused between the two
+/// is not stopped. A resource that can check the token in one step with its change should do so
+/// (`distlock::fence`).
 #[derive(Clone, Debug)]
 pub struct RecordsFence(Arc<dyn Records>);
 
@@ -36,7 +37,7 @@ impl RecordsFence {
     /// store.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the bar raised or not. A repeated call is safe.
+    /// Dropping the future leaves the stored token raised or not. A repeated call is safe.
     pub async fn admit(&self, resource: &str, fence: &Fence) -> Result<(), FenceError> {
         let key = fence_key(resource)?;
         let mut unknown = None;
@@ -50,6 +51,7 @@ impl RecordsFence {
                 .map(|entry| record_text(&key, entry))
                 .transpose()?;
             let raised = FenceGuard::raised(kept, resource, fence)?;
+            // The record has this fence already, also from an earlier attempt without an answer.
             if kept == Some(&raised) {
                 return Ok(());
             }

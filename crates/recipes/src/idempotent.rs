@@ -33,7 +33,7 @@ use uuid::Uuid;
 const FORMAT: u8 = 1;
 /// The pause before a failed write is repeated.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// The most attempts at one write.
+/// The number of attempts at one write, after which its outcome stays unknown.
 const MAX_TRIES: u32 = 50;
 
 /// Runs effects once per key. A clone is cheap.
@@ -44,7 +44,7 @@ pub struct Idempotent {
     retry_unfinished: bool,
 }
 
-/// The result of an effect, with the time of its making.
+/// The result of an effect, and whether this call made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Once<T> {
     /// The effect happened now.
@@ -62,12 +62,14 @@ impl<T> Once<T> {
     }
 }
 
+/// The record of an effect.
 #[derive(Serialize, Deserialize)]
 struct Effect {
+    /// The format of the record.
     v: u8,
     /// The token of the lock under which the effect was begun.
     token: FencingToken,
-    /// Random id of this caller's effect. It recognises a write with a lost answer.
+    /// Random id of one call. A caller whose write got no answer recognises its own record by it.
     id: Uuid,
     state: State,
 }
@@ -77,7 +79,7 @@ struct Effect {
 enum State {
     /// The effect was begun, and its end is not recorded.
     Begun,
-    /// The effect was not made.
+    /// The effect returned an error, so it counts as not made.
     Failed,
     /// The effect was made, with this result.
     Done(serde_json::Value),
@@ -138,6 +140,7 @@ impl Idempotent {
         outcome
     }
 
+    /// Makes the effect as [`once`](Self::once) does, without counting its result in the metrics.
     async fn run_once<T, F>(
         &self,
         key: &str,
@@ -198,8 +201,8 @@ impl Idempotent {
                 Ok(Once::Now(result))
             }
             Err(error) => {
-                // With this record, no later caller has to ask whether the effect happened. If it
-                // cannot be written, they have to.
+                // This record lets the next caller make the effect. Without it, the next caller
+                // gets `OutcomeUnknown`, unless it uses `retry_unfinished`.
                 entry.state = State::Failed;
                 let written = self
                     .write_effect(&record, Expect::Version(version), &entry)
@@ -212,8 +215,8 @@ impl Idempotent {
         }
     }
 
-    /// Writes a state over the state before, and repeats the write while its outcome is unknown.
-    /// [`ErrorKind::Lost`] when another client has written in between.
+    /// Replaces the record that has the expected version. Repeats the write while its outcome is
+    /// unknown. [`ErrorKind::Lost`]: another client has written in between.
     async fn write_effect(
         &self,
         record: &RecordKey,
@@ -240,9 +243,10 @@ impl Idempotent {
                         return Err(Error::new(ErrorKind::Lost, message));
                     }
                 },
-                // Repeating the same write settles the outcome: only one of the two finds the
-                // version that it expects.
+                // The same write is repeated, because at most one of the two finds the version that
+                // it expects. So the effect is not recorded twice.
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = Some(error),
+                // No effect has begun yet and nothing was written, so the caller may try again.
                 Err(error) if entry.state == State::Begun && unknown.is_none() => {
                     return Err(error);
                 }
@@ -255,6 +259,7 @@ impl Idempotent {
         Err(Error::new(ErrorKind::OutcomeUnknown, message))
     }
 
+    /// Reads the record of an effect, with its version.
     async fn read_effect(&self, record: &RecordKey) -> Result<Option<(Version, Effect)>> {
         let Some(entry) = self.records.get(record).await? else {
             return Ok(None);

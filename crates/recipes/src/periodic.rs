@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 
 /// The longest period.
 const LONGEST_PERIOD: Duration = Duration::from_secs(366 * 24 * 3600);
-/// The part of a period after which the next start is due.
+/// The share of a period after which the next start is due.
 const DUE_AFTER: f64 = 0.9;
 /// The format of the records. A reader refuses another one.
 const FORMAT: u8 = 1;
@@ -60,7 +60,7 @@ pub enum Due {
     },
 }
 
-/// The result of a start.
+/// The result of [`at_most_once`](Periodic::at_most_once).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Ran<T> {
@@ -75,14 +75,15 @@ pub enum Ran<T> {
 /// The record of the last start, or of the last success.
 #[derive(Serialize, Deserialize)]
 struct Run {
+    /// The format of the record.
     v: u8,
-    /// The fencing token of the holder that started it.
+    /// The fencing token of the holder that started the job.
     token: u64,
-    /// Milliseconds since 1970 by the writer's clock. A store that has lost the age of the record
-    /// uses it.
+    /// The time of the write in milliseconds since 1970, by the writer's clock. A reader uses it
+    /// when the store does not tell the age of the record.
     at_ms: u64,
-    /// The time in milliseconds between the first start of this period and this start. So a job
-    /// that is retried does not move its period.
+    /// The time in milliseconds from the first start of this period to this start. A period counts
+    /// from its first start, so a repeated job does not move it.
     #[serde(default)]
     since_ms: u64,
 }
@@ -155,6 +156,8 @@ impl Periodic {
         ran
     }
 
+    /// Runs the work under the lock, if the job is due and the lock is free. The first look at the
+    /// record saves taking the lock of a job that is not due.
     async fn take_lock_and_run<T, F>(
         &self,
         name: &LockName,
@@ -177,6 +180,8 @@ impl Periodic {
         ran
     }
 
+    /// Records the start and runs the work while the lock is held. The job may have been started
+    /// since the first look, so this checks again.
     async fn run_under_lock<T, F>(
         &self,
         guard: &Guard,
@@ -205,7 +210,7 @@ impl Periodic {
         Ok(Ran::Here(done))
     }
 
-    /// Whether the job is due, without starting it.
+    /// Reads whether the job is due. It starts nothing.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for the period. [`ErrorKind::Corrupt`] for a record of
@@ -223,9 +228,9 @@ impl Periodic {
             .0)
     }
 
-    /// Records that the holder of the lock starts the job now. [`Due::Later`]: the job has been
-    /// started meanwhile, and must not be started again. While the store is unreachable, the call
-    /// repeats the request as long as the lock is held.
+    /// Records that the holder of the lock starts the job now. [`Due::Later`]: the job was started
+    /// in this period, nothing is recorded, and the job must not start again. While the store is
+    /// unreachable, the call repeats its request as long as the lock is held.
     ///
     /// # Errors
     /// As [`due`](Self::due), and [`ErrorKind::Lost`] when the lock is lost.
@@ -250,10 +255,10 @@ impl Periodic {
         self.record_event(guard, Event::Success).await.map(drop)
     }
 
-    /// Records a start or a success of this holder, unless the start is not due. Repeats the
-    /// attempt until the lock is lost.
+    /// Records a start or a success of this holder. A start that is not due is not recorded. Failed
+    /// attempts are repeated until the lock is lost.
     async fn record_event(&self, guard: &Guard, event: Event) -> Result<Due> {
-        // Whether an earlier attempt may have been written.
+        // Whether an earlier attempt may have written the record.
         let mut unknown = false;
         loop {
             guard.check()?;
@@ -268,7 +273,9 @@ impl Periodic {
         }
     }
 
-    /// Makes one attempt. `None`: another client has written in between.
+    /// Makes one attempt at [`record_event`](Self::record_event). `None`: another client has
+    /// written in between. With `unknown`, a record with this holder's token counts as written by
+    /// an earlier attempt.
     async fn try_record_event(
         &self,
         guard: &Guard,
@@ -302,8 +309,8 @@ impl Periodic {
         Ok(matches!(written, Written::Stored(_)).then_some(Due::Now))
     }
 
-    /// Whether the job is due after the recorded start. With it comes the time since the first
-    /// start of the period.
+    /// Decides whether the job is due, given the record of its last start. Also returns the time
+    /// since the first start of the present period; zero when a new period begins.
     async fn due_and_elapsed(
         &self,
         name: &LockName,
@@ -331,6 +338,7 @@ impl Periodic {
         }
     }
 
+    /// Whether the run that was started under this token has succeeded.
     async fn has_succeeded(&self, name: &LockName, token: u64) -> Result<bool> {
         let key = success_key(name)?;
         let entry = self.records.get(&key).await?;
@@ -338,8 +346,8 @@ impl Periodic {
         Ok(run.is_some_and(|run| run.token == token))
     }
 
-    /// The time since a run was recorded. A store's clock may have begun anew (that of a file,
-    /// after a reboot). Then this host's clock has to serve.
+    /// The time since a run was recorded. The store does not tell it when its clock has started
+    /// anew, as that of a file does at a reboot. Then the wall clock of this host decides.
     fn age_of_run(&self, key: &RecordKey, entry: &Entry, run: &Run) -> Result<Duration> {
         if let Some(age) = entry.age {
             return Ok(age);
@@ -354,6 +362,7 @@ impl Periodic {
         })
     }
 
+    /// The record of a run that starts or succeeds now.
     fn encode_run(&self, guard: &Guard, since: Duration) -> Result<Vec<u8>> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let run = Run {
@@ -403,7 +412,8 @@ fn corrupt_error(key: &RecordKey, why: &str) -> Error {
 fn check_period(every: Duration) -> Result<()> {
     if every.is_zero() || every > LONGEST_PERIOD {
         let message = format!(
-            "the period is {every:?}: more than 0 and at most {LONGEST_PERIOD:?} (366 days) are allowed"
+            "the period is {every:?}: more than 0 and at most {LONGEST_PERIOD:?} (366 days) are \
+             allowed"
         );
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }

@@ -16,9 +16,9 @@ use redis::{
 };
 
 pub(crate) const BACKEND: &str = "redis";
-/// The longest wait for a connection, and for an answer.
+/// The longest wait for a connection, and also the longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The most idle connections that are kept.
+/// The number of idle connections up to which one is kept for later.
 const MAX_IDLE: usize = 64;
 
 /// The error codes of a server that cannot serve now.
@@ -33,16 +33,16 @@ const UNAVAILABLE: [&str; 6] = [
 /// The error codes of a server that refuses the client.
 const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
 
-/// The connections to one server. A caller has the connection that it takes alone, and gives it
-/// back after success.
+/// The connections to one server. A caller has the connection that it takes for itself, and gives
+/// it back only after success.
 #[derive(Clone)]
 pub(crate) struct Connections {
     client: Client,
     idle: Arc<Mutex<Vec<MultiplexedConnection>>>,
 }
 
-/// Applies the same rule as the lock's store: a password leaves this machine through TLS, or
-/// because the user allows clear text.
+/// Refuses to send a password in clear text to another machine, unless the user allows it. The
+/// lock's store has the same rule.
 fn check_password_rule(url: &str, client: &Client) -> Result<()> {
     let info = client.get_connection_info();
     let (host, encrypted) = match info.addr() {
@@ -62,7 +62,7 @@ fn check_password_rule(url: &str, client: &Client) -> Result<()> {
     rule.check(host).map_err(|error| error.on(BACKEND))
 }
 
-/// The request that was under way when a connection failed.
+/// The kind of the request that failed. It decides whether the outcome is unknown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Request {
     /// A request that changes nothing. It can be repeated.
@@ -86,6 +86,7 @@ impl Connections {
         })
     }
 
+    /// Takes an idle connection, or opens one.
     pub(crate) async fn take(&self) -> Result<MultiplexedConnection> {
         if let Some(connection) = self.lock_idle().pop() {
             return Ok(connection);
@@ -101,6 +102,7 @@ impl Connections {
             .map_err(|error| self.handle_error(&error, Request::Read))
     }
 
+    /// Keeps a connection for the next caller. It must have answered every request.
     pub(crate) fn give_back(&self, connection: MultiplexedConnection) {
         let mut idle = self.lock_idle();
         if idle.len() < MAX_IDLE {
@@ -108,8 +110,8 @@ impl Connections {
         }
     }
 
-    /// Converts an error. After a failed connection the idle ones may be dead too, so all of them
-    /// are dropped and no later caller gets one.
+    /// Converts an error of the driver. When a connection failed, the idle ones may be dead too, so
+    /// all of them are dropped.
     pub(crate) fn handle_error(&self, error: &RedisError, request: Request) -> Error {
         let connection_failed =
             error.is_io_error() || error.is_timeout() || error.is_connection_dropped();

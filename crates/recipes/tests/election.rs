@@ -1,5 +1,5 @@
-//! Elections over memory. `tests/election` repeats these cases over servers, with processes that
-//! die.
+//! Elections over the memory store. `tests/election` repeats these cases over servers, with
+//! processes that die.
 
 use std::{
     future::pending,
@@ -62,7 +62,7 @@ impl Drop for Work {
     }
 }
 
-/// The caller gives up: the work is dropped first, and the lock afterwards.
+/// The caller drops the future. The work is dropped first, and the lock is released afterwards.
 #[tokio::test]
 async fn work_ends_before_the_lock_is_released() {
     let memory = Memory::default();
@@ -172,7 +172,7 @@ async fn the_nominated_candidate_leads_next() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// The nominated candidate died: the others wait for one lease and continue.
+/// The nominated candidate dies. The others wait for at most one lease, and then lead.
 #[tokio::test]
 async fn no_candidate_waits_for_ever_for_a_nominated_one() {
     let memory = Memory::default();

@@ -1,4 +1,4 @@
-//! Effects that happen once per key, and the fence before steps.
+//! Effects that happen once per key, and the fence check before a step.
 
 use std::{
     cell::Cell,
@@ -62,7 +62,7 @@ async fn an_effect_that_fails_is_tried_again() {
     assert_eq!(got.into_inner(), 1);
 }
 
-/// The caller died between the beginning and the end.
+/// A caller dies after it has recorded the beginning of its effect, and before the end.
 #[tokio::test]
 async fn an_effect_without_an_end_has_an_unknown_outcome() {
     let memory = Memory::default();
@@ -117,7 +117,7 @@ async fn an_invalid_result_is_named() {
     assert!(error.to_string().contains("format 2"), "{error}");
 }
 
-/// A layer that loses the answer to the next write.
+/// A layer that loses the answer to one write. The number says which write it is, counted from 1.
 #[derive(Clone, Debug)]
 struct LosesOneReply(Arc<dyn Records>, Arc<Mutex<u32>>);
 
@@ -138,7 +138,7 @@ impl RecordsLayer for LosesOneReply {
     }
 }
 
-/// The first write records the beginning, the second the end.
+/// The first write records the beginning of the effect, the second one its end.
 #[tokio::test]
 async fn a_write_whose_reply_was_lost_is_recognised() {
     for write in [1, 2] {
@@ -171,7 +171,7 @@ async fn an_effect_without_a_result_happens_once_as_well() {
     }
 }
 
-/// The earlier holder has stood still since before the later one tried and failed.
+/// The earlier holder was paused. Meanwhile the later holder began the effect, and it failed.
 #[tokio::test]
 async fn an_earlier_holder_begins_nothing_after_a_later_one_has_failed() {
     let memory = Memory::default();

@@ -25,11 +25,13 @@ fn store(memory: &Memory) -> Store {
     Store::new(memory.lock(), memory.records())
 }
 
+/// A memory store, and the clock that the test moves.
 fn memory_with_manual_clock() -> (Memory, ManualClock) {
     let clock = ManualClock::new();
     (Memory::new(Arc::new(clock.clone())), clock)
 }
 
+/// Starts a job that counts its runs and has a period of one hour.
 async fn run_job(periodic: &Periodic, runs: &AtomicU32) -> Ran<u32> {
     let ran = periodic.at_most_once("nightly", HOUR, async |_| {
         Ok(runs.fetch_add(1, Ordering::AcqRel) + 1)
@@ -54,7 +56,7 @@ async fn twenty_hosts_that_start_together_run_it_once_per_period() {
         }
         let here = hosts.join_all().await.into_iter().filter(|here| *here);
         assert_eq!((here.count(), runs.load(Ordering::Acquire)), (1, period));
-        // The hosts' timers are not exact.
+        // The hosts start a little early, because timers are not exact.
         clock.advance(HOUR - Duration::from_secs(60));
     }
 }
@@ -75,6 +77,7 @@ async fn a_start_counts_until_the_period_is_over() {
     assert!(matches!(run_job(&periodic, &runs).await, Ran::Here(2)));
 }
 
+/// Starts the same job, which fails.
 async fn run_failing_job(periodic: &Periodic) -> Result<Ran<()>> {
     let broken = || Err(Error::new(ErrorKind::Internal, "the disk is full"));
     periodic
@@ -182,11 +185,13 @@ async fn a_job_longer_than_its_period_does_not_run_beside_itself() {
     assert!(matches!(beside, Ran::Elsewhere(Some(_))), "{beside:?}");
 }
 
-/// Records that lose the answers to writes, and are unreachable after each.
+/// A layer that loses the answer to the first write, and then fails one read.
 #[derive(Clone, Debug)]
 struct Unreliable {
     below: Arc<dyn Records>,
-    lost: Arc<AtomicU32>,
+    /// The number of writes so far.
+    writes: Arc<AtomicU32>,
+    /// Whether the next read fails.
     away: Arc<AtomicBool>,
 }
 
@@ -205,7 +210,7 @@ impl RecordsLayer for Unreliable {
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         let written = self.below.put(key, value, expect).await?;
-        if self.lost.fetch_add(1, Ordering::AcqRel) > 0 {
+        if self.writes.fetch_add(1, Ordering::AcqRel) > 0 {
             return Ok(written);
         }
         self.away.store(true, Ordering::Release);
@@ -218,7 +223,7 @@ async fn a_start_whose_answer_was_lost_is_recognised() {
     let memory = Memory::default();
     let layer = Unreliable {
         below: memory.records(),
-        lost: Arc::default(),
+        writes: Arc::default(),
         away: Arc::default(),
     };
     let one = Store::new(memory.lock(), layer.clone().into_records());
@@ -228,7 +233,7 @@ async fn a_start_whose_answer_was_lost_is_recognised() {
         Ran::Here(1)
     ));
     // The start and the success are written once each.
-    assert_eq!(layer.lost.load(Ordering::Acquire), 2);
+    assert_eq!(layer.writes.load(Ordering::Acquire), 2);
     let other = Periodic::new(&store(&memory)).unwrap();
     assert!(matches!(run_job(&other, &runs).await, Ran::Before(_)));
 }

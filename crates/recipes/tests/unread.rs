@@ -1,4 +1,4 @@
-//! Unread counters over the memory store, with crashes between any two of their requests.
+//! Unread counters over the memory store, with crashes before and after any of their requests.
 //! `tests/counters` repeats these cases over servers, with processes that are killed.
 
 use std::{
@@ -32,7 +32,7 @@ enum Fault {
     DiesBefore,
     /// The process dies after the request.
     DiesAfter,
-    /// The process dies, and its write arrives when others have gone on.
+    /// The process dies, and its write arrives later, after writes of others.
     ArrivesLate,
     /// The reply is lost.
     LosesReply,
@@ -54,14 +54,17 @@ type Write = (RecordKey, Vec<u8>, Expect);
 #[derive(Clone, Debug)]
 struct Process {
     records: Arc<dyn Records>,
-    /// The number of requests until the fault, and the fault.
+    /// The number of requests before the fault, and the fault.
     fault: Arc<Mutex<Option<(u32, Fault)>>>,
     dead: Arc<Mutex<bool>>,
+    /// The writes that arrive late.
     late: Arc<Mutex<Vec<Write>>>,
+    /// The number of faults that have happened, in all histories.
     met: Arc<AtomicU32>,
 }
 
 impl Process {
+    /// Counts a request. Returns the fault that it meets; an error when the process is dead.
     fn next_fault(&self) -> Result<Option<Fault>> {
         if *self.dead.lock().unwrap() {
             return Err(Error::new(ErrorKind::Closed, "the process is dead"));
@@ -141,6 +144,7 @@ impl Naive {
         }))
     }
 
+    /// Changes a count by compare-and-swap, until a write succeeds. Returns the new count.
     async fn set(&self, key: &str, to: impl Fn(u64) -> u64) -> Result<u64> {
         loop {
             let before = self.count(key).await?;
@@ -217,7 +221,7 @@ fn counter_of(conversation: &str) -> Counter {
 
 type State = BTreeMap<&'static str, u64>;
 
-/// The counter of each conversation; the error says that the totals are wrong.
+/// Reads the counter of each conversation. It is an error when a total is not their sum.
 async fn read_state(counters: &dyn UnreadCounters) -> std::result::Result<State, String> {
     let mut state = BTreeMap::new();
     let mut totals = Vec::new();
@@ -273,7 +277,8 @@ impl Step {
     }
 }
 
-/// Runs changes one after the other. Some of them die or lose an answer at any of their requests.
+/// Runs random changes one after the other. In some of them the process dies or loses an answer at
+/// one of its requests.
 async fn run_history(
     mode: Mode,
     seed: u64,
@@ -323,7 +328,7 @@ async fn run_history(
     Ok(())
 }
 
-/// The number of histories that went wrong, and the first of them.
+/// Runs many histories. Returns the number of those that went wrong, and the problem of the first.
 async fn run_histories(mode: Mode) -> (u64, Option<String>) {
     let first = match std::env::var("DISTLOCK_SEED") {
         Ok(seed) => seed.parse().unwrap(),
@@ -358,7 +363,7 @@ async fn counters_written_one_by_one_disagree() {
     assert!(wrong > HISTORIES / 2, "only {wrong} histories went wrong");
 }
 
-/// A layer that reads several records one by one, as a cluster does, and lets other tasks run in
+/// Records that read several keys one by one, as a cluster does, and let other tasks run in
 /// between.
 #[derive(Clone, Debug)]
 struct Slow(Arc<dyn Records>);
@@ -418,7 +423,7 @@ async fn let_others_run() {
     }
 }
 
-/// Runs many changes at once, with and without a lock, on the same counters.
+/// Runs changes of eight tasks at once on the same counters. Half of the tasks use each mode.
 async fn run_concurrent_changes(modes: [Mode; 2]) -> std::result::Result<State, String> {
     let memory = Memory::default();
     let mut tasks = JoinSet::new();

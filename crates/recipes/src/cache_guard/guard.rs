@@ -42,19 +42,20 @@ struct Shared {
     loads: Mutex<HashMap<String, SharedLoad>>,
 }
 
-/// The result of a load; `None`: it is still under way.
+/// A load that several callers wait for. Its value is the result; `None`: the load is under way.
 type SharedLoad = watch::Receiver<Option<Result<LoadResult>>>;
 
-/// The end of a load that did not fail.
+/// The result of a load that did not fail.
 #[derive(Clone, Debug)]
 enum LoadResult {
+    /// The value, which was loaded here or found in the cache.
     Here(Value),
-    /// Another process loads the value, and the caller that began this load has a stale value in
-    /// the meantime.
+    /// No value was loaded, because another process holds the key's lock or the lock's store
+    /// failed. The caller that began this load has a usable value.
     Elsewhere,
 }
 
-/// The need of the caller that asks for a load.
+/// The reason why a caller asks for a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     /// The caller waits for the value.
@@ -102,6 +103,7 @@ impl CacheGuard {
         outcome
     }
 
+    /// Does what [`get_or_rebuild`](Self::get_or_rebuild) promises, without counting failures.
     async fn get_or_load<L, F>(&self, key: &str, loader: L) -> Result<Value>
     where
         L: FnOnce() -> F + Send + 'static,
@@ -166,8 +168,8 @@ impl CacheGuard {
         Ok(())
     }
 
-    /// Joins the load of this process that is under way, or begins one. The loader is returned
-    /// where it was not needed.
+    /// Joins the load of this key that is under way in this process, or starts one in a task of its
+    /// own. Returns the load, and the loader when another load is joined.
     fn join_or_start_load<L, F>(&self, key: &str, loader: L, need: Need) -> (SharedLoad, Option<L>)
     where
         L: FnOnce() -> F + Send + 'static,
@@ -200,8 +202,8 @@ impl CacheGuard {
     }
 }
 
-/// A load under way. Its drop removes it when it breaks off, because its runtime ends or the cache
-/// panics. Without that, later callers would join a load that never ends.
+/// A load under way. Its drop removes the load from the list also when the runtime ends or the
+/// cache panics. Otherwise later callers would join a load that never ends.
 struct LoadInProgress {
     shared: Arc<Shared>,
     key: String,
@@ -209,10 +211,10 @@ struct LoadInProgress {
 }
 
 impl LoadInProgress {
-    /// Removes the load, so that no caller joins it any more.
+    /// Removes the load from the list, so that no later caller joins it.
     fn unregister(&self) {
         let mut loads = self.shared.lock_loads();
-        // After a delete, another load may be under way under this key, and it must stay.
+        // After a delete, another load of this key may be in the list. It must stay there.
         let its_own = self.outcome.subscribe();
         if loads
             .get(&self.key)
@@ -242,7 +244,8 @@ impl Shared {
             Err(error) if need == Need::Value => {
                 return self.fall_back(loader, error).await.map(LoadResult::Here);
             }
-            // A caller in need may have joined this load. It has its own fallback.
+            // A caller without a value may have joined this load. It gets no error, because it
+            // starts its own load next, with its own fallback.
             Err(error) => {
                 tracing::warn!(key, %error, "a value that will do meanwhile was not loaded anew");
                 return Ok(LoadResult::Elsewhere);
@@ -272,14 +275,14 @@ impl Shared {
             load,
         };
         self.store_loaded(key, &loaded, seen.mark).await;
-        // The guard's drop releases the lock in the background, so the caller does not wait for
-        // that.
+        // The drop of the guard releases the lock in the background, so no caller waits for the
+        // release.
         drop(guard);
         Ok(LoadResult::Here(value))
     }
 
-    /// Takes the lock for a load. `None`: no caller needs the value now, and another process has
-    /// the lock.
+    /// Takes the lock for a load. A refresh does not wait for the lock. `None`: the load is a
+    /// refresh, and another caller holds the lock.
     async fn lock_for_load(&self, key: &str, need: Need) -> Result<Option<Guard>> {
         let mut lock = self.locker.lock_named(&lock_name(key)?);
         if let Some(ttl) = self.settings.lock_ttl {
@@ -294,7 +297,7 @@ impl Shared {
         })
     }
 
-    /// Stores a loaded value. The caller gets the value whether or not it can be stored.
+    /// Stores a loaded value. A failure is only logged, because the caller gets the value anyway.
     async fn store_loaded(&self, key: &str, loaded: &Loaded, mark: Mark) {
         let size = loaded.value.as_ref().map_or(0, |value| value.len());
         if size > self.settings.max_value {
@@ -315,7 +318,8 @@ impl Shared {
         }
     }
 
-    /// The fallback of a caller that can neither get the value nor load it under the lock.
+    /// Returns `why`, or loads the value without the lock, as the settings say. For a caller that
+    /// can neither get the value nor load it under the lock.
     async fn fall_back<L, F>(&self, loader: L, why: Error) -> Result<Value>
     where
         L: FnOnce() -> F + Send + 'static,
@@ -330,7 +334,7 @@ impl Shared {
         Ok(value)
     }
 
-    /// Loads a value, and returns the time that the load took.
+    /// Runs the loader with a time limit. Returns the value and the time that the load took.
     async fn run_loader<L, F>(&self, loader: L) -> Result<(Value, Duration)>
     where
         L: FnOnce() -> F + Send + 'static,
@@ -372,25 +376,27 @@ impl fmt::Debug for CacheGuard {
     }
 }
 
+/// Waits for the result of a load.
 async fn wait_for_load(mut load: SharedLoad) -> Result<LoadResult> {
     let outcome = load.wait_for(Option::is_some).await;
     let outcome = outcome.ok().and_then(|outcome| outcome.clone());
     outcome.unwrap_or_else(|| Err(load_interrupted_error()))
 }
 
-/// The error of a load whose runtime ended.
+/// The error of a load that ended without a result.
 fn load_interrupted_error() -> Error {
     Error::new(ErrorKind::Internal, "the load broke off")
 }
 
-/// Whether a fresh value is loaded before its end. The chance grows as the end comes near, and with
-/// the time that a load takes.
+/// Decides at random whether a value is loaded anew while it is fresh. The chance grows as the end
+/// of its freshness comes near, and with the time that a load takes.
 fn should_load_early(found: &Found, beta: f64) -> bool {
     // The argument of the logarithm is never 0.
     let ahead = -(1.0 - fastrand::f64()).ln() * beta * found.load.as_secs_f64();
     ahead > 0.0 && ahead >= found.fresh_for.as_secs_f64()
 }
 
+/// The name of the lock of a key; an error for a key that is not allowed.
 fn lock_name(key: &str) -> Result<LockName> {
     let name = LockName::new(format!("cache/{key}")).ok();
     let name = name.filter(|_| (1..=LONGEST_KEY).contains(&key.len()));

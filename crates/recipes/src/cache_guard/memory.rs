@@ -18,8 +18,8 @@ use super::cache::{Cache, Found, Loaded, Mark, Seen};
 /// A cache for this process alone. When several processes have a cache each and load from the same
 /// place, the guard's lock still lets one of them load at a time.
 ///
-/// A full cache removes the key that expires first, together with its floor. Make the cache large
-/// enough for all values that are loaded within the longest load.
+/// A full cache removes the key whose floor ends first, with its value and its floor. Make the
+/// cache large enough for all keys that are loaded or deleted within the time of the longest load.
 #[derive(Clone)]
 pub struct MemoryCache {
     clock: Arc<dyn Clock>,
@@ -27,16 +27,20 @@ pub struct MemoryCache {
     keys: Arc<Mutex<HashMap<String, CachedKey>>>,
 }
 
+/// The value and the floor of a key.
 struct CachedKey {
     /// `None`: the key has only a floor.
     value: Option<CachedValue>,
+    /// The highest token with which a value was stored.
     token: Option<FencingToken>,
     /// The time of the last delete.
     deleted_at: Option<Moment>,
+    /// The moment at which the floor expires.
     floor_until: Moment,
 }
 
 struct CachedValue {
+    /// `None`: the loader has said that there is no value.
     value: Option<Arc<[u8]>>,
     fresh_until: Moment,
     stale_until: Moment,
@@ -60,6 +64,7 @@ impl MemoryCache {
         }
     }
 
+    /// Stores a loaded value, unless it comes too late. Returns whether it was stored.
     fn put_if_in_time(&self, key: &str, loaded: &Loaded, mark: Mark) -> bool {
         let now = self.clock.now();
         let began = Moment::from_boot(Duration::from_micros(mark.0));
@@ -96,7 +101,8 @@ impl MemoryCache {
     }
 }
 
-/// Removes keys until there is room for one more.
+/// Removes other keys until there is room for this one: first those with expired floors, then those
+/// whose floors end first.
 fn make_room_for(keys: &mut HashMap<String, CachedKey>, key: &str, capacity: usize, now: Moment) {
     if keys.len() < capacity || keys.contains_key(key) {
         return;

@@ -14,7 +14,8 @@ use super::cache::{Cache, Found, Loaded, Mark, Seen};
 
 /// The format of the records. A record of another format counts as no value.
 const FORMAT: u8 = 1;
-/// The most attempts at one change, when others change the record in between.
+/// The number of attempts at one change, after which it fails because others changed the record in
+/// between each time.
 const TRIES: usize = 16;
 
 /// A cache beside the locks, for values of up to 64 KiB. It suits a few hot keys on a store that
@@ -25,14 +26,17 @@ pub struct RecordsCache(Arc<dyn Records>);
 /// The header before the value in a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Header {
+    /// The format of the record.
     v: u8,
     /// The highest token with which a value was stored.
     token: Option<FencingToken>,
     /// The number of deletes of the key.
     voids: u64,
+    /// `None`: the record has only a floor.
     kept: Option<Kept>,
 }
 
+/// The times of the value that follows the header.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Kept {
     /// Whether the loader has said that there is no value.
@@ -56,7 +60,9 @@ impl RecordsCache {
         Ok(Self(records))
     }
 
-    /// Changes a record by compare-and-swap. `None` from `change` leaves the record unchanged.
+    /// Changes a record by compare-and-swap. `change` gets the present header, and returns the new
+    /// header and value, or `None` to leave the record unchanged. Returns whether the record was
+    /// written.
     async fn change_record(
         &self,
         key: &str,
@@ -153,6 +159,7 @@ impl Cache for RecordsCache {
     }
 }
 
+/// The header of a key without a record.
 const fn empty_header() -> Header {
     Header {
         v: FORMAT,
@@ -162,6 +169,7 @@ const fn empty_header() -> Header {
     }
 }
 
+/// The header and the value of a record. `None`: the record has another format.
 fn parse_record(entry: &Entry) -> Option<(Header, &[u8])> {
     let end = entry.value.iter().position(|byte| *byte == b'\n')?;
     let (header, value) = entry.value.split_at(end);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use distlock_core::{Error, ErrorKind, Result};
 
-/// The longest time of any setting.
+/// The longest time that a setting may have.
 const LONGEST_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// The fallback of a caller that has waited long enough for another load, or that cannot reach the
@@ -35,8 +35,9 @@ pub struct Settings {
     /// The time for which the cache remembers that there is no value; zero by default: every caller
     /// asks.
     pub negative_ttl: Duration,
-    /// The eagerness of early loads (XFetch): 1 by default; more is earlier, 0 is never. The chance
-    /// grows with the time that a load takes.
+    /// The factor of early loads (XFetch): 1 by default. A higher one lets values be loaded earlier
+    /// before they expire, and 0 lets none be loaded early. The chance also grows with the time
+    /// that a load takes.
     pub beta: f64,
     /// The longest time of a load, after which it is given up: 1 ms to 366 days, 30 s by default.
     pub max_load: Duration,
@@ -79,6 +80,7 @@ impl Settings {
         }
     }
 
+    /// Refuses a setting that is out of range.
     pub(super) fn check(&self) -> Result<()> {
         let millisecond = Duration::from_millis(1);
         for (name, time, least) in [
@@ -104,7 +106,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The time for which a value that is stored now is fresh.
+    /// The time for which a value that is stored now is fresh, with its random variation.
     pub(super) fn fresh_time(&self, is_negative: bool) -> Duration {
         let time = if is_negative {
             self.negative_ttl

@@ -17,12 +17,17 @@ use super::{
 };
 use crate::redis_connections::{BACKEND, Connections, Request};
 
-/// KEYS: the conversation's counter, the user's total. ARGV: the amount, or `clear`; the largest
-/// allowed total. Answers `done` with both counters after the change; `unknown`; `many` with the
-/// total; or `type` with the number of the key and the type that it has.
+/// The script of a change. KEYS: the conversation's counter, the user's total. ARGV: the amount, or
+/// `clear`; the largest allowed total.
 ///
-/// The script checks both counters before it writes either, because Redis does not undo the writes
-/// of a script when a later command fails.
+/// Answers:
+/// - `done` with both counters after the change,
+/// - `unknown`: there is no counter to clear,
+/// - `many` with the total, which the amount would raise too far,
+/// - `type` with the number of a key that holds no counter, and the type that it has.
+///
+/// The script checks both counters before it writes either one, because Redis does not undo the
+/// writes of a script when a later command fails.
 const CHANGE: &str = "
 local counts = {}
 for at, key in ipairs(KEYS) do
@@ -90,6 +95,7 @@ impl RedisCounters {
         })
     }
 
+    /// Makes a change by the script, or with `WATCH` where there is no script.
     async fn change(&self, counter: &Counter, change: Change) -> Result<Unread> {
         if let Change::Add(by) = change
             && by > MOST
@@ -115,10 +121,10 @@ impl RedisCounters {
         parse_answer(counter, &answer)
     }
 
-    /// Repeats the change until no other client wrote in between.
+    /// Makes a change with `WATCH`, and repeats it when another client wrote in between.
     async fn change_with_watch(&self, counter: &Counter, change: Change) -> Result<Unread> {
         for attempt in 1..=TRIES {
-            // After a failure the connection is closed, which ends its `WATCH`.
+            // An error drops the connection, which ends its `WATCH`.
             let mut connection = self.connections.take().await?;
             let mut pipeline = redis::pipe();
             pipeline.cmd("WATCH").arg(&counter_keys(counter)).ignore();
@@ -214,6 +220,7 @@ impl fmt::Debug for RedisCounters {
     }
 }
 
+/// Converts a value of the type that `TYPE` has named. `None`: there is no such key.
 fn parse_count(key: &str, kind: &str, text: Option<String>) -> Result<Option<u64>> {
     match (kind, text) {
         ("none", _) | ("string", None) => Ok(None),
@@ -252,7 +259,8 @@ fn parse_answer(counter: &Counter, answer: &[Value]) -> Result<Unread> {
     }
 }
 
-/// The braces put a user's keys into one slot of a cluster.
+/// The keys of the conversation's counter and of the user's total. The braces put all keys of a
+/// user into one slot of a cluster.
 fn counter_keys(counter: &Counter) -> [String; 2] {
     let user = counter.user();
     let conversation = counter.conversation();
@@ -262,6 +270,7 @@ fn counter_keys(counter: &Counter) -> [String; 2] {
     ]
 }
 
+/// The error of a key whose value is not a counter. `what` names the type that it has.
 fn not_a_counter_error(key: &str, what: &str) -> Error {
     let says = format!("the key {key:?} holds no counter: it is of type {what:?}");
     Error::new(ErrorKind::Corrupt, says).on(BACKEND)

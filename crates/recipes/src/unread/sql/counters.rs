@@ -20,10 +20,10 @@ use crate::unread::{
     retries::{Retries, TRIES, too_contended_error},
 };
 
-/// The most connections.
+/// The number of connections in the pool at most.
 const MAX_CONNECTIONS: u32 = 8;
-/// The longest wait for a connection, and for the statements of a change: a client that stands
-/// still may hold the lock on the user's row.
+/// The longest wait for a connection, and also for the statements of a change. A change may wait
+/// for the lock on the user's row, which a paused client may hold.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Counters in the rows of two tables, `distributed_unread` and `distributed_unread_total`, in
@@ -69,7 +69,8 @@ impl SqlCounters {
         })
     }
 
-    /// Repeats the transaction while the server rolls it back in favour of another.
+    /// Makes a change, and repeats it while the server rolls its transaction back in favour of
+    /// another.
     async fn change(&self, counter: &Counter, change: Change) -> Result<Unread> {
         for attempt in 1..=TRIES {
             match self.try_change(counter, change).await? {
@@ -81,7 +82,8 @@ impl SqlCounters {
         Err(too_contended_error(counter))
     }
 
-    /// The inner error is that of a transaction that the server rolled back.
+    /// Makes a change in one transaction. An inner error means that the server rolled the
+    /// transaction back, so the change can be repeated.
     async fn try_change(&self, counter: &Counter, change: Change) -> Result<Result<Unread, Error>> {
         let backend = self.statements.backend;
         let to_unavailable =
@@ -109,6 +111,8 @@ impl SqlCounters {
         }
     }
 
+    /// Runs the statements of an increment. The inner error is a refusal, after which the caller
+    /// drops the transaction, and so rolls it back.
     async fn run_add(
         &self,
         transaction: &mut Transaction<'_, Any>,
@@ -136,12 +140,15 @@ impl SqlCounters {
         })
     }
 
+    /// Runs the statements of a clear. The inner error is a refusal, as in
+    /// [`run_add`](Self::run_add).
     async fn run_clear(
         &self,
         transaction: &mut Transaction<'_, Any>,
         counter: &Counter,
     ) -> sqlx::Result<Result<Unread>> {
-        // No other client changes this user's counters until the end of the transaction.
+        // This statement locks the row of the total, so no other client changes this user's
+        // counters before the transaction ends.
         sqlx::query(AssertSqlSafe(self.statements.lock_user.clone()))
             .bind(counter.user())
             .execute(&mut **transaction)
@@ -166,7 +173,7 @@ impl SqlCounters {
         }))
     }
 
-    /// Reads both counters at one moment.
+    /// Reads both counters in one statement. `None`: there is no such counter.
     async fn read_counters(
         &self,
         connection: &mut AnyConnection,
@@ -226,7 +233,7 @@ impl fmt::Debug for SqlCounters {
     }
 }
 
-/// Runs a step with a time limit. The connection of a step that took too long is not used again.
+/// Runs a step with a time limit. The error of a step that took too long is that of a full pool.
 async fn with_time_limit<T>(step: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
     tokio::select! {
         biased;
@@ -238,7 +245,7 @@ async fn with_time_limit<T>(step: impl Future<Output = sqlx::Result<T>>) -> sqlx
 /// Whether the server rolled the transaction back in favour of another: a deadlock, or a row or
 /// file that another client kept locked.
 fn was_rolled_back(error: &sqlx::Error) -> bool {
-    // MySQL has no code of its own for a wait for a row that was too long.
+    // MySQL reports a too long wait for a row with the general code HY000, so the text decides.
     const WAITED: &str = "Lock wait timeout exceeded";
     if error
         .as_database_error()
@@ -253,6 +260,8 @@ fn was_rolled_back(error: &sqlx::Error) -> bool {
     code.is_some_and(|code| ROLLED_BACK.contains(&&*code))
 }
 
+/// Converts an error of the driver. `otherwise` is the kind of an error that does not show its
+/// cause, such as a failed connection.
 fn convert_error(backend: &'static str, error: &sqlx::Error, otherwise: ErrorKind) -> Error {
     let kind = match error {
         sqlx::Error::Configuration(_) => ErrorKind::InvalidConfig,

@@ -11,7 +11,7 @@ use sqlx::{
 
 use super::statements::Dialect;
 
-/// Returns the dialect, and the URL in the driver's form.
+/// Returns the dialect of a URL, and the URL in the form that the driver reads.
 pub(super) fn parse_url(url: &str) -> Result<(Dialect, String)> {
     let (scheme, rest) = url.split_once(':').unwrap_or_default();
     match scheme {
@@ -41,13 +41,13 @@ pub(super) fn parse_url(url: &str) -> Result<(Dialect, String)> {
     }
 }
 
-/// The option that allows a password in clear text, as in the lock's store.
+/// The option of a URL that allows a password in clear text. The lock's store has the same option.
 const ALLOW_CLEAR_TEXT: &str = "tls=disable";
 
-/// Applies the same rule as the lock's store: a password leaves this machine through TLS, or
-/// because the user allows clear text.
+/// Refuses to send a password in clear text to another machine, unless the user allows it. The
+/// lock's store has the same rule.
 fn check_password_rule(dialect: Dialect, url: &str) -> Result<()> {
-    // The driver itself refuses a URL that it cannot parse.
+    // A URL that cannot be parsed passes here, because the driver refuses it later.
     let (host, encrypted, clear_allowed, features, remedy) = match dialect {
         Dialect::MySql => {
             let Ok(options) = url.parse::<MySqlConnectOptions>() else {
@@ -75,7 +75,8 @@ fn check_password_rule(dialect: Dialect, url: &str) -> Result<()> {
     };
     let user = url.rsplit_once('@').map_or("", |(before, _)| before);
     let rule = PasswordRule {
-        // After `//` a colon separates the user from the password.
+        // The first colon belongs to the scheme. A second one before the `@` separates the user
+        // from the password.
         sent: user.matches(':').count() > 1 || url.contains("password="),
         encrypted,
         clear_allowed,
