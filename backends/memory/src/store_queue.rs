@@ -195,8 +195,8 @@ impl StoreQueue {
         false
     }
 
-    /// Marks a contender as away after its wait was dropped, and ends its turn. A pending wake-up is
-    /// kept for it. Returns whether the contender had the turn.
+    /// Marks a contender as away after its wait was dropped, and ends its turn. A pending wake-up
+    /// is kept for it. Returns whether the contender had the turn.
     pub(crate) fn mark_away(&mut self, entry: QueueEntry, deferred: &mut DeferredWakes) -> bool {
         if let Some(waiter) = self.waiter_mut(entry) {
             waiter.away = true;
