@@ -124,22 +124,22 @@ macro_rules! catches {
 }
 
 catches! {
-    a_release_by_a_stranger: AnybodyReleases by "ownership::stranger_cannot_release";
-    a_renewal_by_a_stranger: AnybodyRenews by "ownership::stranger_cannot_renew";
+    a_release_by_a_stranger: AnybodyReleases by "ownership::other_owner_cannot_release";
+    a_renewal_by_a_stranger: AnybodyRenews by "ownership::other_owner_cannot_renew";
     a_revived_lock: AnybodyRenews by "expiry::expired_owner_cannot_renew";
     a_renewal_that_creates: AnybodyRenews by "ownership::renewal_creates_nothing";
-    equal_tokens: EveryTokenIsOne by "fencing::rises_across_release";
+    equal_tokens: EveryTokenIsOne by "fencing::token_rises_across_release";
     equal_tokens_in_a_history: EveryTokenIsOne by "exclusion::two_clients_never_overlap";
-    a_lease_that_ends_early: ExpiresEarly by "expiry::never_before_the_holders_deadline";
-    a_dead_holder_that_frees_early: ExpiresEarly by "expiry::dead_holder_excludes_until_then";
+    a_lease_that_ends_early: ExpiresEarly by "expiry::no_grant_before_the_holders_deadline";
+    a_dead_holder_that_frees_early: ExpiresEarly by "expiry::dead_holder_excludes_until_its_ttl";
     folded_case: FoldsCase by "names::tricky_names_are_distinct";
-    a_force_that_hits_another: ForceIgnoresTheToken by "inspect::force_checks_the_token";
+    a_force_that_hits_another: ForceIgnoresTheToken by "inspect::forced_release_checks_the_token";
     lost_meta: ForgetsMeta by "inspect::held_lock_shows_its_holder";
     a_second_holder: GrantsHeldLocks by "exclusion::holder_excludes_every_client";
     two_holders_at_a_time: GrantsHeldLocks by "exclusion::race_has_one_winner";
     a_hand_over_that_is_not_there: HandsNothingOver by "ownership::hand_over_is_one_step";
     a_loss_that_nobody_is_told:
-        LostOnlyWhenAsked by "loss::waiting_alone_is_told_in_time";
+        LostOnlyWhenAsked by "loss::waiting_alone_reports_the_loss_in_time";
     a_list_of_strangers: ListsTooMuch by "names::list_prefix_is_literal";
     a_lease_without_end: NeverExpires by "expiry::dead_holder_frees_at_its_ttl";
     a_place_that_is_never_given_up: NeverLeaves by "ownership::contender_that_left_blocks_nobody";
@@ -147,17 +147,17 @@ catches! {
     lost_updates: RecordsIgnoreVersions by "records::concurrent_increments_are_exact";
     stale_writes: RecordsIgnoreVersions by "records::version_must_match";
     trimmed_keys: RecordsTrimKeys by "names::tricky_keys_are_distinct";
-    a_release_that_does_nothing: ReleasesNothing by "release::clean_release_frees";
-    a_dropped_guard_that_stays: ReleasesNothing by "release::dropped_guard_frees";
+    a_release_that_does_nothing: ReleasesNothing by "release::clean_release_frees_the_lock";
+    a_dropped_guard_that_stays: ReleasesNothing by "release::dropped_guard_frees_the_lock";
     a_cancelled_acquire_that_stays: ReleasesNothing
         by "cancellation::lock_all_dropped_after_any_poll";
-    a_ticket_used_twice: ReusesTickets by "tickets::resumed_once";
-    a_ticket_that_is_not_claimed: TicketsInSilence by "tickets::unsupported_is_said";
+    a_ticket_used_twice: ReusesTickets by "tickets::ticket_is_resumed_only_once";
+    a_ticket_that_is_not_claimed: TicketsInSilence by "tickets::missing_tickets_are_unsupported";
     a_hand_over_that_is_not_claimed:
         HandsOverInSilence by "ownership::hand_over_is_unsupported";
-    a_ticket_won_twice: ReusesTickets by "tickets::one_of_many_resumes";
+    a_ticket_won_twice: ReusesTickets by "tickets::one_of_many_resumes_succeeds";
     trimmed_names: TrimsNames by "names::tricky_names_are_distinct";
-    a_wrong_reason: WrongReason by "loss::force_is_told";
+    a_wrong_reason: WrongReason by "loss::forced_release_is_reported";
 }
 
 /// The control: without sabotage the same cases pass.
@@ -201,12 +201,15 @@ async fn a_modest_backend_is_not_accused_and_not_praised() {
         let tickets = names.iter().filter(|name| name.starts_with("tickets::"));
         tickets.copied().collect()
     };
-    assert_eq!(tickets(&passed), ["tickets::unsupported_is_said"]);
+    assert_eq!(
+        tickets(&passed),
+        ["tickets::missing_tickets_are_unsupported"]
+    );
     assert_eq!(tickets(&not_applicable).len(), 16, "{not_applicable:?}");
     for name in [
         "ownership::hand_over_is_one_step",
         "ownership::hand_over_needs_a_live_lease",
-        "ownership::stranger_cannot_hand_over",
+        "ownership::other_owner_cannot_hand_over",
         "waiting::order_between_clients_is_as_promised",
     ] {
         assert!(not_applicable.contains(&name), "{name}: {all:?}");

@@ -215,7 +215,7 @@ pub(crate) async fn killed_node(mut world: World) -> Report {
     let killed_us = now_us();
     let mut clients = vec![world.log_in(&anna, "pc", "n1").await, old, never_back];
     // The delay of the process's own first requests does not count.
-    let (store, cleanup) = (world.open().await, world.promises().cleanup());
+    let (store, cleanup) = (world.open().await, world.promises().longest_cleanup());
     eventually_async("the dead session's entry to go", SOON, || async {
         let record = world.record(&store, &gone).await?;
         record.slots.is_empty().then_some(())
@@ -259,7 +259,8 @@ pub(crate) async fn killed_with_a_lock(mut world: World) -> Report {
     let next = world.keeps_trying(&anna, "pc", "n1").await;
     let took = Duration::from_micros(now_us() - killed_us);
     let promises = world.promises();
-    let allowed = promises.stuck() + promises.tell() + promises.slack + TRY_AGAIN;
+    let allowed =
+        promises.longest_lockout() + promises.longest_unlocked_login() + promises.slack + TRY_AGAIN;
     assert!(
         took <= allowed,
         "in again after {took:?}, {allowed:?} are allowed"

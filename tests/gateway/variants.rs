@@ -70,7 +70,7 @@ async fn a_late_write(sabotage: Sabotage) -> Report {
         newer
     };
     let (_late, newer) = tokio::join!(late, meanwhile);
-    newer.may_end(flow.rules.settle()).await;
+    newer.may_end(flow.rules.settle_time()).await;
     flow.verdict(&[&uid]).await
 }
 

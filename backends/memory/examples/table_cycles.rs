@@ -28,7 +28,7 @@ fn main() {
     let requests: Vec<AcquireRequest> = names.iter().map(request).collect();
 
     let table = Table::new();
-    rate("table, acquire + release", CYCLES, |n| {
+    measure_rate("table, acquire + release", CYCLES, |n| {
         let request = &requests[n as usize % requests.len()];
         let now = Now::of(&SystemClock);
         match table.try_acquire(now, request, None) {
@@ -45,13 +45,13 @@ fn main() {
         .build()
         .expect("a runtime");
     let lock = Memory::default().lock();
-    rate("backend, acquire + release", CYCLES, |n| {
+    measure_rate("backend, acquire + release", CYCLES, |n| {
         let request = &requests[n as usize % requests.len()];
-        runtime.block_on(cycle(&*lock, request));
+        runtime.block_on(acquire_and_release(&*lock, request));
     });
-    rate("backend, join + acquire + release", CYCLES, |n| {
+    measure_rate("backend, join + acquire + release", CYCLES, |n| {
         let request = &requests[n as usize % requests.len()];
-        runtime.block_on(queued_cycle(&*lock, request));
+        runtime.block_on(join_acquire_and_release(&*lock, request));
     });
     let locker = Locker::new(Arc::clone(&lock));
     let cycles = CYCLES / 4;
@@ -63,7 +63,7 @@ fn main() {
             assert!(guard.release().await.is_clean());
         }
     });
-    report("locker, acquire + release", cycles, start.elapsed());
+    print_rate("locker, acquire + release", cycles, start.elapsed());
     drop(locker);
 
     let before = resident_bytes();
@@ -86,7 +86,7 @@ fn main() {
     );
 }
 
-async fn cycle(lock: &dyn DistLock, request: &AcquireRequest) {
+async fn acquire_and_release(lock: &dyn DistLock, request: &AcquireRequest) {
     let Ok(Attempt::Acquired(grant)) = lock.try_acquire(request).await else {
         panic!("it is free");
     };
@@ -94,7 +94,7 @@ async fn cycle(lock: &dyn DistLock, request: &AcquireRequest) {
     black_box(lock.release(&lease).await.expect("memory does not fail"));
 }
 
-async fn queued_cycle(lock: &dyn DistLock, request: &AcquireRequest) {
+async fn join_acquire_and_release(lock: &dyn DistLock, request: &AcquireRequest) {
     let mut contender = lock.contend(request).await.expect("memory does not fail");
     let Ok(Attempt::Acquired(grant)) = contender.attempt().await else {
         panic!("it is free");
@@ -103,15 +103,15 @@ async fn queued_cycle(lock: &dyn DistLock, request: &AcquireRequest) {
     black_box(lock.release(&lease).await.expect("memory does not fail"));
 }
 
-fn rate(what: &str, cycles: u32, mut cycle: impl FnMut(u32)) {
+fn measure_rate(what: &str, cycles: u32, mut cycle: impl FnMut(u32)) {
     let start = Instant::now();
     for n in 0..cycles {
         cycle(n);
     }
-    report(what, cycles, start.elapsed());
+    print_rate(what, cycles, start.elapsed());
 }
 
-fn report(what: &str, cycles: u32, took: Duration) {
+fn print_rate(what: &str, cycles: u32, took: Duration) {
     let rate = f64::from(cycles) / took.as_secs_f64();
     println!("{what}: {rate:.0} cycles/s, {:?} each", took / cycles);
 }

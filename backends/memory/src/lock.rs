@@ -28,7 +28,7 @@ pub struct MemoryLock {
 }
 
 impl MemoryLock {
-    /// A handle on an empty table with this epoch.
+    /// Creates an empty table with this epoch, and a handle on it.
     pub(crate) fn new(clock: Arc<dyn Clock>, epoch: Epoch) -> Self {
         let mut capabilities = Capabilities::new(BACKEND);
         capabilities.fairness = Fairness::Fifo;
@@ -59,7 +59,8 @@ impl MemoryLock {
         }
     }
 
-    fn open(&self) -> Result<&Arc<SharedTable>> {
+    /// The shared table; an error of kind `Closed` when this handle was closed.
+    fn checked_table(&self) -> Result<&Arc<SharedTable>> {
         self.open.check(BACKEND)?;
         Ok(&self.shared)
     }
@@ -72,16 +73,16 @@ impl DistLock for MemoryLock {
     }
 
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
-        self.open()?;
+        self.open.check(BACKEND)?;
         Ok(Arc::new(self.new_handle()))
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        self.open()?.attempt(request, None)
+        self.checked_table()?.try_acquire(request, None)
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
-        let shared = Arc::clone(self.open()?);
+        let shared = Arc::clone(self.checked_table()?);
         Ok(Box::new(MemoryContender::new(
             shared,
             self.open.clone(),
@@ -90,7 +91,7 @@ impl DistLock for MemoryLock {
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
-        let shared = self.open()?;
+        let shared = self.checked_table()?;
         let now = shared.clock.now();
         Ok(match shared.table.renew(now, lease, renewal) {
             Ok(token) => Renewed::Extended {
@@ -104,21 +105,21 @@ impl DistLock for MemoryLock {
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
-        let shared = self.open()?;
+        let shared = self.checked_table()?;
         Ok(shared.table.release(shared.clock.now(), lease))
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
-        let shared = self.open()?;
+        let shared = self.checked_table()?;
         let now = Now::of(&*shared.clock);
         Ok(match shared.table.hand_over(now, lease, next)? {
-            Ok(token) => HandOver::Done(shared.grant(token, next)),
+            Ok(token) => HandOver::Done(shared.new_grant(token, next)),
             Err(reason) => HandOver::NotHeld(reason),
         })
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
-        let shared = self.open()?;
+        let shared = self.checked_table()?;
         let mut info = shared.table.inspect(shared.clock.now(), name);
         info.epoch = Some(shared.epoch.clone());
         Ok(info)
@@ -130,7 +131,7 @@ impl DistLock for MemoryLock {
         after: Option<&LockName>,
         limit: u32,
     ) -> Result<Vec<LockInfo>> {
-        let shared = self.open()?;
+        let shared = self.checked_table()?;
         let mut infos = shared.table.list(shared.clock.now(), prefix, after, limit);
         for info in &mut infos {
             info.epoch = Some(shared.epoch.clone());
@@ -139,14 +140,14 @@ impl DistLock for MemoryLock {
     }
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        let shared = self.open()?;
+        let shared = self.checked_table()?;
         let now = shared.clock.now();
         Ok(shared.table.force_release(now, name, expected))
     }
 
     async fn health(&self) -> Result<Health> {
         let mut health = Health::new(BACKEND);
-        health.epoch = Some(self.open()?.epoch.clone());
+        health.epoch = Some(self.checked_table()?.epoch.clone());
         health.found(
             "reach",
             Verdict::Pass,
@@ -156,7 +157,7 @@ impl DistLock for MemoryLock {
     }
 
     async fn close(&self) {
-        // The other handles still use the table.
+        // Only this handle closes, because other handles may still use the table.
         self.open.close();
     }
 }

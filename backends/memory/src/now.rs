@@ -1,8 +1,8 @@
-//! The time of one call.
+//! The two clocks that one call to the table needs, read together.
 
 use distlock_core::{Clock, Moment, micros, unix_time};
 
-/// The time of one call.
+/// The time at which one call to the table happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// The boot-time clock, on which leases are counted.

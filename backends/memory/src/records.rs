@@ -25,15 +25,17 @@ use crate::shared_table::BACKEND;
 #[derive(Debug)]
 pub struct MemoryRecords {
     clock: Arc<dyn Clock>,
-    // No code waits while it holds this lock. One map has all keys, because a scan needs their
-    // order.
+    // No code awaits while it holds this lock, so a blocking lock is enough. One map has all keys,
+    // because a scan needs their order.
     store: Arc<RwLock<RecordMap>>,
     open: OpenFlag,
 }
 
+/// All records, with the counter that gives their versions.
 #[derive(Debug, Default)]
 struct RecordMap {
     records: BTreeMap<Arc<str>, Record>,
+    /// The highest version that a write of any key got.
     last_version: u64,
 }
 
@@ -41,6 +43,7 @@ struct RecordMap {
 struct Record {
     version: Version,
     value: Vec<u8>,
+    /// The moment of the last write, from which the age counts.
     written: Moment,
 }
 
@@ -64,18 +67,21 @@ impl MemoryRecords {
         }
     }
 
-    fn read(&self) -> Result<RwLockReadGuard<'_, RecordMap>> {
+    /// Locks the records for reading; an error of kind `Closed` when this handle was closed.
+    fn lock_for_read(&self) -> Result<RwLockReadGuard<'_, RecordMap>> {
         self.open.check(BACKEND)?;
         Ok(self.store.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write(&self) -> Result<RwLockWriteGuard<'_, RecordMap>> {
+    /// Locks the records for writing; an error of kind `Closed` when this handle was closed.
+    fn lock_for_write(&self) -> Result<RwLockWriteGuard<'_, RecordMap>> {
         self.open.check(BACKEND)?;
         Ok(self.store.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl RecordMap {
+    /// The present version of a key; `None`: there is no record.
     fn version(&self, key: &RecordKey) -> Option<Version> {
         self.records.get(key.as_str()).map(|record| record.version)
     }
@@ -113,19 +119,19 @@ impl Records for MemoryRecords {
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
-        let store = self.read()?;
+        let store = self.lock_for_read()?;
         Ok(store.entry(key, self.clock.now()))
     }
 
     async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
-        let store = self.read()?;
+        let store = self.lock_for_read()?;
         let now = self.clock.now();
         Ok(keys.iter().map(|key| store.entry(key, now)).collect())
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         check_value(key, value)?;
-        let mut store = self.write()?;
+        let mut store = self.lock_for_write()?;
         let expected = match expect {
             Expect::Absent => None,
             Expect::Version(version) => Some(version),
@@ -153,7 +159,7 @@ impl Records for MemoryRecords {
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        let mut store = self.write()?;
+        let mut store = self.lock_for_write()?;
         if store.version(key) != Some(expect) {
             return Ok(Deleted::Conflict);
         }
@@ -167,7 +173,7 @@ impl Records for MemoryRecords {
         after: Option<&RecordKey>,
         limit: u32,
     ) -> Result<Vec<(RecordKey, Entry)>> {
-        let store = self.read()?;
+        let store = self.lock_for_read()?;
         let now = self.clock.now();
         let from = match after.map(RecordKey::as_str) {
             Some(after) if after >= prefix => Bound::Excluded(after),
@@ -183,7 +189,7 @@ impl Records for MemoryRecords {
     }
 
     async fn close(&self) {
-        // The other handles still use the records.
+        // Only this handle closes, because other handles may still use the records.
         self.open.close();
     }
 }

@@ -1,6 +1,7 @@
 //! One held lock in the table.
 //!
-//! Invariant: a row is small, because a million of them stay in memory. It must never read a clock.
+//! Invariant: a row is small, because a store may hold a million of them. A row must never read a
+//! clock: the time comes in with each call.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,13 +13,14 @@ use uuid::Uuid;
 
 use crate::now::Now;
 
+/// The lease of one lock name. The row may stay for a while after the lease has expired.
 #[derive(Debug)]
 pub(crate) struct Row {
     owner: OwnerId,
     token: FencingToken,
-    /// Nanoseconds since boot. They take half the size of a [`Moment`].
+    /// The end of the lease in nanoseconds since boot. This takes half the size of a [`Moment`].
     expires: u64,
-    /// Microseconds since 1970, for display.
+    /// The time of the grant in microseconds since 1970, for display.
     granted: u64,
     holder: HolderLabel,
     /// The parts that few locks have.
@@ -37,7 +39,7 @@ impl Row {
         Self {
             owner: request.owner,
             token,
-            expires: nanos(now.boot + request.ttl.duration()),
+            expires: nanos_since_boot(now.boot + request.ttl.duration()),
             granted: now.wall_micros,
             holder: request.holder.clone(),
             extra: request.meta.clone().map(|meta| {
@@ -49,24 +51,27 @@ impl Row {
         }
     }
 
+    /// Whether the lease has not expired.
     pub(crate) fn is_live(&self, now: Moment) -> bool {
-        nanos(now) < self.expires
+        nanos_since_boot(now) < self.expires
     }
 
+    /// The time until the lease expires; zero after that.
     pub(crate) fn remaining(&self, now: Moment) -> Duration {
-        Duration::from_nanos(self.expires.saturating_sub(nanos(now)))
+        Duration::from_nanos(self.expires.saturating_sub(nanos_since_boot(now)))
     }
 
     pub(crate) const fn token(&self) -> FencingToken {
         self.token
     }
 
-    pub(crate) fn is_of(&self, owner: OwnerId) -> bool {
+    pub(crate) fn is_owned_by(&self, owner: OwnerId) -> bool {
         self.owner == owner
     }
 
+    /// Lets the lease begin anew: it expires after `ttl` from now.
     pub(crate) fn restart_lease(&mut self, now: Moment, ttl: Ttl) {
-        self.expires = nanos(now + ttl.duration());
+        self.expires = nanos_since_boot(now + ttl.duration());
     }
 
     /// Checks whether this lease holds the lock now. The error is the reason of the loss.
@@ -74,15 +79,16 @@ impl Row {
         if self.owner != lease.owner {
             Err(LossReason::TakenOver)
         } else if !self.is_live(now) || lease.token.is_some_and(|token| token != self.token) {
-            // With another token under the same owner, the lease expired before its owner was
-            // granted the lock again.
+            // A row with the same owner and another token belongs to a later grant. So the lease
+            // that the caller names had expired before.
             Err(LossReason::Expired)
         } else {
             Ok(())
         }
     }
 
-    /// Renews the lease and changes the ticket in the same step.
+    /// Restarts the lease, and stores or redeems the ticket's nonce in the same step. A ticket that
+    /// cannot be redeemed leaves the lease unchanged.
     pub(crate) fn renew(&mut self, now: Moment, renewal: &Renewal) -> Result<(), LossReason> {
         match renewal.ticket {
             TicketStep::Issue(nonce) => {
@@ -102,7 +108,8 @@ impl Row {
         Ok(())
     }
 
-    pub(crate) fn info(&self, now: Moment) -> HolderInfo {
+    /// The description of the holder, as other clients see it.
+    pub(crate) fn holder_info(&self, now: Moment) -> HolderInfo {
         let mut info = HolderInfo::new(self.holder.as_str());
         info.meta = self
             .extra
@@ -116,7 +123,7 @@ impl Row {
     }
 }
 
-fn nanos(moment: Moment) -> u64 {
-    // The number overflows 584 years after boot.
+fn nanos_since_boot(moment: Moment) -> u64 {
+    // A `u64` of nanoseconds lasts for 584 years.
     u64::try_from(moment.since_boot().as_nanos()).unwrap_or(u64::MAX)
 }

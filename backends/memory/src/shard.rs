@@ -13,21 +13,24 @@ use crate::{
     store_queue::{DeferredWakes, StoreQueue},
 };
 
-/// Number of forced releases that a shard remembers.
-const FORCED_AT_MOST: usize = 64;
+/// The number of force-released leases that a shard remembers.
+const MAX_REMEMBERED_FORCED: usize = 64;
 
-/// A shard with fewer rows is not swept. It shrinks as if it had this many, so a small map keeps
-/// its memory.
-const SMALL: usize = 256;
+/// A shard with fewer rows keeps its expired rows. A shard that shrinks keeps memory for at least
+/// this many rows.
+const SMALL_ROW_COUNT: usize = 256;
 
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) rows: HashMap<LockName, Row, RandomState>,
     pub(crate) queues: HashMap<LockName, StoreQueue, RandomState>,
-    /// An empty queue, reused for the next lock that gets contenders.
+    /// An empty queue whose memory is reused for the next lock that gets contenders.
     pub(crate) spare: StoreQueue,
+    /// The highest token that this shard has granted.
     pub(crate) last_token: u64,
+    /// The number of the last queue entry.
     pub(crate) last_entry: u64,
+    /// The number of rows at which the next attempt removes the expired rows.
     pub(crate) sweep_at: usize,
     /// The tokens of the latest force-released leases, so that their holders learn the reason.
     /// Tokens are unique within a shard.
@@ -43,15 +46,16 @@ impl Shard {
             spare: StoreQueue::default(),
             last_token: 0,
             last_entry: 0,
-            sweep_at: SMALL,
+            sweep_at: SMALL_ROW_COUNT,
             forced: VecDeque::new(),
         }
     }
 
     /// Remembers the token of a force-released lease, so that its holder learns the reason.
     pub(crate) fn remember_forced(&mut self, token: FencingToken) {
-        // The list is bounded: few locks are force-released, and a holder asks at its next renewal.
-        if self.forced.len() == FORCED_AT_MOST {
+        // The list may be short, because few locks are force-released and each holder asks for the
+        // reason at its next renewal.
+        if self.forced.len() == MAX_REMEMBERED_FORCED {
             self.forced.pop_front();
         }
         self.forced.push_back(token);
@@ -59,23 +63,23 @@ impl Shard {
 
     /// Removes a row and gives the turn to the first contender that is not away. Returns whether
     /// there is one.
-    pub(crate) fn free_and_call_next(
+    pub(crate) fn free_and_give_turn(
         &mut self,
         name: &LockName,
         now: Moment,
         deferred: &mut DeferredWakes,
     ) -> bool {
         self.rows.remove(name);
-        self.shrink();
+        self.shrink_rows();
         !self.queues.is_empty()
             && self
                 .queues
                 .get_mut(name)
-                .is_some_and(|queue| queue.call_next(now, None, deferred).is_some())
+                .is_some_and(|queue| queue.give_turn(now, None, deferred).is_some())
     }
 
-    /// The reason of the loss of a lease without a row.
-    pub(crate) fn loss_of_missing_row(&self, lease: &Lease) -> LossReason {
+    /// The reason why a lease is lost whose lock has no row.
+    pub(crate) fn loss_reason_without_row(&self, lease: &Lease) -> LossReason {
         match lease.token {
             Some(token) if self.forced.contains(&token) => LossReason::ForceReleased,
             _ => LossReason::Removed,
@@ -92,26 +96,28 @@ impl Shard {
         let queue = self.queues.get_mut(name)?;
         let value = f(queue);
         if queue.is_empty() {
-            self.spare = self.queues.remove(name).unwrap_or_default().cleared();
+            self.spare = self.queues.remove(name).unwrap_or_default().into_spare();
         }
         Some(value)
     }
 
-    pub(crate) fn waiters(&self, name: &LockName) -> u32 {
-        let waiters = self.queues.get(name).map_or(0, StoreQueue::len);
+    /// The number of contenders of a lock that are not away.
+    pub(crate) fn waiter_count(&self, name: &LockName) -> u32 {
+        let waiters = self.queues.get(name).map_or(0, StoreQueue::present_count);
         u32::try_from(waiters).unwrap_or(u32::MAX)
     }
 
-    pub(crate) fn sweep(&mut self, now: Moment) {
+    /// Removes all expired rows, and sets the number of rows at which the next removal is due.
+    pub(crate) fn remove_expired(&mut self, now: Moment) {
         self.rows.retain(|_, row| row.is_live(now));
-        self.sweep_at = (self.rows.len() * 2).max(SMALL);
-        self.shrink();
+        self.sweep_at = (self.rows.len() * 2).max(SMALL_ROW_COUNT);
+        self.shrink_rows();
     }
 
-    /// Returns memory to the allocator after many rows were removed. It leaves room to grow, so it
-    /// happens rarely.
-    pub(crate) fn shrink(&mut self) {
-        let rows = self.rows.len().max(SMALL);
+    /// Returns memory to the allocator when fewer than an eighth of it is in use. The map keeps
+    /// room for twice its rows, so it neither grows nor shrinks again soon.
+    pub(crate) fn shrink_rows(&mut self) {
+        let rows = self.rows.len().max(SMALL_ROW_COUNT);
         if rows < self.rows.capacity() / 8 {
             self.rows.shrink_to(rows * 2);
         }

@@ -21,7 +21,8 @@ pub(crate) struct SharedTable {
 }
 
 impl SharedTable {
-    pub(crate) fn attempt(
+    /// Makes one attempt at the present time.
+    pub(crate) fn try_acquire(
         &self,
         request: &AcquireRequest,
         entry: Option<QueueEntry>,
@@ -29,10 +30,11 @@ impl SharedTable {
         let attempt = self
             .table
             .try_acquire(Now::of(&*self.clock), request, entry)?;
-        Ok(attempt.map(|token| self.grant(token, request)))
+        Ok(attempt.map(|token| self.new_grant(token, request)))
     }
 
-    pub(crate) fn grant(&self, token: FencingToken, request: &AcquireRequest) -> Grant {
+    /// The grant of this request, with the store's epoch.
+    pub(crate) fn new_grant(&self, token: FencingToken, request: &AcquireRequest) -> Grant {
         Grant::new(token, self.epoch.clone(), request.ttl.duration())
     }
 }

@@ -1,17 +1,17 @@
 //! The store queue of one lock: the contenders in the order in which they joined.
 //!
-//! This module owns the turn: the contender for which a free lock is reserved, and the contenders
-//! that are absent for now. Invariant: while a present contender waits and the lock is free,
-//! exactly one contender has the turn, and it has been woken. This module must never run a waker
-//! under the shard's mutex: a waker may run foreign code that calls the table again and would
-//! deadlock.
+//! This module owns the turn, which is the reservation of a free lock for one contender. It also
+//! knows which contenders are away; the others are present, and only they get the turn. Invariant:
+//! while a present contender waits and the lock is free, exactly one contender has the turn, and it
+//! has been woken. This module must never run a waker under the shard's mutex: a waker may run
+//! foreign code, and that code would deadlock if it called the table.
 
 use std::{collections::VecDeque, task::Waker, time::Duration};
 
 use distlock_core::{Moment, OwnerId};
 
 /// The time for which a free lock is reserved for the contender that has the turn. A contender that
-/// does not come in that time (its task is blocked) is skipped until it appears again.
+/// makes no attempt in that time (its task is blocked) is away until its next call.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
 /// An entry in a store queue. The numbers rise in the order of joining.
@@ -24,13 +24,16 @@ impl QueueEntry {
     }
 }
 
-/// Wakers that are called or dropped after the shard's mutex is free again. They may run foreign
-/// code, and that code may call the table.
+/// Wakers that are called or dropped after the shard's mutex is free again, because both may run
+/// foreign code that calls the table.
 ///
-/// Declare the value before locking the mutex, so that it is dropped after the lock's guard.
+/// The drop of this value calls and drops them. Declare the value before locking the mutex, so that
+/// it is dropped after the mutex guard.
 #[derive(Debug, Default)]
 pub(crate) struct DeferredWakes {
+    /// The waker of the contender that is woken.
     wake: Option<Waker>,
+    /// A waker that is no longer needed. It is dropped and not called.
     drop_only: Option<Waker>,
 }
 
@@ -56,15 +59,16 @@ pub(crate) struct StoreQueue {
 struct Waiter {
     entry: QueueEntry,
     owner: OwnerId,
-    /// Whether the contender is skipped for now: its wait was dropped without leaving, or it did
-    /// not come when it had the turn.
+    /// Whether the contender is skipped for now: its wait was dropped while its entry stayed, or it
+    /// made no attempt while it had the turn.
     away: bool,
-    /// Whether a wake-up waits that the contender has not received yet.
+    /// Whether the contender has a wake-up that it has not received yet.
     woken: bool,
     waker: Option<Waker>,
 }
 
 impl StoreQueue {
+    /// Adds a contender at the end. Entries must rise from one call to the next.
     pub(crate) fn join(&mut self, entry: QueueEntry, owner: OwnerId) {
         self.waiters.push_back(Waiter {
             entry,
@@ -88,8 +92,8 @@ impl StoreQueue {
         self.waiters.is_empty()
     }
 
-    /// An empty queue for another lock. It keeps the allocation unless that is large.
-    pub(crate) fn cleared(mut self) -> Self {
+    /// Turns an empty queue into one for another lock. It keeps its memory unless that is large.
+    pub(crate) fn into_spare(mut self) -> Self {
         self.turn = None;
         if self.waiters.capacity() > 16 {
             self.waiters = VecDeque::new();
@@ -98,13 +102,14 @@ impl StoreQueue {
     }
 
     /// The number of contenders that are not away.
-    pub(crate) fn len(&self) -> usize {
+    pub(crate) fn present_count(&self) -> usize {
         self.waiters.iter().filter(|waiter| !waiter.away).count()
     }
 
-    /// Records that this contender looks at the lock itself, so its pending wake-up is used up.
+    /// Records that this contender makes an attempt. It is no longer away, and its pending wake-up
+    /// is used up.
     pub(crate) fn mark_present(&mut self, entry: QueueEntry) {
-        if let Some(waiter) = self.waiter(entry) {
+        if let Some(waiter) = self.waiter_mut(entry) {
             waiter.away = false;
             waiter.woken = false;
         }
@@ -113,8 +118,8 @@ impl StoreQueue {
     /// Gives the turn to the first present contender of a free lock, wakes it, and returns it;
     /// `None`: no contender is present, so any caller may take the lock. A contender that has the
     /// turn already is not woken again. A contender whose turn has lasted too long is skipped,
-    /// except `asking`, which looks at the lock right now.
-    pub(crate) fn call_next(
+    /// except `asking`, the contender that makes this call.
+    pub(crate) fn give_turn(
         &mut self,
         now: Moment,
         asking: Option<QueueEntry>,
@@ -123,7 +128,7 @@ impl StoreQueue {
         if let Some((entry, _)) = self
             .turn
             .take_if(|(turn, since)| Some(*turn) != asking && now.since(*since) >= GRACE)
-            && let Some(waiter) = self.waiter(entry)
+            && let Some(waiter) = self.waiter_mut(entry)
         {
             waiter.away = true;
         }
@@ -137,13 +142,13 @@ impl StoreQueue {
         Some(first.entry)
     }
 
-    /// The rest of the time for which the lock is reserved.
-    pub(crate) fn reserved_for(&self, now: Moment) -> Option<Duration> {
+    /// The rest of the time for which the lock is reserved; `None`: no contender has the turn.
+    pub(crate) fn reservation_left(&self, now: Moment) -> Option<Duration> {
         self.turn.map(|(_, since)| (since + GRACE).since(now))
     }
 
     /// Ends the turn, because the lock is no longer free.
-    pub(crate) fn end_call(&mut self) {
+    pub(crate) fn end_turn(&mut self) {
         self.turn = None;
     }
 
@@ -156,9 +161,10 @@ impl StoreQueue {
         }
     }
 
-    /// Marks a contender as waiting. Returns whether a wake-up is pending for it.
-    pub(crate) fn start_wait(&mut self, entry: QueueEntry) -> bool {
-        self.waiter(entry).is_some_and(|waiter| {
+    /// Records that a contender waits, so it is no longer away. Returns whether a wake-up is
+    /// pending for it.
+    pub(crate) fn mark_waiting(&mut self, entry: QueueEntry) -> bool {
+        self.waiter_mut(entry).is_some_and(|waiter| {
             waiter.away = false;
             waiter.woken
         })
@@ -172,7 +178,7 @@ impl StoreQueue {
         waker: &Waker,
         deferred: &mut DeferredWakes,
     ) -> bool {
-        let Some(waiter) = self.waiter(entry) else {
+        let Some(waiter) = self.waiter_mut(entry) else {
             return true;
         };
         if std::mem::take(&mut waiter.woken) {
@@ -189,21 +195,22 @@ impl StoreQueue {
         false
     }
 
-    /// Marks a contender as away after its wait was dropped. A pending wake-up is kept for it.
-    /// Returns whether the lock was reserved for it.
-    pub(crate) fn interrupt(&mut self, entry: QueueEntry, deferred: &mut DeferredWakes) -> bool {
-        if let Some(waiter) = self.waiter(entry) {
+    /// Marks a contender as away after its wait was dropped, and ends its turn. A pending wake-up
+    /// is kept for it. Returns whether the contender had the turn.
+    pub(crate) fn mark_away(&mut self, entry: QueueEntry, deferred: &mut DeferredWakes) -> bool {
+        if let Some(waiter) = self.waiter_mut(entry) {
             waiter.away = true;
             deferred.drop_only = waiter.waker.take();
         }
         self.turn.take_if(|(turn, _)| *turn == entry).is_some()
     }
 
-    fn waiter(&mut self, entry: QueueEntry) -> Option<&mut Waiter> {
+    fn waiter_mut(&mut self, entry: QueueEntry) -> Option<&mut Waiter> {
         let at = self.position(entry)?;
         self.waiters.get_mut(at)
     }
 
+    /// The index of an entry. The entries rise, so a binary search finds it.
     fn position(&self, entry: QueueEntry) -> Option<usize> {
         self.waiters
             .binary_search_by_key(&entry, |waiter| waiter.entry)

@@ -32,8 +32,8 @@ const SHARDS: usize = 64;
 ///
 /// Names are spread over shards. Each shard has its own mutex, which is held for one operation on
 /// one name (or for one shard of a listing). A release removes the row at once. An expired row
-/// counts as free. A sweep of the shard removes its memory; the sweep is due whenever the shard has
-/// doubled since the last one, so a grant pays for it in constant time on average.
+/// counts as free and stays in memory until a sweep of its shard. The sweep is due whenever the
+/// shard has doubled since the last one, so it costs each grant a constant time on average.
 ///
 /// Tokens come from a counter of the shard and the wall clock: `max(last + 1, microseconds)`. They
 /// keep rising although the table forgets a released name.
@@ -89,16 +89,16 @@ impl Table {
         entry: Option<QueueEntry>,
     ) -> Result<Attempt<FencingToken>> {
         let mut deferred = DeferredWakes::default();
-        let mut shard = self.shard(&request.name);
+        let mut shard = self.lock_shard_of(&request.name);
         let shard = &mut *shard;
         if shard.rows.len() >= shard.sweep_at {
-            shard.sweep(now.boot);
+            shard.remove_expired(now.boot);
         }
         let token = match shard.rows.entry(request.name.clone()) {
             hash_map::Entry::Occupied(mut row) if row.get().is_live(now.boot) => {
                 let row = row.get_mut();
-                if !row.is_of(request.owner) {
-                    let info = row.info(now.boot);
+                if !row.is_owned_by(request.owner) {
+                    let info = row.holder_info(now.boot);
                     if let Some(entry) = entry {
                         shard.with_queue(&request.name, |queue| queue.mark_present(entry));
                     }
@@ -112,11 +112,11 @@ impl Table {
                     if let Some(entry) = entry {
                         queue.mark_present(entry);
                     }
-                    let turn = queue.call_next(now.boot, entry, &mut deferred);
+                    let turn = queue.give_turn(now.boot, entry, &mut deferred);
                     if turn.is_some() && turn != entry {
                         return Ok(Attempt::Busy(None));
                     }
-                    queue.end_call();
+                    queue.end_turn();
                 }
                 let token = FencingToken::hybrid(shard.last_token, now.wall_micros)?;
                 shard.last_token = token.get();
@@ -140,10 +140,10 @@ impl Table {
         lease: &Lease,
         renewal: &Renewal,
     ) -> Result<FencingToken, LossReason> {
-        let mut shard = self.shard(&lease.name);
+        let mut shard = self.lock_shard_of(&lease.name);
         let shard = &mut *shard;
         let Some(row) = shard.rows.get_mut(&lease.name) else {
-            return Err(shard.loss_of_missing_row(lease));
+            return Err(shard.loss_reason_without_row(lease));
         };
         row.check(now, lease)?;
         row.renew(now, renewal)?;
@@ -153,12 +153,12 @@ impl Table {
     /// Frees a lock that this lease holds, and gives the turn to its first contender.
     pub fn release(&self, now: Moment, lease: &Lease) -> ReleaseOutcome {
         let mut deferred = DeferredWakes::default();
-        let mut shard = self.shard(&lease.name);
+        let mut shard = self.lock_shard_of(&lease.name);
         match shard.rows.get(&lease.name) {
             Some(row) if row.check(now, lease).is_ok() => {}
             _ => return ReleaseOutcome::NotHeld,
         }
-        let anybody = shard.free_and_call_next(&lease.name, now, &mut deferred);
+        let anybody = shard.free_and_give_turn(&lease.name, now, &mut deferred);
         ReleaseOutcome::Released {
             others_waiting: Some(anybody),
         }
@@ -186,10 +186,10 @@ impl Table {
             ));
         }
         let mut deferred = DeferredWakes::default();
-        let mut shard = self.shard(&lease.name);
+        let mut shard = self.lock_shard_of(&lease.name);
         let shard = &mut *shard;
         let Some(row) = shard.rows.get_mut(&lease.name) else {
-            return Ok(Err(shard.loss_of_missing_row(lease)));
+            return Ok(Err(shard.loss_reason_without_row(lease)));
         };
         if let Err(reason) = row.check(now.boot, lease) {
             return Ok(Err(reason));
@@ -206,22 +206,22 @@ impl Table {
     /// Frees a lock of any holder, if its token is the expected one.
     pub fn force_release(&self, now: Moment, name: &LockName, expected: FencingToken) -> Forced {
         let mut deferred = DeferredWakes::default();
-        let mut shard = self.shard(name);
+        let mut shard = self.lock_shard_of(name);
         match shard.rows.get(name) {
             Some(row) if row.is_live(now) && row.token() == expected => {}
             Some(row) if row.is_live(now) => return Forced::OtherToken(row.token()),
             _ => return Forced::NotHeld,
         }
-        shard.free_and_call_next(name, now, &mut deferred);
+        shard.free_and_give_turn(name, now, &mut deferred);
         shard.remember_forced(expected);
         Forced::Released
     }
 
     /// Reads the holder of a lock and the number of its contenders that are not away.
     pub fn inspect(&self, now: Moment, name: &LockName) -> LockInfo {
-        let shard = self.shard(name);
+        let shard = self.lock_shard_of(name);
         let mut info = match shard.rows.get(name) {
-            Some(row) if row.is_live(now) => LockInfo::held(name.clone(), row.info(now)),
+            Some(row) if row.is_live(now) => LockInfo::held(name.clone(), row.holder_info(now)),
             Some(expired) => {
                 let mut info = LockInfo::free(name.clone());
                 info.last_token = Some(expired.token());
@@ -229,7 +229,7 @@ impl Table {
             }
             None => LockInfo::free(name.clone()),
         };
-        info.waiters = Some(shard.waiters(name));
+        info.waiters = Some(shard.waiter_count(name));
         info
     }
 
@@ -245,7 +245,7 @@ impl Table {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut first: BTreeMap<LockName, (HolderInfo, u32)> = BTreeMap::new();
         for shard in &self.shards {
-            let shard = lock(shard);
+            let shard = lock_shard(shard);
             for (name, row) in &shard.rows {
                 let wanted = name.as_str().starts_with(prefix)
                     && after.is_none_or(|after| name > after)
@@ -253,7 +253,10 @@ impl Table {
                     && (first.len() < limit
                         || first.last_key_value().is_some_and(|(last, _)| name < last));
                 if wanted {
-                    first.insert(name.clone(), (row.info(now), shard.waiters(name)));
+                    first.insert(
+                        name.clone(),
+                        (row.holder_info(now), shard.waiter_count(name)),
+                    );
                     if first.len() > limit {
                         first.pop_last();
                     }
@@ -272,12 +275,15 @@ impl Table {
 
     /// The number of rows in memory. Expired rows that no sweep has removed are included.
     pub fn rows(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).rows.len()).sum()
+        self.shards
+            .iter()
+            .map(|shard| lock_shard(shard).rows.len())
+            .sum()
     }
 
     /// Joins the store queue of a lock.
     pub fn join(&self, name: &LockName, owner: OwnerId) -> QueueEntry {
-        let mut shard = self.shard(name);
+        let mut shard = self.lock_shard_of(name);
         let shard = &mut *shard;
         shard.last_entry += 1;
         let entry = QueueEntry::new(shard.last_entry);
@@ -292,20 +298,20 @@ impl Table {
     /// Removes a queue entry. If the lock was reserved for it, the next contender gets the turn.
     /// The call is idempotent.
     pub fn leave(&self, now: Moment, name: &LockName, entry: QueueEntry) {
-        self.leave_queue(now, name, StoreQueue::leave, entry);
+        self.depart_and_give_turn(now, name, StoreQueue::leave, entry);
     }
 
     /// Records that the wait of a contender was dropped. The contender is skipped until it comes
     /// back, and a pending wake-up is kept for it.
     pub fn interrupt_wait(&self, now: Moment, name: &LockName, entry: QueueEntry) {
-        self.leave_queue(now, name, StoreQueue::interrupt, entry);
+        self.depart_and_give_turn(now, name, StoreQueue::mark_away, entry);
     }
 
-    /// Starts or continues the wait of a contender: it is to ask now, or it may sleep while nothing
-    /// changes by itself.
+    /// Starts or continues the wait of a contender. The answer says whether the contender makes an
+    /// attempt now, or sleeps and then calls this method again.
     pub fn arm(&self, now: Moment, name: &LockName, entry: QueueEntry) -> Armed {
         let mut deferred = DeferredWakes::default();
-        let mut shard = self.shard(name);
+        let mut shard = self.lock_shard_of(name);
         let held_for = shard
             .rows
             .get(name)
@@ -314,7 +320,7 @@ impl Table {
         let Some(queue) = shard.queues.get_mut(name) else {
             return Armed::Ask;
         };
-        let woken = queue.start_wait(entry);
+        let woken = queue.mark_waiting(entry);
         match held_for {
             _ if woken => {
                 queue.mark_present(entry);
@@ -322,8 +328,8 @@ impl Table {
             }
             Some(left) => Armed::Sleep(left),
             None => {
-                let turn = queue.call_next(now, Some(entry), &mut deferred);
-                match queue.reserved_for(now) {
+                let turn = queue.give_turn(now, Some(entry), &mut deferred);
+                match queue.reservation_left(now) {
                     Some(left) if turn != Some(entry) => Armed::Sleep(left),
                     _ => {
                         queue.mark_present(entry);
@@ -334,46 +340,47 @@ impl Table {
         }
     }
 
-    /// Takes a pending wake-up, or stores the waker for the next one. `true`: the contender was
-    /// woken.
+    /// Takes a pending wake-up, or stores the waker for the next one. Returns `true` when a wake-up
+    /// was pending, or when the entry is not in the queue any more.
     pub fn listen(&self, name: &LockName, entry: QueueEntry, waker: &Waker) -> bool {
         let mut deferred = DeferredWakes::default();
-        let mut shard = self.shard(name);
+        let mut shard = self.lock_shard_of(name);
         match shard.queues.get_mut(name) {
             Some(queue) => queue.register_waker(entry, waker, &mut deferred),
             None => true,
         }
     }
 
-    fn leave_queue(
+    /// Lets `depart` take a contender out of its turn. If it had the turn and the lock is still
+    /// free, the next contender gets the turn.
+    fn depart_and_give_turn(
         &self,
         now: Moment,
         name: &LockName,
         depart: impl FnOnce(&mut StoreQueue, QueueEntry, &mut DeferredWakes) -> bool,
         entry: QueueEntry,
     ) {
-        // There are two values, because the departing contender leaves a waker to drop while the
-        // next one is woken.
-        let (mut gone, mut next) = (DeferredWakes::default(), DeferredWakes::default());
-        let mut shard = self.shard(name);
+        let mut deferred = DeferredWakes::default();
+        let mut shard = self.lock_shard_of(name);
         let free = !shard.rows.get(name).is_some_and(|row| row.is_live(now));
         shard.with_queue(name, |queue| {
-            if depart(queue, entry, &mut gone) && free {
-                queue.call_next(now, None, &mut next);
+            if depart(queue, entry, &mut deferred) && free {
+                queue.give_turn(now, None, &mut deferred);
             }
         });
     }
 
-    fn shard(&self, name: &LockName) -> MutexGuard<'_, Shard> {
-        // The shard comes from bits that the maps inside do not use: they take the lowest and the
-        // highest.
+    /// Locks the shard of a name.
+    fn lock_shard_of(&self, name: &LockName) -> MutexGuard<'_, Shard> {
+        // The hash maps of a shard use the lowest and the highest bits of the same hash. The shard
+        // comes from other bits, so the names of one shard still spread over all its buckets.
         let at = usize::try_from(self.hasher.hash_one(name) >> 32).unwrap_or(0) % SHARDS;
-        lock(&self.shards[at])
+        lock_shard(&self.shards[at])
     }
 }
 
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    // Every change of a shard is complete before the code can panic, so a poisoned mutex protects
-    // valid data.
+fn lock_shard(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    // Every change of a shard is complete before the code can panic, so the data behind a poisoned
+    // mutex is valid.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -17,8 +17,9 @@ use crate::{
     table::Armed,
 };
 
-/// The longest sleep of a contender between two looks at the table, also without a wake-up. A look
-/// costs one hash look-up. It makes up for a contender that has the turn and is stuck.
+/// The longest sleep of a contender that gets no wake-up. After it the contender looks at the table
+/// again, which costs one hash look-up. Without that, a contender would sleep until the end of the
+/// former lease when the contender before it has the turn and is stuck.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// One contender, with its entry in the store queue.
@@ -47,7 +48,7 @@ impl MemoryContender {
 impl Contender for MemoryContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.open.check(BACKEND)?;
-        let attempt = self.shared.attempt(&self.request, self.entry)?;
+        let attempt = self.shared.try_acquire(&self.request, self.entry)?;
         if matches!(attempt, Attempt::Acquired(_)) {
             self.entry = None;
         }
@@ -110,7 +111,8 @@ impl Drop for MemoryContender {
     }
 }
 
-/// Notices when a wait is dropped before it ended, so that no contender waits for this one.
+/// Marks the contender as away when its wait is dropped before the end. Otherwise a free lock would
+/// be reserved for it.
 struct WaitInProgress<'a> {
     contender: &'a MemoryContender,
     entry: QueueEntry,

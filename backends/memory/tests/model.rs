@@ -1,5 +1,6 @@
-//! Random histories against a plain model: one map without shards, sharing or sweeps. The lock
-//! table, the backend around it, and a lock over the records must all match the model.
+//! Random histories of operations, compared with a plain model: one map without shards or sweeps.
+//! The lock table, the backend around it, and a lock over the records must all answer as the model
+//! does.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -41,7 +42,7 @@ enum Step {
     },
     Force {
         name: usize,
-        /// With 0 the token is the right one.
+        /// The difference between the expected token and the present one.
         off_by: u64,
     },
     Inspect(usize),
@@ -64,6 +65,7 @@ struct Pick {
     token: Option<usize>,
 }
 
+/// The ticket step of a renewal. A number stands for a nonce.
 #[derive(Clone, Copy, Debug)]
 enum Ticket {
     Keep,
@@ -85,18 +87,19 @@ struct Model {
     rows: HashMap<usize, Held>,
     /// Every token of a name, in the order of grants.
     granted: BTreeMap<usize, Vec<FencingToken>>,
-    /// Names and tokens of force-released leases, where the store tells a forced release.
+    /// Names and tokens of force-released leases, where the store tells that reason.
     forced: Vec<(usize, FencingToken)>,
     now: Duration,
 }
 
 impl Model {
-    fn live(&self, name: usize) -> Option<&Held> {
+    /// The lease that has not expired; `None`: the lock is free.
+    fn live_row(&self, name: usize) -> Option<&Held> {
         self.rows.get(&name).filter(|held| self.now < held.expires)
     }
 
     /// The expected answer to an operation of a lease.
-    fn check(
+    fn expected_answer(
         &self,
         name: usize,
         owner: u128,
@@ -117,7 +120,8 @@ impl Model {
         }
     }
 
-    fn grant(&mut self, name: usize, owner: u128, ttl: u64, token: FencingToken) {
+    /// Adds a lease that the code under test has granted, whose token must be the highest.
+    fn record_grant(&mut self, name: usize, owner: u128, ttl: u64, token: FencingToken) {
         let tokens = self.granted.entry(name).or_default();
         assert!(
             tokens.last().is_none_or(|last| *last < token),
@@ -136,7 +140,8 @@ impl Model {
         );
     }
 
-    fn token(&self, pick: &Pick) -> Option<FencingToken> {
+    /// The token that a caller claims; `None`: it claims none, or there were fewer grants.
+    fn picked_token(&self, pick: &Pick) -> Option<FencingToken> {
         let tokens = self.granted.get(&pick.name)?;
         let back = pick.token?;
         tokens.len().checked_sub(back + 1).map(|at| tokens[at])
@@ -164,7 +169,7 @@ fn request(index: usize, number: u128, ttl: u64) -> AcquireRequest {
     request
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     let ttl = || 1u64..50;
     let named = || 0..NAMES.len();
     let pick = || {
@@ -204,8 +209,8 @@ trait Subject {
     fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<FencingToken, LossReason>;
     fn release(&self, lease: &Lease) -> bool;
     fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<FencingToken, LossReason>;
-    fn force(&self, name: &LockName, expected: FencingToken) -> Forced;
-    fn tells_force(&self) -> bool;
+    fn force_release(&self, name: &LockName, expected: FencingToken) -> Forced;
+    fn tells_force_release(&self) -> bool;
     fn inspect(&self, name: &LockName) -> LockInfo;
     fn list(&self, prefix: &str, after: Option<&LockName>, limit: u32) -> Vec<LockInfo>;
 }
@@ -262,11 +267,11 @@ impl Subject for BareTable {
         self.table.hand_over(self.now, lease, next).unwrap()
     }
 
-    fn force(&self, name: &LockName, expected: FencingToken) -> Forced {
+    fn force_release(&self, name: &LockName, expected: FencingToken) -> Forced {
         self.table.force_release(self.now.boot, name, expected)
     }
 
-    fn tells_force(&self) -> bool {
+    fn tells_force_release(&self) -> bool {
         true
     }
 
@@ -279,7 +284,7 @@ impl Subject for BareTable {
     }
 }
 
-/// A backend, used through two handles in turn.
+/// A backend that is used through two handles in turn.
 struct BackendUnderTest {
     handles: [Arc<dyn DistLock>; 2],
     turn: std::cell::Cell<usize>,
@@ -298,7 +303,8 @@ impl BackendUnderTest {
         }
     }
 
-    fn lock(&self) -> &dyn DistLock {
+    /// The handle whose turn it is. Each call changes the turn.
+    fn next_handle(&self) -> &dyn DistLock {
         let turn = self.turn.get();
         self.turn.set(1 - turn);
         &*self.handles[turn]
@@ -311,7 +317,11 @@ impl Subject for BackendUnderTest {
     }
 
     fn acquire(&self, request: &AcquireRequest) -> Attempt<FencingToken> {
-        let attempt = self.lock().try_acquire(request).now_or_never().unwrap();
+        let attempt = self
+            .next_handle()
+            .try_acquire(request)
+            .now_or_never()
+            .unwrap();
         attempt.unwrap().map(|grant| {
             assert_eq!(grant.valid_for, request.ttl.duration());
             grant.token
@@ -319,7 +329,11 @@ impl Subject for BackendUnderTest {
     }
 
     fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<FencingToken, LossReason> {
-        let renewed = self.lock().renew(lease, renewal).now_or_never().unwrap();
+        let renewed = self
+            .next_handle()
+            .renew(lease, renewal)
+            .now_or_never()
+            .unwrap();
         match renewed.unwrap() {
             Renewed::Extended { token, .. } => Ok(token),
             Renewed::NotHeld(reason) => Err(reason),
@@ -327,12 +341,16 @@ impl Subject for BackendUnderTest {
     }
 
     fn release(&self, lease: &Lease) -> bool {
-        let released = self.lock().release(lease).now_or_never().unwrap();
+        let released = self.next_handle().release(lease).now_or_never().unwrap();
         released.unwrap() != ReleaseOutcome::NotHeld
     }
 
     fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<FencingToken, LossReason> {
-        let handed = self.lock().hand_over(lease, next).now_or_never().unwrap();
+        let handed = self
+            .next_handle()
+            .hand_over(lease, next)
+            .now_or_never()
+            .unwrap();
         match handed.unwrap() {
             HandOver::Done(grant) => Ok(grant.token),
             HandOver::NotHeld(reason) => Err(reason),
@@ -340,22 +358,22 @@ impl Subject for BackendUnderTest {
         }
     }
 
-    fn force(&self, name: &LockName, expected: FencingToken) -> Forced {
-        let forced = self.lock().force_release(name, expected);
+    fn force_release(&self, name: &LockName, expected: FencingToken) -> Forced {
+        let forced = self.next_handle().force_release(name, expected);
         forced.now_or_never().unwrap().unwrap()
     }
 
-    fn tells_force(&self) -> bool {
+    fn tells_force_release(&self) -> bool {
         self.handles[0].capabilities().tells_force_release
     }
 
     fn inspect(&self, name: &LockName) -> LockInfo {
-        let info = self.lock().inspect(name).now_or_never().unwrap();
+        let info = self.next_handle().inspect(name).now_or_never().unwrap();
         info.unwrap()
     }
 
     fn list(&self, prefix: &str, after: Option<&LockName>, limit: u32) -> Vec<LockInfo> {
-        let infos = self.lock().list(prefix, after, limit);
+        let infos = self.next_handle().list(prefix, after, limit);
         infos.now_or_never().unwrap().unwrap()
     }
 }
@@ -364,18 +382,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn the_table_matches_the_model(steps in steps()) {
+    fn the_table_matches_the_model(steps in any_steps()) {
         run_history(&mut BareTable::new(), steps)?;
     }
 
     #[test]
-    fn the_backend_matches_the_model(steps in steps()) {
+    fn the_backend_matches_the_model(steps in any_steps()) {
         let mut memory = BackendUnderTest::new(|clock| Memory::new(Arc::new(clock)).lock());
         run_history(&mut memory, steps)?;
     }
 
     #[test]
-    fn a_lock_over_records_matches_the_model(steps in steps()) {
+    fn a_lock_over_records_matches_the_model(steps in any_steps()) {
         let make = |clock: ManualClock| -> Arc<dyn DistLock> {
             let records = Memory::new(Arc::new(clock.clone())).records();
             Arc::new(KvLock::new(records).unwrap().with_clock(Arc::new(clock)))
@@ -409,7 +427,7 @@ fn run_step(subject: &dyn Subject, model: &mut Model, step: Step) -> Result<(), 
         Step::Renew { lease, ttl, ticket } => run_renew(subject, model, &lease, ttl, ticket),
         Step::Release(lease) => run_release(subject, model, &lease),
         Step::HandOver { lease, next, ttl } => run_hand_over(subject, model, &lease, next, ttl),
-        Step::Force { name, off_by } => run_force(subject, model, name, off_by),
+        Step::Force { name, off_by } => run_force_release(subject, model, name, off_by),
         Step::Inspect(name) => run_inspect(subject, model, name),
         Step::List {
             prefix,
@@ -427,7 +445,7 @@ fn run_acquire(
     ttl: u64,
 ) -> Result<(), TestCaseError> {
     let answer = subject.acquire(&request(name, owner, ttl));
-    match (model.live(name).cloned(), answer) {
+    match (model.live_row(name).cloned(), answer) {
         (Some(held), Attempt::Acquired(token)) => {
             prop_assert_eq!(held.owner, owner, "exclusion");
             prop_assert_eq!(held.token, token, "the same grant, armed again");
@@ -444,7 +462,7 @@ fn run_acquire(
             prop_assert_eq!(info.expires_in, Some(held.expires - model.now));
         }
         (None, Attempt::Acquired(token)) => {
-            model.grant(name, owner, ttl, token);
+            model.record_grant(name, owner, ttl, token);
         }
         (None, Attempt::Busy(info)) => prop_assert!(false, "free, yet {info:?}"),
     }
@@ -458,7 +476,7 @@ fn run_renew(
     ttl: u64,
     ticket: Ticket,
 ) -> Result<(), TestCaseError> {
-    let token = model.token(pick);
+    let token = model.picked_token(pick);
     let lease = Lease::new(name(pick.name), owner(pick.owner), token);
     let mut renewal = Renewal::plain(Ttl::from_millis(ttl).unwrap());
     renewal.ticket = match ticket {
@@ -467,7 +485,7 @@ fn run_renew(
         Ticket::Redeem(nonce) => TicketStep::Redeem(Uuid::from_u128(nonce)),
     };
     let answer = subject.renew(&lease, &renewal);
-    let mut expected = model.check(pick.name, pick.owner, token);
+    let mut expected = model.expected_answer(pick.name, pick.owner, token);
     if expected.is_ok() {
         let row = model.rows.get_mut(&pick.name).unwrap();
         match ticket {
@@ -487,9 +505,9 @@ fn run_renew(
 }
 
 fn run_release(subject: &dyn Subject, model: &mut Model, pick: &Pick) -> Result<(), TestCaseError> {
-    let token = model.token(pick);
+    let token = model.picked_token(pick);
     let lease = Lease::new(name(pick.name), owner(pick.owner), token);
-    let expected = match model.check(pick.name, pick.owner, token) {
+    let expected = match model.expected_answer(pick.name, pick.owner, token) {
         Ok(()) => {
             model.rows.remove(&pick.name);
             true
@@ -507,36 +525,36 @@ fn run_hand_over(
     next: u128,
     ttl: u64,
 ) -> Result<(), TestCaseError> {
-    let token = model.token(pick);
+    let token = model.picked_token(pick);
     let lease = Lease::new(name(pick.name), owner(pick.owner), token);
     let answer = subject.hand_over(&lease, &request(pick.name, next, ttl));
     prop_assert_eq!(
         answer.map(|_| ()),
-        model.check(pick.name, pick.owner, token)
+        model.expected_answer(pick.name, pick.owner, token)
     );
     if let Ok(token) = answer {
-        model.grant(pick.name, next, ttl, token);
+        model.record_grant(pick.name, next, ttl, token);
     }
     Ok(())
 }
 
-fn run_force(
+fn run_force_release(
     subject: &dyn Subject,
     model: &mut Model,
     index: usize,
     off_by: u64,
 ) -> Result<(), TestCaseError> {
     let token = model.rows.get(&index).map_or(7, |held| held.token.get()) + off_by;
-    let expected = match model.live(index) {
+    let expected = match model.live_row(index) {
         None => Forced::NotHeld,
         Some(held) if off_by > 0 => Forced::OtherToken(held.token),
         Some(_) => Forced::Released,
     };
     let token = FencingToken::new(token).unwrap();
-    prop_assert_eq!(subject.force(&name(index), token), expected);
+    prop_assert_eq!(subject.force_release(&name(index), token), expected);
     if expected == Forced::Released {
         model.rows.remove(&index);
-        if subject.tells_force() {
+        if subject.tells_force_release() {
             model.forced.push((index, token));
         }
     }
@@ -548,7 +566,7 @@ fn run_inspect(subject: &dyn Subject, model: &Model, index: usize) -> Result<(),
     prop_assert!(info.waiters.is_none_or(|waiters| waiters == 0));
     prop_assert_eq!(
         info.held.and_then(|held| held.token),
-        model.live(index).map(|held| held.token)
+        model.live_row(index).map(|held| held.token)
     );
     Ok(())
 }
@@ -562,7 +580,7 @@ fn run_list(
 ) -> Result<(), TestCaseError> {
     let after = after.map(name);
     let mut expected: Vec<_> = (0..NAMES.len())
-        .filter(|index| model.live(*index).is_some())
+        .filter(|index| model.live_row(*index).is_some())
         .map(|index| NAMES[index])
         .filter(|name| name.starts_with(prefix))
         .filter(|name| after.as_ref().is_none_or(|after| *name > after.as_str()))

@@ -21,17 +21,18 @@ fn request(name: &str) -> AcquireRequest {
     )
 }
 
-async fn take(lock: &dyn DistLock, request: &AcquireRequest) -> Lease {
+async fn acquire(lock: &dyn DistLock, request: &AcquireRequest) -> Lease {
     let grant = lock.try_acquire(request).await.unwrap().acquired().unwrap();
     Lease::new(request.name.clone(), request.owner, Some(grant.token))
 }
 
-async fn won(contender: &mut dyn Contender) -> bool {
+/// Makes an attempt. Returns whether it was granted.
+async fn attempt_is_granted(contender: &mut dyn Contender) -> bool {
     matches!(contender.attempt().await.unwrap(), Attempt::Acquired(_))
 }
 
 /// Waits until the code under test has this many sleeps.
-async fn asleep(clock: &ManualClock, sleepers: usize) {
+async fn wait_for_sleepers(clock: &ManualClock, sleepers: usize) {
     while clock.sleepers() != sleepers {
         tokio::task::yield_now().await;
     }
@@ -41,14 +42,14 @@ async fn asleep(clock: &ManualClock, sleepers: usize) {
 async fn handles_share_one_table() {
     let memory = Memory::default();
     let (first, second) = (memory.lock(), memory.lock().reopen().await.unwrap());
-    let held = take(&*first, &request("a")).await;
+    let held = acquire(&*first, &request("a")).await;
     let Attempt::Busy(Some(holder)) = second.try_acquire(&request("a")).await.unwrap() else {
         panic!("it is held")
     };
     assert_eq!(holder.token, held.token);
     first.close().await;
     second.release(&held).await.unwrap();
-    take(&*second, &request("a")).await;
+    acquire(&*second, &request("a")).await;
     let health = memory.lock().health().await.unwrap();
     assert!(health.findings.iter().all(|f| f.verdict == Verdict::Pass));
     assert_eq!(health.epoch, second.health().await.unwrap().epoch);
@@ -63,31 +64,32 @@ async fn handles_share_one_table() {
 #[tokio::test]
 async fn a_release_ends_one_wait() {
     let lock = Memory::default().lock();
-    let held = take(&*lock, &request("a")).await;
+    let held = acquire(&*lock, &request("a")).await;
     let mut first = lock.contend(&request("a")).await.unwrap();
     let mut second = lock.contend(&request("a")).await.unwrap();
-    assert!(!won(&mut *first).await && !won(&mut *second).await);
+    assert!(!attempt_is_granted(&mut *first).await && !attempt_is_granted(&mut *second).await);
     let mut second_waits = second.wait(LONG);
     assert!((&mut second_waits).now_or_never().is_none());
     let first_waits = tokio::spawn(async move {
         first.wait(LONG).await;
         first
     });
-    // The yield lets the contender start its wait; in either order the release must reach it.
+    // The yield lets the first contender start its wait. The release must reach it also when it has
+    // not started yet.
     tokio::task::yield_now().await;
     lock.release(&held).await.unwrap();
     let mut first = first_waits.await.unwrap();
     assert!((&mut second_waits).now_or_never().is_none());
-    assert!(won(&mut *first).await);
+    assert!(attempt_is_granted(&mut *first).await);
     drop(second_waits);
     first.leave().await.unwrap();
-    assert!(!won(&mut *second).await);
+    assert!(!attempt_is_granted(&mut *second).await);
 }
 
 #[tokio::test]
 async fn a_cancelled_wait_passes_the_wake_up_on() {
     let lock = Memory::default().lock();
-    let held = take(&*lock, &request("a")).await;
+    let held = acquire(&*lock, &request("a")).await;
     let mut first = lock.contend(&request("a")).await.unwrap();
     let mut second = lock.contend(&request("a")).await.unwrap();
     assert!(first.wait(LONG).now_or_never().is_none(), "and dropped");
@@ -101,27 +103,27 @@ async fn a_cancelled_wait_passes_the_wake_up_on() {
     second_waits.await;
     // The wake-up of the first contender is kept, and the first is still ahead.
     assert!(first.wait(LONG).now_or_never().is_some());
-    assert!(won(&mut *first).await);
-    assert!(!won(&mut *second).await);
+    assert!(attempt_is_granted(&mut *first).await);
+    assert!(!attempt_is_granted(&mut *second).await);
 }
 
 #[tokio::test]
 async fn a_gone_contender_blocks_nobody() {
     let lock = Memory::default().lock();
-    let held = take(&*lock, &request("a")).await;
+    let held = acquire(&*lock, &request("a")).await;
     let gone = lock.contend(&request("a")).await.unwrap();
     let mut cancelled = lock.contend(&request("a")).await.unwrap();
     assert!(cancelled.wait(LONG).now_or_never().is_none());
     drop(gone);
     lock.release(&held).await.unwrap();
-    take(&*lock, &request("a")).await;
+    acquire(&*lock, &request("a")).await;
 }
 
 #[tokio::test]
 async fn waits_end_at_the_lease_or_at_most() {
     let clock = ManualClock::new();
     let lock = Memory::new(Arc::new(clock.clone())).lock();
-    take(&*lock, &request("a")).await;
+    acquire(&*lock, &request("a")).await;
     let mut contender = lock.contend(&request("a")).await.unwrap();
     assert!(contender.wait(Duration::ZERO).now_or_never().is_some());
     let task = tokio::spawn(async move {
@@ -129,25 +131,25 @@ async fn waits_end_at_the_lease_or_at_most() {
         contender
     });
     for step in [1000, 1000, 499] {
-        asleep(&clock, 1).await;
+        wait_for_sleepers(&clock, 1).await;
         clock.advance(Duration::from_millis(step));
     }
-    asleep(&clock, 1).await;
+    wait_for_sleepers(&clock, 1).await;
     assert!(!task.is_finished());
     clock.advance(Duration::from_millis(1));
     let mut contender = task.await.unwrap();
-    assert!(!won(&mut *contender).await);
+    assert!(!attempt_is_granted(&mut *contender).await);
     // 7.5 s are left.
     let task = tokio::spawn(async move {
         contender.wait(LONG).await;
         contender
     });
-    asleep(&clock, 1).await;
+    wait_for_sleepers(&clock, 1).await;
     clock.advance(Duration::from_millis(7499));
-    asleep(&clock, 1).await;
+    wait_for_sleepers(&clock, 1).await;
     assert!(!task.is_finished());
     clock.advance(Duration::from_millis(1));
-    assert!(won(&mut *task.await.unwrap()).await);
+    assert!(attempt_is_granted(&mut *task.await.unwrap()).await);
 }
 
 /// Many lockers, many names and no pauses: a counter behind each lock loses no update, and every
@@ -187,6 +189,7 @@ fn key(text: &str) -> RecordKey {
     RecordKey::new(text).unwrap()
 }
 
+/// Writes a record. Returns its version; `None`: the expectation did not hold.
 async fn put(records: &dyn Records, name: &str, value: &[u8], expect: Expect) -> Option<Version> {
     match records.put(&key(name), value, expect).await.unwrap() {
         Written::Stored(version) => Some(version),

@@ -1,4 +1,4 @@
-//! The store queue: contenders are served in order, none is forgotten, and none is waited for after
+//! The store queue: contenders are served in order, none is forgotten, and none delays others after
 //! it left.
 
 use std::{
@@ -28,20 +28,21 @@ impl Wake for CountingWaker {
     }
 }
 
-/// A contender, driven by hand.
+/// A contender whose steps the test makes one by one.
 struct Waiter {
     request: AcquireRequest,
     entry: Option<QueueEntry>,
-    /// Whether it is inside `wait`.
+    /// Whether the contender is inside `wait`.
     waiting: bool,
-    /// The moment at which its own timer ends the sleep.
+    /// The moment at which the contender's own timer ends its sleep.
     timer: Moment,
     waker: Arc<CountingWaker>,
+    /// The number of calls of the waker before the last poll.
     wakes_seen: usize,
 }
 
 impl Waiter {
-    /// Whether it has a queue entry and is not inside `wait`.
+    /// Whether the contender has a queue entry and is not inside `wait`.
     fn is_idle(&self) -> bool {
         self.entry.is_some() && !self.waiting
     }
@@ -78,7 +79,8 @@ impl Fixture {
         )
     }
 
-    fn waiter(&self) -> Waiter {
+    /// Adds a contender to the queue.
+    fn join_as_waiter(&self) -> Waiter {
         let request = self.request();
         let entry = self.table.join(&self.name, request.owner);
         Waiter {
@@ -91,17 +93,19 @@ impl Fixture {
         }
     }
 
-    fn hold(&self) -> Lease {
+    /// Takes the lock, which must be free, as a new owner.
+    fn acquire(&self) -> Lease {
         let request = self.request();
-        self.take(&request).expect("the lock is free")
+        self.try_acquire(&request).expect("the lock is free")
     }
 
-    fn take(&self, request: &AcquireRequest) -> Option<Lease> {
+    /// Makes an attempt without a queue entry.
+    fn try_acquire(&self, request: &AcquireRequest) -> Option<Lease> {
         let token = self.table.try_acquire(self.now(), request, None).unwrap();
         token.acquired().map(|token| lease(request, token))
     }
 
-    /// Makes an attempt; a success removes the queue entry.
+    /// Makes an attempt with a queue entry. A success removes the entry.
     fn attempt(&self, waiter: &mut Waiter) -> Option<Lease> {
         match self
             .table
@@ -116,7 +120,8 @@ impl Fixture {
         }
     }
 
-    /// Enters `wait`, as the shell does. `false`: the contender is to ask at once.
+    /// Starts a wait, as `MemoryContender::wait` does. `false`: the contender makes an attempt at
+    /// once.
     fn start_waiting(&self, waiter: &mut Waiter) -> bool {
         let entry = waiter.entry.unwrap();
         waiter.waiting = false;
@@ -128,6 +133,7 @@ impl Fixture {
         waiter.waiting
     }
 
+    /// Polls the wait. `true`: the contender was woken.
     fn listen(&self, waiter: &mut Waiter) -> bool {
         waiter.wakes_seen = waiter.waker.0.load(Ordering::SeqCst);
         let entry = waiter.entry.unwrap();
@@ -135,7 +141,8 @@ impl Fixture {
         self.table.listen(&self.name, entry, &waker)
     }
 
-    /// Whether `wait` would end now. An executor polls a task only after a waker or a timer fired.
+    /// Ends or continues the wait, and returns whether it has ended. An executor polls a task only
+    /// after its waker was called or its timer has fired.
     fn wait_ends(&self, waiter: &mut Waiter) -> bool {
         assert!(waiter.waiting);
         let touched = waiter.waker.0.load(Ordering::SeqCst) > waiter.wakes_seen;
@@ -165,7 +172,8 @@ fn lease(request: &AcquireRequest, token: FencingToken) -> Lease {
     Lease::new(request.name.clone(), request.owner, Some(token))
 }
 
-fn freed(outcome: ReleaseOutcome) -> bool {
+/// Whether a contender waits after this release, which must have freed the lock.
+fn others_wait_after(outcome: ReleaseOutcome) -> bool {
     match outcome {
         ReleaseOutcome::Released { others_waiting } => others_waiting.unwrap(),
         ReleaseOutcome::NotHeld => panic!("not held"),
@@ -175,31 +183,33 @@ fn freed(outcome: ReleaseOutcome) -> bool {
 #[test]
 fn a_release_wakes_one_contender_which_is_next() {
     let fixture = Fixture::new();
-    let held = fixture.hold();
-    let (mut first, mut second) = (fixture.waiter(), fixture.waiter());
+    let held = fixture.acquire();
+    let (mut first, mut second) = (fixture.join_as_waiter(), fixture.join_as_waiter());
     assert!(fixture.start_waiting(&mut first) && fixture.start_waiting(&mut second));
     assert_eq!(
         fixture.table.inspect(fixture.now, &fixture.name).waiters,
         Some(2)
     );
-    assert!(freed(fixture.table.release(fixture.now, &held)));
+    assert!(others_wait_after(fixture.table.release(fixture.now, &held)));
     assert!(fixture.wait_ends(&mut first) && !fixture.wait_ends(&mut second));
     // Neither a new caller nor the second contender gets in between.
-    assert!(fixture.take(&fixture.request()).is_none());
+    assert!(fixture.try_acquire(&fixture.request()).is_none());
     assert!(fixture.attempt(&mut second).is_none());
     let held = fixture.attempt(&mut first).unwrap();
     assert!(fixture.start_waiting(&mut second));
-    assert!(freed(fixture.table.release(fixture.now, &held)));
+    assert!(others_wait_after(fixture.table.release(fixture.now, &held)));
     assert!(fixture.wait_ends(&mut second));
     let held = fixture.attempt(&mut second).unwrap();
-    assert!(!freed(fixture.table.release(fixture.now, &held)));
-    assert!(fixture.take(&fixture.request()).is_some());
+    assert!(!others_wait_after(
+        fixture.table.release(fixture.now, &held)
+    ));
+    assert!(fixture.try_acquire(&fixture.request()).is_some());
 }
 
 #[test]
 fn only_waiters_of_that_name_are_woken() {
     let fixture = Fixture::new();
-    let held = fixture.hold();
+    let held = fixture.acquire();
 
     let elsewhere = LockName::new("m").unwrap();
     let entry = fixture.table.join(&elsewhere, OwnerId::new());
@@ -209,15 +219,17 @@ fn only_waiters_of_that_name_are_woken() {
             .table
             .listen(&elsewhere, entry, &Waker::from(Arc::clone(&waker)))
     );
-    assert!(!freed(fixture.table.release(fixture.now, &held)));
+    assert!(!others_wait_after(
+        fixture.table.release(fixture.now, &held)
+    ));
     assert_eq!(waker.0.load(Ordering::SeqCst), 0);
 }
 
 #[test]
 fn a_departing_contender_passes_its_wake_up_on() {
     let fixture = Fixture::new();
-    let held = fixture.hold();
-    let mut waiters: Vec<_> = (0..3).map(|_| fixture.waiter()).collect();
+    let held = fixture.acquire();
+    let mut waiters: Vec<_> = (0..3).map(|_| fixture.join_as_waiter()).collect();
     for waiter in &mut waiters {
         assert!(fixture.start_waiting(waiter));
     }
@@ -230,23 +242,28 @@ fn a_departing_contender_passes_its_wake_up_on() {
     assert!(fixture.wait_ends(&mut waiters[2]));
     let held = fixture.attempt(&mut waiters[2]).unwrap();
     // The contender with the dropped wait has kept its queue entry.
-    assert!(!freed(fixture.table.release(fixture.now, &held)));
+    assert!(!others_wait_after(
+        fixture.table.release(fixture.now, &held)
+    ));
     assert!(fixture.attempt(&mut waiters[1]).is_some());
 }
 
 #[test]
 fn an_unreceived_wake_up_is_kept() {
     let fixture = Fixture::new();
-    let held = fixture.hold();
-    let mut waiter = fixture.waiter();
+    let held = fixture.acquire();
+    let mut waiter = fixture.join_as_waiter();
     fixture.table.release(fixture.now, &held);
     assert!(!fixture.start_waiting(&mut waiter), "asks at once");
     let held = fixture.attempt(&mut waiter).unwrap();
-    let mut waiter = fixture.waiter();
+    let mut waiter = fixture.join_as_waiter();
     assert!(fixture.start_waiting(&mut waiter));
     fixture.table.release(fixture.now, &held);
     fixture.interrupt_wait(&mut waiter);
-    assert!(fixture.take(&fixture.request()).is_some(), "nobody waits");
+    assert!(
+        fixture.try_acquire(&fixture.request()).is_some(),
+        "nobody waits"
+    );
     assert!(!fixture.start_waiting(&mut waiter), "it was woken before");
     assert!(fixture.attempt(&mut waiter).is_none());
     assert!(fixture.start_waiting(&mut waiter));
@@ -255,18 +272,18 @@ fn an_unreceived_wake_up_is_kept() {
 #[test]
 fn a_contender_that_misses_its_turn_is_skipped() {
     let mut fixture = Fixture::new();
-    let held = fixture.hold();
-    let (mut stuck, mut next) = (fixture.waiter(), fixture.waiter());
+    let held = fixture.acquire();
+    let (mut stuck, mut next) = (fixture.join_as_waiter(), fixture.join_as_waiter());
     assert!(fixture.start_waiting(&mut stuck) && fixture.start_waiting(&mut next));
     fixture.table.release(fixture.now, &held);
     assert!(fixture.attempt(&mut next).is_none());
-    // Its own timer is now the end of the reservation.
+    // The timer of the next contender is now the end of the reservation.
     assert!(fixture.start_waiting(&mut next));
     fixture.now = next.timer;
     assert!(fixture.wait_ends(&mut next));
     let held = fixture.attempt(&mut next).unwrap();
-    // When it is back, it is the first contender.
-    let mut late = fixture.waiter();
+    // A contender that was skipped is the first again after its next call.
+    let mut late = fixture.join_as_waiter();
     assert!(fixture.attempt(&mut stuck).is_none());
     assert!(fixture.start_waiting(&mut stuck) && fixture.start_waiting(&mut late));
     fixture.table.release(fixture.now, &held);
@@ -276,11 +293,12 @@ fn a_contender_that_misses_its_turn_is_skipped() {
 #[test]
 fn an_expired_lock_goes_to_the_first_contender() {
     let mut fixture = Fixture::new();
-    fixture.hold();
-    let (mut first, mut second) = (fixture.waiter(), fixture.waiter());
+    fixture.acquire();
+    let (mut first, mut second) = (fixture.join_as_waiter(), fixture.join_as_waiter());
     assert!(fixture.start_waiting(&mut first) && fixture.start_waiting(&mut second));
     fixture.now = first.timer;
-    // Both timers end. The second contender looks first and only gives the turn to the first.
+    // Both timers fire. The second contender looks at the lock first, and so only gives the turn to
+    // the first one.
     assert!(!fixture.wait_ends(&mut second));
     assert!(fixture.wait_ends(&mut first));
     assert!(fixture.attempt(&mut first).is_some());
@@ -289,8 +307,8 @@ fn an_expired_lock_goes_to_the_first_contender() {
 #[test]
 fn a_hand_over_wakes_the_new_owner() {
     let fixture = Fixture::new();
-    let held = fixture.hold();
-    let (mut first, mut second) = (fixture.waiter(), fixture.waiter());
+    let held = fixture.acquire();
+    let (mut first, mut second) = (fixture.join_as_waiter(), fixture.join_as_waiter());
     assert!(fixture.start_waiting(&mut first) && fixture.start_waiting(&mut second));
     let token = fixture
         .table
@@ -308,8 +326,8 @@ fn a_hand_over_wakes_the_new_owner() {
 #[test]
 fn a_forced_release_wakes_a_contender() {
     let fixture = Fixture::new();
-    let held = fixture.hold();
-    let mut waiter = fixture.waiter();
+    let held = fixture.acquire();
+    let mut waiter = fixture.join_as_waiter();
     assert!(fixture.start_waiting(&mut waiter));
     fixture
         .table
@@ -317,6 +335,7 @@ fn a_forced_release_wakes_a_contender() {
     assert!(fixture.wait_ends(&mut waiter));
 }
 
+/// A step of a random history. A number is the index of a contender.
 #[derive(Clone, Debug)]
 enum Act {
     Join,
@@ -329,7 +348,7 @@ enum Act {
     Time(u64),
 }
 
-fn acts() -> impl Strategy<Value = Vec<Act>> {
+fn any_acts() -> impl Strategy<Value = Vec<Act>> {
     let index = || 0usize..8;
     let act = prop_oneof![
         3 => Just(Act::Join),
@@ -351,103 +370,25 @@ proptest! {
     /// each gets its turn in the order of joining. No time passes, except for contenders that
     /// missed their turn.
     #[test]
-    fn every_contender_is_served_in_order(acts in acts()) {
+    fn every_contender_is_served_in_order(acts in any_acts()) {
         let mut fixture = Fixture::new();
         let mut waiters: Vec<Waiter> = Vec::new();
-        let mut held: Option<(Lease, Moment)> = None;
-        let live = |fixture: &Fixture, held: &Option<(Lease, Moment)>| {
-            held.as_ref().is_some_and(|(_, until)| fixture.now < *until)
-        };
-        for act in acts {
-            match act {
-                Act::Join => {
-                    if waiters.len() < 8 {
-                        waiters.push(fixture.waiter());
-                    }
-                }
-                Act::Attempt(index) => {
-                    if let Some(waiter) = waiters.get_mut(index).filter(|w| w.is_idle())
-                        && let Some(lease) = fixture.attempt(waiter)
-                    {
-                        prop_assert!(!live(&fixture, &held), "exclusion");
-                        held = Some((lease, fixture.now + Duration::from_millis(TTL)));
-                    }
-                }
-                Act::StartWaiting(index) => {
-                    if let Some(waiter) = waiters.get_mut(index).filter(|w| w.is_idle()) {
-                        fixture.start_waiting(waiter);
-                    }
-                }
-                Act::InterruptWait(index) => {
-                    if let Some(waiter) = waiters.get_mut(index).filter(|w| w.waiting) {
-                        fixture.interrupt_wait(waiter);
-                    }
-                }
-                Act::Leave(index) => {
-                    if let Some(waiter) = waiters.get_mut(index) {
-                        fixture.leave(waiter);
-                    }
-                }
-                Act::NewCaller => {
-                    if let Some(lease) = fixture.take(&fixture.request()) {
-                        prop_assert!(!live(&fixture, &held), "exclusion");
-                        held = Some((lease, fixture.now + Duration::from_millis(TTL)));
-                    }
-                }
-                Act::Release => {
-                    if let Some((lease, _)) = held.take() {
-                        fixture.table.release(fixture.now, &lease);
-                    }
-                }
-                Act::Time(by) => fixture.now = fixture.now + Duration::from_millis(by),
-            }
-        }
+        let held = run_acts(&mut fixture, &mut waiters, acts)?;
 
         // Contenders that neither wait nor left do nothing from here on. Each of these stuck
         // contenders costs one reservation time at most.
         let stuck = waiters.iter().filter(|w| w.is_idle()).count();
         let start = fixture.now;
-        if let Some((lease, _)) = held.take() {
+        if let Some(lease) = held {
             fixture.table.release(fixture.now, &lease);
         }
-        let mut order = Vec::new();
-        let mut rounds = 0;
-        while waiters.iter().any(|w| w.waiting) {
-            let mut quiet = true;
-            rounds += 1;
-            prop_assert!(rounds < 10_000, "nobody gets anywhere");
-            for waiter in &mut waiters {
-                if !waiter.waiting || !fixture.wait_ends(waiter) {
-                    continue;
-                }
-                quiet = false;
-                match fixture.attempt(waiter) {
-                    Some(lease) => {
-                        order.push(lease.owner);
-                        fixture.table.release(fixture.now, &lease);
-                    }
-                    None => {
-                        fixture.start_waiting(waiter);
-                    }
-                }
-            }
-            if quiet {
-                let timers = waiters.iter().filter(|w| w.waiting).map(|w| w.timer);
-                let next = timers.min().unwrap();
-                // The shell looks at the table at least once per second, also when its timer is far
-                // away.
-                fixture.now = next.min(fixture.now + Duration::from_secs(1));
-                for waiter in waiters.iter_mut().filter(|w| w.waiting) {
-                    waiter.timer = waiter.timer.min(fixture.now);
-                }
-            }
-        }
+        let order = serve_waiting(&mut fixture, &mut waiters)?;
         let waited = fixture.now.since(start);
         prop_assert!(
             waited <= Duration::from_millis(1500) * u32::try_from(stuck).unwrap(),
             "{stuck} stuck ones delayed the others by {waited:?}"
         );
-        // The list has the order of joining.
+        // The list of contenders has the order of joining.
         let expected: Vec<_> = waiters
             .iter()
             .map(|w| w.request.owner)
@@ -460,6 +401,105 @@ proptest! {
             fixture.leave(waiter);
         }
         prop_assert_eq!(fixture.table.inspect(fixture.now, &fixture.name).waiters, Some(0));
-        prop_assert!(fixture.take(&fixture.request()).is_some());
+        prop_assert!(fixture.try_acquire(&fixture.request()).is_some());
     }
+}
+
+/// Runs a random history, and checks that no grant overlaps a live lease. Returns the last lease
+/// that was not released, which may have expired.
+fn run_acts(
+    fixture: &mut Fixture,
+    waiters: &mut Vec<Waiter>,
+    acts: Vec<Act>,
+) -> Result<Option<Lease>, TestCaseError> {
+    let mut held: Option<(Lease, Moment)> = None;
+    let is_live = |fixture: &Fixture, held: &Option<(Lease, Moment)>| {
+        held.as_ref().is_some_and(|(_, until)| fixture.now < *until)
+    };
+    for act in acts {
+        match act {
+            Act::Join => {
+                if waiters.len() < 8 {
+                    waiters.push(fixture.join_as_waiter());
+                }
+            }
+            Act::Attempt(index) => {
+                if let Some(waiter) = waiters.get_mut(index).filter(|w| w.is_idle())
+                    && let Some(lease) = fixture.attempt(waiter)
+                {
+                    prop_assert!(!is_live(fixture, &held), "exclusion");
+                    held = Some((lease, fixture.now + Duration::from_millis(TTL)));
+                }
+            }
+            Act::StartWaiting(index) => {
+                if let Some(waiter) = waiters.get_mut(index).filter(|w| w.is_idle()) {
+                    fixture.start_waiting(waiter);
+                }
+            }
+            Act::InterruptWait(index) => {
+                if let Some(waiter) = waiters.get_mut(index).filter(|w| w.waiting) {
+                    fixture.interrupt_wait(waiter);
+                }
+            }
+            Act::Leave(index) => {
+                if let Some(waiter) = waiters.get_mut(index) {
+                    fixture.leave(waiter);
+                }
+            }
+            Act::NewCaller => {
+                if let Some(lease) = fixture.try_acquire(&fixture.request()) {
+                    prop_assert!(!is_live(fixture, &held), "exclusion");
+                    held = Some((lease, fixture.now + Duration::from_millis(TTL)));
+                }
+            }
+            Act::Release => {
+                if let Some((lease, _)) = held.take() {
+                    fixture.table.release(fixture.now, &lease);
+                }
+            }
+            Act::Time(by) => fixture.now = fixture.now + Duration::from_millis(by),
+        }
+    }
+    Ok(held.map(|(lease, _)| lease))
+}
+
+/// Lets every waiting contender behave like a real one until each has got the lock and released it.
+/// Time passes only when no contender can go on. Returns the owners in the order of their grants.
+fn serve_waiting(
+    fixture: &mut Fixture,
+    waiters: &mut [Waiter],
+) -> Result<Vec<OwnerId>, TestCaseError> {
+    let mut order = Vec::new();
+    let mut rounds = 0;
+    while waiters.iter().any(|w| w.waiting) {
+        let mut quiet = true;
+        rounds += 1;
+        prop_assert!(rounds < 10_000, "no contender makes progress");
+        for waiter in &mut *waiters {
+            if !waiter.waiting || !fixture.wait_ends(waiter) {
+                continue;
+            }
+            quiet = false;
+            match fixture.attempt(waiter) {
+                Some(lease) => {
+                    order.push(lease.owner);
+                    fixture.table.release(fixture.now, &lease);
+                }
+                None => {
+                    fixture.start_waiting(waiter);
+                }
+            }
+        }
+        if quiet {
+            let timers = waiters.iter().filter(|w| w.waiting).map(|w| w.timer);
+            let next = timers.min().unwrap();
+            // A real contender looks at the table at least once per second, also when its timer is
+            // far away.
+            fixture.now = next.min(fixture.now + Duration::from_secs(1));
+            for waiter in waiters.iter_mut().filter(|w| w.waiting) {
+                waiter.timer = waiter.timer.min(fixture.now);
+            }
+        }
+    }
+    Ok(order)
 }

@@ -293,7 +293,7 @@ impl SoakState {
         }
         let from = self.now_us();
         let limit = micros(LEASE + SLACK);
-        while self.judge().inside(uid) > 1 && self.now_us() - from < limit {
+        while self.judge().logged_in(uid) > 1 && self.now_us() - from < limit {
             tokio::select! {
                 _ = news.changed() => {}
                 () = SystemClock.sleep(TICK) => {}
@@ -306,7 +306,7 @@ impl SoakState {
             None => None,
         };
         let at = self.now_us();
-        self.judge().settled(uid, at, record.as_ref());
+        self.judge().mark_quiet(uid, at, record.as_ref());
         let mut tally = self.tally();
         tally.contests += 1;
         tally.late += u64::from(took > micros(PROMPT));
@@ -320,7 +320,7 @@ impl SoakState {
             what,
             ..stamp.clone()
         };
-        self.judge().saw(&seen);
+        self.judge().observe(&seen);
     }
 
     fn failed(&self, error: &impl ToString) {

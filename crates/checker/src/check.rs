@@ -4,30 +4,30 @@ use crate::{
     checks::{
         completeness, confirmed, ends, generations, messages, nodes, ownership, removals, stale,
     },
+    context::CheckContext,
     evidence::{history::History, sessions::Sessions},
     report::{Report, Rules},
-    scene::Scene,
 };
 
 /// Checks a history against every invariant.
 #[must_use]
 pub fn check(history: &History, rules: &Rules) -> Report {
     let mut report = Report::default();
-    let sessions = Sessions::of(history);
-    let mut scene = Scene {
+    let sessions = Sessions::from_history(history);
+    let mut context = CheckContext {
         history,
         sessions: &sessions,
         rules,
         report: &mut report,
     };
-    completeness::check(&mut scene);
-    ownership::check(&mut scene);
-    generations::check(&mut scene);
-    stale::check(&mut scene);
-    removals::check(&mut scene);
-    confirmed::check(&mut scene);
-    ends::check(&mut scene);
-    nodes::check(&mut scene);
-    messages::check(&mut scene);
+    completeness::check(&mut context);
+    ownership::check(&mut context);
+    generations::check(&mut context);
+    stale::check(&mut context);
+    removals::check(&mut context);
+    confirmed::check(&mut context);
+    ends::check(&mut context);
+    nodes::check(&mut context);
+    messages::check(&mut context);
     report
 }

@@ -1,4 +1,4 @@
-//! A check of logins while they happen, for runs that are too long to be kept.
+//! A check of logins while they happen, for runs whose history would be too long to keep.
 //!
 //! The memory grows with the number of accounts, never with the length of the run.
 
@@ -11,12 +11,12 @@ use crate::{
     report::{Invariant, Report, Rules, micros},
 };
 
-/// Checks the observations of clients against I1 to I4 at once.
+/// Checks the observations of clients against I1 to I4 while they come in.
 ///
-/// Clients of an account log in against each other until all are answered; then
-/// [`settled`](Self::settled) marks a quiet moment. The judge remembers the present sessions and
-/// the highest generation of each account. Times are microseconds of any clock, best of one that
-/// stops while the machine does.
+/// Clients of an account compete with logins until all are answered. Then the caller marks a quiet
+/// moment with [`mark_quiet`](Self::mark_quiet). The judge keeps the present sessions and the
+/// highest generation of each account. Times are microseconds of any clock. A clock that stops
+/// while the machine does not run avoids false violations.
 ///
 /// ```
 /// use distlock_checker::{Judge, Rules};
@@ -32,7 +32,8 @@ pub struct Judge {
 
 #[derive(Debug, Default)]
 struct Account {
-    inside: Vec<Inside>,
+    /// The sessions whose clients are logged in.
+    inside: Vec<PresentSession>,
     /// The highest generation that any client was told.
     highest: Generation,
     /// The highest generation at the last quiet moment.
@@ -42,11 +43,12 @@ struct Account {
 }
 
 #[derive(Debug)]
-struct Inside {
+struct PresentSession {
     client: u64,
     session: SessionId,
     r#gen: Generation,
-    /// Time since which as many newer sessions as allowed are present.
+    /// Time since which there have been as many newer sessions as the policy allows, so that this
+    /// one has to end.
     overtaken: Option<u64>,
 }
 
@@ -69,12 +71,12 @@ impl Judge {
 
     /// Number of the account's clients that count as logged in.
     #[must_use]
-    pub fn inside(&self, uid: &Uid) -> usize {
+    pub fn logged_in(&self, uid: &Uid) -> usize {
         self.accounts.get(uid).map_or(0, |it| it.inside.len())
     }
 
     /// Adds an observation of a client.
-    pub fn saw(&mut self, seen: &Seen) {
+    pub fn observe(&mut self, seen: &Seen) {
         let account = self.accounts.entry(seen.uid.clone()).or_default();
         match &seen.what {
             What::LoginOk { session, r#gen } => {
@@ -88,13 +90,13 @@ impl Judge {
                     });
                 account.highest = account.highest.max(*r#gen);
                 account.occupied = true;
-                account.inside.push(Inside {
+                account.inside.push(PresentSession {
                     client: seen.client,
                     session: *session,
                     r#gen: *r#gen,
                     overtaken: None,
                 });
-                account.compare(seen.at_us, self.rules.limit);
+                account.note_overtaken(seen.at_us, self.rules.limit);
             }
             What::Overtaken => account.occupied = true,
             What::Told { .. } | What::Closed | What::Leaves => {
@@ -104,10 +106,10 @@ impl Judge {
                     .position(|it| it.client == seen.client)
                 {
                     let gone = account.inside.remove(at);
-                    self.in_time(&seen.uid, &gone, seen.at_us);
+                    self.check_end(&seen.uid, &gone, seen.at_us);
                 }
                 // After a client left by itself, no session need be left.
-                if matches!(seen.what, What::Leaves) && self.inside(&seen.uid) == 0 {
+                if matches!(seen.what, What::Leaves) && self.logged_in(&seen.uid) == 0 {
                     let account = self.accounts.entry(seen.uid.clone()).or_default();
                     account.occupied = false;
                 }
@@ -118,13 +120,13 @@ impl Judge {
 
     /// Marks a quiet moment: all logins of the account are answered, and the settle time is over or
     /// not needed. `record` is the account's record at this moment.
-    pub fn settled(&mut self, uid: &Uid, at_us: u64, record: Option<&UserRecord>) {
+    pub fn mark_quiet(&mut self, uid: &Uid, at_us: u64, record: Option<&UserRecord>) {
         let limit = self.rules.limit;
         let account = self.accounts.entry(uid.clone()).or_default();
         let inside = std::mem::take(&mut account.inside);
         let (highest, occupied) = (account.highest, account.occupied);
         account.floor = highest;
-        let names = |inside: &[Inside]| {
+        let names = |inside: &[PresentSession]| {
             let names: Vec<_> = inside
                 .iter()
                 .map(|it| format!("{} (generation {})", it.session, it.r#gen))
@@ -173,9 +175,10 @@ impl Judge {
         }
     }
 
-    /// I1 for an ended session: the time for which it was active beside newer ones.
-    fn in_time(&mut self, uid: &Uid, gone: &Inside, at_us: u64) {
-        let allowed = micros(self.rules.settle());
+    /// Checks I1 for an ended session: it was not active beside newer ones for longer than the
+    /// settle time.
+    fn check_end(&mut self, uid: &Uid, gone: &PresentSession, at_us: u64) {
+        let allowed = micros(self.rules.settle_time());
         let beside = gone
             .overtaken
             .map_or(0, |since| at_us.saturating_sub(since));
@@ -189,8 +192,8 @@ impl Judge {
 }
 
 impl Account {
-    /// Notes the time since which each session is one too many.
-    fn compare(&mut self, at_us: u64, limit: usize) {
+    /// Notes the time for each session from which on the policy allows it no more.
+    fn note_overtaken(&mut self, at_us: u64, limit: usize) {
         let generations: Vec<_> = self.inside.iter().map(|it| it.r#gen).collect();
         for it in &mut self.inside {
             let newer = generations
@@ -232,17 +235,19 @@ mod tests {
         Uid::new("anna").unwrap()
     }
 
-    fn ok(at_us: u64, client: u64) -> Seen {
+    /// The client's login is confirmed; its number is also its generation and session.
+    fn logged_in(at_us: u64, client: u64) -> Seen {
         let r#gen = Generation::new(client);
         let session = session(client);
         seen(at_us, client, What::LoginOk { session, r#gen })
     }
 
-    fn told(at_us: u64, client: u64) -> Seen {
+    fn got_notice(at_us: u64, client: u64) -> Seen {
         let code = Code::Superseded;
         seen(at_us, client, What::Told { code })
     }
 
+    /// A record with this generation, which names one session.
     fn record(r#gen: u64, named: u64) -> UserRecord {
         let text = format!(
             r#"{{"v":1,"gen":{gen},"slots":{{"main":{{
@@ -253,78 +258,94 @@ mod tests {
         UserRecord::parse(&uid(), text.as_bytes()).unwrap()
     }
 
-    fn judged(story: &[Seen], settled: &[(u64, Option<UserRecord>)]) -> Vec<Invariant> {
+    /// The violations of a sequence of observations, followed by these quiet moments.
+    fn violations_of(story: &[Seen], settled: &[(u64, Option<UserRecord>)]) -> Vec<Invariant> {
         let mut judge = Judge::new(Rules::default());
-        story.iter().for_each(|seen| judge.saw(seen));
+        story.iter().for_each(|seen| judge.observe(seen));
         for (at, record) in settled {
-            judge.settled(&uid(), *at, record.as_ref());
+            judge.mark_quiet(&uid(), *at, record.as_ref());
         }
         judge.report().violated()
     }
 
     #[test]
-    fn a_good_story_is_clean() {
+    fn a_correct_sequence_has_no_violation() {
         let story = [
-            ok(10, 1),
-            ok(20, 3),
-            told(30, 1),
+            logged_in(10, 1),
+            logged_in(20, 3),
+            got_notice(30, 1),
             seen(40, 2, What::Overtaken),
-            ok(50, 4),
-            told(60, 3),
+            logged_in(50, 4),
+            got_notice(60, 3),
             seen(70, 9, What::Busy),
         ];
-        assert_eq!(judged(&story, &[(80, Some(record(4, 4)))]), []);
+        assert_eq!(violations_of(&story, &[(80, Some(record(4, 4)))]), []);
         // An account without an admitted login needs no winner.
-        assert_eq!(judged(&[seen(1, 1, What::Busy)], &[(2, None)]), []);
+        assert_eq!(violations_of(&[seen(1, 1, What::Busy)], &[(2, None)]), []);
         // An account whose client left needs no winner either.
         assert_eq!(
-            judged(&[ok(1, 1), seen(2, 1, What::Leaves)], &[(3, None)]),
+            violations_of(&[logged_in(1, 1), seen(2, 1, What::Leaves)], &[(3, None)]),
             []
         );
     }
 
     #[test]
-    fn two_at_rest_are_a_duplicate() {
-        let story = [ok(10, 1), ok(20, 2)];
-        assert_eq!(judged(&story, &[(30, None)]), [Invariant::I1]);
+    fn two_sessions_at_a_quiet_moment_break_i1() {
+        let story = [logged_in(10, 1), logged_in(20, 2)];
+        assert_eq!(violations_of(&story, &[(30, None)]), [Invariant::I1]);
     }
 
     #[test]
-    fn one_that_hears_of_it_too_late_is_a_duplicate() {
+    fn a_notice_that_comes_too_late_breaks_i1() {
         let rules = Rules::default();
-        let late = u64::try_from((rules.settle() + rules.slack).as_micros()).unwrap();
-        let story = [ok(10, 1), ok(20, 2), told(20 + late, 1)];
-        assert_eq!(judged(&story, &[(20 + late, None)]), [Invariant::I1]);
-        let story = [ok(10, 1), ok(20, 2), told(20 + late / 2, 1)];
-        assert_eq!(judged(&story, &[(20 + late, None)]), []);
-        assert!(rules.settle() > Duration::ZERO);
+        let late = u64::try_from((rules.settle_time() + rules.slack).as_micros()).unwrap();
+        let story = [logged_in(10, 1), logged_in(20, 2), got_notice(20 + late, 1)];
+        assert_eq!(violations_of(&story, &[(20 + late, None)]), [Invariant::I1]);
+        let story = [
+            logged_in(10, 1),
+            logged_in(20, 2),
+            got_notice(20 + late / 2, 1),
+        ];
+        assert_eq!(violations_of(&story, &[(20 + late, None)]), []);
+        assert!(rules.settle_time() > Duration::ZERO);
     }
 
     #[test]
-    fn nobody_left_is_no_winner() {
-        let story = [ok(10, 1), ok(20, 2), told(30, 1), told(40, 2)];
-        assert_eq!(judged(&story, &[(50, None)]), [Invariant::I2]);
+    fn an_account_without_a_session_left_breaks_i2() {
+        let story = [
+            logged_in(10, 1),
+            logged_in(20, 2),
+            got_notice(30, 1),
+            got_notice(40, 2),
+        ];
+        assert_eq!(violations_of(&story, &[(50, None)]), [Invariant::I2]);
         let story = [seen(10, 1, What::Overtaken), seen(20, 2, What::Busy)];
-        assert_eq!(judged(&story, &[(50, None)]), [Invariant::I2]);
+        assert_eq!(violations_of(&story, &[(50, None)]), [Invariant::I2]);
     }
 
     #[test]
-    fn the_wrong_one_left_is_found() {
-        let story = [ok(10, 1), ok(20, 2), told(30, 2)];
-        assert_eq!(judged(&story, &[(50, None)]), [Invariant::I3]);
-        let story = [ok(10, 1), ok(20, 2), told(30, 1)];
-        assert_eq!(judged(&story, &[(50, Some(record(2, 7)))]), [Invariant::I3]);
+    fn a_session_that_is_not_the_last_granted_one_breaks_i3() {
+        let story = [logged_in(10, 1), logged_in(20, 2), got_notice(30, 2)];
+        assert_eq!(violations_of(&story, &[(50, None)]), [Invariant::I3]);
+        let story = [logged_in(10, 1), logged_in(20, 2), got_notice(30, 1)];
+        assert_eq!(
+            violations_of(&story, &[(50, Some(record(2, 7)))]),
+            [Invariant::I3]
+        );
     }
 
     #[test]
-    fn generations_that_fall_are_found() {
+    fn generations_that_fall_break_i4() {
         let mut judge = Judge::new(Rules::default());
-        judge.saw(&ok(10, 5));
-        judge.settled(&uid(), 20, None);
-        judge.saw(&told(30, 5));
-        judge.saw(&ok(40, 3));
+        judge.observe(&logged_in(10, 5));
+        judge.mark_quiet(&uid(), 20, None);
+        judge.observe(&got_notice(30, 5));
+        judge.observe(&logged_in(40, 3));
         assert_eq!(judge.report().violated(), [Invariant::I4]);
-        let story = [ok(10, 5)];
-        assert_eq!(judged(&story, &[(20, Some(record(4, 5)))]), [Invariant::I4]);
+        let story = [logged_in(10, 5)];
+        assert_eq!(
+            violations_of(&story, &[(20, Some(record(4, 5)))]),
+            [Invariant::I4]
+        );
     }
 }

@@ -20,7 +20,7 @@
 //!
 //! | invariants | file in `checks/` |
 //! |---|---|
-//! | one owner, one winner, the last one (I1, I2, I3) | `ownership` |
+//! | one owner, one winner, the last grant wins (I1, I2, I3) | `ownership` |
 //! | generations rise, a lost lock writes nothing (I4, I13) | `generations` |
 //! | no late removal or kick, every step once (I5, I6, I16) | `stale` |
 //! | a session leaves the directory once, and ends (I5, I6, I11, I17) | `removals` |
@@ -29,15 +29,16 @@
 //! | dead nodes, unanswered logins, bystanders (I12, I14, I15) | `nodes` |
 //! | every message has an outcome (I18) | `messages` |
 //!
-//! `evidence/allowances` has the allowances for faults: each one for its own time and node.
+//! `evidence/allowances` has the allowances for faults. Each one holds for the time and the node of
+//! its fault.
 //!
-//! A [`Judge`] watches a run that is too long to be kept. It checks fewer invariants, and needs no
-//! history.
+//! A [`Judge`] checks a run while it happens, for runs whose history would be too long to keep. It
+//! checks fewer invariants.
 //!
 //! # Occasions
 //!
 //! A report counts how often each invariant could have been broken ([`Report::looked_at`]). A step
-//! that puts an invariant at no risk is checked as well, and does not count. A run without a lost
+//! that could not break an invariant is checked as well, but does not count. A run without a lost
 //! lock proves nothing about lost locks (I13), and one without a late delete proves nothing about
 //! late deletes (I5).
 //!
@@ -48,10 +49,10 @@
 
 mod check;
 mod checks;
+mod context;
 mod evidence;
 mod judge;
 mod report;
-mod scene;
 
 pub use check::check;
 pub use evidence::history::{DeviceOutcome, Fact, History, Seen, What};

@@ -28,11 +28,12 @@ pub struct Rules {
     pub grace: Duration,
     /// S: period of the sweeper.
     pub sweep: Duration,
-    /// Factor by which the p99 of a bystander's logins may be higher during trouble elsewhere.
+    /// Factor by which the 99th percentile of a bystander's login times may be higher during faults
+    /// elsewhere.
     pub isolation: u32,
     /// Time for which the store was away. No client logs in and no session ends in that time.
     pub store_away: Duration,
-    /// e: added to every bound, for the scheduling of a busy machine.
+    /// e: the time that is added to every bound, for the delays of a busy machine.
     pub slack: Duration,
 }
 
@@ -125,7 +126,7 @@ impl Rules {
     /// Longest time for which more sessions than allowed may be active: R + e if nodes reach each
     /// other, N + e otherwise (I1, I11).
     #[must_use]
-    pub fn settle(&self) -> Duration {
+    pub fn settle_time(&self) -> Duration {
         let told = if self.reachable {
             self.kick_budget
         } else {
@@ -134,16 +135,16 @@ impl Rules {
         told + self.store_away + self.slack
     }
 
-    /// Longest wait of a login for its answer: W for the lock, then R for the kicks. Strict
-    /// confirmation waits for the lease of a node that does not answer (I14).
+    /// Longest time until a login is answered: W for the lock, then R for the kicks. With strict
+    /// confirmation N is added, for the lease of a node that does not answer (I14).
     #[must_use]
-    pub fn answer(&self) -> Duration {
-        self.lock_wait + self.tell() + self.store_away + self.slack
+    pub fn longest_answer(&self) -> Duration {
+        self.lock_wait + self.longest_unlocked_login() + self.store_away + self.slack
     }
 
-    /// Longest duration of a login that need not wait for the account's lock.
+    /// Longest duration of a login that gets the account's lock at once.
     #[must_use]
-    pub fn tell(&self) -> Duration {
+    pub fn longest_unlocked_login(&self) -> Duration {
         let strict = if self.strict {
             self.node_lease
         } else {
@@ -152,9 +153,10 @@ impl Rules {
         self.kick_budget + strict
     }
 
-    /// Longest time for which a crash keeps an account out: L, and N if the first login wins (I14).
+    /// Longest time for which a crash prevents an account's logins: L, or N if the first login wins
+    /// (I14).
     #[must_use]
-    pub const fn stuck(&self) -> Duration {
+    pub const fn longest_lockout(&self) -> Duration {
         if self.deny {
             self.node_lease
         } else {
@@ -164,7 +166,7 @@ impl Rules {
 
     /// Longest time until a dead node's sessions are gone from the directory: N + S + e (I12).
     #[must_use]
-    pub fn cleanup(&self) -> Duration {
+    pub fn longest_cleanup(&self) -> Duration {
         self.node_lease + self.sweep + self.slack
     }
 }
@@ -224,24 +226,25 @@ impl Report {
         self.looked_at.get(&invariant).copied().unwrap_or_default()
     }
 
-    /// Counts an occasion, and adds a violation unless `holds` is true.
+    /// Counts an occasion of this invariant, and adds a violation unless `holds` is true. `what`
+    /// describes the violation.
     pub(crate) fn expect(
         &mut self,
         invariant: Invariant,
         holds: bool,
         what: impl FnOnce() -> String,
     ) {
-        self.occasion(invariant);
+        self.count_occasion(invariant);
         self.require(invariant, holds, what);
     }
 
     /// Counts an occasion on which the invariant could have been broken.
-    pub(crate) fn occasion(&mut self, invariant: Invariant) {
+    pub(crate) fn count_occasion(&mut self, invariant: Invariant) {
         *self.looked_at.entry(invariant).or_default() += 1;
     }
 
-    /// As [`expect`](Self::expect), without counting an occasion: nothing put the invariant at
-    /// risk, so the check proves nothing.
+    /// Adds a violation unless `holds` is true. Unlike [`expect`](Self::expect) this counts no
+    /// occasion, because the step could hardly break the invariant.
     pub(crate) fn require(
         &mut self,
         invariant: Invariant,

@@ -86,7 +86,10 @@ pub fn cases(subject: &Subject) -> Vec<Case> {
             name: spec.name,
             property: spec.name.split("::").next().unwrap_or(spec.name),
             promise: spec.promise,
-            not_applicable: spec.needs.iter().find_map(|needs| needs.obstacle(subject)),
+            not_applicable: spec
+                .needs
+                .iter()
+                .find_map(|needs| needs.unmet_reason(subject)),
             spec,
             subject: subject.clone(),
         })
@@ -103,7 +106,7 @@ impl Case {
         let start = now();
         let (status, detail) = match self.not_applicable {
             Some(reason) => (Status::NotApplicable, Some(reason.to_owned())),
-            None => match self.attempt().await {
+            None => match self.run_and_clean_up().await {
                 Ok(()) => (Status::Passed, None),
                 Err(failure) if failure.is_not_applicable() => {
                     (Status::NotApplicable, Some(failure.message().to_owned()))
@@ -121,7 +124,7 @@ impl Case {
         }
     }
 
-    async fn attempt(&self) -> Outcome {
+    async fn run_and_clean_up(&self) -> Outcome {
         let context = Context::new(self.subject.clone());
         // The case runs in a task of its own, so that a panic becomes a result.
         let mut body = tokio::spawn((self.spec.body)(context.clone()));

@@ -118,7 +118,7 @@ pub(crate) use {ensure, ensure_eq, fail};
 
 /// Returns the error of a call that must have failed with one of these kinds.
 #[track_caller]
-pub(crate) fn refused<T: fmt::Debug>(
+pub(crate) fn expect_error<T: fmt::Debug>(
     what: &str,
     answer: distlock_core::Result<T>,
     kinds: &[ErrorKind],

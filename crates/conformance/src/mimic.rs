@@ -17,7 +17,7 @@ pub fn trials(subjects: &[Subject]) -> Vec<Trial> {
         .flat_map(|subject| {
             cases(subject)
                 .into_iter()
-                .map(|case| trial(subject.name(), case))
+                .map(|case| new_trial(subject.name(), case))
         })
         .collect()
 }
@@ -27,13 +27,13 @@ pub fn mimic(subjects: &[Subject], arguments: &Arguments) -> Conclusion {
     libtest_mimic::run(arguments, trials(subjects))
 }
 
-fn trial(subject: &str, case: Case) -> Trial {
+fn new_trial(subject: &str, case: Case) -> Trial {
     let name = format!("{subject}::{}", case.name);
     let applies = case.not_applicable.is_none();
-    Trial::ignorable_test(name, move || run(&case)).with_ignored_flag(!applies)
+    Trial::ignorable_test(name, move || run_trial(&case)).with_ignored_flag(!applies)
 }
 
-fn run(case: &Case) -> Result<Completion, Failed> {
+fn run_trial(case: &Case) -> Result<Completion, Failed> {
     // Each case has its own runtime: a case that leaves tasks running cannot disturb the next.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

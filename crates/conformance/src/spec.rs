@@ -56,7 +56,7 @@ pub(crate) use case;
 
 impl Needs {
     /// The reason why the subject does not meet the need; `None` when it does.
-    pub(crate) fn obstacle(self, subject: &Subject) -> Option<&'static str> {
+    pub(crate) fn unmet_reason(self, subject: &Subject) -> Option<&'static str> {
         let can = subject.capabilities();
         let by_session = can.lease == LeaseKind::Session;
         let (missing, why) = match self {

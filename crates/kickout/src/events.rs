@@ -1,6 +1,7 @@
-//! Numbers the events of this node and hands them to subscribers.
+//! Numbers the events of this node and sends them to subscribers.
 //!
-//! Each event gets the next number, so a reader notices a gap. Emitting never waits for a reader.
+//! Each event gets the next number, so a subscriber notices a gap. Sending an event never waits for
+//! a subscriber.
 
 use std::{
     sync::{
@@ -18,7 +19,7 @@ use crate::model::{
     ident::{Boot, Generation, NodeId, Uid},
 };
 
-/// Events that a slow reader may fall behind before it loses the oldest.
+/// Number of events that are kept for a slow subscriber. Beyond it the subscriber loses the oldest.
 const BACKLOG: usize = 8192;
 
 /// Numbers, stamps and distributes events.
@@ -46,6 +47,8 @@ impl Events {
         }
     }
 
+    /// A receiver of the events: all since the start for the first caller, and those from now on
+    /// for a later caller.
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
         let first = self
             .first
@@ -55,11 +58,12 @@ impl Events {
         first.unwrap_or_else(|| self.sender.subscribe())
     }
 
+    /// Sets the incarnation that the following events carry.
     pub(crate) fn set_boot(&self, boot: Boot) {
         self.boot.store(boot.get(), Ordering::Relaxed);
     }
 
-    /// Records a transition; `fill` adds the fields that apply.
+    /// Sends the event of a transition. `fill` sets the fields that apply to it.
     pub(crate) fn emit(&self, transition: Transition, fill: impl FnOnce(&mut Event)) {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let mut event = Event {
@@ -98,7 +102,7 @@ impl Events {
             kick_id = event.kick_id.map(tracing::field::display),
             result = event.result.as_deref(),
         );
-        // The send fails only without subscribers, and then nobody misses the event.
+        // The send fails only without subscribers, and then no subscriber misses the event.
         let _ = self.sender.send(event);
     }
 }

@@ -53,8 +53,8 @@
 //!
 //! - Of any number of logins, exactly as many sessions survive as the [`Policy`] allows. With
 //!   [`Policy::single`] the last granted one survives. Every other admitted client gets a notice.
-//! - Logout, sweep, refresh, kick and delivery name (node, boot, session). They change nothing
-//!   else, however late they are.
+//! - Logout, sweep, refresh, kick and delivery name exactly one (node, boot, session). They change
+//!   no other session, however late they are.
 //! - A lost kick does not matter for long: each node compares each of its sessions with the
 //!   directory once per node lease, and up to 1024 of them three times as often.
 //! - A dead node blocks no account.
@@ -65,7 +65,8 @@
 //!
 //! # Map
 //!
-//! `model` imports no other room, no room imports `flow`, and no two files import each other.
+//! `model` imports no other module below, no other module imports `flow`, and no two files import
+//! each other.
 //!
 //! - `model`: values and rules without I/O: policy, record, identifiers, notices, requests.
 //! - `directory`: reads and writes of the records.
@@ -75,10 +76,10 @@
 //! - `peer`: kicks and deliveries to other nodes.
 //! - `login`: admission, the login queue, the grant under the lock, the confirmation.
 //! - `upkeep`: the background rounds: reconciliation and sweep.
-//! - `admin`: an administrator's look-ups and kicks.
+//! - `admin`: look-ups and kicks by an administrator.
 //! - `flow`: the handle, the builder, and the public operations.
 //!
-//! `events`, `meters`, `tasks` and `wait` serve all rooms.
+//! All of these modules use `events`, `meters`, `tasks` and `wait`.
 //!
 //! # Metrics
 //!

@@ -1,7 +1,7 @@
 //! The metrics of the flow: every name with its help text.
 //!
-//! Every counter exists from the start with the value 0. A counter that appears with its first
-//! event would hide that event from a query for the increase.
+//! Every counter exists from the start with the value 0. If a counter appeared with its first
+//! event, a query for its increase would miss that event.
 
 use crate::model::notice::Code;
 
@@ -84,8 +84,8 @@ const GAUGES: [(&str, &str); 3] = [
     ),
 ];
 
-/// Registers every name.
-pub(crate) fn show() {
+/// Registers every metric with its help text, and makes every counter and gauge exist.
+pub(crate) fn register_all() {
     for (name, help) in COUNTERS {
         metrics::describe_counter!(name, help);
         metrics::counter!(name).increment(0);
@@ -111,29 +111,32 @@ pub(crate) fn show() {
     );
     metrics::counter!(ENDS, "code" => "none").increment(0);
     for code in Code::ALL {
-        metrics::counter!(ENDS, "code" => number(code)).increment(0);
+        metrics::counter!(ENDS, "code" => code_label(code)).increment(0);
     }
 }
 
-pub(crate) fn login(result: &'static str) {
+/// Counts a login by its outcome.
+pub(crate) fn count_login(result: &'static str) {
     metrics::counter!(LOGIN, "result" => result).increment(1);
 }
 
-pub(crate) fn throttled(scope: &'static str) {
+/// Counts a login that storm control refused; `scope` is the exceeded bound.
+pub(crate) fn count_throttled_login(scope: &'static str) {
     metrics::counter!(THROTTLED, "scope" => scope).increment(1);
 }
 
-pub(crate) fn session_began() {
+pub(crate) fn count_session_start() {
     metrics::gauge!(SESSIONS).increment(1.0);
 }
 
 /// Counts the end of a session by the code in its notice, if there was one.
-pub(crate) fn session_ended(code: Option<Code>) {
+pub(crate) fn count_session_end(code: Option<Code>) {
     metrics::gauge!(SESSIONS).decrement(1.0);
-    metrics::counter!(ENDS, "code" => code.map_or("none", number)).increment(1);
+    metrics::counter!(ENDS, "code" => code.map_or("none", code_label)).increment(1);
 }
 
-const fn number(code: Code) -> &'static str {
+/// The value of the label `code`.
+const fn code_label(code: Code) -> &'static str {
     match code.number() {
         1 => "1",
         2 => "2",

@@ -1,11 +1,12 @@
 //! The background tasks of one flow.
 //!
-//! Every task starts through [`Tasks::spawn`], so [`Tasks::finish`] can wait for all of them. Every
-//! loop watches [`Tasks::stop`]. No task may block its thread.
+//! Every task starts through [`Tasks::spawn`], so [`Tasks::stop_and_wait`] can wait for all of
+//! them. Every loop watches [`Tasks::stop`]. No task may block its thread.
 
 use tokio::runtime::Handle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+/// The background tasks, and the signal that stops them.
 #[derive(Debug)]
 pub(crate) struct Tasks {
     /// Cancelled when the flow ends.
@@ -15,7 +16,7 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// For the runtime that calls this.
+    /// Makes an empty set of tasks, which will run on the caller's runtime.
     pub(crate) fn new() -> Self {
         Self {
             stop: CancellationToken::new(),
@@ -34,7 +35,7 @@ impl Tasks {
     }
 
     /// Stops the loops and waits until every task has ended.
-    pub(crate) async fn finish(&self) {
+    pub(crate) async fn stop_and_wait(&self) {
         self.stop.cancel();
         self.tracker.close();
         self.tracker.wait().await;

@@ -38,7 +38,8 @@ pub(crate) async fn retry_while<T, F: Future<Output = Result<T>>>(
     }
 }
 
-/// A random time of up to `most`. It keeps callers that failed together from returning together.
+/// A random time of up to `most`. Callers that failed at the same time then retry at different
+/// times.
 pub(crate) fn jitter(most: Duration) -> Duration {
     most.mul_f64(fastrand::f64())
 }

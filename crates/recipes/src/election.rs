@@ -36,13 +36,12 @@ use distlock_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The work is stopped when the lease could not be renewed and only this part of it is left: the
-/// lease divided by this number.
+/// The work is stopped when the lease could not be renewed and the time left is this fraction of
+/// the lease: one tenth.
 const STOP_DIVISOR: u32 = 10;
 /// The pause between two reads of an observer.
 const OBSERVE_PAUSE: Duration = Duration::from_secs(1);
-
-/// The pause between two attempts of a candidate that yields to the nominated one.
+/// The pause after which a candidate that yields to the nominated one campaigns again.
 const YIELD_PAUSE: Duration = Duration::from_millis(50);
 /// The format of the records. A reader refuses another one.
 const FORMAT: u8 = 1;
@@ -56,13 +55,14 @@ pub struct Election {
     name: LockName,
     candidate: HolderLabel,
     ttl: Option<Duration>,
-    /// The nomination that this candidate yields to, and until when.
+    /// The latest nomination that this candidate has seen, and the moment until which it yields.
     yields_to: Arc<Mutex<Option<(Nomination, Moment)>>>,
 }
 
-/// The candidate that is to lead next, by the wish of its predecessor.
+/// The record of the candidate that the present or the last leader wants to lead next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Nomination {
+    /// The format of the record.
     v: u8,
     candidate: String,
     /// The term of the leader that nominated it.
@@ -143,10 +143,11 @@ impl Election {
             }
             let guard = lock.acquire().await?;
             let now = self.clock.now();
-            let (nomination, ()) = tokio::join!(self.nomination(), self.remove_record(candidacy));
+            let (nomination, ()) =
+                tokio::join!(self.read_nomination(), self.remove_record(candidacy));
             let nomination = match nomination {
-                // A nomination is a wish, so a failure to read it does not cost the lock.
-                Err(error) if is_passing(&error) => None,
+                // A nomination is only a wish. A candidate that cannot read it keeps the lock.
+                Err(error) if is_transient(&error) => None,
                 nomination => nomination?,
             };
             if let Some((version, nomination)) = nomination {
@@ -180,7 +181,8 @@ impl Election {
         }
     }
 
-    /// Records that this candidate takes part. Returns the record, so that it can be removed.
+    /// Records that this candidate takes part. Returns the key and the version of the record, with
+    /// which it can be removed; `None`: the record could not be written.
     async fn register_candidacy(&self) -> Result<Option<(RecordKey, Version)>> {
         let key = candidacy_key(&self.name, self.candidate.as_str())?;
         match self.records.put(&key, b"stands", Expect::Absent).await {
@@ -189,17 +191,17 @@ impl Election {
             // removing the record.
             Ok(_) => match self.records.get(&key).await {
                 Ok(entry) => Ok(entry.map(|entry| (key, entry.version))),
-                Err(error) if is_passing(&error) => Ok(None),
+                Err(error) if is_transient(&error) => Ok(None),
                 Err(error) => Err(error),
             },
-            // If the record is missing, the candidate cannot be nominated, and nothing else is
-            // lost.
-            Err(error) if is_passing(&error) => Ok(None),
+            // Without the record the candidate can still win. It only cannot be nominated.
+            Err(error) if is_transient(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Removes a record. A record that stays only costs other candidates a wait.
+    /// Removes a record. A failure is only logged, because a record that stays makes other
+    /// candidates wait for one lease at most.
     async fn remove_record(&self, record: Option<(RecordKey, Version)>) {
         if let Some((key, version)) = record
             && let Err(error) = self.records.delete(&key, version).await
@@ -208,7 +210,8 @@ impl Election {
         }
     }
 
-    async fn nomination(&self) -> Result<Option<(Version, Nomination)>> {
+    /// Reads the nomination, with the version of its record.
+    async fn read_nomination(&self) -> Result<Option<(Version, Nomination)>> {
         let key = nomination_key(&self.name)?;
         let Some(entry) = self.records.get(&key).await? else {
             return Ok(None);
@@ -370,12 +373,12 @@ impl Leadership {
                 format!("{candidate:?} does not stand in {name:?}, so it cannot be nominated");
             return Err(Error::new(ErrorKind::InvalidArgument, says));
         }
-        let before = self.election.nomination().await?;
+        let before = self.election.read_nomination().await?;
         if before
             .as_ref()
             .is_some_and(|(_, it)| it.by > self.guard.token())
         {
-            return Err(another_leads(name));
+            return Err(another_leads_error(name));
         }
         let key = nomination_key(name)?;
         let nomination = Nomination {
@@ -391,7 +394,7 @@ impl Leadership {
         match records.put(&key, &value, expect).await? {
             Written::Stored(_) => Ok(()),
             // Only a leader nominates, so a conflict means that another candidate leads.
-            _ => Err(another_leads(name)),
+            _ => Err(another_leads_error(name)),
         }
     }
 
@@ -437,13 +440,13 @@ impl Observer {
     }
 }
 
-/// The error of a leader that cannot nominate, because another candidate leads.
-fn another_leads(name: &LockName) -> Error {
+/// The error of a leader that cannot nominate because another candidate leads now.
+fn another_leads_error(name: &LockName) -> Error {
     Error::new(ErrorKind::Lost, format!("somebody else leads {name:?}"))
 }
 
 /// Whether the error may pass with time.
-fn is_passing(error: &Error) -> bool {
+fn is_transient(error: &Error) -> bool {
     error.is_retryable() || error.kind() == ErrorKind::OutcomeUnknown
 }
 

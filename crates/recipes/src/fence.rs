@@ -1,7 +1,7 @@
 //! A fence check for resources that cannot check tokens themselves, kept in a store's records.
 //!
 //! Invariant: after a fence was admitted, every older one is refused. Each change of a record is a
-//! compare-and-swap, so concurrent holders cannot lower the bar.
+//! compare-and-swap, so concurrent holders cannot lower the stored token.
 
 use std::sync::Arc;
 
@@ -10,14 +10,15 @@ use distlock_core::{
     Result, Store, Written,
 };
 
-/// The most attempts to raise the bar, when others raise it between read and write.
-const TRIES: usize = 32;
+/// The number of attempts to raise the stored token while other holders change it between the read
+/// and the write.
+const MAX_TRIES: usize = 32;
 
 /// Remembers the highest admitted fence of each resource.
 ///
-/// The check comes before a step and is not part of it: a holder that was admitted and then stands
-/// still is not stopped any more. A resource that can check by itself, in one step with the change,
-/// should do so (`distlock::fence`).
+/// The check comes before a step and is not part of it. So a holder that is paused between the two
+/// is not stopped. A resource that can check the token in one step with its change should do so
+/// (`distlock::fence`).
 #[derive(Clone, Debug)]
 pub struct RecordsFence(Arc<dyn Records>);
 
@@ -36,17 +37,21 @@ impl RecordsFence {
     /// store.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the bar raised or not. A repeated call is safe.
+    /// Dropping the future leaves the stored token raised or not. A repeated call is safe.
     pub async fn admit(&self, resource: &str, fence: &Fence) -> Result<(), FenceError> {
-        let key = key(resource)?;
+        let key = fence_key(resource)?;
         let mut unknown = None;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let entry = match self.0.get(&key).await {
                 Ok(entry) => entry,
                 Err(error) => return Err(unknown.unwrap_or(error).into()),
             };
-            let kept = entry.as_ref().map(|entry| text(&key, entry)).transpose()?;
+            let kept = entry
+                .as_ref()
+                .map(|entry| record_text(&key, entry))
+                .transpose()?;
             let raised = FenceGuard::raised(kept, resource, fence)?;
+            // The record has this fence already, also from an earlier attempt without an answer.
             if kept == Some(&raised) {
                 return Ok(());
             }
@@ -76,12 +81,12 @@ impl RecordsFence {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn highest(&self, resource: &str) -> Result<Option<Fence>> {
-        let key = key(resource)?;
+        let key = fence_key(resource)?;
         let Some(entry) = self.0.get(&key).await? else {
             return Ok(None);
         };
-        let state: FenceState = serde_json::from_str(text(&key, &entry)?)
-            .map_err(|error| corrupt(&key).caused_by(error))?;
+        let state: FenceState = serde_json::from_str(record_text(&key, &entry)?)
+            .map_err(|error| corrupt_error(&key).caused_by(error))?;
         Ok(FenceGuard::from_state(state).highest().cloned())
     }
 
@@ -93,7 +98,7 @@ impl RecordsFence {
     /// # Cancel safety
     /// A dropped future may or may not have removed the stored token. A repeated call is safe.
     pub async fn reset(&self, resource: &str) -> Result<()> {
-        let key = key(resource)?;
+        let key = fence_key(resource)?;
         while let Some(entry) = self.0.get(&key).await? {
             self.0.delete(&key, entry.version).await?;
         }
@@ -101,14 +106,14 @@ impl RecordsFence {
     }
 }
 
-fn key(resource: &str) -> Result<RecordKey> {
+fn fence_key(resource: &str) -> Result<RecordKey> {
     RecordKey::new(format!("fence/{resource}"))
 }
 
-fn text<'a>(key: &RecordKey, entry: &'a Entry) -> Result<&'a str> {
-    std::str::from_utf8(&entry.value).map_err(|error| corrupt(key).caused_by(error))
+fn record_text<'a>(key: &RecordKey, entry: &'a Entry) -> Result<&'a str> {
+    std::str::from_utf8(&entry.value).map_err(|error| corrupt_error(key).caused_by(error))
 }
 
-fn corrupt(key: &RecordKey) -> Error {
+fn corrupt_error(key: &RecordKey) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the record {key} is no fence"))
 }

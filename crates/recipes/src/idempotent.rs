@@ -32,9 +32,9 @@ use uuid::Uuid;
 /// The format of the records. A reader refuses another one.
 const FORMAT: u8 = 1;
 /// The pause before a failed write is repeated.
-const PAUSE: Duration = Duration::from_millis(100);
-/// The most attempts at one write.
-const TRIES: u32 = 50;
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// The number of attempts at one write, after which its outcome stays unknown.
+const MAX_TRIES: u32 = 50;
 
 /// Runs effects once per key. A clone is cheap.
 #[derive(Clone)]
@@ -44,7 +44,7 @@ pub struct Idempotent {
     retry_unfinished: bool,
 }
 
-/// The result of an effect, with the time of its making.
+/// The result of an effect, and whether this call made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Once<T> {
     /// The effect happened now.
@@ -62,12 +62,14 @@ impl<T> Once<T> {
     }
 }
 
+/// The record of an effect.
 #[derive(Serialize, Deserialize)]
 struct Effect {
+    /// The format of the record.
     v: u8,
     /// The token of the lock under which the effect was begun.
     token: FencingToken,
-    /// Random id of this caller's effect. It recognises a write with a lost answer.
+    /// Random id of one call. A caller whose write got no answer recognises its own record by it.
     id: Uuid,
     state: State,
 }
@@ -77,7 +79,7 @@ struct Effect {
 enum State {
     /// The effect was begun, and its end is not recorded.
     Begun,
-    /// The effect was not made.
+    /// The effect returned an error, so it counts as not made.
     Failed,
     /// The effect was made, with this result.
     Done(serde_json::Value),
@@ -127,7 +129,7 @@ impl Idempotent {
         T: Serialize + DeserializeOwned,
         F: Future<Output = Result<T>>,
     {
-        let outcome = self.try_once(key, token, effect).await;
+        let outcome = self.run_once(key, token, effect).await;
         let result = match &outcome {
             Ok(Once::Now(_)) => "now",
             Ok(Once::Before(_)) => "before",
@@ -138,7 +140,8 @@ impl Idempotent {
         outcome
     }
 
-    async fn try_once<T, F>(
+    /// Makes the effect as [`once`](Self::once) does, without counting its result in the metrics.
+    async fn run_once<T, F>(
         &self,
         key: &str,
         token: FencingToken,
@@ -149,7 +152,7 @@ impl Idempotent {
         F: Future<Output = Result<T>>,
     {
         let record = RecordKey::new(format!("once/{key}"))?;
-        let before = match self.read(&record).await? {
+        let before = match self.read_effect(&record).await? {
             None => None,
             Some((
                 _,
@@ -161,7 +164,7 @@ impl Idempotent {
                 let result = serde_json::from_value(result);
                 return result
                     .map(Once::Before)
-                    .map_err(|error| corrupt(&record, &error.to_string()));
+                    .map_err(|error| corrupt_error(&record, &error.to_string()));
             }
             Some((_, begun)) if begun.token > token => {
                 let message = format!("the holder of token {} has begun {key:?}", begun.token);
@@ -185,7 +188,7 @@ impl Idempotent {
             state: State::Begun,
         };
         let expect = before.map_or(Expect::Absent, Expect::Version);
-        let version = self.write(&record, expect, &entry).await?;
+        let version = self.write_effect(&record, expect, &entry).await?;
         match effect().await {
             Ok(result) => {
                 let value = serde_json::to_value(&result).map_err(|error| {
@@ -193,15 +196,17 @@ impl Idempotent {
                         .caused_by(error)
                 })?;
                 entry.state = State::Done(value);
-                self.write(&record, Expect::Version(version), &entry)
+                self.write_effect(&record, Expect::Version(version), &entry)
                     .await?;
                 Ok(Once::Now(result))
             }
             Err(error) => {
-                // With this record, no later caller has to ask whether the effect happened. If it
-                // cannot be written, they have to.
+                // This record lets the next caller make the effect. Without it, the next caller
+                // gets `OutcomeUnknown`, unless it uses `retry_unfinished`.
                 entry.state = State::Failed;
-                let written = self.write(&record, Expect::Version(version), &entry).await;
+                let written = self
+                    .write_effect(&record, Expect::Version(version), &entry)
+                    .await;
                 if let Err(error) = written {
                     tracing::warn!(key, %error, "that an effect has failed is not on record");
                 }
@@ -210,19 +215,24 @@ impl Idempotent {
         }
     }
 
-    /// Writes a state over the state before, and repeats the write while its outcome is unknown.
-    /// [`ErrorKind::Lost`] when another client has written in between.
-    async fn write(&self, record: &RecordKey, expect: Expect, entry: &Effect) -> Result<Version> {
+    /// Replaces the record that has the expected version. Repeats the write while its outcome is
+    /// unknown. [`ErrorKind::Lost`]: another client has written in between.
+    async fn write_effect(
+        &self,
+        record: &RecordKey,
+        expect: Expect,
+        entry: &Effect,
+    ) -> Result<Version> {
         let value = serde_json::to_vec(entry).map_err(|error| {
             Error::new(ErrorKind::Internal, "an effect cannot be written").caused_by(error)
         })?;
         let mut unknown = None;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             match self.records.put(record, &value, expect).await {
                 Ok(Written::Stored(version)) => return Ok(version),
                 // The conflict comes from an earlier attempt that succeeded, or from another
                 // client.
-                Ok(_) => match self.read(record).await {
+                Ok(_) => match self.read_effect(record).await {
                     Ok(Some((version, now))) if now.id == entry.id && now.state == entry.state => {
                         return Ok(version);
                     }
@@ -233,31 +243,33 @@ impl Idempotent {
                         return Err(Error::new(ErrorKind::Lost, message));
                     }
                 },
-                // Repeating the same write settles the outcome: only one of the two finds the
-                // version that it expects.
+                // The same write is repeated, because at most one of the two finds the version that
+                // it expects. So the effect is not recorded twice.
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = Some(error),
+                // No effect has begun yet and nothing was written, so the caller may try again.
                 Err(error) if entry.state == State::Begun && unknown.is_none() => {
                     return Err(error);
                 }
                 Err(error) if error.is_retryable() => {}
                 Err(error) => return Err(unknown.unwrap_or(error)),
             }
-            self.clock.sleep(PAUSE).await;
+            self.clock.sleep(RETRY_PAUSE).await;
         }
         let message = format!("whether the record {record} is written is not known");
         Err(Error::new(ErrorKind::OutcomeUnknown, message))
     }
 
-    async fn read(&self, record: &RecordKey) -> Result<Option<(Version, Effect)>> {
+    /// Reads the record of an effect, with its version.
+    async fn read_effect(&self, record: &RecordKey) -> Result<Option<(Version, Effect)>> {
         let Some(entry) = self.records.get(record).await? else {
             return Ok(None);
         };
         let effect: Effect = serde_json::from_slice(&entry.value)
-            .map_err(|error| corrupt(record, &error.to_string()))?;
+            .map_err(|error| corrupt_error(record, &error.to_string()))?;
         if effect.v != FORMAT {
             let unknown = effect.v;
             let why = format!("format {unknown} is not known here, only {FORMAT}");
-            return Err(corrupt(record, &why));
+            return Err(corrupt_error(record, &why));
         }
         Ok(Some((entry.version, effect)))
     }
@@ -272,6 +284,6 @@ impl fmt::Debug for Idempotent {
     }
 }
 
-fn corrupt(record: &RecordKey, why: &str) -> Error {
+fn corrupt_error(record: &RecordKey, why: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the record {record}: {why}"))
 }

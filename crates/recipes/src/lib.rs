@@ -2,7 +2,7 @@
 //!
 //! | recipe | purpose |
 //! |---|---|
-//! | [`cache_guard`] | one caller of the fleet loads a hot value into a cache |
+//! | [`cache_guard`] | one caller of all processes loads a hot value into a cache |
 //! | [`election`] | one of many candidates leads; its work ends before the next leader's begins |
 //! | [`unread`] | unread counters of conversations, and their total, which never disagree |
 //! | [`idempotent`] | an effect that is requested several times happens once |
@@ -24,7 +24,7 @@ pub mod unread;
 pub use fence::RecordsFence;
 pub use periodic::{Due, Periodic, Ran};
 
-/// The examples of the guide compile.
+/// Compiles the examples of the guide as documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/recipes.md")]
 mod guide {}

@@ -31,13 +31,13 @@ use distlock_core::{
 use serde::{Deserialize, Serialize};
 
 /// The longest period.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
-/// The part of a period after which the next start is due.
+const LONGEST_PERIOD: Duration = Duration::from_secs(366 * 24 * 3600);
+/// The share of a period after which the next start is due.
 const DUE_AFTER: f64 = 0.9;
 /// The format of the records. A reader refuses another one.
 const FORMAT: u8 = 1;
 /// The pause before a failed write is repeated.
-const PAUSE: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs jobs once per period. A clone is cheap.
 #[derive(Clone)]
@@ -60,7 +60,7 @@ pub enum Due {
     },
 }
 
-/// The result of a start.
+/// The result of [`at_most_once`](Periodic::at_most_once).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Ran<T> {
@@ -75,14 +75,15 @@ pub enum Ran<T> {
 /// The record of the last start, or of the last success.
 #[derive(Serialize, Deserialize)]
 struct Run {
+    /// The format of the record.
     v: u8,
-    /// The fencing token of the holder that started it.
+    /// The fencing token of the holder that started the job.
     token: u64,
-    /// Milliseconds since 1970 by the writer's clock. A store that has lost the age of the record
-    /// uses it.
+    /// The time of the write in milliseconds since 1970, by the writer's clock. A reader uses it
+    /// when the store does not tell the age of the record.
     at_ms: u64,
-    /// The time in milliseconds between the first start of this period and this start. So a job
-    /// that is retried does not move its period.
+    /// The time in milliseconds from the first start of this period to this start. A period counts
+    /// from its first start, so a repeated job does not move it.
     #[serde(default)]
     since_ms: u64,
 }
@@ -144,7 +145,7 @@ impl Periodic {
         F: Future<Output = Result<T>>,
     {
         let lock = LockName::new(name)?;
-        let ran = self.try_run(&lock, every, work).await;
+        let ran = self.take_lock_and_run(&lock, every, work).await;
         let result = match &ran {
             Ok(Ran::Here(_)) => "here",
             Ok(Ran::Before(_)) => "before",
@@ -155,7 +156,9 @@ impl Periodic {
         ran
     }
 
-    async fn try_run<T, F>(
+    /// Runs the work under the lock, if the job is due and the lock is free. The first look at the
+    /// record saves taking the lock of a job that is not due.
+    async fn take_lock_and_run<T, F>(
         &self,
         name: &LockName,
         every: Duration,
@@ -177,6 +180,8 @@ impl Periodic {
         ran
     }
 
+    /// Records the start and runs the work while the lock is held. The job may have been started
+    /// since the first look, so this checks again.
     async fn run_under_lock<T, F>(
         &self,
         guard: &Guard,
@@ -205,7 +210,7 @@ impl Periodic {
         Ok(Ran::Here(done))
     }
 
-    /// Whether the job is due, without starting it.
+    /// Reads whether the job is due. It starts nothing.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for the period. [`ErrorKind::Corrupt`] for a record of
@@ -217,12 +222,15 @@ impl Periodic {
         check_period(every)?;
         let key = start_key(name)?;
         let entry = self.records.get(&key).await?;
-        Ok(self.due_after(name, &key, entry.as_ref(), every).await?.0)
+        Ok(self
+            .due_and_elapsed(name, &key, entry.as_ref(), every)
+            .await?
+            .0)
     }
 
-    /// Records that the holder of the lock starts the job now. [`Due::Later`]: the job has been
-    /// started meanwhile, and must not be started again. While the store is unreachable, the call
-    /// repeats the request as long as the lock is held.
+    /// Records that the holder of the lock starts the job now. [`Due::Later`]: the job was started
+    /// in this period, nothing is recorded, and the job must not start again. While the store is
+    /// unreachable, the call repeats its request as long as the lock is held.
     ///
     /// # Errors
     /// As [`due`](Self::due), and [`ErrorKind::Lost`] when the lock is lost.
@@ -231,7 +239,7 @@ impl Periodic {
     /// Dropping the future leaves the start recorded or not.
     pub async fn begin(&self, guard: &Guard, every: Duration) -> Result<Due> {
         check_period(every)?;
-        let due = self.write(guard, Event::Start(every)).await?;
+        let due = self.record_event(guard, Event::Start(every)).await?;
         guard.check()?;
         Ok(due)
     }
@@ -244,43 +252,53 @@ impl Periodic {
     /// # Cancel safety
     /// Dropping the future leaves the success recorded or not. A repeated call is safe.
     pub async fn succeeded(&self, guard: &Guard) -> Result<()> {
-        self.write(guard, Event::Success).await.map(drop)
+        self.record_event(guard, Event::Success).await.map(drop)
     }
 
-    /// Records a start or a success of this holder, unless the start is not due. Repeats the
-    /// attempt until the lock is lost.
-    async fn write(&self, guard: &Guard, event: Event) -> Result<Due> {
-        // Whether an earlier attempt may have been written.
+    /// Records a start or a success of this holder. A start that is not due is not recorded. Failed
+    /// attempts are repeated until the lock is lost.
+    async fn record_event(&self, guard: &Guard, event: Event) -> Result<Due> {
+        // Whether an earlier attempt may have written the record.
         let mut unknown = false;
         loop {
             guard.check()?;
-            match self.try_write(guard, event, unknown).await {
+            match self.try_record_event(guard, event, unknown).await {
                 Ok(Some(due)) => return Ok(due),
                 Ok(None) => {}
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = true,
                 Err(error) if error.is_retryable() => {}
                 Err(error) => return Err(error),
             }
-            self.clock.sleep(PAUSE).await;
+            self.clock.sleep(RETRY_PAUSE).await;
         }
     }
 
-    /// Makes one attempt. `None`: another client has written in between.
-    async fn try_write(&self, guard: &Guard, event: Event, unknown: bool) -> Result<Option<Due>> {
+    /// Makes one attempt at [`record_event`](Self::record_event). `None`: another client has
+    /// written in between. With `unknown`, a record with this holder's token counts as written by
+    /// an earlier attempt.
+    async fn try_record_event(
+        &self,
+        guard: &Guard,
+        event: Event,
+        unknown: bool,
+    ) -> Result<Option<Due>> {
         let name = guard.name();
         let key = match event {
             Event::Start(_) => start_key(name)?,
             Event::Success => success_key(name)?,
         };
         let entry = self.records.get(&key).await?;
-        let run = entry.as_ref().map(|entry| parse(&key, entry));
+        let run = entry.as_ref().map(|entry| parse_run(&key, entry));
         let run = run.transpose()?;
         if unknown && run.is_some_and(|run| run.token == guard.token().get()) {
             return Ok(Some(Due::Now));
         }
         let since = match event {
             Event::Success => Duration::ZERO,
-            Event::Start(every) => match self.due_after(name, &key, entry.as_ref(), every).await? {
+            Event::Start(every) => match self
+                .due_and_elapsed(name, &key, entry.as_ref(), every)
+                .await?
+            {
                 (Due::Now, since) => since,
                 (later, _) => return Ok(Some(later)),
             },
@@ -291,9 +309,9 @@ impl Periodic {
         Ok(matches!(written, Written::Stored(_)).then_some(Due::Now))
     }
 
-    /// Whether the job is due after the recorded start. With it comes the time since the first
-    /// start of the period.
-    async fn due_after(
+    /// Decides whether the job is due, given the record of its last start. Also returns the time
+    /// since the first start of the present period; zero when a new period begins.
+    async fn due_and_elapsed(
         &self,
         name: &LockName,
         key: &RecordKey,
@@ -303,8 +321,9 @@ impl Periodic {
         let Some(entry) = entry else {
             return Ok((Due::Now, Duration::ZERO));
         };
-        let run = parse(key, entry)?;
-        let since_first_start = self.age(key, entry, &run)? + Duration::from_millis(run.since_ms);
+        let run = parse_run(key, entry)?;
+        let since_first_start =
+            self.age_of_run(key, entry, &run)? + Duration::from_millis(run.since_ms);
         if since_first_start >= every.mul_f64(DUE_AFTER) {
             Ok((Due::Now, Duration::ZERO))
         } else if self.retry_failed && !self.has_succeeded(name, run.token).await? {
@@ -319,29 +338,31 @@ impl Periodic {
         }
     }
 
+    /// Whether the run that was started under this token has succeeded.
     async fn has_succeeded(&self, name: &LockName, token: u64) -> Result<bool> {
         let key = success_key(name)?;
         let entry = self.records.get(&key).await?;
-        let run = entry.map(|entry| parse(&key, &entry)).transpose()?;
+        let run = entry.map(|entry| parse_run(&key, &entry)).transpose()?;
         Ok(run.is_some_and(|run| run.token == token))
     }
 
-    /// The time since a run was recorded. A store's clock may have begun anew (that of a file,
-    /// after a reboot). Then this host's clock has to serve.
-    fn age(&self, key: &RecordKey, entry: &Entry, run: &Run) -> Result<Duration> {
+    /// The time since a run was recorded. The store does not tell it when its clock has started
+    /// anew, as that of a file does at a reboot. Then the wall clock of this host decides.
+    fn age_of_run(&self, key: &RecordKey, entry: &Entry, run: &Run) -> Result<Duration> {
         if let Some(age) = entry.age {
             return Ok(age);
         }
         let (now, then) = (unix_time(&*self.clock), Duration::from_millis(run.at_ms));
         now.checked_sub(then).ok_or_else(|| {
             let ahead = then.saturating_sub(now);
-            corrupt(
+            corrupt_error(
                 key,
                 &format!("it was written {ahead:?} from now, by this host's clock"),
             )
         })
     }
 
+    /// The record of a run that starts or succeeds now.
     fn encode_run(&self, guard: &Guard, since: Duration) -> Result<Vec<u8>> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let run = Run {
@@ -373,25 +394,26 @@ fn success_key(name: &LockName) -> Result<RecordKey> {
     RecordKey::new(format!("periodic/success/{name}"))
 }
 
-fn parse(key: &RecordKey, entry: &Entry) -> Result<Run> {
-    let run: Run =
-        serde_json::from_slice(&entry.value).map_err(|error| corrupt(key, &error.to_string()))?;
+fn parse_run(key: &RecordKey, entry: &Entry) -> Result<Run> {
+    let run: Run = serde_json::from_slice(&entry.value)
+        .map_err(|error| corrupt_error(key, &error.to_string()))?;
     if run.v == FORMAT {
         return Ok(run);
     }
     let unknown = run.v;
     let why = format!("format {unknown} is not known here, only {FORMAT}");
-    Err(corrupt(key, &why))
+    Err(corrupt_error(key, &why))
 }
 
-fn corrupt(key: &RecordKey, why: &str) -> Error {
+fn corrupt_error(key: &RecordKey, why: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the record {key}: {why}"))
 }
 
 fn check_period(every: Duration) -> Result<()> {
-    if every.is_zero() || every > LONGEST {
+    if every.is_zero() || every > LONGEST_PERIOD {
         let message = format!(
-            "the period is {every:?}: more than 0 and at most {LONGEST:?} (366 days) are allowed"
+            "the period is {every:?}: more than 0 and at most {LONGEST_PERIOD:?} (366 days) are \
+             allowed"
         );
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }

@@ -17,10 +17,10 @@ use redis::{
 };
 
 pub(crate) const BACKEND: &str = "redis";
-/// The longest wait for a connection, and for an answer.
+/// The longest wait for a connection, and also the longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The most idle connections that are kept.
-const MOST_IDLE: usize = 64;
+/// The number of idle connections up to which one is kept for later.
+const MAX_IDLE: usize = 64;
 
 /// The error codes of a server that cannot serve now.
 const UNAVAILABLE: [&str; 6] = [
@@ -34,17 +34,17 @@ const UNAVAILABLE: [&str; 6] = [
 /// The error codes of a server that refuses the client.
 const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
 
-/// The connections to one server. A caller has the connection that it takes alone, and gives it
-/// back after success.
+/// The connections to one server. A caller has the connection that it takes for itself, and gives
+/// it back only after success.
 #[derive(Clone)]
 pub(crate) struct Connections {
     client: Client,
     idle: Arc<Mutex<Vec<MultiplexedConnection>>>,
 }
 
-/// Applies the same rule as the lock's store: a password leaves this machine through TLS, or
-/// because the user allows clear text.
-fn password_rule(url: &str, client: &Client) -> Result<()> {
+/// Refuses to send a password in clear text to another machine, unless the user allows it. The
+/// lock's store has the same rule.
+fn check_password_rule(url: &str, client: &Client) -> Result<()> {
     let info = client.get_connection_info();
     let (host, encrypted) = match info.addr() {
         ConnectionAddr::Tcp(host, _) => (host.as_str(), false),
@@ -63,7 +63,7 @@ fn password_rule(url: &str, client: &Client) -> Result<()> {
     rule.check(host).map_err(|error| error.on(BACKEND))
 }
 
-/// The request that was under way when a connection failed.
+/// The kind of the request that failed. It decides whether the outcome is unknown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Request {
     /// A request that changes nothing. It can be repeated.
@@ -80,15 +80,16 @@ impl Connections {
             let says = "this is no URL of a Redis server: redis://[USER:PASSWORD@]HOST[:PORT][/DB]";
             Error::new(ErrorKind::InvalidConfig, says).on(BACKEND)
         })?;
-        password_rule(url, &client)?;
+        check_password_rule(url, &client)?;
         Ok(Self {
             client,
             idle: Arc::default(),
         })
     }
 
+    /// Takes an idle connection, or opens one.
     pub(crate) async fn take(&self) -> Result<MultiplexedConnection> {
-        if let Some(connection) = self.idle().pop() {
+        if let Some(connection) = self.lock_idle().pop() {
             return Ok(connection);
         }
         let timeouts = AsyncConnectionConfig::new()
@@ -99,23 +100,24 @@ impl Connections {
             .get_multiplexed_async_connection_with_config(&timeouts);
         connecting
             .await
-            .map_err(|error| self.failed(&error, Request::Read))
+            .map_err(|error| self.handle_error(&error, Request::Read))
     }
 
+    /// Keeps a connection for the next caller. It must have answered every request.
     pub(crate) fn give_back(&self, connection: MultiplexedConnection) {
-        let mut idle = self.idle();
-        if idle.len() < MOST_IDLE {
+        let mut idle = self.lock_idle();
+        if idle.len() < MAX_IDLE {
             idle.push(connection);
         }
     }
 
-    /// Converts an error. After a failed connection the idle ones may be dead too, so all of them
-    /// are dropped and no later caller gets one.
-    pub(crate) fn failed(&self, error: &RedisError, request: Request) -> Error {
+    /// Converts an error of the driver. When a connection failed, the idle ones may be dead too, so
+    /// all of them are dropped.
+    pub(crate) fn handle_error(&self, error: &RedisError, request: Request) -> Error {
         let connection_failed =
             error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
         if connection_failed {
-            self.idle().clear();
+            self.lock_idle().clear();
         }
         let kind = match (error.code(), request) {
             (Some(code), _) if UNAVAILABLE.contains(&code) => ErrorKind::Unavailable,
@@ -129,7 +131,7 @@ impl Connections {
             .caused_by(error.to_string())
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<MultiplexedConnection>> {
+    fn lock_idle(&self) -> MutexGuard<'_, Vec<MultiplexedConnection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -137,7 +139,7 @@ impl Connections {
 impl fmt::Debug for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connections")
-            .field("idle", &self.idle().len())
+            .field("idle", &self.lock_idle().len())
             .finish_non_exhaustive()
     }
 }

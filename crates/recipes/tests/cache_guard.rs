@@ -1,5 +1,5 @@
-//! The guarded cache over memory. `tests/cache` repeats these cases over Redis, with processes that
-//! die.
+//! The guarded cache, with a lock and a cache in memory. `tests/cache` repeats these cases over
+//! Redis, with processes that die.
 
 use std::{
     sync::{
@@ -59,10 +59,11 @@ impl Fixture {
         CacheGuard::new(&self.store(), cache, settings).unwrap()
     }
 
-    /// Gets the value, and loads it where necessary. The value is the number of the load.
+    /// Gets the value through the guard, which loads it where necessary. A value is the number of
+    /// its load.
     async fn get(&self, guard: &CacheGuard) -> u32 {
         let loads = Arc::clone(&self.loads);
-        let loader = async move || Ok(Some(next(&loads)));
+        let loader = async move || Ok(Some(next_value(&loads)));
         number(guard.get_or_rebuild("hot", loader).await.unwrap())
     }
 
@@ -71,7 +72,8 @@ impl Fixture {
     }
 }
 
-fn next(loads: &AtomicU32) -> Vec<u8> {
+/// Counts a load, and returns its number as the value.
+fn next_value(loads: &AtomicU32) -> Vec<u8> {
     let load = loads.fetch_add(1, Ordering::AcqRel) + 1;
     load.to_be_bytes().to_vec()
 }
@@ -129,8 +131,8 @@ fn loaded(value: &[u8], token: u64) -> Loaded {
     }
 }
 
-/// Checks the late values that every cache must refuse.
-async fn refuses_what_is_late(cache: &dyn Cache) {
+/// Checks that a cache refuses values that come too late, and stores the others.
+async fn check_late_values_are_refused(cache: &dyn Cache) {
     let before = cache.get("k").await.unwrap();
     assert!(before.found.is_none());
     assert!(
@@ -168,7 +170,7 @@ async fn refuses_what_is_late(cache: &dyn Cache) {
             .unwrap()
     );
     let after = loop {
-        // A clock may be coarse.
+        // The clock of a cache may be coarse, so the mark may not have risen yet.
         yield_now().await;
         let after = cache.get("k").await.unwrap().mark;
         if after > seen.mark && cache.put("k", &loaded(b"four", 4), after).await.unwrap() {
@@ -177,7 +179,7 @@ async fn refuses_what_is_late(cache: &dyn Cache) {
     };
     // The delete leaves the floor of the tokens unchanged.
     assert!(!cache.put("k", &loaded(b"one", 1), after).await.unwrap());
-    // The key never had a value, and it is deleted during a load.
+    // A delete during a load counts also for a key that never had a value.
     let began = cache.get("new").await.unwrap().mark;
     cache.delete("new", MINUTE).await.unwrap();
     assert!(!cache.put("new", &loaded(b"x", 1), began).await.unwrap());
@@ -185,10 +187,10 @@ async fn refuses_what_is_late(cache: &dyn Cache) {
 
 #[tokio::test]
 async fn late_values_are_refused() {
-    refuses_what_is_late(&MemoryCache::new(10)).await;
+    check_late_values_are_refused(&MemoryCache::new(10)).await;
     let memory = Memory::default();
     let store = Store::new(memory.lock(), memory.records());
-    refuses_what_is_late(&RecordsCache::new(&store).unwrap()).await;
+    check_late_values_are_refused(&RecordsCache::new(&store).unwrap()).await;
 }
 
 #[tokio::test]
@@ -282,7 +284,8 @@ async fn values_with_slow_loads_are_loaded_early() {
         let mut slow = loaded(&0_u32.to_be_bytes(), 1);
         slow.load = Duration::from_secs(10);
         cache.put("hot", &slow, mark).await.unwrap();
-        // With a load as long as the rest of the value's time, one in e calls is early.
+        // The load takes as long as the value stays fresh. Then a call loads early with a chance of
+        // 1/e, so a hundred calls are enough.
         fixture.clock.advance(MINUTE - Duration::from_secs(10));
         let before = fixture.loads();
         for _ in 0..100 {
@@ -415,8 +418,8 @@ async fn bad_input_is_named() {
     }
 }
 
-/// A caller with a stale value checks whether another process loads a new one. A caller without a
-/// value must not take that check for its own load.
+/// A caller with a stale value tries to load a new one, and stops when another process holds the
+/// lock. A caller without a value must not take that result for its own.
 #[tokio::test]
 async fn a_caller_in_need_does_not_rely_on_a_refresh() {
     let fixture = Fixture::new();
@@ -433,7 +436,7 @@ async fn a_caller_in_need_does_not_rely_on_a_refresh() {
         .await
         .unwrap();
     fixture.clock.advance(MINUTE + Duration::from_secs(1));
-    // The call begins a check in the background, which finds the lock busy.
+    // This call starts a refresh in the background, which finds the lock busy.
     assert_eq!(fixture.get(&guard).await, 1);
     cache.delete("hot", MINUTE).await.unwrap();
     fixture.clock.advance(Duration::from_millis(1));

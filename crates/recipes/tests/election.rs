@@ -1,5 +1,5 @@
-//! Elections over memory. `tests/election` repeats these cases over servers, with processes that
-//! die.
+//! Elections over the memory store. `tests/election` repeats these cases over servers, with
+//! processes that die.
 
 use std::{
     future::pending,
@@ -62,7 +62,7 @@ impl Drop for Work {
     }
 }
 
-/// The caller gives up: the work is dropped first, and the lock afterwards.
+/// The caller drops the future. The work is dropped first, and the lock is released afterwards.
 #[tokio::test]
 async fn work_ends_before_the_lock_is_released() {
     let memory = Memory::default();
@@ -139,18 +139,18 @@ async fn bad_input_is_named() {
 #[tokio::test]
 async fn the_nominated_candidate_leads_next() {
     let memory = Memory::default();
-    let stands = |name: &str| Election::new(&store(&memory), "seat", name).unwrap();
-    let leads = stands("a").campaign().await.unwrap();
+    let candidate = |name: &str| Election::new(&store(&memory), "seat", name).unwrap();
+    let leadership = candidate("a").campaign().await.unwrap();
     let order = Arc::new(Mutex::new(Vec::new()));
     let others = ["b", "c", "d"].map(|name| {
-        let (election, order) = (stands(name), Arc::clone(&order));
+        let (election, order) = (candidate(name), Arc::clone(&order));
         tokio::spawn(async move {
-            let leads = election.campaign().await.unwrap();
+            let leadership = election.campaign().await.unwrap();
             order.lock().unwrap().push(name);
-            let _ = leads.resign().await;
+            let _ = leadership.resign().await;
         })
     });
-    let error = leads.nominate("e").await.unwrap_err();
+    let error = leadership.nominate("e").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(
         error.to_string().contains("\"e\" does not stand"),
@@ -158,11 +158,11 @@ async fn the_nominated_candidate_leads_next() {
     );
     // The candidates may not have recorded yet that they take part.
     for name in ["b", "c", "d"] {
-        while leads.nominate(name).await.is_err() {
+        while leadership.nominate(name).await.is_err() {
             yield_now().await;
         }
     }
-    let _ = leads.resign().await;
+    let _ = leadership.resign().await;
     for other in others {
         other.await.unwrap();
     }
@@ -172,25 +172,28 @@ async fn the_nominated_candidate_leads_next() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// The nominated candidate died: the others wait for one lease and continue.
+/// The nominated candidate dies. The others wait for at most one lease, and then lead.
 #[tokio::test]
 async fn no_candidate_waits_for_ever_for_a_nominated_one() {
     let memory = Memory::default();
-    let stands = |name: &str| {
+    let candidate = |name: &str| {
         let election = Election::new(&store(&memory), "seat", name).unwrap();
         election.ttl(Duration::from_millis(300))
     };
-    let leads = stands("a").campaign().await.unwrap();
-    let dead = stands("dead");
+    let leadership = candidate("a").campaign().await.unwrap();
+    let dead = candidate("dead");
     let dies = tokio::spawn(async move { dead.campaign().await.map(drop) });
-    while leads.nominate("dead").await.is_err() {
+    while leadership.nominate("dead").await.is_err() {
         yield_now().await;
     }
     dies.abort();
-    let _ = leads.resign().await;
-    let next = stands("b").campaign().await.unwrap();
-    assert_eq!(stands("b").leader().await.unwrap().unwrap().candidate, "b");
+    let _ = leadership.resign().await;
+    let next = candidate("b").campaign().await.unwrap();
+    assert_eq!(
+        candidate("b").leader().await.unwrap().unwrap().candidate,
+        "b"
+    );
     let _ = next.resign().await;
     // The nomination has ended.
-    let _ = stands("c").campaign().await.unwrap().resign().await;
+    let _ = candidate("c").campaign().await.unwrap().resign().await;
 }

@@ -1,4 +1,4 @@
-//! Effects that happen once per key, and the fence before steps.
+//! Effects that happen once per key, and the fence check before a step.
 
 use std::{
     cell::Cell,
@@ -62,7 +62,7 @@ async fn an_effect_that_fails_is_tried_again() {
     assert_eq!(got.into_inner(), 1);
 }
 
-/// The caller died between the beginning and the end.
+/// A caller dies after it has recorded the beginning of its effect, and before the end.
 #[tokio::test]
 async fn an_effect_without_an_end_has_an_unknown_outcome() {
     let memory = Memory::default();
@@ -117,12 +117,12 @@ async fn an_invalid_result_is_named() {
     assert!(error.to_string().contains("format 2"), "{error}");
 }
 
-/// A layer that loses the answer to the next write.
+/// A layer that loses the answer to one write. The number says which write it is, counted from 1.
 #[derive(Clone, Debug)]
-struct LosesReply(Arc<dyn Records>, Arc<Mutex<u32>>);
+struct LosesOneReply(Arc<dyn Records>, Arc<Mutex<u32>>);
 
 #[async_trait]
-impl RecordsLayer for LosesReply {
+impl RecordsLayer for LosesOneReply {
     fn below(&self) -> &Arc<dyn Records> {
         &self.0
     }
@@ -138,12 +138,12 @@ impl RecordsLayer for LosesReply {
     }
 }
 
-/// The first write records the beginning, the second the end.
+/// The first write records the beginning of the effect, the second one its end.
 #[tokio::test]
 async fn a_write_whose_reply_was_lost_is_recognised() {
     for write in [1, 2] {
         let memory = Memory::default();
-        let records = LosesReply(memory.records(), Arc::new(Mutex::new(write)));
+        let records = LosesOneReply(memory.records(), Arc::new(Mutex::new(write)));
         let once = Idempotent::new(&Store::new(memory.lock(), records.into_records()));
         let got = once
             .once("order-7", token(1), async || Ok(1))
@@ -171,7 +171,7 @@ async fn an_effect_without_a_result_happens_once_as_well() {
     }
 }
 
-/// The earlier holder has stood still since before the later one tried and failed.
+/// The earlier holder was paused. Meanwhile the later holder began the effect, and it failed.
 #[tokio::test]
 async fn an_earlier_holder_begins_nothing_after_a_later_one_has_failed() {
     let memory = Memory::default();
@@ -202,7 +202,7 @@ async fn the_fence_admits_the_latest_holder() {
     assert!(refused.refusal().is_some(), "{refused}");
     gate.admit("other", &fence(1)).await.unwrap();
     assert_eq!(gate.highest("backup").await.unwrap(), Some(fence(8)));
-    let records = LosesReply(memory.records(), Arc::new(Mutex::new(1)));
+    let records = LosesOneReply(memory.records(), Arc::new(Mutex::new(1)));
     let unsure = RecordsFence::new(&Store::new(memory.lock(), records.into_records()));
     unsure.admit("backup", &fence(9)).await.unwrap();
     gate.reset("backup").await.unwrap();

@@ -25,12 +25,14 @@ fn store(memory: &Memory) -> Store {
     Store::new(memory.lock(), memory.records())
 }
 
-fn manual() -> (Memory, ManualClock) {
+/// A memory store, and the clock that the test moves.
+fn memory_with_manual_clock() -> (Memory, ManualClock) {
     let clock = ManualClock::new();
     (Memory::new(Arc::new(clock.clone())), clock)
 }
 
-async fn run(periodic: &Periodic, runs: &AtomicU32) -> Ran<u32> {
+/// Starts a job that counts its runs and has a period of one hour.
+async fn run_job(periodic: &Periodic, runs: &AtomicU32) -> Ran<u32> {
     let ran = periodic.at_most_once("nightly", HOUR, async |_| {
         Ok(runs.fetch_add(1, Ordering::AcqRel) + 1)
     });
@@ -39,7 +41,7 @@ async fn run(periodic: &Periodic, runs: &AtomicU32) -> Ran<u32> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn twenty_hosts_that_start_together_run_it_once_per_period() {
-    let (memory, clock) = manual();
+    let (memory, clock) = memory_with_manual_clock();
     let runs = Arc::new(AtomicU32::new(0));
     for period in 1..=20 {
         let together = Arc::new(Barrier::new(20));
@@ -49,33 +51,34 @@ async fn twenty_hosts_that_start_together_run_it_once_per_period() {
             let (runs, together) = (Arc::clone(&runs), Arc::clone(&together));
             hosts.spawn(async move {
                 together.wait().await;
-                matches!(run(&periodic, &runs).await, Ran::Here(_))
+                matches!(run_job(&periodic, &runs).await, Ran::Here(_))
             });
         }
         let here = hosts.join_all().await.into_iter().filter(|here| *here);
         assert_eq!((here.count(), runs.load(Ordering::Acquire)), (1, period));
-        // The hosts' timers are not exact.
+        // The hosts start a little early, because timers are not exact.
         clock.advance(HOUR - Duration::from_secs(60));
     }
 }
 
 #[tokio::test]
 async fn a_start_counts_until_the_period_is_over() {
-    let (memory, clock) = manual();
+    let (memory, clock) = memory_with_manual_clock();
     let periodic = Periodic::new(&store(&memory)).unwrap();
     let runs = AtomicU32::new(0);
-    assert!(matches!(run(&periodic, &runs).await, Ran::Here(1)));
+    assert!(matches!(run_job(&periodic, &runs).await, Ran::Here(1)));
     clock.advance(HOUR / 2);
-    assert!(matches!(run(&periodic, &runs).await, Ran::Before(ago) if ago == HOUR / 2));
+    assert!(matches!(run_job(&periodic, &runs).await, Ran::Before(ago) if ago == HOUR / 2));
     let name = LockName::new("nightly").unwrap();
     let due = periodic.due(&name, HOUR).await.unwrap();
     assert_eq!(due, Due::Later { started: HOUR / 2 });
     clock.advance(HOUR / 2);
     assert_eq!(periodic.due(&name, HOUR).await.unwrap(), Due::Now);
-    assert!(matches!(run(&periodic, &runs).await, Ran::Here(2)));
+    assert!(matches!(run_job(&periodic, &runs).await, Ran::Here(2)));
 }
 
-async fn fails(periodic: &Periodic) -> Result<Ran<()>> {
+/// Starts the same job, which fails.
+async fn run_failing_job(periodic: &Periodic) -> Result<Ran<()>> {
     let broken = || Err(Error::new(ErrorKind::Internal, "the disk is full"));
     periodic
         .at_most_once("nightly", HOUR, async |_| broken())
@@ -84,41 +87,41 @@ async fn fails(periodic: &Periodic) -> Result<Ran<()>> {
 
 #[tokio::test]
 async fn a_failed_job_is_repeated_only_with_retry_failed() {
-    let (memory, clock) = manual();
+    let (memory, clock) = memory_with_manual_clock();
     let once = Periodic::new(&store(&memory)).unwrap();
     let runs = AtomicU32::new(0);
-    assert!(fails(&once).await.is_err());
-    assert!(matches!(run(&once, &runs).await, Ran::Before(_)));
+    assert!(run_failing_job(&once).await.is_err());
+    assert!(matches!(run_job(&once, &runs).await, Ran::Before(_)));
     let again = once.clone().retry_failed();
-    assert!(fails(&again).await.is_err());
-    assert!(matches!(run(&again, &runs).await, Ran::Here(1)));
-    assert!(matches!(run(&again, &runs).await, Ran::Before(_)));
+    assert!(run_failing_job(&again).await.is_err());
+    assert!(matches!(run_job(&again, &runs).await, Ran::Here(1)));
+    assert!(matches!(run_job(&again, &runs).await, Ran::Before(_)));
     clock.advance(HOUR);
-    assert!(matches!(run(&again, &runs).await, Ran::Here(2)));
+    assert!(matches!(run_job(&again, &runs).await, Ran::Here(2)));
 }
 
 #[tokio::test]
 async fn a_retry_does_not_move_the_period() {
-    let (memory, clock) = manual();
+    let (memory, clock) = memory_with_manual_clock();
     let again = Periodic::new(&store(&memory)).unwrap().retry_failed();
     let runs = AtomicU32::new(0);
-    assert!(fails(&again).await.is_err());
+    assert!(run_failing_job(&again).await.is_err());
     clock.advance(HOUR / 4);
-    assert!(matches!(run(&again, &runs).await, Ran::Here(1)));
+    assert!(matches!(run_job(&again, &runs).await, Ran::Here(1)));
     clock.advance(HOUR / 2);
     // A success also counts for jobs without `retry_failed`.
     let once = Periodic::new(&store(&memory)).unwrap();
     let turn = HOUR * 3 / 4;
     for periodic in [&again, &once] {
-        assert!(matches!(run(periodic, &runs).await, Ran::Before(ago) if ago == turn));
+        assert!(matches!(run_job(periodic, &runs).await, Ran::Before(ago) if ago == turn));
     }
     clock.advance(HOUR / 4);
-    assert!(matches!(run(&again, &runs).await, Ran::Here(2)));
+    assert!(matches!(run_job(&again, &runs).await, Ran::Here(2)));
 }
 
 #[tokio::test]
 async fn a_kept_lock_gives_one_start_per_period() {
-    let (memory, clock) = manual();
+    let (memory, clock) = memory_with_manual_clock();
     let store = store(&memory);
     let periodic = Periodic::new(&store).unwrap();
     let locker = store.locker();
@@ -139,7 +142,7 @@ async fn a_kept_lock_gives_one_start_per_period() {
 
 #[tokio::test]
 async fn a_dropped_job_counts_as_started() {
-    let (memory, _clock) = manual();
+    let (memory, _clock) = memory_with_manual_clock();
     let periodic = Periodic::new(&store(&memory)).unwrap();
     {
         let hangs = periodic.at_most_once("nightly", HOUR, async |_| {
@@ -157,7 +160,7 @@ async fn a_dropped_job_counts_as_started() {
         }
     }
     let runs = AtomicU32::new(0);
-    assert!(matches!(run(&periodic, &runs).await, Ran::Before(_)));
+    assert!(matches!(run_job(&periodic, &runs).await, Ran::Before(_)));
 }
 
 #[tokio::test]
@@ -182,11 +185,13 @@ async fn a_job_longer_than_its_period_does_not_run_beside_itself() {
     assert!(matches!(beside, Ran::Elsewhere(Some(_))), "{beside:?}");
 }
 
-/// Records that lose the answers to writes, and are unreachable after each.
+/// A layer that loses the answer to the first write, and then fails one read.
 #[derive(Clone, Debug)]
 struct Unreliable {
     below: Arc<dyn Records>,
-    lost: Arc<AtomicU32>,
+    /// The number of writes so far.
+    writes: Arc<AtomicU32>,
+    /// Whether the next read fails.
     away: Arc<AtomicBool>,
 }
 
@@ -205,7 +210,7 @@ impl RecordsLayer for Unreliable {
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         let written = self.below.put(key, value, expect).await?;
-        if self.lost.fetch_add(1, Ordering::AcqRel) > 0 {
+        if self.writes.fetch_add(1, Ordering::AcqRel) > 0 {
             return Ok(written);
         }
         self.away.store(true, Ordering::Release);
@@ -218,25 +223,25 @@ async fn a_start_whose_answer_was_lost_is_recognised() {
     let memory = Memory::default();
     let layer = Unreliable {
         below: memory.records(),
-        lost: Arc::default(),
+        writes: Arc::default(),
         away: Arc::default(),
     };
     let one = Store::new(memory.lock(), layer.clone().into_records());
     let runs = AtomicU32::new(0);
     assert!(matches!(
-        run(&Periodic::new(&one).unwrap(), &runs).await,
+        run_job(&Periodic::new(&one).unwrap(), &runs).await,
         Ran::Here(1)
     ));
     // The start and the success are written once each.
-    assert_eq!(layer.lost.load(Ordering::Acquire), 2);
+    assert_eq!(layer.writes.load(Ordering::Acquire), 2);
     let other = Periodic::new(&store(&memory)).unwrap();
-    assert!(matches!(run(&other, &runs).await, Ran::Before(_)));
+    assert!(matches!(run_job(&other, &runs).await, Ran::Before(_)));
 }
 
 /// Without a recorded start a short job leaves no trace, so the next host runs it again.
 #[tokio::test]
 async fn a_lock_alone_runs_a_short_job_on_every_host() {
-    let (memory, _clock) = manual();
+    let (memory, _clock) = memory_with_manual_clock();
     let mut runs = 0;
     for _ in 0..20 {
         let locker = store(&memory).locker();
@@ -251,7 +256,7 @@ async fn a_lock_alone_runs_a_short_job_on_every_host() {
 
 #[tokio::test]
 async fn bad_input_is_named_and_changes_nothing() {
-    let (memory, _clock) = manual();
+    let (memory, _clock) = memory_with_manual_clock();
     let periodic = Periodic::new(&store(&memory)).unwrap();
     let year = HOUR * 24 * 366;
     for (name, every, kind, says) in [

@@ -1,4 +1,4 @@
-//! Unread counters over the memory store, with crashes between any two of their requests.
+//! Unread counters over the memory store, with crashes before and after any of their requests.
 //! `tests/counters` repeats these cases over servers, with processes that are killed.
 
 use std::{
@@ -32,7 +32,7 @@ enum Fault {
     DiesBefore,
     /// The process dies after the request.
     DiesAfter,
-    /// The process dies, and its write arrives when others have gone on.
+    /// The process dies, and its write arrives later, after writes of others.
     ArrivesLate,
     /// The reply is lost.
     LosesReply,
@@ -54,15 +54,18 @@ type Write = (RecordKey, Vec<u8>, Expect);
 #[derive(Clone, Debug)]
 struct Process {
     records: Arc<dyn Records>,
-    /// The number of requests until the fault, and the fault.
+    /// The number of requests before the fault, and the fault.
     fault: Arc<Mutex<Option<(u32, Fault)>>>,
     dead: Arc<Mutex<bool>>,
+    /// The writes that arrive late.
     late: Arc<Mutex<Vec<Write>>>,
+    /// The number of faults that have happened, in all histories.
     met: Arc<AtomicU32>,
 }
 
 impl Process {
-    fn next(&self) -> Result<Option<Fault>> {
+    /// Counts a request. Returns the fault that it meets; an error when the process is dead.
+    fn next_fault(&self) -> Result<Option<Fault>> {
         if *self.dead.lock().unwrap() {
             return Err(Error::new(ErrorKind::Closed, "the process is dead"));
         }
@@ -86,7 +89,7 @@ impl Process {
     }
 }
 
-fn dies<T>() -> Result<T> {
+fn process_died<T>() -> Result<T> {
     Err(Error::new(ErrorKind::Closed, "the process dies"))
 }
 
@@ -97,25 +100,25 @@ impl RecordsLayer for Process {
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
-        match self.next()? {
+        match self.next_fault()? {
             None | Some(Fault::LosesReply | Fault::LosesRequest) => self.records.get(key).await,
-            Some(_) => dies(),
+            Some(_) => process_died(),
         }
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         let lost = Error::new(ErrorKind::OutcomeUnknown, "the reply was lost");
-        match self.next()? {
+        match self.next_fault()? {
             None => self.records.put(key, value, expect).await,
-            Some(Fault::DiesBefore) => dies(),
+            Some(Fault::DiesBefore) => process_died(),
             Some(Fault::DiesAfter) => {
                 self.records.put(key, value, expect).await?;
-                dies()
+                process_died()
             }
             Some(Fault::ArrivesLate) => {
                 let late = (key.clone(), value.to_vec(), expect);
                 self.late.lock().unwrap().push(late);
-                dies()
+                process_died()
             }
             Some(Fault::LosesReply) => {
                 self.records.put(key, value, expect).await?;
@@ -141,6 +144,7 @@ impl Naive {
         }))
     }
 
+    /// Changes a count by compare-and-swap, until a write succeeds. Returns the new count.
     async fn set(&self, key: &str, to: impl Fn(u64) -> u64) -> Result<u64> {
         loop {
             let before = self.count(key).await?;
@@ -211,18 +215,18 @@ fn counters(mode: Mode, memory: &Memory, records: Arc<dyn Records>) -> Box<dyn U
     }
 }
 
-fn of(conversation: &str) -> Counter {
+fn counter_of(conversation: &str) -> Counter {
     Counter::new("ann", conversation).unwrap()
 }
 
 type State = BTreeMap<&'static str, u64>;
 
-/// The counter of each conversation; the error says that the totals are wrong.
-async fn state(of_all: &dyn UnreadCounters) -> std::result::Result<State, String> {
+/// Reads the counter of each conversation. It is an error when a total is not their sum.
+async fn read_state(counters: &dyn UnreadCounters) -> std::result::Result<State, String> {
     let mut state = BTreeMap::new();
     let mut totals = Vec::new();
     for conversation in CONVERSATIONS {
-        match of_all.read(&of(conversation)).await {
+        match counters.read(&counter_of(conversation)).await {
             Ok(unread) => {
                 state.insert(conversation, unread.conversation);
                 totals.push(unread.total);
@@ -253,14 +257,14 @@ impl Step {
         }
     }
 
-    async fn take(self, counters: &dyn UnreadCounters) -> Result<Unread> {
+    async fn apply(self, counters: &dyn UnreadCounters) -> Result<Unread> {
         match self {
-            Self::Add(conversation, by) => counters.increment(&of(conversation), by).await,
-            Self::Clear(conversation) => counters.clear(&of(conversation)).await,
+            Self::Add(conversation, by) => counters.increment(&counter_of(conversation), by).await,
+            Self::Clear(conversation) => counters.clear(&counter_of(conversation)).await,
         }
     }
 
-    fn after(self, mut state: State) -> State {
+    fn applied_to(self, mut state: State) -> State {
         match self {
             Self::Add(conversation, by) => {
                 *state.entry(conversation).or_default() += by.unsigned_abs();
@@ -273,8 +277,13 @@ impl Step {
     }
 }
 
-/// Runs changes one after the other. Some of them die or lose an answer at any of their requests.
-async fn history(mode: Mode, seed: u64, met: &Arc<AtomicU32>) -> std::result::Result<(), String> {
+/// Runs random changes one after the other. In some of them the process dies or loses an answer at
+/// one of its requests.
+async fn run_history(
+    mode: Mode,
+    seed: u64,
+    met: &Arc<AtomicU32>,
+) -> std::result::Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let memory = Memory::default();
     let healthy = counters(mode, &memory, memory.records());
@@ -293,12 +302,12 @@ async fn history(mode: Mode, seed: u64, met: &Arc<AtomicU32>) -> std::result::Re
             met: Arc::clone(met),
         };
         let took = step
-            .take(&*counters(mode, &memory, process.into_records()))
+            .apply(&*counters(mode, &memory, process.into_records()))
             .await;
-        let seen = state(&*healthy)
+        let seen = read_state(&*healthy)
             .await
             .map_err(|why| format!("{step:?} {fault:?}: {why}"))?;
-        let (made, not) = (step.after(known.clone()), known);
+        let (made, not) = (step.applied_to(known.clone()), known);
         let fits = match took {
             Ok(unread) => seen == made && unread.total == seen.values().sum::<u64>(),
             Err(error) if error.kind() == ErrorKind::InvalidArgument => seen == not,
@@ -313,21 +322,21 @@ async fn history(mode: Mode, seed: u64, met: &Arc<AtomicU32>) -> std::result::Re
             for (key, value, expect) in arriving {
                 let _ = memory.records().put(&key, &value, expect).await;
             }
-            known = state(&*healthy).await?;
+            known = read_state(&*healthy).await?;
         }
     }
     Ok(())
 }
 
-/// The number of histories that went wrong, and the first of them.
-async fn histories(mode: Mode) -> (u64, Option<String>) {
+/// Runs many histories. Returns the number of those that went wrong, and the problem of the first.
+async fn run_histories(mode: Mode) -> (u64, Option<String>) {
     let first = match std::env::var("DISTLOCK_SEED") {
         Ok(seed) => seed.parse().unwrap(),
         Err(_) => fastrand::u64(..),
     };
     let (mut wrong, mut why, met) = (0, None, Arc::default());
     for seed in first..first.saturating_add(HISTORIES) {
-        if let Err(problem) = history(mode, seed, &met).await {
+        if let Err(problem) = run_history(mode, seed, &met).await {
             wrong += 1;
             why.get_or_insert(format!("DISTLOCK_SEED={seed}: {problem}"));
         }
@@ -339,22 +348,22 @@ async fn histories(mode: Mode) -> (u64, Option<String>) {
 
 #[tokio::test]
 async fn no_crash_leaves_half_a_change_of_locked_counters() {
-    assert_eq!(histories(Mode::Locked).await, (0, None));
+    assert_eq!(run_histories(Mode::Locked).await, (0, None));
 }
 
 #[tokio::test]
 async fn no_crash_leaves_half_a_change_of_optimistic_counters() {
-    assert_eq!(histories(Mode::Optimistic).await, (0, None));
+    assert_eq!(run_histories(Mode::Optimistic).await, (0, None));
 }
 
 /// This control shows that the histories can find a fault.
 #[tokio::test]
 async fn counters_written_one_by_one_disagree() {
-    let (wrong, _) = histories(Mode::Naive).await;
+    let (wrong, _) = run_histories(Mode::Naive).await;
     assert!(wrong > HISTORIES / 2, "only {wrong} histories went wrong");
 }
 
-/// A layer that reads several records one by one, as a cluster does, and lets other tasks run in
+/// Records that read several keys one by one, as a cluster does, and let other tasks run in
 /// between.
 #[derive(Clone, Debug)]
 struct Slow(Arc<dyn Records>);
@@ -375,7 +384,7 @@ impl Records for Slow {
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
         let entry = self.0.get(key).await;
-        others_go_on().await;
+        let_others_run().await;
         entry
     }
 
@@ -388,7 +397,7 @@ impl Records for Slow {
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
-        others_go_on().await;
+        let_others_run().await;
         self.0.put(key, value, expect).await
     }
 
@@ -408,13 +417,13 @@ impl Records for Slow {
     async fn close(&self) {}
 }
 
-async fn others_go_on() {
+async fn let_others_run() {
     for _ in 0..fastrand::u8(..4) {
         tokio::task::yield_now().await;
     }
 }
 
-/// Runs many changes at once, with and without a lock, on the same counters.
+/// Runs changes of eight tasks at once on the same counters. Half of the tasks use each mode.
 async fn run_concurrent_changes(modes: [Mode; 2]) -> std::result::Result<State, String> {
     let memory = Memory::default();
     let mut tasks = JoinSet::new();
@@ -425,16 +434,19 @@ async fn run_concurrent_changes(modes: [Mode; 2]) -> std::result::Result<State, 
             for _ in 0..100 {
                 tokio::task::yield_now().await;
                 for conversation in CONVERSATIONS {
-                    counters.increment(&of(conversation), 1).await.unwrap();
+                    counters
+                        .increment(&counter_of(conversation), 1)
+                        .await
+                        .unwrap();
                 }
                 if task == 0 {
-                    counters.clear(&of("news")).await.unwrap();
+                    counters.clear(&counter_of("news")).await.unwrap();
                 }
             }
         });
     }
     tasks.join_all().await;
-    state(&*counters(modes[0], &memory, memory.records())).await
+    read_state(&*counters(modes[0], &memory, memory.records())).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -459,7 +471,7 @@ async fn the_modes_give_the_same_results() {
     for _ in 0..500 {
         let step = Step::random(&mut rng);
         let [one, two] = &both;
-        let (one, two) = (step.take(&**one).await, step.take(&**two).await);
+        let (one, two) = (step.apply(&**one).await, step.apply(&**two).await);
         let kind = |error: Error| (error.kind(), error.to_string());
         assert_eq!(one.map_err(kind), two.map_err(kind), "{step:?}");
     }
@@ -471,7 +483,7 @@ async fn a_holder_of_a_lost_lock_changes_nothing() {
     let memory = Memory::default();
     let store = Store::new(memory.lock(), memory.records());
     let counters = LockedCounters::new(&store);
-    counters.increment(&of("work"), 1).await.unwrap();
+    counters.increment(&counter_of("work"), 1).await.unwrap();
     // Another holder got the lock, and its token is the highest in the journal.
     let journal = RecordKey::new("unread/ann/journal").unwrap();
     let entry = memory.records().get(&journal).await.unwrap().unwrap();
@@ -484,9 +496,12 @@ async fn a_holder_of_a_lost_lock_changes_nothing() {
         .put(&journal, &later, expect)
         .await
         .unwrap();
-    let error = counters.increment(&of("work"), 1).await.unwrap_err();
+    let error = counters
+        .increment(&counter_of("work"), 1)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
-    assert_eq!(counters.read(&of("work")).await.unwrap().total, 1);
+    assert_eq!(counters.read(&counter_of("work")).await.unwrap().total, 1);
 }
 
 #[tokio::test]
@@ -500,16 +515,19 @@ async fn bad_input_is_named_and_changes_nothing() {
     let long = Counter::new("u".repeat(129), "x").unwrap_err().to_string();
     assert!(long.contains("129 bytes"), "{long}");
     for unknown in [
-        counters.read(&of("work")).await,
-        counters.clear(&of("work")).await,
+        counters.read(&counter_of("work")).await,
+        counters.clear(&counter_of("work")).await,
     ] {
         let error = unknown.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.to_string().contains("\"work\" of \"ann\""), "{error}");
     }
-    counters.increment(&of("work"), 5).await.unwrap();
+    counters.increment(&counter_of("work"), 5).await.unwrap();
     for amount in [0, -3] {
-        let error = counters.increment(&of("work"), amount).await.unwrap_err();
+        let error = counters
+            .increment(&counter_of("work"), amount)
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(
             error.to_string().contains(&format!("amount is {amount}")),
@@ -517,13 +535,16 @@ async fn bad_input_is_named_and_changes_nothing() {
         );
     }
     let too_many = i64::try_from(MOST).unwrap() - 4;
-    let error = counters.increment(&of("work"), too_many).await.unwrap_err();
+    let error = counters
+        .increment(&counter_of("work"), too_many)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
     let five = Unread {
         conversation: 5,
         total: 5,
     };
-    assert_eq!(counters.read(&of("work")).await.unwrap(), five);
+    assert_eq!(counters.read(&counter_of("work")).await.unwrap(), five);
     let total = RecordKey::new("unread/ann/total").unwrap();
     let entry = memory.records().get(&total).await.unwrap().unwrap();
     let garbage = Expect::Version(entry.version);
@@ -532,7 +553,10 @@ async fn bad_input_is_named_and_changes_nothing() {
         .put(&total, b"five", garbage)
         .await
         .unwrap();
-    let error = counters.increment(&of("work"), 1).await.unwrap_err();
+    let error = counters
+        .increment(&counter_of("work"), 1)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("unread/ann/total"), "{error}");
 }

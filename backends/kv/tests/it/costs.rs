@@ -12,17 +12,17 @@ async fn a_cycle_costs_four_operations_of_the_store() {
     for _ in 0..3 {
         let before = fixture.operations();
         let request = request("a");
-        let grant = fixture.grant(&request).await;
+        let grant = fixture.acquire(&request).await;
         assert_eq!(fixture.operations() - before, 2, "an acquire");
         let released = fixture.lock.release(&lease(&request, &grant)).await;
         assert_eq!(released.unwrap(), RELEASED);
         assert_eq!(fixture.operations() - before, 4, "a cycle");
     }
     // A lease that expired is taken over at the same price.
-    fixture.grant(&request("a")).await;
+    fixture.acquire(&request("a")).await;
     fixture.clock.advance(TTL);
     let before = fixture.operations();
-    fixture.grant(&request("a")).await;
+    fixture.acquire(&request("a")).await;
     assert_eq!(fixture.operations() - before, 2, "a takeover");
 }
 
@@ -40,12 +40,12 @@ async fn records_of_dead_holders_are_removed_by_the_clients_that_go_on() {
     for round in 0..20 {
         for holder in 0..50 {
             fixture
-                .grant(&request(&format!("dead {round} {holder}")))
+                .acquire(&request(&format!("dead {round} {holder}")))
                 .await;
         }
         fixture.clock.advance(idle / 4);
         // A client that lives on. Its grant starts a turn, which runs beside it.
-        let grant = fixture.grant(&request("alive")).await;
+        let grant = fixture.acquire(&request("alive")).await;
         fixture
             .lock
             .force_release(&name("alive"), grant.token)
@@ -59,11 +59,11 @@ async fn records_of_dead_holders_are_removed_by_the_clients_that_go_on() {
     // A record lives for its lease, then for `idle`, and at most a quarter of that until a turn.
     assert!((50..=350).contains(&most), "{most} records");
     // Tokens go on rising where a record was removed.
-    let before = fixture.grant(&request("last")).await.token;
+    let before = fixture.acquire(&request("last")).await.token;
     fixture.clock.advance(TTL + idle * 2);
     assert!(fixture.lock.reap(idle, 10_000).await.unwrap() > 0);
-    assert_eq!(fixture.raw("lock/last").await, None);
-    assert!(fixture.grant(&request("last")).await.token > before);
+    assert_eq!(fixture.read_record("lock/last").await, None);
+    assert!(fixture.acquire(&request("last")).await.token > before);
 }
 
 #[tokio::test]
@@ -71,16 +71,16 @@ async fn a_held_lock_is_never_reaped() {
     let mut fixture = fixture().await;
     fixture.lock = fixture.lock.with_reap_after(Duration::from_secs(1));
     let held = request("held");
-    let grant = fixture.grant(&held).await;
+    let grant = fixture.acquire(&held).await;
     for _ in 0..5 {
         fixture.clock.advance(TTL / 5 - Duration::from_millis(1));
         fixture
-            .grant(&request(&format!("other {:?}", fixture.clock)))
+            .acquire(&request(&format!("other {:?}", fixture.clock)))
             .await;
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
-        assert!(fixture.raw("lock/held").await.is_some());
+        assert!(fixture.read_record("lock/held").await.is_some());
     }
     let released = fixture.lock.release(&lease(&held, &grant)).await;
     assert_eq!(released.unwrap(), RELEASED);

@@ -23,7 +23,7 @@ pub(crate) const RELEASED: ReleaseOutcome = ReleaseOutcome::Released {
     others_waiting: None,
 };
 
-/// The fault of one write.
+/// A fault that the next write meets.
 #[derive(Clone, Copy)]
 pub(crate) enum Fault {
     /// The write happens, and its answer is lost.
@@ -38,29 +38,37 @@ pub(crate) enum Fault {
 #[derive(Debug)]
 pub(crate) struct FaultyRecords {
     pub(crate) inner: Arc<dyn Records>,
+    /// The faults of the next writes, in order. Later writes meet no fault.
     pub(crate) faults: Mutex<VecDeque<Option<Fault>>>,
+    /// The number of reads so far.
     pub(crate) reads: AtomicUsize,
+    /// The number of writes and of scans so far.
     pub(crate) writes: AtomicUsize,
     pub(crate) scans: AtomicUsize,
+    /// Whether the records tell ages.
     pub(crate) ages: bool,
 }
 
 impl std::fmt::Debug for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Fate")
+        f.write_str("Fault")
     }
 }
 
 impl FaultyRecords {
     /// Sets the faults of the next writes.
-    pub(crate) fn next(&self, faults: impl IntoIterator<Item = Fault>) {
+    pub(crate) fn set_next_faults(&self, faults: impl IntoIterator<Item = Fault>) {
         self.faults
             .lock()
             .unwrap()
             .extend(faults.into_iter().map(Some));
     }
 
-    pub(crate) async fn with_fault<T>(&self, write: impl Future<Output = Result<T>>) -> Result<T> {
+    /// Runs a write as the next fault allows.
+    pub(crate) async fn run_with_next_fault<T>(
+        &self,
+        write: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         self.writes.fetch_add(1, Ordering::SeqCst);
         let fault = self.faults.lock().unwrap().pop_front().flatten();
         let unknown = || Error::new(ErrorKind::OutcomeUnknown, "no answer");
@@ -100,11 +108,13 @@ impl Records for FaultyRecords {
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
-        self.with_fault(self.inner.put(key, value, expect)).await
+        self.run_with_next_fault(self.inner.put(key, value, expect))
+            .await
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        self.with_fault(self.inner.delete(key, expect)).await
+        self.run_with_next_fault(self.inner.delete(key, expect))
+            .await
     }
 
     async fn scan(
@@ -118,7 +128,8 @@ impl Records for FaultyRecords {
     }
 
     async fn close(&self) {
-        panic!("whoever opened it closes it");
+        // `KvLock` must leave the records open that were passed to it.
+        panic!("the test that opened the records closes them");
     }
 }
 
@@ -128,6 +139,7 @@ pub(crate) struct Fixture {
     pub(crate) lock: KvLock,
 }
 
+/// A lock over records, and the clock of both. No write has met a fault yet.
 pub(crate) async fn fixture() -> Fixture {
     let clock = ManualClock::new();
     let records = Arc::new(FaultyRecords {
@@ -140,7 +152,7 @@ pub(crate) async fn fixture() -> Fixture {
     });
     let lock = KvLock::new(Arc::clone(&records) as Arc<dyn Records>).unwrap();
     let lock = lock.with_clock(Arc::new(clock.clone())).with_seed(7);
-    // The first operation names the history, which is a write of its own.
+    // The first operation writes the store's epoch, so the faults of a test must come after it.
     lock.inspect(&name("x")).await.unwrap();
     Fixture {
         clock,
@@ -171,11 +183,13 @@ pub(crate) fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
 }
 
 impl Fixture {
-    pub(crate) async fn grant(&self, request: &AcquireRequest) -> Grant {
+    /// Takes a lock, which must be free or already belong to the request's owner.
+    pub(crate) async fn acquire(&self, request: &AcquireRequest) -> Grant {
         let attempt = self.lock.try_acquire(request).await.unwrap();
         attempt.acquired().expect("it is free")
     }
 
+    /// Makes an attempt as a new owner. Returns whether the lock is held.
     pub(crate) async fn is_busy(&self, text: &str) -> bool {
         let attempt = self.lock.try_acquire(&request(text)).await.unwrap();
         matches!(attempt, Attempt::Busy(Some(_)))
@@ -193,7 +207,8 @@ impl Fixture {
         .sum()
     }
 
-    pub(crate) async fn raw(&self, text: &str) -> Option<Entry> {
+    /// Reads the record of a key, which may be that of a lock.
+    pub(crate) async fn read_record(&self, text: &str) -> Option<Entry> {
         self.records.get(&key(text)).await.unwrap()
     }
 }

@@ -12,13 +12,13 @@ use crate::fixture::{RELEASED, TTL, fixture, lease, name, request};
 async fn intervention_needs_the_right_token() {
     let fixture = fixture().await;
     let a = name("a");
-    let grant = fixture.grant(&request("a")).await;
+    let grant = fixture.acquire(&request("a")).await;
     let other = FencingToken::new(grant.token.get() + 1).unwrap();
     let force = async |token| fixture.lock.force_release(&a, token).await.unwrap();
     assert_eq!(force(other).await, Forced::OtherToken(grant.token));
     assert_eq!(force(grant.token).await, Forced::Released);
     assert_eq!(force(grant.token).await, Forced::NotHeld);
-    fixture.grant(&request("a")).await;
+    fixture.acquire(&request("a")).await;
     fixture.clock.advance(TTL);
     assert_eq!(force(grant.token).await, Forced::NotHeld);
 }
@@ -27,12 +27,12 @@ async fn intervention_needs_the_right_token() {
 async fn lists_page_through_held_locks() {
     let fixture = fixture().await;
     for n in 0..300 {
-        fixture.grant(&request(&format!("old/{n:03}"))).await;
+        fixture.acquire(&request(&format!("old/{n:03}"))).await;
     }
     fixture.clock.advance(TTL);
     let tricky = ["/", "a b", "old/150x", "old/ü", "~%{}"];
     for text in tricky {
-        fixture.grant(&request(text)).await;
+        fixture.acquire(&request(text)).await;
     }
     let list = async |prefix, after: Option<LockName>, limit| {
         let infos = fixture
@@ -76,7 +76,7 @@ async fn handles_share_a_history() {
     let fixture = fixture().await;
     let other = fixture.lock.reopen().await.unwrap();
     let first = request("a");
-    let grant = fixture.grant(&first).await;
+    let grant = fixture.acquire(&first).await;
     assert_eq!(
         other.release(&lease(&first, &grant)).await.unwrap(),
         RELEASED
@@ -106,7 +106,7 @@ async fn handles_share_a_history() {
 #[tokio::test]
 async fn a_waiter_polls_and_asks_when_the_lease_ends() {
     let fixture = fixture().await;
-    let grant = fixture.grant(&request("a")).await;
+    let grant = fixture.acquire(&request("a")).await;
     let mut contender = fixture.lock.contend(&request("a")).await.unwrap();
     let start = fixture.records.reads.load(Ordering::SeqCst);
     let clock = fixture.clock.clone();
@@ -118,8 +118,7 @@ async fn a_waiter_polls_and_asks_when_the_lease_ends() {
             }
         }
     });
-    // The waiter has the lock exactly at the end of the lease, because no pause is longer than the
-    // lease.
+    // The waiter gets the lock exactly at the end of the lease, because its last pause ends there.
     for _ in 0..TTL.as_millis() {
         while clock.sleepers() == 0 && !waiter.is_finished() {
             tokio::task::yield_now().await;
@@ -141,7 +140,7 @@ async fn a_waiter_polls_and_asks_when_the_lease_ends() {
 #[tokio::test]
 async fn several_short_waits_reach_the_poll() {
     let fixture = fixture().await;
-    fixture.grant(&request("a")).await;
+    fixture.acquire(&request("a")).await;
     let mut contender = fixture.lock.contend(&request("a")).await.unwrap();
     contender.attempt().await.unwrap();
     let clock = fixture.clock.clone();

@@ -9,12 +9,12 @@ use crate::fixture::{Fault, RELEASED, TTL, fixture, lease, request, ttl};
 async fn lost_answers_to_an_acquire() {
     let fixture = fixture().await;
     let first = request("a");
-    fixture.records.next([Fault::Unanswered]);
-    let grant = fixture.grant(&first).await;
-    assert_eq!(fixture.grant(&first).await.token, grant.token);
-    // The lock is free and the write may still arrive, so the outcome is unknown.
+    fixture.records.set_next_faults([Fault::Unanswered]);
+    let grant = fixture.acquire(&first).await;
+    assert_eq!(fixture.acquire(&first).await.token, grant.token);
+    // A lost write may still arrive, so its outcome is unknown. A refused write did not happen.
     for fault in [Fault::Lost, Fault::Refused] {
-        fixture.records.next([fault]);
+        fixture.records.set_next_faults([fault]);
         let error = fixture.lock.try_acquire(&request("b")).await.unwrap_err();
         let unknown = matches!(fault, Fault::Lost);
         assert_eq!(
@@ -24,13 +24,14 @@ async fn lost_answers_to_an_acquire() {
         );
         assert_eq!(error.did_not_happen(), !unknown);
     }
-    // An expired lock is the same case: its record still has the old version.
+    // The same holds for an expired lock, because a late write still finds the version that it
+    // expects.
     fixture.clock.advance(TTL);
-    fixture.records.next([Fault::Lost]);
+    fixture.records.set_next_faults([Fault::Lost]);
     let error = fixture.lock.try_acquire(&request("a")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
-    fixture.records.next([Fault::Unanswered]);
-    assert!(fixture.grant(&request("a")).await.token > grant.token);
+    fixture.records.set_next_faults([Fault::Unanswered]);
+    assert!(fixture.acquire(&request("a")).await.token > grant.token);
 }
 
 #[tokio::test]
@@ -38,15 +39,15 @@ async fn lost_answers_to_a_release() {
     let fixture = fixture().await;
     for faults in [vec![Fault::Unanswered], vec![Fault::Lost, Fault::Lost]] {
         let first = request("a");
-        let grant = fixture.grant(&first).await;
-        fixture.records.next(faults);
+        let grant = fixture.acquire(&first).await;
+        fixture.records.set_next_faults(faults);
         let released = fixture.lock.release(&lease(&first, &grant)).await.unwrap();
         assert_eq!(released, RELEASED, "found gone, or tried again");
-        assert_eq!(fixture.raw("lock/a").await, None);
+        assert_eq!(fixture.read_record("lock/a").await, None);
     }
     let first = request("a");
-    let grant = fixture.grant(&first).await;
-    fixture.records.next([Fault::Lost; 50]);
+    let grant = fixture.acquire(&first).await;
+    fixture.records.set_next_faults([Fault::Lost; 50]);
     let error = fixture
         .lock
         .release(&lease(&first, &grant))
@@ -63,13 +64,13 @@ async fn lost_answers_to_a_release() {
 async fn lost_answers_to_a_renewal_and_a_hand_over() {
     let fixture = fixture().await;
     let (first, second) = (request("a"), request("a"));
-    let grant = fixture.grant(&first).await;
+    let grant = fixture.acquire(&first).await;
     let held = lease(&first, &grant);
     let nonce = Uuid::from_u128(1);
     let mut renewal = Renewal::plain(ttl());
     for ticket in [TicketStep::Issue(nonce), TicketStep::Redeem(nonce)] {
         renewal.ticket = ticket;
-        fixture.records.next([Fault::Unanswered]);
+        fixture.records.set_next_faults([Fault::Unanswered]);
         let renewed = fixture.lock.renew(&held, &renewal).await.unwrap();
         assert!(matches!(renewed, Renewed::Extended { token, .. } if token == grant.token));
     }
@@ -78,14 +79,14 @@ async fn lost_answers_to_a_renewal_and_a_hand_over() {
         matches!(renewed, Renewed::NotHeld(LossReason::TakenOver)),
         "used once"
     );
-    fixture.records.next([Fault::Lost]);
+    fixture.records.set_next_faults([Fault::Lost]);
     let error = fixture
         .lock
         .renew(&held, &Renewal::plain(ttl()))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
-    fixture.records.next([Fault::Unanswered]);
+    fixture.records.set_next_faults([Fault::Unanswered]);
     let handed = fixture.lock.hand_over(&held, &second).await.unwrap();
     let HandOver::Done(next) = handed else {
         panic!("{handed:?}")

@@ -19,10 +19,10 @@ use crate::fixture::{FaultyRecords, RELEASED, TTL, fixture, key, lease, name, re
 async fn the_version_of_the_grant_stays_the_token() {
     let fixture = fixture().await;
     let first = request("a");
-    let grant = fixture.grant(&first).await;
+    let grant = fixture.acquire(&first).await;
     assert_eq!(
         grant.token.get(),
-        fixture.raw("lock/a").await.unwrap().version.get()
+        fixture.read_record("lock/a").await.unwrap().version.get()
     );
     assert_eq!(grant.valid_for, TTL);
     fixture.clock.advance(TTL / 2);
@@ -33,11 +33,11 @@ async fn the_version_of_the_grant_stays_the_token() {
         .await
         .unwrap();
     assert!(matches!(renewed, Renewed::Extended { token, .. } if token == grant.token));
-    assert!(fixture.raw("lock/a").await.unwrap().version.get() > grant.token.get());
+    assert!(fixture.read_record("lock/a").await.unwrap().version.get() > grant.token.get());
     fixture.clock.advance(TTL / 2 + Duration::from_millis(1));
     assert!(fixture.is_busy("a").await, "renewed");
     assert_eq!(
-        fixture.grant(&first).await.token,
+        fixture.acquire(&first).await.token,
         grant.token,
         "the same owner asks again"
     );
@@ -46,15 +46,15 @@ async fn the_version_of_the_grant_stays_the_token() {
         fixture.lock.release(&lease).await.unwrap(),
         ReleaseOutcome::NotHeld
     );
-    assert_eq!(fixture.raw("lock/a").await, None, "nothing is left");
-    assert!(fixture.grant(&request("a")).await.token > grant.token);
+    assert_eq!(fixture.read_record("lock/a").await, None, "nothing is left");
+    assert!(fixture.acquire(&request("a")).await.token > grant.token);
 }
 
 #[tokio::test]
 async fn an_expired_lock_is_taken_exactly_once() {
     let fixture = fixture().await;
     let first = request("a");
-    let grant = fixture.grant(&first).await;
+    let grant = fixture.acquire(&first).await;
     fixture.clock.advance(TTL - Duration::from_nanos(1));
     assert!(fixture.is_busy("a").await);
     fixture.clock.advance(Duration::from_nanos(1));
@@ -88,7 +88,7 @@ async fn an_expired_lock_is_taken_exactly_once() {
     assert!(fixture.is_busy("a").await);
 }
 
-/// Real threads race for one name, many times.
+/// Tasks on four threads race for one name, many times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_of_many_threads_gets_a_free_lock() {
     let records = Memory::default().records();
@@ -123,7 +123,7 @@ async fn a_busy_answer_names_the_holder() {
     let fixture = fixture().await;
     let mut first = request("a");
     first.meta = Some(Meta::new("job 7").unwrap());
-    let grant = fixture.grant(&first).await;
+    let grant = fixture.acquire(&first).await;
     fixture.clock.advance(Duration::from_secs(1));
     let attempt = fixture.lock.try_acquire(&request("a")).await.unwrap();
     let Attempt::Busy(Some(holder)) = attempt else {
@@ -143,9 +143,9 @@ async fn a_busy_answer_names_the_holder() {
 async fn an_unreadable_record_never_counts_as_free() {
     let fixture = fixture().await;
     let first = request("a");
-    let grant = fixture.grant(&first).await;
+    let grant = fixture.acquire(&first).await;
     let lease = lease(&first, &grant);
-    let good = fixture.raw("lock/a").await.unwrap();
+    let good = fixture.read_record("lock/a").await.unwrap();
     let text = String::from_utf8(good.value).unwrap();
     let mut version = good.version;
     for bad in [
@@ -186,7 +186,7 @@ async fn an_unreadable_record_never_counts_as_free() {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "operation {at}: {error}");
             assert_eq!(error.name(), Some(&name("a")), "operation {at}: {error}");
         }
-        let now = fixture.raw("lock/a").await.unwrap();
+        let now = fixture.read_record("lock/a").await.unwrap();
         assert_eq!((now.version, now.value), (version, bad.into_bytes()));
     }
 }
@@ -216,5 +216,5 @@ async fn a_version_beyond_the_token_limit_holds_nothing() {
         .advance(Duration::from_secs(300 * 365 * 24 * 3600));
     let error = fixture.lock.try_acquire(&request("a")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
-    assert_eq!(fixture.raw("lock/a").await, None);
+    assert_eq!(fixture.read_record("lock/a").await, None);
 }

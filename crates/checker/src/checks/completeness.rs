@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 
 use distlock_kickout::{Boot, NodeId};
 
-use crate::{report::Invariant, scene::Scene};
+use crate::{context::CheckContext, report::Invariant};
 
-/// The events of each process are numbered without gaps. An incomplete history proves nothing.
-pub(crate) fn check(scene: &mut Scene<'_>) {
+/// Checks that the events of each process are numbered without gaps. An incomplete history proves
+/// nothing.
+pub(crate) fn check(context: &mut CheckContext<'_>) {
     let mut last: BTreeMap<&NodeId, (u64, Boot)> = BTreeMap::new();
-    for event in &scene.history.nodes {
+    for event in &context.history.nodes {
         let before = last.insert(&event.node, (event.seq, event.boot));
         let follows = match before {
             // A new process counts from 1.
             Some((seq, boot)) => event.seq == seq + 1 || (event.seq == 1 && event.boot > boot),
             None => true,
         };
-        scene.report.expect(Invariant::Complete, follows, || {
+        context.report.expect(Invariant::Complete, follows, || {
             format!(
                 "node {}: event {} after event {}",
                 event.node,

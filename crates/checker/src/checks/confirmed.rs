@@ -5,40 +5,40 @@ use std::collections::{BTreeMap, BTreeSet};
 use distlock_kickout::{Generation, Transition};
 
 use crate::{
+    context::CheckContext,
     evidence::history::{Fact, What},
     report::{Invariant::*, micros},
-    scene::Scene,
 };
 
-/// Longest time of a delivery under way. A delivery is given up after three times the deadline of
-/// one call.
-const ON_ITS_WAY_US: u64 = 1_000_000;
+/// Longest time for which a delivery is in flight. The sender's node gives it up after three times
+/// the deadline of one call, which is less.
+const IN_FLIGHT_US: u64 = 1_000_000;
 
-pub(crate) fn check(scene: &mut Scene<'_>) {
-    written_before_confirmed(scene);
-    lookups_find_confirmed(scene);
-    nothing_received_after_end(scene);
-    nothing_sent_after_end(scene);
-    strict_waits_for_older(scene);
-    no_false_success(scene);
+pub(crate) fn check(context: &mut CheckContext<'_>) {
+    written_before_confirmed(context);
+    lookups_find_confirmed(context);
+    nothing_received_after_end(context);
+    nothing_sent_after_end(context);
+    strict_waits_for_older(context);
+    no_false_success(context);
 }
 
 /// I7: an admitted session was written to the directory before.
-fn written_before_confirmed(scene: &mut Scene<'_>) {
-    let sessions = scene.sessions;
+fn written_before_confirmed(context: &mut CheckContext<'_>) {
+    let sessions = context.sessions;
     for life in sessions.all() {
         if let Some(admitted) = life.admitted {
             let before = life.granted.is_some_and(|granted| granted <= admitted);
-            scene.report.expect(I7, before, || {
-                format!("{} was confirmed before it was written", life.name())
+            context.report.expect(I7, before, || {
+                format!("{} was confirmed before it was written", life.describe())
             });
         }
     }
 }
 
 /// I7: a look-up that began after a confirmation finds that login or a newer one.
-fn lookups_find_confirmed(scene: &mut Scene<'_>) {
-    for fact in &scene.history.facts {
+fn lookups_find_confirmed(context: &mut CheckContext<'_>) {
+    for fact in &context.history.facts {
         let Fact::Lookup {
             uid,
             from_us,
@@ -51,7 +51,7 @@ fn lookups_find_confirmed(scene: &mut Scene<'_>) {
         };
         let mut confirmed: Option<(Generation, u64)> = None;
         let mut left = BTreeSet::new();
-        for seen in &scene.history.clients {
+        for seen in &context.history.clients {
             if seen.uid != *uid {
                 continue;
             }
@@ -68,11 +68,11 @@ fn lookups_find_confirmed(scene: &mut Scene<'_>) {
         let Some((newest, client)) = confirmed else {
             continue;
         };
-        scene.report.expect(I7, *r#gen >= newest, || {
+        context.report.expect(I7, *r#gen >= newest, || {
             format!("a lookup of {uid} found generation {gen}, and {newest} had been confirmed")
         });
         if *r#gen == newest && !left.contains(&client) {
-            scene.report.expect(I7, session.is_some(), || {
+            context.report.expect(I7, session.is_some(), || {
                 format!(
                     "a lookup of {uid} found nobody, and the login of generation {newest} stands"
                 )
@@ -81,17 +81,17 @@ fn lookups_find_confirmed(scene: &mut Scene<'_>) {
     }
 }
 
-/// I8: a client gets nothing after its notice. A client whose session lost its slot gets nothing
-/// but the notice.
-fn nothing_received_after_end(scene: &mut Scene<'_>) {
-    let slack = micros(scene.rules.slack);
-    let superseded: BTreeMap<_, _> = scene
+/// I8: a client gets no frame after its notice. A client whose session was superseded gets no frame
+/// except the notice.
+fn nothing_received_after_end(context: &mut CheckContext<'_>) {
+    let slack = micros(context.rules.slack);
+    let superseded: BTreeMap<_, _> = context
         .sessions
         .all()
         .filter_map(|life| Some((life.client?, life.superseded?.at)))
         .collect();
     let mut told = BTreeSet::new();
-    for seen in &scene.history.clients {
+    for seen in &context.history.clients {
         let got = match &seen.what {
             What::Told { .. } => {
                 told.insert(seen.client);
@@ -102,17 +102,19 @@ fn nothing_received_after_end(scene: &mut Scene<'_>) {
             What::Outcome { id, .. } => format!("the outcome of message {id}"),
             _ => continue,
         };
-        scene.report.require(I8, !told.contains(&seen.client), || {
-            format!(
-                "{} of {} got {got} after it was told to go",
-                seen.device, seen.uid
-            )
-        });
+        context
+            .report
+            .require(I8, !told.contains(&seen.client), || {
+                format!(
+                    "{} of {} got {got} after it was told to go",
+                    seen.device, seen.uid
+                )
+            });
         if let Some(&at) = superseded.get(&seen.client) {
-            // Frames that were written before the end may be under way.
-            let late = seen.at_us > at + slack + ON_ITS_WAY_US;
-            let excused = scene.history.paused(&seen.node, at, seen.at_us);
-            scene.report.require(I8, !late || excused, || {
+            // A frame that was written before the session's end may still be in flight.
+            let late = seen.at_us > at + slack + IN_FLIGHT_US;
+            let excused = context.history.was_paused(&seen.node, at, seen.at_us);
+            context.report.require(I8, !late || excused, || {
                 format!(
                     "{} of {} got {got} {} us after it was superseded",
                     seen.device,
@@ -122,23 +124,22 @@ fn nothing_received_after_end(scene: &mut Scene<'_>) {
             });
         }
     }
-    // The events of the nodes show the same: a message that was sent after the session's end does
-    // not reach it.
-    for event in &scene.history.nodes {
+    // The nodes' events show the same: no message is delivered to a superseded session.
+    for event in &context.history.nodes {
         if event.event != Transition::Delivered {
             continue;
         }
-        let life = event.session.and_then(|it| scene.sessions.get(it));
+        let life = event.session.and_then(|it| context.sessions.get(it));
         if let Some(superseded) = life.and_then(|life| life.superseded) {
-            // The sender learns of a delivery later than it happened.
-            let late = event.boot_us > superseded.at + slack + ON_ITS_WAY_US;
-            let excused = scene
+            // The event is recorded by the sender's node, later than the delivery.
+            let late = event.boot_us > superseded.at + slack + IN_FLIGHT_US;
+            let excused = context
                 .history
-                .paused(&event.node, superseded.at, event.boot_us);
-            scene.report.require(I8, !late || excused, || {
+                .was_paused(&event.node, superseded.at, event.boot_us);
+            context.report.require(I8, !late || excused, || {
                 format!(
                     "a message was delivered to {} {} us after it was superseded",
-                    life.map(crate::evidence::sessions::SessionLife::name)
+                    life.map(crate::evidence::sessions::SessionLife::describe)
                         .unwrap_or_default(),
                     event.boot_us - superseded.at
                 )
@@ -147,11 +148,11 @@ fn nothing_received_after_end(scene: &mut Scene<'_>) {
     }
 }
 
-/// I8: messages of a superseded client that is still connected are refused. An event counts as an
-/// occasion if a message of the account arrived meanwhile, which the client could have got.
-fn nothing_sent_after_end(scene: &mut Scene<'_>) {
-    let sessions = scene.sessions;
-    let handled: Vec<_> = scene
+/// I8: messages from a superseded client that is still connected are refused. A message to the
+/// account in that time counts as an occasion, because the client could have got it.
+fn nothing_sent_after_end(context: &mut CheckContext<'_>) {
+    let sessions = context.sessions;
+    let handled: Vec<_> = context
         .history
         .nodes
         .iter()
@@ -162,7 +163,7 @@ fn nothing_sent_after_end(scene: &mut Scene<'_>) {
             continue;
         };
         let of_client = || {
-            scene
+            context
                 .history
                 .clients
                 .iter()
@@ -173,7 +174,7 @@ fn nothing_sent_after_end(scene: &mut Scene<'_>) {
         let meanwhile = |at: u64| superseded.at < at && at < gone;
         for event in &handled {
             if event.uid.as_ref() == Some(life.uid) && meanwhile(event.boot_us) {
-                scene.report.occasion(I8);
+                context.report.count_occasion(I8);
             }
         }
         for seen in of_client().filter(|it| meanwhile(it.at_us)) {
@@ -181,10 +182,10 @@ fn nothing_sent_after_end(scene: &mut Scene<'_>) {
                 let taken = handled
                     .iter()
                     .any(|it| it.message.as_deref() == Some(id.as_str()));
-                scene.report.expect(I8, !taken, || {
+                context.report.expect(I8, !taken, || {
                     format!(
                         "message {id} of {} was taken after it was superseded",
-                        life.name()
+                        life.describe()
                     )
                 });
             }
@@ -192,12 +193,12 @@ fn nothing_sent_after_end(scene: &mut Scene<'_>) {
     }
 }
 
-/// I8, strict confirmation: a login is confirmed after every older session has ended.
-fn strict_waits_for_older(scene: &mut Scene<'_>) {
-    if !scene.rules.strict {
+/// I8 with strict confirmation: a login is confirmed only after every older session has ended.
+fn strict_waits_for_older(context: &mut CheckContext<'_>) {
+    if !context.rules.strict {
         return;
     }
-    let sessions = scene.sessions;
+    let sessions = context.sessions;
     for (_, lives) in sessions.by_uid() {
         for newer in &lives {
             let Some(at) = newer.admitted else {
@@ -207,15 +208,15 @@ fn strict_waits_for_older(scene: &mut Scene<'_>) {
                 .iter()
                 .filter(|it| it.r#gen < newer.r#gen && it.admitted.is_some());
             for older in older {
-                let ended = older.end().is_some_and(|end| end <= at)
-                    // Its node was paused until after the end of its lease. It reports that end
-                    // when it runs again.
-                    || scene.history.paused(older.node, at, at);
-                scene.report.expect(I8, ended, || {
+                let ended = older.ended_at().is_some_and(|end| end <= at)
+                    // The older session's node was paused until after the end of its lease. The
+                    // node reports that end when it runs again.
+                    || context.history.was_paused(older.node, at, at);
+                context.report.expect(I8, ended, || {
                     format!(
                         "{} was confirmed while {} was active",
-                        newer.name(),
-                        older.name()
+                        newer.describe(),
+                        older.describe()
                     )
                 });
             }
@@ -223,23 +224,26 @@ fn strict_waits_for_older(scene: &mut Scene<'_>) {
     }
 }
 
-/// I17: a success that a client was told is in the events of its node.
-fn no_false_success(scene: &mut Scene<'_>) {
-    let delivered: BTreeSet<&str> = scene
+/// I17: a success that was reported to a client is in the events of a node.
+fn no_false_success(context: &mut CheckContext<'_>) {
+    let delivered: BTreeSet<&str> = context
         .history
         .nodes
         .iter()
         .filter(|event| event.event == Transition::Delivered)
         .filter_map(|event| event.message.as_deref())
         .collect();
-    for seen in &scene.history.clients {
+    for seen in &context.history.clients {
         match &seen.what {
             What::LoginOk { session, r#gen } => {
-                let life = scene.sessions.get(*session);
-                let killed = scene.history.killed_after(&seen.node, seen.at_us).is_some();
+                let life = context.sessions.get(*session);
+                let killed = context
+                    .history
+                    .killed_after(&seen.node, seen.at_us)
+                    .is_some();
                 let admitted =
                     life.is_some_and(|life| life.admitted.is_some() && life.r#gen == *r#gen);
-                scene.report.expect(I17, admitted || killed, || {
+                context.report.expect(I17, admitted || killed, || {
                     format!(
                         "{} of {} was told that it is in as {session}, generation {gen}, \
                          and {} does not know of it",
@@ -248,9 +252,12 @@ fn no_false_success(scene: &mut Scene<'_>) {
                 });
             }
             What::Outcome { id, outcome, .. } if outcome == "delivered" => {
-                let killed = scene.history.killed_after(&seen.node, seen.at_us).is_some();
+                let killed = context
+                    .history
+                    .killed_after(&seen.node, seen.at_us)
+                    .is_some();
                 let known = delivered.contains(id.as_str()) || killed;
-                scene.report.expect(I17, known, || {
+                context.report.expect(I17, known, || {
                     format!(
                         "the sender of message {id} was told that it was delivered, \
                          and no node knows of it"

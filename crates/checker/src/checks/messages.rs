@@ -1,25 +1,29 @@
-//! Messages: each one is delivered once to each of its devices, stored or reported: I18.
+//! I18: each message is delivered once to each of its devices, or stored, or reported as failed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use distlock_kickout::{Device, NodeId, Transition, Uid};
 
 use crate::{
-    evidence::history::{DeviceOutcome, Seen, What},
+    context::CheckContext,
+    evidence::history::{DeviceOutcome, History, Seen, What},
     report::Invariant::*,
-    scene::Scene,
 };
 
+/// The observations of one message.
 #[derive(Default)]
 struct Message<'a> {
+    /// The connection that sent it.
     sender: Option<u64>,
     /// The node of its sender's connection.
     node: Option<&'a NodeId>,
     /// The receiving account, and the time of sending.
     to: Option<(&'a Uid, u64)>,
+    /// The outcomes that the sender was told.
     outcomes: Vec<&'a str>,
     /// The outcome for each device that the sender was told, and the time.
     devices: Option<(&'a [DeviceOutcome], u64)>,
+    /// How many times clients received it.
     received: usize,
     /// Devices that acknowledged it.
     acked: Vec<&'a Device>,
@@ -29,10 +33,27 @@ struct Message<'a> {
     kept: Option<(&'a Uid, Option<&'a Device>, u64)>,
 }
 
-pub(crate) fn check(scene: &mut Scene<'_>) {
+pub(crate) fn check(context: &mut CheckContext<'_>) {
+    let history = context.history;
+    let over: BTreeSet<u64> = history
+        .clients
+        .iter()
+        .filter(|seen| is_over(seen))
+        .map(|seen| seen.client)
+        .collect();
+    for (id, message) in messages_of(history) {
+        acknowledged_is_reported(context, id, &message);
+        each_device_has_an_outcome(context, id, &message);
+        received_once(context, id, &message, &over);
+        stored_message_arrives(context, id, &message, &over);
+        outcome_fits(context, id, &message, &over);
+    }
+}
+
+/// The messages of a history by their ids.
+fn messages_of(history: &History) -> BTreeMap<&str, Message<'_>> {
     let mut messages: BTreeMap<&str, Message<'_>> = BTreeMap::new();
-    let mut over = std::collections::BTreeSet::new();
-    for seen in &scene.history.clients {
+    for seen in &history.clients {
         match &seen.what {
             What::Sent { id, to } => {
                 let message = messages.entry(id).or_default();
@@ -55,13 +76,10 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
                 message.received += 1;
                 message.receivers.push(seen.client);
             }
-            _ if is_over(seen) => {
-                over.insert(seen.client);
-            }
             _ => {}
         }
     }
-    for event in &scene.history.nodes {
+    for event in &history.nodes {
         if let (Transition::Stored, Some(id), Some(uid)) =
             (event.event, event.message.as_deref(), &event.uid)
         {
@@ -69,68 +87,87 @@ pub(crate) fn check(scene: &mut Scene<'_>) {
             messages.entry(id).or_default().kept = Some(kept);
         }
     }
-    for (id, mut message) in messages {
+    for message in messages.values_mut() {
         message.receivers.sort_unstable();
         message.receivers.dedup();
-        acknowledged_is_reported(scene, id, &message);
-        each_device_has_an_outcome(scene, id, &message);
-        // A stored message is handed out again if its session ends during the hand-out.
-        let each_once = message.received == message.receivers.len();
-        let devices = message
-            .devices
-            .map_or(1, |(devices, _)| devices.len().max(1));
-        let again = message.kept.is_some()
-            && each_once
-            && message
-                .receivers
-                .iter()
-                .filter(|it| !over.contains(it))
-                .count()
-                <= devices;
-        let once = each_once && message.received <= devices;
-        scene.report.expect(I18, once || again, || {
-            format!("message {id} was received {} times", message.received)
-        });
-        // A session that started after the message was stored and is still there has the message by
-        // now, because a history ends without faults.
-        let waits = message.kept.filter(|(uid, device, since)| {
-            message.received == 0
-                && message.outcomes == ["stored"]
-                && scene.history.clients.iter().any(|seen| {
-                    matches!(seen.what, What::LoginOk { .. })
-                        && seen.uid == **uid
-                        && device.is_none_or(|device| seen.device == *device)
-                        && seen.at_us > *since
-                        && !over.contains(&seen.client)
-                })
-        });
-        scene.report.expect(I18, waits.is_none(), || {
-            format!("message {id} was kept, and never handed out to those who came")
-        });
-        let reported = match message.outcomes.as_slice() {
-            // The sender's session ended before it could get the outcome.
-            [] => message.sender.is_none_or(|sender| over.contains(&sender)),
-            ["delivered"] if message.devices.is_some() => true,
-            ["delivered"] => message.received == 1,
-            ["written"] => message.devices.is_some(),
-            ["stored" | "failed"] => true,
-            ["throttled" | "not_allowed"] => message.received == 0 && message.kept.is_none(),
-            _ => false,
-        };
-        scene.report.expect(I18, reported, || {
-            format!(
-                "message {id} was received {} times, and its sender was told {:?}",
-                message.received, message.outcomes
-            )
-        });
     }
+    messages
 }
 
-/// A device has acknowledged a message that was reported as delivered to it.
-fn acknowledged_is_reported(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
+/// Each device receives a message once. A stored message is delivered again if its session ends
+/// during the delivery, so it may also reach sessions that are over.
+fn received_once(
+    context: &mut CheckContext<'_>,
+    id: &str,
+    message: &Message<'_>,
+    over: &BTreeSet<u64>,
+) {
+    let each_once = message.received == message.receivers.len();
+    let devices = message
+        .devices
+        .map_or(1, |(devices, _)| devices.len().max(1));
+    let present = message.receivers.iter().filter(|it| !over.contains(it));
+    let again = message.kept.is_some() && each_once && present.count() <= devices;
+    let once = each_once && message.received <= devices;
+    context.report.expect(I18, once || again, || {
+        format!("message {id} was received {} times", message.received)
+    });
+}
+
+/// A stored message reaches a session that started after the message was stored. A history ends
+/// without faults, so a session that is still there has the message by then.
+fn stored_message_arrives(
+    context: &mut CheckContext<'_>,
+    id: &str,
+    message: &Message<'_>,
+    over: &BTreeSet<u64>,
+) {
+    let waits = message.kept.filter(|(uid, device, since)| {
+        message.received == 0
+            && message.outcomes == ["stored"]
+            && context.history.clients.iter().any(|seen| {
+                matches!(seen.what, What::LoginOk { .. })
+                    && seen.uid == **uid
+                    && device.is_none_or(|device| seen.device == *device)
+                    && seen.at_us > *since
+                    && !over.contains(&seen.client)
+            })
+    });
+    context.report.expect(I18, waits.is_none(), || {
+        format!("message {id} was kept, and never handed out to those who came")
+    });
+}
+
+/// The sender gets one outcome, and the receivers' observations do not contradict it.
+fn outcome_fits(
+    context: &mut CheckContext<'_>,
+    id: &str,
+    message: &Message<'_>,
+    over: &BTreeSet<u64>,
+) {
+    let reported = match message.outcomes.as_slice() {
+        // The sender's session ended before it could get the outcome.
+        [] => message.sender.is_none_or(|sender| over.contains(&sender)),
+        ["delivered"] if message.devices.is_some() => true,
+        ["delivered"] => message.received == 1,
+        ["written"] => message.devices.is_some(),
+        ["stored" | "failed"] => true,
+        ["throttled" | "not_allowed"] => message.received == 0 && message.kept.is_none(),
+        _ => false,
+    };
+    context.report.expect(I18, reported, || {
+        format!(
+            "message {id} was received {} times, and its sender was told {:?}",
+            message.received, message.outcomes
+        )
+    });
+}
+
+/// I18: if the sender was told that a device got the message, the device has acknowledged it.
+fn acknowledged_is_reported(context: &mut CheckContext<'_>, id: &str, message: &Message<'_>) {
     let devices = message.devices.map_or(&[][..], |(devices, _)| devices);
     for it in devices.iter().filter(|it| it.outcome == "delivered") {
-        scene
+        context
             .report
             .expect(I18, message.acked.contains(&&it.device), || {
                 format!(
@@ -142,20 +179,21 @@ fn acknowledged_is_reported(scene: &mut Scene<'_>, id: &str, message: &Message<'
     }
 }
 
-/// The report names every device that was logged in while the message was on its way. A session
-/// that lost its slot is not current, even if it has no notice yet.
-fn each_device_has_an_outcome(scene: &mut Scene<'_>, id: &str, message: &Message<'_>) {
+/// I18: the report to the sender names every device that was logged in from the sending until the
+/// report. A revoked session is not current, even if it has no notice yet.
+fn each_device_has_an_outcome(context: &mut CheckContext<'_>, id: &str, message: &Message<'_>) {
     let (Some((to, sent)), Some((devices, heard))) = (message.to, message.devices) else {
         return;
     };
-    // A node without the directory knows no session, so it reports one failure and no devices.
-    let has_store = |node: &NodeId| scene.history.served_us(node, sent, heard) == heard - sent;
+    // A node that cannot read the directory does not know the sessions, so it reports a failure
+    // without devices.
+    let has_store = |node: &NodeId| context.history.served_us(node, sent, heard) == heard - sent;
     let honest = devices.is_empty() && message.outcomes == ["failed"];
     if honest && !message.node.is_none_or(has_store) {
         return;
     }
     let over = |client: u64| {
-        let mut ends = scene
+        let mut ends = context
             .history
             .clients
             .iter()
@@ -166,12 +204,12 @@ fn each_device_has_an_outcome(scene: &mut Scene<'_>, id: &str, message: &Message
         let What::LoginOk { session, .. } = seen.what else {
             return false;
         };
-        let revoked = scene.sessions.get(session).and_then(|it| it.revoked);
+        let revoked = context.sessions.get(session).and_then(|it| it.revoked);
         seen.uid == *to
             && seen.at_us < sent
             && revoked.is_none_or(|revoked| revoked.boot_us > heard)
     };
-    let forgotten: Vec<_> = scene
+    let forgotten: Vec<_> = context
         .history
         .clients
         .iter()
@@ -179,7 +217,7 @@ fn each_device_has_an_outcome(scene: &mut Scene<'_>, id: &str, message: &Message
         .filter(|it| !over(it.client) && devices.iter().all(|told| told.device != it.device))
         .map(|it| it.device.to_string())
         .collect();
-    scene.report.expect(I18, forgotten.is_empty(), || {
+    context.report.expect(I18, forgotten.is_empty(), || {
         format!(
             "the sender of message {id} heard nothing of {}, which was in all the time",
             forgotten.join(" and ")
@@ -187,6 +225,7 @@ fn each_device_has_an_outcome(scene: &mut Scene<'_>, id: &str, message: &Message
     });
 }
 
+/// Whether this observation shows that the client's session is over.
 fn is_over(seen: &Seen) -> bool {
     matches!(seen.what, What::Told { .. } | What::Leaves | What::Closed)
 }

@@ -1,6 +1,6 @@
 //! The checks, by the invariants that they cover.
 //!
-//! Each check only reads the evidence and adds to the report. No check uses another one.
+//! Each check reads the evidence and adds to the report. No file here uses another one.
 
 pub(crate) mod completeness;
 pub(crate) mod confirmed;

@@ -5,57 +5,57 @@ use std::collections::{BTreeMap, BTreeSet};
 use distlock_kickout::{Boot, Code, NodeId, Uid};
 
 use crate::{
+    context::CheckContext,
     evidence::history::{Fact, What},
     report::{Invariant::*, micros},
-    scene::Scene,
 };
 
-pub(crate) fn check(scene: &mut Scene<'_>) {
-    dead_sessions_disappear(scene);
-    every_login_is_answered(scene);
-    bystanders_not_delayed(scene);
+pub(crate) fn check(context: &mut CheckContext<'_>) {
+    dead_sessions_disappear(context);
+    every_login_is_answered(context);
+    bystanders_not_delayed(context);
 }
 
 /// I12: the sessions of a dead incarnation are removed from the directory in time.
-fn dead_sessions_disappear(scene: &mut Scene<'_>) {
-    let cleanup = micros(scene.rules.cleanup());
-    let end = scene.history.end_us();
+fn dead_sessions_disappear(context: &mut CheckContext<'_>) {
+    let cleanup = micros(context.rules.longest_cleanup());
+    let end = context.history.end_us();
     let mut dead: BTreeMap<(&NodeId, Boot), u64> = BTreeMap::new();
-    for life in scene.sessions.all() {
+    for life in context.sessions.all() {
         if let Some(over) = life.node_over {
             dead.insert((life.node, life.boot), over);
         }
     }
-    for (uid, record) in &scene.history.records {
+    for (uid, record) in &context.history.records {
         let keys = record.slots.values().map(|entry| &entry.key);
         for key in keys.chain(record.revocations.iter().map(|it| &it.key)) {
             let over = dead.get(&(&key.node, key.boot)).copied();
-            let ghost = over.is_some_and(|over| scene.history.calm_us(over, end) > cleanup);
-            scene.report.require(I12, !ghost, || {
+            let ghost = over.is_some_and(|over| context.history.calm_us(over, end) > cleanup);
+            context.report.require(I12, !ghost, || {
                 format!("the record of {uid} still names {key}, whose node is dead")
             });
         }
     }
-    let sessions = scene.sessions;
+    let sessions = context.sessions;
     for life in sessions.all() {
         let Some(over) = life.node_over else {
             continue;
         };
         match life.swept {
             Some(at) => {
-                // A sweep needs a running node with its store, so only such time counts.
-                let took = scene.history.calm_us(over, at);
-                scene.report.expect(I12, took <= cleanup, || {
+                // A sweep needs running nodes and the store, so only the time with both counts.
+                let took = context.history.calm_us(over, at);
+                context.report.expect(I12, took <= cleanup, || {
                     format!(
                         "{} was cleared away {took} us after its node's end",
-                        life.name()
+                        life.describe()
                     )
                 });
             }
-            // Its record was examined above. That was too early to tell, unless the history is long
-            // enough.
+            // The records were checked above. That check proves something only if the history goes
+            // on for longer than a sweep may take.
             None if life.granted.is_some() && over + cleanup < end => {
-                scene.report.occasion(I12);
+                context.report.count_occasion(I12);
             }
             None => {}
         }
@@ -63,9 +63,9 @@ fn dead_sessions_disappear(scene: &mut Scene<'_>) {
 }
 
 /// I14: each login is answered in time, even after a crash. A granted login is admitted or ends.
-fn every_login_is_answered(scene: &mut Scene<'_>) {
+fn every_login_is_answered(context: &mut CheckContext<'_>) {
     let mut waiting: BTreeMap<u64, &crate::Seen> = BTreeMap::new();
-    for seen in &scene.history.clients {
+    for seen in &context.history.clients {
         match seen.what {
             What::LoginSent => {
                 waiting.insert(seen.client, seen);
@@ -75,14 +75,17 @@ fn every_login_is_answered(scene: &mut Scene<'_>) {
             | What::Acked { .. }
             | What::Outcome { .. }
             | What::Refused => {}
-            // A client that gave up was not answered, and cannot be answered any more.
+            // A client that left before the answer can get none.
             What::Leaves => {
                 waiting.remove(&seen.client);
             }
             What::Closed => {
                 if let Some(sent) = waiting.remove(&seen.client) {
-                    let killed = scene.history.killed_after(&sent.node, sent.at_us).is_some();
-                    scene.report.expect(I14, killed, || {
+                    let killed = context
+                        .history
+                        .killed_after(&sent.node, sent.at_us)
+                        .is_some();
+                    context.report.expect(I14, killed, || {
                         format!(
                             "the login of {} as {} on {} was closed without an answer",
                             sent.device, sent.uid, sent.node
@@ -92,65 +95,65 @@ fn every_login_is_answered(scene: &mut Scene<'_>) {
             }
             _ => {
                 if let Some(sent) = waiting.remove(&seen.client) {
-                    answer_in_time(scene, sent, seen);
+                    answer_is_in_time(context, sent, seen);
                 }
             }
         }
     }
     for seen in waiting.values() {
-        scene.report.expect(I14, false, || {
+        context.report.expect(I14, false, || {
             format!(
                 "the login of {} as {} on {} was never answered",
                 seen.device, seen.uid, seen.node
             )
         });
     }
-    let sessions = scene.sessions;
+    let sessions = context.sessions;
     for life in sessions.all() {
         if life.granted.is_some() {
-            let settled = life.admitted.is_some() || life.end().is_some();
-            scene.report.expect(I14, settled, || {
-                format!("{} was granted and nothing became of it", life.name())
+            let settled = life.admitted.is_some() || life.ended_at().is_some();
+            context.report.expect(I14, settled, || {
+                format!("{} was granted and nothing became of it", life.describe())
             });
         }
     }
 }
 
 /// I14: an answer comes within W + R + e. A crash delays a login by at most L more.
-fn answer_in_time(scene: &mut Scene<'_>, sent: &crate::Seen, answer: &crate::Seen) {
-    let rules = scene.rules;
+fn answer_is_in_time(context: &mut CheckContext<'_>, sent: &crate::Seen, answer: &crate::Seen) {
+    let rules = context.rules;
     let name = || {
         format!(
             "the login of {} as {} on {}",
             sent.device, sent.uid, sent.node
         )
     };
-    let took = scene
+    let took = context
         .history
         .served_us(&sent.node, sent.at_us, answer.at_us);
-    let allowed = micros(rules.answer());
-    scene.report.expect(I14, took <= allowed, || {
+    let allowed = micros(rules.longest_answer());
+    context.report.expect(I14, took <= allowed, || {
         format!(
             "{} was answered after {took} us, and {allowed} us are allowed",
             name()
         )
     });
-    let Some(crash) = scene.history.last_killed(answer.at_us) else {
+    let Some(crash) = context.history.last_kill_before(answer.at_us) else {
         return;
     };
-    let free = crash + micros(rules.stuck());
-    // A login may also wait for a store that is away, or for a lock of a paused node. That delay is
-    // not the crash's. After a store came back, its nodes wait for N.
+    let free = crash + micros(rules.longest_lockout());
+    // A login may also wait for a store that is away, or for a lock of a paused node. The crash
+    // does not cause that delay. After the store came back, grants may be suspended for N.
     let before = sent
         .at_us
-        .saturating_sub(micros(rules.node_lease + rules.stuck()));
-    if !scene.history.is_calm(before, answer.at_us) {
+        .saturating_sub(micros(rules.node_lease + rules.longest_lockout()));
+    if !context.history.is_calm(before, answer.at_us) {
         return;
     }
     let slack = micros(rules.slack + rules.store_away);
     match answer.what {
         What::Busy | What::Denied { code: Code::Denied } => {
-            scene.report.expect(I14, sent.at_us < free + slack, || {
+            context.report.expect(I14, sent.at_us < free + slack, || {
                 format!(
                     "{} was turned away {} us after a crash",
                     name(),
@@ -159,8 +162,8 @@ fn answer_in_time(scene: &mut Scene<'_>, sent: &crate::Seen, answer: &crate::See
             });
         }
         _ => {
-            let until = free.max(sent.at_us) + micros(rules.tell()) + slack;
-            scene.report.expect(I14, answer.at_us <= until, || {
+            let until = free.max(sent.at_us) + micros(rules.longest_unlocked_login()) + slack;
+            context.report.expect(I14, answer.at_us <= until, || {
                 format!(
                     "{} was let in {} us after a crash",
                     name(),
@@ -171,17 +174,18 @@ fn answer_in_time(scene: &mut Scene<'_>, sent: &crate::Seen, answer: &crate::See
     }
 }
 
-/// I15: an account without competing logins is admitted at once, whatever happens to others.
-fn bystanders_not_delayed(scene: &mut Scene<'_>) {
+/// I15: a bystander, which has no competing logins, is never refused, and faults elsewhere do not
+/// delay it.
+fn bystanders_not_delayed(context: &mut CheckContext<'_>) {
     let mut quiet = BTreeSet::new();
-    for fact in &scene.history.facts {
+    for fact in &context.history.facts {
         if let Fact::Bystander { uid } = fact {
             quiet.insert(uid);
         }
     }
     let mut sent: BTreeMap<u64, u64> = BTreeMap::new();
     let mut times: BTreeMap<&Uid, Vec<(u64, u64)>> = BTreeMap::new();
-    for seen in &scene.history.clients {
+    for seen in &context.history.clients {
         if !quiet.contains(&seen.uid) {
             continue;
         }
@@ -194,7 +198,7 @@ fn bystanders_not_delayed(scene: &mut Scene<'_>) {
                 times.entry(&seen.uid).or_default().push((from, seen.at_us));
             }
             What::Busy | What::Denied { .. } | What::Overtaken => {
-                scene.report.require(I15, false, || {
+                context.report.require(I15, false, || {
                     format!(
                         "{} has nothing to do with the trouble, and its login on {} \
                          was turned away",
@@ -206,15 +210,15 @@ fn bystanders_not_delayed(scene: &mut Scene<'_>) {
         }
     }
     for (uid, times) in times {
-        compare_delays(scene, uid, &times);
+        trouble_does_not_delay(context, uid, &times);
     }
 }
 
-/// I15: a bystander's logins take about the same time, with and without trouble elsewhere.
-fn compare_delays(scene: &mut Scene<'_>, uid: &Uid, times: &[(u64, u64)]) {
+/// I15: a bystander's logins take about the same time, with and without faults elsewhere.
+fn trouble_does_not_delay(context: &mut CheckContext<'_>, uid: &Uid, times: &[(u64, u64)]) {
     let (mut calm, mut troubled) = (Vec::new(), Vec::new());
     for (from, to) in times {
-        let in_trouble = scene.history.facts.iter().any(|fact| {
+        let in_trouble = context.history.facts.iter().any(|fact| {
             matches!(fact, Fact::Trouble { from_us, to_us } if from_us <= to && to_us >= from)
         });
         let group = if in_trouble { &mut troubled } else { &mut calm };
@@ -226,10 +230,10 @@ fn compare_delays(scene: &mut Scene<'_>, uid: &Uid, times: &[(u64, u64)]) {
         return;
     };
     for _ in 0..looks {
-        scene.report.occasion(I15);
+        context.report.count_occasion(I15);
     }
-    let allowed = calm * u64::from(scene.rules.isolation) + micros(scene.rules.slack);
-    scene.report.require(I15, troubled <= allowed, || {
+    let allowed = calm * u64::from(context.rules.isolation) + micros(context.rules.slack);
+    context.report.require(I15, troubled <= allowed, || {
         format!(
             "logins of {uid} took {troubled} us at the 99th percentile while others were in \
              trouble, and {calm} us otherwise"

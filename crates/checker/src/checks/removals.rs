@@ -6,127 +6,137 @@ use distlock_kickout::{Generation, SessionId, Transition};
 use uuid::Uuid;
 
 use crate::{
+    context::CheckContext,
     evidence::sessions::{SessionLife, Superseded},
     report::{Invariant::*, micros},
-    scene::Scene,
 };
 
-pub(crate) fn check(scene: &mut Scene<'_>) {
-    let sessions = scene.sessions;
+pub(crate) fn check(context: &mut CheckContext<'_>) {
+    let sessions = context.sessions;
     for life in sessions.all() {
-        removed_once(scene, life);
-        running_session_stays(scene, life);
-        swept_only_when_dead(scene, life);
-        node_learns_in_time(scene, life);
-        removed_session_ends(scene, life);
+        removed_once(context, life);
+        running_session_stays(context, life);
+        swept_only_when_dead(context, life);
+        node_learns_in_time(context, life);
+        removed_session_ends(context, life);
     }
-    kicks_name_the_revoked_session(scene);
+    kicks_name_the_revoked_session(context);
 }
 
-/// I5: a session is taken out of the directory once, by itself or by a newer one. A second removal
-/// finds nothing and changes nothing, unless the store has lost the first one.
-fn removed_once(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
+/// I5: a session is taken out of the directory once, by its own logout or by a newer login. A
+/// second removal finds nothing to remove, unless the store has lost the first one.
+fn removed_once(context: &mut CheckContext<'_>, life: &SessionLife<'_>) {
     if life.deleted.is_none() && life.revoked.is_none() {
         return;
     }
     let forgotten = life
         .revoked
-        .is_some_and(|revoked| scene.history.forgotten(revoked.boot_us));
+        .is_some_and(|revoked| context.history.may_have_lost(revoked.boot_us));
     let twice = life.deleted.is_some() && life.revoked.is_some() && !life.registered && !forgotten;
     if life.deleted.is_some() && life.revoked.is_some() {
-        scene.report.occasion(I5);
+        context.report.count_occasion(I5);
     }
-    scene.report.require(I5, !twice, || {
+    context.report.require(I5, !twice, || {
         format!(
             "{} had lost its place, and its logout took something out of the directory",
-            life.name()
+            life.describe()
         )
     });
 }
 
 /// I5: no removal takes out a running session.
-fn running_session_stays(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
+fn running_session_stays(context: &mut CheckContext<'_>, life: &SessionLife<'_>) {
     if life.deleted.is_some() {
-        let over = life.end().is_some() || life.admitted.is_none() || life.registered;
-        scene.report.require(I5, over, || {
-            format!("{} was taken out of the directory, and is in", life.name())
+        let over = life.ended_at().is_some() || life.admitted.is_none() || life.registered;
+        context.report.require(I5, over, || {
+            format!(
+                "{} was taken out of the directory, and is in",
+                life.describe()
+            )
         });
     }
 }
 
 /// I5: a swept session belongs to a dead incarnation.
-fn swept_only_when_dead(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
+fn swept_only_when_dead(context: &mut CheckContext<'_>, life: &SessionLife<'_>) {
     let Some(at) = life.swept else {
         return;
     };
-    let over = life.node_over.is_some_and(|over| over <= at + slack(scene));
-    // Its node was paused until after the end of its lease. It reports that end when it runs again.
-    let stopped = scene.history.paused(life.node, at, at);
-    // Its node's lease was freed by hand during the session, and the node has not noticed yet.
+    let over = life
+        .node_over
+        .is_some_and(|over| over <= at + slack_us(context));
+    // The session's node was paused until after the end of its lease. The node reports that end
+    // when it runs again.
+    let stopped = context.history.was_paused(life.node, at, at);
+    // The lease of the session's node was freed by hand, and the node has not noticed that yet.
     let freed = life
         .admitted
-        .is_some_and(|since| scene.history.lease_freed(life.node, since, at));
-    scene.report.expect(I5, over || stopped || freed, || {
-        format!("{} was cleared away, and its node lives", life.name())
+        .is_some_and(|since| context.history.was_lease_freed(life.node, since, at));
+    context.report.expect(I5, over || stopped || freed, || {
+        format!("{} was cleared away, and its node lives", life.describe())
     });
 }
 
 /// I11: a session that lost its slot gets its notice, or ends for another reason, in bounded time.
-fn node_learns_in_time(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
+fn node_learns_in_time(context: &mut CheckContext<'_>, life: &SessionLife<'_>) {
     let (Some(revoked), Some(_)) = (life.revoked, life.admitted) else {
         return;
     };
-    let end = life.end().unwrap_or_else(|| scene.history.end_us());
-    let took = scene.history.awake_us(life.node, revoked.boot_us, end);
-    let in_time = scene
+    let end = life.ended_at().unwrap_or_else(|| context.history.end_us());
+    let took = context.history.awake_us(life.node, revoked.boot_us, end);
+    let in_time = context
         .history
-        .hears_in_time(scene.rules, life.node, revoked.boot_us, end);
-    scene.report.expect(I11, in_time, || {
+        .is_notice_in_time(context.rules, life.node, revoked.boot_us, end);
+    context.report.expect(I11, in_time, || {
         format!(
             "{} went on for {took} us after it had lost its place",
-            life.name()
+            life.describe()
         )
     });
 }
 
 /// I17: a session that is reported as gone has ended.
-fn removed_session_ends(scene: &mut Scene<'_>, life: &SessionLife<'_>) {
+fn removed_session_ends(context: &mut CheckContext<'_>, life: &SessionLife<'_>) {
     let (Some(at), Some(_)) = (life.settled, life.admitted) else {
         return;
     };
-    let gone = life.end().is_some_and(|end| end <= at + slack(scene));
-    let excused = scene.history.paused(life.node, at, at);
-    scene.report.expect(I17, gone || excused, || {
-        format!("{} was said to be gone, and was not", life.name())
+    let gone = life
+        .ended_at()
+        .is_some_and(|end| end <= at + slack_us(context));
+    let excused = context.history.was_paused(life.node, at, at);
+    context.report.expect(I17, gone || excused, || {
+        format!("{} was said to be gone, and was not", life.describe())
     });
 }
 
-/// I6: on every node a kick names the session that was revoked with it, and no newer one.
-fn kicks_name_the_revoked_session(scene: &mut Scene<'_>) {
+/// I6: a kick names the session that was revoked with it, on every node, and ends no newer one.
+fn kicks_name_the_revoked_session(context: &mut CheckContext<'_>) {
     let mut revoked: BTreeMap<Uuid, (SessionId, Option<Generation>)> = BTreeMap::new();
-    for event in &scene.history.nodes {
+    for event in &context.history.nodes {
         if let (Transition::Revoked, Some(kick), Some(session)) =
             (event.event, event.kick_id, event.session)
         {
             revoked.insert(kick, (session, event.gen_max));
         }
     }
-    for event in &scene.history.nodes {
+    for event in &context.history.nodes {
         let of_kick = matches!(
             event.event,
             Transition::KickSent | Transition::KickReceived | Transition::StaleKickRefused
         );
         let meant = event.kick_id.and_then(|kick| revoked.get(&kick));
         if let (true, Some((meant, _))) = (of_kick, meant) {
-            scene.report.expect(I6, Some(*meant) == event.session, || {
-                format!(
-                    "a kick that was meant for session {meant} named another one on {}",
-                    event.node
-                )
-            });
+            context
+                .report
+                .expect(I6, Some(*meant) == event.session, || {
+                    format!(
+                        "a kick that was meant for session {meant} named another one on {}",
+                        event.node
+                    )
+                });
         }
     }
-    let sessions = scene.sessions;
+    let sessions = context.sessions;
     for life in sessions.all() {
         let Some(Superseded {
             kick: Some(kick), ..
@@ -138,17 +148,18 @@ fn kicks_name_the_revoked_session(scene: &mut Scene<'_>) {
             continue;
         };
         let newer = most.is_some_and(|most| life.r#gen > most);
-        scene
+        context
             .report
             .expect(I6, *meant == life.session && !newer, || {
                 format!(
                     "{} was ended by a kick that was meant for session {meant}",
-                    life.name()
+                    life.describe()
                 )
             });
     }
 }
 
-fn slack(scene: &Scene<'_>) -> u64 {
-    micros(scene.rules.slack)
+/// The tolerance for the scheduling of a busy machine.
+fn slack_us(context: &CheckContext<'_>) -> u64 {
+    micros(context.rules.slack)
 }

@@ -5,43 +5,45 @@ use std::collections::{BTreeMap, BTreeSet};
 use distlock_kickout::{SessionId, Transition};
 use uuid::Uuid;
 
-use crate::{report::Invariant::*, scene::Scene};
+use crate::{context::CheckContext, report::Invariant::*};
 
-pub(crate) fn check(scene: &mut Scene<'_>) {
-    no_stale_delete(scene);
-    no_stale_kick(scene);
-    each_step_once(scene);
+pub(crate) fn check(context: &mut CheckContext<'_>) {
+    late_delete_removes_nothing(context);
+    kick_ends_only_its_session(context);
+    each_step_happens_once(context);
 }
 
-/// I5: a superseded session is not in the directory any more. So its delete that removed something
-/// removed another session's entry. Only a late delete puts another session at risk.
-fn no_stale_delete(scene: &mut Scene<'_>) {
-    for event in &scene.history.nodes {
+/// I5: the logout of a superseded session deletes nothing. The directory does not name such a
+/// session any more, so a delete that removed an entry removed that of another session. Only a late
+/// delete counts as an occasion.
+fn late_delete_removes_nothing(context: &mut CheckContext<'_>) {
+    for event in &context.history.nodes {
         if event.event == Transition::StaleDeleteRefused {
-            scene.report.occasion(I5);
+            context.report.count_occasion(I5);
         }
     }
-    let sessions = scene.sessions;
+    let sessions = context.sessions;
     for life in sessions.all() {
         let Some((at, result)) = life.closed else {
             continue;
         };
         let erased = result == "Deleted";
-        scene
+        context
             .report
             .require(I5, !(erased && life.was_overtaken()), || {
                 format!(
                     "{} had lost its place, and its logout at {at} still deleted something",
-                    life.name()
+                    life.describe()
                 )
             });
     }
 }
 
-/// I6: a kick ends the session that it names or none, and only in favour of a newer one.
-fn no_stale_kick(scene: &mut Scene<'_>) {
+/// I6: a kick ends no session except the one that it names. A session ends for another login only
+/// if the account has a newer session.
+fn kick_ends_only_its_session(context: &mut CheckContext<'_>) {
     let mut named: BTreeMap<Uuid, BTreeSet<SessionId>> = BTreeMap::new();
-    for event in &scene.history.nodes {
+    for event in &context.history.nodes {
         if let (
             Transition::KickSent | Transition::KickReceived | Transition::StaleKickRefused,
             Some(kick),
@@ -51,7 +53,7 @@ fn no_stale_kick(scene: &mut Scene<'_>) {
             named.entry(kick).or_default().insert(session);
         }
     }
-    let sessions = scene.sessions;
+    let sessions = context.sessions;
     for life in sessions.all() {
         let Some(superseded) = life.superseded else {
             continue;
@@ -59,30 +61,34 @@ fn no_stale_kick(scene: &mut Scene<'_>) {
         if let Some(kick) = superseded.kick
             && let Some(meant) = named.get(&kick)
         {
-            scene.report.expect(I6, meant.contains(&life.session), || {
-                format!("kick {kick} did not name {}, and ended it", life.name())
-            });
+            context
+                .report
+                .expect(I6, meant.contains(&life.session), || {
+                    format!("kick {kick} did not name {}, and ended it", life.describe())
+                });
         }
     }
     for (_, lives) in sessions.by_uid() {
         for (at, life) in lives.iter().enumerate() {
             let newest = at + 1 == lives.len();
-            let known = scene.history.records.get(life.uid);
-            let untold = known.is_some_and(|record| record.r#gen > life.r#gen);
+            let known = context.history.records.get(life.uid);
+            let is_grant_unreported = known.is_some_and(|record| record.r#gen > life.r#gen);
             if life.was_overtaken() && life.granted.is_some() {
-                scene.report.expect(I6, !newest || untold, || {
-                    format!("{} was kicked for nobody", life.name())
-                });
+                context
+                    .report
+                    .expect(I6, !newest || is_grant_unreported, || {
+                        format!("{} was kicked for nobody", life.describe())
+                    });
             }
         }
     }
 }
 
 /// I16: each transition of a session happens once, and a kick ends one session once.
-fn each_step_once(scene: &mut Scene<'_>) {
+fn each_step_happens_once(context: &mut CheckContext<'_>) {
     let mut seen: BTreeMap<(SessionId, &'static str), usize> = BTreeMap::new();
     let mut ended: BTreeMap<Uuid, BTreeSet<SessionId>> = BTreeMap::new();
-    for event in &scene.history.nodes {
+    for event in &context.history.nodes {
         let Some(session) = event.session else {
             continue;
         };
@@ -99,12 +105,12 @@ fn each_step_once(scene: &mut Scene<'_>) {
         }
     }
     for ((session, name), times) in seen {
-        scene.report.expect(I16, times == 1, || {
+        context.report.expect(I16, times == 1, || {
             format!("session {session} was {name} {times} times")
         });
     }
     for (kick, sessions) in ended {
-        scene.report.expect(I16, sessions.len() == 1, || {
+        context.report.expect(I16, sessions.len() == 1, || {
             format!("kick {kick} ended {} sessions", sessions.len())
         });
     }

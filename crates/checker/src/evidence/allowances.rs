@@ -1,4 +1,4 @@
-//! The allowances for faults: each one only for the time of the fault, and only for its node.
+//! The allowances for faults. Each one holds only for the time and the node of its fault.
 
 use distlock_kickout::NodeId;
 
@@ -7,11 +7,11 @@ use crate::{
     report::{Rules, micros},
 };
 
-/// Reconciliations of a node in the time of its lease.
-const LOOKS_PER_LEASE: u64 = 3;
+/// Number of reconciliations of a node in the time of one lease.
+const RECONCILIATIONS_PER_LEASE: u64 = 3;
 
 impl History {
-    /// Time between two moments in which a node ran.
+    /// The part of the time from `from` to `to` in which a node ran.
     pub(crate) fn awake_us(&self, node: &NodeId, from: u64, to: u64) -> u64 {
         let paused = |fact: &Fact| match fact {
             Fact::Paused {
@@ -21,35 +21,41 @@ impl History {
             } if paused == node => Some((*from_us, *to_us)),
             _ => None,
         };
-        self.without(from, to, paused)
+        self.time_without(from, to, paused)
     }
 
-    /// Time between two moments in which a node ran and had its store.
+    /// The part of the time from `from` to `to` in which a node ran and reached the store.
     pub(crate) fn served_us(&self, node: &NodeId, from: u64, to: u64) -> u64 {
-        self.without(from, to, |fact| without_service(fact, Some(node)))
+        self.time_without(from, to, |fact| span_without_service(fact, Some(node)))
     }
 
-    /// Time between two moments in which every node ran and had its store.
+    /// The part of the time from `from` to `to` in which every node ran and reached the store.
     pub(crate) fn calm_us(&self, from: u64, to: u64) -> u64 {
-        self.without(from, to, |fact| without_service(fact, None))
+        self.time_without(from, to, |fact| span_without_service(fact, None))
     }
 
-    /// Whether every node ran and had its store for all the time between two moments.
+    /// Whether every node ran and reached the store from `from` to `to` without a break.
     pub(crate) fn is_calm(&self, from: u64, to: u64) -> bool {
         self.calm_us(from, to) == to.saturating_sub(from)
     }
 
     /// Whether a session on `node` that lost its slot at `from` got its notice in time, at `to`.
     ///
-    /// Without a fault the kick arrives at once. Otherwise the node finds the loss by itself, at
-    /// its next reconciliation or at the end of its lease. A reconciliation without the store does
-    /// not count.
-    pub(crate) fn hears_in_time(&self, rules: &Rules, node: &NodeId, from: u64, to: u64) -> bool {
+    /// Without a fault the kick arrives within the settle time. After a fault the node finds the
+    /// revocation by itself, at its next reconciliation, or ends the session with its lease. A
+    /// reconciliation without the store finds nothing, so one more period is allowed.
+    pub(crate) fn is_notice_in_time(
+        &self,
+        rules: &Rules,
+        node: &NodeId,
+        from: u64,
+        to: u64,
+    ) -> bool {
         let awake = self.awake_us(node, from, to);
-        if awake <= micros(rules.settle()) {
+        if awake <= micros(rules.settle_time()) {
             return true;
         }
-        let look = micros(rules.node_lease) / LOOKS_PER_LEASE;
+        let look = micros(rules.node_lease) / RECONCILIATIONS_PER_LEASE;
         if !self.is_disturbed(from.saturating_sub(look), to) {
             return false;
         }
@@ -70,7 +76,7 @@ impl History {
             _ => None,
         };
         let allowed = micros(rules.node_lease + rules.store_away + rules.slack);
-        self.without(from, to, lost) <= allowed
+        self.time_without(from, to, lost) <= allowed
     }
 
     /// Whether there was a fault between two moments: of a node, of its way to other nodes, or of
@@ -85,8 +91,8 @@ impl History {
         })
     }
 
-    /// Time between two moments, less some spans, which may overlap.
-    fn without(&self, from: u64, to: u64, span: impl Fn(&Fact) -> Option<(u64, u64)>) -> u64 {
+    /// The time from `from` to `to` without the spans that `span` finds in the facts.
+    fn time_without(&self, from: u64, to: u64, span: impl Fn(&Fact) -> Option<(u64, u64)>) -> u64 {
         let mut spans: Vec<_> = self.facts.iter().filter_map(span).collect();
         spans.sort_unstable();
         let (mut left, mut counted) = (to.saturating_sub(from), from);
@@ -102,9 +108,9 @@ impl History {
     }
 }
 
-/// The time in which a node, or any node, did not run or had no store. An outage of the store
-/// concerns all nodes.
-fn without_service(fact: &Fact, of: Option<&NodeId>) -> Option<(u64, u64)> {
+/// The span of a fact in which the node `of`, or with `None` any node, did not run or could not
+/// reach the store. A fact without a node concerns all nodes.
+fn span_without_service(fact: &Fact, of: Option<&NodeId>) -> Option<(u64, u64)> {
     let (node, span) = match fact {
         Fact::Paused {
             node,

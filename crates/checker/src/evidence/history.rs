@@ -13,7 +13,7 @@ pub struct History {
     pub nodes: Vec<Event>,
     /// The observations of the clients, in the order in which they were made.
     pub clients: Vec<Seen>,
-    /// The actions and questions of the test.
+    /// The actions of the test, and the answers that it got.
     pub facts: Vec<Fact>,
     /// The directory at the end, after all logins settled.
     pub records: BTreeMap<Uid, UserRecord>,
@@ -82,7 +82,7 @@ pub enum What {
         #[serde(default)]
         to: Option<Uid>,
     },
-    /// Its message was refused, because its session is over.
+    /// Its message was refused, because its session was over.
     Refused,
     /// It learned the outcome of a message.
     Outcome {
@@ -212,8 +212,8 @@ pub enum Fact {
 }
 
 impl History {
-    /// Reads the events of one process, one JSON object per line. Other lines are skipped.
-    /// Simultaneous events may be printed in any order.
+    /// Adds the events of one process, one JSON object per line. Other lines are skipped. Events of
+    /// the same moment may be in any order.
     ///
     /// # Errors
     /// For a line that begins as an object and is not an event.
@@ -256,7 +256,7 @@ impl History {
     }
 
     /// Whether a node was paused at some time between two moments.
-    pub(crate) fn paused(&self, node: &NodeId, from: u64, to: u64) -> bool {
+    pub(crate) fn was_paused(&self, node: &NodeId, from: u64, to: u64) -> bool {
         self.facts.iter().any(|fact| {
             matches!(fact, Fact::Paused { node: paused, from_us, to_us }
                 if paused == node && *from_us <= to && *to_us >= from)
@@ -264,7 +264,7 @@ impl History {
     }
 
     /// Whether a node's lease was freed by hand at some time between two moments.
-    pub(crate) fn lease_freed(&self, node: &NodeId, from: u64, to: u64) -> bool {
+    pub(crate) fn was_lease_freed(&self, node: &NodeId, from: u64, to: u64) -> bool {
         self.facts.iter().any(|fact| {
             matches!(fact, Fact::LeaseFreed { node: freed, at_us }
                 if freed == node && from <= *at_us && *at_us <= to)
@@ -272,14 +272,14 @@ impl History {
     }
 
     /// Whether the store may have lost a write of this moment.
-    pub(crate) fn forgotten(&self, at_us: u64) -> bool {
+    pub(crate) fn may_have_lost(&self, at_us: u64) -> bool {
         self.facts.iter().any(|fact| {
             matches!(fact, Fact::Forgotten { from_us, to_us }
                 if *from_us <= at_us && at_us <= *to_us)
         })
     }
 
-    /// The time at which a node was killed, at or after this moment.
+    /// The time at which a node was killed for the first time, at or after this moment.
     pub(crate) fn killed_after(&self, node: &NodeId, after: u64) -> Option<u64> {
         self.facts
             .iter()
@@ -294,7 +294,7 @@ impl History {
     }
 
     /// The time of the last kill at or before this moment.
-    pub(crate) fn last_killed(&self, before: u64) -> Option<u64> {
+    pub(crate) fn last_kill_before(&self, before: u64) -> Option<u64> {
         let killed = |fact: &Fact| match fact {
             Fact::Killed { at_us, .. } if *at_us <= before => Some(*at_us),
             _ => None,
@@ -302,8 +302,8 @@ impl History {
         self.facts.iter().filter_map(killed).max()
     }
 
-    /// Whether a node was killed between two moments.
-    pub(crate) fn killed_between(&self, from: u64, to: u64) -> bool {
+    /// Whether any node was killed between two moments.
+    pub(crate) fn was_any_killed(&self, from: u64, to: u64) -> bool {
         self.facts.iter().any(
             |fact| matches!(fact, Fact::Killed { at_us, .. } if from <= *at_us && *at_us <= to),
         )
@@ -319,6 +319,7 @@ impl History {
 }
 
 impl Fact {
+    /// The time of the fact, or of its end. A fact without a time is at 0.
     const fn at_us(&self) -> u64 {
         match self {
             Self::Killed { at_us, .. }

@@ -1,6 +1,6 @@
 //! The evidence of one run: the history, and the facts that follow from it.
 //!
-//! Nothing here judges; the checks do.
+//! Nothing here adds to the report.
 
 pub(crate) mod allowances;
 pub(crate) mod history;

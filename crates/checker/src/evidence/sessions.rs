@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::evidence::history::{History, What};
 
-/// One session.
+/// The life of one session. Times are those of the events, in microseconds.
 #[derive(Debug)]
 pub(crate) struct SessionLife<'a> {
     pub(crate) uid: &'a Uid,
@@ -21,16 +21,15 @@ pub(crate) struct SessionLife<'a> {
     pub(crate) admitted: Option<u64>,
     pub(crate) superseded: Option<Superseded>,
     pub(crate) closed: Option<(u64, &'a str)>,
-    /// The event that took it out of the directory, on any node.
+    /// The event of its revocation, on any node.
     pub(crate) revoked: Option<&'a Event>,
     /// Time of the first report that it is gone for good.
     pub(crate) settled: Option<u64>,
     /// Time at which its notice was written to its connection.
     pub(crate) told: Option<u64>,
-    /// Time at which its connection was cut because its client stayed.
+    /// Time at which its node cut the connection, because the client had not left.
     pub(crate) cut: Option<u64>,
-    /// Time at which its logout took it out of the directory, if that is known from the logout
-    /// itself.
+    /// Time at which its logout took it out of the directory, if the store confirmed the delete.
     pub(crate) deleted: Option<u64>,
     /// Time at which the sweeper removed it.
     pub(crate) swept: Option<u64>,
@@ -45,6 +44,7 @@ pub(crate) struct SessionLife<'a> {
     pub(crate) client: Option<u64>,
 }
 
+/// The end of a session by a notice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Superseded {
     pub(crate) at: u64,
@@ -52,6 +52,7 @@ pub(crate) struct Superseded {
     pub(crate) kick: Option<Uuid>,
 }
 
+/// All sessions of a history.
 #[derive(Debug)]
 pub(crate) struct Sessions<'a> {
     by_id: BTreeMap<SessionId, SessionLife<'a>>,
@@ -59,7 +60,8 @@ pub(crate) struct Sessions<'a> {
 }
 
 impl<'a> Sessions<'a> {
-    pub(crate) fn of(history: &'a History) -> Self {
+    /// Collects the sessions of a history.
+    pub(crate) fn from_history(history: &'a History) -> Self {
         let mut by_id: BTreeMap<SessionId, SessionLife<'a>> = BTreeMap::new();
         let mut node_over: HashMap<(&NodeId, Boot), u64> = HashMap::new();
         for event in &history.nodes {
@@ -80,18 +82,19 @@ impl<'a> Sessions<'a> {
                 let life = by_id
                     .entry(session)
                     .or_insert_with(|| SessionLife::new(uid, session, event));
-                life.add(event);
+                life.add_own_event(event);
             }
         }
-        // The reports of other nodes. A session that only other nodes mention was never admitted.
+        // The other events may come from any node. A session without an event of its own node is
+        // left out.
         for event in &history.nodes {
             if let Some(life) = event.session.and_then(|session| by_id.get_mut(&session)) {
-                life.hear(event);
+                life.add_report(event);
             }
         }
         for life in by_id.values_mut() {
             let over = node_over.get(&(life.node, life.boot)).copied();
-            let killed = history.killed_after(life.node, life.begin());
+            let killed = history.killed_after(life.node, life.began_at());
             life.node_over = [over, killed].into_iter().flatten().min();
         }
         let mut of_client: HashMap<u64, SessionId> = HashMap::new();
@@ -168,7 +171,8 @@ impl<'a> SessionLife<'a> {
         }
     }
 
-    fn add(&mut self, event: &'a Event) {
+    /// Adds an event of the session's own node.
+    fn add_own_event(&mut self, event: &'a Event) {
         let at = event.boot_us;
         self.r#gen = event.r#gen.unwrap_or(self.r#gen);
         self.device = event.device.as_ref().or(self.device);
@@ -195,7 +199,8 @@ impl<'a> SessionLife<'a> {
         }
     }
 
-    fn hear(&mut self, event: &'a Event) {
+    /// Adds an event that any node may have reported.
+    fn add_report(&mut self, event: &'a Event) {
         let at = event.boot_us;
         match event.event {
             Transition::Revoked => {
@@ -222,7 +227,7 @@ impl<'a> SessionLife<'a> {
     }
 
     /// The time of its first event.
-    pub(crate) fn begin(&self) -> u64 {
+    pub(crate) fn began_at(&self) -> u64 {
         [self.granted, self.admitted, self.superseded.map(|it| it.at)]
             .into_iter()
             .flatten()
@@ -230,8 +235,8 @@ impl<'a> SessionLife<'a> {
             .unwrap_or_default()
     }
 
-    /// The time at which it stopped being active.
-    pub(crate) fn end(&self) -> Option<u64> {
+    /// The time at which it stopped being active; `None` if it still is.
+    pub(crate) fn ended_at(&self) -> Option<u64> {
         [
             self.superseded.map(|it| it.at),
             self.closed.map(|(at, _)| at),
@@ -243,13 +248,14 @@ impl<'a> SessionLife<'a> {
         .min()
     }
 
-    /// Whether it ended because another session of the account took its place.
+    /// Whether it ended because of another login of the account.
     pub(crate) fn was_overtaken(&self) -> bool {
         self.superseded
             .is_some_and(|it| matches!(it.code, Some(Code::Superseded | Code::Replaced)))
     }
 
-    pub(crate) fn name(&self) -> String {
+    /// The session in words, for a violation.
+    pub(crate) fn describe(&self) -> String {
         let device = self.device.map_or("?", Device::as_str);
         format!(
             "{}'s session {} ({device} on {}, generation {})",

@@ -4,10 +4,10 @@ use distlock_checker::{Fact, Invariant::*, Rules, What, check};
 use distlock_kickout::{NodeId, Uid};
 use serde_json::json;
 
-use crate::play::{Play, UID, first, honest, kick, session};
+use crate::builder::{HistoryBuilder, UID, kick_id, one_login, one_takeover, session_id};
 
 #[test]
-fn a_superseded_session_that_still_receives() {
+fn a_superseded_session_that_still_receives_breaks_i8() {
     let id = || "m".to_owned();
     let outcome = || What::Outcome {
         id: id(),
@@ -15,254 +15,267 @@ fn a_superseded_session_that_still_receives() {
         devices: None,
     };
     for got in [What::Message { id: id() }, outcome()] {
-        let mut play = honest();
-        play.client(1, got);
-        assert!(play.violated().contains(&I8), "{}", play.check());
+        let mut built = one_takeover();
+        built.client_saw(1, got);
+        assert!(built.violated().contains(&I8), "{}", built.check());
     }
-    let mut play = honest();
-    play.in_(1);
-    assert!(play.violated().contains(&I8), "{}", play.check());
-    // The client got no notice. A frame that was written before may arrive a little later.
+    let mut built = one_takeover();
+    built.logged_in(1);
+    assert!(built.violated().contains(&I8), "{}", built.check());
+    // The client gets no notice. A frame that was written before the session's end may arrive a
+    // little later, and not much later.
     for (later, violated) in [(100, vec![]), (5000, vec![I8])] {
-        let mut play = first();
-        play.client(1, What::Sent { id: id(), to: None })
+        let mut built = one_login();
+        built
+            .client_saw(1, What::Sent { id: id(), to: None })
             .granted("n2", 2)
             .superseded("n1", 1, 2)
             .admitted("n2", 2)
             .closed("n1", 1, "AlreadyGone")
-            .after(later)
-            .client(1, outcome());
-        assert_eq!(play.violated(), violated, "{}", play.check());
-        play.history.facts.push(Fact::Paused {
+            .wait_ms(later)
+            .client_saw(1, outcome());
+        assert_eq!(built.violated(), violated, "{}", built.check());
+        built.history.facts.push(Fact::Paused {
             node: NodeId::new("n1").unwrap(),
             from_us: 0,
-            to_us: play.at,
+            to_us: built.at,
         });
-        assert!(play.check().is_clean(), "{}", play.check());
+        assert!(built.check().is_clean(), "{}", built.check());
     }
-    let mut play = honest();
-    let late = json!({"uid": UID, "session": session(1), "result": "message m delivered"});
-    play.after(5000).event("n2", "delivered", late);
-    assert_eq!(play.violated(), [I8]);
+    let mut built = one_takeover();
+    let late = json!({"uid": UID, "session": session_id(1), "result": "message m delivered"});
+    built.wait_ms(5000).event("n2", "delivered", late);
+    assert_eq!(built.violated(), [I8]);
     // Strict confirmation: this login is admitted while the older session is active.
-    let mut play = first();
-    play.granted("n2", 2)
+    let mut built = one_login();
+    built
+        .granted("n2", 2)
         .admitted("n2", 2)
         .superseded("n1", 1, 2)
         .closed("n1", 1, "AlreadyGone");
     let mut rules = Rules::default();
-    assert!(check(&play.history, &rules).is_clean());
+    assert!(check(&built.history, &rules).is_clean());
     rules.strict = true;
-    assert_eq!(check(&play.history, &rules).violated(), [I8]);
+    assert_eq!(check(&built.history, &rules).violated(), [I8]);
 }
 
 #[test]
-fn a_connection_that_ends_without_a_word_or_not_at_all() {
-    let mut play = first();
-    play.client(1, What::Closed).closed("n1", 1, "Deleted");
-    assert_eq!(play.violated(), [I9]);
-    play.history.facts.push(Fact::Cut { client: 1 });
-    assert!(play.check().is_clean());
-    let mut play = first();
-    play.granted("n2", 2)
+fn connections_with_a_wrong_end_break_i9_to_i11() {
+    let mut built = one_login();
+    built.client_saw(1, What::Closed).closed("n1", 1, "Deleted");
+    assert_eq!(built.violated(), [I9]);
+    built.history.facts.push(Fact::Cut { client: 1 });
+    assert!(built.check().is_clean());
+    let mut built = one_login();
+    built
+        .granted("n2", 2)
         .superseded("n1", 1, 2)
         .admitted("n2", 2)
-        .told(1)
-        .after(20_000)
-        .client(1, What::Closed)
+        .got_notice(1)
+        .wait_ms(20_000)
+        .client_saw(1, What::Closed)
         .closed("n1", 1, "AlreadyGone");
-    assert_eq!(play.violated(), [I11]);
-    let mut play = honest();
-    play.history.facts.push(Fact::Lingering {
+    assert_eq!(built.violated(), [I11]);
+    let mut built = one_takeover();
+    built.history.facts.push(Fact::Lingering {
         node: NodeId::new("n1").unwrap(),
         sockets: 2,
     });
-    assert_eq!(play.violated(), [I10]);
+    assert_eq!(built.violated(), [I10]);
 }
 
 #[test]
-fn a_ghost_that_stays() {
-    let mut play = first();
-    let at_us = play.at;
-    play.history.facts.push(Fact::Killed {
+fn a_dead_session_that_stays_breaks_i12() {
+    let mut built = one_login();
+    let at_us = built.at;
+    built.history.facts.push(Fact::Killed {
         node: NodeId::new("n1").unwrap(),
         at_us,
     });
-    play.record(1, 1);
-    assert!(play.check().is_clean(), "{}", play.check());
-    let cleanup = u64::try_from(Rules::default().cleanup().as_millis()).unwrap();
-    play.after(cleanup + 1000).event("n2", "busy", json!({}));
-    assert_eq!(play.violated(), [I12]);
+    built.directory_names(1, 1);
+    assert!(built.check().is_clean(), "{}", built.check());
+    let cleanup = u64::try_from(Rules::default().longest_cleanup().as_millis()).unwrap();
+    built.wait_ms(cleanup + 1000).event("n2", "busy", json!({}));
+    assert_eq!(built.violated(), [I12]);
 }
 
 #[test]
-fn a_login_that_nothing_becomes_of() {
-    let mut play = first();
-    play.client(2, What::LoginSent);
-    assert_eq!(play.violated(), [I14]);
-    let mut play = honest();
-    play.granted("n2", 7);
-    assert!(play.violated().contains(&I14), "{}", play.check());
+fn a_login_without_an_answer_breaks_i14() {
+    let mut built = one_login();
+    built.client_saw(2, What::LoginSent);
+    assert_eq!(built.violated(), [I14]);
+    let mut built = one_takeover();
+    built.granted("n2", 7);
+    assert!(built.violated().contains(&I14), "{}", built.check());
 }
 
 #[test]
-fn a_session_that_goes_on_after_it_lost_its_place() {
-    let mut play = first();
-    play.granted("n2", 2).revoked("n2", 1, 2).after(5000);
-    play.event("n2", "busy", json!({}));
-    assert!(play.violated().contains(&I11), "{}", play.check());
-    play.history.facts.push(Fact::Paused {
+fn a_session_that_stays_active_without_its_slot_breaks_i11() {
+    let mut built = one_login();
+    built.granted("n2", 2).revoked("n2", 1, 2).wait_ms(5000);
+    built.event("n2", "busy", json!({}));
+    assert!(built.violated().contains(&I11), "{}", built.check());
+    built.history.facts.push(Fact::Paused {
         node: NodeId::new("n1").unwrap(),
         from_us: 0,
-        to_us: play.at,
+        to_us: built.at,
     });
-    assert!(!play.violated().contains(&I11));
+    assert!(!built.violated().contains(&I11));
 }
 
 #[test]
-fn a_logout_that_erases_although_its_place_was_taken() {
-    let mut play = first();
-    play.client(1, What::Leaves)
-        .about("n1", "deleted", 1)
+fn a_logout_that_deletes_after_a_revocation_breaks_i5() {
+    let mut built = one_login();
+    built
+        .client_saw(1, What::Leaves)
+        .report_about("n1", "deleted", 1)
         .closed("n1", 1, "Deleted");
-    assert!(play.check().is_clean(), "{}", play.check());
-    play.granted("n2", 2)
+    assert!(built.check().is_clean(), "{}", built.check());
+    built
+        .granted("n2", 2)
         .admitted("n2", 2)
         .revoked("n2", 1, 2)
-        .record(2, 2);
-    assert_eq!(play.violated(), [I5]);
+        .directory_names(2, 2);
+    assert_eq!(built.violated(), [I5]);
     // The second removal is allowed if the store has lost the first one.
-    for (to_us, forgotten) in [(1, false), (play.at, true)] {
+    for (to_us, forgotten) in [(1, false), (built.at, true)] {
         let from_us = 0;
         let fact = Fact::Forgotten { from_us, to_us };
-        play.history.facts.push(fact);
-        assert_eq!(play.check().is_clean(), forgotten, "{}", play.check());
+        built.history.facts.push(fact);
+        assert_eq!(built.check().is_clean(), forgotten, "{}", built.check());
     }
-    // A running session was taken out.
-    let mut play = first();
-    play.about("n2", "deleted", 1);
-    assert_eq!(play.violated(), [I5]);
+    // A session that is still active was taken out of the directory.
+    let mut built = one_login();
+    built.report_about("n2", "deleted", 1);
+    assert_eq!(built.violated(), [I5]);
 }
 
 #[test]
-fn a_living_node_that_is_swept() {
-    let mut play = first();
-    let before = play.at;
-    play.about("n2", "ghost_swept", 1).after(5000);
-    play.event("n1", "node_fenced", json!({}));
-    assert_eq!(play.violated(), [I5]);
+fn a_sweep_of_a_living_node_breaks_i5() {
+    let mut built = one_login();
+    let before = built.at;
+    built.report_about("n2", "ghost_swept", 1).wait_ms(5000);
+    built.event("n1", "node_fenced", json!({}));
+    assert_eq!(built.violated(), [I5]);
     // The sweep is allowed if the lease was freed by hand during the session.
-    for (at_us, freed) in [(play.at, false), (before, true)] {
+    for (at_us, freed) in [(built.at, false), (before, true)] {
         let node = NodeId::new("n1").unwrap();
-        play.history.facts.push(Fact::LeaseFreed { node, at_us });
-        assert_eq!(play.check().is_clean(), freed, "{}", play.check());
+        built.history.facts.push(Fact::LeaseFreed { node, at_us });
+        assert_eq!(built.check().is_clean(), freed, "{}", built.check());
     }
 }
 
 #[test]
-fn a_session_that_is_said_to_be_gone_and_is_not() {
-    let mut play = first();
-    play.granted("n2", 2)
+fn a_settled_session_that_is_still_active_breaks_i17() {
+    let mut built = one_login();
+    built
+        .granted("n2", 2)
         .revoked("n2", 1, 2)
-        .about("n2", "settled", 1)
+        .report_about("n2", "settled", 1)
         .admitted("n2", 2)
-        .after(1000)
+        .wait_ms(1000)
         .superseded("n1", 1, 2)
-        .told(1)
-        .client(1, What::Leaves)
+        .got_notice(1)
+        .client_saw(1, What::Leaves)
         .closed("n1", 1, "AlreadyGone");
-    assert_eq!(play.violated(), [I17]);
+    assert_eq!(built.violated(), [I17]);
 }
 
 #[test]
-fn a_kick_that_names_another_session_on_the_way() {
-    let mut play = honest();
-    play.granted("n1", 3)
+fn a_kick_that_names_two_sessions_breaks_i6() {
+    let mut built = one_takeover();
+    built
+        .granted("n1", 3)
         .revoked("n1", 2, 3)
         .superseded("n2", 2, 3)
-        .told(2)
-        .client(2, What::Leaves)
+        .got_notice(2)
+        .client_saw(2, What::Leaves)
         .closed("n2", 2, "AlreadyGone")
         .admitted("n1", 3)
-        .record(3, 3);
-    assert!(play.check().is_clean(), "{}", play.check());
+        .directory_names(3, 3);
+    assert!(built.check().is_clean(), "{}", built.check());
     let fields = json!({
-        "uid": UID, "session": session(1), "kick_id": kick(2),
+        "uid": UID, "session": session_id(1), "kick_id": kick_id(2),
         "peer": "n1", "result": "AlreadyGone",
     });
-    play.event("n2", "kick_received", fields);
-    assert!(play.violated().contains(&I6), "{}", play.check());
+    built.event("n2", "kick_received", fields);
+    assert!(built.violated().contains(&I6), "{}", built.check());
 }
 
 #[test]
-fn a_client_that_is_cut_off_without_a_word() {
-    let mut play = first();
-    play.granted("n2", 2)
+fn a_connection_that_is_cut_without_a_notice_breaks_i9() {
+    let mut built = one_login();
+    built
+        .granted("n2", 2)
         .superseded("n1", 1, 2)
         .admitted("n2", 2)
-        .of("n1", "told", 1, json!({}))
-        .told(1)
-        .of("n1", "cut", 1, json!({}))
-        .client(1, What::Closed)
+        .session_event("n1", "told", 1, json!({}))
+        .got_notice(1)
+        .session_event("n1", "cut", 1, json!({}))
+        .client_saw(1, What::Closed)
         .closed("n1", 1, "AlreadyGone");
-    assert!(play.check().is_clean(), "{}", play.check());
-    play.history
+    assert!(built.check().is_clean(), "{}", built.check());
+    built
+        .history
         .nodes
         .retain(|event| event.event != distlock_kickout::Transition::Told);
-    assert!(play.violated().contains(&I9), "{}", play.check());
+    assert!(built.violated().contains(&I9), "{}", built.check());
 }
 
 #[test]
-fn a_bystander_that_waits_for_others() {
-    let mut play = Play::default();
+fn a_bystander_that_waits_for_others_breaks_i15() {
+    let mut built = HistoryBuilder::default();
     let uid = Uid::new(UID).unwrap();
-    play.history.facts.push(Fact::Bystander { uid });
-    let login = |play: &mut Play, number: u8, takes: u64| {
-        play.client(number, What::LoginSent)
+    built.history.facts.push(Fact::Bystander { uid });
+    let login = |built: &mut HistoryBuilder, number: u8, takes: u64| {
+        built
+            .client_saw(number, What::LoginSent)
             .granted("n1", number)
             .admitted("n1", number)
-            .after(takes)
-            .in_(number)
-            .client(number, What::Leaves)
+            .wait_ms(takes)
+            .logged_in(number)
+            .client_saw(number, What::Leaves)
             .closed("n1", number, "Deleted")
-            .after(100);
+            .wait_ms(100);
     };
-    login(&mut play, 1, 10);
-    let from_us = play.at;
-    login(&mut play, 3, 100);
-    let to_us = play.at;
-    play.history.facts.push(Fact::Trouble { from_us, to_us });
-    assert!(play.check().is_clean(), "{}", play.check());
-    let from_us = play.at;
-    login(&mut play, 5, 1000);
-    let to_us = play.at;
-    play.history.facts.push(Fact::Trouble { from_us, to_us });
-    assert_eq!(play.violated(), [I15]);
+    login(&mut built, 1, 10);
+    let from_us = built.at;
+    login(&mut built, 3, 100);
+    let to_us = built.at;
+    built.history.facts.push(Fact::Trouble { from_us, to_us });
+    assert!(built.check().is_clean(), "{}", built.check());
+    let from_us = built.at;
+    login(&mut built, 5, 1000);
+    let to_us = built.at;
+    built.history.facts.push(Fact::Trouble { from_us, to_us });
+    assert_eq!(built.violated(), [I15]);
 }
 
 #[test]
-fn a_bystander_that_is_turned_away() {
-    let mut play = first();
+fn a_bystander_that_is_refused_breaks_i15() {
+    let mut built = one_login();
     let uid = Uid::new(UID).unwrap();
-    play.history.facts.push(Fact::Bystander { uid });
-    assert!(play.check().is_clean());
-    play.client(3, What::LoginSent).client(3, What::Busy);
-    assert_eq!(play.violated(), [I15]);
+    built.history.facts.push(Fact::Bystander { uid });
+    assert!(built.check().is_clean());
+    built
+        .client_saw(3, What::LoginSent)
+        .client_saw(3, What::Busy);
+    assert_eq!(built.violated(), [I15]);
 }
 
 #[test]
-fn a_session_that_ends_twice_and_a_kick_that_ends_two() {
-    let mut play = honest();
-    play.closed("n1", 1, "AlreadyGone");
-    assert_eq!(play.violated(), [I16]);
-    let mut play = honest();
-    play.granted("n2", 3).of(
+fn a_session_that_ends_twice_breaks_i16() {
+    let mut built = one_takeover();
+    built.closed("n1", 1, "AlreadyGone");
+    assert_eq!(built.violated(), [I16]);
+    let mut built = one_takeover();
+    built.granted("n2", 3).session_event(
         "n2",
         "superseded",
         2,
-        json!({"code": 1, "kick_id": kick(1)}),
+        json!({"code": 1, "kick_id": kick_id(1)}),
     );
-    let violated = play.violated();
+    let violated = built.violated();
     assert!(
         violated.contains(&I16) && violated.contains(&I6),
         "{violated:?}"

@@ -1,34 +1,40 @@
-//! Allowances of faults: for the time of the fault and for its node, and no further.
+//! Allowances for faults: each one holds for the time and the node of its fault, and no further.
 
 use distlock_checker::{Fact, Invariant::*, Rules, What, check};
 use distlock_kickout::{NodeId, Uid};
 use serde_json::json;
 
-use crate::play::{MS, Play, UID, first};
+use crate::builder::{HistoryBuilder, MS, UID, one_login};
 
 fn node(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
 }
 
-/// A newcomer on `n2` is admitted, and the older session on `n1` ends this much later.
-fn told_after(ms: u64) -> Play {
-    let mut play = first();
-    play.granted("n2", 2)
+/// A login on `n2` is admitted, and the older session on `n1` ends this much later.
+fn session_ends_after(ms: u64) -> HistoryBuilder {
+    let mut built = one_login();
+    built
+        .granted("n2", 2)
         .admitted("n2", 2)
-        .after(ms)
+        .wait_ms(ms)
         .superseded("n1", 1, 2)
         .closed("n1", 1, "AlreadyGone");
-    play
+    built
 }
 
-/// As [`told_after`], with a fault between `from` and `to`, in milliseconds.
-fn broken(ms: u64, fact: impl Fn(u64, u64) -> Fact, from: u64, to: u64) -> Play {
-    let mut play = told_after(ms);
-    play.history.facts.push(fact(from * MS, to * MS));
-    play
+/// As [`session_ends_after`], with a fault between `from` and `to`, in milliseconds.
+fn session_ends_after_fault(
+    ms: u64,
+    fact: impl Fn(u64, u64) -> Fact,
+    from: u64,
+    to: u64,
+) -> HistoryBuilder {
+    let mut built = session_ends_after(ms);
+    built.history.facts.push(fact(from * MS, to * MS));
+    built
 }
 
-fn unreachable(from_us: u64, to_us: u64) -> Fact {
+fn n1_unreachable(from_us: u64, to_us: u64) -> Fact {
     let node = node("n1");
     Fact::Unreachable {
         node,
@@ -37,7 +43,7 @@ fn unreachable(from_us: u64, to_us: u64) -> Fact {
     }
 }
 
-fn no_store(from_us: u64, to_us: u64) -> Fact {
+fn n1_without_store(from_us: u64, to_us: u64) -> Fact {
     let node = Some(node("n1"));
     Fact::NoStore {
         node,
@@ -46,7 +52,7 @@ fn no_store(from_us: u64, to_us: u64) -> Fact {
     }
 }
 
-fn other_without_store(from_us: u64, to_us: u64) -> Fact {
+fn n2_without_store(from_us: u64, to_us: u64) -> Fact {
     let node = Some(node("n2"));
     Fact::NoStore {
         node,
@@ -56,129 +62,137 @@ fn other_without_store(from_us: u64, to_us: u64) -> Fact {
 }
 
 #[test]
-fn a_session_that_nobody_could_tell() {
+fn an_unreachable_node_may_end_a_session_within_its_lease() {
     let lease = u64::try_from(Rules::default().node_lease.as_millis()).unwrap();
-    // The node finds the loss by itself at the end of its lease at the latest.
-    assert_eq!(told_after(lease - 100).violated(), [I1]);
-    let cut = broken(lease - 100, unreachable, 0, 2_000);
+    // Without a fault the kick has to end the session much earlier. With one, the session may last
+    // until its node's lease ends.
+    assert_eq!(session_ends_after(lease - 100).violated(), [I1]);
+    let cut = session_ends_after_fault(lease - 100, n1_unreachable, 0, 2_000);
     assert!(cut.check().is_clean(), "{}", cut.check());
-    assert_eq!(broken(lease + 500, unreachable, 0, 2_000).violated(), [I1]);
+    assert_eq!(
+        session_ends_after_fault(lease + 500, n1_unreachable, 0, 2_000).violated(),
+        [I1]
+    );
     // This fault is long after the latest allowed end of the session.
-    let later = broken(lease - 100, unreachable, lease + 1_000, lease + 2_000);
+    let later = session_ends_after_fault(lease - 100, n1_unreachable, lease + 1_000, lease + 2_000);
     assert_eq!(later.violated(), [I1]);
 }
 
 #[test]
-fn a_node_without_its_store_loses_one_look_and_no_more() {
+fn a_node_without_its_store_is_allowed_one_more_reconciliation() {
     let lease = u64::try_from(Rules::default().node_lease.as_millis()).unwrap();
     let look = lease / 3;
-    let cut = broken(lease + look, no_store, 500, 2 * lease);
+    let cut = session_ends_after_fault(lease + look, n1_without_store, 500, 2 * lease);
     assert!(cut.check().is_clean(), "{}", cut.check());
-    // The lease of its node has ended by now.
-    let stays = broken(lease + look + 1_000, no_store, 500, 2 * lease);
+    // By this time the lease of the session's node has ended, so the session had to end.
+    let stays = session_ends_after_fault(lease + look + 1_000, n1_without_store, 500, 2 * lease);
     assert_eq!(stays.violated(), [I1]);
-    // A fault of another node allows this one nothing.
-    let other = broken(lease + look, other_without_store, 500, 2 * lease);
+    // A fault of another node is no allowance for this one.
+    let other = session_ends_after_fault(lease + look, n2_without_store, 500, 2 * lease);
     assert_eq!(other.violated(), [I1]);
 }
 
 /// `n1` is killed, and a login on `n2` is refused this much later.
-fn turned_away_after(ms: u64) -> Play {
-    let mut play = first();
-    play.at += 1;
-    play.history.facts.push(Fact::Killed {
+fn login_refused_after_crash(ms: u64) -> HistoryBuilder {
+    let mut built = one_login();
+    built.at += 1;
+    built.history.facts.push(Fact::Killed {
         node: node("n1"),
-        at_us: play.at,
+        at_us: built.at,
     });
-    play.after(ms)
-        .client(2, What::LoginSent)
-        .client(2, What::Busy);
-    play
+    built
+        .wait_ms(ms)
+        .client_saw(2, What::LoginSent)
+        .client_saw(2, What::Busy);
+    built
 }
 
 #[test]
-fn an_account_that_is_kept_out_by_something_else_than_a_crash() {
+fn a_refusal_long_after_a_crash_needs_another_fault() {
     let rules = Rules::default();
     let waits = u64::try_from((rules.node_lease + rules.lock_ttl).as_millis()).unwrap();
     let at = 3 * waits;
-    assert_eq!(turned_away_after(at).violated(), [I14]);
+    assert_eq!(login_refused_after_crash(at).violated(), [I14]);
     for (from, to, excused) in [
         (at - 100, at + 100, true),
-        // The nodes wait for N after the store came back.
+        // Grants may be suspended for N after the store came back.
         (at - waits, at - waits + 200, true),
         (100, 200, false),
         (at + 100, at + 200, false),
     ] {
-        let mut play = turned_away_after(at);
-        play.history.facts.push(Fact::NoStore {
+        let mut built = login_refused_after_crash(at);
+        built.history.facts.push(Fact::NoStore {
             node: None,
             from_us: from * MS,
             to_us: to * MS,
         });
-        assert_eq!(play.check().is_clean(), excused, "{from} to {to}");
+        assert_eq!(built.check().is_clean(), excused, "{from} to {to}");
     }
 }
 
 #[test]
-fn a_login_that_waits_for_the_store() {
+fn a_login_may_wait_for_the_store() {
     let waits = |fact: Option<Fact>| {
-        let mut play = Play::default();
-        play.client(1, What::LoginSent)
-            .after(10_000)
+        let mut built = HistoryBuilder::default();
+        built
+            .client_saw(1, What::LoginSent)
+            .wait_ms(10_000)
             .granted("n1", 1)
             .admitted("n1", 1)
-            .in_(1)
-            .record(1, 1);
-        play.history.facts.extend(fact);
-        check(&play.history, &Rules::default()).violated()
+            .logged_in(1)
+            .directory_names(1, 1);
+        built.history.facts.extend(fact);
+        check(&built.history, &Rules::default()).violated()
     };
     assert_eq!(waits(None), [I14]);
-    assert_eq!(waits(Some(no_store(0, 9_000 * MS))), []);
-    // Two simultaneous outages count once.
-    let short = no_store(0, 4_000 * MS);
-    let mut play = Play::default();
-    play.client(1, What::LoginSent)
-        .after(10_000)
+    assert_eq!(waits(Some(n1_without_store(0, 9_000 * MS))), []);
+    // Two outages of the same time count once.
+    let short = n1_without_store(0, 4_000 * MS);
+    let mut built = HistoryBuilder::default();
+    built
+        .client_saw(1, What::LoginSent)
+        .wait_ms(10_000)
         .granted("n1", 1)
         .admitted("n1", 1)
-        .in_(1)
-        .record(1, 1);
-    play.history.facts.extend([short.clone(), short]);
-    assert_eq!(play.violated(), [I14]);
+        .logged_in(1)
+        .directory_names(1, 1);
+    built.history.facts.extend([short.clone(), short]);
+    assert_eq!(built.violated(), [I14]);
 }
 
 #[test]
-fn a_dead_session_that_nobody_could_clear_away() {
+fn a_dead_session_may_stay_while_the_store_is_away() {
     let rules = Rules::default();
-    let late = u64::try_from(rules.cleanup().as_millis()).unwrap() + 500;
-    let mut play = first();
-    play.at += 1;
-    play.history.facts.push(Fact::Killed {
+    let late = u64::try_from(rules.longest_cleanup().as_millis()).unwrap() + 500;
+    let mut built = one_login();
+    built.at += 1;
+    built.history.facts.push(Fact::Killed {
         node: node("n1"),
-        at_us: play.at,
+        at_us: built.at,
     });
-    play.after(late).about("n2", "ghost_swept", 1);
-    assert_eq!(play.violated(), [I12]);
-    play.history.facts.push(Fact::NoStore {
+    built.wait_ms(late).report_about("n2", "ghost_swept", 1);
+    assert_eq!(built.violated(), [I12]);
+    built.history.facts.push(Fact::NoStore {
         node: None,
         from_us: 3_000 * MS,
         to_us: 4_000 * MS,
     });
-    assert!(play.check().is_clean(), "{}", play.check());
+    assert!(built.check().is_clean(), "{}", built.check());
 }
 
 #[test]
-fn a_node_that_is_killed_while_it_takes_leave() {
+fn a_fenced_node_that_is_killed_need_not_close_its_connections() {
     let killed_after = |ms: Option<u64>| {
-        let mut play = first();
-        play.event("n1", "node_fenced", json!({}));
-        play.of("n1", "superseded", 1, json!({"code": 8}));
-        let at_us = play.at + ms.unwrap_or_default() * MS;
+        let mut built = one_login();
+        built.event("n1", "node_fenced", json!({}));
+        built.session_event("n1", "superseded", 1, json!({"code": 8}));
+        let at_us = built.at + ms.unwrap_or_default() * MS;
         if ms.is_some() {
             let node = node("n1");
-            play.history.facts.push(Fact::Killed { node, at_us });
+            built.history.facts.push(Fact::Killed { node, at_us });
         }
-        play.after(20_000)
+        built
+            .wait_ms(20_000)
             .event("n2", "node_up", json!({}))
             .violated()
     };
@@ -189,23 +203,23 @@ fn a_node_that_is_killed_while_it_takes_leave() {
 }
 
 #[test]
-fn a_message_to_an_account_whose_older_session_could_not_be_told() {
+fn a_message_needs_no_outcome_for_a_revoked_session() {
     let sent = |revoked: bool| {
-        let mut play = first();
-        play.granted("n2", 2).admitted("n2", 2).in_(2);
+        let mut built = one_login();
+        built.granted("n2", 2).admitted("n2", 2).logged_in(2);
         if revoked {
-            play.revoked("n2", 1, 2);
+            built.revoked("n2", 1, 2);
         }
         let (id, to) = ("m".to_owned(), Some(Uid::new(UID).unwrap()));
-        play.client(2, What::Sent { id: id.clone(), to });
-        play.of("n2", "stored", 2, json!({"message": "m"}));
+        built.client_saw(2, What::Sent { id: id.clone(), to });
+        built.session_event("n2", "stored", 2, json!({"message": "m"}));
         let device = distlock_kickout::Device::new("d2").unwrap();
         let outcome = "stored".to_owned();
         let devices = Some(vec![distlock_checker::DeviceOutcome {
             device,
             outcome: outcome.clone(),
         }]);
-        play.client(
+        built.client_saw(
             2,
             What::Outcome {
                 id,
@@ -215,21 +229,27 @@ fn a_message_to_an_account_whose_older_session_could_not_be_told() {
         );
         let mut rules = Rules::default();
         rules.limit = 2;
-        check(&play.history, &rules).violated()
+        check(&built.history, &rules).violated()
     };
     assert!(sent(false).contains(&I18), "it was in, and current");
     assert!(!sent(true).contains(&I18), "another one had its place");
 }
 
 #[test]
-fn a_message_whose_receivers_nobody_could_look_up() {
+fn a_message_may_fail_while_the_directory_is_away() {
     let failed = |outcome: &str, store: Option<(u64, u64)>| {
-        let mut play = first();
-        play.granted("n2", 2).admitted("n2", 2).in_(2).after(100);
+        let mut built = one_login();
+        built
+            .granted("n2", 2)
+            .admitted("n2", 2)
+            .logged_in(2)
+            .wait_ms(100);
         let (id, to) = ("m".to_owned(), Some(Uid::new(UID).unwrap()));
-        play.client(2, What::Sent { id: id.clone(), to }).after(10);
+        built
+            .client_saw(2, What::Sent { id: id.clone(), to })
+            .wait_ms(10);
         let (outcome, devices) = (outcome.to_owned(), Some(Vec::new()));
-        play.client(
+        built.client_saw(
             2,
             What::Outcome {
                 id,
@@ -238,23 +258,24 @@ fn a_message_whose_receivers_nobody_could_look_up() {
             },
         );
         if let Some((from, to)) = store {
-            play.history
+            built
+                .history
                 .facts
-                .push(other_without_store(from * MS, to * MS));
+                .push(n2_without_store(from * MS, to * MS));
         }
         let mut rules = Rules::default();
         rules.limit = 2;
-        check(&play.history, &rules).violated()
+        check(&built.history, &rules).violated()
     };
     assert_eq!(failed("failed", None), [I18]);
     assert_eq!(failed("failed", Some((50, 200))), []);
-    // The outage was over before, and the other outcomes need the directory.
+    // An outage that was over before allows no failure. Any other outcome needs the directory.
     assert_eq!(failed("failed", Some((0, 50))), [I18]);
     assert_eq!(failed("stored", Some((50, 200))), [I18]);
 }
 
 #[test]
-fn a_process_that_said_one_thing_before_it_was_killed() {
+fn each_process_numbers_its_events_from_one() {
     let up = |seq: u64, boot: u64| {
         json!({
             "seq": seq, "at_ms": 0, "boot_us": boot, "node": "n1", "boot": boot,
@@ -262,14 +283,14 @@ fn a_process_that_said_one_thing_before_it_was_killed() {
         })
         .to_string()
     };
-    let mut play = Play::default();
+    let mut built = HistoryBuilder::default();
     for line in [up(1, 101), up(1, 102)] {
-        play.history.read_node([line.as_str()]).unwrap();
+        built.history.read_node([line.as_str()]).unwrap();
     }
-    assert!(!play.violated().contains(&Complete));
+    assert!(!built.violated().contains(&Complete));
     // A process counts from 1; it does not continue its predecessor's numbers.
     for line in [up(2, 102), up(2, 103)] {
-        play.history.read_node([line.as_str()]).unwrap();
+        built.history.read_node([line.as_str()]).unwrap();
     }
-    assert!(play.violated().contains(&Complete));
+    assert!(built.violated().contains(&Complete));
 }

@@ -4,92 +4,98 @@ use distlock_checker::{DeviceOutcome, Invariant, Invariant::*, Rules, Seen, What
 use distlock_kickout::{Device, Uid};
 use serde_json::json;
 
-use crate::play::{Play, UID, first, honest};
+use crate::builder::{HistoryBuilder, UID, one_login, one_takeover};
 
 #[test]
-fn a_success_that_was_none() {
-    let mut play = first();
-    play.client(3, What::LoginSent).in_(3);
-    assert!(play.violated().contains(&I17), "{}", play.check());
-    let mut play = first();
+fn a_reported_success_that_no_node_knows_breaks_i17() {
+    let mut built = one_login();
+    built.client_saw(3, What::LoginSent).logged_in(3);
+    assert!(built.violated().contains(&I17), "{}", built.check());
+    let mut built = one_login();
     let id = || "m1".to_owned();
-    play.client(1, What::Sent { id: id(), to: None }).client(
-        1,
-        What::Outcome {
-            id: id(),
-            outcome: "delivered".into(),
-            devices: None,
-        },
-    );
-    let violated = play.violated();
+    built
+        .client_saw(1, What::Sent { id: id(), to: None })
+        .client_saw(
+            1,
+            What::Outcome {
+                id: id(),
+                outcome: "delivered".into(),
+                devices: None,
+            },
+        );
+    let violated = built.violated();
     assert_eq!(violated, [I17, I18], "delivered to nobody");
 }
 
 #[test]
-fn a_message_that_comes_twice_or_gets_lost() {
+fn a_message_that_comes_twice_or_gets_lost_breaks_i18() {
     let id = || "m1".to_owned();
     let stored = || What::Outcome {
         id: id(),
         outcome: "stored".into(),
         devices: None,
     };
-    let mut play = first();
-    play.client(1, What::Sent { id: id(), to: None })
-        .client(1, stored());
-    assert!(play.check().is_clean(), "{}", play.check());
-    play.client(1, What::Message { id: id() });
-    play.client(1, What::Message { id: id() });
-    assert_eq!(play.violated(), [I18]);
-    let mut play = first();
-    play.client(1, What::Sent { id: id(), to: None });
-    assert_eq!(play.violated(), [I18], "the sender heard nothing");
+    let mut built = one_login();
+    built
+        .client_saw(1, What::Sent { id: id(), to: None })
+        .client_saw(1, stored());
+    assert!(built.check().is_clean(), "{}", built.check());
+    built.client_saw(1, What::Message { id: id() });
+    built.client_saw(1, What::Message { id: id() });
+    assert_eq!(built.violated(), [I18]);
+    let mut built = one_login();
+    built.client_saw(1, What::Sent { id: id(), to: None });
+    assert_eq!(built.violated(), [I18], "the sender heard nothing");
 }
 
 #[test]
-fn a_refused_message_that_goes_somewhere() {
+fn a_refused_message_that_arrives_breaks_i18() {
     let id = || "m1".to_owned();
-    let mut play = first();
-    play.client(1, What::Sent { id: id(), to: None }).client(
-        1,
-        What::Outcome {
-            id: id(),
-            outcome: "not_allowed".into(),
-            devices: None,
-        },
-    );
-    assert!(play.check().is_clean(), "{}", play.check());
-    play.client(1, What::Message { id: id() });
-    assert_eq!(play.violated(), [I18]);
+    let mut built = one_login();
+    built
+        .client_saw(1, What::Sent { id: id(), to: None })
+        .client_saw(
+            1,
+            What::Outcome {
+                id: id(),
+                outcome: "not_allowed".into(),
+                devices: None,
+            },
+        );
+    assert!(built.check().is_clean(), "{}", built.check());
+    built.client_saw(1, What::Message { id: id() });
+    assert_eq!(built.violated(), [I18]);
 }
 
 #[test]
-fn a_kept_message_that_is_handed_out_again() {
+fn a_stored_message_may_reach_a_second_session() {
     let got = || What::Message { id: "m".into() };
-    let mut play = first();
+    let mut built = one_login();
     let kept = json!({"uid": UID, "message": "m"});
-    play.event("n1", "stored", kept)
-        .client(1, got())
+    built
+        .event("n1", "stored", kept)
+        .client_saw(1, got())
         .second_takes_over()
-        .client(2, got());
-    assert!(play.check().is_clean(), "{}", play.check());
-    // A second delivery to one client is a violation, and so is one of a message that was never
-    // stored.
-    play.client(2, got());
-    assert_eq!(play.violated(), [I18]);
-    let seen = play.history.clients.pop();
-    assert!(seen.is_some() && play.check().is_clean());
-    play.history.nodes.retain(|event| event.message.is_none());
-    assert!(play.violated().contains(&I18), "{}", play.check());
+        .client_saw(2, got());
+    assert!(built.check().is_clean(), "{}", built.check());
+    // A second delivery to the same client is a violation. So is a second delivery of a message
+    // that was not stored.
+    built.client_saw(2, got());
+    assert_eq!(built.violated(), [I18]);
+    let seen = built.history.clients.pop();
+    assert!(seen.is_some() && built.check().is_clean());
+    built.history.nodes.retain(|event| event.message.is_none());
+    assert!(built.violated().contains(&I18), "{}", built.check());
 }
 
 #[test]
-fn a_kept_message_that_never_comes() {
+fn a_stored_message_that_never_arrives_breaks_i18() {
     let id = || "m".to_owned();
-    let mut play = first();
-    play.client(1, What::Sent { id: id(), to: None });
-    play.event("n1", "stored", json!({"uid": UID, "message": "m"}));
+    let mut built = one_login();
+    built.client_saw(1, What::Sent { id: id(), to: None });
+    built.event("n1", "stored", json!({"uid": UID, "message": "m"}));
     let outcome = "stored".into();
-    play.client(
+    built.client_saw(
         1,
         What::Outcome {
             id: id(),
@@ -97,26 +103,31 @@ fn a_kept_message_that_never_comes() {
             devices: None,
         },
     );
-    assert!(play.check().is_clean(), "nobody has come: {}", play.check());
-    play.second_takes_over();
-    assert_eq!(play.violated(), [I18]);
-    play.client(2, What::Message { id: id() });
-    assert!(play.check().is_clean(), "{}", play.check());
+    assert!(
+        built.check().is_clean(),
+        "nobody has come: {}",
+        built.check()
+    );
+    built.second_takes_over();
+    assert_eq!(built.violated(), [I18]);
+    built.client_saw(2, What::Message { id: id() });
+    assert!(built.check().is_clean(), "{}", built.check());
 }
 
-/// A message to the account that one of its two devices has sent.
-fn sent_to_both(told: &[(&str, &str)]) -> Play {
-    let mut play = first();
+/// A message from one of the account's two devices to the account. `told` has the outcomes that the
+/// sender gets; the devices in it receive and acknowledge the message.
+fn sent_to_both(told: &[(&str, &str)]) -> HistoryBuilder {
+    let mut built = one_login();
     let id = || "m".to_owned();
-    play.granted("n2", 2).admitted("n2", 2).in_(2);
+    built.granted("n2", 2).admitted("n2", 2).logged_in(2);
     let to = Some(Uid::new(UID).unwrap());
-    play.client(1, What::Sent { id: id(), to });
+    built.client_saw(1, What::Sent { id: id(), to });
     for (device, client) in [("d1", 1), ("d2", 2)] {
         if told.iter().any(|(told, _)| *told == device) {
             let node = if client == 1 { "n1" } else { "n2" };
-            play.of(node, "delivered", client, json!({"message": "m"}));
-            play.client(client, What::Message { id: id() });
-            play.client(client, What::Acked { id: id() });
+            built.session_event(node, "delivered", client, json!({"message": "m"}));
+            built.client_saw(client, What::Message { id: id() });
+            built.client_saw(client, What::Acked { id: id() });
         }
     }
     let devices = told.iter().map(|(device, outcome)| DeviceOutcome {
@@ -125,7 +136,7 @@ fn sent_to_both(told: &[(&str, &str)]) -> Play {
     });
     let devices = Some(devices.collect());
     let outcome = "delivered".into();
-    play.client(
+    built.client_saw(
         1,
         What::Outcome {
             id: id(),
@@ -133,18 +144,18 @@ fn sent_to_both(told: &[(&str, &str)]) -> Play {
             devices,
         },
     );
-    play
+    built
 }
 
 /// The violations of two sessions of one account, under a policy that allows several.
-fn violated(play: &Play) -> Vec<Invariant> {
+fn violated(built: &HistoryBuilder) -> Vec<Invariant> {
     let mut rules = Rules::default();
     rules.limit = 2;
-    check(&play.history, &rules).violated()
+    check(&built.history, &rules).violated()
 }
 
 #[test]
-fn a_message_that_not_every_device_gets() {
+fn a_message_that_misses_a_device_breaks_i18() {
     let both = [("d1", "delivered"), ("d2", "delivered")];
     assert_eq!(violated(&sent_to_both(&both)), []);
     let one = sent_to_both(&both[..1]);
@@ -152,31 +163,32 @@ fn a_message_that_not_every_device_gets() {
 }
 
 #[test]
-fn a_message_that_nobody_acknowledged() {
-    let mut play = sent_to_both(&[("d1", "delivered"), ("d2", "delivered")]);
+fn a_delivery_without_an_acknowledgement_breaks_i18() {
+    let mut built = sent_to_both(&[("d1", "delivered"), ("d2", "delivered")]);
     let acks = |seen: &Seen| matches!(seen.what, What::Acked { .. });
-    let last = play.history.clients.iter().rposition(acks).unwrap();
-    play.history.clients.remove(last);
-    assert_eq!(violated(&play), [I18]);
+    let last = built.history.clients.iter().rposition(acks).unwrap();
+    built.history.clients.remove(last);
+    assert_eq!(violated(&built), [I18]);
 }
 
 #[test]
-fn a_history_with_a_gap() {
-    let mut play = honest();
-    play.history.nodes.remove(3);
-    assert!(play.violated().contains(&Complete));
+fn a_gap_in_the_history_is_found() {
+    let mut built = one_takeover();
+    built.history.nodes.remove(3);
+    assert!(built.violated().contains(&Complete));
 }
 
 #[test]
-fn the_rules_give_time_where_nodes_cannot_reach_each_other() {
-    let mut play = first();
-    play.granted("n2", 2)
+fn unreachable_nodes_have_a_node_lease_to_end_a_session() {
+    let mut built = one_login();
+    built
+        .granted("n2", 2)
         .admitted("n2", 2)
-        .after(5000)
+        .wait_ms(5000)
         .superseded("n1", 1, 2)
         .closed("n1", 1, "AlreadyGone");
     let mut rules = Rules::default();
-    assert_eq!(check(&play.history, &rules).violated(), [I1]);
+    assert_eq!(check(&built.history, &rules).violated(), [I1]);
     rules.reachable = false;
-    assert!(check(&play.history, &rules).is_clean());
+    assert!(check(&built.history, &rules).is_clean());
 }

@@ -9,7 +9,7 @@ use crate::{
     failure::{ensure, ensure_eq, fail},
     spec::{Spec, case},
     support::{
-        Context, SOON, acquire_free, acquire_within, at_most_polls, eventually, inspect_lock, join,
+        Context, SOON, acquire_free, acquire_within, eventually, inspect_lock, join, poll_at_most,
         release_clean, sleep, soon, start, within,
     },
 };
@@ -28,15 +28,15 @@ pub(crate) const CASES: &[Spec] = &[
         "a try_acquire that is dropped after its n-th poll leaves nothing beyond one lease"
     ),
     case!(
-        cancellation::queued_waiter_dropped,
+        cancellation::dropped_local_waiter_stops_no_other,
         "a waiter that is dropped in its own client's queue does not stop those behind it"
     ),
     case!(
-        cancellation::remote_waiter_dropped,
+        cancellation::dropped_waiter_leaves_no_queue_entry,
         "a waiter that is dropped leaves no queue entry in the store"
     ),
     case!(
-        cancellation::waiter_dropped_as_it_is_served,
+        cancellation::waiter_dropped_when_served_frees_the_lock,
         "a waiter that is dropped at the moment of the release does not keep the lock taken"
     ),
     case!(
@@ -44,7 +44,7 @@ pub(crate) const CASES: &[Spec] = &[
         "tasks that are aborted while waiting or holding leave nothing"
     ),
     case!(
-        cancellation::aborted_holder_frees,
+        cancellation::aborted_holder_frees_the_lock,
         "a task that is aborted while it holds frees the lock"
     ),
     case!(
@@ -60,7 +60,7 @@ pub(crate) const CASES: &[Spec] = &[
         "a lock_all that is dropped after its n-th poll keeps none of its locks"
     ),
     case!(
-        cancellation::run_dropped_frees,
+        cancellation::dropped_run_frees_the_lock,
         "a run that is dropped drops its work and frees the lock"
     ),
 ];
@@ -72,7 +72,7 @@ const POLLS: usize = 24;
 /// this call, and the operations were dropped before it.
 async fn ensure_all_become_free(cx: &Context, names: Vec<String>, ttl: Duration) -> Outcome {
     let other = cx.locker().await?;
-    let limit = cx.freed_after(ttl);
+    let limit = cx.freed_within(ttl);
     let checks = names.into_iter().map(|name| {
         let other = other.clone();
         start(async move { release_clean(acquire_within(&other, &name, limit).await?).await })
@@ -85,7 +85,7 @@ async fn acquire_dropped_after_any_poll(cx: Context) -> Outcome {
     let mut names = Vec::new();
     for polls in 0..POLLS {
         let name = cx.name(&polls.to_string());
-        drop(at_most_polls(polls, locker.lock(&name).ttl(ttl).acquire()).await);
+        drop(poll_at_most(polls, locker.lock(&name).ttl(ttl).acquire()).await);
         names.push(name);
     }
     ensure_all_become_free(&cx, names, ttl).await
@@ -109,13 +109,13 @@ async fn try_acquire_dropped_after_any_poll(cx: Context) -> Outcome {
     let mut names = Vec::new();
     for polls in 0..POLLS {
         let name = cx.name(&polls.to_string());
-        drop(at_most_polls(polls, locker.lock(&name).ttl(ttl).try_acquire()).await);
+        drop(poll_at_most(polls, locker.lock(&name).ttl(ttl).try_acquire()).await);
         names.push(name);
     }
     ensure_all_become_free(&cx, names, ttl).await
 }
 
-async fn queued_waiter_dropped(cx: Context) -> Outcome {
+async fn dropped_local_waiter_stops_no_other(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     let name = cx.name("a");
     let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
@@ -139,7 +139,7 @@ async fn queued_waiter_dropped(cx: Context) -> Outcome {
         .map(drop)
 }
 
-async fn remote_waiter_dropped(cx: Context) -> Outcome {
+async fn dropped_waiter_leaves_no_queue_entry(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
@@ -159,7 +159,7 @@ async fn remote_waiter_dropped(cx: Context) -> Outcome {
     release_clean(acquire_within(&third, &name, SOON).await?).await
 }
 
-async fn waiter_dropped_as_it_is_served(cx: Context) -> Outcome {
+async fn waiter_dropped_when_served_frees_the_lock(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     for round in 0..16_u64 {
         let name = cx.name(&round.to_string());
@@ -224,7 +224,7 @@ async fn aborted_tasks_leave_nothing(cx: Context) -> Outcome {
     }
 }
 
-async fn aborted_holder_frees(cx: Context) -> Outcome {
+async fn aborted_holder_frees_the_lock(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let (sender, holds) = tokio::sync::oneshot::channel();
@@ -250,7 +250,7 @@ async fn release_dropped_after_any_poll(cx: Context) -> Outcome {
     for polls in 0..POLLS {
         let name = cx.name(&polls.to_string());
         let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
-        drop(at_most_polls(polls, guard.release()).await);
+        drop(poll_at_most(polls, guard.release()).await);
         names.push(name);
     }
     // The leases are long, so a lock that is free soon was released in the background.
@@ -271,10 +271,10 @@ async fn extend_dropped_after_any_poll(cx: Context) -> Outcome {
             .renew(Renew::Manual)
             .acquire()
             .await?;
-        drop(at_most_polls(polls, guard.extend(2 * ttl)).await);
+        drop(poll_at_most(polls, guard.extend(2 * ttl)).await);
         let waiter = start({
             let (other, name, old) = (other.clone(), name.clone(), guard.watch());
-            let limit = cx.freed_after(2 * ttl);
+            let limit = cx.freed_within(2 * ttl);
             async move {
                 let next = acquire_within(&other, &name, limit).await?;
                 ensure!(
@@ -304,7 +304,7 @@ async fn lock_all_dropped_after_any_poll(cx: Context) -> Outcome {
             .iter()
             .map(|tail| cx.name(&format!("{polls} {tail}")))
             .collect();
-        drop(at_most_polls(polls, locker.lock_all(&set).ttl(cx.long_ttl()).acquire()).await);
+        drop(poll_at_most(polls, locker.lock_all(&set).ttl(cx.long_ttl()).acquire()).await);
         names.extend(set);
     }
     for name in names {
@@ -313,7 +313,7 @@ async fn lock_all_dropped_after_any_poll(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn run_dropped_frees(cx: Context) -> Outcome {
+async fn dropped_run_frees_the_lock(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let (sender, mut started) = tokio::sync::mpsc::channel::<()>(1);

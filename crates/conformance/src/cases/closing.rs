@@ -9,7 +9,7 @@ use distlock_core::{
 
 use crate::{
     Outcome,
-    failure::{ensure, fail, refused},
+    failure::{ensure, expect_error, fail},
     spec::{Spec, case},
     support::{
         Context, SOON, acquire_free, eventually, inspect_lock, release_clean, request, soon,
@@ -30,15 +30,15 @@ pub(crate) const CASES: &[Spec] = &[
         "a closed handle on the records answers Closed to everything"
     ),
     case!(
-        closing::parts_close_one_by_one,
+        closing::locks_and_records_close_separately,
         "closing the locks leaves the records open, and a reopened handle outlives its first"
     ),
     case!(
-        closing::closed_locker_answers_nothing,
+        closing::closed_locker_refuses_inspect_and_force,
         "a closed locker answers Closed to inspections, forced releases and health checks"
     ),
     case!(
-        closing::closed_locker_knows_no_tickets,
+        closing::closed_locker_refuses_tickets,
         "a closed locker answers Closed to tickets, which stay usable",
         Tickets
     ),
@@ -65,18 +65,18 @@ async fn closed_handle_refuses(cx: Context) -> Outcome {
     let before = backend.requests_sent();
     for _ in 0..2 {
         soon("close", backend.close()).await?;
-        refused("try_acquire", backend.try_acquire(&wanted).await, CLOSED)?;
-        refused("contend", backend.contend(&wanted).await.map(drop), CLOSED)?;
-        refused("renew", backend.renew(&lease, &renewal).await, CLOSED)?;
-        refused("release", backend.release(&lease).await, CLOSED)?;
-        refused("hand_over", backend.hand_over(&lease, &next).await, CLOSED)?;
-        refused("inspect", backend.inspect(&held).await, CLOSED)?;
-        refused("list", backend.list(cx.prefix(), None, 10).await, CLOSED)?;
-        refused("no list", backend.list(cx.prefix(), None, 0).await, CLOSED)?;
+        expect_error("try_acquire", backend.try_acquire(&wanted).await, CLOSED)?;
+        expect_error("contend", backend.contend(&wanted).await.map(drop), CLOSED)?;
+        expect_error("renew", backend.renew(&lease, &renewal).await, CLOSED)?;
+        expect_error("release", backend.release(&lease).await, CLOSED)?;
+        expect_error("hand_over", backend.hand_over(&lease, &next).await, CLOSED)?;
+        expect_error("inspect", backend.inspect(&held).await, CLOSED)?;
+        expect_error("list", backend.list(cx.prefix(), None, 10).await, CLOSED)?;
+        expect_error("no list", backend.list(cx.prefix(), None, 0).await, CLOSED)?;
         let forced = backend.force_release(&held, grant.token).await;
-        refused("force_release", forced, CLOSED)?;
-        refused("health", backend.health().await, CLOSED)?;
-        refused("reopen", backend.reopen().await.map(drop), CLOSED)?;
+        expect_error("force_release", forced, CLOSED)?;
+        expect_error("health", backend.health().await, CLOSED)?;
+        expect_error("reopen", backend.reopen().await.map(drop), CLOSED)?;
     }
     // The number of requests can still be read.
     ensure!(
@@ -95,7 +95,7 @@ async fn contender_of_a_closed_handle_refuses(cx: Context) -> Outcome {
         .contend(&request(name.as_str(), OwnerId::new(), cx.long_ttl())?)
         .await?;
     soon("close", backend.close()).await?;
-    refused("attempt", contender.attempt().await, CLOSED)?;
+    expect_error("attempt", contender.attempt().await, CLOSED)?;
     // Giving up the place is allowed at any time. Where the queue is the lock, its place at the
     // front shows as the holder until the store has removed it.
     drop(contender);
@@ -116,7 +116,7 @@ async fn closed_records_refuse(cx: Context) -> Outcome {
     };
     for _ in 0..2 {
         soon("close", closing.close()).await?;
-        records_refuse(&closing, &key, &absent, version, cx.prefix()).await?;
+        ensure_records_refuse(&closing, &key, &absent, version, cx.prefix()).await?;
     }
     let now = other.get(&key).await?;
     ensure!(
@@ -130,29 +130,29 @@ async fn closed_records_refuse(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn records_refuse(
+async fn ensure_records_refuse(
     records: &Arc<dyn Records>,
     key: &RecordKey,
     absent: &RecordKey,
     version: Version,
     prefix: &str,
 ) -> Outcome {
-    refused("get", records.get(key).await, CLOSED)?;
+    expect_error("get", records.get(key).await, CLOSED)?;
     let keys = [key.clone(), absent.clone()];
-    refused("get_many", records.get_many(&keys).await, CLOSED)?;
-    refused("get none", records.get_many(&[]).await, CLOSED)?;
+    expect_error("get_many", records.get_many(&keys).await, CLOSED)?;
+    expect_error("get none", records.get_many(&[]).await, CLOSED)?;
     let put = records.put(absent, b"1", Expect::Absent).await;
-    refused("put of a new record", put, CLOSED)?;
+    expect_error("put of a new record", put, CLOSED)?;
     let put = records.put(key, b"2", Expect::Version(version)).await;
-    refused("put of an old record", put, CLOSED)?;
-    refused("delete", records.delete(key, version).await, CLOSED)?;
-    refused("scan", records.scan(prefix, None, 10).await, CLOSED)?;
-    refused("no scan", records.scan(prefix, None, 0).await, CLOSED)?;
-    refused("reopen", records.reopen().await.map(drop), CLOSED)?;
+    expect_error("put of an old record", put, CLOSED)?;
+    expect_error("delete", records.delete(key, version).await, CLOSED)?;
+    expect_error("scan", records.scan(prefix, None, 10).await, CLOSED)?;
+    expect_error("no scan", records.scan(prefix, None, 0).await, CLOSED)?;
+    expect_error("reopen", records.reopen().await.map(drop), CLOSED)?;
     Ok(())
 }
 
-async fn parts_close_one_by_one(cx: Context) -> Outcome {
+async fn locks_and_records_close_separately(cx: Context) -> Outcome {
     let store = cx.store().await?;
     let (backend, records) = (store.lock(), store.records());
     let (name, key) = (cx.lock_name("a")?, cx.key("a")?);
@@ -174,26 +174,26 @@ async fn parts_close_one_by_one(cx: Context) -> Outcome {
     soon("close", more.close()).await
 }
 
-async fn closed_locker_answers_nothing(cx: Context) -> Outcome {
+async fn closed_locker_refuses_inspect_and_force(cx: Context) -> Outcome {
     let (holder, closing) = cx.two_lockers().await?;
     let name = cx.name("a");
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     soon("close", closing.close()).await?;
-    refused("inspect", closing.inspect(&name).await, CLOSED)?;
-    refused("list", closing.list(cx.prefix()).await, CLOSED)?;
+    expect_error("inspect", closing.inspect(&name).await, CLOSED)?;
+    expect_error("list", closing.list(cx.prefix()).await, CLOSED)?;
     let page = closing.list_page(cx.prefix(), None, 10).await;
-    refused("list_page", page, CLOSED)?;
+    expect_error("list_page", page, CLOSED)?;
     let forced = closing.force_release(&name, guard.token()).await;
-    refused("force_release", forced, CLOSED)?;
+    expect_error("force_release", forced, CLOSED)?;
     let forced = closing.force_release(&name, FencingToken::new(1)?).await;
-    refused("force_release of another token", forced, CLOSED)?;
-    refused("health", closing.health().await, CLOSED)?;
-    refused("ready", closing.ready().await, CLOSED)?;
+    expect_error("force_release of another token", forced, CLOSED)?;
+    expect_error("health", closing.health().await, CLOSED)?;
+    expect_error("ready", closing.ready().await, CLOSED)?;
     ensure!(guard.is_valid(), "the lock is still held");
     release_clean(guard).await
 }
 
-async fn closed_locker_knows_no_tickets(cx: Context) -> Outcome {
+async fn closed_locker_refuses_tickets(cx: Context) -> Outcome {
     let (holder, closing) = cx.two_lockers().await?;
     let name = cx.name("a");
     let ticket = acquire_free(&holder, &name, cx.long_ttl())
@@ -201,10 +201,10 @@ async fn closed_locker_knows_no_tickets(cx: Context) -> Outcome {
         .into_ticket()
         .await?;
     soon("close", closing.close()).await?;
-    refused("resume", closing.resume(&ticket).await.map(drop), CLOSED)?;
+    expect_error("resume", closing.resume(&ticket).await.map(drop), CLOSED)?;
     let renewed = closing.renew_ticket(&ticket, cx.long_ttl()).await;
-    refused("renew_ticket", renewed, CLOSED)?;
-    refused(
+    expect_error("renew_ticket", renewed, CLOSED)?;
+    expect_error(
         "release_ticket",
         closing.release_ticket(&ticket).await,
         CLOSED,

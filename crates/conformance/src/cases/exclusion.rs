@@ -17,7 +17,7 @@ use crate::{
     history::History,
     spec::{Spec, case},
     support::{
-        Context, acquire_free, expect_busy, hold_and_release, join, now, release_clean, start,
+        Context, acquire_free, acquire_hold_release, expect_busy, join, now, release_clean, start,
     },
     worker::{Ask, Command, ReleaseReport, Reply},
 };
@@ -36,7 +36,7 @@ pub(crate) const CASES: &[Spec] = &[
         "tasks of two clients never hold a lock together"
     ),
     case!(
-        exclusion::unguarded_counter_is_exact,
+        exclusion::counter_under_the_lock_is_exact,
         "a counter that is read and written under the lock loses no update"
     ),
     case!(
@@ -52,7 +52,7 @@ pub(crate) const CASES: &[Spec] = &[
         "a held lock excludes nobody from other names"
     ),
     case!(
-        exclusion::many_names_at_once,
+        exclusion::many_names_are_held_at_once,
         "sixty-four names can be held at once"
     ),
     case!(
@@ -69,14 +69,19 @@ pub(crate) const CASES: &[Spec] = &[
 ];
 
 /// Starts tasks that each take the lock `cycles` times, and returns their holds.
-async fn contend(lockers: &[Locker], name: &str, cycles: usize, ttl: Duration) -> Outcome<History> {
+async fn run_competing_tasks(
+    lockers: &[Locker],
+    name: &str,
+    cycles: usize,
+    ttl: Duration,
+) -> Outcome<History> {
     let history = History::new();
     let tasks = lockers.iter().cloned().enumerate().map(|(number, locker)| {
         let (name, history) = (name.to_owned(), history.clone());
         start(async move {
             let who = format!("task {number}");
             for _ in 0..cycles {
-                hold_and_release(&locker, &name, ttl, Duration::ZERO, &who, &history).await?;
+                acquire_hold_release(&locker, &name, ttl, Duration::ZERO, &who, &history).await?;
             }
             Ok(())
         })
@@ -93,25 +98,25 @@ async fn contend(lockers: &[Locker], name: &str, cycles: usize, ttl: Duration) -
 
 async fn two_tasks_never_overlap(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
-    contend(&[locker.clone(), locker], &cx.name("a"), 25, cx.long_ttl()).await?;
+    run_competing_tasks(&[locker.clone(), locker], &cx.name("a"), 25, cx.long_ttl()).await?;
     Ok(())
 }
 
 async fn many_tasks_never_overlap(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     let lockers = vec![locker; 16];
-    contend(&lockers, &cx.name("a"), 5, cx.long_ttl()).await?;
+    run_competing_tasks(&lockers, &cx.name("a"), 5, cx.long_ttl()).await?;
     Ok(())
 }
 
 async fn two_clients_never_overlap(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let lockers = [one.clone(), two.clone(), one, two];
-    contend(&lockers, &cx.name("a"), 8, cx.long_ttl()).await?;
+    run_competing_tasks(&lockers, &cx.name("a"), 8, cx.long_ttl()).await?;
     Ok(())
 }
 
-async fn unguarded_counter_is_exact(cx: Context) -> Outcome {
+async fn counter_under_the_lock_is_exact(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("counter");
     // Each task reads the value and writes it after a pause, so an update is lost whenever two
@@ -184,7 +189,7 @@ async fn other_names_are_free(cx: Context) -> Outcome {
     release_clean(held).await
 }
 
-async fn many_names_at_once(cx: Context) -> Outcome {
+async fn many_names_are_held_at_once(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let tasks = (0..64).map(|number| {
         let (holder, name, ttl) = (holder.clone(), cx.name(&number.to_string()), cx.long_ttl());

@@ -24,7 +24,7 @@ pub(crate) const CASES: &[Spec] = &[
         DeadHolder
     ),
     case!(
-        expiry::dead_holder_excludes_until_then,
+        expiry::dead_holder_excludes_until_its_ttl,
         "a dead holder's lock is refused until its TTL is over",
         DeadHolder
     ),
@@ -34,7 +34,7 @@ pub(crate) const CASES: &[Spec] = &[
         Processes
     ),
     case!(
-        expiry::never_before_the_holders_deadline,
+        expiry::no_grant_before_the_holders_deadline,
         "nobody is granted a lock while the old guard still says that it is valid"
     ),
     case!(
@@ -42,11 +42,11 @@ pub(crate) const CASES: &[Spec] = &[
         "a fresh guard is valid for the TTL less the margin, counted from the request"
     ),
     case!(
-        expiry::remaining_runs_down,
+        expiry::remaining_time_falls,
         "the remaining time falls while nothing is renewed"
     ),
     case!(
-        expiry::expired_lock_looks_free,
+        expiry::expired_lock_is_shown_as_free,
         "an expired lock is shown as free and is not listed",
         DeadHolder
     ),
@@ -59,31 +59,31 @@ pub(crate) const CASES: &[Spec] = &[
         "a release after expiry does not touch the next holder"
     ),
     case!(
-        expiry::long_leases_last,
+        expiry::lease_of_a_day_is_granted,
         "a lease of 24 hours is granted and shown as such"
     ),
 ];
 
 async fn dead_holder_frees_at_its_ttl(cx: Context) -> Outcome {
     let (waiter, ttl, name) = (cx.locker().await?, cx.short_ttl(), cx.name("a"));
-    let dead = cx.crashed_holder(&name, ttl).await?;
-    let guard = acquire_within(&waiter, &name, cx.freed_after(ttl)).await?;
+    let dead = cx.acquire_and_crash(&name, ttl).await?;
+    let guard = acquire_within(&waiter, &name, cx.freed_within(ttl)).await?;
     let after = now().since(dead.asked);
     ensure!(
         after >= ttl - margin(ttl),
         "granted {after:?} after a grant for {ttl:?}"
     );
     ensure!(
-        after < cx.freed_after(ttl),
+        after < cx.freed_within(ttl),
         "granted only {after:?} after a grant for {ttl:?}"
     );
     ensure!(guard.token() > dead.token, "tokens rise");
     release_clean(guard).await
 }
 
-async fn dead_holder_excludes_until_then(cx: Context) -> Outcome {
+async fn dead_holder_excludes_until_its_ttl(cx: Context) -> Outcome {
     let (other, ttl, name) = (cx.locker().await?, cx.short_ttl(), cx.name("a"));
-    let dead = cx.crashed_holder(&name, ttl).await?;
+    let dead = cx.acquire_and_crash(&name, ttl).await?;
     let certain = dead.asked + (ttl - margin(ttl));
     let mut tries = 0;
     loop {
@@ -100,7 +100,7 @@ async fn dead_holder_excludes_until_then(cx: Context) -> Outcome {
         }
         tries += 1;
         ensure!(
-            answered.since(dead.asked) < cx.freed_after(ttl),
+            answered.since(dead.asked) < cx.freed_within(ttl),
             "still refused {:?} after a grant for {ttl:?}",
             answered.since(dead.asked)
         );
@@ -115,9 +115,9 @@ async fn dead_process_frees_at_its_ttl(cx: Context) -> Outcome {
     expect_busy(&waiter, &name).await?;
     worker.kill().await?;
     let killed = now();
-    let guard = acquire_within(&waiter, &name, cx.freed_after(ttl)).await?;
+    let guard = acquire_within(&waiter, &name, cx.freed_within(ttl)).await?;
     ensure!(
-        now().since(killed) < cx.freed_after(ttl),
+        now().since(killed) < cx.freed_within(ttl),
         "granted only {:?} after the kill",
         now().since(killed)
     );
@@ -125,12 +125,12 @@ async fn dead_process_frees_at_its_ttl(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-async fn never_before_the_holders_deadline(cx: Context) -> Outcome {
+async fn no_grant_before_the_holders_deadline(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let ttl = cx.short_ttl();
     let rounds = (0..6).map(|round| {
         let (holder, other, name) = (holder.clone(), other.clone(), cx.name(&round.to_string()));
-        let limit = cx.freed_after(ttl);
+        let limit = cx.freed_within(ttl);
         start(async move {
             let guard = holder
                 .lock(&name)
@@ -182,7 +182,7 @@ async fn deadline_lies_within_the_lease(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn remaining_runs_down(cx: Context) -> Outcome {
+async fn remaining_time_falls(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     let guard = locker
         .lock(cx.name("a"))
@@ -200,14 +200,14 @@ async fn remaining_runs_down(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-async fn expired_lock_looks_free(cx: Context) -> Outcome {
+async fn expired_lock_is_shown_as_free(cx: Context) -> Outcome {
     let (locker, ttl, name) = (cx.locker().await?, cx.short_ttl(), cx.name("a"));
-    let dead = cx.crashed_holder(&name, ttl).await?;
+    let dead = cx.acquire_and_crash(&name, ttl).await?;
     ensure!(
         inspect_lock(&locker, &name).await?.held.is_some(),
         "held at first"
     );
-    sleep_until(dead.asked + cx.freed_after(ttl)).await;
+    sleep_until(dead.asked + cx.freed_within(ttl)).await;
     let info = inspect_lock(&locker, &name).await?;
     ensure!(
         info.held.is_none(),
@@ -220,8 +220,8 @@ async fn expired_lock_looks_free(cx: Context) -> Outcome {
 async fn expired_owner_cannot_renew(cx: Context) -> Outcome {
     let (backend, ttl) = (cx.backend().await?, cx.short_ttl());
     let asked = now();
-    let lease = take_at_the_store(&*backend, &cx.name("a"), ttl).await?;
-    sleep_until(asked + cx.freed_after(ttl)).await;
+    let lease = acquire_directly(&*backend, &cx.name("a"), ttl).await?;
+    sleep_until(asked + cx.freed_within(ttl)).await;
     let renewed = backend
         .renew(&lease, &Renewal::plain(Ttl::new(ttl)?))
         .await?;
@@ -237,7 +237,7 @@ async fn expired_owner_cannot_renew(cx: Context) -> Outcome {
 }
 
 /// Takes a lock directly at the store, so nothing renews it.
-async fn take_at_the_store(backend: &dyn DistLock, name: &str, ttl: Duration) -> Outcome<Lease> {
+async fn acquire_directly(backend: &dyn DistLock, name: &str, ttl: Duration) -> Outcome<Lease> {
     let wanted = request(name, OwnerId::new(), ttl)?;
     let Some(grant) = backend.try_acquire(&wanted).await?.acquired() else {
         fail!("the lock should be free");
@@ -254,7 +254,7 @@ async fn late_release_harms_nobody(cx: Context) -> Outcome {
         .renew(Renew::Manual)
         .acquire()
         .await?;
-    let next = acquire_within(&other, &name, cx.freed_after(ttl)).await?;
+    let next = acquire_within(&other, &name, cx.freed_within(ttl)).await?;
     match late.release().await {
         Released::AlreadyLost(_) => {}
         other => fail!("a release after expiry said {other:?}"),
@@ -264,7 +264,7 @@ async fn late_release_harms_nobody(cx: Context) -> Outcome {
     release_clean(next).await
 }
 
-async fn long_leases_last(cx: Context) -> Outcome {
+async fn lease_of_a_day_is_granted(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let (day, name) = (Duration::from_secs(24 * 60 * 60), cx.name("a"));
     let guard = acquire_free(&holder, &name, day).await?;

@@ -9,57 +9,57 @@ use crate::{
     history::History,
     spec::{Spec, case},
     support::{
-        Context, acquire_free, acquire_within, hold_and_release, inspect_lock, join, release_clean,
-        start,
+        Context, acquire_free, acquire_hold_release, acquire_within, inspect_lock, join,
+        release_clean, start,
     },
 };
 
 pub(crate) const CASES: &[Spec] = &[
     case!(
-        fencing::rises_across_release,
+        fencing::token_rises_across_release,
         "the token rises with every grant after a release"
     ),
     case!(
-        fencing::rises_between_clients,
+        fencing::token_rises_between_clients,
         "the token rises when clients take turns"
     ),
     case!(
-        fencing::rises_across_expiry,
+        fencing::token_rises_across_expiry,
         "the token rises when an expired lock is taken over",
         DeadHolder
     ),
     case!(
-        fencing::rises_across_force_release,
+        fencing::token_rises_across_force_release,
         "the token rises after a forced release"
     ),
     case!(
-        fencing::rises_across_hand_over,
+        fencing::token_rises_across_hand_over,
         "the token rises when a lock is handed on inside a client"
     ),
     case!(
-        fencing::rises_across_reopening,
+        fencing::token_rises_across_reopening,
         "the token rises after every client was closed"
     ),
     case!(
-        fencing::rises_under_load,
+        fencing::token_rises_under_load,
         "the token rises in the order of grants while six tasks compete"
     ),
     case!(
-        fencing::rises_between_processes,
+        fencing::token_rises_between_processes,
         "the token rises when a process takes over from another",
         Processes
     ),
     case!(
-        fencing::rises_over_all_names,
+        fencing::token_rises_over_all_names,
         "where the scope is global, tokens of all names form one rising order",
         GlobalTokens
     ),
     case!(
-        fencing::fits_into_53_bits,
+        fencing::token_fits_into_53_bits,
         "tokens are at least 1 and below 2^53"
     ),
     case!(
-        fencing::token_is_the_stores,
+        fencing::guard_has_the_stores_token,
         "the guard's token is the one the store shows"
     ),
     case!(
@@ -67,15 +67,15 @@ pub(crate) const CASES: &[Spec] = &[
         "all clients of a store see one epoch"
     ),
     case!(
-        fencing::guard_refuses_the_stale,
+        fencing::resource_refuses_the_former_holder,
         "a fenced resource refuses the former holder and lets the present one through"
     ),
     case!(
-        fencing::guard_refuses_a_twin,
+        fencing::resource_refuses_equal_token_of_another_owner,
         "a fenced resource refuses an equal token of another owner"
     ),
     case!(
-        fencing::guard_refuses_a_fallen_token,
+        fencing::resource_refuses_lower_token_of_new_epoch,
         "a fenced resource refuses a lower token of a new epoch until it is reset"
     ),
 ];
@@ -92,46 +92,46 @@ fn ensure_rising(tokens: &[FencingToken]) -> Outcome {
     }
 }
 
-async fn token_of_turn(locker: &Locker, name: &str, cx: &Context) -> Outcome<FencingToken> {
+async fn acquire_and_release(locker: &Locker, name: &str, cx: &Context) -> Outcome<FencingToken> {
     let guard = acquire_free(locker, name, cx.long_ttl()).await?;
     let token = guard.token();
     release_clean(guard).await?;
     Ok(token)
 }
 
-async fn rises_across_release(cx: Context) -> Outcome {
+async fn token_rises_across_release(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
     let mut tokens = Vec::new();
     for _ in 0..30 {
-        tokens.push(token_of_turn(&locker, &name, &cx).await?);
+        tokens.push(acquire_and_release(&locker, &name, &cx).await?);
     }
     ensure_rising(&tokens)
 }
 
-async fn rises_between_clients(cx: Context) -> Outcome {
+async fn token_rises_between_clients(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
     let mut tokens = Vec::new();
     for turn in 0..20 {
         let locker = if turn % 2 == 0 { &one } else { &two };
-        tokens.push(token_of_turn(locker, &name, &cx).await?);
+        tokens.push(acquire_and_release(locker, &name, &cx).await?);
     }
     ensure_rising(&tokens)
 }
 
-async fn rises_across_expiry(cx: Context) -> Outcome {
+async fn token_rises_across_expiry(cx: Context) -> Outcome {
     let (locker, name, ttl) = (cx.locker().await?, cx.name("a"), cx.short_ttl());
     let mut tokens = Vec::new();
     for _ in 0..2 {
-        tokens.push(cx.crashed_holder(&name, ttl).await?.token);
-        let guard = acquire_within(&locker, &name, cx.freed_after(ttl)).await?;
+        tokens.push(cx.acquire_and_crash(&name, ttl).await?.token);
+        let guard = acquire_within(&locker, &name, cx.freed_within(ttl)).await?;
         tokens.push(guard.token());
         release_clean(guard).await?;
     }
     ensure_rising(&tokens)
 }
 
-async fn rises_across_force_release(cx: Context) -> Outcome {
+async fn token_rises_across_force_release(cx: Context) -> Outcome {
     let (operator, name) = (cx.locker().await?, cx.name("a"));
     let mut tokens = Vec::new();
     let mut forced = Vec::new();
@@ -146,7 +146,7 @@ async fn rises_across_force_release(cx: Context) -> Outcome {
     ensure_rising(&tokens)
 }
 
-async fn rises_across_hand_over(cx: Context) -> Outcome {
+async fn token_rises_across_hand_over(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
     let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let first = guard.token();
@@ -155,7 +155,7 @@ async fn rises_across_hand_over(cx: Context) -> Outcome {
         let (locker, name, history, ttl) =
             (locker.clone(), name.clone(), history.clone(), cx.long_ttl());
         start(async move {
-            hold_and_release(
+            acquire_hold_release(
                 &locker,
                 &name,
                 ttl,
@@ -178,18 +178,18 @@ async fn rises_across_hand_over(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn rises_across_reopening(cx: Context) -> Outcome {
+async fn token_rises_across_reopening(cx: Context) -> Outcome {
     let name = cx.name("a");
     let mut tokens = Vec::new();
     for _ in 0..3 {
         let store = cx.store().await?;
-        tokens.push(token_of_turn(&store.locker(), &name, &cx).await?);
+        tokens.push(acquire_and_release(&store.locker(), &name, &cx).await?);
         store.close().await;
     }
     ensure_rising(&tokens)
 }
 
-async fn rises_under_load(cx: Context) -> Outcome {
+async fn token_rises_under_load(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let history = History::new();
     let tasks = (0..6).map(|number| {
@@ -197,7 +197,7 @@ async fn rises_under_load(cx: Context) -> Outcome {
         let (name, history, ttl) = (cx.name("a"), history.clone(), cx.long_ttl());
         start(async move {
             for _ in 0..6 {
-                hold_and_release(
+                acquire_hold_release(
                     &locker,
                     &name,
                     ttl,
@@ -216,7 +216,7 @@ async fn rises_under_load(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn rises_between_processes(cx: Context) -> Outcome {
+async fn token_rises_between_processes(cx: Context) -> Outcome {
     let name = cx.name("a");
     let mut one = cx.worker().await?;
     let mut two = cx.worker().await?;
@@ -237,21 +237,21 @@ async fn rises_between_processes(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn rises_over_all_names(cx: Context) -> Outcome {
+async fn token_rises_over_all_names(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let mut tokens = Vec::new();
     for turn in 0..12 {
         let locker = if turn % 2 == 0 { &one } else { &two };
         let name = cx.name(&turn.to_string());
-        tokens.push(token_of_turn(locker, &name, &cx).await?);
+        tokens.push(acquire_and_release(locker, &name, &cx).await?);
     }
     ensure_rising(&tokens)
 }
 
-async fn fits_into_53_bits(cx: Context) -> Outcome {
+async fn token_fits_into_53_bits(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     for number in 0..5 {
-        let token = token_of_turn(&locker, &cx.name(&number.to_string()), &cx)
+        let token = acquire_and_release(&locker, &cx.name(&number.to_string()), &cx)
             .await?
             .get();
         ensure!((1..1 << 53).contains(&token), "token {token}");
@@ -259,7 +259,7 @@ async fn fits_into_53_bits(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn token_is_the_stores(cx: Context) -> Outcome {
+async fn guard_has_the_stores_token(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
@@ -295,7 +295,7 @@ async fn epoch_is_shared(cx: Context) -> Outcome {
 }
 
 /// The guards of a former holder and of the present one.
-async fn former_and_present_guard(cx: &Context) -> Outcome<(Guard, Guard)> {
+async fn take_former_and_present_guard(cx: &Context) -> Outcome<(Guard, Guard)> {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
     let old = acquire_free(&one, &name, cx.long_ttl()).await?;
@@ -304,8 +304,8 @@ async fn former_and_present_guard(cx: &Context) -> Outcome<(Guard, Guard)> {
     Ok((old, new))
 }
 
-async fn guard_refuses_the_stale(cx: Context) -> Outcome {
-    let (old, new) = former_and_present_guard(&cx).await?;
+async fn resource_refuses_the_former_holder(cx: Context) -> Outcome {
+    let (old, new) = take_former_and_present_guard(&cx).await?;
     let mut resource = FenceGuard::new();
     for (fence, allowed) in [
         (old.fence(), true),
@@ -335,8 +335,8 @@ async fn guard_refuses_the_stale(cx: Context) -> Outcome {
     release_clean(new).await
 }
 
-async fn guard_refuses_a_twin(cx: Context) -> Outcome {
-    let (old, new) = former_and_present_guard(&cx).await?;
+async fn resource_refuses_equal_token_of_another_owner(cx: Context) -> Outcome {
+    let (old, new) = take_former_and_present_guard(&cx).await?;
     ensure!(
         old.fence().owner != new.fence().owner,
         "two acquisitions have two owners"
@@ -356,8 +356,8 @@ async fn guard_refuses_a_twin(cx: Context) -> Outcome {
     release_clean(new).await
 }
 
-async fn guard_refuses_a_fallen_token(cx: Context) -> Outcome {
-    let (old, new) = former_and_present_guard(&cx).await?;
+async fn resource_refuses_lower_token_of_new_epoch(cx: Context) -> Outcome {
+    let (old, new) = take_former_and_present_guard(&cx).await?;
     let mut resource = FenceGuard::new();
     ensure!(
         resource.check(&new.fence()).is_ok(),

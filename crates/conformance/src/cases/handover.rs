@@ -17,8 +17,8 @@ use crate::{
     history::History,
     spec::{Spec, case},
     support::{
-        Context, SOON, acquire_free, acquire_within, expect_busy, hold_and_release, inspect_lock,
-        join, now, release_clean, sleep, soon, start, within,
+        Context, SOON, acquire_free, acquire_hold_release, acquire_within, expect_busy,
+        inspect_lock, join, now, release_clean, sleep, soon, start, within,
     },
 };
 
@@ -28,15 +28,15 @@ pub(crate) const CASES: &[Spec] = &[
         "waiting tasks of one client get the lock in the order in which they asked"
     ),
     case!(
-        handover::each_gets_its_own_token,
+        handover::each_task_gets_its_own_token,
         "every task that gets a lock by hand-over has its own token and label"
     ),
     case!(
-        handover::excludes_other_clients,
+        handover::hand_over_excludes_other_clients,
         "a lock that is handed over never has two holders, other clients included"
     ),
     case!(
-        handover::lets_another_client_in,
+        handover::busy_tasks_let_another_client_in,
         "a waiting client gets the lock although another client's tasks keep it busy"
     ),
     case!(
@@ -44,19 +44,19 @@ pub(crate) const CASES: &[Spec] = &[
         "a waiting client gets the lock although one task of another takes it again at once"
     ),
     case!(
-        handover::limit_of_zero_releases_every_time,
+        handover::limit_of_zero_serves_all_tasks,
         "with a limit of zero tasks still all get the lock"
     ),
     case!(
-        handover::cancelled_next_is_passed_over,
+        handover::cancelled_waiter_is_skipped,
         "a cancelled waiter is skipped"
     ),
     case!(
-        handover::lost_lock_is_not_handed_on,
+        handover::lost_lock_is_not_handed_over,
         "a lock that was lost is not handed to the next task"
     ),
     case!(
-        handover::ttl_is_the_next_ones,
+        handover::next_task_gets_its_own_ttl,
         "the next task's lease is the one it asked for"
     ),
 ];
@@ -91,7 +91,7 @@ async fn first_come_first_served(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn each_gets_its_own_token(cx: Context) -> Outcome {
+async fn each_task_gets_its_own_token(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
@@ -166,7 +166,7 @@ fn keep_busy(
             start(async move {
                 let who = format!("busy task {number}");
                 while !stop.load(Ordering::SeqCst) {
-                    hold_and_release(
+                    acquire_hold_release(
                         &locker,
                         &name,
                         ttl,
@@ -197,7 +197,7 @@ impl BusyTasks {
     }
 }
 
-async fn excludes_other_clients(cx: Context) -> Outcome {
+async fn hand_over_excludes_other_clients(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let (name, history) = (cx.name("a"), History::new());
     let busy = [
@@ -217,15 +217,15 @@ async fn excludes_other_clients(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn lets_another_client_in(cx: Context) -> Outcome {
-    waiting_client_is_served(&cx, 4).await
+async fn busy_tasks_let_another_client_in(cx: Context) -> Outcome {
+    ensure_waiting_client_is_served(&cx, 4).await
 }
 
 async fn lone_task_lets_another_client_in(cx: Context) -> Outcome {
-    waiting_client_is_served(&cx, 1).await
+    ensure_waiting_client_is_served(&cx, 1).await
 }
 
-async fn waiting_client_is_served(cx: &Context, busy_tasks: usize) -> Outcome {
+async fn ensure_waiting_client_is_served(cx: &Context, busy_tasks: usize) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let (name, history) = (cx.name("a"), History::new());
     let busy = keep_busy(&one, &name, cx.long_ttl(), busy_tasks, &history);
@@ -242,7 +242,7 @@ async fn waiting_client_is_served(cx: &Context, busy_tasks: usize) -> Outcome {
     Ok(())
 }
 
-async fn limit_of_zero_releases_every_time(cx: Context) -> Outcome {
+async fn limit_of_zero_serves_all_tasks(cx: Context) -> Outcome {
     let store = cx.store().await?;
     let locker = Locker::builder(store.lock()).hand_over_limit(0).build();
     let (name, history) = (cx.name("a"), History::new());
@@ -251,7 +251,7 @@ async fn limit_of_zero_releases_every_time(cx: Context) -> Outcome {
             (locker.clone(), name.clone(), history.clone(), cx.long_ttl());
         start(async move {
             for _ in 0..3 {
-                hold_and_release(
+                acquire_hold_release(
                     &locker,
                     &name,
                     ttl,
@@ -274,7 +274,7 @@ async fn limit_of_zero_releases_every_time(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn cancelled_next_is_passed_over(cx: Context) -> Outcome {
+async fn cancelled_waiter_is_skipped(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
     for round in 0..10_u64 {
         let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
@@ -297,7 +297,7 @@ async fn cancelled_next_is_passed_over(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn lost_lock_is_not_handed_on(cx: Context) -> Outcome {
+async fn lost_lock_is_not_handed_over(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let lost = acquire_free(&locker, &name, cx.long_ttl()).await?;
@@ -336,7 +336,7 @@ async fn lost_lock_is_not_handed_on(cx: Context) -> Outcome {
     }
 }
 
-async fn ttl_is_the_next_ones(cx: Context) -> Outcome {
+async fn next_task_gets_its_own_ttl(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let guard = acquire_free(&locker, &name, cx.kept_ttl()).await?;

@@ -29,7 +29,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(inspect::released_lock_is_free, "a released lock is free"),
     case!(
-        inspect::looking_changes_nothing,
+        inspect::inspection_changes_nothing,
         "looking at a lock does not prolong, shorten or take it",
         DeadHolder
     ),
@@ -42,7 +42,7 @@ pub(crate) const CASES: &[Spec] = &[
         "pages of a list neither repeat nor miss a lock"
     ),
     case!(
-        inspect::list_of_nothing_is_empty,
+        inspect::list_of_an_unused_prefix_is_empty,
         "the list under a prefix that nobody uses is empty"
     ),
     case!(
@@ -50,24 +50,24 @@ pub(crate) const CASES: &[Spec] = &[
         "where waiters are shown, they come and go"
     ),
     case!(
-        inspect::force_frees,
+        inspect::forced_release_frees_the_lock,
         "a forced release frees the lock at once"
     ),
     case!(
-        inspect::force_checks_the_token,
+        inspect::forced_release_checks_the_token,
         "a forced release with another token changes nothing and returns the present token"
     ),
     case!(
-        inspect::force_of_a_free_lock_is_told,
+        inspect::forced_release_of_a_free_lock_says_not_held,
         "a forced release of a free lock says so"
     ),
     case!(
-        inspect::force_of_an_expired_lock_is_told,
+        inspect::forced_release_of_an_expired_lock_says_not_held,
         "a forced release of an expired lock says that it is not held",
         DeadHolder
     ),
     case!(
-        inspect::health_answers,
+        inspect::health_check_finds_nothing_broken,
         "the health check names the server and finds nothing broken"
     ),
     case!(
@@ -155,11 +155,11 @@ async fn released_lock_is_free(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn looking_changes_nothing(cx: Context) -> Outcome {
+async fn inspection_changes_nothing(cx: Context) -> Outcome {
     let (other, ttl, name) = (cx.locker().await?, cx.short_ttl(), cx.name("a"));
-    let dead = cx.crashed_holder(&name, ttl).await?;
+    let dead = cx.acquire_and_crash(&name, ttl).await?;
     // A lock that is inspected all the time still expires on time.
-    eventually("it expires", cx.freed_after(ttl), || async {
+    eventually("it expires", cx.freed_within(ttl), || async {
         other.list(cx.prefix()).await?;
         Ok(inspect_lock(&other, &name).await?.held.is_none())
     })
@@ -240,7 +240,7 @@ async fn list_pages_without_gaps(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn list_of_nothing_is_empty(cx: Context) -> Outcome {
+async fn list_of_an_unused_prefix_is_empty(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     let guard = acquire_free(&locker, &cx.name("a"), cx.long_ttl()).await?;
     ensure_eq!(
@@ -310,7 +310,7 @@ async fn waiters_are_counted(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-async fn force_frees(cx: Context) -> Outcome {
+async fn forced_release_frees_the_lock(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
@@ -333,7 +333,7 @@ async fn force_frees(cx: Context) -> Outcome {
     release_clean(next).await
 }
 
-async fn force_checks_the_token(cx: Context) -> Outcome {
+async fn forced_release_checks_the_token(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
@@ -353,7 +353,7 @@ async fn force_checks_the_token(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-async fn force_of_a_free_lock_is_told(cx: Context) -> Outcome {
+async fn forced_release_of_a_free_lock_says_not_held(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
     ensure_eq!(
         locker.force_release(&name, FencingToken::new(1)?).await?,
@@ -371,10 +371,10 @@ async fn force_of_a_free_lock_is_told(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn force_of_an_expired_lock_is_told(cx: Context) -> Outcome {
+async fn forced_release_of_an_expired_lock_says_not_held(cx: Context) -> Outcome {
     let (locker, ttl, name) = (cx.locker().await?, cx.short_ttl(), cx.name("a"));
-    let dead = cx.crashed_holder(&name, ttl).await?;
-    eventually("it expires", cx.freed_after(ttl), || async {
+    let dead = cx.acquire_and_crash(&name, ttl).await?;
+    eventually("it expires", cx.freed_within(ttl), || async {
         Ok(inspect_lock(&locker, &name).await?.held.is_none())
     })
     .await?;
@@ -386,7 +386,7 @@ async fn force_of_an_expired_lock_is_told(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn health_answers(cx: Context) -> Outcome {
+async fn health_check_finds_nothing_broken(cx: Context) -> Outcome {
     let health = cx.locker().await?.health().await?;
     ensure!(!health.server.trim().is_empty(), "the server has no name");
     ensure!(!health.findings.is_empty(), "nothing was looked at");

@@ -7,7 +7,7 @@ use distlock_core::{ErrorKind, LockName, Locker, RecordKey};
 
 use crate::{
     Outcome,
-    failure::{ensure, ensure_eq, fail, refused},
+    failure::{ensure, ensure_eq, expect_error, fail},
     spec::{Spec, case},
     support::{Context, RecordingBackend, acquire_free, inspect_lock, release_clean},
 };
@@ -59,15 +59,15 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Opens a locker over a backend that records every request.
 async fn recording_locker(cx: &Context) -> Outcome<(Locker, Arc<RecordingBackend>)> {
-    let recording = Arc::new(RecordingBackend::on(cx.store().await?.lock()));
+    let recording = Arc::new(RecordingBackend::new(cx.store().await?.lock()));
     let locker = Locker::new(recording.clone());
     // The keeper thread opens its own handle before the recording counts.
     locker.ready().await?;
     Ok((locker, recording))
 }
 
-async fn ensure_nothing_was_asked(locker: Locker, recording: &RecordingBackend) -> Outcome {
-    let asked = recording.called();
+async fn ensure_no_requests_and_close(locker: Locker, recording: &RecordingBackend) -> Outcome {
+    let asked = recording.called_methods();
     ensure!(asked.is_empty(), "the store was asked to {asked:?}");
     locker.close().await;
     Ok(())
@@ -87,28 +87,28 @@ async fn ttl_out_of_range_is_refused(cx: Context) -> Outcome {
         Duration::MAX,
     ] {
         let what = format!("ttl {ttl:?}");
-        refused(
+        expect_error(
             &what,
             locker.lock(&name).ttl(ttl).acquire().await,
             &[ErrorKind::InvalidArgument],
         )?;
-        refused(
+        expect_error(
             &what,
             locker.lock(&name).ttl(ttl).try_acquire().await,
             &[ErrorKind::InvalidArgument],
         )?;
-        refused(
+        expect_error(
             &what,
             locker.lock(&name).ttl(ttl).run(async |_| ()).await,
             &[ErrorKind::InvalidArgument],
         )?;
-        refused(
+        expect_error(
             &what,
             locker.lock_all([&name]).ttl(ttl).acquire().await,
             &[ErrorKind::InvalidArgument],
         )?;
     }
-    ensure_nothing_was_asked(locker, &recording).await
+    ensure_no_requests_and_close(locker, &recording).await
 }
 
 async fn ttl_at_its_limits_works(cx: Context) -> Outcome {
@@ -147,30 +147,30 @@ async fn bad_names_are_refused(cx: Context) -> Outcome {
     ] {
         let what = format!("name {name:?}");
         let kinds = &[ErrorKind::InvalidName];
-        refused(
+        expect_error(
             &what,
             locker.lock(&name).ttl(cx.long_ttl()).acquire().await,
             kinds,
         )?;
-        refused(
+        expect_error(
             &what,
             locker.lock(&name).ttl(cx.long_ttl()).try_acquire().await,
             kinds,
         )?;
-        refused(
+        expect_error(
             &what,
             locker.lock_all([&name]).ttl(cx.long_ttl()).acquire().await,
             kinds,
         )?;
-        refused(&what, locker.inspect(&name).await, kinds)?;
+        expect_error(&what, locker.inspect(&name).await, kinds)?;
         let token = distlock_core::FencingToken::new(1)?;
-        let error = refused(&what, locker.force_release(&name, token).await, kinds)?;
+        let error = expect_error(&what, locker.force_release(&name, token).await, kinds)?;
         ensure!(
             !error.to_string().contains(char::is_control),
             "the error repeats a control character: {error:?}"
         );
     }
-    ensure_nothing_was_asked(locker, &recording).await
+    ensure_no_requests_and_close(locker, &recording).await
 }
 
 async fn bad_labels_are_refused(cx: Context) -> Outcome {
@@ -188,7 +188,7 @@ async fn bad_labels_are_refused(cx: Context) -> Outcome {
             .holder(&label)
             .acquire()
             .await;
-        let error = refused(
+        let error = expect_error(
             &format!("label {label:?}"),
             answer,
             &[ErrorKind::InvalidArgument],
@@ -198,7 +198,7 @@ async fn bad_labels_are_refused(cx: Context) -> Outcome {
             "the error repeats a control character: {error:?}"
         );
     }
-    ensure_nothing_was_asked(locker, &recording).await
+    ensure_no_requests_and_close(locker, &recording).await
 }
 
 async fn bad_meta_is_refused(cx: Context) -> Outcome {
@@ -210,13 +210,13 @@ async fn bad_meta_is_refused(cx: Context) -> Outcome {
             .meta(&meta)
             .acquire()
             .await;
-        refused(
+        expect_error(
             &format!("a text of {} bytes", meta.len()),
             answer,
             &[ErrorKind::InvalidArgument],
         )?;
     }
-    ensure_nothing_was_asked(locker, &recording).await
+    ensure_no_requests_and_close(locker, &recording).await
 }
 
 async fn largest_label_and_meta_work(cx: Context) -> Outcome {
@@ -257,13 +257,13 @@ async fn min_hold_out_of_range_is_refused(cx: Context) -> Outcome {
             .min_hold(least)
             .acquire()
             .await;
-        refused(
+        expect_error(
             &format!("min_hold {least:?}"),
             answer,
             &[ErrorKind::InvalidArgument],
         )?;
     }
-    ensure_nothing_was_asked(locker, &recording).await
+    ensure_no_requests_and_close(locker, &recording).await
 }
 
 async fn bad_keys_are_refused(cx: Context) -> Outcome {
@@ -273,7 +273,7 @@ async fn bad_keys_are_refused(cx: Context) -> Outcome {
         "a\0b".into(),
         "a\nb".into(),
     ] {
-        refused(
+        expect_error(
             &format!("key {key:?}"),
             RecordKey::new(&key),
             &[ErrorKind::InvalidName],
@@ -342,7 +342,7 @@ async fn errors_are_one_line(cx: Context) -> Outcome {
         .wait(Duration::from_millis(50))
         .acquire()
         .await;
-    let error = refused("acquire of a held lock", answer, &[ErrorKind::Timeout])?;
+    let error = expect_error("acquire of a held lock", answer, &[ErrorKind::Timeout])?;
     let text = error.to_string();
     ensure!(
         text.contains(cx.capabilities().backend) && text.contains(cx.prefix()),

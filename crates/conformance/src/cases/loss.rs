@@ -8,45 +8,48 @@ use distlock_core::{
 
 use crate::{
     Outcome,
-    failure::{ensure, ensure_eq, fail, refused},
+    failure::{ensure, ensure_eq, expect_error, fail},
     history::History,
     spec::{Spec, case},
     support::{
-        Context, SLACK, StallMeter, acquire_free, hold_and_release, join, now, release_clean,
+        Context, SLACK, StallMeter, acquire_free, acquire_hold_release, join, now, release_clean,
         sleep, sleep_until, soon, start, within,
     },
 };
 
 pub(crate) const CASES: &[Spec] = &[
     case!(
-        loss::expiry_is_told_in_time,
+        loss::expiry_is_reported_in_time,
         "a guard of an expired lease reports Expired at most 250 ms after its deadline"
     ),
     case!(
-        loss::waiting_alone_is_told_in_time,
+        loss::waiting_alone_reports_the_loss_in_time,
         "lost() and ended() resolve at most 250 ms after the deadline, also when no task asks \
          the guard anything else"
     ),
     case!(
-        loss::asked_later_is_told_at_once,
+        loss::late_question_is_answered_at_once,
         "lost() and ended() resolve at once when they are first called after the deadline"
     ),
     case!(
-        loss::force_is_told,
+        loss::forced_release_is_reported,
         "a guard of a force-released lock learns of it by its deadline, as Removed where the \
          store cannot tell"
     ),
     case!(
-        loss::takeover_is_told,
+        loss::takeover_is_reported,
         "a guard reports TakenOver or Removed after another owner got its lock"
     ),
-    case!(loss::is_sticky, "a loss stays, with its first reason"),
     case!(
-        loss::everybody_is_told,
+        loss::loss_keeps_its_first_reason,
+        "a loss stays, with its first reason"
+    ),
+    case!(
+        loss::all_waiters_learn_of_the_loss,
         "forty waiters and watchers all learn of the loss"
     ),
     case!(
-        loss::never_without_cause,
+        loss::no_loss_without_cause,
         "a guard that is held and released properly never reports a loss"
     ),
     case!(
@@ -54,15 +57,15 @@ pub(crate) const CASES: &[Spec] = &[
         "run drops its work on a loss and answers Lost"
     ),
     case!(
-        loss::run_gives_the_value,
+        loss::run_returns_the_value,
         "run returns the value of its work and frees the lock"
     ),
     case!(
-        loss::work_can_watch,
+        loss::work_can_ask_about_its_lock,
         "the work under run can ask about its lock"
     ),
     case!(
-        loss::same_client_can_take_it_again,
+        loss::same_client_can_take_the_lock_again,
         "after a loss the same client can take the lock again"
     ),
     case!(
@@ -75,7 +78,7 @@ pub(crate) const CASES: &[Spec] = &[
 const NOTICE: Duration = Duration::from_millis(250);
 
 /// Waits for the loss of a guard that is not renewed, and checks that the report came in time.
-async fn lost_by_deadline(
+async fn expect_loss_by_deadline(
     guard: &Guard,
     deadline: Moment,
     stalls: &StallMeter,
@@ -93,7 +96,7 @@ async fn lost_by_deadline(
     Ok(reason)
 }
 
-async fn expiry_is_told_in_time(cx: Context) -> Outcome {
+async fn expiry_is_reported_in_time(cx: Context) -> Outcome {
     let stalls = StallMeter::start();
     let (locker, ttl) = (cx.locker().await?, cx.short_ttl());
     let rounds = (0..5).map(|round| {
@@ -105,7 +108,7 @@ async fn expiry_is_told_in_time(cx: Context) -> Outcome {
     });
     for guard in futures_util::future::try_join_all(rounds).await? {
         let deadline = now() + guard.remaining();
-        let reason = lost_by_deadline(&guard, deadline, &stalls).await?;
+        let reason = expect_loss_by_deadline(&guard, deadline, &stalls).await?;
         ensure_eq!(reason, LossReason::Expired, "the reason");
         ensure!(
             now() + Duration::from_millis(1) >= deadline,
@@ -116,7 +119,7 @@ async fn expiry_is_told_in_time(cx: Context) -> Outcome {
 }
 
 /// Takes a guard that is not renewed, and returns it with its deadline.
-async fn unrenewed_guard(cx: &Context, name: &str) -> Outcome<(Guard, Moment)> {
+async fn acquire_unrenewed(cx: &Context, name: &str) -> Outcome<(Guard, Moment)> {
     let request = cx.locker().await?.lock(cx.name(name)).ttl(cx.short_ttl());
     let guard = request.renew(Renew::Manual).acquire().await?;
     let deadline = now() + guard.remaining();
@@ -125,13 +128,13 @@ async fn unrenewed_guard(cx: &Context, name: &str) -> Outcome<(Guard, Moment)> {
 
 /// No task asks whether the guard is valid or what remains of it: such a question finds the loss by
 /// itself and wakes the waiters.
-async fn waiting_alone_is_told_in_time(cx: Context) -> Outcome {
+async fn waiting_alone_reports_the_loss_in_time(cx: Context) -> Outcome {
     let stalls = StallMeter::start();
     // The guards are dropped at the end, because a dropped guard is released instead of lost.
     let mut guards = Vec::new();
     let (mut told, mut deadlines) = (Vec::new(), Vec::new());
     for (name, waiters) in [("one waiter", 1), ("five waiters", 5)] {
-        let (guard, deadline) = unrenewed_guard(&cx, name).await?;
+        let (guard, deadline) = acquire_unrenewed(&cx, name).await?;
         let guard = Arc::new(guard);
         for _ in 0..waiters {
             let guard = Arc::clone(&guard);
@@ -144,7 +147,7 @@ async fn waiting_alone_is_told_in_time(cx: Context) -> Outcome {
         guards.push(guard);
     }
     for (name, watchers) in [("one watcher", 1), ("five watchers", 5)] {
-        let (guard, deadline) = unrenewed_guard(&cx, name).await?;
+        let (guard, deadline) = acquire_unrenewed(&cx, name).await?;
         for _ in 0..watchers {
             let watch = guard.watch();
             told.push(start(async move { Ok((watch.ended().await, now())) }));
@@ -169,10 +172,10 @@ async fn waiting_alone_is_told_in_time(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn asked_later_is_told_at_once(cx: Context) -> Outcome {
+async fn late_question_is_answered_at_once(cx: Context) -> Outcome {
     let stalls = StallMeter::start();
-    let (by_guard, first) = unrenewed_guard(&cx, "guard").await?;
-    let (by_watch, second) = unrenewed_guard(&cx, "watch").await?;
+    let (by_guard, first) = acquire_unrenewed(&cx, "guard").await?;
+    let (by_watch, second) = acquire_unrenewed(&cx, "watch").await?;
     sleep_until(first.max(second) + 2 * NOTICE).await;
     for _ in 0..2 {
         let asked = now();
@@ -186,14 +189,14 @@ async fn asked_later_is_told_at_once(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn force_is_told(cx: Context) -> Outcome {
+async fn forced_release_is_reported(cx: Context) -> Outcome {
     let stalls = StallMeter::start();
     let (holder, other) = cx.two_lockers().await?;
     let (ttl, name) = (cx.short_ttl(), cx.name("a"));
     let guard = acquire_free(&holder, &name, ttl).await?;
     other.force_release(&name, guard.token()).await?;
     // The deadline may be that of a renewal confirmed just before the forced release.
-    let reason = lost_by_deadline(&guard, now() + guard.remaining(), &stalls).await?;
+    let reason = expect_loss_by_deadline(&guard, now() + guard.remaining(), &stalls).await?;
     let expected = if cx.capabilities().tells_force_release {
         LossReason::ForceReleased
     } else {
@@ -221,14 +224,14 @@ async fn force_is_told(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn takeover_is_told(cx: Context) -> Outcome {
+async fn takeover_is_reported(cx: Context) -> Outcome {
     let stalls = StallMeter::start();
     let (holder, other) = cx.two_lockers().await?;
     let (ttl, name) = (cx.short_ttl(), cx.name("a"));
     let guard = acquire_free(&holder, &name, ttl).await?;
     other.force_release(&name, guard.token()).await?;
     let next = acquire_free(&other, &name, cx.long_ttl()).await?;
-    let reason = lost_by_deadline(&guard, now() + guard.remaining(), &stalls).await?;
+    let reason = expect_loss_by_deadline(&guard, now() + guard.remaining(), &stalls).await?;
     ensure!(
         matches!(reason, LossReason::TakenOver | LossReason::Removed),
         "the reason is {reason:?}"
@@ -241,7 +244,7 @@ async fn takeover_is_told(cx: Context) -> Outcome {
 }
 
 /// Takes a guard and lets its lease expire.
-async fn lost_guard(cx: &Context, name: &str) -> Outcome<Guard> {
+async fn acquire_and_lose(cx: &Context, name: &str) -> Outcome<Guard> {
     let locker = cx.locker().await?;
     let guard = locker
         .lock(name)
@@ -253,19 +256,19 @@ async fn lost_guard(cx: &Context, name: &str) -> Outcome<Guard> {
     Ok(guard)
 }
 
-async fn is_sticky(cx: Context) -> Outcome {
+async fn loss_keeps_its_first_reason(cx: Context) -> Outcome {
     let name = cx.name("a");
-    let guard = lost_guard(&cx, &name).await?;
+    let guard = acquire_and_lose(&cx, &name).await?;
     let other = cx.locker().await?;
     // A second reason appears, but the first one stays.
-    sleep(cx.freed_after(cx.short_ttl())).await;
+    sleep(cx.freed_within(cx.short_ttl())).await;
     let next = acquire_free(&other, &name, cx.long_ttl()).await?;
     for _ in 0..3 {
         ensure_eq!(guard.lost().await, LossReason::Expired, "the reason");
         ensure!(!guard.is_valid(), "never valid again");
-        refused("check", guard.check(), &[ErrorKind::Lost])?;
+        expect_error("check", guard.check(), &[ErrorKind::Lost])?;
     }
-    refused("reenter", guard.reenter(), &[ErrorKind::Lost])?;
+    expect_error("reenter", guard.reenter(), &[ErrorKind::Lost])?;
     match guard.release().await {
         Released::AlreadyLost(LossReason::Expired) => {}
         other => fail!("the release of a lost lock said {other:?}"),
@@ -274,7 +277,7 @@ async fn is_sticky(cx: Context) -> Outcome {
     release_clean(next).await
 }
 
-async fn everybody_is_told(cx: Context) -> Outcome {
+async fn all_waiters_learn_of_the_loss(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     let guard = locker
         .lock(cx.name("a"))
@@ -312,7 +315,7 @@ async fn everybody_is_told(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn never_without_cause(cx: Context) -> Outcome {
+async fn no_loss_without_cause(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     let history = History::new();
     let tasks = (0..8_u64).map(|number| {
@@ -327,7 +330,7 @@ async fn never_without_cause(cx: Context) -> Outcome {
                 // The holds last from a moment to beyond several renewals.
                 let hold = ttl * u32::try_from(number * round).unwrap_or(0) / 16;
                 let who = format!("task {number}");
-                hold_and_release(&locker, &name, ttl, hold, &who, &history).await?;
+                acquire_hold_release(&locker, &name, ttl, hold, &who, &history).await?;
             }
             Ok(())
         })
@@ -368,12 +371,12 @@ async fn run_drops_the_work(cx: Context) -> Outcome {
     let Some(answer) = soon("run ends", join([run])).await??.pop() else {
         fail!("no answer")
     };
-    let error = refused("run", answer, &[ErrorKind::Lost])?;
+    let error = expect_error("run", answer, &[ErrorKind::Lost])?;
     ensure!(error.is_lost(), "the predicate agrees");
     Ok(())
 }
 
-async fn run_gives_the_value(cx: Context) -> Outcome {
+async fn run_returns_the_value(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let value = holder
@@ -390,7 +393,7 @@ async fn run_gives_the_value(cx: Context) -> Outcome {
     release_clean(acquire_free(&other, &name, cx.long_ttl()).await?).await
 }
 
-async fn work_can_watch(cx: Context) -> Outcome {
+async fn work_can_ask_about_its_lock(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
     let (valid, remaining, token) = locker
         .lock(&name)
@@ -412,7 +415,7 @@ async fn work_can_watch(cx: Context) -> Outcome {
     release_clean(next).await
 }
 
-async fn same_client_can_take_it_again(cx: Context) -> Outcome {
+async fn same_client_can_take_the_lock_again(cx: Context) -> Outcome {
     let name = cx.name("a");
     let (holder, other) = cx.two_lockers().await?;
     let lost = acquire_free(&holder, &name, cx.short_ttl()).await?;
@@ -468,6 +471,6 @@ async fn validity_ends_at_the_deadline(cx: Context) -> Outcome {
         "{:?} remain",
         guard.remaining()
     );
-    refused("check", guard.check(), &[ErrorKind::Lost])?;
+    expect_error("check", guard.check(), &[ErrorKind::Lost])?;
     Ok(())
 }

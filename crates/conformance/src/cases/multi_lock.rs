@@ -7,7 +7,7 @@ use distlock_core::{ErrorKind, Guard, Released};
 
 use crate::{
     Outcome,
-    failure::{ensure, ensure_eq, fail, refused},
+    failure::{ensure, ensure_eq, expect_error, fail},
     spec::{Spec, case},
     support::{
         Context, SLACK, SOON, acquire_free, acquire_within, expect_busy, inspect_lock, join, now,
@@ -17,7 +17,7 @@ use crate::{
 
 pub(crate) const CASES: &[Spec] = &[
     case!(
-        multi_lock::takes_all,
+        multi_lock::set_holds_all_its_locks,
         "all locks of a set are held, and all are released"
     ),
     case!(
@@ -25,7 +25,7 @@ pub(crate) const CASES: &[Spec] = &[
         "the guards of a set are sorted by name, each name once"
     ),
     case!(
-        multi_lock::all_or_nothing,
+        multi_lock::failed_set_leaves_no_lock_held,
         "a set that cannot be acquired in time leaves none of its locks held"
     ),
     case!(
@@ -33,7 +33,7 @@ pub(crate) const CASES: &[Spec] = &[
         "sets named in opposite orders never deadlock"
     ),
     case!(
-        multi_lock::one_wait_for_all,
+        multi_lock::wait_counts_for_the_whole_set,
         "the wait counts for the whole set"
     ),
     case!(
@@ -41,11 +41,11 @@ pub(crate) const CASES: &[Spec] = &[
         "the loss of one lock of a set is reported with its name"
     ),
     case!(
-        multi_lock::dropping_frees_all,
+        multi_lock::dropped_set_frees_all_locks,
         "dropping a set frees all of its locks"
     ),
     case!(
-        multi_lock::bad_name_takes_nothing,
+        multi_lock::set_with_invalid_name_takes_no_lock,
         "a set with an invalid name is refused before anything is taken"
     ),
     case!(
@@ -54,7 +54,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-async fn takes_all(cx: Context) -> Outcome {
+async fn set_holds_all_its_locks(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let names = ["a", "b", "c"].map(|tail| cx.name(tail));
     let set = locker.lock_all(&names).ttl(cx.long_ttl()).acquire().await?;
@@ -89,7 +89,7 @@ async fn sorts_and_removes_duplicates(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn all_or_nothing(cx: Context) -> Outcome {
+async fn failed_set_leaves_no_lock_held(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     // The held lock is the last one that the set takes.
     let names = ["a", "b", "c"].map(|tail| cx.name(tail));
@@ -100,7 +100,7 @@ async fn all_or_nothing(cx: Context) -> Outcome {
         .wait(Duration::from_millis(300))
         .acquire()
         .await;
-    let error = refused("a set with a held lock", answer, &[ErrorKind::Timeout])?;
+    let error = expect_error("a set with a held lock", answer, &[ErrorKind::Timeout])?;
     ensure_eq!(
         error.name().map(distlock_core::LockName::as_str),
         Some(names[2].as_str()),
@@ -151,7 +151,7 @@ async fn opposite_orders_never_deadlock(cx: Context) -> Outcome {
     join(tasks.collect::<Vec<_>>()).await.map(drop)
 }
 
-async fn one_wait_for_all(cx: Context) -> Outcome {
+async fn wait_counts_for_the_whole_set(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let names = ["a", "b"].map(|tail| cx.name(tail));
     let wait = Duration::from_millis(1500);
@@ -164,7 +164,7 @@ async fn one_wait_for_all(cx: Context) -> Outcome {
         async move {
             let asked = now();
             let answer = other.lock_all(&names).ttl(ttl).wait(wait).acquire().await;
-            refused("a set with a held lock", answer, &[ErrorKind::Timeout])?;
+            expect_error("a set with a held lock", answer, &[ErrorKind::Timeout])?;
             Ok(now().since(asked))
         }
     });
@@ -212,7 +212,7 @@ async fn loss_names_the_lock(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn dropping_frees_all(cx: Context) -> Outcome {
+async fn dropped_set_frees_all_locks(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let names = ["a", "b", "c"].map(|tail| cx.name(tail));
     let set = locker.lock_all(&names).ttl(cx.long_ttl()).acquire().await?;
@@ -231,12 +231,12 @@ async fn dropping_frees_all(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn bad_name_takes_nothing(cx: Context) -> Outcome {
+async fn set_with_invalid_name_takes_no_lock(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     for bad in [String::new(), "x".repeat(256), "a\nb".to_owned()] {
         let names = [cx.name("a"), bad, cx.name("b")];
         let answer = locker.lock_all(&names).ttl(cx.long_ttl()).acquire().await;
-        refused(
+        expect_error(
             "a set with an invalid name",
             answer,
             &[ErrorKind::InvalidName],
@@ -257,6 +257,6 @@ async fn empty_set_is_refused(cx: Context) -> Outcome {
         .ttl(cx.long_ttl())
         .acquire()
         .await;
-    refused("an empty set", answer, &[ErrorKind::InvalidArgument])?;
+    expect_error("an empty set", answer, &[ErrorKind::InvalidArgument])?;
     Ok(())
 }

@@ -27,7 +27,7 @@ pub(crate) const CASES: &[Spec] = &[
         "names of 255 bytes are distinguished by their last byte"
     ),
     case!(
-        names::list_gives_names_back,
+        names::list_returns_names_unchanged,
         "listed names are the ones that were taken, in byte order"
     ),
     case!(
@@ -47,7 +47,7 @@ pub(crate) const CASES: &[Spec] = &[
         "record keys of 512 bytes are distinguished by their last byte"
     ),
     case!(
-        names::locks_and_records_do_not_mix,
+        names::locks_and_records_are_separate,
         "a lock and a record of the same name have nothing to do with each other"
     ),
 ];
@@ -154,7 +154,10 @@ const TRICKY: &[&str] = &[
     "\u{10ffff}",
 ];
 
-async fn hold_all(cx: &Context, locker: &distlock_core::Locker) -> Outcome<Vec<(String, Guard)>> {
+async fn acquire_tricky_names(
+    cx: &Context,
+    locker: &distlock_core::Locker,
+) -> Outcome<Vec<(String, Guard)>> {
     let tasks = TRICKY.iter().map(|tail| {
         let (locker, name, ttl) = (locker.clone(), cx.name(tail), cx.long_ttl());
         start(async move {
@@ -176,7 +179,7 @@ async fn hold_all(cx: &Context, locker: &distlock_core::Locker) -> Outcome<Vec<(
     join(tasks.collect::<Vec<_>>()).await
 }
 
-async fn free_all(guards: Vec<(String, Guard)>) -> Outcome {
+async fn release_all(guards: Vec<(String, Guard)>) -> Outcome {
     let releases = guards
         .into_iter()
         .map(|(_, guard)| start(release_clean(guard)));
@@ -185,7 +188,7 @@ async fn free_all(guards: Vec<(String, Guard)>) -> Outcome {
 
 async fn tricky_names_are_distinct(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let held = hold_all(&cx, &holder).await?;
+    let held = acquire_tricky_names(&cx, &holder).await?;
     for (name, guard) in &held {
         let info = inspect_lock(&other, name).await?;
         ensure_eq!(info.name.as_str(), name, "the name that was looked at");
@@ -199,7 +202,7 @@ async fn tricky_names_are_distinct(cx: Context) -> Outcome {
         );
         ensure_eq!(seen.token, Some(guard.token()), "the token of {name:?}");
     }
-    free_all(held).await?;
+    release_all(held).await?;
     ensure_eq!(
         other.list(cx.prefix()).await?.len(),
         0,
@@ -210,11 +213,11 @@ async fn tricky_names_are_distinct(cx: Context) -> Outcome {
 
 async fn tricky_names_exclude_themselves(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let held = hold_all(&cx, &holder).await?;
+    let held = acquire_tricky_names(&cx, &holder).await?;
     for (name, _) in &held {
         expect_busy(&other, name).await?;
     }
-    free_all(held).await
+    release_all(held).await
 }
 
 async fn bare_special_names_work(cx: Context) -> Outcome {
@@ -272,9 +275,9 @@ async fn longest_names_differ_in_the_last_byte(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn list_gives_names_back(cx: Context) -> Outcome {
+async fn list_returns_names_unchanged(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let held = hold_all(&cx, &holder).await?;
+    let held = acquire_tricky_names(&cx, &holder).await?;
     let mut expected: Vec<_> = held.iter().map(|(name, _)| name.clone()).collect();
     expected.sort_unstable();
     let listed: Vec<_> = other
@@ -284,12 +287,12 @@ async fn list_gives_names_back(cx: Context) -> Outcome {
         .map(|info| info.name.as_str().to_owned())
         .collect();
     ensure_eq!(listed, expected, "listed names");
-    free_all(held).await
+    release_all(held).await
 }
 
 async fn list_prefix_is_literal(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    let held = hold_all(&cx, &holder).await?;
+    let held = acquire_tricky_names(&cx, &holder).await?;
     for tail in [
         "a", "A", "a ", "%", "_", "*", "?", "[", "{", "'", "\\", "a/", ".", "~", "é", "e", "日",
         "zz",
@@ -309,10 +312,10 @@ async fn list_prefix_is_literal(cx: Context) -> Outcome {
             .collect();
         ensure_eq!(listed, expected, "names under {tail:?}");
     }
-    free_all(held).await
+    release_all(held).await
 }
 
-async fn write_all(cx: &Context) -> Outcome<Vec<String>> {
+async fn write_tricky_keys(cx: &Context) -> Outcome<Vec<String>> {
     let records = cx.store().await?.records();
     let mut keys = Vec::new();
     for tail in TRICKY {
@@ -329,7 +332,7 @@ async fn write_all(cx: &Context) -> Outcome<Vec<String>> {
 }
 
 async fn tricky_keys_are_distinct(cx: Context) -> Outcome {
-    let mut expected = write_all(&cx).await?;
+    let mut expected = write_tricky_keys(&cx).await?;
     let records = cx.store().await?.records();
     for key in &expected {
         let Some(entry) = records.get(&RecordKey::new(key)?).await? else {
@@ -353,7 +356,7 @@ async fn tricky_keys_are_distinct(cx: Context) -> Outcome {
 }
 
 async fn scan_prefix_is_literal(cx: Context) -> Outcome {
-    let written = write_all(&cx).await?;
+    let written = write_tricky_keys(&cx).await?;
     let records = cx.store().await?.records();
     for tail in [
         "a", "A", "a ", "%", "_", "*", "?", "[", "{", "'", "\\", "a/", ".", "~", "é", "e", "日",
@@ -406,7 +409,7 @@ async fn longest_keys_work(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn locks_and_records_do_not_mix(cx: Context) -> Outcome {
+async fn locks_and_records_are_separate(cx: Context) -> Outcome {
     let store = cx.store().await?;
     let (locker, records, name) = (store.locker(), store.records(), cx.name("both"));
     let key = RecordKey::new(&name)?;

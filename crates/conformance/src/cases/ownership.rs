@@ -16,24 +16,24 @@ use crate::{
 
 pub(crate) const CASES: &[Spec] = &[
     case!(
-        ownership::stranger_cannot_renew,
+        ownership::other_owner_cannot_renew,
         "a renewal by another owner is refused and changes nothing"
     ),
     case!(
-        ownership::stranger_cannot_release,
+        ownership::other_owner_cannot_release,
         "a release by another owner changes nothing"
     ),
     case!(
-        ownership::stranger_cannot_hand_over,
+        ownership::other_owner_cannot_hand_over,
         "a hand-over by another owner changes nothing",
         HandOver
     ),
     case!(
-        ownership::stranger_cannot_acquire,
+        ownership::other_owner_cannot_acquire,
         "an attempt of another owner is busy and changes nothing"
     ),
     case!(
-        ownership::owner_recognises_itself,
+        ownership::repeated_acquire_keeps_the_token,
         "an owner that asks again gets the same token, and the lease starts anew"
     ),
     case!(
@@ -61,11 +61,11 @@ pub(crate) const CASES: &[Spec] = &[
         NoHandOver
     ),
     case!(
-        ownership::contender_recognises_itself,
+        ownership::repeated_attempt_keeps_the_token,
         "a contender that was granted the lock is granted it again, with the same token"
     ),
     case!(
-        ownership::contender_wakes_on_release,
+        ownership::contender_gets_the_lock_on_release,
         "a contender is granted the lock after its holder's release"
     ),
     case!(
@@ -73,7 +73,7 @@ pub(crate) const CASES: &[Spec] = &[
         "a contender that left blocks no other client"
     ),
     case!(
-        ownership::secret_stays_secret,
+        ownership::owner_id_is_never_shown,
         "the owner's identity is not shown in any description of the lock"
     ),
     case!(
@@ -110,7 +110,7 @@ impl DirectHold {
     }
 
     /// The lease as another client would forge it, with another owner and even the right token.
-    fn forged(&self) -> Lease {
+    fn forged_lease(&self) -> Lease {
         Lease::new(self.lease.name.clone(), OwnerId::new(), Some(self.token))
     }
 
@@ -118,12 +118,12 @@ impl DirectHold {
         Ok(Renewal::plain(Ttl::new(self.ttl)?))
     }
 
-    fn request_of(&self, owner: OwnerId) -> Outcome<AcquireRequest> {
+    fn request_by(&self, owner: OwnerId) -> Outcome<AcquireRequest> {
         request(self.lease.name.as_str(), owner, self.ttl)
     }
 
     /// Checks that the owner still holds the lock, with the same token.
-    async fn check_unchanged(&self) -> Outcome {
+    async fn ensure_unchanged(&self) -> Outcome {
         let held = self.backend.inspect(&self.lease.name).await?.held;
         ensure_eq!(
             held.and_then(|held| held.token),
@@ -149,60 +149,60 @@ fn without_token(lease: &Lease) -> Lease {
     Lease::new(lease.name.clone(), lease.owner, None)
 }
 
-async fn stranger_cannot_renew(cx: Context) -> Outcome {
+async fn other_owner_cannot_renew(cx: Context) -> Outcome {
     let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
-    for lease in [held.forged(), without_token(&held.forged())] {
+    for lease in [held.forged_lease(), without_token(&held.forged_lease())] {
         let answer = held.backend.renew(&lease, &held.renewal()?).await?;
         ensure!(
             matches!(answer, Renewed::NotHeld(_)),
             "a stranger's renewal: {answer:?}"
         );
     }
-    held.check_unchanged().await?;
+    held.ensure_unchanged().await?;
     held.release().await
 }
 
-async fn stranger_cannot_release(cx: Context) -> Outcome {
+async fn other_owner_cannot_release(cx: Context) -> Outcome {
     let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
-    for lease in [held.forged(), without_token(&held.forged())] {
+    for lease in [held.forged_lease(), without_token(&held.forged_lease())] {
         ensure_eq!(
             held.backend.release(&lease).await?,
             ReleaseOutcome::NotHeld,
             "a stranger's release"
         );
     }
-    held.check_unchanged().await?;
+    held.ensure_unchanged().await?;
     held.release().await
 }
 
-async fn stranger_cannot_hand_over(cx: Context) -> Outcome {
+async fn other_owner_cannot_hand_over(cx: Context) -> Outcome {
     let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     let answer = held
         .backend
-        .hand_over(&held.forged(), &held.request_of(OwnerId::new())?)
+        .hand_over(&held.forged_lease(), &held.request_by(OwnerId::new())?)
         .await?;
     match answer {
         HandOver::NotHeld(_) => {}
         other => fail!("a stranger's hand-over: {other:?}"),
     }
-    held.check_unchanged().await?;
+    held.ensure_unchanged().await?;
     held.release().await
 }
 
-async fn stranger_cannot_acquire(cx: Context) -> Outcome {
+async fn other_owner_cannot_acquire(cx: Context) -> Outcome {
     let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     for _ in 0..3 {
         let answer = held
             .backend
-            .try_acquire(&held.request_of(OwnerId::new())?)
+            .try_acquire(&held.request_by(OwnerId::new())?)
             .await?;
         ensure!(answer.acquired().is_none(), "granted to a second owner");
     }
-    held.check_unchanged().await?;
+    held.ensure_unchanged().await?;
     held.release().await
 }
 
-async fn owner_recognises_itself(cx: Context) -> Outcome {
+async fn repeated_acquire_keeps_the_token(cx: Context) -> Outcome {
     let ttl = cx.kept_ttl();
     let held = DirectHold::new(&cx, "a", ttl).await?;
     let start = now();
@@ -210,7 +210,7 @@ async fn owner_recognises_itself(cx: Context) -> Outcome {
     while now().since(start) < 2 * ttl {
         let Some(again) = held
             .backend
-            .try_acquire(&held.request_of(held.lease.owner)?)
+            .try_acquire(&held.request_by(held.lease.owner)?)
             .await?
             .acquired()
         else {
@@ -219,7 +219,7 @@ async fn owner_recognises_itself(cx: Context) -> Outcome {
         ensure_eq!(again.token, held.token, "the token of a repeated grant");
         sleep_until(now() + ttl / 4).await;
     }
-    held.check_unchanged().await?;
+    held.ensure_unchanged().await?;
     held.release().await
 }
 
@@ -269,7 +269,7 @@ async fn renewal_keeps_the_token(cx: Context) -> Outcome {
 async fn hand_over_is_one_step(cx: Context) -> Outcome {
     let mut held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     for _ in 0..3 {
-        let mut next = held.request_of(OwnerId::new())?;
+        let mut next = held.request_by(OwnerId::new())?;
         next.holder = HolderLabel::new("the next one")?;
         match held.backend.hand_over(&held.lease, &next).await? {
             HandOver::Done(grant) => {
@@ -294,7 +294,7 @@ async fn hand_over_is_one_step(cx: Context) -> Outcome {
             }
             other => fail!("an owner's hand-over: {other:?}"),
         }
-        held.check_unchanged().await?;
+        held.ensure_unchanged().await?;
         let shown = held.backend.inspect(&held.lease.name).await?.held;
         ensure_eq!(
             shown.map(|held| held.holder).as_deref(),
@@ -308,10 +308,10 @@ async fn hand_over_is_one_step(cx: Context) -> Outcome {
 async fn hand_over_needs_a_live_lease(cx: Context) -> Outcome {
     let ttl = cx.short_ttl();
     let held = DirectHold::new(&cx, "a", ttl).await?;
-    sleep_until(now() + cx.freed_after(ttl)).await;
+    sleep_until(now() + cx.freed_within(ttl)).await;
     let answer = held
         .backend
-        .hand_over(&held.lease, &held.request_of(OwnerId::new())?)
+        .hand_over(&held.lease, &held.request_by(OwnerId::new())?)
         .await?;
     match answer {
         HandOver::NotHeld(_) => {}
@@ -326,18 +326,18 @@ async fn hand_over_needs_a_live_lease(cx: Context) -> Outcome {
 
 async fn hand_over_is_unsupported(cx: Context) -> Outcome {
     let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
-    let next = held.request_of(OwnerId::new())?;
-    for lease in [&held.lease, &held.forged()] {
+    let next = held.request_by(OwnerId::new())?;
+    for lease in [&held.lease, &held.forged_lease()] {
         match held.backend.hand_over(lease, &next).await? {
             HandOver::Unsupported => {}
             other => fail!("a hand-over that the store does not claim to have: {other:?}"),
         }
-        held.check_unchanged().await?;
+        held.ensure_unchanged().await?;
     }
     held.release().await
 }
 
-async fn contender_recognises_itself(cx: Context) -> Outcome {
+async fn repeated_attempt_keeps_the_token(cx: Context) -> Outcome {
     let (backend, name, owner) = (cx.backend().await?, cx.name("a"), OwnerId::new());
     let mut contender = backend
         .contend(&request(&name, owner, cx.long_ttl())?)
@@ -370,11 +370,11 @@ async fn contender_recognises_itself(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn contender_wakes_on_release(cx: Context) -> Outcome {
+async fn contender_gets_the_lock_on_release(cx: Context) -> Outcome {
     let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     let other = cx.backend().await?;
     let owner = OwnerId::new();
-    let mut contender = other.contend(&held.request_of(owner)?).await?;
+    let mut contender = other.contend(&held.request_by(owner)?).await?;
     ensure!(
         contender.attempt().await?.acquired().is_none(),
         "granted to a second owner"
@@ -412,7 +412,7 @@ async fn contender_wakes_on_release(cx: Context) -> Outcome {
 async fn contender_that_left_blocks_nobody(cx: Context) -> Outcome {
     let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     let other = cx.backend().await?;
-    let mut contender = other.contend(&held.request_of(OwnerId::new())?).await?;
+    let mut contender = other.contend(&held.request_by(OwnerId::new())?).await?;
     ensure!(
         contender.attempt().await?.acquired().is_none(),
         "granted to a second owner"
@@ -423,7 +423,7 @@ async fn contender_that_left_blocks_nobody(cx: Context) -> Outcome {
         Ok(other.inspect(&name).await?.waiters.unwrap_or(0) == 0)
     })
     .await?;
-    let third = held.request_of(OwnerId::new())?;
+    let third = held.request_by(OwnerId::new())?;
     held.release().await?;
     let Some(grant) = other.try_acquire(&third).await?.acquired() else {
         fail!("the lock should be free for a third owner");
@@ -434,17 +434,17 @@ async fn contender_that_left_blocks_nobody(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn secret_stays_secret(cx: Context) -> Outcome {
+async fn owner_id_is_never_shown(cx: Context) -> Outcome {
     let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
     let uuid = held.lease.owner.as_uuid();
     let secrets = [uuid.hyphenated().to_string(), uuid.simple().to_string()];
     let busy = held
         .backend
-        .try_acquire(&held.request_of(OwnerId::new())?)
+        .try_acquire(&held.request_by(OwnerId::new())?)
         .await?;
     let shown = [
         format!("{:?}", held.lease),
-        format!("{:?}", held.request_of(held.lease.owner)?),
+        format!("{:?}", held.request_by(held.lease.owner)?),
         format!("{:?}", held.backend.inspect(&held.lease.name).await?),
         format!("{:?}", held.backend.list(cx.prefix(), None, 10).await?),
         format!("{busy:?}"),
@@ -471,7 +471,7 @@ async fn reopened_handle_shares_the_store(cx: Context) -> Outcome {
     );
     ensure!(
         second
-            .try_acquire(&held.request_of(OwnerId::new())?)
+            .try_acquire(&held.request_by(OwnerId::new())?)
             .await?
             .acquired()
             .is_none(),

@@ -6,7 +6,7 @@ use distlock_core::{ErrorKind, Guard, Renew, Scope};
 
 use crate::{
     Outcome,
-    failure::{ensure, ensure_eq, fail, refused},
+    failure::{ensure, ensure_eq, expect_error, fail},
     spec::{Spec, case},
     support::{
         Context, SLACK, acquire_free, expect_busy, inspect_lock, join, now, release_clean, sleep,
@@ -16,7 +16,7 @@ use crate::{
 
 pub(crate) const CASES: &[Spec] = &[
     case!(
-        reentrancy::not_unless_asked,
+        reentrancy::plain_lock_is_not_reentrant,
         "a task that holds a lock cannot take it again, like any other task"
     ),
     case!(
@@ -28,11 +28,11 @@ pub(crate) const CASES: &[Spec] = &[
         "of nested guards only the last release frees the lock"
     ),
     case!(
-        reentrancy::dropping_counts_too,
+        reentrancy::dropped_guard_counts_as_released,
         "dropping a nested guard counts as its release"
     ),
     case!(
-        reentrancy::scope_enters_again,
+        reentrancy::scope_can_take_its_lock_again,
         "a scope takes the lock that it holds again"
     ),
     case!(
@@ -48,11 +48,11 @@ pub(crate) const CASES: &[Spec] = &[
         "a caller without a scope is excluded"
     ),
     case!(
-        reentrancy::nesting_never_shortens,
+        reentrancy::reentry_never_shortens_the_lease,
         "taking a lock again with a shorter TTL does not shorten its lease"
     ),
     case!(
-        reentrancy::loss_reaches_all,
+        reentrancy::loss_reaches_all_nested_guards,
         "a loss reaches every nested guard"
     ),
     case!(
@@ -60,7 +60,7 @@ pub(crate) const CASES: &[Spec] = &[
         "a scope that released its lock takes it anew, with a higher token"
     ),
     case!(
-        reentrancy::tasks_of_one_scope_share,
+        reentrancy::tasks_of_one_scope_share_the_lock,
         "eight tasks of one scope hold the lock together"
     ),
     case!(
@@ -73,7 +73,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-async fn not_unless_asked(cx: Context) -> Outcome {
+async fn plain_lock_is_not_reentrant(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
     let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
     expect_busy(&locker, &name).await?;
@@ -83,7 +83,7 @@ async fn not_unless_asked(cx: Context) -> Outcome {
         .wait(Duration::from_millis(200))
         .acquire()
         .await;
-    refused("a second acquire", answer, &[ErrorKind::Timeout])?;
+    expect_error("a second acquire", answer, &[ErrorKind::Timeout])?;
     release_clean(guard).await
 }
 
@@ -120,7 +120,7 @@ async fn last_release_frees(cx: Context) -> Outcome {
     release_clean(acquire_free(&other, &name, cx.long_ttl()).await?).await
 }
 
-async fn dropping_counts_too(cx: Context) -> Outcome {
+async fn dropped_guard_counts_as_released(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let outer = acquire_free(&locker, &name, cx.long_ttl()).await?;
@@ -133,7 +133,7 @@ async fn dropping_counts_too(cx: Context) -> Outcome {
     release_clean(acquire_free(&other, &name, cx.long_ttl()).await?).await
 }
 
-async fn enter(
+async fn acquire_in_scope(
     cx: &Context,
     locker: &distlock_core::Locker,
     name: &str,
@@ -152,10 +152,10 @@ async fn enter(
     }
 }
 
-async fn scope_enters_again(cx: Context) -> Outcome {
+async fn scope_can_take_its_lock_again(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let (name, scope) = (cx.name("a"), Scope::new());
-    let outer = enter(&cx, &locker, &name, &scope).await?;
+    let outer = acquire_in_scope(&cx, &locker, &name, &scope).await?;
     let inner = locker
         .lock(&name)
         .ttl(cx.long_ttl())
@@ -172,8 +172,8 @@ async fn scope_enters_again(cx: Context) -> Outcome {
 
 async fn clone_is_the_same_scope(cx: Context) -> Outcome {
     let (locker, name, scope) = (cx.locker().await?, cx.name("a"), Scope::new());
-    let outer = enter(&cx, &locker, &name, &scope).await?;
-    let inner = enter(&cx, &locker.clone(), &name, &scope.clone()).await?;
+    let outer = acquire_in_scope(&cx, &locker, &name, &scope).await?;
+    let inner = acquire_in_scope(&cx, &locker.clone(), &name, &scope.clone()).await?;
     ensure_eq!(inner.token(), outer.token(), "the token");
     release_clean(inner).await?;
     release_clean(outer).await
@@ -182,7 +182,7 @@ async fn clone_is_the_same_scope(cx: Context) -> Outcome {
 async fn other_scopes_are_excluded(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let (name, mine, theirs) = (cx.name("a"), Scope::new(), Scope::new());
-    let guard = enter(&cx, &locker, &name, &mine).await?;
+    let guard = acquire_in_scope(&cx, &locker, &name, &mine).await?;
     for locker in [&locker, &other] {
         let attempt = locker
             .lock(&name)
@@ -205,7 +205,7 @@ async fn other_scopes_are_excluded(cx: Context) -> Outcome {
 
 async fn plain_callers_are_excluded(cx: Context) -> Outcome {
     let (locker, name, scope) = (cx.locker().await?, cx.name("a"), Scope::new());
-    let guard = enter(&cx, &locker, &name, &scope).await?;
+    let guard = acquire_in_scope(&cx, &locker, &name, &scope).await?;
     expect_busy(&locker, &name).await?;
     release_clean(guard).await?;
     let plain = acquire_free(&locker, &name, cx.long_ttl()).await?;
@@ -222,7 +222,7 @@ async fn plain_callers_are_excluded(cx: Context) -> Outcome {
     release_clean(plain).await
 }
 
-async fn nesting_never_shortens(cx: Context) -> Outcome {
+async fn reentry_never_shortens_the_lease(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let (name, scope) = (cx.name("a"), Scope::new());
     let outer = locker
@@ -246,13 +246,13 @@ async fn nesting_never_shortens(cx: Context) -> Outcome {
         inner.remaining()
     );
     release_clean(inner).await?;
-    sleep(cx.ended_after(cx.short_ttl())).await;
+    sleep(cx.lease_over_after(cx.short_ttl())).await;
     ensure!(outer.is_valid(), "the outer lease goes on");
     expect_busy(&other, &name).await?;
     release_clean(outer).await
 }
 
-async fn loss_reaches_all(cx: Context) -> Outcome {
+async fn loss_reaches_all_nested_guards(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let (name, scope) = (cx.name("a"), Scope::new());
     let outer = locker
@@ -298,7 +298,7 @@ async fn scope_starts_anew_after_the_release(cx: Context) -> Outcome {
     let (locker, name, scope) = (cx.locker().await?, cx.name("a"), Scope::new());
     let mut last = None;
     for _ in 0..4 {
-        let guard = enter(&cx, &locker, &name, &scope).await?;
+        let guard = acquire_in_scope(&cx, &locker, &name, &scope).await?;
         ensure!(
             last < Some(guard.token()),
             "{last:?} was followed by {}",
@@ -310,7 +310,7 @@ async fn scope_starts_anew_after_the_release(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn tasks_of_one_scope_share(cx: Context) -> Outcome {
+async fn tasks_of_one_scope_share_the_lock(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let (name, scope) = (cx.name("a"), Scope::new());
     let tasks = (0..8).map(|_| {
@@ -359,7 +359,7 @@ async fn scope_waits_within_its_limit(cx: Context) -> Outcome {
                 .reentrant(&scope)
                 .acquire()
                 .await;
-            refused("a scope's wait", answer, &[ErrorKind::Timeout])?;
+            expect_error("a scope's wait", answer, &[ErrorKind::Timeout])?;
             Ok(now().since(asked))
         })
     });
@@ -375,9 +375,9 @@ async fn scope_waits_within_its_limit(cx: Context) -> Outcome {
 async fn deep_nesting_is_counted(cx: Context) -> Outcome {
     let (locker, other) = cx.two_lockers().await?;
     let (name, scope) = (cx.name("a"), Scope::new());
-    let mut guards = vec![enter(&cx, &locker, &name, &scope).await?];
+    let mut guards = vec![acquire_in_scope(&cx, &locker, &name, &scope).await?];
     while guards.len() < 50 {
-        guards.push(enter(&cx, &locker, &name, &scope).await?);
+        guards.push(acquire_in_scope(&cx, &locker, &name, &scope).await?);
     }
     let seed = fastrand::u64(..);
     fastrand::Rng::with_seed(seed).shuffle(&mut guards);

@@ -6,7 +6,7 @@ use distlock_core::{Ended, ErrorKind, Lease, LockName, OwnerId, ReleaseOutcome, 
 
 use crate::{
     Outcome,
-    failure::{ensure, ensure_eq, fail, refused},
+    failure::{ensure, ensure_eq, expect_error, fail},
     spec::{Spec, case},
     support::{
         Context, SLACK, SOON, acquire_free, acquire_within, expect_busy, inspect_lock, join, now,
@@ -16,11 +16,11 @@ use crate::{
 
 pub(crate) const CASES: &[Spec] = &[
     case!(
-        release::clean_release_frees,
+        release::clean_release_frees_the_lock,
         "a released lock is free at once, and the answer is Clean"
     ),
     case!(
-        release::again_and_again,
+        release::lock_can_be_taken_many_times,
         "a lock can be taken and released many times"
     ),
     case!(
@@ -28,29 +28,32 @@ pub(crate) const CASES: &[Spec] = &[
         "the store answers a repeated release with NotHeld and changes nothing"
     ),
     case!(
-        release::needs_no_token,
+        release::release_needs_no_token,
         "an owner that never received its grant can release the lock"
     ),
     case!(
-        release::dropped_guard_frees,
+        release::dropped_guard_frees_the_lock,
         "dropping a guard frees the lock in the background"
     ),
     case!(
-        release::panic_frees,
+        release::panic_frees_the_lock,
         "a task that panics while it holds frees the lock"
     ),
-    case!(release::close_waits, "close waits for background releases"),
+    case!(
+        release::close_waits_for_background_releases,
+        "close waits for background releases"
+    ),
     case!(
         release::closed_locker_refuses,
         "a closed locker refuses with Closed, and ends its waiters"
     ),
     case!(release::close_is_idempotent, "a locker can be closed twice"),
     case!(
-        release::after_force_is_already_lost,
+        release::release_after_force_is_already_lost,
         "the release of a force-released lock says AlreadyLost"
     ),
     case!(
-        release::watchers_see_it,
+        release::watchers_see_the_release,
         "every watcher of a guard sees its release as a release"
     ),
     case!(
@@ -58,12 +61,12 @@ pub(crate) const CASES: &[Spec] = &[
         "a lock with a minimum hold is free to others only after that time"
     ),
     case!(
-        release::close_leaves_others_alone,
+        release::close_does_not_disturb_other_clients,
         "closing one client does not disturb another's locks"
     ),
 ];
 
-async fn clean_release_frees(cx: Context) -> Outcome {
+async fn clean_release_frees_the_lock(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     release_clean(acquire_free(&holder, &name, cx.long_ttl()).await?).await?;
@@ -74,7 +77,7 @@ async fn clean_release_frees(cx: Context) -> Outcome {
     release_clean(acquire_free(&other, &name, cx.long_ttl()).await?).await
 }
 
-async fn again_and_again(cx: Context) -> Outcome {
+async fn lock_can_be_taken_many_times(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
     for _ in 0..50 {
         release_clean(acquire_free(&locker, &name, cx.long_ttl()).await?).await?;
@@ -134,7 +137,7 @@ async fn repeated_release_is_harmless(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn needs_no_token(cx: Context) -> Outcome {
+async fn release_needs_no_token(cx: Context) -> Outcome {
     let (backend, name, owner) = (cx.backend().await?, cx.name("a"), OwnerId::new());
     ensure!(
         backend
@@ -156,7 +159,7 @@ async fn needs_no_token(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn dropped_guard_frees(cx: Context) -> Outcome {
+async fn dropped_guard_frees_the_lock(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     drop(acquire_free(&holder, &name, cx.long_ttl()).await?);
@@ -172,7 +175,7 @@ async fn dropped_guard_frees(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn panic_frees(cx: Context) -> Outcome {
+async fn panic_frees_the_lock(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
@@ -185,7 +188,7 @@ async fn panic_frees(cx: Context) -> Outcome {
     release_clean(acquire_within(&other, &name, SOON).await?).await
 }
 
-async fn close_waits(cx: Context) -> Outcome {
+async fn close_waits_for_background_releases(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let mut guards = Vec::new();
     for number in 0..12 {
@@ -211,19 +214,19 @@ async fn closed_locker_refuses(cx: Context) -> Outcome {
     let Some(ended) = soon("the waiter ends", join([waiting])).await??.pop() else {
         fail!("no answer");
     };
-    refused("a wait that was going on", ended, &[ErrorKind::Closed])?;
+    expect_error("a wait that was going on", ended, &[ErrorKind::Closed])?;
     let free = cx.name("free");
-    refused(
+    expect_error(
         "acquire",
         closing.lock(&free).ttl(cx.long_ttl()).acquire().await,
         &[ErrorKind::Closed],
     )?;
-    refused(
+    expect_error(
         "try_acquire",
         closing.lock(&free).ttl(cx.long_ttl()).try_acquire().await,
         &[ErrorKind::Closed],
     )?;
-    refused(
+    expect_error(
         "lock_all",
         closing.lock_all([&free]).ttl(cx.long_ttl()).acquire().await,
         &[ErrorKind::Closed],
@@ -244,7 +247,7 @@ async fn close_is_idempotent(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn after_force_is_already_lost(cx: Context) -> Outcome {
+async fn release_after_force_is_already_lost(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
@@ -259,7 +262,7 @@ async fn after_force_is_already_lost(cx: Context) -> Outcome {
     release_clean(next).await
 }
 
-async fn watchers_see_it(cx: Context) -> Outcome {
+async fn watchers_see_the_release(cx: Context) -> Outcome {
     let (holder, name) = (cx.locker().await?, cx.name("a"));
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let watchers: Vec<_> = (0..8)
@@ -305,7 +308,7 @@ async fn min_hold_outlasts_the_release(cx: Context) -> Outcome {
         .acquire()
         .await?;
     let released = start(async move { Ok(guard.release().await) });
-    let next = acquire_within(&other, &name, cx.freed_after(least)).await?;
+    let next = acquire_within(&other, &name, cx.freed_within(least)).await?;
     let after = now().since(asked);
     ensure!(
         after >= least,
@@ -322,7 +325,7 @@ async fn min_hold_outlasts_the_release(cx: Context) -> Outcome {
     release_clean(next).await
 }
 
-async fn close_leaves_others_alone(cx: Context) -> Outcome {
+async fn close_does_not_disturb_other_clients(cx: Context) -> Outcome {
     let (closing, other) = cx.two_lockers().await?;
     let (ttl, name) = (cx.kept_ttl(), cx.name("a"));
     let guard = acquire_free(&other, &name, ttl).await?;

@@ -12,7 +12,7 @@ use distlock_core::{ErrorKind, Guard, Renew};
 
 use crate::{
     Failure, Outcome,
-    failure::{ensure, ensure_eq, fail, refused},
+    failure::{ensure, ensure_eq, expect_error, fail},
     spec::{Spec, case},
     support::{
         Context, SOON, acquire_free, acquire_within, eventually, expect_busy, inspect_lock, join,
@@ -22,19 +22,19 @@ use crate::{
 
 pub(crate) const CASES: &[Spec] = &[
     case!(
-        renewal::held_for_several_ttls,
+        renewal::renewed_guard_outlasts_several_ttls,
         "a guard stays valid, with the same token, for several times its TTL"
     ),
     case!(
-        renewal::many_guards_are_kept,
+        renewal::many_guards_are_renewed,
         "thirty guards of one client are all kept"
     ),
     case!(
-        renewal::long_lease_is_not_shortened,
+        renewal::renewal_extends_the_visible_lease,
         "renewal extends the lease that other clients see"
     ),
     case!(
-        renewal::manual_renewal_is_left_alone,
+        renewal::manual_guard_is_not_renewed,
         "with manual renewal nothing is renewed"
     ),
     case!(
@@ -46,11 +46,11 @@ pub(crate) const CASES: &[Spec] = &[
         "an extension raises the deadline, and the store knows"
     ),
     case!(
-        renewal::extend_may_shorten,
+        renewal::extend_may_shorten_the_lease,
         "an extension to less lowers the deadline"
     ),
     case!(
-        renewal::extend_is_checked,
+        renewal::extend_out_of_range_is_refused,
         "an extension out of range is refused and changes nothing"
     ),
     case!(
@@ -58,7 +58,7 @@ pub(crate) const CASES: &[Spec] = &[
         "a lost lock cannot be extended"
     ),
     case!(
-        renewal::holder_and_meta_survive,
+        renewal::renewal_keeps_holder_and_meta,
         "label, text and token stay beside a renewed lock"
     ),
     case!(
@@ -70,12 +70,12 @@ pub(crate) const CASES: &[Spec] = &[
         "a guard outlives the runtime it was taken on"
     ),
     case!(
-        renewal::stops_with_the_release,
+        renewal::renewal_stops_with_the_release,
         "nothing is renewed after a release"
     ),
 ];
 
-async fn held_for_several_ttls(cx: Context) -> Outcome {
+async fn renewed_guard_outlasts_several_ttls(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let (ttl, name) = (cx.kept_ttl(), cx.name("a"));
     let guard = acquire_free(&holder, &name, ttl).await?;
@@ -90,7 +90,7 @@ async fn held_for_several_ttls(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-async fn many_guards_are_kept(cx: Context) -> Outcome {
+async fn many_guards_are_renewed(cx: Context) -> Outcome {
     let (locker, ttl) = (cx.locker().await?, cx.kept_ttl());
     let takes = (0..30).map(|number| {
         let (locker, name) = (locker.clone(), cx.name(&number.to_string()));
@@ -105,7 +105,7 @@ async fn many_guards_are_kept(cx: Context) -> Outcome {
     join(releases.collect::<Vec<_>>()).await.map(drop)
 }
 
-async fn long_lease_is_not_shortened(cx: Context) -> Outcome {
+async fn renewal_extends_the_visible_lease(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let (ttl, name) = (cx.kept_ttl(), cx.name("a"));
     let guard = acquire_free(&holder, &name, ttl).await?;
@@ -114,7 +114,7 @@ async fn long_lease_is_not_shortened(cx: Context) -> Outcome {
         .held
         .and_then(|held| held.expires_in)
     else {
-        // A session store has no such number. There `held_for_several_ttls` checks the promise.
+        // A session store has no such number. There `renewed_guard_outlasts_several_ttls` checks the promise.
         return release_clean(guard).await;
     };
     ensure!(first <= ttl, "expires in {first:?}");
@@ -136,7 +136,7 @@ async fn long_lease_is_not_shortened(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-async fn manual_renewal_is_left_alone(cx: Context) -> Outcome {
+async fn manual_guard_is_not_renewed(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let (ttl, name) = (cx.short_ttl(), cx.name("a"));
     let guard = holder
@@ -145,7 +145,7 @@ async fn manual_renewal_is_left_alone(cx: Context) -> Outcome {
         .renew(Renew::Manual)
         .acquire()
         .await?;
-    let next = acquire_within(&other, &name, cx.freed_after(ttl)).await?;
+    let next = acquire_within(&other, &name, cx.freed_within(ttl)).await?;
     ensure!(!guard.is_valid(), "nobody renewed it");
     release_clean(next).await
 }
@@ -191,7 +191,7 @@ async fn extend_raises_the_deadline(cx: Context) -> Outcome {
         guard.ttl(),
         cx.long_ttl()
     );
-    sleep(cx.ended_after(ttl)).await;
+    sleep(cx.lease_over_after(ttl)).await;
     ensure!(
         guard.is_valid(),
         "the first lease is over, the extension is not"
@@ -200,7 +200,7 @@ async fn extend_raises_the_deadline(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-async fn extend_may_shorten(cx: Context) -> Outcome {
+async fn extend_may_shorten_the_lease(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let guard = holder
@@ -216,12 +216,12 @@ async fn extend_may_shorten(cx: Context) -> Outcome {
         guard.remaining(),
         cx.short_ttl()
     );
-    let next = acquire_within(&other, &name, cx.freed_after(cx.short_ttl())).await?;
+    let next = acquire_within(&other, &name, cx.freed_within(cx.short_ttl())).await?;
     ensure!(!guard.is_valid(), "two holders");
     release_clean(next).await
 }
 
-async fn extend_is_checked(cx: Context) -> Outcome {
+async fn extend_out_of_range_is_refused(cx: Context) -> Outcome {
     let locker = cx.locker().await?;
     let guard = acquire_free(&locker, &cx.name("a"), cx.long_ttl()).await?;
     let remaining = guard.remaining();
@@ -232,7 +232,7 @@ async fn extend_is_checked(cx: Context) -> Outcome {
         Duration::MAX,
     ] {
         let answer = guard.extend(ttl).await;
-        refused(
+        expect_error(
             &format!("extend to {ttl:?}"),
             answer,
             &[ErrorKind::InvalidArgument],
@@ -255,17 +255,17 @@ async fn extend_after_a_loss_fails(cx: Context) -> Outcome {
         .acquire()
         .await?;
     soon("it is lost", guard.lost()).await?;
-    refused(
+    expect_error(
         "extend after a loss",
         guard.extend(cx.long_ttl()).await,
         &[ErrorKind::Lost],
     )?;
     ensure!(!guard.is_valid(), "lost for good");
     // The refused extension does not keep others out either.
-    release_clean(acquire_within(&other, &name, cx.freed_after(ttl)).await?).await
+    release_clean(acquire_within(&other, &name, cx.freed_within(ttl)).await?).await
 }
 
-async fn holder_and_meta_survive(cx: Context) -> Outcome {
+async fn renewal_keeps_holder_and_meta(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let (ttl, name) = (cx.kept_ttl(), cx.name("a"));
     let attempt = holder
@@ -290,7 +290,7 @@ async fn holder_and_meta_survive(cx: Context) -> Outcome {
 }
 
 /// Takes a guard on a runtime and a thread of its own.
-async fn on_own_runtime<T: Send + 'static>(
+async fn acquire_on_own_runtime<T: Send + 'static>(
     cx: &Context,
     work: impl FnOnce(tokio::runtime::Runtime, Guard) -> T + Send + 'static,
 ) -> Outcome<T> {
@@ -324,10 +324,10 @@ async fn blocked_runtime_keeps_its_locks(cx: Context) -> Outcome {
     let blocked = start({
         let (cx, releases) = (cx.clone(), Arc::clone(&releases));
         async move {
-            on_own_runtime(&cx, move |runtime, guard| {
+            acquire_on_own_runtime(&cx, move |runtime, guard| {
                 let _ = sender.send(());
                 runtime.block_on(async {
-                    block(2 * ttl);
+                    block_thread(2 * ttl);
                     let valid = guard.is_valid();
                     releases.store(true, Ordering::SeqCst);
                     (valid, guard.release().await)
@@ -362,7 +362,7 @@ async fn blocked_runtime_keeps_its_locks(cx: Context) -> Outcome {
 
 async fn dropped_runtime_keeps_its_locks(cx: Context) -> Outcome {
     let (other, ttl, name) = (cx.locker().await?, cx.kept_ttl(), cx.name("a"));
-    let guard = on_own_runtime(&cx, |runtime, guard| {
+    let guard = acquire_on_own_runtime(&cx, |runtime, guard| {
         drop(runtime);
         guard
     })
@@ -378,7 +378,7 @@ async fn dropped_runtime_keeps_its_locks(cx: Context) -> Outcome {
     release_clean(acquire_within(&other, &name, SOON).await?).await
 }
 
-async fn stops_with_the_release(cx: Context) -> Outcome {
+async fn renewal_stops_with_the_release(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let ttl = cx.kept_ttl();
     for round in 0..6_u64 {
@@ -405,6 +405,6 @@ async fn stops_with_the_release(cx: Context) -> Outcome {
     clippy::disallowed_methods,
     reason = "the point is to block the runtime, as a careless caller would"
 )]
-fn block(time: Duration) {
+fn block_thread(time: Duration) {
     std::thread::sleep(time);
 }

@@ -8,38 +8,38 @@ use distlock_core::{
 
 use crate::{
     Outcome,
-    failure::{ensure, ensure_eq, fail, refused},
+    failure::{ensure, ensure_eq, expect_error, fail},
     spec::{Spec, case},
     support::{
-        Context, SOON, acquire_free, acquire_within, at_most_polls, expect_busy, inspect_lock,
-        join, now, release_clean, request, sleep, soon, start,
+        Context, SOON, acquire_free, acquire_within, expect_busy, inspect_lock, join, now,
+        poll_at_most, release_clean, request, sleep, soon, start,
     },
 };
 
 pub(crate) const CASES: &[Spec] = &[
     case!(
-        tickets::resumed_elsewhere,
+        tickets::ticket_is_resumed_by_another_client,
         "a ticket is resumed by another client, with the same token, owner and name",
         Tickets
     ),
     case!(
-        tickets::resumed_in_another_process,
+        tickets::ticket_is_resumed_by_another_process,
         "a ticket is resumed by another process",
         Tickets,
         Processes
     ),
     case!(
-        tickets::resumed_once,
+        tickets::ticket_is_resumed_only_once,
         "a ticket can be resumed once only",
         Tickets
     ),
     case!(
-        tickets::one_of_many_resumes,
+        tickets::one_of_many_resumes_succeeds,
         "of six clients that resume one ticket at once exactly one gets the lock",
         Tickets
     ),
     case!(
-        tickets::excludes_until_resumed,
+        tickets::ticket_excludes_until_resumed,
         "a lock behind a ticket stays locked, and is not renewed",
         Tickets
     ),
@@ -49,7 +49,7 @@ pub(crate) const CASES: &[Spec] = &[
         Tickets
     ),
     case!(
-        tickets::overtaken_ticket_is_refused,
+        tickets::ticket_of_a_taken_over_lock_is_refused,
         "a ticket of a lock that another owner holds by now changes nothing",
         Tickets
     ),
@@ -59,32 +59,32 @@ pub(crate) const CASES: &[Spec] = &[
         Tickets
     ),
     case!(
-        tickets::renewing_keeps_it_alive,
+        tickets::renewed_ticket_stays_usable,
         "a ticket can be renewed and stays usable",
         Tickets
     ),
     case!(
-        tickets::renewing_a_used_ticket_is_refused,
+        tickets::used_ticket_cannot_be_renewed,
         "a ticket that was resumed cannot be renewed",
         Tickets
     ),
     case!(
-        tickets::release_frees,
+        tickets::released_ticket_frees_the_lock,
         "a ticket can be released, once",
         Tickets
     ),
     case!(
-        tickets::turns_again,
+        tickets::resumed_guard_can_become_a_ticket_again,
         "a resumed guard can become another ticket, and the first one stays used",
         Tickets
     ),
     case!(
-        tickets::garbage_is_refused,
+        tickets::invalid_text_is_refused,
         "a text that is not a ticket is refused before the store is asked, and not repeated",
         Tickets
     ),
     case!(
-        tickets::text_is_faithful_and_debug_is_not,
+        tickets::text_is_complete_and_debug_hides_the_secret,
         "a ticket survives as text and JSON, and Debug hides its secret",
         Tickets
     ),
@@ -94,19 +94,19 @@ pub(crate) const CASES: &[Spec] = &[
         Tickets
     ),
     case!(
-        tickets::giving_up_the_guard_is_no_loss,
+        tickets::becoming_a_ticket_is_no_loss,
         "a watcher of a guard that became a ticket sees a release",
         Tickets
     ),
     case!(
-        tickets::unsupported_is_said,
+        tickets::missing_tickets_are_unsupported,
         "where there are no tickets, asking for one is Unsupported and the lock is released",
         NoTickets
     ),
 ];
 
 /// Takes a lock and turns it into a ticket.
-async fn ticket(locker: &Locker, name: &str, ttl: Duration) -> Outcome<Ticket> {
+async fn acquire_as_ticket(locker: &Locker, name: &str, ttl: Duration) -> Outcome<Ticket> {
     let guard = acquire_free(locker, name, ttl).await?;
     let token = guard.token();
     let ticket = guard.into_ticket().await?;
@@ -116,13 +116,13 @@ async fn ticket(locker: &Locker, name: &str, ttl: Duration) -> Outcome<Ticket> {
     Ok(ticket)
 }
 
-async fn resumed_elsewhere(cx: Context) -> Outcome {
+async fn ticket_is_resumed_by_another_client(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
     let guard = acquire_free(&one, &name, cx.long_ttl()).await?;
     let fence = guard.fence();
     release_clean(guard).await?;
-    let ticket = ticket(&one, &name, cx.long_ttl()).await?;
+    let ticket = acquire_as_ticket(&one, &name, cx.long_ttl()).await?;
     let sent = now();
     let guard = two.resume(&ticket).await?;
     ensure_eq!(guard.token(), ticket.token(), "the token");
@@ -140,9 +140,9 @@ async fn resumed_elsewhere(cx: Context) -> Outcome {
     release_clean(acquire_free(&one, &name, cx.long_ttl()).await?).await
 }
 
-async fn resumed_in_another_process(cx: Context) -> Outcome {
+async fn ticket_is_resumed_by_another_process(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
-    let ticket = ticket(&locker, &name, cx.long_ttl()).await?;
+    let ticket = acquire_as_ticket(&locker, &name, cx.long_ttl()).await?;
     let mut worker = cx.worker().await?;
     let held = worker.resume(ticket.to_string()).await?;
     ensure_eq!(held.token, ticket.token().get(), "the token");
@@ -151,13 +151,13 @@ async fn resumed_in_another_process(cx: Context) -> Outcome {
     release_clean(acquire_free(&locker, &name, cx.long_ttl()).await?).await
 }
 
-async fn resumed_once(cx: Context) -> Outcome {
+async fn ticket_is_resumed_only_once(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let ticket = ticket(&one, &name, cx.long_ttl()).await?;
+    let ticket = acquire_as_ticket(&one, &name, cx.long_ttl()).await?;
     let guard = two.resume(&ticket).await?;
     for locker in [&one, &two] {
-        refused(
+        expect_error(
             "a second resume",
             locker.resume(&ticket).await,
             &[ErrorKind::NotHeld],
@@ -166,7 +166,7 @@ async fn resumed_once(cx: Context) -> Outcome {
     ensure!(guard.is_valid(), "the resumed guard is not disturbed");
     guard.extend(cx.long_ttl()).await?;
     release_clean(guard).await?;
-    refused(
+    expect_error(
         "a resume after the release",
         one.resume(&ticket).await,
         &[ErrorKind::NotHeld],
@@ -174,9 +174,9 @@ async fn resumed_once(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn one_of_many_resumes(cx: Context) -> Outcome {
+async fn one_of_many_resumes_succeeds(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
-    let ticket = ticket(&locker, &name, cx.long_ttl()).await?;
+    let ticket = acquire_as_ticket(&locker, &name, cx.long_ttl()).await?;
     let mut tasks = Vec::new();
     for _ in 0..6 {
         let (locker, ticket) = (cx.locker().await?, ticket.clone());
@@ -197,15 +197,15 @@ async fn one_of_many_resumes(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn excludes_until_resumed(cx: Context) -> Outcome {
+async fn ticket_excludes_until_resumed(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let (name, ttl) = (cx.name("a"), cx.kept_ttl());
     let asked = now();
-    let ticket = ticket(&one, &name, ttl).await?;
+    let ticket = acquire_as_ticket(&one, &name, ttl).await?;
     expect_busy(&one, &name).await?;
     expect_busy(&two, &name).await?;
     // No client resumes the ticket, so its lease expires.
-    let guard = acquire_within(&two, &name, cx.freed_after(ttl)).await?;
+    let guard = acquire_within(&two, &name, cx.freed_within(ttl)).await?;
     ensure!(
         now().since(asked) >= ttl - margin(ttl),
         "granted after {:?} of {ttl:?}",
@@ -217,19 +217,19 @@ async fn excludes_until_resumed(cx: Context) -> Outcome {
 
 async fn expired_ticket_is_refused(cx: Context) -> Outcome {
     let (locker, name, ttl) = (cx.locker().await?, cx.name("a"), cx.short_ttl());
-    let ticket = ticket(&locker, &name, ttl).await?;
-    sleep(cx.freed_after(ttl)).await;
-    refused(
+    let ticket = acquire_as_ticket(&locker, &name, ttl).await?;
+    sleep(cx.freed_within(ttl)).await;
+    expect_error(
         "resume",
         locker.resume(&ticket).await,
         &[ErrorKind::NotHeld],
     )?;
-    refused(
+    expect_error(
         "renewal",
         locker.renew_ticket(&ticket, ttl).await,
         &[ErrorKind::NotHeld],
     )?;
-    refused(
+    expect_error(
         "release",
         locker.release_ticket(&ticket).await,
         &[ErrorKind::NotHeld],
@@ -241,19 +241,19 @@ async fn expired_ticket_is_refused(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn overtaken_ticket_is_refused(cx: Context) -> Outcome {
+async fn ticket_of_a_taken_over_lock_is_refused(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let ticket = ticket(&one, &name, cx.long_ttl()).await?;
+    let ticket = acquire_as_ticket(&one, &name, cx.long_ttl()).await?;
     two.force_release(&name, ticket.token()).await?;
     let guard = acquire_free(&two, &name, cx.long_ttl()).await?;
-    refused("resume", one.resume(&ticket).await, &[ErrorKind::NotHeld])?;
-    refused(
+    expect_error("resume", one.resume(&ticket).await, &[ErrorKind::NotHeld])?;
+    expect_error(
         "renewal",
         one.renew_ticket(&ticket, cx.long_ttl()).await,
         &[ErrorKind::NotHeld],
     )?;
-    refused(
+    expect_error(
         "release",
         one.release_ticket(&ticket).await,
         &[ErrorKind::NotHeld],
@@ -271,19 +271,19 @@ async fn overtaken_ticket_is_refused(cx: Context) -> Outcome {
 async fn resumed_guard_is_renewed(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let (name, ttl) = (cx.name("a"), cx.kept_ttl());
-    let ticket = ticket(&one, &name, ttl).await?;
+    let ticket = acquire_as_ticket(&one, &name, ttl).await?;
     let guard = two.resume(&ticket).await?;
-    sleep(cx.freed_after(ttl)).await;
+    sleep(cx.freed_within(ttl)).await;
     // The error names the reason.
     guard.check()?;
     expect_busy(&one, &name).await?;
     release_clean(guard).await
 }
 
-async fn renewing_keeps_it_alive(cx: Context) -> Outcome {
+async fn renewed_ticket_stays_usable(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let (name, ttl) = (cx.name("a"), cx.kept_ttl());
-    let ticket = ticket(&one, &name, ttl).await?;
+    let ticket = acquire_as_ticket(&one, &name, ttl).await?;
     let begin = now();
     while now().since(begin) < 2 * ttl {
         two.renew_ticket(&ticket, ttl).await?;
@@ -291,7 +291,7 @@ async fn renewing_keeps_it_alive(cx: Context) -> Outcome {
         sleep(ttl / 4).await;
     }
     for wrong in [Duration::ZERO, Duration::from_secs(24 * 60 * 60 + 1)] {
-        refused(
+        expect_error(
             "renewal out of range",
             two.renew_ticket(&ticket, wrong).await,
             &[ErrorKind::InvalidArgument],
@@ -302,54 +302,54 @@ async fn renewing_keeps_it_alive(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-async fn renewing_a_used_ticket_is_refused(cx: Context) -> Outcome {
+async fn used_ticket_cannot_be_renewed(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let ticket = ticket(&one, &name, cx.long_ttl()).await?;
+    let ticket = acquire_as_ticket(&one, &name, cx.long_ttl()).await?;
     let guard = two.resume(&ticket).await?;
     // A renewal of the used ticket would shorten the guard's lease.
-    refused(
+    expect_error(
         "renewal",
         one.renew_ticket(&ticket, cx.short_ttl()).await,
         &[ErrorKind::NotHeld],
     )?;
-    refused(
+    expect_error(
         "release",
         one.release_ticket(&ticket).await,
         &[ErrorKind::NotHeld],
     )?;
-    sleep(cx.freed_after(cx.short_ttl())).await;
+    sleep(cx.freed_within(cx.short_ttl())).await;
     ensure!(guard.is_valid(), "the guard is not disturbed");
     expect_busy(&one, &name).await?;
     release_clean(guard).await
 }
 
-async fn release_frees(cx: Context) -> Outcome {
+async fn released_ticket_frees_the_lock(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let ticket = ticket(&one, &name, cx.long_ttl()).await?;
+    let ticket = acquire_as_ticket(&one, &name, cx.long_ttl()).await?;
     two.release_ticket(&ticket).await?;
     release_clean(acquire_free(&one, &name, cx.long_ttl()).await?).await?;
-    refused(
+    expect_error(
         "a second release",
         two.release_ticket(&ticket).await,
         &[ErrorKind::NotHeld],
     )?;
-    refused("resume", two.resume(&ticket).await, &[ErrorKind::NotHeld])?;
+    expect_error("resume", two.resume(&ticket).await, &[ErrorKind::NotHeld])?;
     Ok(())
 }
 
-async fn turns_again(cx: Context) -> Outcome {
+async fn resumed_guard_can_become_a_ticket_again(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
-    let first = ticket(&one, &name, cx.long_ttl()).await?;
+    let first = acquire_as_ticket(&one, &name, cx.long_ttl()).await?;
     let second = two.resume(&first).await?.into_ticket().await?;
     ensure_eq!(second.token(), first.token(), "the token");
     ensure!(
         second.to_string() != first.to_string(),
         "one secret for two tickets"
     );
-    refused(
+    expect_error(
         "the first ticket again",
         one.resume(&first).await,
         &[ErrorKind::NotHeld],
@@ -357,7 +357,7 @@ async fn turns_again(cx: Context) -> Outcome {
     release_clean(one.resume(&second).await?).await
 }
 
-async fn garbage_is_refused(cx: Context) -> Outcome {
+async fn invalid_text_is_refused(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
     let mut garbage: Vec<String> = [
         "",
@@ -373,7 +373,9 @@ async fn garbage_is_refused(cx: Context) -> Outcome {
     ]
     .map(Into::into)
     .into();
-    let text = ticket(&locker, &name, cx.long_ttl()).await?.to_string();
+    let text = acquire_as_ticket(&locker, &name, cx.long_ttl())
+        .await?
+        .to_string();
     for at in (1..text.len()).step_by(7) {
         garbage.push(text[..at].to_owned());
     }
@@ -386,7 +388,7 @@ async fn garbage_is_refused(cx: Context) -> Outcome {
     );
     for text in garbage {
         let answer = text.parse::<Ticket>();
-        let error = refused(
+        let error = expect_error(
             &format!("ticket {text:?}"),
             answer,
             &[ErrorKind::InvalidArgument, ErrorKind::InvalidName],
@@ -399,9 +401,9 @@ async fn garbage_is_refused(cx: Context) -> Outcome {
     Ok(())
 }
 
-async fn text_is_faithful_and_debug_is_not(cx: Context) -> Outcome {
+async fn text_is_complete_and_debug_hides_the_secret(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("tricky 'ñ' 🔒 / %"));
-    let ticket = ticket(&locker, &name, cx.long_ttl()).await?;
+    let ticket = acquire_as_ticket(&locker, &name, cx.long_ttl()).await?;
     let text = ticket.to_string();
     ensure!(
         text.is_ascii() && !text.contains(char::is_whitespace),
@@ -428,17 +430,17 @@ async fn resume_dropped_after_any_poll(cx: Context) -> Outcome {
     let mut names = Vec::new();
     for polls in 0..8 {
         let name = cx.name(&polls.to_string());
-        let ticket = ticket(&one, &name, ttl).await?;
-        drop(at_most_polls(polls, two.resume(&ticket)).await);
+        let ticket = acquire_as_ticket(&one, &name, ttl).await?;
+        drop(poll_at_most(polls, two.resume(&ticket)).await);
         names.push(name);
     }
     for name in names {
-        release_clean(acquire_within(&one, &name, cx.freed_after(ttl)).await?).await?;
+        release_clean(acquire_within(&one, &name, cx.freed_within(ttl)).await?).await?;
     }
     Ok(())
 }
 
-async fn giving_up_the_guard_is_no_loss(cx: Context) -> Outcome {
+async fn becoming_a_ticket_is_no_loss(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
     let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let watch = guard.watch();
@@ -452,12 +454,12 @@ async fn giving_up_the_guard_is_no_loss(cx: Context) -> Outcome {
     }
 }
 
-async fn unsupported_is_said(cx: Context) -> Outcome {
+async fn missing_tickets_are_unsupported(cx: Context) -> Outcome {
     let (locker, name) = (cx.locker().await?, cx.name("a"));
     let guard = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let watch = guard.watch();
     let answer = guard.into_ticket().await;
-    refused("into_ticket", answer, &[ErrorKind::Unsupported])?;
+    expect_error("into_ticket", answer, &[ErrorKind::Unsupported])?;
     let ended = soon("the watcher sees the end", watch.ended()).await?;
     ensure_eq!(ended, distlock_core::Ended::Released, "what a watcher saw");
     release_clean(acquire_within(&locker, &name, SOON).await?).await?;
@@ -475,7 +477,7 @@ async fn unsupported_is_said(cx: Context) -> Outcome {
         let mut renewal = Renewal::plain(wanted.ttl);
         renewal.ticket = step;
         let answer = backend.renew(&lease, &renewal).await;
-        refused("a renewal with a ticket", answer, &[ErrorKind::Unsupported])?;
+        expect_error("a renewal with a ticket", answer, &[ErrorKind::Unsupported])?;
     }
     match backend.release(&lease).await? {
         ReleaseOutcome::Released { .. } => Ok(()),

@@ -12,7 +12,7 @@ use distlock_core::{Attempt, ErrorKind, Wakeup};
 
 use crate::{
     Outcome,
-    failure::{ensure, ensure_eq, fail, refused},
+    failure::{ensure, ensure_eq, expect_error, fail},
     spec::{Spec, case},
     support::{
         Context, SLACK, SOON, acquire_free, acquire_within, eventually, expect_busy, inspect_lock,
@@ -38,10 +38,13 @@ pub(crate) const CASES: &[Spec] = &[
         "a waiter behind a task of its own client gives up in time as well"
     ),
     case!(
-        waiting::timeout_says_who,
+        waiting::timeout_names_the_holder,
         "the error of a timeout names the lock and its holder, and how to inspect the lock"
     ),
-    case!(waiting::busy_says_who, "a busy answer names the holder"),
+    case!(
+        waiting::busy_names_the_holder,
+        "a busy answer names the holder"
+    ),
     case!(
         waiting::release_serves_a_waiter_of_another_client,
         "a waiter gets the lock soon after another client's release"
@@ -63,7 +66,7 @@ pub(crate) const CASES: &[Spec] = &[
         "twelve waiters of two clients all get the lock"
     ),
     case!(
-        waiting::waiter_hinders_nobody_else,
+        waiting::waiter_does_not_delay_other_names,
         "a waiter for one name does not delay its client's other names"
     ),
     case!(
@@ -116,7 +119,7 @@ async fn zero_wait_tries_once(cx: Context) -> Outcome {
             .wait(Duration::ZERO)
             .acquire()
             .await;
-        refused(
+        expect_error(
             "acquire of a held lock with no wait",
             answer,
             &[ErrorKind::Timeout],
@@ -130,7 +133,7 @@ async fn zero_wait_tries_once(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-async fn waiter_times_out(cx: &Context, local: bool) -> Outcome {
+async fn ensure_waiter_times_out(cx: &Context, local: bool) -> Outcome {
     let holder = cx.locker().await?;
     let waiter = if local {
         holder.clone()
@@ -148,7 +151,7 @@ async fn waiter_times_out(cx: &Context, local: bool) -> Outcome {
             .acquire()
             .await;
         let waited = now().since(asked);
-        refused("acquire of a held lock", answer, &[ErrorKind::Timeout])?;
+        expect_error("acquire of a held lock", answer, &[ErrorKind::Timeout])?;
         ensure!(
             waited >= wait,
             "gave up after {waited:?} instead of {wait:?}"
@@ -163,14 +166,14 @@ async fn waiter_times_out(cx: &Context, local: bool) -> Outcome {
 }
 
 async fn gives_up_when_the_wait_is_over(cx: Context) -> Outcome {
-    waiter_times_out(&cx, false).await
+    ensure_waiter_times_out(&cx, false).await
 }
 
 async fn local_waiter_gives_up_in_time(cx: Context) -> Outcome {
-    waiter_times_out(&cx, true).await
+    ensure_waiter_times_out(&cx, true).await
 }
 
-async fn timeout_says_who(cx: Context) -> Outcome {
+async fn timeout_names_the_holder(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("nightly report");
     let guard = match holder
@@ -190,7 +193,7 @@ async fn timeout_says_who(cx: Context) -> Outcome {
             .wait(Duration::from_millis(300))
             .acquire()
             .await;
-        let error = refused("acquire of a held lock", answer, &[ErrorKind::Timeout])?;
+        let error = expect_error("acquire of a held lock", answer, &[ErrorKind::Timeout])?;
         let text = error.to_string();
         ensure!(
             text.contains("ada@engine:1843"),
@@ -209,7 +212,7 @@ async fn timeout_says_who(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-async fn busy_says_who(cx: Context) -> Outcome {
+async fn busy_names_the_holder(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");
     let attempt = holder
@@ -229,7 +232,7 @@ async fn busy_says_who(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-async fn waiter_gets_the_lock_on_release(cx: &Context, local: bool) -> Outcome {
+async fn ensure_release_serves_waiter(cx: &Context, local: bool) -> Outcome {
     let holder = cx.locker().await?;
     let waiter = if local {
         holder.clone()
@@ -259,11 +262,11 @@ async fn waiter_gets_the_lock_on_release(cx: &Context, local: bool) -> Outcome {
 }
 
 async fn release_serves_a_waiter_of_another_client(cx: Context) -> Outcome {
-    waiter_gets_the_lock_on_release(&cx, false).await
+    ensure_release_serves_waiter(&cx, false).await
 }
 
 async fn release_serves_a_waiter_of_the_same_client(cx: Context) -> Outcome {
-    waiter_gets_the_lock_on_release(&cx, true).await
+    ensure_release_serves_waiter(&cx, true).await
 }
 
 async fn wait_forever_outlasts_the_holder(cx: Context) -> Outcome {
@@ -330,7 +333,7 @@ async fn every_waiter_is_served(cx: Context) -> Outcome {
     }
 }
 
-async fn waiter_hinders_nobody_else(cx: Context) -> Outcome {
+async fn waiter_does_not_delay_other_names(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("busy");
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;

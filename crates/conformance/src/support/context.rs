@@ -84,7 +84,7 @@ impl Context {
 
     /// The time after which the store must have freed a lock that was granted for `ttl` and is not
     /// renewed.
-    pub(crate) fn freed_after(&self, ttl: Duration) -> Duration {
+    pub(crate) fn freed_within(&self, ttl: Duration) -> Duration {
         let session = self.capabilities().session_timeout;
         let ttl = session.map_or(ttl, |session| ttl.max(session));
         ttl + self.capabilities().ttl_granularity + SLACK
@@ -111,10 +111,10 @@ impl Context {
 
     /// The time after which a lease of `ttl` is over for its holder, unless something extended it.
     /// Where leases end with sessions, none outlasts this time by much.
-    pub(crate) fn ended_after(&self, ttl: Duration) -> Duration {
+    pub(crate) fn lease_over_after(&self, ttl: Duration) -> Duration {
         match self.capabilities().max_lease {
             Some(_) => ttl * 5 / 4,
-            None => self.freed_after(ttl),
+            None => self.freed_within(ttl),
         }
     }
 
@@ -149,7 +149,11 @@ impl Context {
     }
 
     /// Takes a lock as a holder that then dies without a release.
-    pub(crate) async fn crashed_holder(&self, name: &str, ttl: Duration) -> Outcome<CrashedHolder> {
+    pub(crate) async fn acquire_and_crash(
+        &self,
+        name: &str,
+        ttl: Duration,
+    ) -> Outcome<CrashedHolder> {
         if self.capabilities().lease == LeaseKind::Session {
             // In this process the session would live on, so the holder is a process that is killed.
             let mut worker = self.worker().await?;

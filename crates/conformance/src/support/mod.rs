@@ -8,11 +8,11 @@ mod steps;
 mod time;
 
 pub(crate) use context::Context;
-pub(crate) use polls::at_most_polls;
+pub(crate) use polls::poll_at_most;
 pub(crate) use recording::RecordingBackend;
 pub(crate) use stall::StallMeter;
 pub(crate) use steps::{
-    acquire_free, acquire_within, expect_busy, hold_and_release, inspect_lock, join, release_clean,
-    request, start,
+    acquire_free, acquire_hold_release, acquire_within, expect_busy, inspect_lock, join,
+    release_clean, request, start,
 };
 pub(crate) use time::{SLACK, SOON, eventually, now, sleep, sleep_until, soon, within};

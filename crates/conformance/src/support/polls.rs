@@ -9,7 +9,7 @@ use std::{
 /// Polls a future at most `polls` times, whenever its task is woken, and then drops it.
 ///
 /// `None`: the future was dropped before it ended.
-pub(crate) async fn at_most_polls<F: Future>(polls: usize, future: F) -> Option<F::Output> {
+pub(crate) async fn poll_at_most<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     AtMost {
         left: polls,
         future: Box::pin(future),
@@ -53,8 +53,8 @@ mod tests {
     #[tokio::test]
     async fn counts_polls() {
         for polls in 0..3 {
-            assert_eq!(at_most_polls(polls, needs_three_polls()).await, None);
+            assert_eq!(poll_at_most(polls, needs_three_polls()).await, None);
         }
-        assert_eq!(at_most_polls(3, needs_three_polls()).await, Some(7));
+        assert_eq!(poll_at_most(3, needs_three_polls()).await, Some(7));
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct RecordingBackend {
 }
 
 impl RecordingBackend {
-    pub(crate) fn on(backend: Arc<dyn DistLock>) -> Self {
+    pub(crate) fn new(backend: Arc<dyn DistLock>) -> Self {
         Self {
             backend,
             called: Arc::default(),
@@ -25,11 +25,11 @@ impl RecordingBackend {
     }
 
     /// The methods that were called so far.
-    pub(crate) fn called(&self) -> Vec<&'static str> {
+    pub(crate) fn called_methods(&self) -> Vec<&'static str> {
         self.lock().clone()
     }
 
-    fn note(&self, method: &'static str) {
+    fn record_call(&self, method: &'static str) {
         self.lock().push(method);
     }
 
@@ -52,32 +52,32 @@ impl DistLock for RecordingBackend {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        self.note("try_acquire");
+        self.record_call("try_acquire");
         self.backend.try_acquire(request).await
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
-        self.note("contend");
+        self.record_call("contend");
         self.backend.contend(request).await
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
-        self.note("renew");
+        self.record_call("renew");
         self.backend.renew(lease, renewal).await
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
-        self.note("release");
+        self.record_call("release");
         self.backend.release(lease).await
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
-        self.note("hand_over");
+        self.record_call("hand_over");
         self.backend.hand_over(lease, next).await
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
-        self.note("inspect");
+        self.record_call("inspect");
         self.backend.inspect(name).await
     }
 
@@ -87,17 +87,17 @@ impl DistLock for RecordingBackend {
         after: Option<&LockName>,
         limit: u32,
     ) -> Result<Vec<LockInfo>> {
-        self.note("list");
+        self.record_call("list");
         self.backend.list(prefix, after, limit).await
     }
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        self.note("force_release");
+        self.record_call("force_release");
         self.backend.force_release(name, expected).await
     }
 
     async fn health(&self) -> Result<Health> {
-        self.note("health");
+        self.record_call("health");
         self.backend.health().await
     }
 

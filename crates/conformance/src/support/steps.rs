@@ -86,7 +86,7 @@ pub(crate) async fn inspect_lock(locker: &Locker, name: &str) -> Outcome<LockInf
 }
 
 /// Takes a lock, holds it for a time, records the hold, and releases the lock.
-pub(crate) async fn hold_and_release(
+pub(crate) async fn acquire_hold_release(
     locker: &Locker,
     name: &str,
     ttl: Duration,

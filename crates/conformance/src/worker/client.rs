@@ -143,7 +143,7 @@ impl Worker {
             not_before: Duration::ZERO,
         };
         let reply = self.ask(&Command::Acquire(ask)).await?;
-        Self::acquired(reply)
+        Self::expect_acquired(reply)
     }
 
     /// Makes the worker resume a ticket.
@@ -155,7 +155,7 @@ impl Worker {
     /// As [`Worker::ask`].
     pub async fn resume(&mut self, ticket: String) -> Outcome<Acquired> {
         let reply = self.ask(&Command::Resume { ticket }).await?;
-        Self::acquired(reply)
+        Self::expect_acquired(reply)
     }
 
     /// Makes the worker release its lock.
@@ -184,7 +184,7 @@ impl Worker {
         Ok(())
     }
 
-    fn acquired(reply: Reply) -> Outcome<Acquired> {
+    fn expect_acquired(reply: Reply) -> Outcome<Acquired> {
         match reply {
             Reply::Acquired {
                 token,

@@ -46,7 +46,7 @@ where
             (Command::Open { .. }, Some(_)) | (_, None) => fail!("opened twice, or not at all"),
             (command, Some(worker)) => worker.execute(command).await,
         };
-        let reply = answer.unwrap_or_else(|error| Reply::Refused(refused(&error, asked)));
+        let reply = answer.unwrap_or_else(|error| Reply::Refused(refusal_report(&error, asked)));
         let mut line = serde_json::to_vec(&reply)
             .map_err(|error| Failure::new(format!("cannot answer: {error}")))?;
         line.push(b'\n');
@@ -77,15 +77,15 @@ impl WorkerState {
             Command::Acquire(ask) => {
                 let asked = wait_for_start(&ask).await;
                 let guard = acquire(&self.locker, &ask).await?;
-                self.keep(guard, asked)
+                self.keep_guard(guard, asked)
             }
-            Command::Cycles { ask, hold, count } => self.cycles(&ask, hold, count).await?,
+            Command::Cycles { ask, hold, count } => self.run_cycles(&ask, hold, count).await?,
             Command::Extend { ttl } => {
-                self.held()?.extend(ttl).await?;
+                self.held_guard()?.extend(ttl).await?;
                 Reply::Done
             }
             Command::State => {
-                let guard = self.held()?;
+                let guard = self.held_guard()?;
                 let at = now();
                 Reply::State {
                     lost: guard.lost().now_or_never(),
@@ -95,15 +95,15 @@ impl WorkerState {
                 }
             }
             Command::Release => {
-                let guard = self.guard.take().ok_or_else(nothing_held)?;
+                let guard = self.guard.take().ok_or_else(nothing_held_error)?;
                 let asked = now().since_boot();
                 Reply::Released {
-                    report: report(guard.release().await),
+                    report: release_report(guard.release().await),
                     asked,
                 }
             }
             Command::IntoTicket => {
-                let guard = self.guard.take().ok_or_else(nothing_held)?;
+                let guard = self.guard.take().ok_or_else(nothing_held_error)?;
                 Reply::Ticket {
                     ticket: guard.into_ticket().await?.to_string(),
                 }
@@ -111,10 +111,10 @@ impl WorkerState {
             Command::Resume { ticket } => {
                 let asked = now();
                 let guard = self.locker.resume(&ticket.parse()?).await?;
-                self.keep(guard, asked)
+                self.keep_guard(guard, asked)
             }
             Command::Block { time } => {
-                block(time);
+                block_thread(time);
                 Reply::Done
             }
             Command::Open { .. } => {
@@ -123,7 +123,7 @@ impl WorkerState {
         })
     }
 
-    fn keep(&mut self, guard: Guard, asked: Moment) -> Reply {
+    fn keep_guard(&mut self, guard: Guard, asked: Moment) -> Reply {
         let granted = now();
         let reply = Reply::Acquired {
             token: guard.token().get(),
@@ -135,14 +135,14 @@ impl WorkerState {
         reply
     }
 
-    async fn cycles(&self, ask: &Ask, hold: Duration, count: u32) -> Result<Reply> {
+    async fn run_cycles(&self, ask: &Ask, hold: Duration, count: u32) -> Result<Reply> {
         let mut holds = Vec::new();
         let mut releases = Vec::new();
-        let mut failed = Vec::new();
+        let mut refusals = Vec::new();
         let mut asked = wait_for_start(ask).await;
         for _ in 0..count {
             match acquire(&self.locker, ask).await {
-                Err(error) => failed.push(refused(&error, asked)),
+                Err(error) => refusals.push(refusal_report(&error, asked)),
                 Ok(guard) => {
                     let (from, until) = hold_while_valid(&guard, hold).await;
                     holds.push(Hold {
@@ -152,7 +152,7 @@ impl WorkerState {
                         from: from.since_boot(),
                         until: until.since_boot(),
                     });
-                    releases.push(report(guard.release().await));
+                    releases.push(release_report(guard.release().await));
                 }
             }
             asked = now();
@@ -160,12 +160,12 @@ impl WorkerState {
         Ok(Reply::Cycles {
             holds,
             releases,
-            refused: failed,
+            refused: refusals,
         })
     }
 
-    fn held(&self) -> Result<&Guard> {
-        self.guard.as_ref().ok_or_else(nothing_held)
+    fn held_guard(&self) -> Result<&Guard> {
+        self.guard.as_ref().ok_or_else(nothing_held_error)
     }
 }
 
@@ -208,7 +208,7 @@ async fn hold_while_valid(guard: &Guard, time: Duration) -> (Moment, Moment) {
     }
 }
 
-fn report(released: Released) -> ReleaseReport {
+fn release_report(released: Released) -> ReleaseReport {
     match released {
         Released::Clean => ReleaseReport::Clean,
         Released::AlreadyLost(reason) => ReleaseReport::AlreadyLost(reason),
@@ -218,7 +218,7 @@ fn report(released: Released) -> ReleaseReport {
     }
 }
 
-fn refused(error: &Error, asked: Moment) -> Refused {
+fn refusal_report(error: &Error, asked: Moment) -> Refused {
     Refused {
         kind: format!("{:?}", error.kind()),
         message: error.to_string(),
@@ -227,7 +227,7 @@ fn refused(error: &Error, asked: Moment) -> Refused {
     }
 }
 
-fn nothing_held() -> Error {
+fn nothing_held_error() -> Error {
     Error::new(ErrorKind::NotHeld, "this worker holds nothing")
 }
 
@@ -235,6 +235,6 @@ fn nothing_held() -> Error {
     clippy::disallowed_methods,
     reason = "the point is to block the runtime, as a careless caller would"
 )]
-fn block(time: Duration) {
+fn block_thread(time: Duration) {
     std::thread::sleep(time);
 }

@@ -1,4 +1,4 @@
-//! Passes over the directory for an administrator, and the end of the sessions that it selects.
+//! Passes over the directory for an administrator, and the end of the sessions that were selected.
 //!
 //! A session leaves the directory before its client is notified, so a login at the same time cannot
 //! be lost. No operation here ends a session with a higher generation than the one it read.
@@ -25,9 +25,12 @@ use crate::{
     session::removal::Removals,
 };
 
+/// Records in one read of the directory.
 pub(crate) const PAGE: u32 = 256;
+/// Attempts at one change of a record that other nodes keep changing.
 const MAX_ATTEMPTS: u32 = 8;
 
+/// The operations of an administrator on the directory.
 #[derive(Debug)]
 pub(crate) struct Admin {
     pub(crate) settings: Arc<Settings>,
@@ -39,10 +42,10 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Shows every readable record. The sweeper reports the unreadable ones.
-    pub(crate) async fn each_record(
+    /// Calls `visit` with every readable record. The sweeper logs the unreadable ones.
+    pub(crate) async fn for_each_record(
         &self,
-        mut show: impl FnMut(&Uid, UserRecord) + Send,
+        mut visit: impl FnMut(&Uid, UserRecord) + Send,
     ) -> Result<()> {
         let mut after = None;
         loop {
@@ -53,31 +56,35 @@ impl Admin {
             after = Some(last.clone());
             for (_, uid, seen) in page {
                 if let (Some(uid), Ok(seen)) = (uid, seen) {
-                    show(&uid, seen.record);
+                    visit(&uid, seen.record);
                 }
             }
         }
     }
 
     /// The accounts with sessions that match the target, each with these sessions.
-    pub(crate) async fn accounts_of(&self, target: &Target) -> Result<Vec<(Uid, Vec<SlotEntry>)>> {
+    pub(crate) async fn find_accounts(
+        &self,
+        target: &Target,
+    ) -> Result<Vec<(Uid, Vec<SlotEntry>)>> {
         let mut accounts = Vec::new();
-        let mut take = |uid: &Uid, record: UserRecord| {
+        let mut add_matching = |uid: &Uid, record: UserRecord| {
             let entries = record.slots.into_values();
-            let meant: Vec<_> = entries.filter(|entry| target.means(entry)).collect();
-            if !meant.is_empty() {
-                accounts.push((uid.clone(), meant));
+            let matching: Vec<_> = entries.filter(|entry| target.matches(entry)).collect();
+            if !matching.is_empty() {
+                accounts.push((uid.clone(), matching));
             }
         };
         if let Target::Uid(uid) = target {
-            take(uid, self.directory.read(uid).await?.record);
+            add_matching(uid, self.directory.read(uid).await?.record);
         } else {
-            self.each_record(take).await?;
+            self.for_each_record(add_matching).await?;
         }
         Ok(accounts)
     }
 
-    /// Takes the matching sessions of an account out of the directory, then kicks them.
+    /// Takes the sessions of an account for which `wanted` is true out of the directory, then kicks
+    /// them.
     pub(crate) async fn end_sessions(
         &self,
         uid: &Uid,
@@ -100,7 +107,7 @@ impl Admin {
                 .iter()
                 .map(|entry| Revocation {
                     key: entry.key.clone(),
-                    // The generation that was read. A newer session must survive this kick.
+                    // This is the generation that was read. A newer session must survive the kick.
                     gen_max: entry.r#gen,
                     reason: ending.code,
                     text: ending.text.map(str::to_owned),
@@ -119,7 +126,7 @@ impl Admin {
                 record.evict(&revocation.key);
             }
             record.revocations.extend(revoked.iter().cloned());
-            let landed = |now: &UserRecord| {
+            let outcome_in = |now: &UserRecord| {
                 let gone = revoked.iter().all(|it| now.slot_of(&it.key).is_none());
                 let marked = ending.ban.is_none_or(|ban| now.ban.as_ref() == Some(ban));
                 (gone && marked).then_some(PutOutcome::Stored)
@@ -128,14 +135,14 @@ impl Admin {
             let may_wait = || self.clock.now() < until;
             let put = self
                 .directory
-                .put(uid, version, &record, landed, may_wait)
+                .put(uid, version, &record, outcome_in, may_wait)
                 .await?;
             if put == PutOutcome::Conflict {
                 continue;
             }
             for revocation in &revoked {
                 self.events.emit(Transition::Revoked, |event| {
-                    event.revocation(uid, revocation);
+                    event.set_revocation(uid, revocation);
                 });
             }
             let gone = self

@@ -60,7 +60,9 @@ pub(crate) struct EndingReason<'a> {
 }
 
 impl Target {
-    pub(crate) fn means(&self, entry: &SlotEntry) -> bool {
+    /// Whether the target covers this session. The account of a target is not compared: the caller
+    /// has read only that account.
+    pub(crate) fn matches(&self, entry: &SlotEntry) -> bool {
         match self {
             Self::Uid(_) | Self::All => true,
             Self::Session(session) => entry.key.session == *session,
@@ -94,6 +96,7 @@ pub struct Kicked {
 }
 
 impl Kicked {
+    /// The outcome for a session whose account could not be changed.
     pub(crate) fn failed(uid: &Uid, entry: &SlotEntry, error: &Error) -> Self {
         Self {
             uid: uid.clone(),

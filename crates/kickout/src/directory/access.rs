@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 /// Attempts at one change of a record that other nodes keep changing.
 pub(super) const MAX_ATTEMPTS: u32 = 16;
 
+/// The records of the flow in the store.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
     pub(super) records: Arc<dyn Records>,
@@ -23,6 +24,7 @@ impl Directory {
     }
 }
 
+/// Reads a record's JSON.
 pub(super) fn parse<T: DeserializeOwned>(key: &RecordKey, entry: &Entry) -> Result<T> {
     serde_json::from_slice(&entry.value).map_err(|error| {
         Error::new(
@@ -32,6 +34,7 @@ pub(super) fn parse<T: DeserializeOwned>(key: &RecordKey, entry: &Entry) -> Resu
     })
 }
 
+/// The error after [`MAX_ATTEMPTS`] conflicting writes.
 pub(super) fn too_many_conflicts(key: &RecordKey) -> Error {
     Error::new(
         ErrorKind::Unavailable,

@@ -28,35 +28,42 @@ pub(crate) struct VersionedRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PutOutcome {
     Stored,
-    /// Another node wrote the record after it was read.
+    /// The record changed after it was read. Nothing was stored.
     Conflict,
     /// The write was stored, and a newer login has replaced it already.
     Overtaken,
 }
 
-/// Number of accounts that are changed at the same time, so one slow account delays the others
-/// little. If all of them fail, the rest is not tried: then the store is away, not one record.
+/// Number of accounts that are changed at the same time, so that one slow account delays the others
+/// little. If all changes of such a batch fail, callers do not try the rest, because the store is
+/// away.
 pub(crate) const CONCURRENT_CHANGES: usize = 16;
 
-/// Pause between two look-ups of a write with a lost reply. It grows up to the longest pause.
+/// First pause between two look-ups of a write with a lost reply. The pause grows with each
+/// look-up, up to the longest one.
 const LOOKUP_PAUSE: Duration = Duration::from_millis(50);
 
 const LONGEST_LOOKUP_PAUSE: Duration = Duration::from_millis(250);
 
-fn conflict() {
+/// Counts a write that found its record changed.
+fn count_conflict() {
     metrics::counter!("distlock_cas_conflict_total").increment(1);
 }
 
 impl Directory {
+    /// Reads an account's record. An account without a record gets an empty one.
     pub(crate) async fn read(&self, uid: &Uid) -> Result<VersionedRecord> {
-        let entry = self.records.get(&uid.record()?).await?;
+        let entry = self.records.get(&uid.record_key()?).await?;
         parse_account(uid, entry)
     }
 
     /// Reads several records. Each has its own result, because one unreadable record must not hide
     /// the others.
     pub(crate) async fn read_many(&self, uids: &[Uid]) -> Result<Vec<Result<VersionedRecord>>> {
-        let keys = uids.iter().map(Uid::record).collect::<Result<Vec<_>>>()?;
+        let keys = uids
+            .iter()
+            .map(Uid::record_key)
+            .collect::<Result<Vec<_>>>()?;
         let entries = self.records.get_many(&keys).await?;
         Ok(uids
             .iter()
@@ -78,8 +85,8 @@ impl Directory {
                 let uid = key.as_str().strip_prefix("sess/").map(Uid::new);
                 match uid {
                     Some(Ok(uid)) => {
-                        let parse_account = parse_account(&uid, Some(entry));
-                        (key, Some(uid), parse_account)
+                        let parsed = parse_account(&uid, Some(entry));
+                        (key, Some(uid), parsed)
                     }
                     _ => {
                         let error = Error::new(
@@ -93,12 +100,12 @@ impl Directory {
             .collect())
     }
 
-    /// Changes a record, and repeats the change until it is stored on top of the version that was
-    /// read. `change` returns whether there is anything to change; it is called again after each
-    /// conflict. Returns whether the change was made, and the record afterwards.
+    /// Reads a record, applies `change`, and writes the record on top of the version that was read.
+    /// Repeats this after a conflict or a lost reply. `change` returns whether it changed the
+    /// record. Returns whether the change was made, and the record afterwards.
     ///
-    /// After a lost reply `change` is called again with the record of that moment. So `change` must
-    /// recognise that its work is done.
+    /// After a lost reply `change` may get a record that has its change already. It must then
+    /// return false.
     pub(crate) async fn update(
         &self,
         uid: &Uid,
@@ -116,7 +123,7 @@ impl Directory {
             }
             match self.write(uid, version, &record).await {
                 Ok(Written::Stored(_)) => return Ok((true, record)),
-                Ok(Written::Conflict) => conflict(),
+                Ok(Written::Conflict) => count_conflict(),
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = Some(error),
                 Err(error) => return Err(error),
             }
@@ -130,20 +137,20 @@ impl Directory {
     }
 
     /// Writes a record on top of the version that was read. After a lost reply the outcome is
-    /// looked up until it is known, or until `may_wait` returns false. `landed` tells from a record
-    /// whether this write was stored.
+    /// looked up until it is known, or until `may_wait` returns false. `outcome_in` finds the
+    /// outcome in a record that was read later; `None` = that record does not show this write.
     pub(crate) async fn put(
         &self,
         uid: &Uid,
         version: Option<Version>,
         record: &UserRecord,
-        landed: impl Fn(&UserRecord) -> Option<PutOutcome> + Send,
+        outcome_in: impl Fn(&UserRecord) -> Option<PutOutcome> + Send,
         may_wait: impl Fn() -> bool,
     ) -> Result<PutOutcome> {
         let mut unknown = match self.write(uid, version, record).await {
             Ok(Written::Stored(_)) => return Ok(PutOutcome::Stored),
             Ok(Written::Conflict) => {
-                conflict();
+                count_conflict();
                 return Ok(PutOutcome::Conflict);
             }
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => error,
@@ -163,15 +170,15 @@ impl Directory {
                 // A failed look-up says nothing about the write, so its outcome stays unknown.
                 Err(_) => return Err(unknown),
             };
-            if let Some(put) = landed(&now.record) {
+            if let Some(put) = outcome_in(&now.record) {
                 return Ok(put);
             }
             if now.version != version {
                 return Ok(PutOutcome::Conflict);
             }
-            // The write is not stored, but the first request may still arrive. The same write once
-            // more settles this: only one of the two requests can find the expected version, and
-            // both carry the same value.
+            // The write is not stored, but its request may still arrive. Sending the same write
+            // again settles the outcome: only one of the two requests can find the expected
+            // version, and both carry the same value.
             match self.write(uid, version, record).await {
                 Ok(Written::Stored(_)) => return Ok(PutOutcome::Stored),
                 Ok(Written::Conflict) => {}
@@ -183,6 +190,7 @@ impl Directory {
         Err(unknown)
     }
 
+    /// One conditional write.
     async fn write(
         &self,
         uid: &Uid,
@@ -191,7 +199,7 @@ impl Directory {
     ) -> Result<Written> {
         let expect = version.map_or(Expect::Absent, Expect::Version);
         self.records
-            .put(&uid.record()?, &record.to_bytes()?, expect)
+            .put(&uid.record_key()?, &record.to_bytes()?, expect)
             .await
     }
 
@@ -205,6 +213,7 @@ impl Directory {
     }
 }
 
+/// Reads an account's record; an empty one if the store has none.
 pub(super) fn parse_account(uid: &Uid, entry: Option<Entry>) -> Result<VersionedRecord> {
     Ok(match entry {
         None => VersionedRecord {

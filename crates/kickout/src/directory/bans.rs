@@ -14,6 +14,7 @@ use crate::{
     wait::wall_millis,
 };
 
+/// Decides which bans hold, and removes ended ones.
 #[derive(Debug)]
 pub(crate) struct Bans {
     pub(crate) directory: Arc<Directory>,
@@ -22,8 +23,8 @@ pub(crate) struct Bans {
 }
 
 impl Bans {
-    /// The ban that holds for an account with a mark; `None` if the ban was lifted or has ended.
-    pub(crate) async fn standing(&self, uid: &Uid) -> Result<Option<Ban>> {
+    /// The ban that holds for an account at this moment; `None` if the ban was lifted or has ended.
+    pub(crate) async fn current_ban(&self, uid: &Uid) -> Result<Option<Ban>> {
         let Some((ban, age)) = self.directory.ban(uid).await? else {
             return Ok(None);
         };
@@ -35,8 +36,9 @@ impl Bans {
         Ok((!over).then_some(ban))
     }
 
-    /// Removes the record of an ended ban, after the mark was removed from the account's record.
-    pub(crate) async fn ended(&self, uid: &Uid, ban: &Ban) {
+    /// Removes the ban record of an ended ban, after its mark was removed from the account's
+    /// record.
+    pub(crate) async fn remove_ended(&self, uid: &Uid, ban: &Ban) {
         if let Err(error) = self.directory.remove_ban(uid, Some(ban.id)).await {
             // A ban record without a mark in the account's record has no effect.
             tracing::debug!(?uid, %error, "an ended ban was not removed");

@@ -29,7 +29,7 @@ fn drain_key(node: &NodeId) -> Result<RecordKey> {
 impl Directory {
     /// Writes an account's ban and replaces an earlier one.
     pub(crate) async fn put_ban(&self, uid: &Uid, ban: &Ban) -> Result<()> {
-        self.put_unconditionally(&ban_key(uid)?, ban).await
+        self.overwrite(&ban_key(uid)?, ban).await
     }
 
     /// An account's ban and its age, if the store can tell the age.
@@ -41,8 +41,8 @@ impl Directory {
         Ok(Some((parse(&key, &entry)?, entry.age)))
     }
 
-    /// Removes an account's ban; with `only`, just the ban of this id. Returns whether it was
-    /// there.
+    /// Removes an account's ban, or with `only` the ban of this id alone. Returns whether there was
+    /// a ban to remove.
     pub(crate) async fn remove_ban(&self, uid: &Uid, only: Option<Uuid>) -> Result<bool> {
         let key = ban_key(uid)?;
         let mut unknown = false;
@@ -66,10 +66,14 @@ impl Directory {
     }
 
     /// Writes the drain mark of a node, or removes it.
-    pub(crate) async fn mark_drain(&self, node: &NodeId, mark: Option<&DrainMark>) -> Result<()> {
+    pub(crate) async fn set_drain_mark(
+        &self,
+        node: &NodeId,
+        mark: Option<&DrainMark>,
+    ) -> Result<()> {
         let key = drain_key(node)?;
         if let Some(mark) = mark {
-            return self.put_unconditionally(&key, mark).await;
+            return self.overwrite(&key, mark).await;
         }
         for _ in 0..MAX_ATTEMPTS {
             let Some(entry) = self.records.get(&key).await? else {
@@ -83,7 +87,7 @@ impl Directory {
         Err(too_many_conflicts(&key))
     }
 
-    /// Removes the drain mark of an ended incarnation.
+    /// Removes the drain mark of this incarnation. A mark of another incarnation stays.
     pub(crate) async fn remove_drain_mark(&self, node: &NodeId, boot: Boot) -> Result<()> {
         let key = drain_key(node)?;
         if let Some(entry) = self.records.get(&key).await?
@@ -94,7 +98,8 @@ impl Directory {
         Ok(())
     }
 
-    /// The drain marks of these nodes. A mark counts only for the incarnation that it names.
+    /// The readable drain marks of these nodes. A mark counts only for the incarnation that it
+    /// names.
     pub(crate) async fn drain_marks(
         &self,
         nodes: &BTreeSet<NodeId>,
@@ -108,7 +113,8 @@ impl Directory {
         Ok(marks.filter_map(read).collect())
     }
 
-    async fn put_unconditionally(&self, key: &RecordKey, value: &impl Serialize) -> Result<()> {
+    /// Writes a record on top of any present version.
+    async fn overwrite(&self, key: &RecordKey, value: &impl Serialize) -> Result<()> {
         let value = serde_json::to_vec(value).map_err(|error| {
             Error::new(ErrorKind::Internal, "record cannot be written").caused_by(error)
         })?;

@@ -1,6 +1,6 @@
 //! The session directory: the records in the store.
 //!
-//! This room turns values of the model into records and back. It never decides about sessions.
+//! This module turns values of the model into records and back. It never decides about sessions.
 
 pub(crate) mod access;
 pub(crate) mod accounts;

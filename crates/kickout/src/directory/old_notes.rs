@@ -1,4 +1,4 @@
-//! Notes (`rev/<node>/<boot>/<uid>`) that an older version of the flow wrote.
+//! Notes (`rev/<node>/<boot>/<uid>`) that nodes of the previous version wrote.
 //!
 //! No node reads them any more; the sweeper removes those of dead incarnations.
 
@@ -9,7 +9,7 @@ use crate::{
     model::ident::{Boot, NodeId},
 };
 
-/// A note that a node of the version before left for another node. No node reads it any more.
+/// A note that a node of the previous version wrote for another node.
 #[derive(Clone, Debug)]
 pub(crate) struct OldNote {
     key: RecordKey,
@@ -25,7 +25,7 @@ impl OldNote {
 }
 
 impl Directory {
-    /// A page of the notes of the version before: `rev/<node>/<boot>/<uid>`.
+    /// A page of the old notes, in the order of keys. Keys of any other form are left out.
     pub(crate) async fn old_notes(
         &self,
         after: Option<&RecordKey>,

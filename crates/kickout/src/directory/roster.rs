@@ -16,33 +16,34 @@ use crate::{
 /// Key of the roster.
 const ROSTER: &str = "nodes";
 
-fn read_roster(key: &RecordKey, entry: Option<Entry>) -> Result<(Option<Version>, Roster)> {
+/// Reads a roster and its version; an empty one if the store has none.
+fn parse_roster(key: &RecordKey, entry: Option<Entry>) -> Result<(Option<Version>, Roster)> {
     Ok(match entry {
         None => (None, Roster::default()),
         Some(entry) => {
             let roster: Roster = parse(key, &entry)?;
-            (Some(entry.version), roster.known()?)
+            (Some(entry.version), roster.check_format()?)
         }
     })
 }
 
 impl Directory {
-    /// The incarnations that are alive, or may have left records behind.
+    /// Reads the roster; an empty one if the store has none.
     pub(crate) async fn roster(&self) -> Result<Roster> {
         let key = RecordKey::new(ROSTER)?;
-        let (_, roster) = read_roster(&key, self.records.get(&key).await?)?;
+        let (_, roster) = parse_roster(&key, self.records.get(&key).await?)?;
         Ok(roster)
     }
 
-    /// Changes the roster. `change` returns whether there is anything to change; it is called again
-    /// after each conflict. Returns the roster afterwards.
+    /// Changes the roster. `change` returns whether it changed the roster; it is called again after
+    /// each conflict or lost reply. Returns the roster afterwards. An empty roster is deleted.
     pub(crate) async fn update_roster(
         &self,
         mut change: impl FnMut(&mut Roster) -> bool,
     ) -> Result<Roster> {
         let key = RecordKey::new(ROSTER)?;
         for _ in 0..MAX_ATTEMPTS {
-            let (version, mut roster) = read_roster(&key, self.records.get(&key).await?)?;
+            let (version, mut roster) = parse_roster(&key, self.records.get(&key).await?)?;
             if !change(&mut roster) {
                 return Ok(roster);
             }
@@ -69,18 +70,18 @@ impl Directory {
         Err(too_many_conflicts(&key))
     }
 
-    /// Reads an account's record and the roster in one request. If the store was emptied before the
-    /// record was read, the roster is a different one.
+    /// Reads an account's record and the roster in one request. If the store was emptied before
+    /// that read, the roster shows it: it is missing, or has another id.
     pub(crate) async fn read_with_roster(&self, uid: &Uid) -> Result<(VersionedRecord, Roster)> {
         let roster = RecordKey::new(ROSTER)?;
-        let keys = [uid.record()?, roster];
+        let keys = [uid.record_key()?, roster];
         let [account, listed] = self
             .records
             .get_many(&keys)
             .await?
             .try_into()
             .map_err(|_| Error::new(ErrorKind::Internal, "two records were asked for"))?;
-        let (_, roster) = read_roster(&keys[1], listed)?;
+        let (_, roster) = parse_roster(&keys[1], listed)?;
         Ok((parse_account(uid, account)?, roster))
     }
 }

@@ -41,14 +41,14 @@ impl KickOut {
             mut record,
             ..
         } = self.parts.directory.read(uid).await?;
-        if record.ban.is_some() && self.parts.bans.standing(uid).await?.is_none() {
+        if record.ban.is_some() && self.parts.bans.current_ban(uid).await?.is_none() {
             // The mark of an ended ban stays in the record until a login or the sweeper removes it.
             record.ban = None;
         }
         let mut nodes = Vec::new();
         for (node, boot) in record.incarnations() {
-            let standing = self.parts.liveness.of(&node, boot).await;
-            let (state, addr) = match standing {
+            let liveness = self.parts.liveness.look_up(&node, boot).await;
+            let (state, addr) = match liveness {
                 Ok(Liveness::Up(up)) => ("up", Some(up.addr)),
                 Ok(Liveness::Dead) => ("dead", None),
                 Err(_) => ("unknown", None),
@@ -85,29 +85,29 @@ impl KickOut {
             text: reason,
             ban: None,
         };
-        let wanted = |entry: &SlotEntry| target.means(entry);
+        let wanted = |entry: &SlotEntry| target.matches(entry);
         if let Target::Uid(uid) = target {
             return self.parts.admin.end_sessions(uid, wanted, ending).await;
         }
         let mut kicked = Vec::new();
-        let (mut changed_any, mut is_away, mut first) = (false, false, None);
-        for some in self
+        let (mut changed_any, mut is_away, mut first_error) = (false, false, None);
+        for batch in self
             .parts
             .admin
-            .accounts_of(target)
+            .find_accounts(target)
             .await?
             .chunks(CONCURRENT_CHANGES)
         {
-            let ended = match &first {
-                Some(error) if is_away => vec![Err(Error::clone(error)); some.len()],
+            let ended = match &first_error {
+                Some(error) if is_away => vec![Err(Error::clone(error)); batch.len()],
                 _ => {
-                    let uids = some.iter().map(|(uid, _)| uid);
+                    let uids = batch.iter().map(|(uid, _)| uid);
                     join_all(uids.map(|uid| self.parts.admin.end_sessions(uid, wanted, ending)))
                         .await
                 }
             };
             is_away = ended.iter().all(Result::is_err);
-            for ((uid, found), ended) in some.iter().zip(ended) {
+            for ((uid, found), ended) in batch.iter().zip(ended) {
                 match ended {
                     Ok(ended) => {
                         kicked.extend(ended);
@@ -116,12 +116,12 @@ impl KickOut {
                     Err(error) => {
                         tracing::warn!(?uid, %error, "sessions could not be ended");
                         kicked.extend(found.iter().map(|it| Kicked::failed(uid, it, &error)));
-                        first.get_or_insert(error);
+                        first_error.get_or_insert(error);
                     }
                 }
             }
         }
-        match first {
+        match first_error {
             Some(error) if !changed_any => Err(error),
             _ => Ok(kicked),
         }
@@ -135,7 +135,7 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn find(&self, target: &Target) -> Result<Vec<Found>> {
-        let accounts = self.parts.admin.accounts_of(target).await?;
+        let accounts = self.parts.admin.find_accounts(target).await?;
         let found = |(uid, entries): (Uid, Vec<SlotEntry>)| {
             entries.into_iter().map(move |entry| Found {
                 uid: uid.clone(),
@@ -161,7 +161,7 @@ impl KickOut {
     ) -> Result<(Vec<Found>, Option<Uid>)> {
         let parts = &self.parts;
         let mut online = Vec::new();
-        let mut at = after.map(Uid::record).transpose()?;
+        let mut at = after.map(Uid::record_key).transpose()?;
         loop {
             let page = parts.directory.page(at.as_ref(), PAGE).await?;
             let is_last = page.len() < PAGE as usize;
@@ -172,7 +172,7 @@ impl KickOut {
                 };
                 for entry in seen.record.slots.into_values() {
                     let key = &entry.key;
-                    if parts.liveness.of(&key.node, key.boot).await? != Liveness::Dead {
+                    if parts.liveness.look_up(&key.node, key.boot).await? != Liveness::Dead {
                         let uid = uid.clone();
                         online.push(Found { uid, entry });
                     }
@@ -198,7 +198,7 @@ impl KickOut {
         let mut pending = Vec::new();
         self.parts
             .admin
-            .each_record(|uid, record| {
+            .for_each_record(|uid, record| {
                 let room = most.saturating_sub(pending.len());
                 pending.extend(record.revocations.into_iter().take(room).map(|revocation| {
                     Pending {

@@ -40,7 +40,7 @@ use crate::{
     },
 };
 
-/// The choices of the embedder that the parts are made of.
+/// The embedder's choices, from which the parts are made.
 pub(super) struct Setup {
     pub(super) store: Store,
     pub(super) node: NodeId,
@@ -75,7 +75,7 @@ struct SessionParts {
     bans: Arc<Bans>,
 }
 
-/// The parts that keep this node among the others.
+/// The parts of this node's membership: its roster entry, its drain and its lease.
 struct NodeParts {
     roster: Arc<RosterKeeper>,
     drain: Arc<Drain>,
@@ -196,7 +196,7 @@ impl NodeParts {
             events: Arc::clone(&base.events),
             tasks: Arc::clone(&base.tasks),
             draining: AtomicBool::new(false),
-            present: Mutex::default(),
+            running: Mutex::default(),
         });
         let keeper = Arc::new(LeaseKeeper {
             this: Arc::clone(&base.this),
@@ -220,7 +220,7 @@ impl NodeParts {
     }
 }
 
-fn reconciler(base: &Base, sessions: &SessionParts) -> Reconciler {
+fn make_reconciler(base: &Base, sessions: &SessionParts) -> Reconciler {
     Reconciler {
         this: Arc::clone(&base.this),
         settings: Arc::clone(&base.settings),
@@ -245,7 +245,7 @@ fn reconciler(base: &Base, sessions: &SessionParts) -> Reconciler {
     }
 }
 
-fn sweeper(
+fn make_sweeper(
     base: &Base,
     sessions: &SessionParts,
     node: &NodeParts,
@@ -268,7 +268,7 @@ fn sweeper(
     }
 }
 
-fn router(base: &Base) -> Router {
+fn make_router(base: &Base) -> Router {
     Router {
         this: Arc::clone(&base.this),
         settings: Arc::clone(&base.settings),
@@ -282,7 +282,7 @@ fn router(base: &Base) -> Router {
     }
 }
 
-fn admin(base: &Base, sessions: &SessionParts) -> Admin {
+fn make_admin(base: &Base, sessions: &SessionParts) -> Admin {
     Admin {
         settings: Arc::clone(&base.settings),
         clock: Arc::clone(&base.clock),
@@ -293,7 +293,7 @@ fn admin(base: &Base, sessions: &SessionParts) -> Admin {
     }
 }
 
-fn logins(
+fn make_logins(
     base: &Base,
     sessions: &SessionParts,
     drain: &Arc<Drain>,
@@ -325,7 +325,7 @@ fn logins(
     }
 }
 
-/// The parts of a flow, and its sweeper, which no other part uses.
+/// Makes the parts of a flow, and its sweeper, which no other part uses.
 pub(super) fn assemble(
     base: &Base,
     admission: Admission,
@@ -334,7 +334,7 @@ pub(super) fn assemble(
     let sessions = SessionParts::new(base);
     let node = NodeParts::new(base, &sessions);
     let pending = Arc::new(AtomicUsize::new(0));
-    let sweeper = sweeper(base, &sessions, &node, &pending);
+    let sweeper = make_sweeper(base, &sessions, &node, &pending);
     let parts = Parts {
         this: Arc::clone(&base.this),
         settings: Arc::clone(&base.settings),
@@ -343,10 +343,16 @@ pub(super) fn assemble(
         directory: Arc::clone(&base.directory),
         liveness: Arc::clone(&base.liveness),
         registry: Arc::clone(&base.registry),
-        router: router(base),
-        logins: Arc::new(logins(base, &sessions, &node.drain, admission, profiles)),
-        admin: admin(base, &sessions),
-        reconciler: Arc::new(reconciler(base, &sessions)),
+        router: make_router(base),
+        logins: Arc::new(make_logins(
+            base,
+            &sessions,
+            &node.drain,
+            admission,
+            profiles,
+        )),
+        admin: make_admin(base, &sessions),
+        reconciler: Arc::new(make_reconciler(base, &sessions)),
         bans: sessions.bans,
         ender: sessions.ender,
         revoker: sessions.revoker,

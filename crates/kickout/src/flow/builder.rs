@@ -130,8 +130,8 @@ impl Builder {
     /// # Cancel safety
     /// Safe: a lease that was taken is released.
     pub async fn start(self) -> Result<KickOut> {
-        self.timers.check()?;
-        self.policy.check()?;
+        self.timers.validate()?;
+        self.policy.validate()?;
         let base = Base::new(Setup {
             store: self.store,
             node: self.node,
@@ -158,7 +158,7 @@ impl Builder {
                 error
             }
         })?;
-        meters::show();
+        meters::register_all();
         let parts = Arc::new(parts);
         let stop = Arc::new(parts.tasks.stop.clone().drop_guard());
         let tasks = &parts.tasks;

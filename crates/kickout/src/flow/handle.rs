@@ -85,7 +85,7 @@ impl KickOut {
     /// client.
     #[must_use]
     pub fn boot(&self) -> Option<Boot> {
-        self.parts.this.now().map(|own| own.boot)
+        self.parts.this.current_incarnation().map(|own| own.boot)
     }
 
     /// Time until this node must stop serving unless its lease is renewed.
@@ -93,7 +93,7 @@ impl KickOut {
     pub fn lease_remaining(&self) -> Duration {
         self.parts
             .this
-            .now()
+            .current_incarnation()
             .map_or(Duration::ZERO, |own| own.lease.remaining())
     }
 
@@ -124,10 +124,10 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn locks_under_way(&self, most: usize) -> Result<Vec<LockInfo>> {
-        let uids = self.parts.logins.queues.accounts(most);
+        let uids = self.parts.logins.queues.busy_accounts(most);
         let looking = uids
             .iter()
-            .map(async |uid| self.parts.locker.inspect(uid.lock()?).await);
+            .map(async |uid| self.parts.locker.inspect(uid.lock_name()?).await);
         join_all(looking).await.into_iter().collect()
     }
 
@@ -148,7 +148,7 @@ impl KickOut {
         parts.drain.refuse_logins();
         let until = parts.clock.now() + parts.settings.timers.grace + Duration::from_millis(250);
         loop {
-            // The loop is needed because a login that was in progress may be admitted after a pass.
+            // A login that was in progress may be admitted after a pass, so one pass is not enough.
             for live in parts.registry.all() {
                 if live.phase() <= Phase::Active {
                     parts
@@ -162,10 +162,10 @@ impl KickOut {
             parts.clock.sleep(Duration::from_millis(20)).await;
         }
         parts.logouts.retire_all().await;
-        parts.tasks.finish().await;
-        // If a logout is still owed, the node stays on the roster. Another node then notices the
+        parts.tasks.stop_and_wait().await;
+        // If a delete is still pending, the node stays on the roster. Another node then finds the
         // dead incarnation and removes its records.
-        if !parts.logouts.retries.any() {
+        if !parts.logouts.retries.has_pending() {
             parts.keeper.leave_roster().await;
         }
     }

@@ -24,19 +24,19 @@ impl KickOut {
     /// # Cancel safety
     /// Safe: a dropped login stops before the write, and is logged out after it.
     pub async fn login(&self, login: Login) -> Result<LoginOutcome> {
-        let gone = CancellationToken::new();
-        let _tell = gone.clone().drop_guard();
+        let caller_gone = CancellationToken::new();
+        let _cancel_on_drop = caller_gone.clone().drop_guard();
         let (answer, outcome) = oneshot::channel();
         let run = LoginRun {
             parts: Arc::clone(&self.parts.logins),
             started: self.parts.clock.now(),
             login,
-            gone,
+            caller_gone,
         };
         self.parts.tasks.spawn(async move {
             let outcome = Box::pin(run.run_to_end()).await;
-            // The send fails if the caller went away. Dropping the admitted session then logs it
-            // out.
+            // The send fails if the caller went away. The admitted session is then dropped, and the
+            // drop logs it out.
             drop(answer.send(outcome));
         });
         outcome.await.unwrap_or_else(|_| {

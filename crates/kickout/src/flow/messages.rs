@@ -31,7 +31,7 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn addressed(&self, uid: &Uid, message: &Message) -> Result<Vec<Location>> {
-        let current = self.parts.router.addressed(uid, message).await?;
+        let current = self.parts.router.locate_addressed(uid, message).await?;
         Ok(current.into_iter().map(|(_, location)| location).collect())
     }
 

@@ -1,6 +1,6 @@
 //! The handle that an embedder holds, its builder, and its operations.
 //!
-//! This room is the top layer: it joins the parts, and no part imports it.
+//! This module is the top layer: it joins the parts, and no part imports it.
 
 pub(crate) mod accounts;
 pub(crate) mod assembly;

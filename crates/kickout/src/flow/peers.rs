@@ -17,7 +17,7 @@ impl KickOut {
     /// [`PeerError::NotSent`] when the kick is for another node, or for a newer incarnation than
     /// this one. Such a kick reached the wrong process, and its session may be alive elsewhere.
     pub fn handle_kick(&self, request: &KickRequest) -> Result<KickResult, PeerError> {
-        self.parts.revoker.receive(request)
+        self.parts.revoker.handle_kick(request)
     }
 
     /// Answers a delivery from a peer. It is accepted only for exactly the session that is active

@@ -1,6 +1,6 @@
 //! Storm control: bounds on the logins of one account and of one node.
 //!
-//! A login beyond a bound is told to come back later. Nothing here asks the store.
+//! The client of a login beyond a bound is told to come back later. Nothing here asks the store.
 
 use std::{
     sync::{
@@ -13,7 +13,7 @@ use std::{
 use distlock_core::Clock;
 
 use crate::{
-    login::rates::{LEAST, Rates},
+    login::rates::{MIN_RETRY_AFTER, Rates},
     model::ident::Uid,
     wait::jitter,
 };
@@ -65,6 +65,7 @@ impl Default for Admission {
     }
 }
 
+/// The bounds on logins, and the logins in progress that they count.
 #[derive(Debug)]
 pub(crate) struct Admissions {
     most: usize,
@@ -76,9 +77,10 @@ pub(crate) struct Admissions {
 #[derive(Debug)]
 pub(crate) struct AdmissionPermit(Arc<AtomicUsize>);
 
-/// The refusal of a login that has to come back later.
+/// The refusal of a login beyond a bound. The client may come back later.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Throttled {
+    /// The exceeded bound: `account` or `node`.
     pub(crate) scope: &'static str,
     pub(crate) retry_after: Duration,
 }
@@ -92,13 +94,15 @@ impl Admissions {
         }
     }
 
-    pub(crate) fn enter(&self, uid: &Uid) -> Result<AdmissionPermit, Throttled> {
+    /// Admits one login that is within the bounds. The login counts as in progress until the permit
+    /// is dropped.
+    pub(crate) fn take_permit(&self, uid: &Uid) -> Result<AdmissionPermit, Throttled> {
         let before = self.under_way.fetch_add(1, Ordering::AcqRel);
-        let place = AdmissionPermit(Arc::clone(&self.under_way));
+        let permit = AdmissionPermit(Arc::clone(&self.under_way));
         if self.most > 0 && before >= self.most {
             return Err(Throttled {
                 scope: "node",
-                retry_after: LEAST + jitter(Duration::from_secs(2)),
+                retry_after: MIN_RETRY_AFTER + jitter(Duration::from_secs(2)),
             });
         }
         let throttled = |retry_after| Throttled {
@@ -106,7 +110,7 @@ impl Admissions {
             retry_after,
         };
         self.accounts.take(uid).map_err(throttled)?;
-        Ok(place)
+        Ok(permit)
     }
 }
 
@@ -129,32 +133,32 @@ mod tests {
         let admissions = Admissions::new(bounds, Arc::new(clock.clone()));
         let (anna, otto) = (Uid::new("anna").unwrap(), Uid::new("otto").unwrap());
         for _ in 0..5 {
-            admissions.enter(&anna).unwrap();
+            admissions.take_permit(&anna).unwrap();
         }
-        let throttled = admissions.enter(&anna).unwrap_err();
+        let throttled = admissions.take_permit(&anna).unwrap_err();
         assert_eq!(throttled.scope, "account");
         let advised = throttled.retry_after;
         assert!(advised >= Duration::from_millis(500) && advised <= Duration::from_secs(1));
-        admissions.enter(&otto).unwrap();
+        admissions.take_permit(&otto).unwrap();
         clock.advance(Duration::from_millis(500));
-        admissions.enter(&anna).unwrap();
-        admissions.enter(&anna).unwrap_err();
+        admissions.take_permit(&anna).unwrap();
+        admissions.take_permit(&anna).unwrap_err();
     }
 
     #[test]
-    fn a_node_works_on_so_many_logins_at_one_time() {
+    fn a_node_runs_a_bounded_number_of_logins_at_the_same_time() {
         let admissions = Admissions::new(
             Admission::unbounded().under_way(2),
             Arc::new(ManualClock::new()),
         );
         let uid = Uid::new("anna").unwrap();
         let (first, _second) = (
-            admissions.enter(&uid).unwrap(),
-            admissions.enter(&uid).unwrap(),
+            admissions.take_permit(&uid).unwrap(),
+            admissions.take_permit(&uid).unwrap(),
         );
-        assert_eq!(admissions.enter(&uid).unwrap_err().scope, "node");
-        assert_eq!(admissions.enter(&uid).unwrap_err().scope, "node");
+        assert_eq!(admissions.take_permit(&uid).unwrap_err().scope, "node");
+        assert_eq!(admissions.take_permit(&uid).unwrap_err().scope, "node");
         drop(first);
-        drop(admissions.enter(&uid).unwrap());
+        drop(admissions.take_permit(&uid).unwrap());
     }
 }

@@ -1,7 +1,8 @@
 //! The steps of a login: admission, login queue, lock, grant, kicks, confirmation.
 //!
-//! Everything that may be slow for reasons of its own runs before the login queue. The lock is held
-//! only around the grant; the kicks never run under it, except with `Order::TellUnderLock`.
+//! The checks of the embedder may be slow, so they run before the login enters the queue. The lock
+//! is held only around the grant. Kicks never run under the lock, except with
+//! `Order::TellUnderLock`.
 
 use distlock_core::{Error, ErrorKind, Guard, Moment, Released, Result};
 
@@ -9,10 +10,10 @@ use crate::{
     login::{
         admission::Throttled,
         context::{LoginRun, MAX_RUNS},
-        grant::{GrantStep, UnderLock},
-        outcome::{LoginOutcome, denied, overtaken},
+        grant::{GrantContext, GrantStep},
+        outcome::{LoginOutcome, denied_outcome, overtaken_outcome},
         profiles::Allowed,
-        queue::{LoginClaim, QueueRefusal},
+        queue::{LoginClaim, LoginTurn, QueueRefusal},
     },
     meters,
     model::{
@@ -33,7 +34,7 @@ impl LoginRun {
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => "unknown",
             Err(_) => "error",
         };
-        meters::login(result);
+        meters::count_login(result);
         let transition = match &outcome {
             Ok(LoginOutcome::Admitted(_)) => return outcome,
             Ok(LoginOutcome::Denied(_)) => Transition::Denied,
@@ -59,24 +60,25 @@ impl LoginRun {
         outcome
     }
 
+    /// Runs the checks that need no lock, then competes with the account's other logins.
     async fn attempt(&self) -> Result<LoginOutcome> {
         let uid = &self.login.uid;
         let parts = &self.parts;
-        let resume = self.resume()?;
-        let _permit = match parts.admissions.enter(uid) {
+        let resume = self.parse_resume_token()?;
+        let _permit = match parts.admissions.take_permit(uid) {
             Ok(permit) => permit,
             Err(Throttled { scope, retry_after }) => {
-                meters::throttled(scope);
+                meters::count_throttled_login(scope);
                 return Ok(LoginOutcome::Busy { retry_after });
             }
         };
-        if parts.drain.takes_no_login() {
-            return Ok(denied(Code::Draining, None));
+        if parts.drain.is_refusing_logins() {
+            return Ok(denied_outcome(Code::Draining, None));
         }
         if let Some(profiles) = &parts.profiles {
             let allowed = tokio::select! {
                 biased;
-                () = self.gone.cancelled() => return Ok(self.busy()),
+                () = self.caller_gone.cancelled() => return Ok(self.busy_outcome()),
                 allowed = profiles.load(&self.login) => allowed?,
             };
             if let Allowed::No(denied) = allowed {
@@ -88,90 +90,109 @@ impl LoginRun {
 
     /// Waits for this login's turn on this node and for the account's lock, then logs in.
     async fn compete(&self, resume: Option<ResumeToken>) -> Result<LoginOutcome> {
-        let uid = &self.login.uid;
         let parts = &self.parts;
         // The wait is counted from here, because from here on other logins wait for this one.
         let competing = parts.clock.now();
-        let Some(own) = parts.this.now() else {
-            return Ok(denied(Code::NodeFenced, None));
+        let Some(own) = parts.this.current_incarnation() else {
+            return Ok(denied_outcome(Code::NodeFenced, None));
         };
-        let claim = self.claim(resume.as_ref());
-        let entering = within(
-            &*parts.clock,
-            parts.settings.timers.lock_wait,
-            parts.queues.enqueue(uid, &claim),
-        );
-        let mut turn = tokio::select! {
-            biased;
-            () = self.gone.cancelled() => return Ok(self.busy()),
-            turn = entering => match turn {
-                None | Some(Err(QueueRefusal::Crowded)) => return Ok(self.busy()),
-                Some(Err(QueueRefusal::Overtaken(by))) => return Ok(overtaken(Some(by), None)),
-                Some(Ok(turn)) => turn,
-            },
+        let mut turn = match self.wait_for_turn(resume.as_ref()).await {
+            Ok(turn) => turn,
+            Err(outcome) => return Ok(outcome),
         };
         let until = competing + parts.settings.timers.lock_wait;
-        let may_wait = || parts.clock.now() < until && !self.gone.is_cancelled();
+        let may_wait = || parts.clock.now() < until && !self.caller_gone.is_cancelled();
         let idle = retry_while(&*parts.clock, may_wait, || {
-            self.idle_rivals(resume.as_ref())
+            self.rival_idle_times(resume.as_ref())
         });
         let idle = idle.await?;
         for _ in 0..MAX_RUNS {
             let guard = tokio::select! {
                 biased;
-                () = self.gone.cancelled() => return Ok(self.busy()),
-                by = turn.replaced() => return Ok(overtaken(Some(by), None)),
+                () = self.caller_gone.cancelled() => return Ok(self.busy_outcome()),
+                by = turn.replaced() => return Ok(overtaken_outcome(Some(by), None)),
                 guard = self.acquire_account_lock(competing) => match guard {
                     Ok(guard) => guard,
-                    Err(error) if error.kind() == ErrorKind::Timeout => return Ok(self.busy()),
+                    Err(error) if error.kind() == ErrorKind::Timeout => {
+                        return Ok(self.busy_outcome());
+                    }
                     Err(error) => return Err(error),
                 },
             };
             let locked = parts.clock.now();
-            let under = UnderLock {
+            let context = GrantContext {
                 own: &own,
                 guard: &guard,
                 turn: &turn,
                 resume: resume.as_ref(),
                 idle: &idle,
             };
-            let step = self.under_lock(under).await;
-            let released = async {
-                if let Released::AlreadyLost(reason) = guard.release().await {
-                    metrics::counter!("distlock_lock_lost_total").increment(1);
-                    tracing::warn!(?uid, %reason, "the account's lock was lost during a login");
-                }
-                metrics::histogram!("distlock_lock_hold_seconds")
-                    .record(parts.clock.now().since(locked).as_secs_f64());
-            };
+            let step = self.grant_under_lock(context).await;
+            let release = self.release_account_lock(guard, locked);
             match step {
                 Ok(GrantStep::Granted(granted)) if parts.settings.order == Order::TellUnderLock => {
                     let outcome = Box::pin(self.confirm(*granted, turn)).await;
-                    released.await;
+                    release.await;
                     return outcome;
                 }
                 Ok(GrantStep::Granted(granted)) => {
                     // The release runs beside the kicks, so the account's next login need not wait
                     // for them.
                     let ((), outcome) =
-                        tokio::join!(released, Box::pin(self.confirm(*granted, turn)));
+                        tokio::join!(release, Box::pin(self.confirm(*granted, turn)));
                     return outcome;
                 }
-                Ok(GrantStep::Again) => released.await,
+                Ok(GrantStep::Again) => release.await,
                 Ok(GrantStep::Answer(outcome)) => {
-                    released.await;
+                    release.await;
                     return Ok(outcome);
                 }
                 Err(error) => {
-                    released.await;
+                    release.await;
                     return Err(error);
                 }
             }
         }
-        Ok(self.busy())
+        Ok(self.busy_outcome())
     }
 
-    fn claim(&self, resume: Option<&ResumeToken>) -> LoginClaim {
+    /// Waits in the login queue until this login may compete for the account's lock. `Err` is the
+    /// answer to a login that gets no turn.
+    async fn wait_for_turn(&self, resume: Option<&ResumeToken>) -> Result<LoginTurn, LoginOutcome> {
+        let parts = &self.parts;
+        let claim = self.queue_claim(resume);
+        let waiting = within(
+            &*parts.clock,
+            parts.settings.timers.lock_wait,
+            parts.queues.enqueue(&self.login.uid, &claim),
+        );
+        let turn = tokio::select! {
+            biased;
+            () = self.caller_gone.cancelled() => None,
+            turn = waiting => turn,
+        };
+        match turn {
+            None | Some(Err(QueueRefusal::Crowded)) => Err(self.busy_outcome()),
+            Some(Err(QueueRefusal::Overtaken(by))) => Err(overtaken_outcome(Some(by), None)),
+            Some(Ok(turn)) => Ok(turn),
+        }
+    }
+
+    /// Releases the account's lock, and records for how long it was held.
+    async fn release_account_lock(&self, guard: Guard, locked: Moment) {
+        if let Released::AlreadyLost(reason) = guard.release().await {
+            metrics::counter!("distlock_lock_lost_total").increment(1);
+            tracing::warn!(
+                uid = ?self.login.uid, %reason,
+                "the account's lock was lost during a login"
+            );
+        }
+        metrics::histogram!("distlock_lock_hold_seconds")
+            .record(self.parts.clock.now().since(locked).as_secs_f64());
+    }
+
+    /// The claim with which this login enters the login queue.
+    fn queue_claim(&self, resume: Option<&ResumeToken>) -> LoginClaim {
         let policy = &self.parts.settings.policy;
         LoginClaim {
             slot: policy.slot_of(&self.login.class, &self.login.device),
@@ -181,7 +202,8 @@ impl LoginRun {
         }
     }
 
-    fn resume(&self) -> Result<Option<ResumeToken>> {
+    /// The resume token that the client sent; `None` unless the client wants to resume.
+    fn parse_resume_token(&self) -> Result<Option<ResumeToken>> {
         match (self.login.intent, &self.login.resume) {
             (Intent::Resume, Some(text)) => ResumeToken::parse(text, &self.login.uid).map(Some),
             (Intent::Resume, None) => Err(Error::new(
@@ -192,6 +214,8 @@ impl LoginRun {
         }
     }
 
+    /// Acquires the account's lock. The wait may take the rest of the time that `lock_wait` allows
+    /// from `competing` on.
     async fn acquire_account_lock(&self, competing: Moment) -> Result<Guard> {
         let parts = &self.parts;
         let started = parts.clock.now();
@@ -202,7 +226,7 @@ impl LoginRun {
             .saturating_sub(started.since(competing));
         let guard = parts
             .locker
-            .lock_named(&self.login.uid.lock()?)
+            .lock_named(&self.login.uid.lock_name()?)
             .ttl(parts.settings.timers.lock_ttl)
             .wait(left)
             .give_up_when_unreachable()

@@ -5,20 +5,20 @@
 
 use std::{sync::Arc, time::Duration};
 
-use distlock_core::Result;
+use distlock_core::{Moment, Result};
 
 use crate::{
     login::{
         context::LoginRun,
         grant::Granted,
-        outcome::{LoginOutcome, denied, overtaken},
+        outcome::{LoginOutcome, denied_outcome, overtaken_outcome},
         queue::LoginTurn,
     },
     model::{
         event::Transition,
-        ident::SessionKey,
+        ident::{Generation, SessionKey},
         notice::{Code, Offline},
-        record::UserRecord,
+        record::{Revocation, UserRecord},
         settings::Confirm,
     },
     session::{
@@ -29,20 +29,19 @@ use crate::{
 };
 
 impl LoginRun {
-    /// Kicks the older sessions, checks that this login is still the newest, and admits the client.
+    /// Ends the older sessions, checks that this login is still the newest, and admits the client.
     pub(crate) async fn confirm(&self, granted: Granted, turn: LoginTurn) -> Result<LoginOutcome> {
         let parts = &self.parts;
-        let uid = &self.login.uid;
         let Granted {
             live,
             messages,
             r#gen,
-            decided,
+            written_at,
             removed,
             pending,
         } = granted;
         // From here on every return path drops the session, and the drop logs it out.
-        let mut session = Session::new(
+        let session = Session::new(
             Arc::clone(&parts.logouts),
             Arc::clone(&parts.ender),
             Arc::clone(&live),
@@ -51,61 +50,86 @@ impl LoginRun {
         // The next login on this node may compete now. It finds this login in the directory.
         drop(turn);
 
-        let (here, elsewhere): (Vec<_>, Vec<_>) = pending
-            .into_iter()
-            .partition(|it| parts.this.is_here(&it.key));
+        let decided = (r#gen, written_at);
+        let mut record = self.end_older(&live, decided, &removed, pending).await?;
+        if parts.settings.confirm == Confirm::Strict {
+            let Some(now) = self.wait_until_all_gone(&live, record).await? else {
+                return Ok(self.busy_outcome());
+            };
+            record = now;
+        }
+        Ok(self.admit(&live, session, r#gen, &record))
+    }
+
+    /// Kicks the sessions with a pending revocation, on this node and on others. `decided` is this
+    /// login's generation and the moment of its write. Returns the account's record afterwards,
+    /// without the revocations of this node's sessions.
+    async fn end_older(
+        &self,
+        live: &LiveSession,
+        decided: (Generation, Moment),
+        removed: &[Revocation],
+        pending: Vec<Revocation>,
+    ) -> Result<UserRecord> {
+        let parts = &self.parts;
+        let uid = &self.login.uid;
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            pending.into_iter().partition(|it| parts.this.owns(&it.key));
         for victim in &here {
-            if parts.revoker.apply(uid, victim) {
-                self.record_takeover("local");
+            if parts.revoker.end_revoked(uid, victim) {
+                self.measure_takeover("local");
             }
         }
         let here: Vec<_> = here.into_iter().map(|it| it.key).collect();
         let mut gone = Vec::new();
         if !elsewhere.is_empty() {
-            gone = parts
-                .kicks
-                .kick_all(
-                    uid,
-                    &elsewhere,
-                    parts.settings.timers.kick_budget,
-                    Some((r#gen, decided)),
-                )
-                .await;
+            let budget = parts.settings.timers.kick_budget;
+            let kicks = parts.kicks.kick_all(uid, &elsewhere, budget, Some(decided));
+            gone = kicks.await;
             if removed.iter().any(|it| gone.contains(&it.key)) {
-                self.record_takeover("remote");
+                self.measure_takeover("remote");
             }
         }
-        let settled = self.settle(&live, &gone).await;
-        let pending = |record: &UserRecord| {
+        let settled = self.settle(live, &gone).await;
+        let is_pending = |record: &UserRecord| {
             let mut pending = record.revocations.iter();
             pending.any(|it| !here.contains(&it.key))
         };
-        if !settled.as_ref().is_ok_and(|record| !pending(record)) {
+        if !settled.as_ref().is_ok_and(|record| !is_pending(record)) {
             parts.kicks.keep_kicking(uid);
         }
         let mut record = settled?;
         record.settle(|key| here.contains(key));
         self.settle_in_background(here);
-        if parts.settings.confirm == Confirm::Strict {
-            let Some(now) = self.wait_until_all_gone(&live, record).await? else {
-                return Ok(self.busy());
-            };
-            record = now;
-        }
-        if live.phase() == Phase::Pending && live.is_missing_in(&record) {
+        Ok(record)
+    }
+
+    /// Activates the session and answers the login. `record` is the account's record after the
+    /// older sessions ended; it shows whether this login is still the newest.
+    fn admit(
+        &self,
+        live: &LiveSession,
+        mut session: Session,
+        r#gen: Generation,
+        record: &UserRecord,
+    ) -> LoginOutcome {
+        let parts = &self.parts;
+        if live.phase() == Phase::Pending && live.is_missing_in(record) {
             // The store has lost this login, and with it the list of older sessions to kick.
-            return Ok(self.busy());
+            return self.busy_outcome();
         }
         if record.slot_of(&live.key).is_none() && live.phase() == Phase::Pending {
             let by = record.slots.get(&live.slot).map(|it| it.device.clone());
-            let notice = Offline::new(Code::Superseded).by(by, Some(record.r#gen));
-            parts.ender.end(&live, notice, false, |_| {});
+            let notice = Offline::new(Code::Superseded).superseded_by(by, Some(record.r#gen));
+            parts.ender.end(live, notice, false, |_| {});
         }
         if let Err(notice) = live.activate() {
-            return Ok(match notice.code {
-                Code::Superseded | Code::Replaced => overtaken(notice.by_device, notice.r#gen),
-                code => denied(code, notice.by_device),
-            });
+            return match notice.code {
+                Code::Superseded | Code::Replaced => {
+                    overtaken_outcome(notice.by_device, notice.r#gen)
+                }
+                code => denied_outcome(code, notice.by_device),
+            };
         }
         session.old_confirmed = record.revocations.is_empty();
         parts.events.emit(Transition::Admitted, |event| {
@@ -117,15 +141,15 @@ impl LoginRun {
                 "an older session could not be told yet".into()
             });
         });
-        Ok(LoginOutcome::Admitted(session))
+        LoginOutcome::Admitted(session)
     }
 
-    /// Removes these sessions from the record and returns the record afterwards. The login is
-    /// granted, and older sessions may have been kicked already. So a short absence of the store
-    /// must not end it. It ends with the node's lease.
+    /// Removes the revocations of these sessions, and returns the record afterwards. The login is
+    /// granted, and older sessions may have been kicked. So a short absence of the store must not
+    /// end the login; this tries again until the node's lease ends.
     async fn settle(&self, live: &LiveSession, gone: &[SessionKey]) -> Result<UserRecord> {
         let (parts, uid) = (&self.parts, &self.login.uid);
-        let may_wait = || live.incarnation.lease.is_valid() && !self.gone.is_cancelled();
+        let may_wait = || live.incarnation.lease.is_valid() && !self.caller_gone.is_cancelled();
         let settled = retry_while(&*parts.clock, may_wait, || async move {
             if gone.is_empty() {
                 Ok(parts.directory.read(uid).await?.record)
@@ -150,9 +174,9 @@ impl LoginRun {
         });
     }
 
-    /// Waits until no revocation is pending (strict confirmation). A node that cannot be reached
-    /// and cannot renew its lease is dead after one lease, so the wait is bounded. `None` means
-    /// that the bound has passed; the login is then given up.
+    /// Waits until no revocation is pending, for strict confirmation. A node that answers no peer
+    /// either finds the revocation by itself or loses its lease, so one node lease is long enough.
+    /// `None` means that a session is still not known to be gone; the login is then given up.
     async fn wait_until_all_gone(
         &self,
         live: &LiveSession,
@@ -163,7 +187,7 @@ impl LoginRun {
             + parts.settings.timers.node_lease
             + parts.settings.timers.kick_budget;
         while !record.revocations.is_empty() {
-            if parts.clock.now() >= until || self.gone.is_cancelled() {
+            if parts.clock.now() >= until || self.caller_gone.is_cancelled() {
                 return Ok(None);
             }
             parts
@@ -185,7 +209,8 @@ impl LoginRun {
         Ok(Some(record))
     }
 
-    fn record_takeover(&self, path: &'static str) {
+    /// Records the time from the start of this login until an older session ended.
+    fn measure_takeover(&self, path: &'static str) {
         let time = self.parts.clock.now().since(self.started);
         metrics::histogram!("distlock_takeover_seconds", "path" => path).record(time.as_secs_f64());
     }

@@ -1,4 +1,4 @@
-//! One login on its way, and the parts of the flow that it uses.
+//! One login in progress, and the parts of the flow that it uses.
 
 use std::{sync::Arc, time::Duration};
 
@@ -45,20 +45,22 @@ pub(crate) struct LoginParts {
     pub(crate) profiles: Option<Arc<dyn Profiles>>,
 }
 
-/// Attempts of one login after a lost lock or a conflicting write.
+/// Most times that one login takes the account's lock, and most writes under one hold of the lock.
 pub(crate) const MAX_RUNS: u32 = 2;
 
 /// One login in progress.
 pub(crate) struct LoginRun {
     pub(crate) parts: Arc<LoginParts>,
     pub(crate) login: Login,
+    /// Time at which the login began.
     pub(crate) started: Moment,
     /// Cancelled when the login's caller went away.
-    pub(crate) gone: CancellationToken,
+    pub(crate) caller_gone: CancellationToken,
 }
 
 impl LoginRun {
-    pub(crate) fn busy(&self) -> LoginOutcome {
+    /// The answer that refuses the login for now.
+    pub(crate) fn busy_outcome(&self) -> LoginOutcome {
         // The delays are spread over most of a second, so that clients that were refused together
         // do not come back together.
         LoginOutcome::Busy {
@@ -66,6 +68,7 @@ impl LoginRun {
         }
     }
 
+    /// The login as the policy sees it.
     pub(crate) fn newcomer(&self, resume: Option<&ResumeToken>) -> Newcomer<'_> {
         Newcomer {
             class: &self.login.class,

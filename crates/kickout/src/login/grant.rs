@@ -12,16 +12,16 @@ use crate::{
     directory::accounts::{PutOutcome, VersionedRecord},
     login::{
         context::{LoginRun, MAX_RUNS},
-        outcome::{LoginOutcome, denied, overtaken},
+        outcome::{LoginOutcome, denied_outcome, overtaken_outcome},
         queue::LoginTurn,
     },
     model::{
         ban::Ban,
         event::Transition,
-        ident::{Generation, NodeId, SessionId, SessionKey},
-        login::{Denied, Login},
+        ident::{Generation, SessionId, SessionKey},
+        login::Denied,
         notice::Code,
-        policy::IdleTimes,
+        policy::{Decision, IdleTimes},
         record::{MAX_REVOCATIONS, Revocation, Slot, SlotEntry, UserRecord},
         resume::ResumeToken,
     },
@@ -29,37 +29,41 @@ use crate::{
     session::{
         live::{LiveSession, Phase},
         message::QueuedMessage,
-        removal::Grant,
+        removal::GrantWrite,
     },
     wait::{jitter, retry_while, wall_millis},
 };
 
-/// Period over which refused clients come back.
-const SPREAD: Duration = Duration::from_secs(1);
+/// Time over which the next attempts of refused clients are spread.
+const RETRY_SPREAD: Duration = Duration::from_secs(1);
 
-/// The outcome of one run under the lock.
+/// The outcome of a login's part under the account's lock.
 pub(crate) enum GrantStep {
+    /// The session is in the directory.
     Granted(Box<Granted>),
     /// The lock was lost, or the write met a conflict.
     Again,
+    /// The login ends with this answer.
     Answer(LoginOutcome),
 }
 
+/// A login whose session is in the directory.
 pub(crate) struct Granted {
     pub(crate) live: Arc<LiveSession>,
     pub(crate) messages: mpsc::Receiver<QueuedMessage>,
     pub(crate) r#gen: Generation,
     /// Time at which the write was confirmed.
-    pub(crate) decided: Moment,
+    pub(crate) written_at: Moment,
     /// Sessions that lost their slot to this login.
     pub(crate) removed: Vec<Revocation>,
     /// All sessions of the account that are not known to be gone.
     pub(crate) pending: Vec<Revocation>,
 }
 
-/// The values that one run under the account's lock uses.
+/// The values that a login uses under the account's lock.
 #[derive(Clone, Copy)]
-pub(crate) struct UnderLock<'a> {
+pub(crate) struct GrantContext<'a> {
+    /// The incarnation of this node that the session will belong to.
     pub(crate) own: &'a Incarnation,
     pub(crate) guard: &'a Guard,
     pub(crate) turn: &'a LoginTurn,
@@ -67,12 +71,18 @@ pub(crate) struct UnderLock<'a> {
     pub(crate) idle: &'a IdleTimes,
 }
 
-/// A grant that is decided and not written.
-struct Decided {
+/// A record as it was read, with the changes of this login so far.
+struct RecordToChange {
+    /// The version that was read; `None` if the store had no record.
     version: Option<Version>,
     record: UserRecord,
-    /// The mark of a ban that has ended, which the write removes.
+    /// The mark of an ended ban, which was taken out of the record.
     ended_ban: Option<Ban>,
+}
+
+/// A grant that is decided and not written yet.
+struct PreparedGrant {
+    base: RecordToChange,
     slot: Slot,
     entry: SlotEntry,
     r#gen: Generation,
@@ -80,19 +90,20 @@ struct Decided {
 }
 
 impl LoginRun {
-    /// The critical section: reads the record, decides, writes it. Makes no call to another node.
-    pub(crate) async fn under_lock(&self, under: UnderLock<'_>) -> Result<GrantStep> {
+    /// The critical section: reads the record, decides, and writes the record. No call to another
+    /// node happens here.
+    pub(crate) async fn grant_under_lock(&self, context: GrantContext<'_>) -> Result<GrantStep> {
         let clock = &*self.parts.clock;
-        let guard = under.guard;
+        let guard = context.guard;
         let until = clock.now() + self.parts.settings.timers.lock_wait;
         for _ in 0..MAX_RUNS {
-            // An error means that nothing has happened, unless the write was sent and its outcome
-            // is unknown. Such an error must not be retried: the login could be granted twice.
+            // Most errors mean that nothing was written, so the step is repeated. After an unknown
+            // outcome the step must not be repeated, because the login could be granted twice.
             let step = retry_while(
                 clock,
-                || guard.is_valid() && clock.now() < until && !self.gone.is_cancelled(),
+                || guard.is_valid() && clock.now() < until && !self.caller_gone.is_cancelled(),
                 || async move {
-                    match self.read_and_write(under).await {
+                    match self.read_and_write(context).await {
                         Err(error) if !error.did_not_happen() => Ok(Err(error)),
                         step => step.map(Ok),
                     }
@@ -106,147 +117,176 @@ impl LoginRun {
         Ok(GrantStep::Again)
     }
 
-    async fn read_and_write(&self, under: UnderLock<'_>) -> Result<GrantStep> {
-        let decided = match self.decide(under).await? {
-            Ok(decided) => decided,
+    /// Reads the record once, decides, and writes it once.
+    async fn read_and_write(&self, context: GrantContext<'_>) -> Result<GrantStep> {
+        let prepared = match self.decide(context).await? {
+            Ok(prepared) => prepared,
             Err(outcome) => return Ok(GrantStep::Answer(outcome)),
         };
-        if self.gone.is_cancelled() {
-            return Ok(GrantStep::Answer(self.busy()));
+        if self.caller_gone.is_cancelled() {
+            return Ok(GrantStep::Answer(self.busy_outcome()));
         }
-        if !under.guard.is_valid() {
-            self.record_write_given_up(under.guard, "the account's lock was lost");
+        if !context.guard.is_valid() {
+            self.record_write_given_up(context.guard, "the account's lock was lost");
             return Ok(GrantStep::Again);
         }
-        if !under.own.lease.is_valid() {
-            return Ok(GrantStep::Answer(denied(Code::NodeFenced, None)));
+        if !context.own.lease.is_valid() {
+            return Ok(GrantStep::Answer(denied_outcome(Code::NodeFenced, None)));
         }
-        if let Err(by) = under.turn.commit() {
-            return Ok(GrantStep::Answer(overtaken(Some(by), None)));
+        if let Err(by) = context.turn.commit() {
+            return Ok(GrantStep::Answer(overtaken_outcome(Some(by), None)));
         }
-        self.write(under, decided).await
+        self.write(context, prepared).await
     }
 
-    /// Reads the record and decides, or answers the login.
+    /// Reads the record and decides about this login. The inner `Err` answers a login that gets no
+    /// session.
     async fn decide(
         &self,
-        under: UnderLock<'_>,
-    ) -> Result<std::result::Result<Decided, LoginOutcome>> {
-        let Login {
-            uid, device, class, ..
-        } = &self.login;
+        context: GrantContext<'_>,
+    ) -> Result<std::result::Result<PreparedGrant, LoginOutcome>> {
         let parts = &self.parts;
-        let UnderLock {
-            own,
-            guard,
-            resume,
-            idle,
-            ..
-        } = under;
-        let (seen, roster) = parts.directory.read_with_roster(uid).await?;
+        let (seen, roster) = parts.directory.read_with_roster(&self.login.uid).await?;
         let VersionedRecord {
             version,
             mut record,
             ..
         } = seen;
         // Other nodes may have written their sessions again before this node noticed the loss.
-        parts.history.observe_epoch(&guard.epoch());
+        parts.history.observe_epoch(&context.guard.epoch());
         parts.history.observe_roster(roster.id);
         if let Some(left) = parts.history.grants_suspended_for() {
-            let retry_after = left + jitter(SPREAD);
+            let retry_after = left + jitter(RETRY_SPREAD);
             return Ok(Err(LoginOutcome::Busy { retry_after }));
         }
-        // A store that has lost records has lost sessions, too. This node knows its own sessions,
-        // so the decision counts them.
-        for live in parts.registry.of(uid) {
-            if live.phase() == Phase::Active && live.is_missing_in(&record) {
-                record.restore(&live.slot, live.entry());
-            }
-        }
-        let mut ended_ban = None;
-        if let Some(mark) = record.ban.take() {
-            if let Some(ban) = parts.bans.standing(uid).await? {
-                return Ok(Err(banned(&ban)));
-            }
-            ended_ban = Some(mark);
-        }
+        self.restore_own_sessions(&mut record);
+        let ended_ban = match self.take_ended_ban(&mut record).await? {
+            Ok(ended_ban) => ended_ban,
+            Err(outcome) => return Ok(Err(outcome)),
+        };
         // The account's lock is held here, so a slow inspection of a lease must not delay for long.
         let limit = parts.settings.timers.peer_deadline;
         let dead = parts
             .liveness
             .dead_among(record.incarnations(), limit)
             .await;
-        let is_dead = |node: &NodeId, boot| dead.contains(&(node.clone(), boot));
-        if let Some(resume) = resume
+        if let Some(resume) = context.resume
             && !resume.is_current(&record)
         {
             let by = record.slots.values().max_by_key(|entry| entry.r#gen);
             let by = by.map(|entry| entry.device.clone());
-            return Ok(Err(denied(Code::Superseded, by)));
+            return Ok(Err(denied_outcome(Code::Superseded, by)));
         }
-        record.sweep(is_dead);
+        record.sweep(|node, boot| dead.contains(&(node.clone(), boot)));
         if record.revocations.len() >= MAX_REVOCATIONS {
-            return Ok(Err(self.busy()));
+            return Ok(Err(self.busy_outcome()));
         }
 
-        let newcomer = self.newcomer(resume);
-        let decision = match parts.settings.policy.decide(&record, &newcomer, idle) {
-            Ok(decision) => decision,
-            Err(full) => return Ok(Err(denied(Code::Denied, full.by))),
+        let newcomer = self.newcomer(context.resume);
+        let policy = &parts.settings.policy;
+        Ok(match policy.decide(&record, &newcomer, context.idle) {
+            Ok(decision) => {
+                let base = RecordToChange {
+                    version,
+                    record,
+                    ended_ban,
+                };
+                Ok(self.prepare_grant(context, base, decision))
+            }
+            Err(full) => Err(denied_outcome(Code::Denied, full.by)),
+        })
+    }
+
+    /// Adds to the record the sessions of this node that the store has lost. A store that lost
+    /// records has lost sessions, too; this node knows its own, so the decision counts them.
+    fn restore_own_sessions(&self, record: &mut UserRecord) {
+        for live in self.parts.registry.sessions_of(&self.login.uid) {
+            if live.phase() == Phase::Active && live.is_missing_in(record) {
+                record.restore(&live.slot, live.entry());
+            }
+        }
+    }
+
+    /// Takes the mark of an ended ban out of the record and returns it. The inner `Err` denies the
+    /// login of an account whose ban still holds.
+    async fn take_ended_ban(
+        &self,
+        record: &mut UserRecord,
+    ) -> Result<std::result::Result<Option<Ban>, LoginOutcome>> {
+        let Some(mark) = record.ban.take() else {
+            return Ok(Ok(None));
         };
+        let ban = self.parts.bans.current_ban(&self.login.uid).await?;
+        Ok(match ban {
+            Some(ban) => Err(banned_outcome(&ban)),
+            None => Ok(Some(mark)),
+        })
+    }
+
+    /// Puts the new session in the record, as the policy decided.
+    fn prepare_grant(
+        &self,
+        context: GrantContext<'_>,
+        base: RecordToChange,
+        decision: Decision,
+    ) -> PreparedGrant {
+        let parts = &self.parts;
+        let mut base = base;
         let entry = SlotEntry {
             key: SessionKey {
                 node: parts.this.id.clone(),
-                boot: own.boot,
+                boot: context.own.boot,
                 session: SessionId::random(),
             },
             r#gen: Generation::default(),
-            device: device.clone(),
-            class: class.clone(),
+            device: self.login.device.clone(),
+            class: self.login.class.clone(),
             since: wall_millis(&*parts.clock),
         };
-        let (r#gen, removed) = record.grant(
+        let (r#gen, removed) = base.record.grant(
             decision.slot.clone(),
-            guard.token().get(),
+            context.guard.token().get(),
             |r#gen| SlotEntry {
                 r#gen,
                 ..entry.clone()
             },
             &decision.victims,
         );
-        Ok(Ok(Decided {
-            version,
-            record,
-            ended_ban,
+        PreparedGrant {
+            base,
             slot: decision.slot,
             entry,
             r#gen,
             removed,
-        }))
+        }
     }
 
     /// Writes the decision on top of the version that was read.
-    async fn write(&self, under: UnderLock<'_>, decided: Decided) -> Result<GrantStep> {
-        let (parts, uid, guard) = (&self.parts, &self.login.uid, under.guard);
-        let Decided {
-            version,
-            record,
-            ended_ban,
+    async fn write(&self, context: GrantContext<'_>, prepared: PreparedGrant) -> Result<GrantStep> {
+        let (parts, uid, guard) = (&self.parts, &self.login.uid, context.guard);
+        let PreparedGrant {
+            base,
             slot,
             entry,
             r#gen,
             removed,
-        } = decided;
+        } = prepared;
+        let RecordToChange {
+            version,
+            record,
+            ended_ban,
+        } = base;
         let key = entry.key.clone();
         let acks = self.login.acks;
-        let (live, messages) = LiveSession::new(uid.clone(), slot, entry, acks, under.own.clone());
+        let (live, messages) =
+            LiveSession::new(uid.clone(), slot, entry, acks, context.own.clone());
         let live = Arc::new(live);
         live.touch(parts.clock.now());
         live.mark_listed(r#gen);
         // The session is registered before the write. Otherwise a kick that follows the write at
         // once would find no session here, and the session would live on.
         parts.registry.insert(Arc::clone(&live));
-        let landed = |now: &UserRecord| {
+        let outcome_in = |now: &UserRecord| {
             if now.slot_of(&key).is_some() {
                 Some(PutOutcome::Stored)
             } else if now.revocations.iter().any(|it| it.key == key) {
@@ -255,31 +295,31 @@ impl LoginRun {
                 None
             }
         };
-        // While the store is away the account's lock ends, and then other logins decide.
+        // The lock ends while the store is away. From then on other logins may decide.
         let may_wait = || guard.is_valid();
         let put = parts
             .directory
-            .put(uid, version, &record, landed, may_wait)
+            .put(uid, version, &record, outcome_in, may_wait)
             .await;
         match put {
             Ok(PutOutcome::Stored) => {
                 if let Some(ban) = ended_ban {
-                    parts.bans.ended(uid, &ban).await;
+                    parts.bans.remove_ended(uid, &ban).await;
                 }
                 parts.events.emit(Transition::Granted, |event| {
                     live.describe(event);
                     event.token = Some(guard.token().get());
                 });
                 for victim in &removed {
-                    parts
-                        .events
-                        .emit(Transition::Revoked, |event| event.revocation(uid, victim));
+                    parts.events.emit(Transition::Revoked, |event| {
+                        event.set_revocation(uid, victim);
+                    });
                 }
                 Ok(GrantStep::Granted(Box::new(Granted {
                     live,
                     messages,
                     r#gen,
-                    decided: parts.clock.now(),
+                    written_at: parts.clock.now(),
                     removed,
                     pending: record.revocations,
                 })))
@@ -291,7 +331,7 @@ impl LoginRun {
             }
             Ok(PutOutcome::Overtaken) => {
                 parts.logouts.discard(&live);
-                Ok(GrantStep::Answer(overtaken(None, None)))
+                Ok(GrantStep::Answer(overtaken_outcome(None, None)))
             }
             Err(error) => {
                 if error.did_not_happen() {
@@ -299,13 +339,17 @@ impl LoginRun {
                 } else {
                     // The logout is repeated until its outcome is known and the late write can no
                     // longer arrive.
-                    parts.logouts.retire_granted(&live, Grant::InFlight).await;
+                    parts
+                        .logouts
+                        .retire_after_grant(&live, GrantWrite::InFlight)
+                        .await;
                 }
                 Err(error)
             }
         }
     }
 
+    /// Records that this login did not write its decision, and why.
     fn record_write_given_up(&self, guard: &Guard, why: &str) {
         let events = &self.parts.events;
         events.emit(Transition::WriteGivenUp, |event| {
@@ -317,7 +361,7 @@ impl LoginRun {
     }
 }
 
-fn banned(ban: &Ban) -> LoginOutcome {
+fn banned_outcome(ban: &Ban) -> LoginOutcome {
     LoginOutcome::Denied(Denied {
         code: Code::Banned,
         reason: ban

@@ -1,7 +1,7 @@
 //! Idle times of an account's sessions, for the policy `evict_idle`.
 //!
-//! They are collected before the account's lock is taken, because a slow peer must not extend its
-//! hold.
+//! The idle times are collected before the account's lock is taken, because a slow peer must not
+//! extend the hold of the lock.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,9 +19,9 @@ use crate::{
 };
 
 impl LoginRun {
-    /// The idle times of this login's rivals. They are empty unless the policy needs them and there
-    /// is no room.
-    pub(crate) async fn idle_rivals(&self, resume: Option<&ResumeToken>) -> Result<IdleTimes> {
+    /// The idle times of this login's rivals. The result is empty if the policy does not use idle
+    /// times, or if no rival has to end.
+    pub(crate) async fn rival_idle_times(&self, resume: Option<&ResumeToken>) -> Result<IdleTimes> {
         let parts = &self.parts;
         let mut idle = IdleTimes::new();
         if parts.settings.policy.on_exceed != OnExceed::EvictIdle {
@@ -47,8 +47,8 @@ impl LoginRun {
                 return parts.registry.idle_times(uid, parts.clock.now());
             }
             let deadline = parts.settings.timers.peer_deadline;
-            let standing = parts.liveness.of(&node, boot);
-            match within(&*parts.clock, deadline, standing).await {
+            let liveness = parts.liveness.look_up(&node, boot);
+            match within(&*parts.clock, deadline, liveness).await {
                 Some(Ok(Liveness::Up(to))) => {
                     let answer = parts.peers.idle(&to, uid, deadline).await;
                     answer.unwrap_or_default()

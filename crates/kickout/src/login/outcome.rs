@@ -46,14 +46,16 @@ impl fmt::Display for LoginOutcome {
     }
 }
 
-pub(crate) fn denied(code: Code, by_device: Option<Device>) -> LoginOutcome {
+/// The denial with the standard text of its code.
+pub(crate) fn denied_outcome(code: Code, by_device: Option<Device>) -> LoginOutcome {
     LoginOutcome::Denied(Denied {
         by_device,
         ..Denied::new(code)
     })
 }
 
-pub(crate) const fn overtaken(
+/// The answer to a login that a newer one replaced.
+pub(crate) const fn overtaken_outcome(
     by_device: Option<Device>,
     r#gen: Option<Generation>,
 ) -> LoginOutcome {

@@ -17,7 +17,7 @@ use crate::model::{
     resume::ResumeToken,
 };
 
-/// Logins of one account that may wait on one node.
+/// Most logins of one account that may wait on one node.
 const MAX_WAITING: usize = 64;
 
 /// The login queues of a node, by account. An account without a login in progress has no entry.
@@ -31,14 +31,14 @@ pub(crate) struct LoginClaim {
     pub(crate) device: Device,
     /// Whether only the newest login for the slot can survive.
     pub(crate) last_wins: bool,
-    /// The session that this login resumes. Only the directory knows whether it still may.
+    /// The session that this login resumes. Only the directory shows whether it may resume.
     pub(crate) resumes: Option<ResumeToken>,
 }
 
-/// Why a login may not compete.
+/// The reason why a login gets no turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum QueueRefusal {
-    /// A newer login of this device took its place.
+    /// A newer login replaced it, from this device.
     Overtaken(Device),
     /// Too many logins wait.
     Crowded,
@@ -46,6 +46,7 @@ pub(crate) enum QueueRefusal {
 
 #[derive(Debug)]
 struct AccountQueue {
+    /// The claim of the current login, which has the turn.
     claim: LoginClaim,
     /// Tells the current login that a newer one came; `None` once it can no longer be replaced.
     replace_current: Option<watch::Sender<Option<Device>>>,
@@ -70,9 +71,9 @@ impl LoginClaim {
     /// Whether this newer claim makes the older one void.
     fn overtakes(&self, older: &Self) -> bool {
         if self.resumes.is_some() {
-            // The directory may refuse a resume. If it had replaced another login, no login would
-            // be left. Only the identical resume replaces an older one, because it gets the same
-            // answer.
+            // The directory may refuse a resume. If the resume had replaced another login before,
+            // no login would be left. A resume may replace only the same resume, because the
+            // directory gives both the same answer.
             return self == older;
         }
         self.device == older.device || (self.last_wins && self.slot == older.slot)
@@ -80,7 +81,8 @@ impl LoginClaim {
 }
 
 impl LoginQueues {
-    /// Waits until this login may compete. Logins that a newer one cannot make void take turns.
+    /// Waits for this login's turn. Waiting logins that this claim overtakes are refused at once,
+    /// and the current login is told if it can still be replaced.
     ///
     /// Cancel safety: safe; the login leaves the queue.
     pub(crate) async fn enqueue(
@@ -137,7 +139,7 @@ impl LoginQueues {
     }
 
     /// At most `most` accounts with a login in progress.
-    pub(crate) fn accounts(&self, most: usize) -> Vec<Uid> {
+    pub(crate) fn busy_accounts(&self, most: usize) -> Vec<Uid> {
         self.lock().keys().take(most).cloned().collect()
     }
 
@@ -146,6 +148,7 @@ impl LoginQueues {
         self.lock().len()
     }
 
+    /// Makes a turn, and the sender that tells its login of a newer one.
     fn new_turn(&self, uid: &Uid) -> (LoginTurn, watch::Sender<Option<Device>>) {
         let (replace_current, replaced) = watch::channel(None);
         let new_turn = LoginTurn {
@@ -175,8 +178,8 @@ impl LoginQueues {
             };
             match refused {
                 None => return,
-                // That login was cancelled. The drop of its turn would call this function again and
-                // admit a login, and the next round would admit a second one.
+                // That login was cancelled. The drop of its turn would admit a login, and the next
+                // round of this loop would admit a second one.
                 Some(Ok(new_turn)) => new_turn.disarm(),
                 Some(Err(_)) => {}
             }
@@ -189,7 +192,7 @@ impl LoginQueues {
 }
 
 impl LoginTurn {
-    /// Waits until a newer login replaces this one. Returns the newer login's device.
+    /// Waits until a newer login wants to replace this one. Returns the newer login's device.
     ///
     /// Cancel safety: safe.
     pub(crate) async fn replaced(&mut self) -> Device {
@@ -201,7 +204,8 @@ impl LoginTurn {
         }
     }
 
-    /// From here on no newer login replaces this one. Fails if one already has.
+    /// Makes this login irreplaceable, before it writes. `Err` is the device of a newer login that
+    /// has replaced it.
     pub(crate) fn commit(&self) -> Result<(), Device> {
         let mut queues = self.queues.lock();
         if let Some(device) = self.replaced.borrow().clone() {
@@ -213,9 +217,9 @@ impl LoginTurn {
         Ok(())
     }
 
+    /// Drops the turn without admitting the next login.
     fn disarm(self) {
-        // The drop would admit the next login. In a fresh, empty set of queues it finds nothing to
-        // do.
+        // The drop admits the next login of its queues. In an empty set of queues there is none.
         let mut this = self;
         this.queues = LoginQueues::default();
     }
@@ -241,6 +245,7 @@ mod tests {
         }
     }
 
+    /// The same claim, for a login that resumes this session.
     fn resuming(claim: &LoginClaim, session: SessionId) -> LoginClaim {
         let uid = Uid::new("u").unwrap();
         let token = ResumeToken::new(uid, Slot::main(), session, Generation::new(7));
@@ -250,14 +255,14 @@ mod tests {
         }
     }
 
-    fn names() -> (Uid, LoginClaim, LoginClaim, LoginClaim) {
+    fn account_and_claims() -> (Uid, LoginClaim, LoginClaim, LoginClaim) {
         let claim = |name| claim(name, "main", true);
         (Uid::new("u").unwrap(), claim("a"), claim("b"), claim("c"))
     }
 
     #[tokio::test]
-    async fn the_newest_waiting_login_enters_and_the_others_are_told() {
-        let (uid, a, b, c) = names();
+    async fn the_newest_waiting_login_gets_the_turn_and_the_others_are_refused() {
+        let (uid, a, b, c) = account_and_claims();
         let queues = LoginQueues::default();
         let mut first = queues.enqueue(&uid, &a).await.unwrap();
         let second = tokio::spawn({
@@ -281,14 +286,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_committed_login_is_not_replaced() {
-        let (uid, a, b, _) = names();
+        let (uid, a, b, _) = account_and_claims();
         let queues = LoginQueues::default();
         let mut first = queues.enqueue(&uid, &a).await.unwrap();
         first.commit().unwrap();
         let mut second = Box::pin(queues.enqueue(&uid, &b));
-        assert!(futures_poll(&mut second).is_none());
+        assert!(poll_once(&mut second).is_none());
         let mut replaced = Box::pin(first.replaced());
-        assert!(futures_poll(&mut replaced).is_none());
+        assert!(poll_once(&mut replaced).is_none());
         drop(replaced);
         drop(first);
         drop(second.await.unwrap());
@@ -296,12 +301,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cancelled_waiter_leaves_nothing_behind() {
-        let (uid, a, b, _) = names();
+    async fn a_cancelled_login_leaves_nothing_in_the_queue() {
+        let (uid, a, b, _) = account_and_claims();
         let queues = LoginQueues::default();
         let first = queues.enqueue(&uid, &a).await.unwrap();
         let mut second = Box::pin(queues.enqueue(&uid, &b));
-        assert!(futures_poll(&mut second).is_none());
+        assert!(poll_once(&mut second).is_none());
         drop(second);
         drop(first);
         assert_eq!(queues.len(), 0);
@@ -325,7 +330,7 @@ mod tests {
             .map(|claim| Box::pin(queues.enqueue(&uid, claim)))
             .collect();
         for waiting in &mut waiting {
-            assert!(futures_poll(waiting).is_none());
+            assert!(poll_once(waiting).is_none());
         }
         let crowded = queues.enqueue(&uid, &claim("late", "main", false)).await;
         assert_eq!(crowded.unwrap_err(), QueueRefusal::Crowded);
@@ -333,9 +338,9 @@ mod tests {
         drop(waiting.pop());
         let same = claim("3", "main", false);
         let mut again = Box::pin(queues.enqueue(&uid, &same));
-        assert!(futures_poll(&mut again).is_none());
+        assert!(poll_once(&mut again).is_none());
         assert!(matches!(
-            futures_poll(&mut waiting[3]),
+            poll_once(&mut waiting[3]),
             Some(Err(QueueRefusal::Overtaken(_)))
         ));
         drop(first);
@@ -349,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_newest_login_of_another_slot_replaces_nobody() {
+    async fn a_login_for_another_slot_replaces_no_login() {
         let queues = LoginQueues::default();
         let uid = Uid::new("u").unwrap();
         let first = queues
@@ -358,20 +363,20 @@ mod tests {
             .unwrap();
         let pc = claim("pc", "pc", true);
         let mut second = Box::pin(queues.enqueue(&uid, &pc));
-        assert!(futures_poll(&mut second).is_none());
+        assert!(poll_once(&mut second).is_none());
         first.commit().unwrap();
         drop(first);
         drop(second.await.unwrap());
     }
 
     #[tokio::test]
-    async fn a_resume_replaces_nobody_but_its_own_older_attempt() {
-        let (uid, a, b, _) = names();
+    async fn a_resume_replaces_only_its_own_older_attempt() {
+        let (uid, a, b, _) = account_and_claims();
         let queues = LoginQueues::default();
         let first = queues.enqueue(&uid, &a).await.unwrap();
         let patient = claim("b", "main", false);
         let mut login = Box::pin(queues.enqueue(&uid, &patient));
-        assert!(futures_poll(&mut login).is_none());
+        assert!(poll_once(&mut login).is_none());
         // One resume of the current device, one of the waiting device, and one more.
         let resumes = [&a, &b, &a].map(|of| resuming(of, SessionId::random()));
         let mut waiting: Vec<_> = resumes
@@ -379,33 +384,34 @@ mod tests {
             .map(|claim| Box::pin(queues.enqueue(&uid, claim)))
             .collect();
         for waiting in &mut waiting {
-            assert!(futures_poll(waiting).is_none());
+            assert!(poll_once(waiting).is_none());
         }
-        assert!(futures_poll(&mut login).is_none());
+        assert!(poll_once(&mut login).is_none());
         first.commit().unwrap();
         drop(first);
         drop(login.await.unwrap());
         for waiting in waiting {
             drop(waiting.await.unwrap());
         }
-        // The client tried again: the older attempt would take the session away from the newer one.
+        // The client tries again. If the older attempt came later, it would end the newer session.
         let resume = resuming(&a, SessionId::random());
-        let mut replace_current = queues.enqueue(&uid, &resume).await.unwrap();
+        let mut current = queues.enqueue(&uid, &resume).await.unwrap();
         let mut second = Box::pin(queues.enqueue(&uid, &resume));
-        assert!(futures_poll(&mut second).is_none());
-        assert_eq!(replace_current.replaced().await, a.device);
+        assert!(poll_once(&mut second).is_none());
+        assert_eq!(current.replaced().await, a.device);
         let mut third = Box::pin(queues.enqueue(&uid, &resume));
-        assert!(futures_poll(&mut third).is_none());
+        assert!(poll_once(&mut third).is_none());
         assert!(matches!(
-            futures_poll(&mut second),
+            poll_once(&mut second),
             Some(Err(QueueRefusal::Overtaken(_)))
         ));
-        drop(replace_current);
+        drop(current);
         drop(third.await.unwrap());
         assert_eq!(queues.len(), 0);
     }
 
-    fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    /// Polls a future once. Returns its output if it is ready.
+    fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         match std::pin::Pin::new(future).poll(&mut context) {
             std::task::Poll::Ready(output) => Some(output),

@@ -14,10 +14,11 @@ use distlock_core::{Clock, Moment};
 
 use crate::wait::jitter;
 
-/// Number of buckets. Beyond it full buckets are removed, which changes no answer.
-const KEYS: usize = 65_536;
+/// Most buckets. Beyond this number, full buckets are removed; a new bucket starts full as well, so
+/// no answer changes.
+const MAX_BUCKETS: usize = 65_536;
 /// Shortest delay that a refused caller is given.
-pub(crate) const LEAST: Duration = Duration::from_millis(200);
+pub(crate) const MIN_RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// A rate limit for each key: a number per second, and a burst after a pause.
 pub struct Rates<K> {
@@ -29,6 +30,7 @@ pub struct Rates<K> {
 
 #[derive(Debug)]
 struct Bucket {
+    /// Tokens that were left at the time `at`.
     left: f64,
     at: Moment,
 }
@@ -60,11 +62,11 @@ impl<K: Eq + Hash + Clone> Rates<K> {
             (bucket.left + gained).min(burst)
         };
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() >= KEYS && !buckets.contains_key(key) {
+        if buckets.len() >= MAX_BUCKETS && !buckets.contains_key(key) {
             buckets.retain(|_, bucket| refilled(bucket) < burst);
-            if buckets.len() >= KEYS {
-                // More keys than buckets are busy at once. The bound on all logins together
-                // protects the node in this case.
+            if buckets.len() >= MAX_BUCKETS {
+                // More keys than buckets are busy at once. The call is allowed; a bound on all
+                // calls together has to protect the node.
                 return Ok(());
             }
         }
@@ -78,8 +80,8 @@ impl<K: Eq + Hash + Clone> Rates<K> {
             bucket.left -= 1.0;
             return Ok(());
         }
-        let wait = Duration::from_secs_f64((1.0 - bucket.left) / rate).max(LEAST);
-        // The random part keeps callers that were refused together from coming back together.
+        let wait = Duration::from_secs_f64((1.0 - bucket.left) / rate).max(MIN_RETRY_AFTER);
+        // The random part spreads the returns of callers that were refused at the same time.
         Err(wait + jitter(wait))
     }
 }

@@ -95,16 +95,17 @@ pub enum Transition {
     NodeFenced,
     /// The node gave its lease back.
     NodeDown,
-    /// The node refuses further logins and ends its sessions, or (`result`) it takes logins again.
+    /// The node refuses further logins and ends its sessions. With the `result` "over" it takes
+    /// logins again.
     NodeDraining,
-    /// The record names this session: the login was granted.
+    /// The login was granted: the account's record names this session.
     Granted,
-    /// The record no longer names this session: a newer login replaced it, or an administrator
-    /// ended it. The event follows the grant that did it.
+    /// The account's record no longer names this session: a newer login replaced it, or an
+    /// administrator ended it. After a login, the event follows the event of its grant.
     Revoked,
     /// A revocation is final: its session is known to be gone.
     Settled,
-    /// The session is active and its client is told so.
+    /// The session is active, and its client gets the confirmation.
     Admitted,
     /// A login was refused for now.
     Busy,
@@ -112,8 +113,8 @@ pub enum Transition {
     Denied,
     /// A newer login replaced this one before this one was confirmed.
     Overtaken,
-    /// A login did not write its decision (`result` says why): its lock was lost, or the record had
-    /// changed since the read.
+    /// A login did not write its decision: its lock was lost, or the record had changed since the
+    /// read. `result` has the reason.
     WriteGivenUp,
     /// A kick was sent to another node; `result` is the answer.
     KickSent,
@@ -125,13 +126,14 @@ pub enum Transition {
     Told,
     /// The session's client did not leave within the grace period, and its connection was cut.
     Cut,
-    /// The record no longer names this session, because the session logged out.
+    /// The account's record no longer names this session, because the session logged out.
     Deleted,
     /// A session ended.
     Closed,
-    /// A delete named a session that the record does not name. Nothing was changed.
+    /// A delete was for a session that the account's record does not name. Nothing was changed.
     StaleDeleteRefused,
-    /// A kick named a session that is not on this node. Nothing was changed.
+    /// A kick was for a session that is older than the account's session on this node. Nothing was
+    /// changed.
     StaleKickRefused,
     /// A session that the store had lost was written again.
     Registered,
@@ -150,17 +152,17 @@ pub enum Transition {
 }
 
 impl Event {
-    /// Names a session of any node.
-    pub(crate) fn about(&mut self, key: &SessionKey) {
+    /// Sets the fields that identify a session, which may belong to any node.
+    pub(crate) fn set_session(&mut self, key: &SessionKey) {
         self.session = Some(key.session);
         self.session_node = Some(key.node.clone());
         self.session_boot = Some(key.boot);
     }
 
-    /// Names a revoked session, and the login that revoked it.
-    pub(crate) fn revocation(&mut self, uid: &Uid, revocation: &Revocation) {
+    /// Sets the fields of a revoked session, and of the login or kick that revoked it.
+    pub(crate) fn set_revocation(&mut self, uid: &Uid, revocation: &Revocation) {
         self.uid = Some(uid.clone());
-        self.about(&revocation.key);
+        self.set_session(&revocation.key);
         self.gen_max = Some(revocation.gen_max);
         self.code = Some(revocation.reason);
         self.by_device.clone_from(&revocation.by_device);

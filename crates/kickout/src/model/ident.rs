@@ -1,6 +1,6 @@
 //! Identifiers: accounts, devices, nodes, incarnations, sessions.
 //!
-//! Each is checked when it is made, so the rest of the flow never meets an invalid one.
+//! Each identifier is checked when it is made, so the rest of the flow never gets an invalid one.
 
 use std::{fmt, sync::Arc};
 
@@ -8,7 +8,8 @@ use distlock_core::{Error, ErrorKind, LockName, RecordKey, Result};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-macro_rules! text {
+/// Defines a type for a text with limits on its length.
+macro_rules! text_type {
     ($(#[$doc:meta])* $name:ident, $what:literal, $min:literal ..= $max:literal) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -24,7 +25,7 @@ macro_rules! text {
             /// # Errors
             /// [`ErrorKind::InvalidArgument`]; the message names the broken rule.
             pub fn new(text: impl AsRef<str>) -> Result<Self> {
-                check($what, text.as_ref(), $min, $max)?;
+                check_text($what, text.as_ref(), $min, $max)?;
                 Ok(Self(text.as_ref().into()))
             }
 
@@ -63,27 +64,27 @@ macro_rules! text {
     };
 }
 
-text! {
+text_type! {
     /// An account: 1 to 128 bytes of UTF-8 without control characters, compared byte for byte.
     Uid, "uid", 1..=128
 }
-text! {
+text_type! {
     /// A device, by the name that people give it: `phone`, `Anna's tablet`; 1 to 64 bytes.
     Device, "device", 1..=64
 }
-text! {
+text_type! {
     /// The class of a device, for policies that count per class; 0 to 32 bytes.
     Class, "class", 0..=32
 }
 
 impl Uid {
     /// The name of the account's lock. No other code builds it.
-    pub(crate) fn lock(&self) -> Result<LockName> {
+    pub(crate) fn lock_name(&self) -> Result<LockName> {
         LockName::new(format!("user/{self}"))
     }
 
     /// The key of the account's record. No other code builds it.
-    pub(crate) fn record(&self) -> Result<RecordKey> {
+    pub(crate) fn record_key(&self) -> Result<RecordKey> {
         RecordKey::new(format!("sess/{self}"))
     }
 }
@@ -108,7 +109,7 @@ impl NodeId {
     /// [`ErrorKind::InvalidArgument`]; the message names the broken rule.
     pub fn new(name: impl AsRef<str>) -> Result<Self> {
         let name = name.as_ref();
-        check("node name", name, 1, 64)?;
+        check_text("node name", name, 1, 64)?;
         if let Some(bad) = name
             .chars()
             .find(|c| !c.is_ascii_alphanumeric() && !"._-".contains(*c))
@@ -127,7 +128,8 @@ impl NodeId {
         &self.0
     }
 
-    pub(crate) fn lock(&self) -> Result<LockName> {
+    /// The name of the lock that is the node's lease.
+    pub(crate) fn lock_name(&self) -> Result<LockName> {
         LockName::new(format!("node/{self}"))
     }
 }
@@ -158,7 +160,8 @@ impl fmt::Debug for NodeId {
     }
 }
 
-macro_rules! number {
+/// Defines a type for a number that only rises.
+macro_rules! number_type {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -167,7 +170,7 @@ macro_rules! number {
         pub struct $name(u64);
 
         impl $name {
-            /// From the number.
+            /// Makes the value from a number.
             #[must_use]
             pub const fn new(number: u64) -> Self {
                 Self(number)
@@ -188,12 +191,12 @@ macro_rules! number {
     };
 }
 
-number! {
+number_type! {
     /// One incarnation of a node: the fencing token of its lease. It rises with every start and
     /// never repeats.
     Boot
 }
-number! {
+number_type! {
     /// The account's generation. It rises with every granted login, across logouts, restarts and
     /// failovers.
     Generation
@@ -265,7 +268,9 @@ impl fmt::Display for SessionKey {
     }
 }
 
-fn check(what: &str, text: &str, min: usize, max: usize) -> Result<()> {
+/// Refuses a text that is too short, too long, or has a control character. `what` names the text in
+/// the error.
+fn check_text(what: &str, text: &str, min: usize, max: usize) -> Result<()> {
     let problem = if text.len() < min {
         format!("{what} is empty: {min} to {max} bytes are allowed")
     } else if text.len() > max {
@@ -286,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits() {
+    fn each_identifier_enforces_its_limits() {
         assert!(Uid::new("").is_err());
         assert!(Uid::new("x".repeat(128)).is_ok());
         assert!(Uid::new("x".repeat(129)).is_err());
@@ -306,7 +311,7 @@ mod tests {
     #[test]
     fn the_longest_uid_fits_its_lock_and_its_record() {
         let uid = Uid::new("x".repeat(Uid::MAX_BYTES)).unwrap();
-        assert_eq!(uid.lock().unwrap().as_str(), format!("user/{uid}"));
-        assert_eq!(uid.record().unwrap().as_str(), format!("sess/{uid}"));
+        assert_eq!(uid.lock_name().unwrap().as_str(), format!("user/{uid}"));
+        assert_eq!(uid.record_key().unwrap().as_str(), format!("sess/{uid}"));
     }
 }

@@ -36,7 +36,7 @@ pub struct Denied {
     pub by_device: Option<Device>,
 }
 
-/// The newer login that replaced this one.
+/// The newer login that replaced a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Overtaken {

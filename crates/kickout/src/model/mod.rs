@@ -1,6 +1,6 @@
 //! The values of the flow and their rules.
 //!
-//! This room is pure: nothing here reads a clock, waits, or asks a store.
+//! This module is pure: nothing here reads a clock, waits, or asks a store.
 
 pub(crate) mod ban;
 pub(crate) mod event;

@@ -16,13 +16,13 @@ pub(crate) struct NodeMeta {
     /// Its policy, so that another node notices a different one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) policy: Option<String>,
-    /// Its incarnation, if that is not the lease's token: the store had lost the lease, and the
-    /// node took it again.
+    /// Its incarnation, if it differs from the lease's token. It differs after the store lost the
+    /// lease and the node took it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) boot: Option<Boot>,
 }
 
-/// Reads a lease: the incarnation of its node, and the text if it is readable.
+/// Reads the lease of a node: its incarnation, and the text beside the lease if it is readable.
 pub(crate) fn read_lease(holder: &HolderInfo) -> (Option<Boot>, Option<NodeMeta>) {
     let meta = holder.meta.as_deref().map(serde_json::from_str::<NodeMeta>);
     let meta = meta.and_then(Result::ok);
@@ -53,7 +53,7 @@ pub struct NodeAddress {
     pub addr: String,
 }
 
-/// The mark of a draining node. It counts for that incarnation alone.
+/// The mark of a draining node. It counts for this incarnation alone.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct DrainMark {
     pub(crate) boot: Boot,

@@ -188,25 +188,32 @@ impl Offline {
     }
 
     /// Replaces the reason for people, if there is a text.
-    pub(crate) fn reason(mut self, reason: Option<String>) -> Self {
+    pub(crate) fn with_reason(mut self, reason: Option<String>) -> Self {
         if let Some(reason) = reason {
             self.reason = reason;
         }
         self
     }
 
-    pub(crate) fn by(mut self, device: Option<Device>, r#gen: Option<Generation>) -> Self {
+    /// Sets the device and the generation of the login that took over.
+    pub(crate) fn superseded_by(
+        mut self,
+        device: Option<Device>,
+        r#gen: Option<Generation>,
+    ) -> Self {
         self.by_device = device;
         self.r#gen = r#gen;
         self
     }
 
-    pub(crate) fn retry_after(mut self, time: Duration) -> Self {
+    /// Sets the delay before the client comes back.
+    pub(crate) fn with_retry_after(mut self, time: Duration) -> Self {
         self.retry_after_ms = millis(time);
         self
     }
 
-    pub(crate) fn grace(mut self, time: Duration) -> Self {
+    /// Sets the time for the client to leave before its connection is cut.
+    pub(crate) fn with_grace(mut self, time: Duration) -> Self {
         self.grace_ms = millis(time);
         self
     }
@@ -221,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_go_round_and_close_codes_agree_with_the_advice() {
+    fn code_numbers_round_trip_and_close_codes_agree_with_the_advice() {
         for number in 1..=9 {
             let code = Code::try_from(number).unwrap();
             assert_eq!(code.number(), number);

@@ -72,12 +72,14 @@ pub enum OnExceed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) slot: Slot,
+    /// The slots of the sessions that end, each with the reason.
     pub(crate) victims: Vec<(Slot, Code)>,
 }
 
-/// The policy allows no further session. The device of one session in the way.
+/// The refusal of a new session, because the policy allows no further one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyFull {
+    /// The device of one session that is in the way.
     pub(crate) by: Option<Device>,
 }
 
@@ -87,7 +89,7 @@ pub(crate) struct Newcomer<'a> {
     pub(crate) class: &'a Class,
     pub(crate) device: &'a Device,
     pub(crate) intent: Intent,
-    /// The session that it resumes.
+    /// The session that the client resumes.
     pub(crate) resumes: Option<SessionId>,
 }
 
@@ -140,9 +142,12 @@ impl Policy {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Refuses a policy for no session, or for more than [`MAX_SESSIONS`].
+    pub(crate) fn validate(&self) -> Result<()> {
         match self.name {
-            PolicyName::NPerClass(limit) | PolicyName::NTotal(limit) => checked(limit).map(drop),
+            PolicyName::NPerClass(limit) | PolicyName::NTotal(limit) => {
+                check_limit(limit).map(drop)
+            }
             _ => Ok(()),
         }
     }
@@ -152,7 +157,8 @@ impl Policy {
         self.limit() == 1 && (self.on_exceed != OnExceed::Deny || intent == Intent::Takeover)
     }
 
-    /// The sessions that a new session competes with, whether or not there is room.
+    /// The rivals of a new session: the sessions of other clients in its group, whether or not the
+    /// group has room.
     pub(crate) fn rivals<'a>(
         &self,
         record: &'a UserRecord,
@@ -162,7 +168,7 @@ impl Policy {
         record
             .slots
             .iter()
-            .filter(|(_, entry)| !newcomer.is(entry))
+            .filter(|(_, entry)| !newcomer.is_same_client(entry))
             .filter(|(_, entry)| self.slot_of(&entry.class, &entry.device) == group)
             .collect()
     }
@@ -173,7 +179,7 @@ impl Policy {
         (rivals + 1).saturating_sub(limit)
     }
 
-    /// Decides about a new session. The record must name live sessions only.
+    /// Decides about a new session. The record must not name sessions of dead nodes.
     pub(crate) fn decide(
         &self,
         record: &UserRecord,
@@ -183,7 +189,7 @@ impl Policy {
         let mut victims: Vec<_> = record
             .slots
             .iter()
-            .filter(|(_, entry)| newcomer.is(entry))
+            .filter(|(_, entry)| newcomer.is_same_client(entry))
             .map(|(slot, _)| (slot.clone(), Code::Replaced))
             .collect();
         let mut rivals = self.rivals(record, newcomer);
@@ -198,8 +204,8 @@ impl Policy {
                     return Err(full(rivals.last().map(|(_, entry)| *entry)));
                 }
                 OnExceed::EvictIdle => {
-                    // A session that started after the nodes reported is missing here and counts as
-                    // busy. A session whose node did not report has the longest idle time.
+                    // A session that started after the idle times were collected has no entry, and
+                    // counts as busy. A session whose node did not report has the longest time.
                     rivals.sort_by_key(|(_, entry)| {
                         Reverse(idle.get(&entry.key).copied().unwrap_or(Duration::ZERO))
                     });
@@ -224,14 +230,15 @@ impl Policy {
 }
 
 impl Newcomer<'_> {
-    /// Whether this entry is an older session of the same client.
-    fn is(&self, entry: &SlotEntry) -> bool {
+    /// Whether this entry is an older session of the client: it has the same device, or the client
+    /// resumes it.
+    fn is_same_client(&self, entry: &SlotEntry) -> bool {
         entry.device == *self.device || self.resumes == Some(entry.key.session)
     }
 }
 
-/// The group's slot that is free without the victims and was left the longest ago. So a client that
-/// left a slot recently can resume there.
+/// The slot for a new session: among the group's slots that are free or that a victim leaves, the
+/// one with the oldest last login. So a client that left its slot recently can resume there.
 fn free_slot(record: &UserRecord, group: &Slot, victims: &[(Slot, Code)], limit: u32) -> Slot {
     let is_free = |slot: &Slot| {
         !record.slots.contains_key(slot) || victims.iter().any(|(victim, _)| victim == slot)
@@ -239,8 +246,8 @@ fn free_slot(record: &UserRecord, group: &Slot, victims: &[(Slot, Code)], limit:
     let within = (1..=limit)
         .map(|number| group.numbered(number))
         .filter(is_free)
-        .min_by_key(|slot| record.last_in(slot));
-    // Every name of the group may be taken if another policy filled the record.
+        .min_by_key(|slot| record.last_generation_in(slot));
+    // The record may have been filled under another policy, so all slots of the group may be taken.
     within.unwrap_or_else(|| {
         (limit + 1..)
             .map(|number| group.numbered(number))
@@ -255,7 +262,8 @@ impl Default for Policy {
     }
 }
 
-fn checked(limit: u32) -> Result<u32> {
+/// Returns the limit if it is a possible number of sessions.
+fn check_limit(limit: u32) -> Result<u32> {
     if (1..=MAX_SESSIONS).contains(&limit) {
         return Ok(limit);
     }
@@ -283,9 +291,9 @@ impl FromStr for PolicyName {
             "unlimited" => Self::Unlimited,
             _ => {
                 if let Some(limit) = counted("n_per_class") {
-                    Self::NPerClass(checked(limit)?)
+                    Self::NPerClass(check_limit(limit)?)
                 } else if let Some(limit) = counted("n_total") {
-                    Self::NTotal(checked(limit)?)
+                    Self::NTotal(check_limit(limit)?)
                 } else {
                     return Err(Error::new(
                         ErrorKind::InvalidArgument,
@@ -347,7 +355,7 @@ mod tests {
         Device::new(name).unwrap()
     }
 
-    /// Logs in by the policy; returns the ended sessions and the reasons.
+    /// Logs a device in by the policy. Returns the devices whose sessions ended, and the reasons.
     fn login(
         policy: Policy,
         record: &mut UserRecord,
@@ -387,14 +395,15 @@ mod tests {
         Ok(gone)
     }
 
-    fn of(record: &UserRecord) -> Vec<&str> {
+    /// The devices with a session, in order.
+    fn devices_in(record: &UserRecord) -> Vec<&str> {
         let mut devices: Vec<_> = record.slots.values().map(|it| it.device.as_str()).collect();
         devices.sort_unstable();
         devices
     }
 
     #[test]
-    fn single_evicts_whoever_is_there_and_says_whether_it_is_the_same_device() {
+    fn single_ends_the_present_session_and_tells_whether_the_device_is_the_same() {
         let (policy, mut record) = (Policy::single(), UserRecord::default());
         let mut login = |name| login(policy, &mut record, name, "", Intent::Login).unwrap();
         assert_eq!(login("pc"), []);
@@ -404,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn presets_count_what_they_say() {
+    fn each_policy_name_keeps_the_sessions_that_it_promises() {
         for (name, logins, left) in [
             ("single", "a: b:x c:y", "c"),
             ("phone+pc", "a:phone b:pc c:tablet d:phone", "c d"),
@@ -428,12 +437,12 @@ mod tests {
                 )
                 .unwrap();
             }
-            assert_eq!(of(&record).join(" "), left, "{name}");
+            assert_eq!(devices_in(&record).join(" "), left, "{name}");
         }
     }
 
     #[test]
-    fn deny_lets_the_first_win_unless_somebody_takes_over() {
+    fn under_deny_the_first_login_wins_unless_another_takes_over() {
         let policy = Policy::named(PolicyName::NTotal(2)).on_exceed(OnExceed::Deny);
         let mut record = UserRecord::default();
         for name in ["a", "b"] {
@@ -448,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn evict_idle_takes_the_one_that_was_silent_for_longest() {
+    fn evict_idle_ends_the_session_that_was_silent_for_longest() {
         let policy = Policy::named(PolicyName::NTotal(3)).on_exceed(OnExceed::EvictIdle);
         let mut record = UserRecord::default();
         for name in ["a", "b", "c"] {
@@ -482,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_was_left_is_kept_free_as_long_as_there_is_another() {
+    fn a_slot_that_was_left_stays_free_while_another_slot_is_free() {
         let policy = Policy::named(PolicyName::NTotal(3));
         let mut record = UserRecord::default();
         for name in ["a", "b"] {
@@ -520,6 +529,6 @@ mod tests {
             let error = bad.parse::<PolicyName>().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{bad}");
         }
-        assert!(Policy::named(PolicyName::NTotal(0)).check().is_err());
+        assert!(Policy::named(PolicyName::NTotal(0)).validate().is_err());
     }
 }

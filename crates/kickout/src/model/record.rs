@@ -22,8 +22,9 @@ const FORMAT: u8 = 1;
 /// are faster than node leases end.
 pub(crate) const MAX_REVOCATIONS: usize = 64;
 
-/// Most slots whose past is remembered. Clients choose their class, so without this bound a client
-/// could make the record grow until the store refuses it.
+/// Most slots whose past the record keeps. Clients choose their class, and each class may be a slot
+/// of its own. So without this bound a client could make the record grow until the store refuses
+/// it.
 const MAX_PAST_SLOTS: usize = 128;
 
 /// The stored state of one account. It survives logout, because the generation must never fall.
@@ -45,7 +46,8 @@ pub struct UserRecord {
     /// The earlier sessions of each slot.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub past: BTreeMap<Slot, Past>,
-    /// Replaces the past of forgotten slots: sessions there up to this generation cannot resume.
+    /// Stands for the pasts that were removed to keep the record small: in a slot without a past,
+    /// sessions up to this generation cannot resume.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub forgotten: Generation,
 }
@@ -115,8 +117,8 @@ impl Revocation {
     /// The notice for the session's client.
     pub(crate) fn notice(&self) -> Offline {
         Offline::new(self.reason)
-            .by(self.by_device.clone(), self.by_gen)
-            .reason(self.text.clone())
+            .superseded_by(self.by_device.clone(), self.by_gen)
+            .with_reason(self.text.clone())
     }
 }
 
@@ -125,7 +127,8 @@ impl Slot {
         Self(name.into())
     }
 
-    /// The slots of a group. The first one has the group's own name.
+    /// The slot with this number in the group of this name. The first slot has the group's own
+    /// name.
     pub(crate) fn numbered(&self, number: u32) -> Self {
         if number <= 1 {
             self.clone()
@@ -199,8 +202,10 @@ impl UserRecord {
             .find_map(|(slot, entry)| (entry.key == *key).then_some(slot))
     }
 
-    /// Puts a new session in its slot, and turns the sessions in `victims` into revocations.
-    /// Returns the new generation and the revocations.
+    /// Puts a new session in its slot, and turns the sessions in `victims` into revocations. The
+    /// session's entry is made by `newcomer` from the new generation. That generation is at least
+    /// as high as `token`, the fencing token of the account's lock. Returns the generation and the
+    /// revocations.
     pub(crate) fn grant(
         &mut self,
         slot: Slot,
@@ -213,7 +218,7 @@ impl UserRecord {
         let mut removed = Vec::new();
         for (slot, reason) in victims {
             if let Some(victim) = self.slots.remove(slot) {
-                self.past_of(slot, |past| past.over = past.over.max(victim.r#gen));
+                self.change_past(slot, |past| past.over = past.over.max(victim.r#gen));
                 removed.push(Revocation {
                     key: victim.key,
                     gen_max: Generation::new(granted.get() - 1),
@@ -229,21 +234,23 @@ impl UserRecord {
         // write succeeded, other nodes must find these sessions and kick them.
         self.revocations.extend(removed.iter().cloned());
         self.r#gen = granted;
-        self.put(slot, entry);
+        self.place(slot, entry);
         (granted, removed)
     }
 
-    fn put(&mut self, slot: Slot, entry: SlotEntry) {
+    /// Puts an entry in a slot, and notes its generation in the slot's past.
+    fn place(&mut self, slot: Slot, entry: SlotEntry) {
         let r#gen = entry.r#gen;
-        self.past_of(&slot, |past| {
+        self.change_past(&slot, |past| {
             past.last = past.last.max(r#gen);
             past.over = past.over.max(Generation::new(r#gen.get() - 1));
         });
         self.slots.insert(slot, entry);
-        self.forget_some();
+        self.forget_oldest_pasts();
     }
 
-    fn past_of(&mut self, slot: &Slot, change: impl FnOnce(&mut Past)) {
+    /// Changes the past of a slot. A slot without one starts from the forgotten generation.
+    fn change_past(&mut self, slot: &Slot, change: impl FnOnce(&mut Past)) {
         let over = self.forgotten;
         let past = self.past.entry(slot.clone()).or_insert(Past {
             over,
@@ -254,7 +261,7 @@ impl UserRecord {
 
     /// Forgets the past of the free slots that were used the longest ago, so that the record stays
     /// small. Sessions of those slots cannot resume afterwards.
-    fn forget_some(&mut self) {
+    fn forget_oldest_pasts(&mut self) {
         while self.past.len() > MAX_PAST_SLOTS {
             let free = self
                 .past
@@ -270,45 +277,45 @@ impl UserRecord {
     }
 
     /// The last generation that was granted in a slot.
-    pub(crate) fn last_in(&self, slot: &Slot) -> Generation {
+    pub(crate) fn last_generation_in(&self, slot: &Slot) -> Generation {
         self.past.get(slot).copied().unwrap_or_default().last
     }
 
-    /// Whether a session of this generation was ended by another client, or its slot has a newer
-    /// session.
+    /// Whether a session of this generation was ended by another login or an administrator, or its
+    /// slot has a newer session.
     pub(crate) fn is_over(&self, slot: &Slot, r#gen: Generation) -> bool {
         let over = self.past.get(slot).map_or(self.forgotten, |past| past.over);
         r#gen <= over || self.slots.get(slot).is_some_and(|it| it.r#gen > r#gen)
     }
 
-    /// Takes one session out of its slot, so that it cannot resume.
+    /// Takes one session out of its slot, if it is there. It cannot resume afterwards.
     pub(crate) fn evict(&mut self, key: &SessionKey) -> Option<SlotEntry> {
         let slot = self.slot_of(key)?.clone();
         let entry = self.slots.remove(&slot)?;
-        self.past_of(&slot, |past| past.over = past.over.max(entry.r#gen));
+        self.change_past(&slot, |past| past.over = past.over.max(entry.r#gen));
         Some(entry)
     }
 
-    /// Names a session again that the store has lost.
+    /// Puts a session that the store has lost back in its slot.
     pub(crate) fn restore(&mut self, slot: &Slot, entry: SlotEntry) {
         self.r#gen = self.r#gen.max(entry.r#gen);
-        self.put(slot.clone(), entry);
+        self.place(slot.clone(), entry);
     }
 
-    /// Takes one session out of its slot, if it is there.
+    /// Takes one session out of its slot, if it is there. It may resume afterwards.
     pub(crate) fn remove(&mut self, key: &SessionKey) -> Option<SlotEntry> {
         let slot = self.slot_of(key)?.clone();
         self.slots.remove(&slot)
     }
 
-    /// Drops the revocations of sessions that are known to be gone. Returns how many there were.
+    /// Removes the revocations of the sessions for which `gone` is true. Returns their number.
     pub(crate) fn settle(&mut self, gone: impl Fn(&SessionKey) -> bool) -> usize {
         let before = self.revocations.len();
         self.revocations.retain(|it| !gone(&it.key));
         before - self.revocations.len()
     }
 
-    /// Removes the slots and revocations of dead incarnations. Returns the removed sessions, and
+    /// Removes the entries and revocations of dead incarnations. Returns the removed entries, and
     /// the number of removed revocations.
     pub(crate) fn sweep(
         &mut self,
@@ -326,7 +333,7 @@ impl UserRecord {
         (ghosts, settled)
     }
 
-    /// Every incarnation the record names.
+    /// The incarnations that the record names, in its entries and revocations.
     pub(crate) fn incarnations(&self) -> Vec<(NodeId, Boot)> {
         let mut named: Vec<_> = self
             .slots
@@ -370,6 +377,7 @@ mod tests {
         }
     }
 
+    /// Grants a session in the slot `main`, which ends all others. Returns their revocations.
     fn login(record: &mut UserRecord, key: &SessionKey, token: u64) -> Vec<Revocation> {
         let victims: Vec<_> = record
             .slots
@@ -396,7 +404,10 @@ mod tests {
         }
         assert!(record.to_bytes().unwrap().len() < 16 * 1024);
         let (slot, r#gen) = first.unwrap();
-        assert!(record.is_over(&slot, r#gen), "what was forgotten is over");
+        assert!(
+            record.is_over(&slot, r#gen),
+            "a session with a forgotten past is over"
+        );
         let bytes = record.to_bytes().unwrap();
         let uid = Uid::new("u").unwrap();
         assert_eq!(UserRecord::parse(&uid, &bytes).unwrap(), record);

@@ -47,7 +47,7 @@ pub struct KickRequest {
 pub enum KickResult {
     /// The session was on this node, and this kick superseded it.
     Kicked,
-    /// The session was not on this node, or it was superseded before.
+    /// The session was not on this node, or it was ended before.
     AlreadyGone,
     /// The session belonged to an earlier incarnation of this node.
     BootMismatch,
@@ -199,7 +199,8 @@ impl KickRequest {
         }
     }
 
-    pub(crate) fn of(uid: &Uid, revocation: &Revocation, from: &NodeId) -> Self {
+    /// The kick for a revocation in the account's record; `from` is the sending node.
+    pub(crate) fn for_revocation(uid: &Uid, revocation: &Revocation, from: &NodeId) -> Self {
         Self {
             uid: uid.clone(),
             key: revocation.key.clone(),

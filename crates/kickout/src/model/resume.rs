@@ -32,7 +32,7 @@ impl ResumeToken {
         }
     }
 
-    /// Reads the text that a client sent.
+    /// Reads the text that a client of this account sent.
     pub(crate) fn parse(text: &str, uid: &Uid) -> Result<Self> {
         let refused = || Error::new(ErrorKind::InvalidArgument, "resume token is not valid");
         if text.len() > 1024 {
@@ -46,8 +46,8 @@ impl ResumeToken {
         Ok(token)
     }
 
-    /// Whether the session may resume: it still holds its slot, or it left the slot and neither a
-    /// newer session nor an administrator has used it since.
+    /// Whether the session may resume: it still has its slot, or it left the slot, and since then
+    /// no newer session got the slot and no administrator ended the session.
     pub(crate) fn is_current(&self, record: &UserRecord) -> bool {
         match record.slots.get(&self.slot) {
             Some(entry) => entry.key.session == self.session && entry.r#gen == self.r#gen,
@@ -59,7 +59,8 @@ impl ResumeToken {
         self.session
     }
 
-    pub(crate) fn text(&self) -> String {
+    /// The text for the client.
+    pub(crate) fn to_text(&self) -> String {
         // A struct of four plain fields always serialises.
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
     }
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bound_to_account_slot_session_and_generation() {
+    fn a_token_is_bound_to_account_slot_session_and_generation() {
         let uid = Uid::new("u").unwrap();
         let token = ResumeToken::new(
             uid.clone(),
@@ -78,8 +79,8 @@ mod tests {
             SessionId::random(),
             Generation::new(7),
         );
-        assert_eq!(ResumeToken::parse(&token.text(), &uid).unwrap(), token);
-        assert!(ResumeToken::parse(&token.text(), &Uid::new("v").unwrap()).is_err());
+        assert_eq!(ResumeToken::parse(&token.to_text(), &uid).unwrap(), token);
+        assert!(ResumeToken::parse(&token.to_text(), &Uid::new("v").unwrap()).is_err());
         for garbage in ["", "x", "e30", &"A".repeat(2000)] {
             assert!(ResumeToken::parse(garbage, &uid).is_err());
         }
@@ -88,7 +89,7 @@ mod tests {
             ..UserRecord::default()
         };
         assert!(token.is_current(&record));
-        // First another device logs in to another slot, then one logs in to this slot.
+        // Another device logs in to another slot; then a device logs in to this slot.
         record.r#gen = Generation::new(8);
         assert!(token.is_current(&record));
         let past = record.past.entry(Slot::main()).or_default();

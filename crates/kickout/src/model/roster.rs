@@ -1,4 +1,4 @@
-//! The roster as the store holds it: the incarnations that are alive or may have left records.
+//! The roster as the store has it: the incarnations that are alive or may have left records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,8 +33,8 @@ impl Default for Roster {
 }
 
 impl Roster {
-    /// Refuses a roster of an unknown format.
-    pub(crate) fn known(self) -> Result<Self> {
+    /// Returns the roster if its format is known.
+    pub(crate) fn check_format(self) -> Result<Self> {
         if self.v == FORMAT {
             return Ok(self);
         }
@@ -66,8 +66,8 @@ impl Roster {
         self.nodes.is_empty()
     }
 
-    /// The names of the nodes.
-    pub(crate) fn names(self) -> BTreeSet<NodeId> {
+    /// The names of all nodes on the roster.
+    pub(crate) fn into_node_names(self) -> BTreeSet<NodeId> {
         self.nodes.into_keys().collect()
     }
 }

@@ -53,11 +53,12 @@ impl Default for Timers {
 
 impl Timers {
     /// Period of the reconciliation: a third of the lease, which is the period of its renewals.
-    pub(crate) fn tick(&self) -> Duration {
+    pub(crate) fn reconcile_period(&self) -> Duration {
         self.node_lease / 3
     }
 
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Refuses a duration of zero where it would make the flow useless.
+    pub(crate) fn validate(&self) -> Result<()> {
         for (key, value) in [
             ("lock_ttl", self.lock_ttl),
             ("kick_budget", self.kick_budget),

@@ -27,8 +27,8 @@ use crate::{
     tasks::Tasks,
 };
 
-/// Rounds per second at a high rate.
-const ROUNDS: u32 = 20;
+/// Most batches per second. At a higher rate of sessions each batch ends several.
+const MAX_BATCHES_PER_SECOND: u32 = 20;
 
 /// The drain of this node.
 #[derive(Debug)]
@@ -42,17 +42,18 @@ pub(crate) struct Drain {
     pub(crate) tasks: Arc<Tasks>,
     /// Whether this node refuses logins.
     pub(crate) draining: AtomicBool,
-    /// Stops the drain that is in progress.
-    pub(crate) present: Mutex<Option<CancellationToken>>,
+    /// Stops the drain in progress; `None` without one.
+    pub(crate) running: Mutex<Option<CancellationToken>>,
 }
 
 impl Drain {
-    pub(crate) fn is_on(&self) -> bool {
-        self.lock().is_some()
+    /// Whether a drain was begun and not ended.
+    pub(crate) fn is_in_progress(&self) -> bool {
+        self.running().is_some()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<CancellationToken>> {
-        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    fn running(&self) -> std::sync::MutexGuard<'_, Option<CancellationToken>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses further logins and ends the sessions, `rate` of them per second.
@@ -64,7 +65,7 @@ impl Drain {
             ));
         }
         let stop = self.tasks.stop.child_token();
-        if let Some(before) = self.lock().replace(stop.clone()) {
+        if let Some(before) = self.running().replace(stop.clone()) {
             before.cancel();
         }
         self.refuse_logins();
@@ -72,24 +73,24 @@ impl Drain {
         self.events.emit(Transition::NodeDraining, |event| {
             event.result = Some(name);
         });
-        self.tasks
-            .spawn(Arc::clone(self).send_elsewhere(rate, stop));
-        self.publish_drain(NodeState::Draining).await
+        self.tasks.spawn(Arc::clone(self).end_sessions(rate, stop));
+        self.publish_state(NodeState::Draining).await
     }
 
-    /// Takes logins again.
+    /// Stops the drain, so that the node takes logins again.
     pub(crate) async fn end(&self) -> Result<()> {
-        if let Some(before) = self.lock().take() {
+        if let Some(before) = self.running().take() {
             before.cancel();
             self.draining.store(false, Ordering::Release);
             self.events.emit(Transition::NodeDraining, |event| {
                 event.result = Some("over".into());
             });
         }
-        self.publish_drain(NodeState::Up).await
+        self.publish_state(NodeState::Up).await
     }
 
-    pub(crate) fn takes_no_login(&self) -> bool {
+    /// Whether this node refuses logins, because of a drain or a shutdown.
+    pub(crate) fn is_refusing_logins(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
 
@@ -100,15 +101,16 @@ impl Drain {
 
     /// Whether this node takes logins.
     pub(crate) fn state(&self) -> NodeState {
-        if self.takes_no_login() {
+        if self.is_refusing_logins() {
             NodeState::Draining
         } else {
             NodeState::Up
         }
     }
 
-    async fn send_elsewhere(self: Arc<Self>, rate: u32, stop: CancellationToken) {
-        let batch = rate.div_ceil(ROUNDS);
+    /// Ends active sessions in batches, `rate` of them per second, until `stop` is cancelled.
+    async fn end_sessions(self: Arc<Self>, rate: u32, stop: CancellationToken) {
+        let batch = rate.div_ceil(MAX_BATCHES_PER_SECOND);
         let pause = Duration::from_secs(1) * batch / rate;
         let at_once = usize::try_from(batch).unwrap_or(usize::MAX);
         loop {
@@ -135,10 +137,10 @@ impl Drain {
         }
     }
 
-    /// Writes the drain mark for a new incarnation of a draining node.
-    pub(crate) async fn publish_again(&self) {
-        if self.is_on()
-            && let Err(error) = self.publish_drain(NodeState::Draining).await
+    /// Writes the drain mark for a new incarnation, if the node drains.
+    pub(crate) async fn publish_mark_again(&self) {
+        if self.is_in_progress()
+            && let Err(error) = self.publish_state(NodeState::Draining).await
         {
             tracing::warn!(
                 node = %self.this.id, %error,
@@ -147,13 +149,14 @@ impl Drain {
         }
     }
 
-    async fn publish_drain(&self, state: NodeState) -> Result<()> {
-        let boot = self.this.now().map(|own| own.boot);
+    /// Writes or removes the drain mark, by which other nodes see the state.
+    async fn publish_state(&self, state: NodeState) -> Result<()> {
+        let boot = self.this.current_incarnation().map(|own| own.boot);
         let mark = boot
             .filter(|_| state == NodeState::Draining)
             .map(|boot| DrainMark { boot });
         self.directory
-            .mark_drain(&self.this.id, mark.as_ref())
+            .set_drain_mark(&self.this.id, mark.as_ref())
             .await
     }
 }

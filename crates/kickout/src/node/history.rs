@@ -15,17 +15,18 @@ use uuid::Uuid;
 
 use crate::{directory::access::Directory, model::roster::Roster, node::this_node::ThisNode};
 
+/// Watches the store for a loss of data, and suspends grants after one.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// Within one node lease every node notices the new history. It then writes its sessions again
-    /// or ends them.
+    /// TTL of a node's lease. In this time every node notices the loss, and writes its sessions
+    /// again or ends them.
     node_lease: Duration,
     clock: Arc<dyn Clock>,
     this: Arc<ThisNode>,
     locker: Locker,
     directory: Arc<Directory>,
     state: Mutex<HistoryState>,
-    forgot: Notify,
+    reconcile_request: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -52,16 +53,17 @@ impl History {
             locker,
             directory,
             state: Mutex::default(),
-            forgot: Notify::new(),
+            reconcile_request: Notify::new(),
         }
     }
 
-    /// Notes the epoch that a lock of this node reports.
+    /// Notes the epoch that a lock of this node reports. A new epoch suspends grants.
     pub(crate) fn observe_epoch(&self, epoch: &Epoch) {
         let mut state = self.state();
-        // A lock that was taken or renewed before the change still reports the old epoch.
-        let is_old =
-            state.epoch_before.as_ref() == Some(epoch) && self.suspended_in(&state).is_some();
+        // A lock that was last renewed before the change still reports the old epoch. Taking that
+        // for another change would suspend grants again.
+        let is_old = state.epoch_before.as_ref() == Some(epoch)
+            && self.remaining_suspension(&state).is_some();
         if is_old || state.epoch.as_ref() == Some(epoch) {
             return;
         }
@@ -72,7 +74,7 @@ impl History {
     }
 
     /// Reads the roster and notes its id.
-    pub(crate) async fn roster(&self) -> Result<Roster> {
+    pub(crate) async fn read_roster(&self) -> Result<Roster> {
         let roster = self.directory.roster().await?;
         self.observe_roster(roster.id);
         Ok(roster)
@@ -80,23 +82,25 @@ impl History {
 
     /// This node's own lease, as other nodes see it.
     pub(crate) async fn inspect_own_lease(&self) -> Result<LockInfo> {
-        self.locker.inspect(self.this.id.lock()?).await
+        self.locker.inspect(self.this.id.lock_name()?).await
     }
 
-    /// Checks whether the store has lost data. Returns for how long a missing record or lease
-    /// proves nothing. An emptied store does not know this node's lease, or has another roster.
+    /// Checks whether the store has lost data: it does not know this node's lease, or has another
+    /// roster. Returns the time for which grants are suspended. In that time a missing record or
+    /// lease proves nothing.
     pub(crate) async fn check_for_data_loss(&self) -> Result<Option<Duration>> {
-        if self.grants_suspended_for().is_none() && self.this.now().is_some() {
-            let (own, roster) = tokio::join!(self.inspect_own_lease(), self.roster());
+        if self.grants_suspended_for().is_none() && self.this.current_incarnation().is_some() {
+            let (own, roster) = tokio::join!(self.inspect_own_lease(), self.read_roster());
             roster?;
             if own?.held.is_none() {
-                self.store_lost_data("the store knows nothing of this node's lease");
+                self.report_data_loss("the store knows nothing of this node's lease");
             }
         }
         Ok(self.grants_suspended_for())
     }
 
-    /// Notes the id of the store's roster, if there is one.
+    /// Notes the id of the store's roster; `None` = there is no roster. Another id than before
+    /// suspends grants.
     pub(crate) fn observe_roster(&self, id: Option<Uuid>) {
         let mut state = self.state();
         let before = std::mem::replace(&mut state.roster, id);
@@ -105,42 +109,44 @@ impl History {
         }
     }
 
-    /// Notes that the store may have lost sessions.
-    pub(crate) fn store_lost_data(&self, why: &'static str) {
+    /// Suspends grants, because the store may have lost sessions. `why` is for the log.
+    pub(crate) fn report_data_loss(&self, why: &'static str) {
         self.suspend_grants(self.state(), why);
     }
 
-    /// Suspends grants under the same lock hold as the observation. Otherwise another task could
-    /// see the new epoch as known while grants are not suspended, and grant a login.
+    /// Suspends grants for one node lease. The caller passes the lock under which it noted the
+    /// change. If it unlocked in between, another task could see the new epoch as known and grants
+    /// as not suspended, and grant a login.
     fn suspend_grants(&self, mut state: MutexGuard<'_, HistoryState>, why: &'static str) {
         let no_logins_for = self.node_lease;
         state.suspended_until = Some(self.clock.now() + no_logins_for);
         drop(state);
-        self.forgot.notify_one();
+        self.reconcile_request.notify_one();
         tracing::warn!(
             node = %self.this.id, ?no_logins_for,
             "{why}: sessions may be missing from the directory"
         );
     }
 
-    /// Time for which no login may be granted.
+    /// Time for which no login may be granted; `None` if logins may be granted.
     pub(crate) fn grants_suspended_for(&self) -> Option<Duration> {
-        self.suspended_in(&self.state())
+        self.remaining_suspension(&self.state())
     }
 
-    fn suspended_in(&self, state: &HistoryState) -> Option<Duration> {
+    /// Time until grants are allowed again; `None` if they are allowed.
+    fn remaining_suspension(&self, state: &HistoryState) -> Option<Duration> {
         let left = state.suspended_until?.since(self.clock.now());
         (!left.is_zero()).then_some(left)
     }
 
     /// Requests a reconciliation now, which writes missing sessions again.
     pub(crate) fn request_reconcile(&self) {
-        self.forgot.notify_one();
+        self.reconcile_request.notify_one();
     }
 
     /// Waits until a reconciliation is requested. At most one task may wait.
-    pub(crate) async fn store_has_forgotten(&self) {
-        self.forgot.notified().await;
+    pub(crate) async fn reconcile_requested(&self) {
+        self.reconcile_request.notified().await;
     }
 
     fn state(&self) -> MutexGuard<'_, HistoryState> {

@@ -22,20 +22,20 @@ pub(crate) struct Incarnation {
 
 /// The lease of one incarnation. All clones share it.
 ///
-/// A lease that is missing from the store stays valid until its deadline or until it is given up.
-/// If the store lost it together with other data, no other node grants a login meanwhile, and the
-/// node takes the lease again.
+/// A lease that is missing from the store stays valid until its deadline, or until the node gives
+/// it up. If the store lost the lease together with other data, no other node grants a login before
+/// that deadline, and the node takes the lease again.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     clock: Arc<dyn Clock>,
     /// `None` after the lease was given up.
-    lock: Arc<Mutex<Option<LockWatch>>>,
+    watch: Arc<Mutex<Option<LockWatch>>>,
     /// Id of the roster that lists this incarnation.
     roster: Arc<Mutex<Option<Uuid>>>,
 }
 
-/// Whether a lease was lost because the store does not have it any more: it was deleted by hand, or
-/// the store lost data.
+/// Whether a loss means that the lease is missing from the store: it was deleted by hand, or the
+/// store lost data.
 pub(crate) const fn is_missing(loss: LossReason) -> bool {
     matches!(loss, LossReason::Removed | LossReason::HistoryChanged)
 }
@@ -44,18 +44,20 @@ impl Lease {
     pub(crate) fn new(clock: Arc<dyn Clock>, lock: LockWatch) -> Self {
         Self {
             clock,
-            lock: Arc::new(Mutex::new(Some(lock))),
+            watch: Arc::new(Mutex::new(Some(lock))),
             roster: Arc::default(),
         }
     }
 
-    /// A local check without I/O.
+    /// Whether the lease is valid at this moment. The check is local and does no I/O.
     pub(crate) fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
     }
 
+    /// Time until the deadline; zero after the lease was lost or given up. A lease that is missing
+    /// from the store still runs until its deadline.
     pub(crate) fn remaining(&self) -> Duration {
-        self.lock().as_ref().map_or(Duration::ZERO, |lock| {
+        self.watch().as_ref().map_or(Duration::ZERO, |lock| {
             let missing = lock.loss().is_some_and(is_missing);
             if missing {
                 lock.deadline().since(self.clock.now())
@@ -67,12 +69,12 @@ impl Lease {
 
     /// The epoch of the lease; `None` after it was given up.
     pub(crate) fn epoch(&self) -> Option<Epoch> {
-        self.lock().as_ref().map(|lock| lock.fence().epoch)
+        self.watch().as_ref().map(|lock| lock.fence().epoch)
     }
 
     /// Continues the lease with a lock that was taken again.
     pub(crate) fn replace_lock(&self, lock: LockWatch) {
-        *self.lock() = Some(lock);
+        *self.watch() = Some(lock);
     }
 
     /// Notes the roster that lists this incarnation.
@@ -85,11 +87,12 @@ impl Lease {
         *self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Makes the lease invalid for all clones at once.
     pub(crate) fn give_up(&self) {
-        *self.lock() = None;
+        *self.watch() = None;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<LockWatch>> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    fn watch(&self) -> MutexGuard<'_, Option<LockWatch>> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

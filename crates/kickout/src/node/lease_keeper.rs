@@ -38,16 +38,17 @@ use crate::{
 /// Pause between attempts to take the lease after a loss.
 const REJOIN_PAUSE: Duration = Duration::from_millis(500);
 
-/// Records in one read.
+/// Account records in one read.
 const PAGE: usize = 256;
 
-/// Time after which a start that waits for a predecessor's lease logs a warning.
+/// Time after which a node that waits for its predecessor's lease logs a warning.
 const WARN_AFTER: Duration = Duration::from_secs(1);
 
-/// Time that a store may need to notice an ended session, beyond the session time-out. The store
-/// checks once per tick; ZooKeeper's own configuration has a tick of two seconds.
+/// Time after the session time-out within which a store notices that a session has ended. ZooKeeper
+/// checks once per tick, and its default tick is two seconds.
 const SESSION_CHECK_PERIOD: Duration = Duration::from_secs(2);
 
+/// Keeps this node's lease.
 #[derive(Debug)]
 pub(crate) struct LeaseKeeper {
     pub(crate) this: Arc<ThisNode>,
@@ -70,7 +71,7 @@ impl LeaseKeeper {
         let guard = self.take_lease(None).await?;
         let boot = Boot::new(guard.token().get());
         self.events.set_boot(boot);
-        self.this.set_present(Incarnation {
+        self.this.set_incarnation(Incarnation {
             boot,
             lease: Lease::new(Arc::clone(&self.clock), guard.watch()),
         });
@@ -81,8 +82,8 @@ impl LeaseKeeper {
         Ok(guard)
     }
 
-    /// Takes the node's lease, for the incarnation `boot` if there is one. A dead predecessor still
-    /// holds it for a while, so this waits that long.
+    /// Takes the node's lease. `boot` is the incarnation that continues with it; `None` starts a
+    /// new one. A dead predecessor's lease still runs for a while, so this waits that long.
     async fn take_lease(&self, boot: Option<Boot>) -> Result<Guard> {
         let meta = NodeMeta {
             addr: self.this.advertise.clone(),
@@ -99,8 +100,8 @@ impl LeaseKeeper {
             .caused_by(error)
         })?;
         let lease = self.settings.timers.node_lease;
-        let longest = longest_after_death(self.locker.capabilities(), lease);
-        let name = self.this.id.lock()?;
+        let longest = longest_lease_after_death(self.locker.capabilities(), lease);
+        let name = self.this.id.lock_name()?;
         let taking = self
             .locker
             .lock_named(&name)
@@ -127,36 +128,39 @@ impl LeaseKeeper {
         Ok(guard)
     }
 
+    /// Puts the nodes on the roster. A failure is only logged, because the sweeper tries again.
     async fn register_or_warn(&self) {
         if let Err(error) = self.roster.register_nodes().await {
             tracing::warn!(node = %self.this.id, %error, "the node is put on the roster later");
         }
     }
 
-    /// Takes a lease again that the store lost together with the directory. No node grants a login
-    /// until the directory is written again, so the sessions continue. `None` if the lease was lost
-    /// for another reason, or if too little time is left to write the sessions before other nodes
-    /// grant logins.
+    /// Takes the lease again, if the store lost it together with other data. The sessions continue:
+    /// no node grants a login before the nodes have written their sessions again. `None` if the
+    /// lease was lost for another reason, or if the time until its deadline is too short.
     async fn retake_lease(&self, reason: LossReason) -> Option<Guard> {
-        let own = self.this.now().filter(|_| is_missing(reason))?;
+        let own = self
+            .this
+            .current_incarnation()
+            .filter(|_| is_missing(reason))?;
         let limit = own
             .lease
             .remaining()
-            .saturating_sub(self.settings.timers.tick());
+            .saturating_sub(self.settings.timers.reconcile_period());
         let taking = async {
             let may_wait = || own.lease.is_valid();
-            let forgot = retry_while(&*self.clock, may_wait, || {
-                self.store_has_forgotten(&own.lease)
+            let lost_data = retry_while(&*self.clock, may_wait, || {
+                self.store_lost_lease_and_data(&own.lease)
             });
-            if !forgot.await? {
+            if !lost_data.await? {
                 return Result::<_>::Ok(None);
             }
             self.history
-                .store_lost_data("the store has forgotten this node's lease");
+                .report_data_loss("the store has forgotten this node's lease");
             let guard = self.take_lease(Some(own.boot)).await?;
             own.lease.replace_lock(guard.watch());
-            // Other nodes see the lease now. A session that was written earlier would count as
-            // dead.
+            // The sessions are written only now, when other nodes can see the lease. Before that
+            // they would take the node for dead, and sweep its sessions.
             self.history.request_reconcile();
             Ok(Some(guard))
         };
@@ -169,7 +173,7 @@ impl LeaseKeeper {
         };
         let listing = async {
             self.register_or_warn().await;
-            self.drain.publish_again().await;
+            self.drain.publish_mark_again().await;
         };
         within(&*self.clock, self.settings.timers.peer_deadline, listing).await;
         Some(guard)
@@ -177,12 +181,12 @@ impl LeaseKeeper {
 
     /// Whether the store lost this lease together with other data. In that case the store has
     /// another epoch or another roster. A lease that was deleted by hand changes neither.
-    async fn store_has_forgotten(&self, lease: &Lease) -> Result<bool> {
+    async fn store_lost_lease_and_data(&self, lease: &Lease) -> Result<bool> {
         let now = self.history.inspect_own_lease().await?;
         if now.epoch.is_some() && now.epoch != lease.epoch() {
             return Ok(true);
         }
-        let roster = self.history.roster().await?;
+        let roster = self.history.read_roster().await?;
         Ok(lease
             .roster()
             .is_some_and(|before| roster.id != Some(before)))
@@ -214,7 +218,7 @@ impl LeaseKeeper {
                     () = self.tasks.stop.cancelled() => return,
                     joined = self.start_incarnation() => match joined {
                         Ok(guard) => {
-                            self.drain.publish_again().await;
+                            self.drain.publish_mark_again().await;
                             break guard;
                         }
                         Err(error) => {
@@ -234,7 +238,7 @@ impl LeaseKeeper {
             self.ender
                 .end(&live, Offline::new(Code::Draining), true, |_| {});
         }
-        self.this.end();
+        self.this.end_incarnation();
         // If the release fails, the lease ends by itself.
         let _ = guard.release().await;
         self.events.emit(Transition::NodeDown, |_| {});
@@ -242,9 +246,9 @@ impl LeaseKeeper {
 
     /// Takes this node off the roster after a complete shutdown.
     pub(crate) async fn leave_roster(&self) {
-        let own = self.this.newest();
+        let own = self.this.newest_boot();
         let left = async {
-            if self.drain.is_on() {
+            if self.drain.is_in_progress() {
                 self.directory.remove_drain_mark(&self.this.id, own).await?;
             }
             self.roster
@@ -256,10 +260,10 @@ impl LeaseKeeper {
         }
     }
 
-    /// Ends the sessions of an incarnation that lost its lease. The sessions check the lease
-    /// themselves, so they can neither send nor receive any more.
+    /// Ends this incarnation, which lost its lease, and gives its sessions their notices. Sessions
+    /// check the lease themselves, so they could neither send nor receive before this call.
     async fn fence(&self, reason: &str) {
-        self.this.end();
+        self.this.end_incarnation();
         metrics::counter!("distlock_self_fence_total").increment(1);
         tracing::error!(node = %self.this.id, reason, "node lost its lease and ends its sessions");
         self.events.emit(Transition::NodeFenced, |event| {
@@ -276,9 +280,10 @@ impl LeaseKeeper {
         }
     }
 
-    /// Finds the sessions whose accounts have logged in elsewhere while this node was paused. Their
-    /// clients must not be told to come back. The store is often away at this moment, so it is
-    /// asked once, and only briefly.
+    /// Finds the sessions whose accounts have logged in elsewhere while this node was paused, and
+    /// adds their notices to `over`. The clients of these sessions must not be told to come back.
+    /// The store is often away at this moment, so the caller limits the time; the notices that were
+    /// found until then count.
     async fn find_ended_sessions(&self, over: &mut HashMap<SessionId, Offline>) {
         for some in self.registry.all().chunks(PAGE) {
             let uids: Vec<_> = some.iter().map(|live| live.uid.clone()).collect();
@@ -293,9 +298,9 @@ impl LeaseKeeper {
     }
 }
 
-/// The longest time for which a dead node's lease is held. If the lease depends on a session with
-/// the store, the session time-out counts, too.
-fn longest_after_death(store: &Capabilities, lease: Duration) -> Duration {
+/// The longest time for which a dead node's lease lasts. If the lease depends on a session with the
+/// store, the lease also lasts until the session has timed out.
+fn longest_lease_after_death(store: &Capabilities, lease: Duration) -> Duration {
     match store.session_timeout {
         Some(session) => lease.max(session + SESSION_CHECK_PERIOD),
         None => lease,
@@ -307,15 +312,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dead_node_is_waited_for_as_long_as_its_session_lasts() {
+    fn the_wait_for_a_dead_node_covers_its_session_with_the_store() {
         let lease = Duration::from_secs(9);
         let mut store = Capabilities::new("any");
-        assert_eq!(longest_after_death(&store, lease), lease);
+        assert_eq!(longest_lease_after_death(&store, lease), lease);
         store.max_lease = Some(Duration::from_secs(15));
-        assert_eq!(longest_after_death(&store, lease), lease);
+        assert_eq!(longest_lease_after_death(&store, lease), lease);
         store.session_timeout = Some(Duration::from_secs(30));
         let longest = Duration::from_secs(32);
-        assert_eq!(longest_after_death(&store, lease), longest);
-        assert_eq!(longest_after_death(&store, longest * 2), longest * 2);
+        assert_eq!(longest_lease_after_death(&store, lease), longest);
+        assert_eq!(longest_lease_after_death(&store, longest * 2), longest * 2);
     }
 }

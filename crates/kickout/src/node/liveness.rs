@@ -21,11 +21,12 @@ use crate::{
     wait::within,
 };
 
-/// Longest use of one answer. It is short beside every lease, and long beside a burst of logins.
-const FRESH: Duration = Duration::from_millis(200);
+/// Longest time for which one answer of the store is used. It is much shorter than a lease, and
+/// long enough that a burst of logins asks once.
+const MAX_ANSWER_AGE: Duration = Duration::from_millis(200);
 
-/// Time after which an unused answer is removed.
-const FORGOTTEN: Duration = Duration::from_secs(60);
+/// Time after which an answer that no caller renewed is removed.
+const UNUSED_ANSWER_LIFE: Duration = Duration::from_secs(60);
 
 /// The liveness of an incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,7 @@ pub(crate) enum Liveness {
     Dead,
 }
 
+/// Answers whether incarnations are alive, and keeps the store's last answer for each node.
 #[derive(Debug)]
 pub(crate) struct LivenessCache {
     this: Arc<ThisNode>,
@@ -48,9 +50,11 @@ pub(crate) struct LivenessCache {
 
 #[derive(Clone, Debug)]
 struct LastAnswer {
+    /// Time at which the store was asked.
     asked: Moment,
     /// Every incarnation up to this one is dead.
     dead: Boot,
+    /// The incarnation that holds the lease; `None` if no readable lease is held.
     up: Option<NodeAddress>,
 }
 
@@ -67,16 +71,16 @@ impl LivenessCache {
             history,
             locker,
             clock,
-            fresh: FRESH.min(node_lease / 20),
+            fresh: MAX_ANSWER_AGE.min(node_lease / 20),
             answers: Mutex::default(),
         }
     }
 
     /// The liveness of an incarnation that a record names. The record must have been read before
     /// this call. An error means "not known", never "dead".
-    pub(crate) async fn of(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
+    pub(crate) async fn look_up(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
         if *node == self.this.id
-            && let Some(own) = self.this.now()
+            && let Some(own) = self.this.current_incarnation()
             && boot <= own.boot
         {
             return Ok(if boot == own.boot {
@@ -85,7 +89,7 @@ impl LivenessCache {
                 Liveness::Dead
             });
         }
-        self.of_peer(node, boot).await
+        self.look_up_peer(node, boot).await
     }
 
     /// The dead ones among these incarnations. An incarnation counts as alive if the store fails or
@@ -96,22 +100,24 @@ impl LivenessCache {
         limit: Duration,
     ) -> BTreeSet<(NodeId, Boot)> {
         let asking = incarnations.into_iter().map(async |(node, boot)| {
-            let standing = within(&*self.clock, limit, self.of(&node, boot)).await;
-            matches!(standing, Some(Ok(Liveness::Dead))).then_some((node, boot))
+            let liveness = within(&*self.clock, limit, self.look_up(&node, boot)).await;
+            matches!(liveness, Some(Ok(Liveness::Dead))).then_some((node, boot))
         });
         join_all(asking).await.into_iter().flatten().collect()
     }
 
-    async fn of_peer(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
-        if let Some(standing) = self.fresh_answer(node, boot) {
-            return Ok(standing);
+    /// As [`look_up`](Self::look_up), for another node or another process under this node's name.
+    async fn look_up_peer(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
+        if let Some(liveness) = self.fresh_answer(node, boot) {
+            return Ok(liveness);
         }
-        self.ask(node, boot).await
+        self.ask_store(node, boot).await
     }
 
-    async fn ask(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
+    /// Inspects the node's lease, and keeps the answer.
+    async fn ask_store(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
         let asked = self.clock.now();
-        let info = self.locker.inspect(node.lock()?).await?;
+        let info = self.locker.inspect(node.lock_name()?).await?;
         let up = match info.held.as_ref().map(read_lease) {
             None => None,
             Some((Some(boot), Some(meta))) => Some(NodeAddress {
@@ -121,7 +127,8 @@ impl LivenessCache {
             }),
             // Another incarnation holds the lease, so this one is dead.
             Some((Some(other), _)) if other != boot => None,
-            // The lease is held, and its text is for another version. The node is not dead.
+            // The lease is held, and its text cannot be read, for example because a newer version
+            // wrote it. The node is not dead.
             Some(_) => {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
@@ -139,38 +146,40 @@ impl LivenessCache {
         }
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         if !answers.contains_key(node) {
-            // Nodes may come under ever new names, so answers about old ones are removed. Another
-            // question about them gets the same answer from the store.
-            answers.retain(|_, answers| asked.since(answers.asked) < FORGOTTEN);
+            // Nodes may get a new name with every start, so the answers about unused names are
+            // removed. A later question about such a name asks the store again.
+            answers.retain(|_, answers| asked.since(answers.asked) < UNUSED_ANSWER_LIFE);
         }
         let dead = match &up {
             Some(up) => Boot::new(up.boot.get().saturating_sub(1)),
-            // The directory named a session of this incarnation, so its lease was held before this
-            // question. A free lease therefore means that the incarnation is dead.
+            // A record named this incarnation before the store was asked, so the incarnation had
+            // its lease before. So a free lease means that the incarnation is dead.
             None => boot,
         };
         let now = LastAnswer { asked, dead, up };
-        let standing = now.standing(boot).unwrap_or(Liveness::Dead);
+        let liveness = now.liveness_of(boot).unwrap_or(Liveness::Dead);
         answers.insert(node.clone(), now);
-        Ok(standing)
+        Ok(liveness)
     }
 
-    /// Forgets the answer about a node, so that the next question goes to the store.
+    /// Removes the answer about a node, so that the next look-up asks the store.
     pub(crate) fn forget(&self, node: &NodeId) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.remove(node);
     }
 
+    /// The liveness from the last answer, if that answer is fresh and covers the incarnation.
     fn fresh_answer(&self, node: &NodeId, boot: Boot) -> Option<Liveness> {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let answers = answers.get(node)?;
         let fresh = self.clock.now().since(answers.asked) < self.fresh;
-        answers.standing(boot).filter(|_| fresh)
+        answers.liveness_of(boot).filter(|_| fresh)
     }
 }
 
 impl LastAnswer {
-    fn standing(&self, boot: Boot) -> Option<Liveness> {
+    /// The liveness of an incarnation; `None` if the answer does not show it.
+    fn liveness_of(&self, boot: Boot) -> Option<Liveness> {
         match &self.up {
             Some(up) if up.boot == boot => Some(Liveness::Up(up.clone())),
             _ => (boot <= self.dead).then_some(Liveness::Dead),
@@ -187,21 +196,21 @@ mod tests {
     use crate::directory::access::Directory;
 
     #[tokio::test]
-    async fn nodes_of_long_ago_are_forgotten() {
+    async fn answers_about_unused_nodes_are_removed() {
         let memory = Memory::default();
         let locker = Store::new(memory.lock(), memory.records()).locker();
         let clock = ManualClock::new();
         let (own, lease) = (NodeId::new("n1").unwrap(), Duration::from_secs(9));
         let directory = Directory::new(memory.records(), Arc::new(clock.clone()));
-        let fenced = Arc::new(ThisNode::new(own, String::new(), None));
+        let this = Arc::new(ThisNode::new(own, String::new(), None));
         let history = History::new(
-            Arc::clone(&fenced),
+            Arc::clone(&this),
             lease,
             locker.clone(),
             Arc::new(directory),
         );
         let nodes = LivenessCache::new(
-            fenced,
+            this,
             Arc::new(history),
             locker,
             Arc::new(clock.clone()),
@@ -210,10 +219,10 @@ mod tests {
         for pod in 0..100 {
             let pod = NodeId::new(format!("pod-{pod}")).unwrap();
             for _ in 0..2 {
-                let standing = nodes.of(&pod, Boot::new(1)).await.unwrap();
-                assert_eq!(standing, Liveness::Dead);
+                let liveness = nodes.look_up(&pod, Boot::new(1)).await.unwrap();
+                assert_eq!(liveness, Liveness::Dead);
             }
-            clock.advance(FORGOTTEN / 2);
+            clock.advance(UNUSED_ANSWER_LIFE / 2);
         }
         let answers = nodes.answers.lock().unwrap().len();
         assert!(answers <= 3, "{answers}");

@@ -1,8 +1,8 @@
-//! The roster in use: one record with the incarnations that are alive or may have left records.
+//! Keeps the roster: the record with the incarnations that are alive or may have left records.
 //!
 //! With the roster a node finds dead incarnations, and lists the nodes, without reading the whole
-//! store. It is written when a node starts, and when the records of a dead incarnation were
-//! removed. An incarnation is never removed while its records may exist.
+//! store. The roster is written when a node starts, and after the records of a dead incarnation
+//! were removed. An incarnation is never removed while its records may exist.
 
 use std::collections::BTreeSet;
 
@@ -34,6 +34,7 @@ pub async fn forget_node(store: &Store, node: &NodeId) -> Result<()> {
     forgetting.await.map(drop)
 }
 
+/// Keeps the roster up to date.
 #[derive(Debug)]
 pub(crate) struct RosterKeeper {
     pub(crate) this: Arc<ThisNode>,
@@ -45,8 +46,8 @@ pub(crate) struct RosterKeeper {
 }
 
 impl RosterKeeper {
-    /// Puts all nodes with a lease on the roster: this one, and those of the version before, which
-    /// do not register themselves.
+    /// Puts all nodes with a lease on the roster: this one, and the nodes of the previous version,
+    /// which do not register themselves. Logs the nodes with another policy.
     pub(crate) async fn register_nodes(&self) -> Result<()> {
         let mut there = Vec::new();
         for lock in self.locker.list("node/").await? {
@@ -56,18 +57,18 @@ impl RosterKeeper {
             };
             if let (Some(Ok(node)), Some(boot)) = (name, boot) {
                 if let Some(policy) = meta.and_then(|meta| meta.policy) {
-                    self.warn_of_other_policy(&node, &policy);
+                    self.log_other_policy(&node, &policy);
                 }
                 there.push((node, boot));
             }
         }
-        let enlisting = self.directory.update_roster(|roster| {
+        let registration = self.directory.update_roster(|roster| {
             let added = there.iter().map(|(node, boot)| roster.add(node, *boot));
             added.fold(false, |any, added| any | added)
         });
-        let roster = enlisting.await?.id;
+        let roster = registration.await?.id;
         self.history.observe_roster(roster);
-        if let Some(own) = self.this.now()
+        if let Some(own) = self.this.current_incarnation()
             && there.contains(&(self.this.id.clone(), own.boot))
         {
             own.lease.set_roster(roster);
@@ -75,16 +76,16 @@ impl RosterKeeper {
         Ok(())
     }
 
-    /// The incarnations on the roster whose lease has ended. This also puts the present incarnation
-    /// on the roster if the store has lost it.
-    pub(crate) async fn dead(&self) -> Result<BTreeSet<(NodeId, Boot)>> {
-        let roster = self.history.roster().await?;
+    /// The incarnations on the roster whose lease has ended. If the store has lost this node's own
+    /// entry, this writes it again.
+    pub(crate) async fn register_and_find_dead(&self) -> Result<BTreeSet<(NodeId, Boot)>> {
+        let roster = self.history.read_roster().await?;
         let there: Vec<_> = roster
             .nodes
             .into_iter()
             .flat_map(|(node, boots)| boots.into_iter().map(move |boot| (node.clone(), boot)))
             .collect();
-        if let Some(own) = self.this.now().map(|own| own.boot)
+        if let Some(own) = self.this.current_incarnation().map(|own| own.boot)
             && !there.contains(&(self.this.id.clone(), own))
         {
             self.register_nodes().await?;
@@ -97,10 +98,10 @@ impl RosterKeeper {
 
     /// The nodes that hold their lease, in order of their names.
     pub(crate) async fn live_nodes(&self) -> Result<Vec<NodeInfo>> {
-        let names = self.directory.roster().await?.names();
+        let names = self.directory.roster().await?.into_node_names();
         let marks = self.directory.drain_marks(&names).await?;
         let looking = names.into_iter().map(async |node| {
-            let lock = self.locker.inspect(node.lock()?).await?;
+            let lock = self.locker.inspect(node.lock_name()?).await?;
             Ok::<_, Error>((node, lock.held))
         });
         let mut nodes = Vec::new();
@@ -131,9 +132,9 @@ impl RosterKeeper {
         Ok(nodes)
     }
 
-    /// Reports a node with another policy. The two nodes would decide differently about the same
-    /// account.
-    fn warn_of_other_policy(&self, other: &NodeId, policy: &str) {
+    /// Logs an error if the other node's policy differs. The two nodes would decide differently
+    /// about the same account.
+    fn log_other_policy(&self, other: &NodeId, policy: &str) {
         let own = self.settings.policy.to_string();
         if policy != own {
             tracing::error!(
@@ -143,15 +144,15 @@ impl RosterKeeper {
         }
     }
 
-    /// Takes incarnations off the roster. Their records must be removed before.
+    /// Removes incarnations from the roster. Their records must have been removed before.
     pub(crate) async fn remove(&self, dead: &BTreeSet<(NodeId, Boot)>) -> Result<()> {
         if dead.is_empty() {
             return Ok(());
         }
-        let striking = self.directory.update_roster(|roster| {
-            let struck = dead.iter().map(|(node, boot)| roster.remove(node, *boot));
-            struck.fold(false, |any, struck| any | struck)
+        let removal = self.directory.update_roster(|roster| {
+            let removed = dead.iter().map(|(node, boot)| roster.remove(node, *boot));
+            removed.fold(false, |any, removed| any | removed)
         });
-        striking.await.map(drop)
+        removal.await.map(drop)
     }
 }

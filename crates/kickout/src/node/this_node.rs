@@ -14,6 +14,7 @@ use crate::{
     node::lease::Incarnation,
 };
 
+/// This node.
 #[derive(Debug)]
 pub(crate) struct ThisNode {
     pub(crate) id: NodeId,
@@ -22,7 +23,8 @@ pub(crate) struct ThisNode {
     /// The address for clients. For display.
     pub(crate) front: Option<String>,
     /// The present incarnation; `None` while the node is fenced.
-    present: watch::Sender<Option<Incarnation>>,
+    incarnation: watch::Sender<Option<Incarnation>>,
+    /// The boot of the newest incarnation of this process.
     newest: AtomicU64,
 }
 
@@ -32,37 +34,39 @@ impl ThisNode {
             id,
             advertise,
             front,
-            present: watch::Sender::new(None),
+            incarnation: watch::Sender::new(None),
             newest: AtomicU64::new(0),
         }
     }
 
     /// The present incarnation, if its lease is valid at this moment.
-    pub(crate) fn now(&self) -> Option<Incarnation> {
-        let present = self.present.borrow().clone();
-        present.filter(|own| own.lease.is_valid())
+    pub(crate) fn current_incarnation(&self) -> Option<Incarnation> {
+        let incarnation = self.incarnation.borrow().clone();
+        incarnation.filter(|own| own.lease.is_valid())
     }
 
-    /// The newest incarnation of this process, even while the node is fenced.
-    pub(crate) fn newest(&self) -> Boot {
+    /// The boot of the newest incarnation of this process, even while the node is fenced.
+    pub(crate) fn newest_boot(&self) -> Boot {
         Boot::new(self.newest.load(Ordering::Acquire))
     }
 
-    pub(crate) fn set_present(&self, own: Incarnation) {
+    /// Starts an incarnation.
+    pub(crate) fn set_incarnation(&self, own: Incarnation) {
         self.newest.store(own.boot.get(), Ordering::Release);
-        self.present.send_replace(Some(own));
+        self.incarnation.send_replace(Some(own));
     }
 
-    pub(crate) fn end(&self) {
-        if let Some(own) = self.present.send_replace(None) {
+    /// Ends the present incarnation, and gives up its lease.
+    pub(crate) fn end_incarnation(&self) {
+        if let Some(own) = self.incarnation.send_replace(None) {
             own.lease.give_up();
         }
     }
 
-    /// Whether a session belongs or belonged to this process. A later incarnation of this node's
-    /// name is another process.
-    pub(crate) fn is_here(&self, key: &SessionKey) -> bool {
-        key.node == self.id && key.boot <= self.newest()
+    /// Whether a session belongs or belonged to this process. A later boot under this node's name
+    /// belongs to another process.
+    pub(crate) fn owns(&self, key: &SessionKey) -> bool {
+        key.node == self.id && key.boot <= self.newest_boot()
     }
 
     /// The address of this node under the incarnation `boot`.

@@ -56,7 +56,7 @@ pub trait Peers: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// For a flow with a single node: no other node can be reached.
+/// The peers of a flow with a single node: every call fails.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoPeers;
 

@@ -21,16 +21,17 @@ use crate::{
     wait::within,
 };
 
-/// Calls of one kind to one node at the same time.
+/// Most calls of one kind to one node at the same time.
 const MAX_CALLS: usize = 64;
-/// Failures in a row after which the circuit opens.
-const BREAK_AFTER: u32 = 5;
-const BREAK: Duration = Duration::from_secs(1);
-/// Period at which one kick tries a node behind an open circuit. An older session must end soon
-/// after its node is back.
-const PROBE: Duration = Duration::from_millis(100);
+/// Number of failures in a row after which the circuit to a node opens.
+const FAILURES_TO_OPEN: u32 = 5;
+/// Time for which a circuit stays open.
+const OPEN_TIME: Duration = Duration::from_secs(1);
+/// Period at which one kick may try a node behind an open circuit. It is short, because an older
+/// session must end soon after its node is back.
+const PROBE_PERIOD: Duration = Duration::from_millis(100);
 /// Time after which an unused link is removed.
-const FORGET_AFTER: Duration = Duration::from_secs(60);
+const UNUSED_LINK_LIFE: Duration = Duration::from_secs(60);
 
 /// Deadlines, bounded concurrency and a circuit breaker around [`Peers`].
 #[derive(Debug)]
@@ -42,16 +43,19 @@ pub(crate) struct PeerClient {
 
 #[derive(Debug)]
 struct PeerLink {
-    /// Permits for calls that a login waits for. Deliveries have their own, because they wait for
-    /// clients that read slowly.
+    /// Permits for calls that a login waits for: kicks, and questions for idle times.
     kicks: Semaphore,
+    /// Permits for deliveries. They are separate, because deliveries wait for clients that read
+    /// slowly.
     deliveries: Semaphore,
     health: Mutex<PeerHealth>,
 }
 
 #[derive(Debug)]
 struct PeerHealth {
+    /// Time of the last use of the link.
     asked: Moment,
+    /// Number of failures in a row.
     failures: u32,
     open_until: Option<Moment>,
     /// Time at which the next kick may try the node although the circuit is open.
@@ -68,31 +72,32 @@ impl PeerClient {
     }
 
     /// Waits until a kick may be sent. Behind an open circuit it waits until the node answers
-    /// again, or until this kick may try the node. It waits only as long as another kick's present
-    /// try may take, because most nodes behind an open circuit are dead. The call itself takes up
-    /// to `deadline`, which must fit into `limit` after the wait.
+    /// another kick, or until this kick may try the node. It waits no longer than that other kick
+    /// may take, because most nodes behind an open circuit are dead. The call that follows takes up
+    /// to `deadline`, so the wait leaves that much of `limit`.
     ///
     /// # Errors
     /// [`PeerError::NotSent`] when this kick may not be sent by then.
-    pub(crate) async fn kick_turn(
+    pub(crate) async fn wait_to_kick(
         &self,
         node: &NodeId,
         limit: Duration,
         deadline: Duration,
     ) -> Result<(), PeerError> {
         let link = self.link(node);
-        // A waiting kick looks again after PROBE at the latest.
-        let limit = limit.saturating_sub(deadline).min(deadline + PROBE);
-        let kick_turn = async {
-            while let Err(wait) = link.kick_turn(self.clock.now()) {
+        // A kick that tries the node is answered within `deadline`, and a waiting kick notices that
+        // answer within PROBE_PERIOD.
+        let limit = limit.saturating_sub(deadline).min(deadline + PROBE_PERIOD);
+        let turn = async {
+            while let Err(wait) = link.reserve_kick(self.clock.now()) {
                 self.clock.sleep(wait).await;
             }
         };
-        let kick_turn = within(&*self.clock, limit, kick_turn).await;
-        kick_turn.ok_or_else(|| circuit_open(node))
+        let turn = within(&*self.clock, limit, turn).await;
+        turn.ok_or_else(|| circuit_open_error(node))
     }
 
-    /// Sends a kick after [`kick_turn`](Self::kick_turn) allowed it.
+    /// Sends a kick after [`wait_to_kick`](Self::wait_to_kick) allowed it.
     pub(crate) async fn kick(
         &self,
         to: &NodeAddress,
@@ -104,6 +109,7 @@ impl PeerClient {
         self.call(to, &link, &link.kicks, deadline, call).await
     }
 
+    /// Sends a delivery. Fails at once while the circuit is open.
     pub(crate) async fn deliver(
         &self,
         to: &NodeAddress,
@@ -111,10 +117,11 @@ impl PeerClient {
         deadline: Duration,
     ) -> Result<DeliverResult, PeerError> {
         let call = self.peers.deliver(to, request);
-        let link = self.link_in_use(&to.node)?;
+        let link = self.usable_link(&to.node)?;
         self.call(to, &link, &link.deliveries, deadline, call).await
     }
 
+    /// Asks a node for the idle times of an account. Fails at once while the circuit is open.
     pub(crate) async fn idle(
         &self,
         to: &NodeAddress,
@@ -122,20 +129,21 @@ impl PeerClient {
         deadline: Duration,
     ) -> Result<Vec<(SessionKey, Duration)>, PeerError> {
         let call = self.peers.idle(to, uid);
-        let link = self.link_in_use(&to.node)?;
+        let link = self.usable_link(&to.node)?;
         self.call(to, &link, &link.kicks, deadline, call).await
     }
 
+    /// Makes one call within its deadline, and records whether the node answered.
     async fn call<T>(
         &self,
         to: &NodeAddress,
         link: &PeerLink,
-        places: &Semaphore,
+        permits: &Semaphore,
         deadline: Duration,
         call: impl Future<Output = Result<T, PeerError>>,
     ) -> Result<T, PeerError> {
         let started = self.clock.now();
-        let place = within(&*self.clock, deadline, places.acquire())
+        let permit = within(&*self.clock, deadline, permits.acquire())
             .await
             .and_then(Result::ok)
             .ok_or_else(|| {
@@ -145,25 +153,27 @@ impl PeerClient {
         let answer = within(&*self.clock, left, call)
             .await
             .unwrap_or_else(|| Err(PeerError::Unknown(format!("no answer within {deadline:?}"))));
-        drop(place);
+        drop(permit);
         link.record_outcome(answer.is_ok(), self.clock.now());
         answer
     }
 
-    fn link_in_use(&self, node: &NodeId) -> Result<Arc<PeerLink>, PeerError> {
+    /// The link to a node, or an error while its circuit is open.
+    fn usable_link(&self, node: &NodeId) -> Result<Arc<PeerLink>, PeerError> {
         let link = self.link(node);
-        if link.is_open(self.clock.now()) {
-            return Err(circuit_open(node));
+        if link.is_circuit_open(self.clock.now()) {
+            return Err(circuit_open_error(node));
         }
         Ok(link)
     }
 
+    /// The link to a node, which the first use makes.
     fn link(&self, node: &NodeId) -> Arc<PeerLink> {
         let now = self.clock.now();
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         if !links.contains_key(node) {
-            // Nodes may come under ever new names, so unused links are removed.
-            links.retain(|_, link| Arc::strong_count(link) > 1 || !link.is_idle(now));
+            // Nodes may get a new name with every start, so unused links are removed.
+            links.retain(|_, link| Arc::strong_count(link) > 1 || !link.is_unused(now));
         }
         let link = links.entry(node.clone()).or_insert_with(|| {
             Arc::new(PeerLink {
@@ -182,7 +192,7 @@ impl PeerClient {
     }
 }
 
-fn circuit_open(node: &NodeId) -> PeerError {
+fn circuit_open_error(node: &NodeId) -> PeerError {
     PeerError::NotSent(format!("node {node} did not answer lately"))
 }
 
@@ -191,29 +201,32 @@ impl PeerLink {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_idle(&self, now: Moment) -> bool {
-        now.since(self.health().asked) > FORGET_AFTER
+    /// Whether no call has used the link for a while.
+    fn is_unused(&self, now: Moment) -> bool {
+        now.since(self.health().asked) > UNUSED_LINK_LIFE
     }
 
-    fn is_open(&self, now: Moment) -> bool {
+    fn is_circuit_open(&self, now: Moment) -> bool {
         let health = self.health();
         health.open_until.is_some_and(|until| now < until)
     }
 
-    /// Whether a kick may be sent now, or how long it has to wait.
-    fn kick_turn(&self, now: Moment) -> Result<(), Duration> {
+    /// Allows a kick now, or returns the time that it has to wait. Behind an open circuit the
+    /// allowed kick makes the others wait for PROBE_PERIOD.
+    fn reserve_kick(&self, now: Moment) -> Result<(), Duration> {
         let mut health = self.health();
         if health.open_until.is_none_or(|until| now >= until) {
             return Ok(());
         }
         let wait = health.probe_at.since(now);
         if wait.is_zero() {
-            health.probe_at = now + PROBE;
+            health.probe_at = now + PROBE_PERIOD;
             return Ok(());
         }
         Err(wait)
     }
 
+    /// Notes whether the node answered a call, which opens or closes the circuit.
     fn record_outcome(&self, answered: bool, now: Moment) {
         let mut health = self.health();
         if answered {
@@ -221,9 +234,10 @@ impl PeerLink {
             health.open_until = None;
         } else {
             health.failures += 1;
-            if health.failures >= BREAK_AFTER {
-                // After the break one more failure opens the circuit again.
-                health.open_until = Some(now + BREAK);
+            if health.failures >= FAILURES_TO_OPEN {
+                // The number of failures stays. So after this time a single failure opens the
+                // circuit again.
+                health.open_until = Some(now + OPEN_TIME);
             }
         }
     }
@@ -246,17 +260,17 @@ mod tests {
         request::Message,
     };
 
-    /// A peer that answers nothing and counts the calls.
+    /// A peer that answers no call, and counts the calls.
     #[derive(Debug)]
-    struct Deaf {
+    struct SilentPeer {
         kicks: AtomicUsize,
         /// If true, the peer answers kicks.
         answers: AtomicBool,
-        /// Has one permit for each delivery.
+        /// Gets one permit for each delivery.
         deliveries: Semaphore,
     }
 
-    impl Default for Deaf {
+    impl Default for SilentPeer {
         fn default() -> Self {
             Self {
                 kicks: AtomicUsize::new(0),
@@ -267,7 +281,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl Peers for Deaf {
+    impl Peers for SilentPeer {
         async fn kick(&self, _: &NodeAddress, _: KickRequest) -> Result<KickResult, PeerError> {
             self.kicks.fetch_add(1, Ordering::Relaxed);
             if self.answers.load(Ordering::Relaxed) {
@@ -314,86 +328,86 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_does_not_answer_is_left_alone_for_a_while() {
+    async fn a_node_that_does_not_answer_gets_no_calls_for_a_while() {
         let clock = ManualClock::new();
-        let deaf = Arc::new(Deaf::default());
-        let caller = PeerClient::new(deaf.clone(), Arc::new(clock.clone()));
+        let peer = Arc::new(SilentPeer::default());
+        let client = PeerClient::new(peer.clone(), Arc::new(clock.clone()));
         let to = node("n1");
         let second = Duration::from_secs(1);
         let ask = async || {
             let uid = Uid::new("u").unwrap();
-            caller.idle(&to, &uid, second).await.unwrap_err()
+            client.idle(&to, &uid, second).await.unwrap_err()
         };
         let kick = async || {
-            let unanswered = caller.kick(&to, kick(&to), second).await;
+            let unanswered = client.kick(&to, kick(&to), second).await;
             assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
         };
-        for _ in 0..BREAK_AFTER {
+        for _ in 0..FAILURES_TO_OPEN {
             kick().await;
         }
-        let circuit_open = ask().await;
-        assert!(matches!(circuit_open, PeerError::NotSent(_)));
-        clock.advance(BREAK);
-        // The default answer of a peer without idle times.
-        assert_ne!(ask().await, circuit_open);
+        let refusal = ask().await;
+        assert!(matches!(refusal, PeerError::NotSent(_)));
+        clock.advance(OPEN_TIME);
+        // This is the answer of a peer that reports no idle times: the call reached the peer.
+        assert_ne!(ask().await, refusal);
         kick().await;
-        assert_eq!(ask().await, circuit_open, "one failure is enough now");
+        assert_eq!(ask().await, refusal, "one failure is enough now");
     }
 
     /// A session behind an open circuit has to end as soon as its node is back.
     #[tokio::test]
-    async fn of_a_node_that_is_left_alone_one_kick_after_the_other_finds_out_whether_it_is_back() {
+    async fn behind_an_open_circuit_one_kick_at_a_time_tries_the_node() {
         let clock = ManualClock::new();
-        let deaf = Arc::new(Deaf::default());
-        let caller = PeerClient::new(deaf.clone(), Arc::new(clock.clone()));
+        let peer = Arc::new(SilentPeer::default());
+        let client = PeerClient::new(peer.clone(), Arc::new(clock.clone()));
         let to = node("n1");
         let second = Duration::from_secs(1);
-        let kick_turn = || caller.kick_turn(&to.node, second, second).now_or_never();
-        for _ in 0..BREAK_AFTER {
-            assert_eq!(kick_turn(), Some(Ok(())));
-            let unanswered = caller.kick(&to, kick(&to), second).await;
+        let wait_to_kick = || client.wait_to_kick(&to.node, second, second).now_or_never();
+        for _ in 0..FAILURES_TO_OPEN {
+            assert_eq!(wait_to_kick(), Some(Ok(())));
+            let unanswered = client.kick(&to, kick(&to), second).await;
             assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
         }
-        assert_eq!(kick_turn(), Some(Ok(())));
-        assert_eq!(kick_turn(), None, "one is trying");
-        clock.advance(PROBE);
-        assert_eq!(kick_turn(), Some(Ok(())));
+        assert_eq!(wait_to_kick(), Some(Ok(())));
+        assert_eq!(wait_to_kick(), None, "one is trying");
+        clock.advance(PROBE_PERIOD);
+        assert_eq!(wait_to_kick(), Some(Ok(())));
         // After an answer every kick may be sent.
-        deaf.answers.store(true, Ordering::Relaxed);
-        assert!(caller.kick(&to, kick(&to), second).await.is_ok());
+        peer.answers.store(true, Ordering::Relaxed);
+        assert!(client.kick(&to, kick(&to), second).await.is_ok());
         for _ in 0..3 {
-            assert_eq!(kick_turn(), Some(Ok(())));
+            assert_eq!(wait_to_kick(), Some(Ok(())));
         }
     }
 
-    /// A node that is back may be slow at first. Only some of many kicks can try it, and the others
-    /// must not give up before it answers.
+    /// A node that is back may be slow at first. Only some of many kicks can try the node, and the
+    /// other kicks must not give up before it answers.
     #[tokio::test]
-    async fn kicks_wait_until_a_try_may_be_answered_and_no_longer() {
+    async fn kicks_wait_until_another_kick_may_be_answered_and_no_longer() {
         for answers in [true, false] {
             let clock = ManualClock::new();
-            let deaf = Arc::new(Deaf::default());
-            let caller = PeerClient::new(deaf.clone(), Arc::new(clock.clone()));
+            let peer = Arc::new(SilentPeer::default());
+            let client = PeerClient::new(peer.clone(), Arc::new(clock.clone()));
             let to = node("n1");
             let deadline = Duration::from_millis(300);
-            for _ in 0..BREAK_AFTER {
-                let unanswered = caller.kick(&to, kick(&to), deadline).await;
+            for _ in 0..FAILURES_TO_OPEN {
+                let unanswered = client.kick(&to, kick(&to), deadline).await;
                 assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
             }
-            let kick_turn = || caller.kick_turn(&to.node, Duration::from_secs(1), deadline);
-            assert_eq!(kick_turn().now_or_never(), Some(Ok(())));
+            let wait_to_kick = || client.wait_to_kick(&to.node, Duration::from_secs(1), deadline);
+            assert_eq!(wait_to_kick().now_or_never(), Some(Ok(())));
             // A permission that leaves no time for a call is useless: the call would count as a
             // failure of the node.
-            let mut too_late = Box::pin(caller.kick_turn(&to.node, deadline, deadline));
+            let mut too_late = Box::pin(client.wait_to_kick(&to.node, deadline, deadline));
             assert_eq!(too_late.as_mut().now_or_never(), None);
             clock.advance(Duration::ZERO);
             let too_late = too_late.now_or_never();
             assert!(matches!(too_late, Some(Err(PeerError::NotSent(_)))));
-            let mut waiting: Vec<_> = (0..10).map(|_| Box::pin(kick_turn())).collect();
+            let mut waiting: Vec<_> = (0..10).map(|_| Box::pin(wait_to_kick())).collect();
             let mut results = Vec::new();
             let mut look = || {
-                waiting.retain_mut(|kick_turn| {
-                    let result = kick_turn.now_or_never();
+                waiting.retain_mut(|waiting| {
+                    let result = waiting.now_or_never();
                     let waits = result.is_none();
                     results.extend(result);
                     waits
@@ -403,16 +417,16 @@ mod tests {
             let mut took = Duration::ZERO;
             while took < deadline {
                 look();
-                clock.advance(PROBE);
-                took += PROBE;
+                clock.advance(PROBE_PERIOD);
+                took += PROBE_PERIOD;
             }
             if answers {
-                deaf.answers.store(true, Ordering::Relaxed);
-                assert!(caller.kick(&to, kick(&to), deadline).await.is_ok());
+                peer.answers.store(true, Ordering::Relaxed);
+                assert!(client.kick(&to, kick(&to), deadline).await.is_ok());
             } else {
                 assert_eq!(look(), [Ok(()), Ok(()), Ok(())], "one after the other");
             }
-            clock.advance(PROBE);
+            clock.advance(PROBE_PERIOD);
             let results = look();
             assert_eq!(results.len(), 10, "somebody waits on");
             if answers {
@@ -422,44 +436,44 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nodes_that_are_asked_no_more_are_forgotten() {
+    async fn links_to_unused_nodes_are_removed() {
         let clock = ManualClock::new();
-        let caller = PeerClient::new(Arc::new(Deaf::default()), Arc::new(clock.clone()));
+        let client = PeerClient::new(Arc::new(SilentPeer::default()), Arc::new(clock.clone()));
         let second = Duration::from_secs(1);
         for pod in 0..100 {
             let to = node(&format!("pod-{pod}"));
-            let unanswered = caller.kick(&to, kick(&to), second).await;
+            let unanswered = client.kick(&to, kick(&to), second).await;
             assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
-            clock.advance(FORGET_AFTER / 2);
+            clock.advance(UNUSED_LINK_LIFE / 2);
         }
-        let known = caller.links.lock().unwrap().len();
+        let known = client.links.lock().unwrap().len();
         assert!(known <= 3, "{known}");
     }
 
     #[tokio::test]
     async fn a_kick_does_not_wait_behind_messages_to_clients_that_read_nothing() {
-        let deaf = Arc::new(Deaf::default());
-        let caller = PeerClient::new(deaf.clone(), Arc::new(ManualClock::new()));
+        let peer = Arc::new(SilentPeer::default());
+        let client = PeerClient::new(peer.clone(), Arc::new(ManualClock::new()));
         let to = node("n1");
         let long = Duration::from_secs(30);
         let deliver = || {
             let uid = Uid::new("u").unwrap();
             let message = Message::new(uid.clone(), "hello");
             let request = DeliverRequest::new(uid, session(&to), message, long);
-            caller.deliver(&to, request, long)
+            client.deliver(&to, request, long)
         };
         let deliveries = join_all((0..MAX_CALLS * 2).map(|_| deliver()));
         let kicked = async {
             let full = u32::try_from(MAX_CALLS).unwrap();
-            drop(deaf.deliveries.acquire_many(full).await.unwrap());
-            caller.kick(&to, kick(&to), long).await
+            drop(peer.deliveries.acquire_many(full).await.unwrap());
+            client.kick(&to, kick(&to), long).await
         };
-        // The clock stands still, so a call without a permit would wait for ever.
+        // The clock stands still, so a kick that had to wait for a permit would never be sent.
         let kicked = tokio::select! {
             kicked = timeout(long, kicked) => kicked.expect("the kick is not sent"),
             _ = deliveries => unreachable!(),
         };
         assert!(matches!(kicked, Err(PeerError::Unknown(_))), "{kicked:?}");
-        assert_eq!(deaf.kicks.load(Ordering::Relaxed), 1);
+        assert_eq!(peer.kicks.load(Ordering::Relaxed), 1);
     }
 }

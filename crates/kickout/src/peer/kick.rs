@@ -1,7 +1,7 @@
-//! Kicks to other nodes.
+//! Kicks of revoked sessions, on this node and on other nodes.
 //!
-//! A revocation is removed from the record only after its session is known to be gone. A kick that
-//! fails is repeated, and the session's node also finds the revocation by itself.
+//! A revocation is removed from the record only after its session is known to be gone. A failed
+//! kick is repeated. The session's node also finds the revocation at its next reconciliation.
 
 use std::{
     collections::HashSet,
@@ -32,10 +32,21 @@ use crate::{
     wait::{jitter, within},
 };
 
-/// Tries per kick within its budget.
-const TRIES: u32 = 3;
-const PAUSE: Duration = Duration::from_millis(30);
+/// Most tries of one kick within its budget.
+const MAX_TRIES: u32 = 3;
+const RETRY_PAUSE: Duration = Duration::from_millis(30);
 
+/// The outcome of one attempt to kick a session.
+enum KickAttempt {
+    /// The session is known to be gone.
+    Gone,
+    /// The session's node gave no answer, or the liveness of the node is not known.
+    Failed,
+    /// The kick was not sent: the circuit to the node is open, and another kick tries the node.
+    CircuitOpen,
+}
+
+/// Kicks sessions, and repeats the kicks that failed.
 #[derive(Debug)]
 pub(crate) struct Kicks {
     pub(crate) this: Arc<ThisNode>,
@@ -54,8 +65,9 @@ pub(crate) struct Kicks {
 
 impl Kicks {
     /// Kicks the sessions of these revocations in parallel, with retries, within `budget`. Returns
-    /// the sessions that are known to be gone. `decided` is a generation, and the moment at which
-    /// its grant was written. The kicks of that generation carry the time since then, for display.
+    /// the sessions that are known to be gone. `decided` is a login's generation, and the moment at
+    /// which its grant was written. The kicks that this login decided carry the time since then,
+    /// for display.
     pub(crate) async fn kick_all(
         &self,
         uid: &Uid,
@@ -66,15 +78,15 @@ impl Kicks {
         let until = self.clock.now() + budget;
         let kicks = revocations.iter().map(|revocation| async move {
             let decided = decided.filter(|(by, _)| revocation.by_gen == Some(*by));
-            self.kick_remote(uid, revocation, until, decided.map(|(_, at)| at))
+            self.kick_one(uid, revocation, until, decided.map(|(_, at)| at))
                 .await
                 .then(|| revocation.key.clone())
         });
         join_all(kicks).await.into_iter().flatten().collect()
     }
 
-    /// Repeats the kicks of an account in the background until its older sessions are gone or their
-    /// nodes' leases have ended.
+    /// Repeats the kicks of an account in the background, until its older sessions are gone, but
+    /// for two node leases at most. By then a node that does not answer has lost its lease.
     pub(crate) fn keep_kicking(self: &Arc<Self>, uid: &Uid) {
         if !self.retrying().insert(uid.clone()) {
             return;
@@ -83,7 +95,7 @@ impl Kicks {
         self.tasks.spawn(async move {
             let until = kicks.clock.now() + kicks.settings.timers.node_lease * 2;
             while kicks.clock.now() < until {
-                let tick = kicks.settings.timers.tick();
+                let tick = kicks.settings.timers.reconcile_period();
                 tokio::select! {
                     biased;
                     () = kicks.tasks.stop.cancelled() => break,
@@ -112,64 +124,66 @@ impl Kicks {
         Ok(record.revocations.is_empty())
     }
 
-    async fn kick_remote(
+    /// Ends one revoked session, on this node or by a kick to its node. Returns whether the session
+    /// is known to be gone.
+    async fn kick_one(
         &self,
         uid: &Uid,
         revocation: &Revocation,
         until: Moment,
         decided: Option<Moment>,
     ) -> bool {
-        if self.this.is_here(&revocation.key) {
-            self.revoker.apply(uid, revocation);
+        if self.this.owns(&revocation.key) {
+            self.revoker.end_revoked(uid, revocation);
             return true;
         }
-        // Three tries that fail at once take little time, so a login does not wait long for a dead
-        // node.
-        for round in 0..TRIES {
+        // The number of tries is bounded as well as the time: when each try fails at once, a login
+        // does not wait for its whole budget.
+        for round in 0..MAX_TRIES {
             if round > 0 {
-                self.clock.sleep(PAUSE + jitter(PAUSE)).await;
+                self.clock.sleep(RETRY_PAUSE + jitter(RETRY_PAUSE)).await;
             }
             if until.since(self.clock.now()).is_zero() {
                 break;
             }
             match self.try_kick(uid, revocation, until, decided).await {
-                Some(false) => {}
-                gone => return gone.unwrap_or(false),
+                KickAttempt::Gone => return true,
+                KickAttempt::CircuitOpen => return false,
+                KickAttempt::Failed => {}
             }
         }
         false
     }
 
-    /// Whether the session is known to be gone. `None` if another kick tries the node behind an
-    /// open circuit.
+    /// One attempt to kick a session of another node. Records it as an event.
     async fn try_kick(
         &self,
         uid: &Uid,
         revocation: &Revocation,
         until: Moment,
         decided: Option<Moment>,
-    ) -> Option<bool> {
+    ) -> KickAttempt {
         let SessionKey { node, boot, .. } = &revocation.key;
         let left = || until.since(self.clock.now());
-        let standing = self.liveness.of(node, *boot);
-        let to = match within(&*self.clock, left(), standing).await {
-            Some(Ok(Liveness::Dead)) => return Some(true),
+        let liveness = self.liveness.look_up(node, *boot);
+        let to = match within(&*self.clock, left(), liveness).await {
+            Some(Ok(Liveness::Dead)) => return KickAttempt::Gone,
             Some(Ok(Liveness::Up(to))) => to,
-            Some(Err(_)) | None => return Some(false),
+            Some(Err(_)) | None => return KickAttempt::Failed,
         };
         let deadline = self.settings.timers.peer_deadline;
-        let kick_turn = self.peers.kick_turn(node, left(), deadline).await;
-        let is_turn = kick_turn.is_ok();
-        let answer = match kick_turn {
+        let permission = self.peers.wait_to_kick(node, left(), deadline).await;
+        let is_permitted = permission.is_ok();
+        let answer = match permission {
             Ok(()) => {
-                let mut request = KickRequest::of(uid, revocation, &self.this.id);
+                let mut request = KickRequest::for_revocation(uid, revocation, &self.this.id);
                 request.after = decided.map(|at| self.clock.now().since(at));
                 self.peers.kick(&to, request, left().min(deadline)).await
             }
             Err(error) => Err(error),
         };
         self.events.emit(Transition::KickSent, |event| {
-            event.revocation(uid, revocation);
+            event.set_revocation(uid, revocation);
             event.peer = Some(node.clone());
             event.result = Some(match &answer {
                 Ok(result) => format!("{result:?}"),
@@ -179,7 +193,11 @@ impl Kicks {
         if answer.is_err() {
             self.liveness.forget(node);
         }
-        is_turn.then_some(answer.is_ok())
+        match answer {
+            Ok(_) => KickAttempt::Gone,
+            Err(_) if is_permitted => KickAttempt::Failed,
+            Err(_) => KickAttempt::CircuitOpen,
+        }
     }
 
     fn retrying(&self) -> MutexGuard<'_, HashSet<Uid>> {

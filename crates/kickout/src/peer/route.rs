@@ -28,8 +28,8 @@ use crate::{
     session::{live::Phase, message::QueuedMessage, registry::Registry},
 };
 
-/// Look-ups for one message after it met sessions that were not current any more.
-const LOOKUPS: u32 = 3;
+/// Most look-ups for one message. Another look-up follows when a session was not current any more.
+const MAX_LOOKUPS: u32 = 3;
 
 /// The location of an account's session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,7 +136,7 @@ impl Router {
             self.events.emit(transition, |event| {
                 event.uid = Some(uid.clone());
                 event.message = Some(id.clone());
-                event.about(&receipt.location.key);
+                event.set_session(&receipt.location.key);
                 event.r#gen = Some(receipt.location.r#gen);
                 event.peer = Some(receipt.location.key.node.clone());
                 event.device = Some(receipt.location.device.clone());
@@ -158,7 +158,11 @@ impl Router {
         let record = self.directory.read(uid).await?.record;
         let mut current = Vec::new();
         for (slot, entry) in record.slots {
-            match self.liveness.of(&entry.key.node, entry.key.boot).await? {
+            match self
+                .liveness
+                .look_up(&entry.key.node, entry.key.boot)
+                .await?
+            {
                 Liveness::Dead => {}
                 Liveness::Up(NodeAddress { addr, .. }) => {
                     let location = Location {
@@ -176,7 +180,8 @@ impl Router {
         Ok(current)
     }
 
-    pub(crate) async fn addressed(
+    /// The account's current sessions that a message addresses, the newest first.
+    pub(crate) async fn locate_addressed(
         &self,
         uid: &Uid,
         message: &Message,
@@ -186,22 +191,24 @@ impl Router {
         Ok(current)
     }
 
+    /// Delivers a message, under the account's lock in the locked mode.
     async fn deliver_by_mode(&self, uid: &Uid, message: &Message) -> Result<Vec<Receipt>> {
         let guard = match self.settings.route {
             RouteMode::Fenced => None,
-            RouteMode::Locked => Some(self.lock_to_route(uid).await?),
+            RouteMode::Locked => Some(self.acquire_account_lock(uid).await?),
         };
         let receipts = self.look_up_and_deliver(uid, message).await;
         if let Some(guard) = guard {
-            // The target compared the session itself, so a lost lock did no harm.
+            // The target compares the session itself, so a lost lock does no harm.
             let _ = guard.release().await;
         }
         receipts
     }
 
-    async fn lock_to_route(&self, uid: &Uid) -> Result<Guard> {
+    /// Acquires the account's lock for a delivery in the locked mode.
+    async fn acquire_account_lock(&self, uid: &Uid) -> Result<Guard> {
         self.locker
-            .lock_named(&uid.lock()?)
+            .lock_named(&uid.lock_name()?)
             .ttl(self.settings.timers.lock_ttl)
             .wait(self.settings.timers.lock_wait)
             .give_up_when_unreachable()
@@ -210,51 +217,58 @@ impl Router {
             .await
     }
 
+    /// Delivers a message to the sessions of one look-up, and looks up again for the missed ones.
     async fn look_up_and_deliver(&self, uid: &Uid, message: &Message) -> Result<Vec<Receipt>> {
-        let mut told: Vec<Receipt> = Vec::new();
+        let mut receipts: Vec<Receipt> = Vec::new();
         let mut missed: Vec<(Slot, Location)> = Vec::new();
-        for _ in 0..LOOKUPS {
-            let mut current = match self.addressed(uid, message).await {
+        for _ in 0..MAX_LOOKUPS {
+            let mut current = match self.locate_addressed(uid, message).await {
                 Ok(current) => current,
-                // The deliveries of earlier rounds have known outcomes, which the sender gets in
-                // any case.
-                Err(_) if !(told.is_empty() && missed.is_empty()) => break,
+                // Earlier rounds have outcomes, and the sender gets them in any case.
+                Err(_) if !(receipts.is_empty() && missed.is_empty()) => break,
                 Err(error) => return Err(error),
             };
-            current.retain(|(_, it)| told.iter().all(|told| told.location.key != it.key));
-            // A session that went away still counts as a receiver, unless a newer session has its
-            // slot.
+            current.retain(|(_, it)| {
+                receipts
+                    .iter()
+                    .all(|receipt| receipt.location.key != it.key)
+            });
+            // A session that went away still counts as missed, unless a newer session has its slot
+            // or its device has a receipt.
             missed.retain(|(slot, it)| {
                 current
                     .iter()
                     .all(|(other, now)| other != slot && now.key != it.key)
-                    && told.iter().all(|told| told.location.device != it.device)
+                    && receipts
+                        .iter()
+                        .all(|receipt| receipt.location.device != it.device)
             });
             if current.is_empty() {
                 break;
             }
-            let retrying = current.into_iter().map(async |(slot, location)| {
+            let delivering = current.into_iter().map(async |(slot, location)| {
                 let delivery = self.deliver_to(uid, &location, message).await;
                 (slot, Receipt { location, delivery })
             });
-            for (slot, receipt) in join_all(retrying).await {
+            for (slot, receipt) in join_all(delivering).await {
                 if receipt.delivery == Delivery::Missed {
                     missed.push((slot, receipt.location));
                 } else {
-                    told.push(receipt);
+                    receipts.push(receipt);
                 }
             }
             if missed.is_empty() {
                 break;
             }
         }
-        told.extend(missed.into_iter().map(|(_, location)| Receipt {
+        receipts.extend(missed.into_iter().map(|(_, location)| Receipt {
             location,
             delivery: Delivery::Missed,
         }));
-        Ok(told)
+        Ok(receipts)
     }
 
+    /// Delivers a message to one session, on this node or on another.
     async fn deliver_to(&self, uid: &Uid, location: &Location, message: &Message) -> Delivery {
         let request = DeliverRequest::new(
             uid.clone(),
@@ -270,8 +284,8 @@ impl Router {
                 boot: location.key.boot,
                 addr: location.addr.clone(),
             };
-            // The target answers after twice its own limit at the latest. The third part is for the
-            // network.
+            // The target answers within twice the limit of the request. The third `peer_deadline`
+            // is for the network.
             let deadline = self.settings.timers.peer_deadline * 3;
             self.peers.deliver(&to, request, deadline).await
         };
@@ -294,32 +308,35 @@ impl Router {
         }
     }
 
+    /// Delivers a message to exactly one active session of this node.
     pub(crate) async fn deliver_here(&self, request: DeliverRequest) -> DeliverResult {
         let live = self
             .registry
             .get(&request.uid, &request.key)
             .filter(|live| live.phase() == Phase::Active && live.check().is_ok());
         let Some(live) = live else {
-            return not_current();
+            return refuse_stale_delivery();
         };
-        let (message_in_queue, pickup) = QueuedMessage::new(request.message);
-        match live.enqueue(message_in_queue) {
+        let (queued, watch) = QueuedMessage::new(request.message);
+        match live.enqueue(queued) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) if live.acks => return DeliverResult::Unacknowledged,
             Err(TrySendError::Full(_)) => return DeliverResult::Full,
-            Err(TrySendError::Closed(_)) => return not_current(),
+            Err(TrySendError::Closed(_)) => return refuse_stale_delivery(),
         }
         let ended = async {
             live.superseded().await;
         };
-        let outcome = pickup.outcome(&*self.clock, request.within, ended).await;
+        let outcome = watch
+            .wait_for_outcome(&*self.clock, request.within, ended)
+            .await;
         match outcome {
-            // A withdrawn message of a current session is no stale delivery: its client reads too
-            // slowly.
-            DeliverResult::NotCurrent if live.check().is_err() => not_current(),
+            // A message that was withdrawn from a current session is no stale delivery: the client
+            // reads too slowly.
+            DeliverResult::NotCurrent if live.check().is_err() => refuse_stale_delivery(),
             DeliverResult::Delivered if !live.acks => DeliverResult::Written,
-            // The message is stored for a client that acknowledges. Such a client recognises a
-            // duplicate.
+            // A client that acknowledges recognises a duplicate, so the message can be stored for
+            // it even though it may arrive now.
             DeliverResult::NotCurrent | DeliverResult::Unknown if live.acks => {
                 DeliverResult::Unacknowledged
             }
@@ -328,7 +345,8 @@ impl Router {
     }
 }
 
-fn not_current() -> DeliverResult {
+/// Counts a delivery to a session that is not current, and returns the answer.
+fn refuse_stale_delivery() -> DeliverResult {
     metrics::counter!("distlock_stale_delivery_refused_total").increment(1);
     DeliverResult::NotCurrent
 }

@@ -1,7 +1,7 @@
 //! Ends sessions of this node with a notice.
 //!
-//! A session gets one notice: the first one. The connection is closed elsewhere, after the client
-//! got the notice.
+//! Only the first notice of a session counts. The connection closes elsewhere, after the client got
+//! the notice.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,9 +15,10 @@ use crate::{
     wait::jitter,
 };
 
-/// Period over which the clients of an ending node come back.
-const RETURN: Duration = Duration::from_secs(1);
+/// Time over which the returns of clients are spread when many sessions end at once.
+const RETURN_SPREAD: Duration = Duration::from_secs(1);
 
+/// Ends sessions of this node.
 #[derive(Debug)]
 pub(crate) struct SessionEnder {
     pub(crate) events: Arc<Events>,
@@ -25,8 +26,9 @@ pub(crate) struct SessionEnder {
 }
 
 impl SessionEnder {
-    /// Supersedes a session. `listed` says whether the directory may still name it. Returns whether
-    /// this call ended it.
+    /// Ends a session with a notice. `listed` says whether the directory may still name the
+    /// session; its logout then deletes it there. `fill` adds fields to the event. Returns whether
+    /// this call ended the session.
     pub(crate) fn end(
         &self,
         live: &LiveSession,
@@ -34,11 +36,11 @@ impl SessionEnder {
         listed: bool,
         fill: impl FnOnce(&mut Event),
     ) -> bool {
-        let mut notice = notice.grace(self.grace);
+        let mut notice = notice.with_grace(self.grace);
         if notice.retry == Retry::Now {
             // Many sessions may end at once. The random delay keeps their clients from returning
             // together.
-            notice = notice.retry_after(jitter(RETURN));
+            notice = notice.with_retry_after(jitter(RETURN_SPREAD));
         }
         let (code, by_device, by_gen) = (notice.code, notice.by_device.clone(), notice.r#gen);
         if !live.supersede(notice, listed) {

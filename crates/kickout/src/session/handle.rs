@@ -67,7 +67,7 @@ impl Session {
         &self.live.device
     }
 
-    /// The kind of device.
+    /// The class of the device.
     #[must_use]
     pub fn class(&self) -> &Class {
         &self.live.class
@@ -106,7 +106,7 @@ impl Session {
             self.live.key.session,
             self.live.generation(),
         )
-        .text()
+        .to_text()
     }
 
     /// Whether the session may send and receive at this moment: it is active, and its node's lease
@@ -151,10 +151,10 @@ impl Session {
     pub async fn next_message(&self) -> Outgoing {
         let mut messages = self.messages.lock().await;
         loop {
-            let Some(message_in_queue) = messages.recv().await else {
+            let Some(queued) = messages.recv().await else {
                 return std::future::pending().await;
             };
-            let Some(message) = message_in_queue.take() else {
+            let Some(message) = queued.take() else {
                 continue;
             };
             if self.live.check().is_ok() {

@@ -26,8 +26,8 @@ use crate::{
     session::message::QueuedMessage,
 };
 
-/// Messages in the queue of one session.
-const QUEUE: usize = 64;
+/// Most messages in the queue of one session.
+const QUEUE_CAPACITY: usize = 64;
 
 /// The phase of a session. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +45,7 @@ pub enum Phase {
     Closed,
 }
 
+/// A session of this node that is in the registry, or was.
 #[derive(Debug)]
 pub(crate) struct LiveSession {
     pub(crate) uid: Uid,
@@ -83,7 +84,7 @@ impl LiveSession {
         acks: bool,
         incarnation: Incarnation,
     ) -> (Self, mpsc::Receiver<QueuedMessage>) {
-        let (queue, messages) = mpsc::channel(QUEUE);
+        let (queue, messages) = mpsc::channel(QUEUE_CAPACITY);
         let live = Self {
             uid,
             key: entry.key,
@@ -114,32 +115,34 @@ impl LiveSession {
         self.state().r#gen
     }
 
-    /// Notes that the write of the grant is about to be sent.
+    /// Notes that the write of the grant is about to be sent. From now on the directory may name
+    /// the session, so its logout has to delete it there.
     pub(crate) fn mark_listed(&self, r#gen: Generation) {
         let mut state = self.state();
         state.r#gen = r#gen;
         state.listed = true;
     }
 
-    /// Pending -> Active, unless the session was superseded or the lease has ended.
+    /// Pending -> Active, unless the session was superseded or the lease has ended. `Err` is the
+    /// notice for the client.
     pub(crate) fn activate(&self) -> Result<(), Offline> {
         let mut state = self.state();
         if state.phase == Phase::Pending && self.incarnation.lease.is_valid() {
             state.phase = Phase::Active;
             state.admitted = true;
-            meters::session_began();
+            meters::count_session_start();
             return Ok(());
         }
         drop(state);
-        Err(self.notice_now())
+        Err(self.current_notice())
     }
 
-    /// Whether the session may send and receive now.
+    /// Whether the session may send and receive now. `Err` is the notice for the client.
     pub(crate) fn check(&self) -> Result<(), Offline> {
         if self.phase() == Phase::Active && self.incarnation.lease.is_valid() {
             return Ok(());
         }
-        Err(self.notice_now())
+        Err(self.current_notice())
     }
 
     /// Whether the session has a notice, or its node's lease has ended.
@@ -154,7 +157,7 @@ impl LiveSession {
     }
 
     /// Time since the client last sent something.
-    pub(crate) fn idle(&self, now: Moment) -> Duration {
+    pub(crate) fn idle_time(&self, now: Moment) -> Duration {
         let last_heard = Duration::from_micros(self.last_heard.load(Ordering::Relaxed));
         now.since_boot().saturating_sub(last_heard)
     }
@@ -168,7 +171,7 @@ impl LiveSession {
             return None;
         }
         let by = record.slots.get(&self.slot).map(|it| it.device.clone());
-        Some(Offline::new(Code::Superseded).by(by, Some(record.r#gen)))
+        Some(Offline::new(Code::Superseded).superseded_by(by, Some(record.r#gen)))
     }
 
     /// Whether the account's record neither names the session nor says that it is over.
@@ -190,7 +193,7 @@ impl LiveSession {
     /// Fills in the fields of an event that name this session.
     pub(crate) fn describe(&self, event: &mut Event) {
         event.uid = Some(self.uid.clone());
-        event.about(&self.key);
+        event.set_session(&self.key);
         event.slot = Some(self.slot.clone());
         event.r#gen = Some(self.generation());
         event.device = Some(self.device.clone());
@@ -198,7 +201,7 @@ impl LiveSession {
     }
 
     /// Pending or Active -> Superseded. `listed` says whether the directory may still name the
-    /// session. Returns whether this call did it.
+    /// session. Returns whether this call changed the phase.
     pub(crate) fn supersede(&self, notice: Offline, listed: bool) -> bool {
         let mut state = self.state();
         if state.phase > Phase::Active {
@@ -212,9 +215,9 @@ impl LiveSession {
         true
     }
 
-    /// Any phase -> Closing, once. Returns whether the directory may name the session; `None` on
-    /// later calls.
-    pub(crate) fn close(&self) -> Option<bool> {
+    /// Any earlier phase -> Closing. Returns whether the directory may name the session; `None` if
+    /// the session was closing or closed before.
+    pub(crate) fn begin_close(&self) -> Option<bool> {
         let mut state = self.state();
         if state.phase >= Phase::Closing {
             return None;
@@ -223,14 +226,16 @@ impl LiveSession {
         Some(state.listed)
     }
 
-    pub(crate) fn closed(&self) {
+    /// Any phase -> Closed. Counts the end of a session that was ever active.
+    pub(crate) fn mark_closed(&self) {
         let mut state = self.state();
         if state.admitted && state.phase < Phase::Closed {
-            meters::session_ended(self.notice.borrow().as_ref().map(|notice| notice.code));
+            meters::count_session_end(self.notice.borrow().as_ref().map(|notice| notice.code));
         }
         state.phase = Phase::Closed;
     }
 
+    /// Waits for the session's notice.
     pub(crate) async fn superseded(&self) -> Offline {
         let mut notices = self.notice.subscribe();
         let notice = notices.wait_for(Option::is_some).await;
@@ -241,16 +246,18 @@ impl LiveSession {
         }
     }
 
-    /// Queues a message. `Err` returns it, and says whether the queue was full.
+    /// Puts a message in the session's queue. `Err` returns the message, and says whether the queue
+    /// was full or closed.
     pub(crate) fn enqueue(
         &self,
-        message_in_queue: QueuedMessage,
+        message: QueuedMessage,
     ) -> Result<(), mpsc::error::TrySendError<QueuedMessage>> {
-        self.queue.try_send(message_in_queue)
+        self.queue.try_send(message)
     }
 
-    /// The notice of the session; without one, the notice for a lease that ended a moment ago.
-    fn notice_now(&self) -> Offline {
+    /// The notice of the session. A session without one may end because its node's lease has just
+    /// ended, so it gets the notice for that.
+    fn current_notice(&self) -> Offline {
         let notice = self.notice.borrow().clone();
         notice.unwrap_or_else(|| Offline::new(Code::NodeFenced))
     }

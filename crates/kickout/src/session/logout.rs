@@ -29,19 +29,20 @@ use crate::{
     session::{
         live::LiveSession,
         registry::Registry,
-        removal::{Grant, Removals},
+        removal::{GrantWrite, Removals},
     },
     tasks::Tasks,
     wait::jitter,
 };
 
-/// Deletes that may wait for the store. The sweeper does the rest.
+/// Most deletes that may wait for the store. Beyond this number the sweeper finds the sessions and
+/// deletes them.
 const MAX_WAITING: usize = 4096;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Wait of a logout for the account's lock. The delete is correct without the lock. With it a
-/// logout, a login and a locked delivery of one account exclude each other where that costs
-/// nothing.
+/// Longest wait of a logout for the account's lock. The delete is correct without the lock. With
+/// the lock, a logout does not overlap with a login or a locked delivery of the account. The wait
+/// is so short that this costs little.
 const LOCK_WAIT: Duration = Duration::from_millis(20);
 
 /// The outcome of a logout.
@@ -65,9 +66,10 @@ pub(crate) struct Retries {
     overflowed: AtomicBool,
 }
 
-type PendingDelete = (Uid, SessionKey, Grant);
+type PendingDelete = (Uid, SessionKey, GrantWrite);
 
 impl Retries {
+    /// Queues a failed delete, or notes that the queue is full.
     fn push(&self, delete: PendingDelete) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() < MAX_WAITING {
@@ -84,7 +86,8 @@ impl Retries {
         waiting.pop_front()
     }
 
-    pub(crate) fn any(&self) -> bool {
+    /// Whether a delete waits, or was dropped because too many waited.
+    pub(crate) fn has_pending(&self) -> bool {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         !waiting.is_empty() || self.overflowed.load(Ordering::Acquire)
     }
@@ -95,6 +98,7 @@ impl Retries {
     }
 }
 
+/// Takes sessions of this node out of the registry and the directory.
 #[derive(Debug)]
 pub(crate) struct Logouts {
     pub(crate) this: Arc<ThisNode>,
@@ -112,12 +116,17 @@ pub(crate) struct Logouts {
 impl Logouts {
     /// Ends a session and takes it out of the directory. The first call does the work.
     pub(crate) async fn retire(&self, live: &LiveSession) -> LoggedOut {
-        self.retire_granted(live, Grant::Known).await
+        self.retire_after_grant(live, GrantWrite::Known).await
     }
 
-    /// As [`retire`](Self::retire), for a session whose grant may be unknown.
-    pub(crate) async fn retire_granted(&self, live: &LiveSession, grant: Grant) -> LoggedOut {
-        let Some(listed) = live.close() else {
+    /// As [`retire`](Self::retire). `grant` says whether the write of the grant is known to be
+    /// over.
+    pub(crate) async fn retire_after_grant(
+        &self,
+        live: &LiveSession,
+        grant: GrantWrite,
+    ) -> LoggedOut {
+        let Some(listed) = live.begin_close() else {
             return LoggedOut::AlreadyGone;
         };
         self.registry.remove(live);
@@ -126,45 +135,48 @@ impl Logouts {
         } else {
             LoggedOut::AlreadyGone
         };
-        self.retired(live, outcome);
+        self.finish_retire(live, outcome);
         outcome
     }
 
-    /// Ends all sessions when this node ends.
+    /// Retires all sessions when this node shuts down.
     pub(crate) async fn retire_all(&self) {
         let mut is_away = false;
         for some in self.registry.all().chunks(CONCURRENT_CHANGES) {
             if is_away {
-                // The node's lease ends next, which voids the sessions in the directory. So a store
-                // that is away need not be asked for each of them.
-                for live in some.iter().filter(|live| live.close().is_some()) {
+                // The node releases its lease after this, and then its sessions in the directory
+                // are void. So a store that is away need not be asked about each session.
+                for live in some.iter().filter(|live| live.begin_close().is_some()) {
                     self.registry.remove(live);
-                    self.retired(live, LoggedOut::Queued);
+                    self.finish_retire(live, LoggedOut::Queued);
                 }
                 continue;
             }
             let retired = join_all(some.iter().map(|live| self.retire(live))).await;
-            is_away = takes_no_write(&retired);
+            is_away = store_takes_no_write(&retired);
         }
     }
 
-    fn retired(&self, live: &LiveSession, outcome: LoggedOut) {
-        live.closed();
+    /// Marks the session as closed, and records the outcome of its logout.
+    fn finish_retire(&self, live: &LiveSession, outcome: LoggedOut) {
+        live.mark_closed();
         self.events.emit(Transition::Closed, |event| {
             live.describe(event);
             event.result = Some(format!("{outcome:?}"));
         });
     }
 
-    /// Removes a session that certainly never reached the directory.
+    /// Removes a session that the directory certainly never named.
     pub(crate) fn discard(&self, live: &LiveSession) {
-        live.close();
+        live.begin_close();
         self.registry.remove(live);
-        live.closed();
+        live.mark_closed();
     }
 
-    async fn delete_with_lock(&self, live: &LiveSession, grant: Grant) -> LoggedOut {
-        let guard = match live.uid.lock() {
+    /// Deletes the session from the directory, under the account's lock if the lock is free soon. A
+    /// failed delete is queued.
+    async fn delete_with_lock(&self, live: &LiveSession, grant: GrantWrite) -> LoggedOut {
+        let guard = match live.uid.lock_name() {
             Ok(name) => self
                 .locker
                 .lock_named(&name)
@@ -179,10 +191,11 @@ impl Logouts {
         };
         let deleted = self
             .removals
-            .delete_granted(&live.uid, &live.key, grant)
+            .delete_after_grant(&live.uid, &live.key, grant)
             .await;
         if let Some(guard) = guard {
-            // The delete did not depend on the lock.
+            // The delete is correct without the lock, so the outcome of the release does not
+            // matter.
             let _ = guard.release().await;
         }
         match deleted {
@@ -212,7 +225,7 @@ impl Logouts {
             while let Some((uid, key, grant)) = self.retries.pop() {
                 if self
                     .removals
-                    .delete_granted(&uid, &key, grant)
+                    .delete_after_grant(&uid, &key, grant)
                     .await
                     .is_ok()
                 {
@@ -231,22 +244,22 @@ impl Logouts {
     }
 }
 
-/// Whether these outcomes show that the store takes no write. A logout without anything to delete
-/// proves nothing.
-fn takes_no_write(outcomes: &[LoggedOut]) -> bool {
+/// Whether these outcomes show that the store takes no write. A logout that found nothing to delete
+/// wrote nothing, so it proves nothing.
+fn store_takes_no_write(outcomes: &[LoggedOut]) -> bool {
     outcomes.contains(&LoggedOut::Queued) && !outcomes.contains(&LoggedOut::Deleted)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{LoggedOut::*, takes_no_write};
+    use super::{LoggedOut::*, store_takes_no_write};
 
     #[test]
-    fn only_what_was_written_shows_that_the_store_takes_writes() {
-        assert!(takes_no_write(&[Queued, Queued]));
-        assert!(takes_no_write(&[Queued, AlreadyGone]));
-        assert!(!takes_no_write(&[Queued, Deleted]));
-        assert!(!takes_no_write(&[AlreadyGone, AlreadyGone]));
-        assert!(!takes_no_write(&[]));
+    fn only_a_confirmed_delete_shows_that_the_store_takes_writes() {
+        assert!(store_takes_no_write(&[Queued, Queued]));
+        assert!(store_takes_no_write(&[Queued, AlreadyGone]));
+        assert!(!store_takes_no_write(&[Queued, Deleted]));
+        assert!(!store_takes_no_write(&[AlreadyGone, AlreadyGone]));
+        assert!(!store_takes_no_write(&[]));
     }
 }

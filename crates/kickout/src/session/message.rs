@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::model::request::{DeliverResult, Message};
 
+// The states of a queued message. A message leaves the state WAITING once.
 const WAITING: u8 = 0;
 const TAKEN: u8 = 1;
 const WITHDRAWN: u8 = 2;
@@ -48,10 +49,11 @@ pub struct Outgoing {
 }
 
 impl QueuedMessage {
+    /// Makes an entry for the queue, and the sender's side of it.
     pub(crate) fn new(message: Message) -> (Self, DeliveryWatch) {
         let state = Arc::new(AtomicU8::new(WAITING));
         let (done, outcome) = oneshot::channel();
-        let pickup = DeliveryWatch {
+        let watch = DeliveryWatch {
             state: Arc::clone(&state),
             done: outcome,
         };
@@ -61,13 +63,13 @@ impl QueuedMessage {
                 state,
                 done,
             },
-            pickup,
+            watch,
         )
     }
 
     /// Takes the message; `None` if it was withdrawn.
     pub(crate) fn take(self) -> Option<Outgoing> {
-        change(&self.state, TAKEN).then_some(Outgoing {
+        leave_waiting(&self.state, TAKEN).then_some(Outgoing {
             message: self.message,
             done: self.done,
         })
@@ -75,8 +77,10 @@ impl QueuedMessage {
 }
 
 impl DeliveryWatch {
-    /// Waits until the message is written, the session ends, or the time is over.
-    pub(crate) async fn outcome(
+    /// Waits until the session reports an outcome. When `ended` completes or `limit` is over, it
+    /// withdraws a message that still waits; a message that the session has taken gets `limit` once
+    /// more.
+    pub(crate) async fn wait_for_outcome(
         mut self,
         clock: &dyn Clock,
         limit: Duration,
@@ -84,11 +88,11 @@ impl DeliveryWatch {
     ) -> DeliverResult {
         tokio::select! {
             biased;
-            outcome = &mut self.done => return outcome.unwrap_or_else(|_| self.dropped()),
+            outcome = &mut self.done => return outcome.unwrap_or_else(|_| self.lost_outcome()),
             () = ended => {}
             () = clock.sleep(limit) => {}
         }
-        if change(&self.state, WITHDRAWN) {
+        if leave_waiting(&self.state, WITHDRAWN) {
             return DeliverResult::NotCurrent;
         }
         // The session is writing the message at this moment, so the outcome may be known soon.
@@ -99,7 +103,8 @@ impl DeliveryWatch {
         }
     }
 
-    fn dropped(&self) -> DeliverResult {
+    /// The outcome of a message that was dropped without a report.
+    fn lost_outcome(&self) -> DeliverResult {
         if self.state.load(Ordering::Acquire) == TAKEN {
             DeliverResult::Unknown
         } else {
@@ -108,7 +113,8 @@ impl DeliveryWatch {
     }
 }
 
-fn change(state: &AtomicU8, to: u8) -> bool {
+/// Moves a message from WAITING to this state. Returns whether the message was still waiting.
+fn leave_waiting(state: &AtomicU8, to: u8) -> bool {
     state
         .compare_exchange(WAITING, to, Ordering::AcqRel, Ordering::Acquire)
         .is_ok()

@@ -16,6 +16,7 @@ use crate::{
     session::live::{LiveSession, Phase},
 };
 
+/// The sessions of this node.
 #[derive(Debug, Default)]
 pub(crate) struct Registry(Mutex<Maps>);
 
@@ -26,6 +27,7 @@ struct Maps {
 }
 
 impl Registry {
+    /// Adds a new session.
     pub(crate) fn insert(&self, live: Arc<LiveSession>) {
         let mut maps = self.maps();
         maps.by_uid
@@ -56,13 +58,15 @@ impl Registry {
             .cloned()
     }
 
-    pub(crate) fn of(&self, uid: &Uid) -> Vec<Arc<LiveSession>> {
+    /// The account's sessions on this node, in any phase.
+    pub(crate) fn sessions_of(&self, uid: &Uid) -> Vec<Arc<LiveSession>> {
         self.maps().by_uid.get(uid).cloned().unwrap_or_default()
     }
 
-    /// The generation of the account's newest session here, if it is higher than `than`.
-    pub(crate) fn newer(&self, uid: &Uid, than: Generation) -> Option<Generation> {
-        self.of(uid)
+    /// The generation of the account's newest pending or active session on this node, if it is
+    /// higher than `than`.
+    pub(crate) fn newest_above(&self, uid: &Uid, than: Generation) -> Option<Generation> {
+        self.sessions_of(uid)
             .iter()
             .filter(|live| live.phase() <= Phase::Active)
             .map(|live| live.generation())
@@ -72,10 +76,10 @@ impl Registry {
 
     /// The idle times of the account's active sessions on this node.
     pub(crate) fn idle_times(&self, uid: &Uid, now: Moment) -> Vec<(SessionKey, Duration)> {
-        self.of(uid)
+        self.sessions_of(uid)
             .iter()
             .filter(|live| live.phase() == Phase::Active)
-            .map(|live| (live.key.clone(), live.idle(now)))
+            .map(|live| (live.key.clone(), live.idle_time(now)))
             .collect()
     }
 
@@ -83,7 +87,7 @@ impl Registry {
         self.maps().by_session.values().cloned().collect()
     }
 
-    /// The next sessions after `after`, in a fixed order.
+    /// At most `limit` sessions that follow the session `after`, in the order of their ids.
     pub(crate) fn page(&self, after: Option<SessionId>, limit: usize) -> Vec<Arc<LiveSession>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.maps()

@@ -19,13 +19,15 @@ use crate::{
 
 /// Whether the write that granted a session may still be on its way to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grant {
+pub(crate) enum GrantWrite {
+    /// The outcome of the write is known.
     Known,
-    /// The outcome of the write is unknown. A delete that finds nothing may have overtaken the
-    /// write, so the delete writes the record in any case. The late write then meets a conflict.
+    /// The outcome of the write is unknown, and the write may arrive after the delete. So a delete
+    /// that finds nothing still writes the record: the late write then meets a conflict.
     InFlight,
 }
 
+/// Removes entries and revocations from account records, and records each removal as an event.
 #[derive(Debug)]
 pub(crate) struct Removals {
     pub(crate) directory: Arc<Directory>,
@@ -41,23 +43,25 @@ impl Removals {
         for key in gone {
             self.events.emit(Transition::Settled, |event| {
                 event.uid = Some(uid.clone());
-                event.about(key);
+                event.set_session(key);
             });
         }
         Ok(record)
     }
 
-    /// Takes exactly this session out of the directory. The generation stays.
+    /// Takes exactly this session out of the directory. The generation stays. Returns whether the
+    /// directory named the session.
     pub(crate) async fn delete(&self, uid: &Uid, key: &SessionKey) -> Result<bool> {
-        self.delete_granted(uid, key, Grant::Known).await
+        self.delete_after_grant(uid, key, GrantWrite::Known).await
     }
 
-    /// As [`delete`](Self::delete), for a session whose grant may be unknown.
-    pub(crate) async fn delete_granted(
+    /// As [`delete`](Self::delete). `grant` says whether the write of the grant is known to be
+    /// over.
+    pub(crate) async fn delete_after_grant(
         &self,
         uid: &Uid,
         key: &SessionKey,
-        grant: Grant,
+        grant: GrantWrite,
     ) -> Result<bool> {
         let (mut there, mut found) = (false, false);
         let (written, record) = self
@@ -65,15 +69,15 @@ impl Removals {
             .update(uid, |record| {
                 there = record.remove(key).is_some();
                 found |= there;
-                // The session's revocation goes with it: the node that revoked it need not kick it
-                // any more.
+                // The session's revocation is removed, too, because its session has ended.
                 let settled = record.settle(|it| it == key) > 0;
-                there || settled || grant == Grant::InFlight
+                there || settled || grant == GrantWrite::InFlight
             })
             .await?;
-        if grant == Grant::InFlight {
-            // The unknown write may have revoked sessions of this node, which nobody has ended yet.
-            let (gone, _) = self.revoker.apply_all(uid, &record);
+        if grant == GrantWrite::InFlight {
+            // The write with the unknown outcome may have revoked sessions of this node. No other
+            // step has ended them yet.
+            let gone = self.revoker.end_all_revoked(uid, &record);
             if !gone.is_empty() {
                 self.settle(uid, &gone).await?;
             }
@@ -82,7 +86,7 @@ impl Removals {
         if deleted {
             self.events.emit(Transition::Deleted, |event| {
                 event.uid = Some(uid.clone());
-                event.about(key);
+                event.set_session(key);
                 if !there {
                     event.result = Some("it was gone when a lost reply was looked up".into());
                 }
@@ -91,7 +95,7 @@ impl Removals {
             metrics::counter!("distlock_stale_delete_refused_total").increment(1);
             self.events.emit(Transition::StaleDeleteRefused, |event| {
                 event.uid = Some(uid.clone());
-                event.about(key);
+                event.set_session(key);
                 event.r#gen = Some(record.r#gen);
             });
         }

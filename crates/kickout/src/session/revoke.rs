@@ -20,6 +20,7 @@ use crate::{
     session::{end::SessionEnder, registry::Registry},
 };
 
+/// Ends revoked sessions of this node.
 #[derive(Debug)]
 pub(crate) struct Revoker {
     pub(crate) this: Arc<ThisNode>,
@@ -29,11 +30,12 @@ pub(crate) struct Revoker {
 }
 
 impl Revoker {
-    /// Answers a kick from another node. Every `Ok` is final. A kick for an earlier boot of this
-    /// node gets [`KickResult::BootMismatch`]. A kick for another node or a later boot is an error.
-    pub(crate) fn receive(&self, request: &KickRequest) -> Result<KickResult, PeerError> {
-        let own = self.this.newest();
-        if !self.this.is_here(&request.key) {
+    /// Ends the session that a kick from another node names, and returns the answer. Every `Ok` is
+    /// final. The answer to a kick for an earlier boot of this node is
+    /// [`KickResult::BootMismatch`]. A kick for another node or a later boot is an error.
+    pub(crate) fn handle_kick(&self, request: &KickRequest) -> Result<KickResult, PeerError> {
+        let own = self.this.newest_boot();
+        if !self.this.owns(&request.key) {
             return Err(PeerError::NotSent(format!(
                 "this is incarnation {own} of node {}",
                 self.this.id
@@ -46,16 +48,16 @@ impl Revoker {
         let result = if request.key.boot < own {
             KickResult::BootMismatch
         } else {
-            self.kick_local(request)
+            self.end_local(request)
         };
         if matches!(result, KickResult::AlreadyGone | KickResult::BootMismatch) {
-            // A refusal in favour of a newer session is counted where it is decided, because the
-            // node's own reconciliation reaches that code, too.
+            // A refusal because of a newer session is counted in `record_refused_kick`, because the
+            // node's own reconciliation gets there, too.
             metrics::counter!("distlock_stale_kick_refused_total").increment(1);
         }
         self.events.emit(Transition::KickReceived, |event| {
             event.uid = Some(request.uid.clone());
-            event.about(&request.key);
+            event.set_session(&request.key);
             event.gen_max = Some(request.gen_max);
             event.device = device;
             event.by_device.clone_from(&request.by_device);
@@ -68,31 +70,29 @@ impl Revoker {
         Ok(result)
     }
 
-    /// Ends the sessions of this node that a record revokes. Returns them, and the number that this
-    /// call ended.
-    pub(crate) fn apply_all(&self, uid: &Uid, record: &UserRecord) -> (Vec<SessionKey>, usize) {
+    /// Ends the sessions of this node that a record revokes. Returns all of them, with those that
+    /// had ended before.
+    pub(crate) fn end_all_revoked(&self, uid: &Uid, record: &UserRecord) -> Vec<SessionKey> {
         let here = record.revocations.iter();
-        let here = here.filter(|it| self.this.is_here(&it.key));
-        let mut told = 0;
-        let gone = here
-            .map(|revocation| {
-                told += usize::from(self.apply(uid, revocation));
-                revocation.key.clone()
-            })
-            .collect();
-        (gone, told)
+        let here = here.filter(|it| self.this.owns(&it.key));
+        here.map(|revocation| {
+            self.end_revoked(uid, revocation);
+            revocation.key.clone()
+        })
+        .collect()
     }
 
     /// Ends a revoked session of this node. Returns whether this call ended it.
-    pub(crate) fn apply(&self, uid: &Uid, revocation: &Revocation) -> bool {
-        let request = KickRequest::of(uid, revocation, &self.this.id);
-        self.kick_local(&request) == KickResult::Kicked
+    pub(crate) fn end_revoked(&self, uid: &Uid, revocation: &Revocation) -> bool {
+        let request = KickRequest::for_revocation(uid, revocation, &self.this.id);
+        self.end_local(&request) == KickResult::Kicked
     }
 
-    fn kick_local(&self, request: &KickRequest) -> KickResult {
-        let refused = || match self.registry.newer(&request.uid, request.gen_max) {
+    /// Ends the session that a kick names, unless it is gone or has a higher generation.
+    fn end_local(&self, request: &KickRequest) -> KickResult {
+        let refused = || match self.registry.newest_above(&request.uid, request.gen_max) {
             Some(newer) => {
-                self.refuse_kick(request);
+                self.record_refused_kick(request);
                 KickResult::Newer(newer)
             }
             None => KickResult::AlreadyGone,
@@ -104,10 +104,10 @@ impl Revoker {
             return refused();
         }
         let notice = Offline::new(request.reason)
-            .by(request.by_device.clone(), request.by_gen)
-            .reason(request.text.clone());
-        // The kick's sender took the session out of the directory before, so its logout deletes
-        // nothing.
+            .superseded_by(request.by_device.clone(), request.by_gen)
+            .with_reason(request.text.clone());
+        // The directory stopped naming the session before the kick was sent, so the session's
+        // logout has nothing to delete.
         let ended = self.ender.end(&live, notice, false, |event| {
             event.kick_id = Some(request.kick_id);
         });
@@ -118,11 +118,12 @@ impl Revoker {
         }
     }
 
-    fn refuse_kick(&self, request: &KickRequest) {
+    /// Counts a kick that a newer session of the account made void.
+    fn record_refused_kick(&self, request: &KickRequest) {
         metrics::counter!("distlock_stale_kick_refused_total").increment(1);
         self.events.emit(Transition::StaleKickRefused, |event| {
             event.uid = Some(request.uid.clone());
-            event.about(&request.key);
+            event.set_session(&request.key);
             event.gen_max = Some(request.gen_max);
             event.kick_id = Some(request.kick_id);
         });

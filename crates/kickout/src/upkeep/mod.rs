@@ -1,7 +1,7 @@
 //! Background rounds: reconciliation and sweep.
 //!
-//! They repair what a lost kick, a dead node or a store with data loss left behind. They never
-//! grant a login.
+//! The rounds repair the traces of lost kicks, of dead nodes and of a store that lost data. They
+//! never grant a login.
 
 pub(crate) mod reconcile;
 pub(crate) mod sweep;

@@ -40,26 +40,31 @@ use crate::{
 
 /// Records per second in a fast pass.
 const RECORDS_PER_SECOND: u64 = 500;
+/// Records in one read.
 const PAGE: u32 = 250;
-/// Node leases between two pages of a slow pass.
+/// Number of node leases between two pages of a slow pass.
 const LEASES_PER_IDLE_PAGE: u32 = 5;
 
 /// The pace of the present pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Pace {
-    /// One page at a time with long pauses. It finds ended bans and unforeseen remains.
+    /// One page at a time with long pauses. Such a pass finds ended bans, and records that no other
+    /// rule finds.
     #[default]
     Slow,
-    /// At [`RECORDS_PER_SECOND`].
+    /// [`RECORDS_PER_SECOND`].
     Fast,
     /// All pages at once, because more logouts failed than could be queued.
     AllAtOnce,
 }
 
+/// The state of the present pass.
 #[derive(Debug, Default)]
 struct SweepProgress {
     pace: Pace,
-    record: Option<RecordKey>,
+    /// Key of the last record that was read.
+    cursor: Option<RecordKey>,
+    /// Number of revocations that this pass has counted.
     pending: usize,
     /// Whether a record could not be swept in this pass.
     missed: bool,
@@ -70,16 +75,16 @@ struct SweepProgress {
     dead: BTreeSet<(NodeId, Boot)>,
     /// The epoch of the node's own lease.
     epoch: Option<Epoch>,
-    /// Entries of this incarnation without a session here, from earlier rounds. The logouts of most
-    /// of them are about to delete them.
+    /// Entries of this incarnation that had no session here when their page was read. They are
+    /// removed in the next round, because the logouts of most of them are about to delete them.
     ended: HashSet<(Uid, SessionKey)>,
 }
 
 impl SweepProgress {
-    /// Begins a pass.
-    fn begin(&mut self, pace: Pace) {
+    /// Begins a pass at this pace or a faster one.
+    fn begin_pass(&mut self, pace: Pace) {
         self.pace = self.pace.max(pace);
-        self.record = None;
+        self.cursor = None;
         self.pending = 0;
         self.missed = false;
     }
@@ -105,9 +110,11 @@ pub(crate) struct Sweeper {
 }
 
 impl Sweeper {
+    /// Sweeps until the flow stops.
     pub(crate) async fn run(self) {
         let mut progress = SweepProgress::default();
-        // The random start keeps nodes that were started together from sweeping together.
+        // Nodes that were started together sweep at different times, because the first pause is
+        // random.
         let mut pause = jitter(self.settings.timers.sweep);
         loop {
             tokio::select! {
@@ -116,13 +123,13 @@ impl Sweeper {
                 () = self.clock.sleep(pause) => {}
             }
             pause = self.settings.timers.sweep;
-            let Some(own) = self.this.now() else {
+            let Some(own) = self.this.current_incarnation() else {
                 continue;
             };
             let swept = tokio::select! {
                 biased;
-                // A pass over a large directory must not delay the end of a node. Other nodes do
-                // the rest.
+                // A pass over a large directory must not delay the node's shutdown. Other nodes
+                // sweep the rest.
                 () = self.tasks.stop.cancelled() => return,
                 swept = self.sweep_pages(&own, &mut progress) => swept,
             };
@@ -133,14 +140,14 @@ impl Sweeper {
     }
 
     /// Sweeps as many pages as the pace allows. A failure for one record does not stop the others.
-    /// Returns the first failure.
+    /// Returns the first failure that may pass.
     async fn sweep_pages(&self, own: &Incarnation, progress: &mut SweepProgress) -> Result<()> {
         let mut outcome = self.begin_pass_if_needed(own, progress).await;
         let ended: Vec<_> = std::mem::take(&mut progress.ended).into_iter().collect();
-        for some in ended.chunks(CONCURRENT_CHANGES) {
-            let all = join_all(some.iter().map(|(uid, key)| self.sweep_ended(uid, key))).await;
-            for ((uid, key), swept) in some.iter().zip(all) {
-                let swept = unless_permanent(uid.as_str(), swept);
+        for batch in ended.chunks(CONCURRENT_CHANGES) {
+            let all = join_all(batch.iter().map(|(uid, key)| self.sweep_ended(uid, key))).await;
+            for ((uid, key), swept) in batch.iter().zip(all) {
+                let swept = keep_retryable(uid.as_str(), swept);
                 if swept.is_err() {
                     progress.ended.insert((uid.clone(), key.clone()));
                 }
@@ -163,11 +170,11 @@ impl Sweeper {
         };
         let mut looked_at = 0;
         while looked_at < most {
-            let page = match self.directory.page(progress.record.as_ref(), PAGE).await {
+            let page = match self.directory.page(progress.cursor.as_ref(), PAGE).await {
                 Ok(page) => page,
                 Err(error) => return outcome.and(Err(error)),
             };
-            progress.record = page.last().map(|(key, ..)| key.clone());
+            progress.cursor = page.last().map(|(key, ..)| key.clone());
             let is_last = page.len() < PAGE as usize;
             looked_at += page.len() as u64;
             let mut records = Vec::with_capacity(page.len());
@@ -185,10 +192,10 @@ impl Sweeper {
                     (None, Ok(_)) => {}
                 }
             }
-            for some in records.chunks(CONCURRENT_CHANGES) {
-                let all = some.iter().map(|(uid, it)| self.sweep_record(uid, it));
-                for ((uid, _), swept) in some.iter().zip(join_all(all).await) {
-                    let swept = unless_permanent(uid.as_str(), swept);
+            for batch in records.chunks(CONCURRENT_CHANGES) {
+                let all = batch.iter().map(|(uid, it)| self.sweep_record(uid, it));
+                for ((uid, _), swept) in batch.iter().zip(join_all(all).await) {
+                    let swept = keep_retryable(uid.as_str(), swept);
                     progress.missed |= swept.is_err();
                     outcome = outcome.and(swept);
                 }
@@ -200,26 +207,26 @@ impl Sweeper {
         outcome
     }
 
-    /// Begins a pass if there is a reason that the present pass does not cover.
+    /// Begins a pass if there is a reason that the pass in progress does not cover.
     async fn begin_pass_if_needed(
         &self,
         own: &Incarnation,
         progress: &mut SweepProgress,
     ) -> Result<()> {
         if self.logouts.retries.take_overflow() {
-            progress.begin(Pace::AllAtOnce);
+            progress.begin_pass(Pace::AllAtOnce);
         }
         // The epoch differs after the start of this node, and after a failover, which may have
         // brought back ended sessions.
         let epoch = own.lease.epoch();
         if progress.epoch != epoch {
             progress.epoch = epoch;
-            progress.begin(Pace::Fast);
+            progress.begin_pass(Pace::Fast);
         }
-        let dead = self.roster.dead().await?;
+        let dead = self.roster.register_and_find_dead().await?;
         if !dead.is_subset(&progress.dead) {
             progress.dead = dead;
-            progress.begin(Pace::Fast);
+            progress.begin_pass(Pace::Fast);
         }
         Ok(())
     }
@@ -227,34 +234,35 @@ impl Sweeper {
     /// Ends a pass that has read every record.
     async fn end_pass(&self, progress: &mut SweepProgress) -> Result<()> {
         self.pending.store(progress.pending, Ordering::Relaxed);
-        metrics::gauge!("distlock_revocations_pending").set(count(progress.pending));
+        metrics::gauge!("distlock_revocations_pending").set(gauge_value(progress.pending));
         let was_fast = std::mem::take(&mut progress.pace) > Pace::Slow;
         let mut outcome = Ok(());
         if was_fast {
             let names = progress.dead.iter().map(|(node, _)| node.clone()).collect();
-            outcome = unless_permanent("drain/", self.sweep_drain_marks(&names).await);
+            outcome = keep_retryable("drain/", self.sweep_drain_marks(&names).await);
             outcome = outcome.and(self.sweep_old_notes().await);
         }
         if progress.missed || outcome.is_err() {
-            progress.begin(Pace::Fast);
+            progress.begin_pass(Pace::Fast);
             return outcome;
         }
-        progress.begin(Pace::Slow);
+        progress.begin_pass(Pace::Slow);
         let dead = std::mem::take(&mut progress.dead);
-        unless_permanent("nodes", self.roster.remove(&dead).await)
+        keep_retryable("nodes", self.roster.remove(&dead).await)
     }
 
+    /// Removes the drain marks of dead incarnations of these nodes.
     async fn sweep_drain_marks(&self, names: &BTreeSet<NodeId>) -> Result<()> {
         for (node, mark) in self.directory.drain_marks(names).await? {
-            if self.liveness.of(&node, mark.boot).await? == Liveness::Dead {
+            if self.liveness.look_up(&node, mark.boot).await? == Liveness::Dead {
                 self.directory.remove_drain_mark(&node, mark.boot).await?;
             }
         }
         Ok(())
     }
 
-    /// Removes old notes whose addressee is a dead node. Only nodes of the version before left such
-    /// notes for other nodes, and no node reads them any more.
+    /// Removes the old notes for dead incarnations. Nodes of the previous version wrote these
+    /// notes, and no node reads them any more.
     async fn sweep_old_notes(&self) -> Result<()> {
         let mut outcome = Ok(());
         let mut after = None;
@@ -264,29 +272,30 @@ impl Sweeper {
                 return outcome;
             };
             after = Some(last.key().clone());
-            for some in notes.chunks(CONCURRENT_CHANGES) {
-                let all = join_all(some.iter().map(|note| self.sweep_old_note(note))).await;
-                for (note, swept) in some.iter().zip(all) {
-                    outcome = outcome.and(unless_permanent(note.key().as_str(), swept));
+            for batch in notes.chunks(CONCURRENT_CHANGES) {
+                let all = join_all(batch.iter().map(|note| self.sweep_old_note(note))).await;
+                for (note, swept) in batch.iter().zip(all) {
+                    outcome = outcome.and(keep_retryable(note.key().as_str(), swept));
                 }
             }
         }
     }
 
     async fn sweep_old_note(&self, note: &OldNote) -> Result<()> {
-        if self.liveness.of(&note.node, note.boot).await? == Liveness::Dead {
+        if self.liveness.look_up(&note.node, note.boot).await? == Liveness::Dead {
             self.directory.remove_old_note(note).await?;
         }
         Ok(())
     }
 
-    /// The entries of this incarnation in a record that have no session here.
+    /// The sessions of this incarnation that a record names, in an entry or a revocation, and that
+    /// have ended.
     pub(crate) fn ended_sessions_in<'a>(
         &'a self,
         uid: &'a Uid,
         record: &'a UserRecord,
     ) -> impl Iterator<Item = SessionKey> + 'a {
-        let own = self.this.now();
+        let own = self.this.current_incarnation();
         let slots = record.slots.values().map(|entry| &entry.key);
         let named = slots.chain(record.revocations.iter().map(|it| &it.key));
         named
@@ -303,9 +312,9 @@ impl Sweeper {
             .cloned()
     }
 
-    /// Removes an ended session of this incarnation. Its logout does this itself, but a store that
-    /// failed over may have lost the delete. The incarnation goes on, so nothing else would void
-    /// the entry.
+    /// Removes an ended session of this incarnation from its record. The logout has deleted the
+    /// session, but a store that failed over may have lost that delete. The incarnation is alive,
+    /// so no other node would remove the entry.
     async fn sweep_ended(&self, uid: &Uid, key: &SessionKey) -> Result<()> {
         let record = self.directory.read(uid).await?.record;
         if !self
@@ -322,9 +331,10 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Removes the mark of an ended ban from the record of an account that did not come back.
+    /// Removes the mark of an ended ban. A login does the same; this is for an account that stays
+    /// away.
     async fn sweep_ban(&self, uid: &Uid, mark: &Ban) -> Result<()> {
-        if self.bans.standing(uid).await?.is_some() {
+        if self.bans.current_ban(uid).await?.is_some() {
             return Ok(());
         }
         let (cleared, _) = self
@@ -334,11 +344,12 @@ impl Sweeper {
             })
             .await?;
         if cleared {
-            self.bans.ended(uid, mark).await;
+            self.bans.remove_ended(uid, mark).await;
         }
         Ok(())
     }
 
+    /// Removes an ended ban, and the entries and revocations of dead incarnations, from one record.
     async fn sweep_record(&self, uid: &Uid, record: &UserRecord) -> Result<()> {
         if let Some(mark) = &record.ban {
             self.sweep_ban(uid, mark).await?;
@@ -368,7 +379,7 @@ impl Sweeper {
                 metrics::counter!("distlock_ghosts_swept_total").increment(1);
                 self.events.emit(Transition::GhostSwept, |event| {
                     event.uid = Some(uid.clone());
-                    event.about(&ghost.key);
+                    event.set_session(&ghost.key);
                     event.r#gen = Some(ghost.r#gen);
                     event.peer = Some(ghost.key.node.clone());
                 });
@@ -378,8 +389,9 @@ impl Sweeper {
     }
 }
 
-/// Returns the store's errors, which are tried again. Only logs an error of the record itself.
-fn unless_permanent(key: &str, swept: Result<()>) -> Result<()> {
+/// Returns an error that may pass, so that the sweep is tried again. An error of the record itself
+/// is only logged, because another try would fail, too.
+fn keep_retryable(key: &str, swept: Result<()>) -> Result<()> {
     match swept {
         Err(error) if !error.is_retryable() => {
             tracing::error!(?key, %error, "a record cannot be swept");
@@ -389,6 +401,7 @@ fn unless_permanent(key: &str, swept: Result<()>) -> Result<()> {
     }
 }
 
-fn count(pending: usize) -> f64 {
+/// The number as the value of a gauge.
+fn gauge_value(pending: usize) -> f64 {
     f64::from(u32::try_from(pending).unwrap_or(u32::MAX))
 }

@@ -9,12 +9,15 @@ use distlock_kickout::{
 };
 use tokio::sync::Barrier;
 
-use crate::cluster::{Cluster, PATIENCE, eventually, soon, timers, told, uid};
+use crate::cluster::{Cluster, TEST_TIMEOUT, eventually, in_time, notice_of, timers, uid};
 
 #[tokio::test]
-async fn kicks_by_account_session_and_node() {
+async fn an_administrator_kicks_by_account_session_or_node() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let (anna, otto) = (uid("anna"), uid("otto"));
 
     let phone = n1.admit(&anna, "phone").await;
@@ -25,7 +28,7 @@ async fn kicks_by_account_session_and_node() {
         .unwrap();
     assert_eq!(kicked.len(), 1);
     assert!(kicked[0].gone && kicked[0].key == *phone.key());
-    let notice = told(&phone).await;
+    let notice = notice_of(&phone).await;
     assert_eq!(
         (notice.code, notice.reason.as_str()),
         (Code::AdminKick, "spam")
@@ -42,13 +45,13 @@ async fn kicks_by_account_session_and_node() {
     let pc = n2.admit(&otto, "pc").await;
     let target = Target::Session(phone.key().session);
     assert_eq!(n2.kick.kick(&target, None).await.unwrap().len(), 1);
-    told(&phone).await;
+    notice_of(&phone).await;
     assert!(pc.check().is_ok());
 
     let phone = n1.admit(&anna, "phone").await;
     let target = Target::Node(NodeId::new("n2").unwrap());
     assert_eq!(n1.kick.kick(&target, None).await.unwrap().len(), 1);
-    told(&pc).await;
+    notice_of(&pc).await;
     assert!(phone.check().is_ok());
     eventually("everything to be settled", || async {
         cluster.record(&otto).await.unwrap().revocations.is_empty()
@@ -59,7 +62,10 @@ async fn kicks_by_account_session_and_node() {
 #[tokio::test]
 async fn a_view_shows_the_record_and_its_nodes() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
     assert_eq!(n2.kick.view(&anna).await.unwrap().record, None);
     let phone = n1.admit(&anna, "phone").await;
@@ -75,15 +81,18 @@ async fn a_view_shows_the_record_and_its_nodes() {
 }
 
 #[tokio::test]
-async fn what_fails_for_one_account_is_told_with_its_session_and_the_others_end() {
+async fn a_failure_for_one_account_is_reported_with_its_session_and_the_others_end() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let users = ["anna", "bob", "carl"].map(uid);
     let mut sessions = Vec::new();
     for user in &users {
         sessions.push(n1.admit(user, "phone").await);
     }
-    n2.faults.block("sess/bob");
+    n2.faults.refuse_puts_of("sess/bob");
     let kicked = n2.kick.kick(&Target::All, None).await.unwrap();
     let keys = kicked.iter().map(|it| &it.key);
     assert!(keys.eq(sessions.iter().map(Session::key)));
@@ -92,7 +101,7 @@ async fn what_fails_for_one_account_is_told_with_its_session_and_the_others_end(
     for number in [0, 2] {
         let kicked = &kicked[number];
         assert!(kicked.gone && kicked.error.is_none(), "{kicked:?}");
-        assert_eq!(told(&sessions[number]).await.code, Code::AdminKick);
+        assert_eq!(notice_of(&sessions[number]).await.code, Code::AdminKick);
     }
     assert!(sessions[1].check().is_ok());
     // A single account that fails, or a store that takes no write at all, is an error.
@@ -100,17 +109,17 @@ async fn what_fails_for_one_account_is_told_with_its_session_and_the_others_end(
     let kick = async |target| n2.kick.kick(target, None).await;
     assert!(kick(&bob).await.unwrap_err().is_retryable());
     assert!(kick(&Target::All).await.unwrap_err().is_retryable());
-    n2.faults.unblock("sess/bob");
+    n2.faults.accept_puts_of("sess/bob");
     assert_eq!(kick(&Target::All).await.unwrap().len(), 1);
-    assert_eq!(told(&sessions[1]).await.code, Code::AdminKick);
+    assert_eq!(notice_of(&sessions[1]).await.code, Code::AdminKick);
 }
 
-/// A peer that answers a kick only when a second one waits.
+/// A peer that answers a kick only when a second kick waits, too.
 #[derive(Debug)]
-struct InPairs(Barrier);
+struct PairwisePeer(Barrier);
 
 #[async_trait]
-impl Peers for InPairs {
+impl Peers for PairwisePeer {
     async fn kick(&self, _: &NodeAddress, _: KickRequest) -> Result<KickResult, PeerError> {
         self.0.wait().await;
         Ok(KickResult::AlreadyGone)
@@ -126,24 +135,24 @@ impl Peers for InPairs {
 }
 
 #[tokio::test]
-async fn a_node_that_answers_slowly_holds_up_several_accounts_at_once() {
+async fn kicks_of_several_accounts_run_at_the_same_time() {
     let cluster = Cluster::new();
     let mut timers = timers();
-    timers.kick_budget = PATIENCE / 4;
-    timers.peer_deadline = PATIENCE / 4;
-    let n1 = cluster.node("n1").await;
+    timers.kick_budget = TEST_TIMEOUT / 4;
+    timers.peer_deadline = TEST_TIMEOUT / 4;
+    let n1 = cluster.start_node("n1").await;
     let n2 = cluster
-        .node_with("n2", |builder| {
+        .start_node_with("n2", |builder| {
             builder
                 .timers(timers)
-                .peers(Arc::new(InPairs(Barrier::new(2))))
+                .peers(Arc::new(PairwisePeer(Barrier::new(2))))
         })
         .await;
     let mut sessions = Vec::new();
     for user in ["anna", "bob"].map(uid) {
         sessions.push(n1.admit(&user, "phone").await);
     }
-    let kicked = soon("the kick", n2.kick.kick(&Target::All, None)).await;
+    let kicked = in_time("the kick", n2.kick.kick(&Target::All, None)).await;
     let gone = kicked.unwrap().iter().filter(|it| it.gone).count();
     assert_eq!(gone, sessions.len());
 }

@@ -13,13 +13,13 @@ use distlock_kickout::{
 };
 use tokio::task::JoinSet;
 
-use crate::cluster::{Cluster, Node, eventually, login, pause, told, uid};
+use crate::cluster::{Cluster, Node, eventually, login, notice_of, pause, uid};
 
 const NODES: usize = 3;
 const STEPS: usize = 250;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_happens_one_session_is_left_and_every_other_was_told() {
+async fn after_all_faults_one_session_is_left_and_every_other_got_its_notice() {
     let seed = std::env::var("SEED").map_or_else(|_| fastrand::u64(..), |it| it.parse().unwrap());
     #[expect(
         clippy::print_stdout,
@@ -28,44 +28,44 @@ async fn whatever_happens_one_session_is_left_and_every_other_was_told() {
     {
         println!("SEED={seed}");
     }
-    let mut chance = fastrand::Rng::with_seed(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
     let cluster = Cluster::new();
     let names: Vec<_> = (0..NODES).map(|it| format!("n{it}")).collect();
     let mut nodes = Vec::new();
     for name in &names {
-        nodes.push(cluster.node(name).await);
+        nodes.push(cluster.start_node(name).await);
     }
     let users: Vec<_> = (0..4).map(|it| uid(&format!("u{it}"))).collect();
     let mut logins = JoinSet::new();
     for _ in 0..STEPS {
-        let which = chance.usize(..NODES);
+        let which = random.usize(..NODES);
         let node = &nodes[which];
-        match chance.u32(..20) {
+        match random.u32(..20) {
             0 => cluster.mesh.silence(&names[which]),
-            1 => node.faults.lose_replies(chance.u32(1..4)),
-            2 => node.faults.lose_requests(chance.u32(1..4)),
-            3 => node.faults.conflict(1),
+            1 => node.faults.lose_replies(random.u32(1..4)),
+            2 => node.faults.lose_requests(random.u32(1..4)),
+            3 => node.faults.cause_conflicts(1),
             4 => node.faults.cut(),
             5..=8 => {
-                cluster.mesh.unsilence(&names[which]);
+                cluster.mesh.restore(&names[which]);
                 node.faults.heal();
             }
             _ => {
-                let uid = users[chance.usize(..users.len())].clone();
-                let device = Device::new(format!("d{}", chance.u32(..5))).unwrap();
-                let leaves = chance.u32(..4) == 0;
-                logins.spawn(one_client(node.kick.clone(), uid, device, leaves));
+                let uid = users[random.usize(..users.len())].clone();
+                let device = Device::new(format!("d{}", random.u32(..5))).unwrap();
+                let leaves = random.u32(..4) == 0;
+                logins.spawn(run_client(node.kick.clone(), uid, device, leaves));
             }
         }
-        pause(Duration::from_millis(chance.u64(..15))).await;
+        pause(Duration::from_millis(random.u64(..15))).await;
     }
     // The faults end.
     for (name, node) in names.iter().zip(&nodes) {
-        cluster.mesh.unsilence(name);
+        cluster.mesh.restore(name);
         node.faults.heal();
         node.faults.lose_replies(0);
         node.faults.lose_requests(0);
-        node.faults.conflict(0);
+        node.faults.cause_conflicts(0);
     }
     let mut stay: Vec<Arc<Session>> = Vec::new();
     while let Some(session) = logins.join_next().await {
@@ -73,13 +73,14 @@ async fn whatever_happens_one_session_is_left_and_every_other_was_told() {
     }
     let mut history = Vec::new();
     for uid in &users {
-        agreed(&cluster, &nodes, uid, &stay).await;
+        wait_for_agreement(&cluster, &nodes, uid, &stay).await;
     }
-    history.extend(nodes.iter_mut().flat_map(Node::history));
+    history.extend(nodes.iter_mut().flat_map(Node::take_events));
     for uid in &users {
-        the_last_one_stays(&cluster, uid, &stay, &history).await;
+        check_last_grant(&cluster, uid, &stay, &history).await;
     }
-    // No client leaves from now on. Of these logins one per account survives: the last.
+    // No client leaves by itself from now on, so the last of these logins survives for each
+    // account.
     for node in &nodes {
         eventually("the node to serve", || async { node.kick.boot().is_some() }).await;
     }
@@ -93,21 +94,21 @@ async fn whatever_happens_one_session_is_left_and_every_other_was_told() {
             match outcome {
                 LoginOutcome::Admitted(session) => {
                     newest = newest.max(session.generation());
-                    stay.push(stays_until_told(session));
+                    stay.push(keep_until_notice(session));
                 }
                 LoginOutcome::Superseded(_) => {}
                 other => panic!("{uid}: {other:?}"),
             }
         }
-        let survivor = agreed(&cluster, &nodes, uid, &stay).await;
+        let survivor = wait_for_agreement(&cluster, &nodes, uid, &stay).await;
         let survivor = survivor.unwrap_or_else(|| panic!("nobody of {uid} survived"));
         assert_eq!(survivor.generation(), newest, "{uid}: the last grant wins");
     }
-    history.extend(nodes.iter_mut().flat_map(Node::history));
+    history.extend(nodes.iter_mut().flat_map(Node::take_events));
     let fenced = |event: &Event| event.event == Transition::NodeFenced;
     let fenced = history.iter().any(fenced);
     for session in stay.iter().filter(|it| it.check().is_err()) {
-        let code = told(session).await.code;
+        let code = notice_of(session).await.code;
         let ended = matches!(code, Code::Superseded | Code::Replaced);
         assert!(ended || (fenced && code == Code::NodeFenced), "{code:?}");
     }
@@ -117,8 +118,9 @@ async fn whatever_happens_one_session_is_left_and_every_other_was_told() {
     }
 }
 
-/// Waits until the directory and the sessions of an account agree. Returns the surviving session.
-async fn agreed(
+/// Waits until the directory and the sessions of an account agree. Returns the session that is
+/// left.
+async fn wait_for_agreement(
     cluster: &Cluster,
     nodes: &[Node],
     uid: &Uid,
@@ -147,21 +149,17 @@ async fn agreed(
     Some(Arc::clone(survivor))
 }
 
-/// The last granted session is the surviving one. It may be missing only if its own client left, if
-/// its client was told that the login had failed, or if its node lost its lease.
-async fn the_last_one_stays(
-    cluster: &Cluster,
-    uid: &Uid,
-    stay: &[Arc<Session>],
-    history: &[Event],
-) {
+/// Checks that no other login ended the last granted session. It may be missing only if its client
+/// left, if its client was told that the login had failed, or if its node lost its lease.
+async fn check_last_grant(cluster: &Cluster, uid: &Uid, stay: &[Arc<Session>], history: &[Event]) {
     let of_uid = |event: &&Event| event.uid.as_ref() == Some(uid);
     let granted = history.iter().filter(of_uid);
     let granted = granted.filter(|it| it.event == Transition::Granted);
     let Some(last) = granted.max_by_key(|it| it.r#gen) else {
         return;
     };
-    // The reply to a later write was lost, so its client was told that the login had failed.
+    // A higher generation in the record comes from a write with a lost reply. Its client was told
+    // that the login had failed.
     let r#gen = cluster.record(uid).await.map(|it| it.r#gen);
     let untold = r#gen > last.r#gen;
     let ended: HashSet<_> = history
@@ -182,9 +180,9 @@ async fn the_last_one_stays(
     }
 }
 
-/// A client that tries until it is logged in once. Some clients leave at once; the others stay
-/// until their notice.
-async fn one_client(kick: KickOut, uid: Uid, device: Device, leaves: bool) -> Option<Arc<Session>> {
+/// Logs one client in, once. A client that is admitted leaves at once, or stays until its notice.
+/// Returns the session of a client that stays.
+async fn run_client(kick: KickOut, uid: Uid, device: Device, leaves: bool) -> Option<Arc<Session>> {
     let login = Login::new(uid, device, Class::none());
     let Ok(LoginOutcome::Admitted(session)) = kick.login(login).await else {
         return None;
@@ -193,10 +191,11 @@ async fn one_client(kick: KickOut, uid: Uid, device: Device, leaves: bool) -> Op
         session.logout().await;
         return None;
     }
-    Some(stays_until_told(session))
+    Some(keep_until_notice(session))
 }
 
-fn stays_until_told(session: Session) -> Arc<Session> {
+/// Keeps a session until its notice, and logs it out then.
+fn keep_until_notice(session: Session) -> Arc<Session> {
     let session = Arc::new(session);
     tokio::spawn({
         let session = Arc::clone(&session);
@@ -208,6 +207,7 @@ fn stays_until_told(session: Session) -> Arc<Session> {
     session
 }
 
+/// Checks that no generation was granted twice, and that no record has fallen behind the grants.
 async fn check_generations(cluster: &Cluster, users: &[Uid], history: &[Event]) {
     let mut granted: HashMap<(Uid, Generation), SessionId> = HashMap::new();
     for event in history {

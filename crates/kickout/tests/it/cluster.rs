@@ -19,8 +19,8 @@ use tokio::sync::broadcast;
 
 use crate::link::{Faults, Link};
 
-/// A time far beyond the needs of any healthy run.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait of a test. A healthy run needs far less.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Cluster {
     pub(crate) memory: Memory,
@@ -43,8 +43,9 @@ pub(crate) struct Mesh {
     kicks: Mutex<Vec<KickRequest>>,
 }
 
+/// Calls to the other nodes of a [`Mesh`].
 #[derive(Debug)]
-struct Wire(Arc<Mesh>);
+struct MeshPeers(Arc<Mesh>);
 
 impl Cluster {
     pub(crate) fn new() -> Self {
@@ -54,11 +55,13 @@ impl Cluster {
         }
     }
 
-    pub(crate) async fn node(&self, name: &str) -> Node {
-        self.node_with(name, |builder| builder).await
+    /// Starts a node with the default settings of these tests.
+    pub(crate) async fn start_node(&self, name: &str) -> Node {
+        self.start_node_with(name, |builder| builder).await
     }
 
-    pub(crate) async fn node_with(
+    /// Starts a node after `with` has changed its builder.
+    pub(crate) async fn start_node_with(
         &self,
         name: &str,
         with: impl FnOnce(Builder) -> Builder,
@@ -68,7 +71,7 @@ impl Cluster {
         let store = link.store(SystemClock);
         let builder = KickOut::builder(store, NodeId::new(name).unwrap())
             .timers(timers())
-            .peers(Arc::new(Wire(Arc::clone(&self.mesh))));
+            .peers(Arc::new(MeshPeers(Arc::clone(&self.mesh))));
         let kick = with(builder).start().await.unwrap();
         let mut nodes = self.mesh.nodes.lock().unwrap();
         nodes.insert(name.to_owned(), kick.clone());
@@ -97,12 +100,13 @@ impl Cluster {
 }
 
 impl Mesh {
-    /// From now on the node answers no peer.
+    /// Makes the node answer no peer until [`restore`](Self::restore).
     pub(crate) fn silence(&self, name: &str) {
         self.silent.lock().unwrap().insert(name.to_owned());
     }
 
-    pub(crate) fn unsilence(&self, name: &str) {
+    /// Lets the node answer its peers again.
+    pub(crate) fn restore(&self, name: &str) {
         self.silent.lock().unwrap().remove(name);
     }
 
@@ -111,7 +115,8 @@ impl Mesh {
         self.kicks.lock().unwrap().clone()
     }
 
-    fn reach(&self, to: &NodeAddress) -> Result<KickOut, PeerError> {
+    /// The node at an address, or the failure of a call to it.
+    fn node_at(&self, to: &NodeAddress) -> Result<KickOut, PeerError> {
         if self.silent.lock().unwrap().contains(to.node.as_str()) {
             return Err(PeerError::Unknown("no answer".into()));
         }
@@ -124,10 +129,10 @@ impl Mesh {
 }
 
 #[async_trait]
-impl Peers for Wire {
+impl Peers for MeshPeers {
     async fn kick(&self, to: &NodeAddress, request: KickRequest) -> Result<KickResult, PeerError> {
         self.0.kicks.lock().unwrap().push(request.clone());
-        self.0.reach(to)?.handle_kick(&request)
+        self.0.node_at(to)?.handle_kick(&request)
     }
 
     async fn deliver(
@@ -135,7 +140,7 @@ impl Peers for Wire {
         to: &NodeAddress,
         request: DeliverRequest,
     ) -> Result<DeliverResult, PeerError> {
-        Ok(self.0.reach(to)?.handle_deliver(request).await)
+        Ok(self.0.node_at(to)?.handle_deliver(request).await)
     }
 
     async fn idle(
@@ -143,7 +148,7 @@ impl Peers for Wire {
         to: &NodeAddress,
         uid: &Uid,
     ) -> Result<Vec<(SessionKey, Duration)>, PeerError> {
-        Ok(self.0.reach(to)?.handle_idle(uid))
+        Ok(self.0.node_at(to)?.handle_idle(uid))
     }
 }
 
@@ -152,6 +157,7 @@ impl Node {
         self.kick.login(login(uid, device)).await.unwrap()
     }
 
+    /// Logs a device in. Panics unless it is admitted.
     pub(crate) async fn admit(&self, uid: &Uid, device: &str) -> Session {
         match self.login(uid, device).await {
             LoginOutcome::Admitted(session) => session,
@@ -159,8 +165,8 @@ impl Node {
         }
     }
 
-    /// Ends like a killed process: it releases nothing, sends no notice, and no peer reaches it any
-    /// more.
+    /// Ends the node like a killed process: it releases nothing and sends no notice, and no peer
+    /// reaches it any more.
     pub(crate) fn crash(self) {
         self.faults.cut();
         self.mesh.silence(&self.name);
@@ -168,21 +174,21 @@ impl Node {
     }
 
     /// The events since the last call.
-    pub(crate) fn history(&mut self) -> Vec<Event> {
-        let mut history = Vec::new();
+    pub(crate) fn take_events(&mut self) -> Vec<Event> {
+        let mut taken = Vec::new();
         loop {
             match self.events.try_recv() {
-                Ok(event) => history.push(event),
+                Ok(event) => taken.push(event),
                 Err(broadcast::error::TryRecvError::Lagged(missed)) => {
                     panic!("{missed} events were missed")
                 }
-                Err(_) => return history,
+                Err(_) => return taken,
             }
         }
     }
 
-    /// The next event of a kind.
-    pub(crate) async fn event(&mut self, transition: Transition) -> Event {
+    /// Waits for the next event of this transition.
+    pub(crate) async fn next_event(&mut self, transition: Transition) -> Event {
         let wanted = async {
             loop {
                 let event = self.events.recv().await.unwrap();
@@ -191,11 +197,12 @@ impl Node {
                 }
             }
         };
-        soon(&format!("{transition:?}"), wanted).await
+        in_time(&format!("{transition:?}"), wanted).await
     }
 }
 
-/// Long leases and short other timers: a busy machine must not fence a node by accident.
+/// Timers for tests: a long lease, because a busy machine must not fence a node by accident, and
+/// short other times.
 pub(crate) fn timers() -> Timers {
     let mut timers = Timers::default();
     timers.lock_wait = Duration::from_secs(10);
@@ -219,24 +226,25 @@ pub(crate) fn login(uid: &Uid, name: &str) -> Login {
     Login::new(uid.clone(), device(name), Class::none())
 }
 
-pub(crate) async fn told(session: &Session) -> Offline {
-    soon("the notice", session.superseded()).await
+/// Waits for the notice of a session.
+pub(crate) async fn notice_of(session: &Session) -> Offline {
+    in_time("the notice", session.superseded()).await
 }
 
-/// The output of a future. A test that waits for too long fails with the name of the wait.
-pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, future)
+/// Waits for a future within [`TEST_TIMEOUT`]. Panics with `what` after that time.
+pub(crate) async fn in_time<F: Future>(what: &str, future: F) -> F::Output {
+    tokio::time::timeout(TEST_TIMEOUT, future)
         .await
-        .unwrap_or_else(|_| panic!("{what} did not come within {PATIENCE:?}"))
+        .unwrap_or_else(|_| panic!("{what} did not come within {TEST_TIMEOUT:?}"))
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition holds. Panics with `what` after [`TEST_TIMEOUT`].
 pub(crate) async fn eventually<F, C>(what: &str, mut condition: C)
 where
     C: FnMut() -> F,
     F: Future<Output = bool>,
 {
-    soon(what, async {
+    in_time(what, async {
         while !condition().await {
             pause(Duration::from_millis(5)).await;
         }

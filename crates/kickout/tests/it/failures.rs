@@ -9,21 +9,24 @@ use distlock_kickout::{
 };
 
 use crate::{
-    cluster::{Cluster, PATIENCE, eventually, login, pause, soon, timers, told, uid},
+    cluster::{Cluster, TEST_TIMEOUT, eventually, in_time, login, notice_of, pause, timers, uid},
     link::Link,
 };
 
 #[tokio::test]
-async fn a_lost_kick_is_healed_by_the_node_itself() {
+async fn the_node_of_a_session_makes_up_for_a_lost_kick() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     cluster.mesh.silence("n1");
     let pc = n2.admit(&anna, "pc").await;
     assert!(!pc.old_confirmed());
     assert_eq!(cluster.record(&anna).await.unwrap().revocations.len(), 1);
-    let notice = told(&phone).await;
+    let notice = notice_of(&phone).await;
     assert_eq!(notice.code, Code::Superseded);
     assert_eq!(notice.by_device.unwrap().as_str(), "pc");
     eventually("revocation to be settled", || async {
@@ -36,13 +39,16 @@ async fn a_lost_kick_is_healed_by_the_node_itself() {
 #[tokio::test]
 async fn a_kick_never_hits_another_session() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
     let old = n1.admit(&anna, "phone").await;
     let _pc = n2.admit(&anna, "pc").await;
     let kick = cluster.mesh.kicks().remove(0);
     let new = n1.admit(&anna, "phone").await;
-    // The same kick arrives again, late: the phone is back on the same node.
+    // The same kick arrives again when the phone is back on the same node.
     let again = n1.kick.handle_kick(&kick);
     assert_eq!(again, Ok(KickResult::AlreadyGone), "it was told before");
     let old_key = old.key().clone();
@@ -100,19 +106,19 @@ async fn a_kick_never_hits_another_session() {
 }
 
 #[tokio::test]
-async fn lost_replies_are_looked_up() {
+async fn the_outcome_of_a_write_with_a_lost_reply_is_looked_up() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
-    // This write is stored, and its reply is lost.
+    // The next write is stored, and its reply is lost.
     n1.faults.lose_replies(1);
     let phone = n1.admit(&anna, "phone").await;
     let record = cluster.record(&anna).await.unwrap();
     assert!(record.slot_of(phone.key()).is_some());
-    // This write never arrives.
+    // The next two writes never arrive.
     n1.faults.lose_requests(2);
     let pc = n1.admit(&anna, "pc").await;
-    assert_eq!(told(&phone).await.code, Code::Superseded);
+    assert_eq!(notice_of(&phone).await.code, Code::Superseded);
     assert!(
         cluster
             .record(&anna)
@@ -128,19 +134,19 @@ async fn lost_replies_are_looked_up() {
 }
 
 #[tokio::test]
-async fn a_lost_write_is_run_again_once() {
+async fn a_conflicting_login_is_tried_again_once() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
-    n1.faults.conflict(1);
+    n1.faults.cause_conflicts(1);
     let phone = n1.admit(&anna, "phone").await;
     assert!(phone.check().is_ok());
-    n1.faults.conflict(100);
+    n1.faults.cause_conflicts(100);
     assert!(matches!(
         n1.login(&anna, "pc").await,
         LoginOutcome::Busy { .. }
     ));
-    n1.faults.conflict(0);
+    n1.faults.cause_conflicts(0);
     assert!(
         phone.check().is_ok(),
         "a login that failed ends nobody's session"
@@ -150,9 +156,12 @@ async fn a_lost_write_is_run_again_once() {
 }
 
 #[tokio::test]
-async fn the_lock_is_not_held_while_the_old_session_is_told() {
+async fn the_lock_is_not_held_during_kicks() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     cluster.mesh.silence("n1");
@@ -165,7 +174,7 @@ async fn the_lock_is_not_held_while_the_old_session_is_told() {
         !cluster.mesh.kicks().is_empty()
     })
     .await;
-    // The account's lock is free again before the kick is answered.
+    // The account's lock is free while the kick is still unanswered.
     let store = Store::new(cluster.memory.lock(), cluster.memory.records());
     let guard = store
         .locker()
@@ -180,7 +189,7 @@ async fn the_lock_is_not_held_while_the_old_session_is_told() {
         panic!("the pc was not admitted");
     };
     assert!(pc.check().is_ok());
-    assert_eq!(told(&phone).await.code, Code::Superseded);
+    assert_eq!(notice_of(&phone).await.code, Code::Superseded);
     assert_eq!(phone.phase(), Phase::Superseded);
 }
 
@@ -190,16 +199,16 @@ async fn a_grant_that_arrives_after_its_login_was_given_up_changes_nothing() {
     let mut timers = timers();
     timers.node_lease = Duration::from_secs(12);
     let mut n1 = cluster
-        .node_with("n1", |builder| builder.timers(timers))
+        .start_node_with("n1", |builder| builder.timers(timers))
         .await;
     let anna = uid("anna");
-    n1.faults.stick_next();
-    let error = soon("the login", n1.kick.login(login(&anna, "phone"))).await;
+    n1.faults.hold_next_put();
+    let error = in_time("the login", n1.kick.login(login(&anna, "phone"))).await;
     assert_eq!(error.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
     n1.faults.heal();
     // The logout found nothing to delete.
-    n1.event(Transition::StaleDeleteRefused).await;
-    let (key, value, expect) = n1.faults.stuck().unwrap();
+    n1.next_event(Transition::StaleDeleteRefused).await;
+    let (key, value, expect) = n1.faults.take_held_put().unwrap();
     let late = cluster.memory.records().put(&key, &value, expect).await;
     assert_eq!(late.unwrap(), Written::Conflict);
     assert!(cluster.record(&anna).await.unwrap().slots.is_empty());
@@ -207,10 +216,10 @@ async fn a_grant_that_arrives_after_its_login_was_given_up_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_login_that_is_let_in_while_its_node_shuts_down_is_told() {
+async fn a_login_that_is_admitted_during_a_shutdown_gets_a_notice() {
     let cluster = Cluster::new();
     let n1 = cluster
-        .node_with("n1", |builder| {
+        .start_node_with("n1", |builder| {
             let mut timers = timers();
             timers.node_lease = Duration::from_secs(15);
             timers.grace = Duration::from_secs(15);
@@ -236,30 +245,30 @@ async fn a_login_that_is_let_in_while_its_node_shuts_down_is_told() {
         })
         .await;
         let _ = guard.release().await;
-        let outcome = soon("the login", waiting).await.unwrap().unwrap();
+        let outcome = in_time("the login", waiting).await.unwrap().unwrap();
         match outcome {
             LoginOutcome::Admitted(session) => {
-                assert_eq!(told(&session).await.code, Code::Draining);
+                assert_eq!(notice_of(&session).await.code, Code::Draining);
                 session.logout().await;
             }
             LoginOutcome::Denied(denied) => assert_eq!(denied.code, Code::Draining),
             other => panic!("{other:?}"),
         }
-        assert_eq!(told(&slow).await.code, Code::Draining);
+        assert_eq!(notice_of(&slow).await.code, Code::Draining);
         slow.logout().await;
     };
     tokio::join!(shutdown, meanwhile);
     assert!(cluster.record(&anna).await.unwrap().slots.is_empty());
 }
 
-/// The store answers, except for the leases of some nodes.
+/// The store answers every request, except inspections of the leases of some nodes.
 #[tokio::test]
-async fn nodes_that_cannot_be_asked_about_hold_up_a_login_for_a_bounded_time() {
+async fn leases_that_cannot_be_inspected_delay_a_login_for_a_bounded_time() {
     let cluster = Cluster::new();
     let policy = Policy::named(PolicyName::NTotal(2)).on_exceed(OnExceed::EvictIdle);
     let (n1, n2) = (
-        cluster.node_with("n1", |builder| builder.policy(policy)),
-        cluster.node_with("n2", |builder| builder.policy(policy)),
+        cluster.start_node_with("n1", |builder| builder.policy(policy)),
+        cluster.start_node_with("n2", |builder| builder.policy(policy)),
     );
     let (n1, n2) = (n1.await, n2.await);
     let anna = uid("anna");
@@ -267,7 +276,7 @@ async fn nodes_that_cannot_be_asked_about_hold_up_a_login_for_a_bounded_time() {
 
     let link = Link::new(cluster.memory.lock(), cluster.memory.records());
     for mute in ["node/n1", "node/n2"] {
-        link.faults().mute(mute);
+        link.faults().ignore_inspections_of(mute);
     }
     let clock = ManualClock::new();
     let store = link.store(clock.clone());
@@ -278,8 +287,8 @@ async fn nodes_that_cannot_be_asked_about_hold_up_a_login_for_a_bounded_time() {
     let n3 = builder.policy(policy).timers(timers).start().await.unwrap();
     let tablet = login(&anna, "tablet");
     let tablet = tokio::spawn(async move { n3.login(tablet).await.unwrap() });
-    // The lease is inspected before the lock is taken, while it is held, and for the kick. Only the
-    // clock of this node passes.
+    // The login inspects the leases before it takes the lock, while it holds the lock, and for the
+    // kick. Only the clock of this node moves, so the other nodes do not reconcile meanwhile.
     let step = Duration::from_millis(50);
     let mut took = Duration::ZERO;
     while !tablet.is_finished() {
@@ -293,14 +302,14 @@ async fn nodes_that_cannot_be_asked_about_hold_up_a_login_for_a_bounded_time() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_back_within_the_budget_is_told_although_others_had_given_it_up() {
+async fn a_kick_reaches_a_node_that_is_back_although_its_circuit_was_open() {
     let cluster = Cluster::new();
     let mut timers = timers();
-    // No node reconciles in this time, and the kick budget is longer than this test.
+    // No node reconciles within this test, and the kick budget is longer than the test.
     timers.node_lease = Duration::from_secs(600);
-    timers.kick_budget = PATIENCE;
-    let n1 = cluster.node_with("n1", |builder| builder.timers(timers.clone()));
-    let n2 = cluster.node_with("n2", |builder| builder.timers(timers.clone()));
+    timers.kick_budget = TEST_TIMEOUT;
+    let n1 = cluster.start_node_with("n1", |builder| builder.timers(timers.clone()));
+    let n2 = cluster.start_node_with("n2", |builder| builder.timers(timers.clone()));
     let (n1, n2) = (n1.await, n2.await);
     let (anna, otto) = (uid("anna"), uid("otto"));
     let phone = n1.admit(&anna, "phone").await;
@@ -314,13 +323,13 @@ async fn a_node_that_is_back_within_the_budget_is_told_although_others_had_given
         matches!(&send().await[..], [only] if only.delivery == Delivery::Missed)
     })
     .await;
-    cluster.mesh.unsilence("n1");
-    match soon("the login", n2.kick.login(login(&anna, "pc")))
+    cluster.mesh.restore("n1");
+    match in_time("the login", n2.kick.login(login(&anna, "pc")))
         .await
         .unwrap()
     {
         LoginOutcome::Admitted(pc) => assert!(pc.old_confirmed()),
         other => panic!("{other:?}"),
     }
-    assert_eq!(told(&phone).await.code, Code::Superseded);
+    assert_eq!(notice_of(&phone).await.code, Code::Superseded);
 }

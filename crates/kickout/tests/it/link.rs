@@ -17,6 +17,7 @@ use distlock_core::{
 };
 use tokio::sync::Notify;
 
+/// A connection to a store.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     lock: Arc<dyn DistLock>,
@@ -24,31 +25,33 @@ pub(crate) struct Link {
     faults: Arc<Faults>,
 }
 
+/// The faults that a test injects into a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     cut: AtomicBool,
-    /// Number of replies to lose: of puts of `sess/` keys, after the puts were done.
-    replies_lost_after: AtomicU32,
+    /// Number of puts of `sess/` keys whose replies get lost. The puts are done.
+    replies_to_lose: AtomicU32,
     /// If true, the next put of a `sess/` key is done, its reply is lost, and the connection is
     /// cut.
-    cut_after_next: AtomicBool,
+    lose_next_reply: AtomicBool,
     /// If true, the next put of a `sess/` key is done and answered, and the connection is cut.
-    cut_behind_next: AtomicBool,
-    /// Number of requests to lose: of puts of `sess/` keys, before the puts are done.
-    requests_lost: AtomicU32,
+    answer_next_then_cut: AtomicBool,
+    /// Number of puts of `sess/` keys whose requests get lost. The puts are not done.
+    requests_to_lose: AtomicU32,
     /// Number of puts of `sess/` keys that meet a conflict.
-    conflicts: AtomicU32,
-    /// If true, the next put of a `sess/` key stays on its way, and the connection is cut.
-    stuck_next: AtomicBool,
-    stuck: Mutex<Option<(RecordKey, Vec<u8>, Expect)>>,
+    conflicts_to_cause: AtomicU32,
+    /// If true, the next put of a `sess/` key is held back, its outcome is unknown, and the
+    /// connection is cut.
+    hold_next: AtomicBool,
+    held_put: Mutex<Option<(RecordKey, Vec<u8>, Expect)>>,
     /// Locks whose inspection gets no answer.
-    mute: Mutex<HashSet<String>>,
+    unanswered_locks: Mutex<HashSet<String>>,
     /// Keys whose puts are refused.
-    blocked: Mutex<HashSet<String>>,
-    /// Number of puts of `sess/` keys that met a hanging store.
-    held_up: AtomicU32,
+    refused_keys: Mutex<HashSet<String>>,
+    /// Number of puts of `sess/` keys that hung so far.
+    hanging: AtomicU32,
     hangs: AtomicBool,
-    given_up: Notify,
+    fail_hanging: Notify,
 }
 
 impl Link {
@@ -69,6 +72,7 @@ impl Link {
         Arc::clone(&self.faults)
     }
 
+    /// Fails while the connection is cut.
     fn check(&self) -> Result<()> {
         if self.faults.cut.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, "the link is cut"));
@@ -86,76 +90,82 @@ impl Faults {
         self.cut.load(Ordering::SeqCst)
     }
 
+    /// Restores the connection, and ends the hanging of puts.
     pub(crate) fn heal(&self) {
         self.cut.store(false, Ordering::SeqCst);
         self.hangs.store(false, Ordering::SeqCst);
     }
 
     pub(crate) fn lose_replies(&self, number: u32) {
-        self.replies_lost_after.store(number, Ordering::SeqCst);
+        self.replies_to_lose.store(number, Ordering::SeqCst);
     }
 
     pub(crate) fn lose_requests(&self, number: u32) {
-        self.requests_lost.store(number, Ordering::SeqCst);
+        self.requests_to_lose.store(number, Ordering::SeqCst);
     }
 
-    pub(crate) fn conflict(&self, number: u32) {
-        self.conflicts.store(number, Ordering::SeqCst);
+    pub(crate) fn cause_conflicts(&self, number: u32) {
+        self.conflicts_to_cause.store(number, Ordering::SeqCst);
     }
 }
 
 impl Faults {
-    /// The next put of a `sess/` key stays on its way, and the connection is cut.
-    pub(crate) fn stick_next(&self) {
-        self.stuck_next.store(true, Ordering::SeqCst);
+    /// Holds back the next put of a `sess/` key. Its outcome is unknown, and the connection is cut.
+    pub(crate) fn hold_next_put(&self) {
+        self.hold_next.store(true, Ordering::SeqCst);
     }
 
-    /// The next put of a `sess/` key is done, its reply is lost, and the connection is cut.
-    pub(crate) fn cut_after_next(&self) {
-        self.cut_after_next.store(true, Ordering::SeqCst);
+    /// Does the next put of a `sess/` key, loses its reply, and cuts the connection.
+    pub(crate) fn lose_next_reply_and_cut(&self) {
+        self.lose_next_reply.store(true, Ordering::SeqCst);
     }
 
-    /// The next put of a `sess/` key is done and answered, and the connection is cut.
-    pub(crate) fn cut_behind_next(&self) {
-        self.cut_behind_next.store(true, Ordering::SeqCst);
+    /// Does and answers the next put of a `sess/` key, and cuts the connection.
+    pub(crate) fn answer_next_and_cut(&self) {
+        self.answer_next_then_cut.store(true, Ordering::SeqCst);
     }
 
-    /// From now on this record cannot be written, like one whose row another client keeps locked.
-    pub(crate) fn block(&self, key: &str) {
-        self.blocked.lock().unwrap().insert(key.to_owned());
+    /// Refuses puts of this record from now on, like a store in which another client has locked the
+    /// row.
+    pub(crate) fn refuse_puts_of(&self, key: &str) {
+        self.refused_keys.lock().unwrap().insert(key.to_owned());
     }
 
-    /// From now on an inspection of this lock gets no answer.
-    pub(crate) fn mute(&self, lock: &str) {
-        self.mute.lock().unwrap().insert(lock.to_owned());
+    /// Gives no answer to inspections of this lock from now on.
+    pub(crate) fn ignore_inspections_of(&self, lock: &str) {
+        self.unanswered_locks
+            .lock()
+            .unwrap()
+            .insert(lock.to_owned());
     }
 
-    pub(crate) fn unblock(&self, key: &str) {
-        self.blocked.lock().unwrap().remove(key);
+    pub(crate) fn accept_puts_of(&self, key: &str) {
+        self.refused_keys.lock().unwrap().remove(key);
     }
 
-    /// From now on puts of `sess/` keys get no answer.
-    pub(crate) fn hang(&self) {
+    /// Lets puts of `sess/` keys hang from now on.
+    pub(crate) fn hang_puts(&self) {
         self.hangs.store(true, Ordering::SeqCst);
     }
 
-    /// Number of puts that met a hanging store.
-    pub(crate) fn held_up(&self) -> u32 {
-        self.held_up.load(Ordering::SeqCst)
+    /// Number of puts that hung so far.
+    pub(crate) fn hanging_puts(&self) -> u32 {
+        self.hanging.load(Ordering::SeqCst)
     }
 
-    /// The waiting puts fail.
-    pub(crate) fn give_up(&self) {
-        self.given_up.notify_waiters();
+    /// Fails the puts that hang at this moment.
+    pub(crate) fn fail_hanging_puts(&self) {
+        self.fail_hanging.notify_waiters();
     }
 
-    /// The put that stayed on its way. A test can let it arrive.
-    pub(crate) fn stuck(&self) -> Option<(RecordKey, Vec<u8>, Expect)> {
-        self.stuck.lock().unwrap().take()
+    /// The put that was held back. A test can send it to the store later.
+    pub(crate) fn take_held_put(&self) -> Option<(RecordKey, Vec<u8>, Expect)> {
+        self.held_put.lock().unwrap().take()
     }
 }
 
-fn take(counter: &AtomicU32) -> bool {
+/// Decrements a counter. Returns whether it was above zero.
+fn use_up_one(counter: &AtomicU32) -> bool {
     counter
         .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
             left.checked_sub(1)
@@ -163,7 +173,7 @@ fn take(counter: &AtomicU32) -> bool {
         .is_ok()
 }
 
-fn unknown() -> Error {
+fn lost_reply_error() -> Error {
     Error::new(ErrorKind::OutcomeUnknown, "the reply was lost")
 }
 
@@ -204,7 +214,13 @@ impl DistLock for Link {
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
         self.check()?;
-        if self.faults.mute.lock().unwrap().contains(name.as_str()) {
+        if self
+            .faults
+            .unanswered_locks
+            .lock()
+            .unwrap()
+            .contains(name.as_str())
+        {
             return std::future::pending().await;
         }
         self.lock.inspect(name).await
@@ -248,36 +264,46 @@ impl RecordsLayer for Link {
             return self.records.put(key, value, expect).await;
         }
         if self.faults.hangs.load(Ordering::SeqCst) {
-            let given_up = self.faults.given_up.notified();
-            self.faults.held_up.fetch_add(1, Ordering::SeqCst);
-            given_up.await;
+            let fail_hanging = self.faults.fail_hanging.notified();
+            self.faults.hanging.fetch_add(1, Ordering::SeqCst);
+            fail_hanging.await;
             return Err(Error::new(ErrorKind::Unavailable, "the store hangs"));
         }
-        if self.faults.blocked.lock().unwrap().contains(key.as_str()) {
+        if self
+            .faults
+            .refused_keys
+            .lock()
+            .unwrap()
+            .contains(key.as_str())
+        {
             return Err(Error::new(ErrorKind::Unavailable, "the row is locked"));
         }
-        if self.faults.stuck_next.swap(false, Ordering::SeqCst) {
+        if self.faults.hold_next.swap(false, Ordering::SeqCst) {
             let put = (key.clone(), value.to_vec(), expect);
-            *self.faults.stuck.lock().unwrap() = Some(put);
+            *self.faults.held_put.lock().unwrap() = Some(put);
             self.faults.cut();
-            return Err(unknown());
+            return Err(lost_reply_error());
         }
-        if take(&self.faults.requests_lost) {
-            return Err(unknown());
+        if use_up_one(&self.faults.requests_to_lose) {
+            return Err(lost_reply_error());
         }
-        if take(&self.faults.conflicts) {
+        if use_up_one(&self.faults.conflicts_to_cause) {
             return Ok(Written::Conflict);
         }
         let written = self.records.put(key, value, expect).await?;
-        if self.faults.cut_after_next.swap(false, Ordering::SeqCst) {
+        if self.faults.lose_next_reply.swap(false, Ordering::SeqCst) {
             self.faults.cut();
-            return Err(unknown());
+            return Err(lost_reply_error());
         }
-        if self.faults.cut_behind_next.swap(false, Ordering::SeqCst) {
+        if self
+            .faults
+            .answer_next_then_cut
+            .swap(false, Ordering::SeqCst)
+        {
             self.faults.cut();
         }
-        if take(&self.faults.replies_lost_after) {
-            return Err(unknown());
+        if use_up_one(&self.faults.replies_to_lose) {
+            return Err(lost_reply_error());
         }
         Ok(written)
     }

@@ -23,20 +23,20 @@ use tracing::{
     subscriber,
 };
 
-use crate::cluster::{Cluster, PATIENCE, eventually, told, uid};
+use crate::cluster::{Cluster, TEST_TIMEOUT, eventually, notice_of, uid};
 
 /// Counters by their names.
 #[derive(Clone, Default)]
-struct Seen(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
+struct CountingRecorder(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
 
-impl Seen {
+impl CountingRecorder {
     fn count(&self, name: &str) -> u64 {
         let all = self.0.lock().unwrap();
         all.get(name).map_or(0, |counter| counter.load(SeqCst))
     }
 }
 
-impl Recorder for Seen {
+impl Recorder for CountingRecorder {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
@@ -55,13 +55,14 @@ impl Recorder for Seen {
     }
 }
 
-/// This runs on one thread, so the node's own background work is counted, too.
+/// The recorder is local to the thread. The test runs on one thread, so the recorder also counts
+/// the node's background work.
 #[tokio::test]
 async fn every_late_kick_and_delivery_is_counted() {
-    let seen = Seen::default();
+    let seen = CountingRecorder::default();
     let _recorder = metrics::set_default_local_recorder(&seen);
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     let kick = |key: &SessionKey| {
@@ -77,19 +78,20 @@ async fn every_late_kick_and_delivery_is_counted() {
     };
     let deliver = |session: &Session| {
         let message = Message::new(uid("otto"), "hello");
-        let request = DeliverRequest::new(anna.clone(), session.key().clone(), message, PATIENCE);
+        let request =
+            DeliverRequest::new(anna.clone(), session.key().clone(), message, TEST_TIMEOUT);
         let kick = n1.kick.clone();
         tokio::spawn(async move { kick.handle_deliver(request).await })
     };
     let kicks = || seen.count("distlock_stale_kick_refused_total");
     let deliveries = || seen.count("distlock_stale_delivery_refused_total");
 
-    // The message is in the queue when its session ends.
+    // This message is in the queue when its session ends.
     let queued = deliver(&phone);
     tokio::task::yield_now().await;
     assert_eq!(kick(phone.key()), KickResult::Kicked);
     assert_eq!((kicks(), deliveries()), (0, 0));
-    told(&phone).await;
+    notice_of(&phone).await;
     assert_eq!(queued.await.unwrap(), DeliverResult::NotCurrent);
     assert_eq!(deliveries(), 1);
     // The session ended before the kick.
@@ -110,11 +112,11 @@ async fn every_late_kick_and_delivery_is_counted() {
 
 /// The log as text, with every field exactly as it is written.
 #[derive(Clone, Default)]
-struct Logged(Arc<Mutex<Vec<String>>>);
+struct LogCapture(Arc<Mutex<Vec<String>>>);
 
-struct Line(String);
+struct LineVisitor(String);
 
-impl Visit for Line {
+impl Visit for LineVisitor {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.0 += &format!(" {field}={value:?}");
     }
@@ -124,13 +126,13 @@ impl Visit for Line {
     }
 }
 
-impl Subscriber for Logged {
+impl Subscriber for LogCapture {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
         *metadata.level() <= Level::WARN
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line(String::new());
+        let mut line = LineVisitor(String::new());
         event.record(&mut line);
         self.0.lock().unwrap().push(line.0);
     }
@@ -145,13 +147,14 @@ impl Subscriber for Logged {
     fn exit(&self, _: &Id) {}
 }
 
-/// An account's name may contain characters that reverse the text of a terminal.
+/// An account's name may have characters that reverse the order of text in a terminal. The log must
+/// escape them.
 #[tokio::test]
-async fn an_account_cannot_write_the_log() {
-    let logged = Logged::default();
+async fn an_account_name_cannot_forge_the_log() {
+    let logged = LogCapture::default();
     let _watched = subscriber::set_default(logged.clone());
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let anna = uid("anna\u{202e}nimda");
     let phone = n1.admit(&anna, "phone").await;
     let key = RecordKey::new(format!("sess/{anna}")).unwrap();
@@ -174,12 +177,12 @@ async fn an_account_cannot_write_the_log() {
 
 /// Two nodes with different policies would end each other's sessions.
 #[tokio::test]
-async fn policies_that_differ_between_nodes_are_named() {
-    let logged = Logged::default();
+async fn different_policies_of_nodes_are_logged() {
+    let logged = LogCapture::default();
     let _watched = subscriber::set_default(logged.clone());
     let cluster = Cluster::new();
-    let _n1 = cluster.node("n1").await;
-    let _same = cluster.node("same").await;
+    let _n1 = cluster.start_node("n1").await;
+    let _same = cluster.start_node("same").await;
     let differs = || {
         let lines = logged.0.lock().unwrap();
         let about = |line: &&String| line.contains("different policies");
@@ -187,7 +190,7 @@ async fn policies_that_differ_between_nodes_are_named() {
     };
     let policy = Policy::single().on_exceed(OnExceed::Deny);
     let n2 = cluster
-        .node_with("n2", |builder| builder.policy(policy))
+        .start_node_with("n2", |builder| builder.policy(policy))
         .await;
     for other in ["n1", "same"] {
         let words = ["n2", "single, deny", other, "single, evict_oldest"];

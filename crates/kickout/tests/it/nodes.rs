@@ -9,14 +9,17 @@ use distlock_kickout::{
 };
 
 use crate::{
-    cluster::{Cluster, eventually, login, soon, timers, told, uid},
+    cluster::{Cluster, eventually, in_time, login, notice_of, timers, uid},
     link::Link,
 };
 
 #[tokio::test]
 async fn a_dead_node_does_not_block_a_login() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     let old = phone.key().clone();
@@ -35,21 +38,24 @@ async fn a_dead_node_does_not_block_a_login() {
 #[tokio::test]
 async fn strict_confirmation_ends_with_the_dead_nodes_lease() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let n2 = cluster
-        .node_with("n2", |builder| builder.confirm(Confirm::Strict))
+        .start_node_with("n2", |builder| builder.confirm(Confirm::Strict))
         .await;
     let anna = uid("anna");
     let _phone = n1.admit(&anna, "phone").await;
     n1.crash();
-    let pc = soon("the strict login", n2.admit(&anna, "pc")).await;
+    let pc = in_time("the strict login", n2.admit(&anna, "pc")).await;
     assert!(pc.old_confirmed());
 }
 
 #[tokio::test]
-async fn sessions_of_a_dead_node_become_invisible_and_are_swept() {
+async fn sessions_of_a_dead_node_are_hidden_and_then_swept() {
     let cluster = Cluster::new();
-    let (n1, mut n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, mut n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     let ghost = phone.key().session;
@@ -58,7 +64,7 @@ async fn sessions_of_a_dead_node_become_invisible_and_are_swept() {
         n2.kick.route(&anna).await.unwrap().is_some(),
         "its lease still runs"
     );
-    let swept = n2.event(Transition::GhostSwept).await;
+    let swept = n2.next_event(Transition::GhostSwept).await;
     assert_eq!(swept.session, Some(ghost));
     assert_eq!(n2.kick.route(&anna).await.unwrap(), None);
     let record = cluster.record(&anna).await.unwrap();
@@ -69,14 +75,14 @@ async fn sessions_of_a_dead_node_become_invisible_and_are_swept() {
 #[tokio::test]
 async fn a_restarted_node_is_another_incarnation() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     let (old_boot, old_key) = (n1.kick.boot().unwrap(), phone.key().clone());
     n1.crash();
-    // The start waits for the predecessor's lease.
-    cluster.mesh.unsilence("n1");
-    let n1 = soon("the restart", cluster.node("n1")).await;
+    // The start waits until the predecessor's lease has ended.
+    cluster.mesh.restore("n1");
+    let n1 = in_time("the restart", cluster.start_node("n1")).await;
     let boot = n1.kick.boot().unwrap();
     assert!(boot > old_boot);
     assert_eq!(
@@ -91,7 +97,7 @@ async fn a_restarted_node_is_another_incarnation() {
         "nobody is asked about the dead"
     );
     assert_eq!(pc.key().boot, boot);
-    // A late logout of the predecessor changes nothing.
+    // The record of the predecessor's session is gone.
     let record = cluster.record(&anna).await.unwrap();
     assert!(record.slot_of(&old_key).is_none());
 }
@@ -99,7 +105,7 @@ async fn a_restarted_node_is_another_incarnation() {
 #[tokio::test]
 async fn a_second_node_of_the_same_name_is_refused() {
     let cluster = Cluster::new();
-    let _n1 = cluster.node("n1").await;
+    let _n1 = cluster.start_node("n1").await;
     let store = Store::new(cluster.memory.lock(), cluster.memory.records());
     let mut timers = timers();
     timers.node_lease = Duration::from_millis(500);
@@ -118,15 +124,18 @@ async fn a_second_node_of_the_same_name_is_refused() {
 }
 
 #[tokio::test]
-async fn a_node_that_cannot_renew_stops_before_others_take_it_for_dead() {
+async fn a_node_that_cannot_renew_stops_before_others_count_it_as_dead() {
     let cluster = Cluster::new();
-    let (mut n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (mut n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     let boot = n1.kick.boot().unwrap();
     n1.faults.cut();
-    let notice = told(&phone).await;
-    // At this moment the other nodes still take it for alive.
+    let notice = notice_of(&phone).await;
+    // At this moment the other nodes still count the node as alive.
     let located = n2.kick.route(&anna).await.unwrap();
     assert_eq!(notice.code, Code::NodeFenced);
     assert!(located.is_some(), "told too late");
@@ -134,10 +143,10 @@ async fn a_node_that_cannot_renew_stops_before_others_take_it_for_dead() {
     assert!(n1.kick.boot().is_none());
     let refused = n1.login(&anna, "phone").await;
     assert!(matches!(refused, LoginOutcome::Denied(it) if it.code == Code::NodeFenced));
-    n1.event(Transition::NodeFenced).await;
+    n1.next_event(Transition::NodeFenced).await;
 
     n1.faults.heal();
-    n1.event(Transition::NodeUp).await;
+    n1.next_event(Transition::NodeUp).await;
     assert!(n1.kick.boot().unwrap() > boot);
     let again = n1.admit(&anna, "phone").await;
     assert!(again.check().is_ok());
@@ -151,9 +160,9 @@ async fn a_node_that_cannot_renew_stops_before_others_take_it_for_dead() {
 /// A newer version may write a text beside its lease that this version cannot read. Such a node is
 /// not dead.
 #[tokio::test]
-async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
+async fn a_node_with_an_unreadable_lease_text_does_not_count_as_dead() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let locker = Store::new(cluster.memory.lock(), cluster.memory.records()).locker();
     let lock = locker.lock("node/n9").ttl(Duration::from_secs(60));
     let lease = lock.meta("another version").acquire().await.unwrap();
@@ -169,7 +178,7 @@ async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
     assert!(matches!(written, Ok(Written::Stored(_))));
     let error = n1.kick.route(&uid("anna")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    // The unreadable lease must not keep the sweeper of a new node from removing old notes for dead
+    // The unreadable lease must not keep a new node's sweeper from removing the old notes for dead
     // nodes.
     let note = |node, boot| RecordKey::new(format!("rev/{node}/{boot}/anna")).unwrap();
     let (its, of_the_dead) = (note("n9", lease.token().get()), note("nz", 1));
@@ -177,13 +186,13 @@ async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
         let written = records.put(key, b"{}", Expect::Absent).await;
         assert!(matches!(written, Ok(Written::Stored(_))));
     }
-    let _n2 = cluster.node("n2").await;
+    let _n2 = cluster.start_node("n2").await;
     eventually("the note behind it to be swept", || async {
         records.get(&of_the_dead).await.unwrap().is_none()
     })
     .await;
     assert!(records.get(&its).await.unwrap().is_some());
-    // The node goes, and its records go with it.
+    // After the node's end its records are removed.
     let _ = lease.release().await;
     eventually("the session to be swept", || async {
         cluster.record(&uid("anna")).await.unwrap().slots.is_empty()
@@ -193,9 +202,12 @@ async fn a_node_that_cannot_be_understood_is_not_taken_for_dead() {
 }
 
 #[tokio::test]
-async fn the_mark_of_a_drained_node_goes_with_it() {
+async fn the_drain_mark_of_a_node_is_removed_at_its_shutdown() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     n1.kick.drain(100).await.unwrap();
     n2.kick.drain(100).await.unwrap();
     assert_eq!(cluster.keys("drain/").await, ["drain/n1", "drain/n2"]);
@@ -206,16 +218,17 @@ async fn the_mark_of_a_drained_node_goes_with_it() {
     .await;
 }
 
-/// A paused node reaches the store again when it notices its lost lease. A device whose account has
-/// logged in elsewhere must not be told to come back at once: it would disturb the newer session.
+/// A node was paused until after its lease had ended, and can reach the store when it notices this.
+/// A device whose account has logged in elsewhere must not be told to come back: it would end the
+/// newer session.
 #[tokio::test]
-async fn a_node_that_lost_its_lease_says_whose_account_has_gone_elsewhere() {
+async fn a_node_that_lost_its_lease_tells_clients_whose_accounts_logged_in_elsewhere() {
     let cluster = Cluster::new();
     let clock = ManualClock::new();
     let link = Link::new(cluster.memory.lock(), cluster.memory.records());
     let builder = KickOut::builder(link.store(clock.clone()), NodeId::new("n1").unwrap());
     let n1 = builder.timers(timers()).start().await.unwrap();
-    let n2 = cluster.node("n2").await;
+    let n2 = cluster.start_node("n2").await;
     let users = ["taken", "swept", "left"].map(uid);
     let mut phones = Vec::new();
     for user in &users {
@@ -226,7 +239,7 @@ async fn a_node_that_lost_its_lease_says_whose_account_has_gone_elsewhere() {
     }
     let _pc = n2.admit(&users[0], "pc").await;
     let _pc_too = n2.admit(&users[1], "pc").await;
-    // This is the state after the node was taken for dead and swept.
+    // This is the state after another node counted the node as dead and swept its records.
     let records = cluster.memory.records();
     let key = RecordKey::new("sess/swept").unwrap();
     let entry = records.get(&key).await.unwrap().unwrap();
@@ -239,7 +252,7 @@ async fn a_node_that_lost_its_lease_says_whose_account_has_gone_elsewhere() {
     // The node's clock moves only now, beyond its lease.
     clock.advance(timers().node_lease * 2);
     for (phone, gone) in phones.iter().zip([true, true, false]) {
-        let notice = told(phone).await;
+        let notice = notice_of(phone).await;
         let by = notice.by_device.as_ref().map(Device::as_str);
         let expected = if gone {
             (Code::Superseded, Retry::Never, Intent::Login, Some("pc"))
@@ -254,12 +267,12 @@ async fn a_node_that_lost_its_lease_says_whose_account_has_gone_elsewhere() {
 /// A node lost its lease, and another process of its name has the lease now. The first node must
 /// not end the sessions of the second.
 #[tokio::test]
-async fn a_node_whose_name_another_process_has_kicks_there() {
+async fn a_node_that_lost_its_name_kicks_through_the_new_process() {
     let cluster = Cluster::new();
-    let mut first = cluster.node("n1").await;
+    let mut first = cluster.start_node("n1").await;
     first.faults.cut();
-    first.event(Transition::NodeFenced).await;
-    let second = soon("the other process", cluster.node("n1")).await;
+    first.next_event(Transition::NodeFenced).await;
+    let second = in_time("the other process", cluster.start_node("n1")).await;
     let anna = uid("anna");
     let phone = second.admit(&anna, "phone").await;
     first.faults.heal();
@@ -267,7 +280,7 @@ async fn a_node_whose_name_another_process_has_kicks_there() {
     let kicked = kicked.unwrap();
     assert!(kicked.len() == 1 && kicked[0].gone, "{kicked:?}");
     assert_eq!(phone.phase(), Phase::Superseded);
-    // A misdirected kick is not for the process that was left behind.
+    // The first process refuses a kick that is for the second one.
     let kick = cluster.mesh.kicks().remove(0);
     assert_eq!(kick.key, *phone.key());
     let astray = first.kick.handle_kick(&kick);

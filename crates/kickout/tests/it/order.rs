@@ -10,17 +10,17 @@ use distlock_kickout::{
 };
 use tokio::sync::watch;
 
-use crate::cluster::{Cluster, PATIENCE, eventually, login, soon, timers, uid};
+use crate::cluster::{Cluster, TEST_TIMEOUT, eventually, in_time, login, timers, uid};
 
-/// A peer whose kicks arrive when the test lets them pass.
+/// A peer that answers kicks only when the test allows it.
 #[derive(Debug, Default)]
-struct Blocked {
+struct BlockedPeer {
     waits: watch::Sender<bool>,
     go: watch::Sender<bool>,
 }
 
 #[async_trait]
-impl Peers for Blocked {
+impl Peers for BlockedPeer {
     async fn kick(&self, _: &NodeAddress, _: KickRequest) -> Result<KickResult, PeerError> {
         self.waits.send_replace(true);
         let mut go = self.go.subscribe();
@@ -37,21 +37,21 @@ impl Peers for Blocked {
     }
 }
 
-/// Two logins on one node, one after the other, while the old session's node does not answer.
-/// Returns whether the second was granted before the first was answered.
-async fn overlap(order: Order) -> bool {
+/// Runs two logins on one node, one after the other, while the old session's node does not answer.
+/// Returns whether the second was granted before the first was admitted.
+async fn second_login_overlaps(order: Order) -> bool {
     let cluster = Cluster::new();
-    let blocked = Arc::new(Blocked::default());
+    let peer = Arc::new(BlockedPeer::default());
     let mut patient = timers();
-    patient.kick_budget = PATIENCE;
-    patient.peer_deadline = PATIENCE;
-    let (peers, times) = (blocked.clone(), patient.clone());
+    patient.kick_budget = TEST_TIMEOUT;
+    patient.peer_deadline = TEST_TIMEOUT;
+    let (peers, times) = (peer.clone(), patient.clone());
     let mut n1 = cluster
-        .node_with("n1", |builder| {
+        .start_node_with("n1", |builder| {
             builder.order(order).timers(times).peers(peers)
         })
         .await;
-    let n2 = cluster.node("n2").await;
+    let n2 = cluster.start_node("n2").await;
     let anna = uid("anna");
     let _old = n2.admit(&anna, "old").await;
     let ask = |device: &str| {
@@ -59,16 +59,16 @@ async fn overlap(order: Order) -> bool {
         tokio::spawn(async move { kick.login(login).await.unwrap() })
     };
     let first = ask("first");
-    let mut waits = blocked.waits.subscribe();
-    soon("a kick", waits.wait_for(|waits| *waits))
+    let mut waits = peer.waits.subscribe();
+    in_time("a kick", waits.wait_for(|waits| *waits))
         .await
         .unwrap();
     let second = ask("second");
     if order == Order::WriteThenTell {
         for _ in 0..2 {
-            n1.event(Transition::Granted).await;
+            n1.next_event(Transition::Granted).await;
         }
-        blocked.go.send_replace(true);
+        peer.go.send_replace(true);
         let (_first, _second) = (first.await.unwrap(), second.await.unwrap());
         return true;
     }
@@ -76,9 +76,9 @@ async fn overlap(order: Order) -> bool {
         n1.kick.logins_under_way() > 0
     })
     .await;
-    blocked.go.send_replace(true);
+    peer.go.send_replace(true);
     let (_first, _second) = (first.await.unwrap(), second.await.unwrap());
-    let history = n1.history();
+    let history = n1.take_events();
     let at = |transition, device: &str| {
         let of = |it: &&distlock_kickout::Event| {
             it.event == transition && it.device.as_ref().is_some_and(|it| it.as_str() == device)
@@ -90,22 +90,22 @@ async fn overlap(order: Order) -> bool {
 }
 
 #[tokio::test]
-async fn a_login_waits_for_no_kick_of_another_one() {
-    assert!(overlap(Order::WriteThenTell).await);
+async fn a_login_does_not_wait_for_the_kicks_of_another_login() {
+    assert!(second_login_overlaps(Order::WriteThenTell).await);
 }
 
-/// The order that exists for comparison only.
+/// This order exists for comparison only.
 #[tokio::test]
-async fn in_the_literal_order_it_does() {
-    assert!(!overlap(Order::TellUnderLock).await);
+async fn with_tell_under_lock_a_login_waits_for_the_kicks_of_another_login() {
+    assert!(!second_login_overlaps(Order::TellUnderLock).await);
 }
 
 /// Profiles that answer by the device's name.
 #[derive(Debug, Default)]
-struct ByDevice(watch::Sender<u32>);
+struct ProfilesByDevice(watch::Sender<u32>);
 
 #[async_trait]
-impl Profiles for ByDevice {
+impl Profiles for ProfilesByDevice {
     async fn load(&self, login: &Login) -> distlock_core::Result<Allowed> {
         self.0.send_modify(|asked| *asked += 1);
         match login.device.as_str() {
@@ -118,12 +118,12 @@ impl Profiles for ByDevice {
 }
 
 #[tokio::test]
-async fn a_profile_is_asked_before_anything_is_done() {
+async fn a_profile_is_checked_before_the_login_changes_anything() {
     let cluster = Cluster::new();
-    let profiles = Arc::new(ByDevice::default());
+    let profiles = Arc::new(ProfilesByDevice::default());
     let asked = profiles.clone();
     let n1 = cluster
-        .node_with("n1", |builder| builder.profiles(asked))
+        .start_node_with("n1", |builder| builder.profiles(asked))
         .await;
     let anna = uid("anna");
     let LoginOutcome::Denied(denied) = n1.login(&anna, "unpaid").await else {
@@ -137,7 +137,7 @@ async fn a_profile_is_asked_before_anything_is_done() {
     let mut count = profiles.0.subscribe();
     tokio::select! {
         _ = never => panic!("it was answered"),
-        _ = soon("the question", count.wait_for(|asked| *asked == 3)) => {}
+        _ = in_time("the question", count.wait_for(|asked| *asked == 3)) => {}
     }
     assert_eq!(cluster.keys("sess/").await, Vec::<String>::new());
     assert_eq!(n1.kick.logins_under_way(), 0);
@@ -147,7 +147,7 @@ async fn a_profile_is_asked_before_anything_is_done() {
 
 /// The wait for the lock begins after the profile is loaded.
 #[tokio::test]
-async fn a_slow_profile_takes_nothing_from_the_wait_for_the_lock() {
+async fn a_slow_profile_does_not_shorten_the_wait_for_the_lock() {
     #[derive(Debug)]
     struct Slow;
     #[async_trait]
@@ -161,7 +161,7 @@ async fn a_slow_profile_takes_nothing_from_the_wait_for_the_lock() {
     let mut hasty = timers();
     hasty.lock_wait = Duration::from_secs(2);
     let n1 = cluster
-        .node_with("n1", |builder| {
+        .start_node_with("n1", |builder| {
             builder.timers(hasty).profiles(Arc::new(Slow))
         })
         .await;

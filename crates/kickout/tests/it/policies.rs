@@ -10,14 +10,16 @@ use distlock_kickout::{
 };
 use tokio::sync::watch;
 
-use crate::cluster::{Cluster, Node, device, eventually, login, pause, soon, told, uid};
+use crate::cluster::{Cluster, Node, device, eventually, in_time, login, notice_of, pause, uid};
 
+/// Starts a node with this policy.
 async fn node(cluster: &Cluster, name: &str, policy: Policy) -> Node {
     cluster
-        .node_with(name, |builder| builder.policy(policy))
+        .start_node_with(name, |builder| builder.policy(policy))
         .await
 }
 
+/// The devices of the active ones among these sessions.
 fn active<'a>(sessions: impl IntoIterator<Item = &'a Session>) -> Vec<String> {
     sessions
         .into_iter()
@@ -46,7 +48,7 @@ async fn a_phone_and_a_pc_live_side_by_side_on_two_nodes() {
     let laptop = admit(&n2, "laptop", "pc").await;
     assert!(phone.check().is_ok() && laptop.check().is_ok());
     let other_phone = admit(&n2, "new phone", "phone").await;
-    let notice = told(&phone).await;
+    let notice = notice_of(&phone).await;
     assert_eq!(notice.code, Code::Superseded);
     assert_eq!(notice.by_device, Some(device("new phone")));
     assert_eq!(active([&phone, &laptop, &other_phone]).len(), 2);
@@ -56,7 +58,7 @@ async fn a_phone_and_a_pc_live_side_by_side_on_two_nodes() {
 }
 
 #[tokio::test]
-async fn first_wins_under_deny_until_somebody_takes_over() {
+async fn under_deny_the_first_login_wins_until_another_takes_over() {
     let cluster = Cluster::new();
     let policy = Policy::single().on_exceed(OnExceed::Deny);
     let (n1, n2) = (
@@ -75,10 +77,10 @@ async fn first_wins_under_deny_until_somebody_takes_over() {
     let LoginOutcome::Admitted(pc) = n2.kick.login(takeover).await.unwrap() else {
         panic!("a takeover was denied");
     };
-    assert_eq!(told(&phone).await.code, Code::Superseded);
+    assert_eq!(notice_of(&phone).await.code, Code::Superseded);
     // The same device may log in again.
     let again = n1.admit(&anna, "pc").await;
-    assert_eq!(told(&pc).await.code, Code::Replaced);
+    assert_eq!(notice_of(&pc).await.code, Code::Replaced);
     // A dead node's session does not deny a login.
     drop(phone);
     n1.crash();
@@ -138,7 +140,7 @@ async fn of_many_concurrent_logins_exactly_the_limit_survives() {
 }
 
 #[tokio::test]
-async fn the_idle_one_goes_wherever_it_is() {
+async fn the_idle_session_ends_on_any_node() {
     let cluster = Cluster::new();
     let policy = Policy::named(PolicyName::NTotal(2)).on_exceed(OnExceed::EvictIdle);
     let (n1, n2) = (
@@ -152,7 +154,7 @@ async fn the_idle_one_goes_wherever_it_is() {
     pause(std::time::Duration::from_millis(20)).await;
     old.check().unwrap();
     let third = n2.admit(&anna, "third").await;
-    assert_eq!(told(&new).await.code, Code::Superseded);
+    assert_eq!(notice_of(&new).await.code, Code::Superseded);
     assert_eq!(active([&old, &new, &third]).len(), 2);
     // The sessions of a node that does not answer count as idle.
     pause(std::time::Duration::from_millis(20)).await;
@@ -160,12 +162,12 @@ async fn the_idle_one_goes_wherever_it_is() {
     cluster.mesh.silence("n1");
     let _fourth = n2.admit(&anna, "fourth").await;
     assert!(third.check().is_ok());
-    cluster.mesh.unsilence("n1");
-    assert_eq!(told(&old).await.code, Code::Superseded);
+    cluster.mesh.restore("n1");
+    assert_eq!(notice_of(&old).await.code, Code::Superseded);
 }
 
 #[tokio::test]
-async fn whoever_was_ended_does_not_resume_and_whoever_broke_off_does() {
+async fn a_kicked_session_cannot_resume_and_a_broken_off_session_can() {
     let cluster = Cluster::new();
     let policy = Policy::named(PolicyName::NTotal(2));
     let n1 = node(&cluster, "n1", policy).await;
@@ -187,12 +189,12 @@ async fn whoever_was_ended_does_not_resume_and_whoever_broke_off_does() {
     let LoginOutcome::Admitted(again) = resume(&of_phone, "my phone").await.unwrap() else {
         panic!("it was still in");
     };
-    assert_eq!(told(&phone).await.code, Code::Replaced);
+    assert_eq!(notice_of(&phone).await.code, Code::Replaced);
     // After a kick by an administrator the session cannot resume.
     let of_phone = again.resume_token();
     let target = Target::Session(again.key().session);
     n1.kick.kick(&target, None).await.unwrap();
-    told(&again).await;
+    notice_of(&again).await;
     let LoginOutcome::Denied(denied) = resume(&of_phone, "my phone").await.unwrap() else {
         panic!("it was kicked");
     };
@@ -201,10 +203,10 @@ async fn whoever_was_ended_does_not_resume_and_whoever_broke_off_does() {
 
 /// Profiles that allow every login and count them.
 #[derive(Debug, Default)]
-struct Counted(watch::Sender<u32>);
+struct CountingProfiles(watch::Sender<u32>);
 
 #[async_trait]
-impl Profiles for Counted {
+impl Profiles for CountingProfiles {
     async fn load(&self, _: &Login) -> distlock_core::Result<Allowed> {
         self.0.send_modify(|asked| *asked += 1);
         Ok(Allowed::Yes)
@@ -212,12 +214,12 @@ impl Profiles for Counted {
 }
 
 #[tokio::test]
-async fn a_resume_that_is_refused_takes_nobodys_place() {
+async fn a_refused_resume_replaces_no_login() {
     let cluster = Cluster::new();
-    let profiles = Arc::new(Counted::default());
+    let profiles = Arc::new(CountingProfiles::default());
     let asked = profiles.clone();
     let n1 = cluster
-        .node_with("n1", |builder| builder.profiles(asked))
+        .start_node_with("n1", |builder| builder.profiles(asked))
         .await;
     let anna = uid("anna");
     let pc = n1.admit(&anna, "pc").await;
@@ -230,7 +232,7 @@ async fn a_resume_that_is_refused_takes_nobodys_place() {
         let guard = locker.lock("user/anna").acquire().await.unwrap();
         let mut count = profiles.0.subscribe();
         let before = *count.borrow();
-        // After the profile is loaded the login enters the queue without another pause.
+        // After the check of its profile, a login enters the queue without another pause.
         let resume = login(&anna, resuming).intent(Intent::Resume, Some(of_pc.clone()));
         let mut asking = Vec::new();
         for (number, login) in (1..).zip([login(&anna, "phone"), resume]) {
@@ -239,15 +241,15 @@ async fn a_resume_that_is_refused_takes_nobodys_place() {
                 async move { kick.login(login).await.unwrap() },
             ));
             let arrived = count.wait_for(|asked| *asked == before + number);
-            soon("the login", arrived).await.unwrap();
+            in_time("the login", arrived).await.unwrap();
         }
         let [phone, late] = asking.try_into().unwrap();
         let _ = guard.release().await;
-        match soon("the resume", late).await.unwrap() {
+        match in_time("the resume", late).await.unwrap() {
             LoginOutcome::Denied(denied) => assert_eq!(denied.code, Code::Superseded),
             other => panic!("{other:?}"),
         }
-        match soon("the phone", phone).await.unwrap() {
+        match in_time("the phone", phone).await.unwrap() {
             LoginOutcome::Admitted(phone) => assert!(phone.check().is_ok()),
             other => panic!("nobody is left: {other:?}"),
         }
@@ -255,12 +257,12 @@ async fn a_resume_that_is_refused_takes_nobodys_place() {
 }
 
 #[tokio::test]
-async fn a_client_that_resumes_twice_is_in_by_its_second_attempt() {
+async fn a_client_that_resumes_twice_gets_in_with_its_second_attempt() {
     let cluster = Cluster::new();
-    let profiles = Arc::new(Counted::default());
+    let profiles = Arc::new(CountingProfiles::default());
     let asked = profiles.clone();
     let n1 = cluster
-        .node_with("n1", |builder| builder.profiles(asked))
+        .start_node_with("n1", |builder| builder.profiles(asked))
         .await;
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
@@ -276,15 +278,15 @@ async fn a_client_that_resumes_twice_is_in_by_its_second_attempt() {
             async move { kick.login(resume).await.unwrap() },
         ));
         let arrived = count.wait_for(|asked| *asked == number);
-        soon("the attempt", arrived).await.unwrap();
+        in_time("the attempt", arrived).await.unwrap();
     }
     let _ = guard.release().await;
     let [first, second] = attempts.try_into().unwrap();
-    let first = soon("the first attempt", first).await.unwrap();
+    let first = in_time("the first attempt", first).await.unwrap();
     assert!(matches!(first, LoginOutcome::Superseded(_)), "{first:?}");
-    match soon("the second attempt", second).await.unwrap() {
+    match in_time("the second attempt", second).await.unwrap() {
         LoginOutcome::Admitted(again) => assert!(again.check().is_ok()),
         other => panic!("{other:?}"),
     }
-    assert_eq!(told(&phone).await.code, Code::Replaced);
+    assert_eq!(notice_of(&phone).await.code, Code::Replaced);
 }

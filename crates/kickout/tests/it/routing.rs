@@ -7,7 +7,7 @@ use distlock_kickout::{
     PolicyName, Receipt, RouteMode, Session, Uid,
 };
 
-use crate::cluster::{Cluster, eventually, login, soon, told, uid};
+use crate::cluster::{Cluster, eventually, in_time, login, notice_of, uid};
 
 fn message(id: &str) -> Message {
     Message {
@@ -17,13 +17,13 @@ fn message(id: &str) -> Message {
 }
 
 /// The receipt of the only session.
-fn only(receipts: Vec<Receipt>) -> Receipt {
+fn only_receipt(receipts: Vec<Receipt>) -> Receipt {
     let [receipt] = <[_; 1]>::try_from(receipts).unwrap();
     receipt
 }
 
-/// Takes messages like a connection, and notes their ids.
-fn reads(session: Session) -> (Arc<Session>, Arc<std::sync::Mutex<Vec<String>>>) {
+/// Reads the session's messages like a connection, and notes their ids.
+fn read_messages(session: Session) -> (Arc<Session>, Arc<std::sync::Mutex<Vec<String>>>) {
     let session = Arc::new(session);
     let read = Arc::new(std::sync::Mutex::new(Vec::new()));
     tokio::spawn({
@@ -40,22 +40,22 @@ fn reads(session: Session) -> (Arc<Session>, Arc<std::sync::Mutex<Vec<String>>>)
 }
 
 #[tokio::test]
-async fn to_the_current_session_wherever_it_is() {
+async fn a_message_reaches_the_current_session_on_any_node() {
     for mode in [RouteMode::Fenced, RouteMode::Locked] {
         let cluster = Cluster::new();
-        let n1 = cluster.node_with("n1", |it| it.route(mode)).await;
-        let n2 = cluster.node_with("n2", |it| it.route(mode)).await;
+        let n1 = cluster.start_node_with("n1", |it| it.route(mode)).await;
+        let n2 = cluster.start_node_with("n2", |it| it.route(mode)).await;
         let anna = uid("anna");
         assert_eq!(n1.kick.deliver(&anna, message("m0")).await.unwrap(), []);
-        let (phone, phone_read) = reads(n1.admit(&anna, "phone").await);
+        let (phone, phone_read) = read_messages(n1.admit(&anna, "phone").await);
         for (node, id) in [(&n1, "m1"), (&n2, "m2")] {
-            let receipt = only(node.kick.deliver(&anna, message(id)).await.unwrap());
+            let receipt = only_receipt(node.kick.deliver(&anna, message(id)).await.unwrap());
             assert_eq!(receipt.delivery, Delivery::Written);
             assert_eq!(receipt.location.key, *phone.key());
         }
-        let (_pc, pc_read) = reads(n2.admit(&anna, "pc").await);
-        told(&phone).await;
-        let receipt = only(n1.kick.deliver(&anna, message("m3")).await.unwrap());
+        let (_pc, pc_read) = read_messages(n2.admit(&anna, "pc").await);
+        notice_of(&phone).await;
+        let receipt = only_receipt(n1.kick.deliver(&anna, message("m3")).await.unwrap());
         assert_eq!(receipt.delivery, Delivery::Written);
         assert_eq!(*phone_read.lock().unwrap(), ["m1", "m2"]);
         assert_eq!(*pc_read.lock().unwrap(), ["m3"]);
@@ -63,9 +63,9 @@ async fn to_the_current_session_wherever_it_is() {
 }
 
 #[tokio::test]
-async fn a_superseded_session_is_mute() {
+async fn a_superseded_session_receives_nothing() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     let request = |session: &Session| {
@@ -77,7 +77,7 @@ async fn a_superseded_session_is_mute() {
         )
     };
     let _pc = n1.admit(&anna, "pc").await;
-    told(&phone).await;
+    notice_of(&phone).await;
     assert_eq!(
         n1.kick.handle_deliver(request(&phone)).await,
         DeliverResult::NotCurrent
@@ -93,7 +93,10 @@ async fn a_superseded_session_is_mute() {
 #[tokio::test]
 async fn a_message_that_waited_for_the_old_session_goes_to_the_new_one() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
     // The phone's connection reads nothing.
     let phone = n1.admit(&anna, "phone").await;
@@ -101,8 +104,8 @@ async fn a_message_that_waited_for_the_old_session_goes_to_the_new_one() {
         let (kick, anna) = (n2.kick.clone(), anna.clone());
         async move { kick.deliver(&anna, message("m1")).await.unwrap() }
     });
-    let (pc, read) = reads(n2.admit(&anna, "pc").await);
-    let receipt = only(soon("the delivery", delivering).await.unwrap());
+    let (pc, read) = read_messages(n2.admit(&anna, "pc").await);
+    let receipt = only_receipt(in_time("the delivery", delivering).await.unwrap());
     assert_eq!(receipt.delivery, Delivery::Written);
     assert_eq!(receipt.location.key, *pc.key());
     assert_eq!(*read.lock().unwrap(), ["m1"]);
@@ -112,10 +115,10 @@ async fn a_message_that_waited_for_the_old_session_goes_to_the_new_one() {
 #[tokio::test]
 async fn a_receiver_that_does_not_read_is_reported() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
-    let receipt = only(n1.kick.deliver(&anna, message("m1")).await.unwrap());
+    let receipt = only_receipt(n1.kick.deliver(&anna, message("m1")).await.unwrap());
     assert_eq!(
         receipt.delivery,
         Delivery::Missed,
@@ -123,14 +126,14 @@ async fn a_receiver_that_does_not_read_is_reported() {
     );
     assert!(futures_util::poll!(std::pin::pin!(phone.next_message())).is_pending());
 
-    // The message is taken and its outcome never reported, so it is unknown.
+    // The session takes the message and reports no outcome, so the outcome is unknown.
     let delivering = tokio::spawn({
         let (kick, anna) = (n1.kick.clone(), anna.clone());
         async move { kick.deliver(&anna, message("m2")).await.unwrap() }
     });
-    let outgoing = soon("the message", phone.next_message()).await;
+    let outgoing = in_time("the message", phone.next_message()).await;
     drop(outgoing);
-    let receipt = only(soon("the outcome", delivering).await.unwrap());
+    let receipt = only_receipt(in_time("the outcome", delivering).await.unwrap());
     assert!(
         matches!(receipt.delivery, Delivery::Failed(_)),
         "{receipt:?}"
@@ -138,12 +141,12 @@ async fn a_receiver_that_does_not_read_is_reported() {
 }
 
 #[tokio::test]
-async fn to_every_device_to_one_or_to_a_class() {
+async fn a_message_reaches_every_device_or_one_device_or_one_class() {
     let cluster = Cluster::new();
     let several =
         |builder: distlock_kickout::Builder| builder.policy(Policy::named(PolicyName::Unlimited));
-    let n1 = cluster.node_with("n1", several).await;
-    let n2 = cluster.node_with("n2", several).await;
+    let n1 = cluster.start_node_with("n1", several).await;
+    let n2 = cluster.start_node_with("n2", several).await;
     let anna = uid("anna");
     let mut readers = Vec::new();
     for (node, device, class) in [(&n1, "phone", "m"), (&n2, "pc", "d"), (&n1, "tablet", "m")] {
@@ -152,7 +155,7 @@ async fn to_every_device_to_one_or_to_a_class() {
         let LoginOutcome::Admitted(session) = node.kick.login(login).await.unwrap() else {
             panic!("there is room for it");
         };
-        readers.push(reads(session));
+        readers.push(read_messages(session));
     }
     let all = message("all");
     let one = message("one").for_device(&Device::new("pc").unwrap());
@@ -171,9 +174,9 @@ async fn to_every_device_to_one_or_to_a_class() {
 }
 
 #[tokio::test]
-async fn a_client_that_acknowledges_is_waited_for() {
+async fn a_delivery_waits_for_the_acknowledgement() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
     let LoginOutcome::Admitted(phone) = n1
         .kick
@@ -184,7 +187,7 @@ async fn a_client_that_acknowledges_is_waited_for() {
         panic!("nobody else is there");
     };
     assert!(phone.acknowledges());
-    let deliver = async |id| only(n1.kick.deliver(&anna, message(id)).await.unwrap());
+    let deliver = async |id| only_receipt(n1.kick.deliver(&anna, message(id)).await.unwrap());
     let acknowledges = async {
         assert_eq!(phone.next_message().await.delivered(), None);
     };
@@ -198,13 +201,16 @@ async fn a_client_that_acknowledges_is_waited_for() {
 }
 
 #[tokio::test]
-async fn an_unreachable_node_is_reported_and_a_dead_one_is_nobody() {
+async fn an_unreachable_node_is_reported_and_a_dead_node_has_no_sessions() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
-    let _phone = reads(n1.admit(&anna, "phone").await);
+    let _phone = read_messages(n1.admit(&anna, "phone").await);
     cluster.mesh.silence("n1");
-    let receipt = only(n2.kick.deliver(&anna, message("m1")).await.unwrap());
+    let receipt = only_receipt(n2.kick.deliver(&anna, message("m1")).await.unwrap());
     assert!(
         matches!(receipt.delivery, Delivery::Failed(_)),
         "it may have arrived: {receipt:?}"
@@ -221,9 +227,12 @@ async fn an_unreachable_node_is_reported_and_a_dead_one_is_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_message_is_accounted_for_while_the_account_moves() {
+async fn every_message_has_an_outcome_while_the_account_changes_nodes() {
     let cluster = Cluster::new();
-    let nodes = [cluster.node("n1").await, cluster.node("n2").await];
+    let nodes = [
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    ];
     let anna: Uid = uid("anna");
     let mut all_read = Vec::new();
     let sender = tokio::spawn({
@@ -240,11 +249,11 @@ async fn every_message_is_accounted_for_while_the_account_moves() {
     });
     let mut sessions = Vec::new();
     for number in 0..10 {
-        let (session, read) = reads(nodes[number % 2].admit(&anna, "d").await);
+        let (session, read) = read_messages(nodes[number % 2].admit(&anna, "d").await);
         sessions.push(session);
         all_read.push(read);
     }
-    let outcomes = soon("the deliveries", sender).await.unwrap();
+    let outcomes = in_time("the deliveries", sender).await.unwrap();
     let read: Vec<String> = all_read
         .iter()
         .flat_map(|read| read.lock().unwrap().clone())

@@ -7,14 +7,16 @@ use distlock_kickout::{
     Builder, Code, Confirm, LoggedOut, LoginOutcome, Phase, Session, Transition, UserRecord,
 };
 
-use crate::cluster::{Cluster, PATIENCE, eventually, login, pause, soon, timers, told, uid};
+use crate::cluster::{
+    Cluster, TEST_TIMEOUT, eventually, in_time, login, notice_of, pause, timers, uid,
+};
 
 #[tokio::test]
 async fn a_login_whose_outcome_stays_unknown_is_removed_when_the_store_is_back() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
-    // The write is stored, its reply is lost, and every later try gets no answer.
+    // The write is stored and its reply is lost. After the write the store does not answer.
     n1.faults.lose_replies(1);
     let login = n1.kick.login(login(&anna, "phone"));
     let cut_soon = async {
@@ -39,24 +41,24 @@ async fn a_login_whose_outcome_stays_unknown_is_removed_when_the_store_is_back()
     assert_eq!(n1.kick.sessions(), 0);
 }
 
-/// The takeover is in the directory. Its own node has to kick the old session, and does not know of
-/// the takeover.
+/// The takeover is in the directory. The node that wrote it does not know that, although the old
+/// session on this node has to end.
 #[tokio::test]
-async fn a_takeover_whose_reply_was_lost_ends_the_old_session() {
+async fn a_takeover_with_a_lost_reply_ends_the_old_session() {
     let cluster = Cluster::new();
     let mut timers = timers();
     // The lease is so long that no node reconciles during this test.
     timers.node_lease = Duration::from_secs(600);
     timers.lock_ttl = Duration::from_secs(1);
-    let n1 = cluster.node_with("n1", |builder| builder.timers(timers.clone()));
-    let n2 = cluster.node_with("n2", |builder| {
+    let n1 = cluster.start_node_with("n1", |builder| builder.timers(timers.clone()));
+    let n2 = cluster.start_node_with("n2", |builder| {
         builder.timers(timers.clone()).confirm(Confirm::Strict)
     });
     let (n1, n2) = (n1.await, n2.await);
     for somebody_else_comes in [true, false] {
         let anna = uid(&format!("anna{somebody_else_comes}"));
         let phone = n1.admit(&anna, "phone").await;
-        n1.faults.cut_after_next();
+        n1.faults.lose_next_reply_and_cut();
         let pc = n1.kick.login(login(&anna, "pc")).await;
         assert_eq!(pc.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
         if somebody_else_comes {
@@ -65,7 +67,7 @@ async fn a_takeover_whose_reply_was_lost_ends_the_old_session() {
             assert_eq!(phone.phase(), Phase::Superseded, "two sessions are active");
         }
         n1.faults.heal();
-        let notice = told(&phone).await;
+        let notice = notice_of(&phone).await;
         assert_eq!(notice.code, Code::Superseded);
         assert_eq!(notice.by_device.unwrap().as_str(), "pc");
         eventually("the revocation to be settled", || async {
@@ -76,14 +78,14 @@ async fn a_takeover_whose_reply_was_lost_ends_the_old_session() {
     }
 }
 
-/// The old session may be kicked before the store goes away. If the login were given up then, no
+/// The old session may be kicked before the store goes away. If the node gave up the login then, no
 /// session would be left.
 #[tokio::test]
-async fn a_login_that_was_written_outlasts_a_store_that_is_away_for_a_moment() {
+async fn a_written_login_survives_a_short_absence_of_the_store() {
     let cluster = Cluster::new();
     let mut timers = timers();
     timers.node_lease = Duration::from_secs(600);
-    timers.lock_ttl = PATIENCE;
+    timers.lock_ttl = TEST_TIMEOUT;
     for reply_is_lost in [true, false] {
         for confirm in [Confirm::Available, Confirm::Strict] {
             let at = |node: &str| format!("{node}-{reply_is_lost}-{confirm:?}");
@@ -92,14 +94,14 @@ async fn a_login_that_was_written_outlasts_a_store_that_is_away_for_a_moment() {
                 (at(node), with)
             };
             let ((first, with), (second, with_too)) = (build("n1"), build("n2"));
-            let n1 = cluster.node_with(&first, with).await;
-            let n2 = cluster.node_with(&second, with_too).await;
+            let n1 = cluster.start_node_with(&first, with).await;
+            let n2 = cluster.start_node_with(&second, with_too).await;
             let anna = uid(&at("anna"));
             let phone = n1.admit(&anna, "phone").await;
             if reply_is_lost {
-                n2.faults.cut_after_next();
+                n2.faults.lose_next_reply_and_cut();
             } else {
-                n2.faults.cut_behind_next();
+                n2.faults.answer_next_and_cut();
             }
             let pc = n2.kick.login(login(&anna, "pc"));
             let outage = async {
@@ -107,20 +109,20 @@ async fn a_login_that_was_written_outlasts_a_store_that_is_away_for_a_moment() {
                 pause(Duration::from_secs(1)).await;
                 n2.faults.heal();
             };
-            let (pc, ()) = tokio::join!(soon("the login", pc), outage);
+            let (pc, ()) = tokio::join!(in_time("the login", pc), outage);
             match pc {
                 Ok(LoginOutcome::Admitted(pc)) => assert!(pc.check().is_ok()),
                 other => panic!("reply lost: {reply_is_lost}, {confirm:?}: {other:?}"),
             }
-            assert_eq!(told(&phone).await.code, Code::Superseded);
+            assert_eq!(notice_of(&phone).await.code, Code::Superseded);
         }
     }
 }
 
 #[tokio::test]
-async fn a_logout_is_tried_until_the_store_is_back() {
+async fn a_logout_is_repeated_until_the_store_is_back() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     n1.faults.cut();
@@ -133,16 +135,17 @@ async fn a_logout_is_tried_until_the_store_is_back() {
     .await;
 }
 
-/// More deletes than the queue holds: the sweeper finds the rest in the directory.
+/// There are more failed deletes than the queue can hold. The sweeper finds the other sessions in
+/// the directory.
 #[tokio::test]
-async fn more_logouts_than_can_wait_for_the_store() {
+async fn the_sweeper_makes_the_logouts_that_the_queue_cannot_hold() {
     const MANY: usize = 4096 + 100;
     let cluster = Cluster::new();
     let mut timers = timers();
     // A busy machine may take longer for this than a short lease lasts.
     timers.node_lease = Duration::from_secs(12);
     let n1 = cluster
-        .node_with("n1", |builder| builder.timers(timers))
+        .start_node_with("n1", |builder| builder.timers(timers))
         .await;
     let mut sessions = Vec::new();
     for number in 0..MANY {
@@ -154,69 +157,69 @@ async fn more_logouts_than_can_wait_for_the_store() {
     assert!(outcomes.iter().all(|it| *it == LoggedOut::Queued));
     n1.faults.heal();
     eventually("every account to be out", || {
-        nobody_is_listed(&cluster, &sessions)
+        no_session_is_listed(&cluster, &sessions)
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_shutdown_waits_for_a_store_that_hangs_once_and_not_for_each_session() {
+async fn a_shutdown_waits_once_for_a_hanging_store_and_not_for_each_session() {
     const AT_ONCE: u32 = 16;
     let cluster = Cluster::new();
     let mut timers = timers();
     // A busy machine may take longer for this than a short lease lasts.
     timers.node_lease = Duration::from_secs(60);
     let mut n1 = cluster
-        .node_with("n1", |builder| builder.timers(timers))
+        .start_node_with("n1", |builder| builder.timers(timers))
         .await;
     let mut sessions = Vec::new();
     for number in 0..AT_ONCE * 4 {
         sessions.push(n1.admit(&uid(&format!("u{number}")), "phone").await);
     }
-    n1.faults.hang();
+    n1.faults.hang_puts();
     let shutdown = n1.kick.shutdown();
     let meanwhile = async {
         eventually("several to be taken out together", || async {
-            n1.faults.held_up() == AT_ONCE
+            n1.faults.hanging_puts() == AT_ONCE
         })
         .await;
-        n1.faults.give_up();
+        n1.faults.fail_hanging_puts();
         eventually("the others to be given up", || async {
             n1.kick.sessions() == 0
         })
         .await;
         loop {
-            // One of the failed deletes may be tried again.
-            n1.faults.give_up();
+            // The node may repeat one of the failed deletes, which hangs again.
+            n1.faults.fail_hanging_puts();
             pause(Duration::from_millis(5)).await;
         }
     };
     tokio::select! {
-        () = soon("the shutdown", shutdown) => {}
+        () = in_time("the shutdown", shutdown) => {}
         () = meanwhile => unreachable!(),
     }
     assert!(sessions.iter().all(|it| it.phase() == Phase::Closed));
-    assert!(n1.faults.held_up() < AT_ONCE * 2);
-    let history = n1.history();
+    assert!(n1.faults.hanging_puts() < AT_ONCE * 2);
+    let history = n1.take_events();
     let closed = history.iter().filter(|it| it.event == Transition::Closed);
     assert_eq!(closed.count(), sessions.len());
     assert_eq!(cluster.keys("sess/").await.len(), sessions.len());
     // All remaining entries are void.
-    let n2 = cluster.node("n2").await;
+    let n2 = cluster.start_node("n2").await;
     assert_eq!(n2.kick.route(sessions[0].uid()).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn a_session_that_the_store_forgot_is_written_again() {
+async fn a_session_that_the_store_lost_is_written_again() {
     let cluster = Cluster::new();
-    let mut n1 = cluster.node("n1").await;
+    let mut n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     let records = cluster.memory.records();
     let key = RecordKey::new("sess/anna").unwrap();
     let entry = records.get(&key).await.unwrap().unwrap();
     records.delete(&key, entry.version).await.unwrap();
-    let event = n1.event(Transition::Registered).await;
+    let event = n1.next_event(Transition::Registered).await;
     assert_eq!(event.session, Some(phone.key().session));
     let record = cluster.record(&anna).await.unwrap();
     assert!(record.slot_of(phone.key()).is_some());
@@ -227,13 +230,13 @@ async fn a_session_that_the_store_forgot_is_written_again() {
 /// A store that failed over may bring back old entries: a session that logged out, and a revocation
 /// whose session is gone.
 #[tokio::test]
-async fn sessions_that_ended_and_came_back_to_the_directory_are_swept() {
+async fn ended_sessions_that_reappear_in_the_directory_are_swept() {
     let cluster = Cluster::new();
     let mut timers = timers();
-    // The lease is long enough that the phone is not kicked while the test reads the record.
+    // With a shorter lease the phone could be kicked before the test has read the record.
     timers.node_lease = Duration::from_secs(3);
-    let n1 = cluster.node_with("n1", |builder| builder.timers(timers.clone()));
-    let n2 = cluster.node_with("n2", |builder| builder.timers(timers.clone()));
+    let n1 = cluster.start_node_with("n1", |builder| builder.timers(timers.clone()));
+    let n2 = cluster.start_node_with("n2", |builder| builder.timers(timers.clone()));
     let (n1, n2) = (n1.await, n2.await);
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
@@ -261,19 +264,22 @@ async fn sessions_that_ended_and_came_back_to_the_directory_are_swept() {
 #[tokio::test]
 async fn a_session_that_the_directory_no_longer_names_is_ended() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     cluster.mesh.silence("n1");
     let pc = n2.admit(&anna, "pc").await;
-    assert_eq!(told(&phone).await.code, Code::Superseded);
+    assert_eq!(notice_of(&phone).await.code, Code::Superseded);
     assert!(pc.check().is_ok());
 }
 
 #[tokio::test]
 async fn a_record_that_cannot_be_read_is_never_overwritten() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
     let records = cluster.memory.records();
     let key = RecordKey::new("sess/anna").unwrap();
@@ -289,9 +295,9 @@ async fn a_record_that_cannot_be_read_is_never_overwritten() {
 }
 
 #[tokio::test]
-async fn a_session_that_the_store_forgot_does_not_outlive_a_ban() {
+async fn a_session_that_the_store_lost_does_not_outlive_a_ban() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     let key = RecordKey::new("sess/anna").unwrap();
@@ -301,7 +307,7 @@ async fn a_session_that_the_store_forgot_does_not_outlive_a_ban() {
     let ended = n1.kick.ban(&anna, None, Some("spam")).await.unwrap().1;
     // The node may have written the session again before the ban.
     assert!(ended.len() <= 1);
-    let notice = told(&phone).await;
+    let notice = notice_of(&phone).await;
     assert_eq!(
         (notice.code, notice.reason.as_str()),
         (Code::Banned, "spam")
@@ -310,9 +316,12 @@ async fn a_session_that_the_store_forgot_does_not_outlive_a_ban() {
 }
 
 #[tokio::test]
-async fn one_record_that_cannot_be_swept_does_not_keep_others_from_it() {
+async fn an_unreadable_record_does_not_keep_others_from_being_swept() {
     let cluster = Cluster::new();
-    let (n1, mut n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, mut n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     n2.kick.ban(&uid("anna"), None, None).await.unwrap();
     let key = RecordKey::new("ban/anna").unwrap();
     let records = cluster.memory.records();
@@ -321,11 +330,11 @@ async fn one_record_that_cannot_be_swept_does_not_keep_others_from_it() {
     records.put(&key, b"garbage", garbage).await.unwrap();
     let _phone = n1.admit(&uid("otto"), "phone").await;
     n1.crash();
-    let swept = n2.event(Transition::GhostSwept).await;
+    let swept = n2.next_event(Transition::GhostSwept).await;
     assert_eq!(swept.uid, Some(uid("otto")));
 }
 
-async fn nobody_is_listed(cluster: &Cluster, sessions: &[Session]) -> bool {
+async fn no_session_is_listed(cluster: &Cluster, sessions: &[Session]) -> bool {
     for session in sessions {
         let record = cluster.record(session.uid()).await.unwrap();
         if record.sessions().next().is_some() {
@@ -335,58 +344,64 @@ async fn nobody_is_listed(cluster: &Cluster, sessions: &[Session]) -> bool {
     true
 }
 
-/// A store may be slow for each write, for example one with locked rows.
+/// Each write may be slow, for example because another client has locked the rows.
 #[tokio::test]
-async fn what_a_dead_node_left_is_swept_several_records_at_a_time() {
+async fn records_of_a_dead_node_are_swept_several_at_a_time() {
     const AT_ONCE: u32 = 16;
     let cluster = Cluster::new();
     let mut timers = timers();
-    // With a short lease the node would lose it while the store is slow.
+    // With a short lease the node could lose it while the store hangs.
     timers.node_lease = Duration::from_secs(60);
     let n2 = cluster
-        .node_with("n2", |builder| builder.timers(timers))
+        .start_node_with("n2", |builder| builder.timers(timers))
         .await;
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let mut sessions = Vec::new();
     for number in 0..AT_ONCE * 2 {
         sessions.push(n1.admit(&uid(&format!("u{number}")), "phone").await);
     }
-    n2.faults.hang();
+    n2.faults.hang_puts();
     n1.crash();
     eventually("several to be swept together", || async {
-        n2.faults.held_up() == AT_ONCE
+        n2.faults.hanging_puts() == AT_ONCE
     })
     .await;
     n2.faults.heal();
-    n2.faults.give_up();
-    eventually("all to be swept", || nobody_is_listed(&cluster, &sessions)).await;
+    n2.faults.fail_hanging_puts();
+    eventually("all to be swept", || {
+        no_session_is_listed(&cluster, &sessions)
+    })
+    .await;
 }
 
-/// An account whose row another client keeps locked can be read, and not written.
+/// An account whose row another client has locked can be read, but not written.
 #[tokio::test]
-async fn an_account_that_cannot_be_written_keeps_no_other_from_being_told() {
+async fn an_account_that_cannot_be_written_keeps_no_other_from_its_notice() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let users = ["anna", "bob", "carl"].map(uid);
     let mut old = Vec::new();
     for user in &users {
         old.push(n1.admit(user, "phone").await);
     }
-    n1.faults.block("sess/anna");
+    n1.faults.refuse_puts_of("sess/anna");
     cluster.mesh.silence("n1");
     let mut new = Vec::new();
     for user in &users {
         new.push(n2.admit(user, "pc").await);
     }
     for session in &old {
-        assert_eq!(told(session).await.code, Code::Superseded);
+        assert_eq!(notice_of(session).await.code, Code::Superseded);
     }
     let settled = async |user| cluster.record(user).await.unwrap().revocations.is_empty();
     eventually("the others to be settled", || async {
         settled(&users[1]).await && settled(&users[2]).await
     })
     .await;
-    n1.faults.unblock("sess/anna");
+    n1.faults.accept_puts_of("sess/anna");
     eventually("the last one to be settled", || settled(&users[0])).await;
     drop(new);
 }
@@ -397,47 +412,48 @@ async fn accounts_that_cannot_be_written_keep_no_other_from_being_swept() {
     let mut timers = timers();
     timers.node_lease = Duration::from_secs(6);
     let (n1, mut n2) = (
-        cluster.node("n1").await,
+        cluster.start_node("n1").await,
         cluster
-            .node_with("n2", |builder| builder.timers(timers))
+            .start_node_with("n2", |builder| builder.timers(timers))
             .await,
     );
-    // One session logged out and came back to the directory; the other dies with its node.
+    // Bob's session logs out, and its entry comes back to the directory. The other two sessions end
+    // with their node.
     let bob = n2.admit(&uid("bob"), "phone").await;
     let key = RecordKey::new("sess/bob").unwrap();
     let records = cluster.memory.records();
     let before = records.get(&key).await.unwrap().unwrap();
     assert_eq!(bob.logout().await, LoggedOut::Deleted);
     let now = records.get(&key).await.unwrap().unwrap();
-    n2.faults.block("sess/bob");
+    n2.faults.refuse_puts_of("sess/bob");
     let expect = Expect::Version(now.version);
     records.put(&key, &before.value, expect).await.unwrap();
     let _anna = n1.admit(&uid("anna"), "phone").await;
     let _otto = n1.admit(&uid("otto"), "phone").await;
-    n2.faults.block("sess/anna");
+    n2.faults.refuse_puts_of("sess/anna");
     n1.crash();
-    let swept = n2.event(Transition::GhostSwept).await;
+    let swept = n2.next_event(Transition::GhostSwept).await;
     assert_eq!(swept.uid, Some(uid("otto")));
-    n2.faults.unblock("sess/anna");
-    let swept = n2.event(Transition::GhostSwept).await;
+    n2.faults.accept_puts_of("sess/anna");
+    let swept = n2.next_event(Transition::GhostSwept).await;
     assert_eq!(swept.uid, Some(uid("anna")));
-    n2.faults.unblock("sess/bob");
+    n2.faults.accept_puts_of("sess/bob");
     eventually("bob to be out", || async {
         cluster.record(&uid("bob")).await.unwrap().slots.is_empty()
     })
     .await;
 }
 
-/// Otherwise both sessions would be active until the next reconciliation, and the newcomer would
-/// have been told that the other is gone.
+/// If the login overlooked the older session, both would be active until the next reconciliation,
+/// and the newer client would have been told that the older session is gone.
 #[tokio::test]
-async fn a_session_of_this_node_that_the_store_forgot_is_not_overlooked() {
+async fn a_login_ends_a_session_of_its_own_node_that_the_store_lost() {
     let cluster = Cluster::new();
     let mut timers = timers();
     // No node reconciles in this time.
     timers.node_lease = Duration::from_secs(600);
     let n1 = cluster
-        .node_with("n1", |builder| {
+        .start_node_with("n1", |builder| {
             builder.timers(timers.clone()).confirm(Confirm::Strict)
         })
         .await;
@@ -451,21 +467,21 @@ async fn a_session_of_this_node_that_the_store_forgot_is_not_overlooked() {
     assert_eq!(phone.phase(), Phase::Superseded);
     assert!(pc.old_confirmed());
     assert!(pc.generation() > phone.generation());
-    assert_eq!(told(&phone).await.by_device.unwrap().as_str(), "pc");
+    assert_eq!(notice_of(&phone).await.by_device.unwrap().as_str(), "pc");
 }
 
-/// Grants stay suspended even for an account that another node has written again, because some of
-/// its sessions may be missing.
+/// Grants are suspended for every account. An account that one node has written again may still
+/// lack sessions of other nodes.
 #[tokio::test]
-async fn nobody_gets_in_before_all_nodes_have_written_their_sessions_again() {
+async fn no_login_is_granted_before_all_nodes_have_written_their_sessions_again() {
     for anna_is_written_again in [true, false] {
         let cluster = Cluster::new();
         let mut timers = timers();
-        // No lease is inspected in this time.
+        // With a long lease no node reconciles or renews within this test.
         timers.node_lease = Duration::from_secs(600);
         let with = |builder: Builder| builder.timers(timers.clone());
-        let n1 = cluster.node_with("n1", with).await;
-        let n2 = cluster.node_with("n2", with).await;
+        let n1 = cluster.start_node_with("n1", with).await;
+        let n2 = cluster.start_node_with("n2", with).await;
         let anna = uid("anna");
         let phone = n1.admit(&anna, "phone").await;
         let records = cluster.memory.records();
@@ -489,16 +505,16 @@ async fn nobody_gets_in_before_all_nodes_have_written_their_sessions_again() {
     }
 }
 
-/// The store lost the login's write, and with it the sessions that the login had to kick.
+/// The store loses the login's write, and with it the list of sessions that the login has to kick.
 #[tokio::test]
-async fn a_login_that_the_store_forgot_before_it_was_in_comes_back() {
+async fn a_login_that_the_store_lost_before_its_confirmation_is_refused_for_now() {
     let cluster = Cluster::new();
     let mut timers = timers();
     timers.node_lease = Duration::from_secs(600);
     let with = |builder: Builder| builder.timers(timers.clone()).confirm(Confirm::Strict);
     let (n1, n2) = (
-        cluster.node_with("n1", with).await,
-        cluster.node_with("n2", with).await,
+        cluster.start_node_with("n1", with).await,
+        cluster.start_node_with("n2", with).await,
     );
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;

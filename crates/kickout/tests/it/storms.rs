@@ -6,18 +6,21 @@ use distlock_kickout::{
     Admission, Code, Intent, LoginOutcome, NodeState, Retry, Target, Transition,
 };
 
-use crate::cluster::{Cluster, eventually, login, timers, told, uid};
+use crate::cluster::{Cluster, eventually, login, notice_of, timers, uid};
 
 #[tokio::test]
-async fn a_ban_ends_every_session_and_lets_nobody_in_until_it_is_lifted() {
+async fn a_ban_ends_every_session_and_denies_logins_until_it_is_lifted() {
     let cluster = Cluster::new();
-    let (n1, mut n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, mut n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     let of_phone = phone.resume_token();
     let (ban, kicked) = n2.kick.ban(&anna, None, Some("spam")).await.unwrap();
     assert_eq!((kicked.len(), kicked[0].gone), (1, true));
-    let notice = told(&phone).await;
+    let notice = notice_of(&phone).await;
     assert_eq!(
         (notice.code, notice.retry, notice.reason.as_str()),
         (Code::Banned, Retry::Never, "spam")
@@ -41,7 +44,7 @@ async fn a_ban_ends_every_session_and_lets_nobody_in_until_it_is_lifted() {
     assert!(!n1.kick.unban(&anna).await.unwrap());
     let again = n1.admit(&anna, "phone").await;
     assert!(again.generation() > phone.generation());
-    n2.event(Transition::Banned).await;
+    n2.next_event(Transition::Banned).await;
     assert!(cluster.keys("ban/").await.is_empty());
     // An account that never logged in can be banned, too.
     let otto = uid("otto");
@@ -55,7 +58,7 @@ async fn a_ban_ends_every_session_and_lets_nobody_in_until_it_is_lifted() {
 #[tokio::test]
 async fn a_ban_ends_by_itself_and_leaves_nothing() {
     let cluster = Cluster::new();
-    let mut n1 = cluster.node("n1").await;
+    let mut n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
     for wrong in [Duration::ZERO, Duration::from_secs(1 << 40)] {
         let error = n1.kick.ban(&anna, Some(wrong), None).await.unwrap_err();
@@ -77,7 +80,7 @@ async fn a_ban_ends_by_itself_and_leaves_nothing() {
         }
     })
     .await;
-    n1.event(Transition::Unbanned).await;
+    n1.next_event(Transition::Unbanned).await;
     assert!(cluster.keys("ban/").await.is_empty());
     assert_eq!(cluster.record(&anna).await.unwrap().ban, None);
 }
@@ -86,10 +89,10 @@ async fn a_ban_ends_by_itself_and_leaves_nothing() {
 async fn a_ban_that_has_ended_is_not_shown() {
     let cluster = Cluster::new();
     let mut timers = timers();
-    // No sweeper runs in this time.
+    // The sweeper does not run within this test.
     timers.sweep = Duration::from_secs(3600);
     let n1 = cluster
-        .node_with("n1", |builder| builder.timers(timers))
+        .start_node_with("n1", |builder| builder.timers(timers))
         .await;
     let anna = uid("anna");
     let ttl = Duration::from_millis(300);
@@ -104,7 +107,7 @@ async fn a_ban_that_has_ended_is_not_shown() {
 #[tokio::test]
 async fn an_ended_ban_of_an_account_that_stays_away_is_swept() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let (anna, otto) = (uid("anna"), uid("otto"));
     let ttl = Duration::from_millis(50);
     n1.kick.ban(&anna, Some(ttl), None).await.unwrap();
@@ -118,9 +121,12 @@ async fn an_ended_ban_of_an_account_that_stays_away_is_swept() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ban_and_a_login_never_miss_each_other() {
+async fn a_login_during_a_ban_is_denied_or_ended() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     for round in 0..30 {
         let user = uid(&format!("u{round}"));
         let (kick, who) = (n1.kick.clone(), user.clone());
@@ -128,7 +134,7 @@ async fn a_ban_and_a_login_never_miss_each_other() {
         n2.kick.ban(&user, None, None).await.unwrap();
         match login.await.unwrap() {
             LoginOutcome::Admitted(session) => {
-                assert_eq!(told(&session).await.code, Code::Banned);
+                assert_eq!(notice_of(&session).await.code, Code::Banned);
             }
             LoginOutcome::Denied(denied) => assert_eq!(denied.code, Code::Banned),
             other => panic!("{other:?}"),
@@ -139,14 +145,17 @@ async fn a_ban_and_a_login_never_miss_each_other() {
 #[tokio::test]
 async fn a_draining_node_sends_its_sessions_elsewhere_at_a_rate() {
     let cluster = Cluster::new();
-    let (mut n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (mut n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let mut sessions = Vec::new();
     for number in 0..6 {
         sessions.push(n1.admit(&uid(&format!("u{number}")), "phone").await);
     }
     assert!(n1.kick.drain(0).await.is_err());
     n1.kick.drain(1).await.unwrap();
-    n1.event(Transition::NodeDraining).await;
+    n1.next_event(Transition::NodeDraining).await;
     let state = async || {
         let nodes = n2.kick.nodes().await.unwrap();
         let states: Vec<_> = nodes.iter().map(|node| node.state).collect();
@@ -165,7 +174,7 @@ async fn a_draining_node_sends_its_sessions_elsewhere_at_a_rate() {
     assert!(left() > 0, "all went at once");
     n1.kick.drain(1000).await.unwrap();
     for session in &sessions {
-        let notice = told(session).await;
+        let notice = notice_of(session).await;
         assert_eq!((notice.code, notice.retry), (Code::Draining, Retry::Now));
     }
     let moved = n2.admit(&uid("u0"), "phone").await;
@@ -176,10 +185,10 @@ async fn a_draining_node_sends_its_sessions_elsewhere_at_a_rate() {
 }
 
 #[tokio::test]
-async fn an_account_that_flaps_is_slowed_down_and_others_are_not() {
+async fn an_account_with_too_many_logins_is_slowed_down_and_others_are_not() {
     let cluster = Cluster::new();
     let n1 = cluster
-        .node_with("n1", |builder| {
+        .start_node_with("n1", |builder| {
             builder.admission(Admission::unbounded().per_account(1, 10))
         })
         .await;
@@ -204,9 +213,12 @@ async fn an_account_that_flaps_is_slowed_down_and_others_are_not() {
 }
 
 #[tokio::test]
-async fn what_would_be_kicked_can_be_seen_before() {
+async fn the_targets_of_a_kick_can_be_listed_before() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let phone = n1.admit(&uid("anna"), "phone").await;
     let pc = n2.admit(&uid("otto"), "pc").await;
     let target = Target::Node(n1.kick.node().clone());
@@ -214,17 +226,17 @@ async fn what_would_be_kicked_can_be_seen_before() {
     assert_eq!((found.len(), &found[0].entry.key), (1, phone.key()));
     assert!(phone.check().is_ok());
     assert_eq!(n1.kick.find(&Target::All).await.unwrap().len(), 2);
-    // The node does not answer, so its revocation stays visible.
+    // The node does not answer the kick, so the revocation stays pending.
     cluster.mesh.silence("n1");
     let kicked = n2.kick.kick(&Target::All, None).await.unwrap();
     assert_eq!(kicked.len(), 2);
-    told(&pc).await;
+    notice_of(&pc).await;
     let unsettled = kicked.iter().find(|it| !it.gone).unwrap();
     assert_eq!(&unsettled.key, phone.key());
     let pending = n2.kick.revocations(10).await.unwrap();
     // The node may have found the revocation by itself meanwhile.
     assert!(pending.iter().all(|it| it.revocation.key == *phone.key()));
-    told(&phone).await;
+    notice_of(&phone).await;
     eventually("it to be settled", || async {
         n2.kick.revocations(10).await.unwrap().is_empty()
     })

@@ -2,12 +2,15 @@
 
 use distlock_kickout::{Code, Confirm, Intent, LoggedOut, LoginOutcome, Phase, Retry, Transition};
 
-use crate::cluster::{Cluster, eventually, login, soon, told, uid};
+use crate::cluster::{Cluster, eventually, in_time, login, notice_of, uid};
 
 #[tokio::test]
-async fn on_another_node() {
+async fn a_login_on_another_node_ends_the_old_session() {
     let cluster = Cluster::new();
-    let (mut n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (mut n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     assert!(phone.old_confirmed() && phone.check().is_ok());
@@ -19,7 +22,7 @@ async fn on_another_node() {
     );
     assert!(pc.generation() > phone.generation());
 
-    let notice = told(&phone).await;
+    let notice = notice_of(&phone).await;
     assert_eq!(
         (notice.code, notice.retry),
         (Code::Superseded, Retry::Never)
@@ -37,7 +40,7 @@ async fn on_another_node() {
     assert_eq!(record.slots.len(), 1);
     assert!(record.revocations.is_empty(), "{record:?}");
 
-    let received = n1.event(Transition::KickReceived).await;
+    let received = n1.next_event(Transition::KickReceived).await;
     let kicks = cluster.mesh.kicks();
     assert_eq!(kicks.len(), 1);
     assert_eq!(received.kick_id, Some(kicks[0].kick_id));
@@ -49,19 +52,22 @@ async fn on_another_node() {
 }
 
 #[tokio::test]
-async fn the_events_tell_the_whole_takeover() {
+async fn the_events_show_every_step_of_a_takeover() {
     let cluster = Cluster::new();
-    let (mut n1, mut n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (mut n1, mut n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     let pc = n2.admit(&anna, "pc").await;
-    told(&phone).await;
+    notice_of(&phone).await;
     phone.logout().await;
     pc.logout().await;
     let of = |history: Vec<distlock_kickout::Event>| -> Vec<Transition> {
         history.iter().map(|event| event.event).collect()
     };
-    let (first, second) = (n1.history(), n2.history());
+    let (first, second) = (n1.take_events(), n2.take_events());
     let revoked = second
         .iter()
         .find(|event| event.event == Transition::Revoked)
@@ -102,24 +108,24 @@ async fn the_events_tell_the_whole_takeover() {
 }
 
 #[tokio::test]
-async fn on_the_same_node_and_by_the_same_device() {
+async fn a_login_on_the_same_node_or_by_the_same_device_ends_the_old_session() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
     let first = n1.admit(&anna, "phone").await;
     let second = n1.admit(&anna, "phone").await;
-    assert_eq!(told(&first).await.code, Code::Replaced);
+    assert_eq!(notice_of(&first).await.code, Code::Replaced);
     let third = n1.admit(&anna, "pc").await;
-    assert_eq!(told(&second).await.code, Code::Superseded);
+    assert_eq!(notice_of(&second).await.code, Code::Superseded);
     assert!(third.check().is_ok());
     assert!(cluster.mesh.kicks().is_empty(), "nobody was called");
     assert_eq!(n1.kick.logins_under_way(), 0);
 }
 
 #[tokio::test]
-async fn accounts_do_not_touch_each_other() {
+async fn accounts_with_similar_names_are_independent() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let sessions = [
         n1.admit(&uid("a"), "phone").await,
         n1.admit(&uid("A"), "phone").await,
@@ -132,17 +138,21 @@ async fn accounts_do_not_touch_each_other() {
 }
 
 #[tokio::test]
-async fn a_late_logout_does_not_erase_the_newcomer() {
+async fn a_late_logout_does_not_delete_the_newer_session() {
     let cluster = Cluster::new();
-    let (mut n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (mut n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
-    // The kick gets lost, so n1 still believes in the phone and tries to delete its session.
+    // The kick gets lost, so n1 does not know of the takeover, and the phone's logout tries to
+    // delete its session.
     cluster.mesh.silence("n1");
     let pc = n2.admit(&anna, "pc").await;
     assert!(!pc.old_confirmed());
     assert_eq!(phone.logout().await, LoggedOut::AlreadyGone);
-    let refused = n1.event(Transition::StaleDeleteRefused).await;
+    let refused = n1.next_event(Transition::StaleDeleteRefused).await;
     assert_eq!(refused.session, Some(phone.key().session));
     let location = n1.kick.route(&anna).await.unwrap().unwrap();
     assert_eq!(location.key, *pc.key());
@@ -157,7 +167,7 @@ async fn the_generation_survives_logout_and_restart() {
     let anna = uid("anna");
     let mut last = None;
     for round in 0..3 {
-        let node = cluster.node(&format!("n{round}")).await;
+        let node = cluster.start_node(&format!("n{round}")).await;
         let session = node.admit(&anna, "phone").await;
         assert!(last < Some(session.generation()));
         last = Some(session.generation());
@@ -173,7 +183,7 @@ async fn the_generation_survives_logout_and_restart() {
 #[tokio::test]
 async fn dropping_a_session_or_a_login_leaves_nothing() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
     drop(n1.admit(&anna, "phone").await);
     eventually("the logout", || async {
@@ -201,9 +211,12 @@ async fn dropping_a_session_or_a_login_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_resumed_session_must_not_have_been_superseded() {
+async fn a_superseded_session_cannot_resume() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
     let resume = |token: &str, device: &str| {
         login(&anna, device).intent(Intent::Resume, Some(token.to_owned()))
@@ -234,17 +247,17 @@ async fn a_resumed_session_must_not_have_been_superseded() {
 }
 
 #[tokio::test]
-async fn strict_confirmation_waits_until_the_old_session_was_told() {
+async fn strict_confirmation_waits_until_the_old_session_has_its_notice() {
     let cluster = Cluster::new();
-    let n1 = cluster.node("n1").await;
+    let n1 = cluster.start_node("n1").await;
     let n2 = cluster
-        .node_with("n2", |builder| builder.confirm(Confirm::Strict))
+        .start_node_with("n2", |builder| builder.confirm(Confirm::Strict))
         .await;
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     cluster.mesh.silence("n1");
-    // No peer can call n1, but n1 reconciles.
-    let pc = soon("the strict login", n2.admit(&anna, "pc")).await;
+    // No peer can call n1, but n1 finds the revocation at its next reconciliation.
+    let pc = in_time("the strict login", n2.admit(&anna, "pc")).await;
     assert_eq!(
         phone.phase(),
         Phase::Superseded,
@@ -254,13 +267,16 @@ async fn strict_confirmation_waits_until_the_old_session_was_told() {
 }
 
 #[tokio::test]
-async fn shutdown_tells_every_session_and_frees_the_directory() {
+async fn shutdown_sends_every_notice_and_empties_the_directory() {
     let cluster = Cluster::new();
-    let (n1, n2) = (cluster.node("n1").await, cluster.node("n2").await);
+    let (n1, n2) = (
+        cluster.start_node("n1").await,
+        cluster.start_node("n2").await,
+    );
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
     let ((), notice) = tokio::join!(n1.kick.shutdown(), async {
-        let notice = told(&phone).await;
+        let notice = notice_of(&phone).await;
         phone.logout().await;
         notice
     });
@@ -270,6 +286,6 @@ async fn shutdown_tells_every_session_and_frees_the_directory() {
     assert_eq!(n2.kick.route(&anna).await.unwrap(), None);
     assert!(n1.kick.boot().is_none());
     // The node's name is free at once.
-    let again = soon("the same node again", cluster.node("n1")).await;
+    let again = in_time("the same node again", cluster.start_node("n1")).await;
     assert!(again.kick.boot().is_some());
 }

@@ -8,15 +8,15 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use distlock_core::{FencingToken, Result};
 
-/// A cache that refuses values that come too late. Each of its three operations is one step of the
-/// cache.
+/// A cache that refuses values that come too late. Each of its three operations is one atomic step.
 ///
 /// For each key the cache keeps, beside the value, a *floor*: the highest token with which a value
 /// was stored, and the time of the last delete. The floor must outlive the value by the time that
 /// the caller names, or be kept for ever.
 #[async_trait]
 pub trait Cache: fmt::Debug + Send + Sync {
-    /// Reads the value under a key, with a mark for a load that begins now.
+    /// Reads the value under a key. The answer has a mark, which a load that begins now passes to
+    /// [`put`](Self::put).
     ///
     /// # Errors
     /// Failures of the cache. A value that cannot be read counts as none.
@@ -37,8 +37,8 @@ pub trait Cache: fmt::Debug + Send + Sync {
     /// Dropping the future leaves the value stored or not. A repeated call is safe.
     async fn put(&self, key: &str, loaded: &Loaded, mark: Mark) -> Result<bool>;
 
-    /// Removes the value and raises the floor, which is kept for the time `floor`. No load that has
-    /// begun before can store its value afterwards.
+    /// Removes the value and raises the floor, which the cache keeps for the time `floor`. A load
+    /// that began before this call cannot store its value afterwards.
     ///
     /// # Errors
     /// Failures of the cache.
@@ -76,20 +76,20 @@ pub struct Seen {
     pub mark: Mark,
 }
 
-/// A value of a cache.
+/// A value that a cache holds.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// `None`: the loader has said that there is no value.
     pub value: Option<Arc<[u8]>>,
     /// The token of the lock under which the value was loaded.
     pub token: FencingToken,
-    /// The time for which the value is fresh; zero: it is stale.
+    /// The time for which the value stays fresh; zero: it is stale.
     pub fresh_for: Duration,
-    /// The time that its load took.
+    /// The time that the load of the value took.
     pub load: Duration,
 }
 
-/// A loaded value, for storing.
+/// A loaded value that is to be stored.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// `None`: there is no value.
@@ -98,9 +98,9 @@ pub struct Loaded {
     pub token: FencingToken,
     /// The time for which the value is fresh.
     pub ttl: Duration,
-    /// The time for which the value is kept as a stale one after that.
+    /// The time after `ttl` for which the value is kept as a stale one.
     pub stale: Duration,
-    /// The time for which the floor is kept after that.
+    /// The time after `ttl` and `stale` for which the floor is kept.
     pub floor: Duration,
     /// The time that the load took.
     pub load: Duration,

@@ -42,19 +42,20 @@ struct Shared {
     loads: Mutex<HashMap<String, SharedLoad>>,
 }
 
-/// The result of a load; `None`: it is still under way.
-type SharedLoad = watch::Receiver<Option<Result<LoadEnd>>>;
+/// A load that several callers wait for. Its value is the result; `None`: the load is under way.
+type SharedLoad = watch::Receiver<Option<Result<LoadResult>>>;
 
-/// The end of a load that did not fail.
+/// The result of a load that did not fail.
 #[derive(Clone, Debug)]
-enum LoadEnd {
+enum LoadResult {
+    /// The value, which was loaded here or found in the cache.
     Here(Value),
-    /// Another process loads the value, and the caller that began this load has a stale value in
-    /// the meantime.
+    /// No value was loaded, because another process holds the key's lock or the lock's store
+    /// failed. The caller that began this load has a usable value.
     Elsewhere,
 }
 
-/// The need of the caller that asks for a load.
+/// The reason why a caller asks for a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     /// The caller waits for the value.
@@ -95,14 +96,15 @@ impl CacheGuard {
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>>> + Send + 'static,
     {
-        let outcome = self.get(key, loader).await;
+        let outcome = self.get_or_load(key, loader).await;
         if outcome.is_err() {
             count_result("failed");
         }
         outcome
     }
 
-    async fn get<L, F>(&self, key: &str, loader: L) -> Result<Value>
+    /// Does what [`get_or_rebuild`](Self::get_or_rebuild) promises, without counting failures.
+    async fn get_or_load<L, F>(&self, key: &str, loader: L) -> Result<Value>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>>> + Send + 'static,
@@ -114,9 +116,9 @@ impl CacheGuard {
         };
         if let Some(found) = found {
             let is_stale = found.fresh_for.is_zero();
-            if is_stale || is_loaded_early(&found, self.0.settings.beta) {
+            if is_stale || should_load_early(&found, self.0.settings.beta) {
                 // No caller waits for this load, and its failure is only logged.
-                self.load_of(key, loader, Need::Refresh(found.token));
+                self.join_or_start_load(key, loader, Need::Refresh(found.token));
             }
             count_result(if is_stale { "stale" } else { "hit" });
             return Ok(found.value);
@@ -125,17 +127,17 @@ impl CacheGuard {
         tokio::pin!(wait_over);
         let mut loader = loader;
         loop {
-            let (load, not_needed) = self.load_of(key, loader, Need::Value);
+            let (load, not_needed) = self.join_or_start_load(key, loader, Need::Value);
             let Some(back) = not_needed else {
-                return match finished(load).await? {
-                    LoadEnd::Here(value) => Ok(value),
-                    LoadEnd::Elsewhere => Err(load_interrupted()),
+                return match wait_for_load(load).await? {
+                    LoadResult::Here(value) => Ok(value),
+                    LoadResult::Elsewhere => Err(load_interrupted_error()),
                 };
             };
             loader = back;
             tokio::select! {
                 biased;
-                outcome = finished(load) => if let LoadEnd::Here(value) = outcome? {
+                outcome = wait_for_load(load) => if let LoadResult::Here(value) = outcome? {
                     count_result("waited");
                     return Ok(value);
                 },
@@ -162,18 +164,18 @@ impl CacheGuard {
         lock_name(key)?;
         self.0.cache.delete(key, self.0.settings.max_load).await?;
         // A later caller must not join a load that began before the delete.
-        self.0.loads().remove(key);
+        self.0.lock_loads().remove(key);
         Ok(())
     }
 
-    /// Joins the load of this process that is under way, or begins one. The loader is returned
-    /// where it was not needed.
-    fn load_of<L, F>(&self, key: &str, loader: L, need: Need) -> (SharedLoad, Option<L>)
+    /// Joins the load of this key that is under way in this process, or starts one in a task of its
+    /// own. Returns the load, and the loader when another load is joined.
+    fn join_or_start_load<L, F>(&self, key: &str, loader: L, need: Need) -> (SharedLoad, Option<L>)
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>>> + Send + 'static,
     {
-        let mut loads = self.0.loads();
+        let mut loads = self.0.lock_loads();
         if let Some(load) = loads.get(key) {
             return (load.clone(), Some(loader));
         }
@@ -187,32 +189,32 @@ impl CacheGuard {
         };
         tokio::spawn(async move {
             let key = &in_progress.key;
-            let outcome = in_progress.shared.rebuild(key, loader, need).await;
+            let outcome = in_progress.shared.load_under_lock(key, loader, need).await;
             if let Err(error) = &outcome
                 && need != Need::Value
             {
                 tracing::warn!(key, %error, "a value that will do meanwhile was not loaded anew");
             }
-            in_progress.end();
+            in_progress.unregister();
             in_progress.outcome.send_replace(Some(outcome));
         });
         (load, None)
     }
 }
 
-/// A load under way. Its drop removes it when it breaks off, because its runtime ends or the cache
-/// panics. Without that, later callers would join a load that never ends.
+/// A load under way. Its drop removes the load from the list also when the runtime ends or the
+/// cache panics. Otherwise later callers would join a load that never ends.
 struct LoadInProgress {
     shared: Arc<Shared>,
     key: String,
-    outcome: watch::Sender<Option<Result<LoadEnd>>>,
+    outcome: watch::Sender<Option<Result<LoadResult>>>,
 }
 
 impl LoadInProgress {
-    /// Removes the load, so that no caller joins it any more.
-    fn end(&self) {
-        let mut loads = self.shared.loads();
-        // After a delete, another load may be under way under this key, and it must stay.
+    /// Removes the load from the list, so that no later caller joins it.
+    fn unregister(&self) {
+        let mut loads = self.shared.lock_loads();
+        // After a delete, another load of this key may be in the list. It must stay there.
         let its_own = self.outcome.subscribe();
         if loads
             .get(&self.key)
@@ -225,32 +227,33 @@ impl LoadInProgress {
 
 impl Drop for LoadInProgress {
     fn drop(&mut self) {
-        self.end();
+        self.unregister();
     }
 }
 
 impl Shared {
     /// Loads the value under the key's lock, unless another caller has loaded it in between.
-    async fn rebuild<L, F>(&self, key: &str, loader: L, need: Need) -> Result<LoadEnd>
+    async fn load_under_lock<L, F>(&self, key: &str, loader: L, need: Need) -> Result<LoadResult>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>>> + Send + 'static,
     {
-        let guard = match self.lock(key, need).await {
+        let guard = match self.lock_for_load(key, need).await {
             Ok(Some(guard)) => guard,
-            Ok(None) => return Ok(LoadEnd::Elsewhere),
+            Ok(None) => return Ok(LoadResult::Elsewhere),
             Err(error) if need == Need::Value => {
-                return self.fall_back(loader, error).await.map(LoadEnd::Here);
+                return self.fall_back(loader, error).await.map(LoadResult::Here);
             }
-            // A caller in need may have joined this load. It has its own fallback.
+            // A caller without a value may have joined this load. It gets no error, because it
+            // starts its own load next, with its own fallback.
             Err(error) => {
                 tracing::warn!(key, %error, "a value that will do meanwhile was not loaded anew");
-                return Ok(LoadEnd::Elsewhere);
+                return Ok(LoadResult::Elsewhere);
             }
         };
         let seen = match self.cache.get(key).await {
             Err(error) if need == Need::Value => {
-                return self.fall_back(loader, error).await.map(LoadEnd::Here);
+                return self.fall_back(loader, error).await.map(LoadResult::Here);
             }
             seen => seen?,
         };
@@ -259,28 +262,28 @@ impl Shared {
             && need != Need::Refresh(found.token)
         {
             count_result("waited");
-            return Ok(LoadEnd::Here(found.value));
+            return Ok(LoadResult::Here(found.value));
         }
-        let (value, load) = self.load(loader).await?;
+        let (value, load) = self.run_loader(loader).await?;
         count_result("rebuilt");
         let loaded = Loaded {
             value: value.clone(),
             token: guard.token(),
-            ttl: self.settings.time_of(value.is_none()),
+            ttl: self.settings.fresh_time(value.is_none()),
             stale: self.settings.stale,
             floor: self.settings.max_load,
             load,
         };
-        self.store(key, &loaded, seen.mark).await;
-        // The guard's drop releases the lock in the background, so the caller does not wait for
-        // that.
+        self.store_loaded(key, &loaded, seen.mark).await;
+        // The drop of the guard releases the lock in the background, so no caller waits for the
+        // release.
         drop(guard);
-        Ok(LoadEnd::Here(value))
+        Ok(LoadResult::Here(value))
     }
 
-    /// Takes the lock for a load. `None`: no caller needs the value now, and another process has
-    /// the lock.
-    async fn lock(&self, key: &str, need: Need) -> Result<Option<Guard>> {
+    /// Takes the lock for a load. A refresh does not wait for the lock. `None`: the load is a
+    /// refresh, and another caller holds the lock.
+    async fn lock_for_load(&self, key: &str, need: Need) -> Result<Option<Guard>> {
         let mut lock = self.locker.lock_named(&lock_name(key)?);
         if let Some(ttl) = self.settings.lock_ttl {
             lock = lock.ttl(ttl);
@@ -294,8 +297,8 @@ impl Shared {
         })
     }
 
-    /// Stores a loaded value. The caller gets the value whether or not it can be stored.
-    async fn store(&self, key: &str, loaded: &Loaded, mark: Mark) {
+    /// Stores a loaded value. A failure is only logged, because the caller gets the value anyway.
+    async fn store_loaded(&self, key: &str, loaded: &Loaded, mark: Mark) {
         let size = loaded.value.as_ref().map_or(0, |value| value.len());
         if size > self.settings.max_value {
             let most = self.settings.max_value;
@@ -315,7 +318,8 @@ impl Shared {
         }
     }
 
-    /// The fallback of a caller that can neither get the value nor load it under the lock.
+    /// Returns `why`, or loads the value without the lock, as the settings say. For a caller that
+    /// can neither get the value nor load it under the lock.
     async fn fall_back<L, F>(&self, loader: L, why: Error) -> Result<Value>
     where
         L: FnOnce() -> F + Send + 'static,
@@ -325,13 +329,13 @@ impl Shared {
             return Err(why);
         }
         tracing::debug!(error = %why, "a value is loaded beside the cache");
-        let (value, _) = self.load(loader).await?;
+        let (value, _) = self.run_loader(loader).await?;
         count_result("loaded_anyway");
         Ok(value)
     }
 
-    /// Loads a value, and returns the time that the load took.
-    async fn load<L, F>(&self, loader: L) -> Result<(Value, Duration)>
+    /// Runs the loader with a time limit. Returns the value and the time that the load took.
+    async fn run_loader<L, F>(&self, loader: L) -> Result<(Value, Duration)>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>>> + Send + 'static,
@@ -358,7 +362,7 @@ impl Shared {
         Ok((loaded?.map(Arc::from), took))
     }
 
-    fn loads(&self) -> std::sync::MutexGuard<'_, HashMap<String, SharedLoad>> {
+    fn lock_loads(&self) -> std::sync::MutexGuard<'_, HashMap<String, SharedLoad>> {
         self.loads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -372,25 +376,27 @@ impl fmt::Debug for CacheGuard {
     }
 }
 
-async fn finished(mut load: SharedLoad) -> Result<LoadEnd> {
+/// Waits for the result of a load.
+async fn wait_for_load(mut load: SharedLoad) -> Result<LoadResult> {
     let outcome = load.wait_for(Option::is_some).await;
     let outcome = outcome.ok().and_then(|outcome| outcome.clone());
-    outcome.unwrap_or_else(|| Err(load_interrupted()))
+    outcome.unwrap_or_else(|| Err(load_interrupted_error()))
 }
 
-/// The error of a load whose runtime ended.
-fn load_interrupted() -> Error {
+/// The error of a load that ended without a result.
+fn load_interrupted_error() -> Error {
     Error::new(ErrorKind::Internal, "the load broke off")
 }
 
-/// Whether a fresh value is loaded before its end. The chance grows as the end comes near, and with
-/// the time that a load takes.
-fn is_loaded_early(found: &Found, beta: f64) -> bool {
+/// Decides at random whether a value is loaded anew while it is fresh. The chance grows as the end
+/// of its freshness comes near, and with the time that a load takes.
+fn should_load_early(found: &Found, beta: f64) -> bool {
     // The argument of the logarithm is never 0.
     let ahead = -(1.0 - fastrand::f64()).ln() * beta * found.load.as_secs_f64();
     ahead > 0.0 && ahead >= found.fresh_for.as_secs_f64()
 }
 
+/// The name of the lock of a key; an error for a key that is not allowed.
 fn lock_name(key: &str) -> Result<LockName> {
     let name = LockName::new(format!("cache/{key}")).ok();
     let name = name.filter(|_| (1..=LONGEST_KEY).contains(&key.len()));

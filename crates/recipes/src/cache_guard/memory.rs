@@ -18,8 +18,8 @@ use super::cache::{Cache, Found, Loaded, Mark, Seen};
 /// A cache for this process alone. When several processes have a cache each and load from the same
 /// place, the guard's lock still lets one of them load at a time.
 ///
-/// A full cache removes the key that expires first, together with its floor. Make the cache large
-/// enough for all values that are loaded within the longest load.
+/// A full cache removes the key whose floor ends first, with its value and its floor. Make the
+/// cache large enough for all keys that are loaded or deleted within the time of the longest load.
 #[derive(Clone)]
 pub struct MemoryCache {
     clock: Arc<dyn Clock>,
@@ -27,16 +27,20 @@ pub struct MemoryCache {
     keys: Arc<Mutex<HashMap<String, CachedKey>>>,
 }
 
+/// The value and the floor of a key.
 struct CachedKey {
     /// `None`: the key has only a floor.
     value: Option<CachedValue>,
+    /// The highest token with which a value was stored.
     token: Option<FencingToken>,
     /// The time of the last delete.
     deleted_at: Option<Moment>,
+    /// The moment at which the floor expires.
     floor_until: Moment,
 }
 
 struct CachedValue {
+    /// `None`: the loader has said that there is no value.
     value: Option<Arc<[u8]>>,
     fresh_until: Moment,
     stale_until: Moment,
@@ -60,7 +64,8 @@ impl MemoryCache {
         }
     }
 
-    fn put_now(&self, key: &str, loaded: &Loaded, mark: Mark) -> bool {
+    /// Stores a loaded value, unless it comes too late. Returns whether it was stored.
+    fn put_if_in_time(&self, key: &str, loaded: &Loaded, mark: Mark) -> bool {
         let now = self.clock.now();
         let began = Moment::from_boot(Duration::from_micros(mark.0));
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,14 +95,15 @@ impl MemoryCache {
             deleted_at,
             floor_until: stale_until + loaded.floor,
         };
-        make_room(&mut keys, key, self.capacity, now);
+        make_room_for(&mut keys, key, self.capacity, now);
         keys.insert(key.to_owned(), entry);
         true
     }
 }
 
-/// Removes keys until there is room for one more.
-fn make_room(keys: &mut HashMap<String, CachedKey>, key: &str, capacity: usize, now: Moment) {
+/// Removes other keys until there is room for this one: first those with expired floors, then those
+/// whose floors end first.
+fn make_room_for(keys: &mut HashMap<String, CachedKey>, key: &str, capacity: usize, now: Moment) {
     if keys.len() < capacity || keys.contains_key(key) {
         return;
     }
@@ -136,13 +142,13 @@ impl Cache for MemoryCache {
     }
 
     async fn put(&self, key: &str, loaded: &Loaded, mark: Mark) -> Result<bool> {
-        Ok(self.put_now(key, loaded, mark))
+        Ok(self.put_if_in_time(key, loaded, mark))
     }
 
     async fn delete(&self, key: &str, floor: Duration) -> Result<()> {
         let now = self.clock.now();
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        make_room(&mut keys, key, self.capacity, now);
+        make_room_for(&mut keys, key, self.capacity, now);
         let entry = keys.entry(key.to_owned()).or_insert(CachedKey {
             value: None,
             token: None,

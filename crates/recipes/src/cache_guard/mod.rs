@@ -1,4 +1,4 @@
-//! A cache with hot values that one caller of the fleet loads.
+//! A cache whose hot values are loaded by one caller of all processes.
 //!
 //! # What it promises
 //!
@@ -12,9 +12,9 @@
 //! # What breaks it
 //!
 //! - A cache that forgets its floors (an eviction, a failover to a replica that lagged behind)
-//!   stores the next value, whatever it is.
-//! - A lock's store that forgot its tokens and grants lower ones: values are not stored until the
-//!   floors have expired.
+//!   stores the next value, also an old one.
+//! - A lock's store that forgot its tokens grants lower ones. The cache then refuses all values
+//!   until the floors have expired.
 //! - [`Fallback::Load`]: a caller that has waited long enough loads too.
 //!
 //! Sources: memcached's leases (Nishtala et al., "Scaling Memcache at Facebook", 2013) for refusing

@@ -14,7 +14,8 @@ use super::cache::{Cache, Found, Loaded, Mark, Seen};
 
 /// The format of the records. A record of another format counts as no value.
 const FORMAT: u8 = 1;
-/// The most attempts at one change, when others change the record in between.
+/// The number of attempts at one change, after which it fails because others changed the record in
+/// between each time.
 const TRIES: usize = 16;
 
 /// A cache beside the locks, for values of up to 64 KiB. It suits a few hot keys on a store that
@@ -25,14 +26,17 @@ pub struct RecordsCache(Arc<dyn Records>);
 /// The header before the value in a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Header {
+    /// The format of the record.
     v: u8,
     /// The highest token with which a value was stored.
     token: Option<FencingToken>,
     /// The number of deletes of the key.
     voids: u64,
+    /// `None`: the record has only a floor.
     kept: Option<Kept>,
 }
 
+/// The times of the value that follows the header.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Kept {
     /// Whether the loader has said that there is no value.
@@ -56,19 +60,21 @@ impl RecordsCache {
         Ok(Self(records))
     }
 
-    /// Changes a record by compare-and-swap. `None` from `change` leaves the record unchanged.
-    async fn change(
+    /// Changes a record by compare-and-swap. `change` gets the present header, and returns the new
+    /// header and value, or `None` to leave the record unchanged. Returns whether the record was
+    /// written.
+    async fn change_record(
         &self,
         key: &str,
         change: impl Fn(Header) -> Option<(Header, Arc<[u8]>)>,
     ) -> Result<bool> {
-        let record = record(key)?;
+        let record = record_key(key)?;
         for _ in 0..TRIES {
             let entry = self.0.get(&record).await?;
             let before = entry
                 .as_ref()
-                .and_then(|entry| parsed(entry).map(|(header, _)| header));
-            let Some((header, value)) = change(before.unwrap_or_else(empty)) else {
+                .and_then(|entry| parse_record(entry).map(|(header, _)| header));
+            let Some((header, value)) = change(before.unwrap_or_else(empty_header)) else {
                 return Ok(false);
             };
             let mut bytes = serde_json::to_vec(&header).map_err(|error| {
@@ -93,8 +99,8 @@ impl RecordsCache {
 #[async_trait]
 impl Cache for RecordsCache {
     async fn get(&self, key: &str) -> Result<Seen> {
-        let entry = self.0.get(&record(key)?).await?;
-        let Some((header, value)) = entry.as_ref().and_then(parsed) else {
+        let entry = self.0.get(&record_key(key)?).await?;
+        let Some((header, value)) = entry.as_ref().and_then(parse_record) else {
             return Ok(Seen {
                 found: None,
                 mark: Mark(0),
@@ -119,7 +125,7 @@ impl Cache for RecordsCache {
     }
 
     async fn put(&self, key: &str, loaded: &Loaded, mark: Mark) -> Result<bool> {
-        self.change(key, |before| {
+        self.change_record(key, |before| {
             let late = before.token.is_some_and(|token| token > loaded.token);
             if late || before.voids != mark.0 {
                 return None;
@@ -141,7 +147,7 @@ impl Cache for RecordsCache {
     }
 
     async fn delete(&self, key: &str, _floor: Duration) -> Result<()> {
-        let deleting = self.change(key, |before| {
+        let deleting = self.change_record(key, |before| {
             let header = Header {
                 voids: before.voids + 1,
                 kept: None,
@@ -153,7 +159,8 @@ impl Cache for RecordsCache {
     }
 }
 
-const fn empty() -> Header {
+/// The header of a key without a record.
+const fn empty_header() -> Header {
     Header {
         v: FORMAT,
         token: None,
@@ -162,13 +169,14 @@ const fn empty() -> Header {
     }
 }
 
-fn parsed(entry: &Entry) -> Option<(Header, &[u8])> {
+/// The header and the value of a record. `None`: the record has another format.
+fn parse_record(entry: &Entry) -> Option<(Header, &[u8])> {
     let end = entry.value.iter().position(|byte| *byte == b'\n')?;
     let (header, value) = entry.value.split_at(end);
     let header: Header = serde_json::from_slice(header).ok()?;
     (header.v == FORMAT).then_some((header, &value[1..]))
 }
 
-fn record(key: &str) -> Result<RecordKey> {
+fn record_key(key: &str) -> Result<RecordKey> {
     RecordKey::new(format!("cache/{key}"))
 }

@@ -12,8 +12,8 @@ use redis::{Script, ScriptInvocation, Value};
 use super::cache::{Cache, Found, Loaded, Mark, Seen};
 use crate::redis_connections::{BACKEND, Connections, Request};
 
-/// The beginning of each script. KEYS: the value's hash. It reads the server's clock, in
-/// microseconds, and the fields of the hash.
+/// The first lines of each script. KEYS: the hash of the cached key. They read the server's clock
+/// in microseconds as `now`, and the fields of the hash as `key`.
 const NOW: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -21,8 +21,9 @@ local key = redis.call('HMGET', KEYS[1], 'token', 'voided', 'fresh', 'stale', 'n
     'value')
 ";
 
-/// Answers the mark alone; or the mark, the token, the time for which the value is fresh, the time
-/// of its load, whether there is no value, and the value.
+/// Reads a value. Answers only the mark when no value is stored. Otherwise answers the mark, the
+/// token, the time for which the value is fresh, the time that its load took, `1` when the loader
+/// has said that there is no value, and the value.
 ///
 /// Times are microseconds of the server's clock. They are sent as texts, because Redis truncates a
 /// script's numbers to integers.
@@ -32,8 +33,8 @@ if not key[4] or tonumber(key[4]) <= now then return {text(now)} end
 return {text(now), key[1], text(math.max(key[3] - now, 0)), key[6], key[5] or '', key[7]}
 ";
 
-/// ARGV: token, mark, ttl, stale, floor, load, none, value. Answers 1 when the value is stored, and
-/// 0 when it came too late.
+/// Stores a value. ARGV: token, mark, ttl, stale, floor, load, none, value. Answers 1 when the
+/// value is stored, and 0 when it came too late.
 const PUT: &str = "
 local began = tonumber(ARGV[2])
 if now - began > tonumber(ARGV[5]) then return 0 end
@@ -47,7 +48,8 @@ redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.ceil((stale + ARGV[5
 return 1
 ";
 
-/// ARGV: floor. Answers 1.
+/// Deletes a value, and keeps the floor. ARGV: floor, the time for which it is kept at least.
+/// Answers 1.
 const DELETE: &str = "
 redis.call('HDEL', KEYS[1], 'fresh', 'stale', 'load', 'none', 'value')
 redis.call('HSET', KEYS[1], 'voided', string.format('%.0f', now))
@@ -83,6 +85,7 @@ impl RedisCache {
         })
     }
 
+    /// Runs a script on a connection of its own.
     async fn invoke<T: redis::FromRedisValue>(
         &self,
         call: &ScriptInvocation<'_>,
@@ -90,7 +93,7 @@ impl RedisCache {
     ) -> Result<T> {
         let mut connection = self.connections.take().await?;
         let answer = call.invoke_async(&mut connection).await;
-        let answer = answer.map_err(|error| self.connections.failed(&error, request))?;
+        let answer = answer.map_err(|error| self.connections.handle_error(&error, request))?;
         self.connections.give_back(connection);
         Ok(answer)
     }
@@ -99,7 +102,9 @@ impl RedisCache {
 #[async_trait]
 impl Cache for RedisCache {
     async fn get(&self, key: &str) -> Result<Seen> {
-        let answer: Vec<Value> = self.invoke(&self.get.key(name(key)), Request::Read).await?;
+        let answer: Vec<Value> = self
+            .invoke(&self.get.key(redis_key(key)), Request::Read)
+            .await?;
         let text = |at: usize| match answer.get(at) {
             Some(Value::BulkString(text)) => std::str::from_utf8(text).ok(),
             _ => None,
@@ -127,7 +132,7 @@ impl Cache for RedisCache {
     }
 
     async fn put(&self, key: &str, loaded: &Loaded, mark: Mark) -> Result<bool> {
-        let mut call = self.put.key(name(key));
+        let mut call = self.put.key(redis_key(key));
         call.arg(loaded.token.get())
             .arg(mark.0)
             .arg(micros(loaded.ttl))
@@ -141,7 +146,7 @@ impl Cache for RedisCache {
     }
 
     async fn delete(&self, key: &str, floor: Duration) -> Result<()> {
-        let mut call = self.delete.key(name(key));
+        let mut call = self.delete.key(redis_key(key));
         call.arg(micros(floor));
         let _: u8 = self.invoke(&call, Request::Change).await?;
         Ok(())
@@ -156,7 +161,7 @@ impl fmt::Debug for RedisCache {
     }
 }
 
-fn name(key: &str) -> String {
+fn redis_key(key: &str) -> String {
     format!("cache:{key}")
 }
 

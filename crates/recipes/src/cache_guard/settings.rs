@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use distlock_core::{Error, ErrorKind, Result};
 
-/// The longest time of any setting.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+/// The longest time that a setting may have.
+const LONGEST_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// The fallback of a caller that has waited long enough for another load, or that cannot reach the
 /// cache or the lock's store.
@@ -35,8 +35,9 @@ pub struct Settings {
     /// The time for which the cache remembers that there is no value; zero by default: every caller
     /// asks.
     pub negative_ttl: Duration,
-    /// The eagerness of early loads (XFetch): 1 by default; more is earlier, 0 is never. The chance
-    /// grows with the time that a load takes.
+    /// The factor of early loads (XFetch): 1 by default. A higher one lets values be loaded earlier
+    /// before they expire, and 0 lets none be loaded early. The chance also grows with the time
+    /// that a load takes.
     pub beta: f64,
     /// The longest time of a load, after which it is given up: 1 ms to 366 days, 30 s by default.
     pub max_load: Duration,
@@ -79,6 +80,7 @@ impl Settings {
         }
     }
 
+    /// Refuses a setting that is out of range.
     pub(super) fn check(&self) -> Result<()> {
         let millisecond = Duration::from_millis(1);
         for (name, time, least) in [
@@ -88,15 +90,15 @@ impl Settings {
             ("negative_ttl", self.negative_ttl, Duration::ZERO),
             ("wait", self.wait, Duration::ZERO),
         ] {
-            if !(least..=LONGEST).contains(&time) {
-                return Err(invalid(&format!(
-                    "{name} is {time:?}: {least:?} to {LONGEST:?} (366 days) are allowed"
+            if !(least..=LONGEST_TIME).contains(&time) {
+                return Err(invalid_setting_error(&format!(
+                    "{name} is {time:?}: {least:?} to {LONGEST_TIME:?} (366 days) are allowed"
                 )));
             }
         }
         for (name, number, most) in [("jitter", self.jitter, 1.0), ("beta", self.beta, 1000.0)] {
             if !(0.0..=most).contains(&number) {
-                return Err(invalid(&format!(
+                return Err(invalid_setting_error(&format!(
                     "{name} is {number}: 0 to {most} are allowed"
                 )));
             }
@@ -104,8 +106,8 @@ impl Settings {
         Ok(())
     }
 
-    /// The time for which a value that is stored now is fresh.
-    pub(super) fn time_of(&self, is_negative: bool) -> Duration {
+    /// The time for which a value that is stored now is fresh, with its random variation.
+    pub(super) fn fresh_time(&self, is_negative: bool) -> Duration {
         let time = if is_negative {
             self.negative_ttl
         } else {
@@ -116,6 +118,6 @@ impl Settings {
     }
 }
 
-fn invalid(says: &str) -> Error {
+fn invalid_setting_error(says: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, says)
 }

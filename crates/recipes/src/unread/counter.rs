@@ -8,7 +8,7 @@ use std::fmt;
 use async_trait::async_trait;
 use distlock_core::{Error, ErrorKind, Result};
 
-/// The largest total. Redis scripts count exactly up to it, too.
+/// The largest total. A Redis script counts exactly up to this number.
 pub const MOST: u64 = (1 << 53) - 1;
 
 /// The longest name of a user or a conversation, in bytes.
@@ -139,32 +139,39 @@ impl Change {
         }
     }
 
-    /// The counters after the change, computed from the conversation's counter and the total before
-    /// it. `None` as the counter before: there is no such counter yet.
-    pub(super) fn of(self, counter: &Counter, before: Option<u64>, total: u64) -> Result<Unread> {
+    /// Computes the counters after this change. `before` and `total` are the conversation's counter
+    /// and the user's total before the change. `None`: the counter does not exist yet.
+    pub(super) fn apply_to(
+        self,
+        counter: &Counter,
+        before: Option<u64>,
+        total: u64,
+    ) -> Result<Unread> {
         match (self, before) {
             (Self::Add(by), before) => match total.checked_add(by) {
                 Some(total) if total <= MOST => Ok(Unread {
                     conversation: before.unwrap_or_default() + by,
                     total,
                 }),
-                _ => Err(too_many(counter, total, by)),
+                _ => Err(too_many_error(counter, total, by)),
             },
             (Self::Clear, Some(before)) => Ok(Unread {
                 conversation: 0,
                 total: total.saturating_sub(before),
             }),
-            (Self::Clear, None) => Err(unknown(counter)),
+            (Self::Clear, None) => Err(unknown_counter_error(counter)),
         }
     }
 }
 
-pub(super) fn unknown(counter: &Counter) -> Error {
+/// The error of a read or a clear of a counter that does not exist.
+pub(super) fn unknown_counter_error(counter: &Counter) -> Error {
     let says = format!("there is no counter for {counter}: nobody has incremented it");
     Error::new(ErrorKind::InvalidArgument, says)
 }
 
-pub(super) fn too_many(counter: &Counter, total: u64, by: u64) -> Error {
+/// The error of an increment by which the total would exceed [`MOST`].
+pub(super) fn too_many_error(counter: &Counter, total: u64, by: u64) -> Error {
     let user = counter.user();
     let says = format!("the total of {user:?} is {total}, and {by} more are above {MOST}");
     Error::new(ErrorKind::LimitExceeded, says)

@@ -1,13 +1,13 @@
-//! The journalled change of two counters, which are two records.
+//! A change of two counters that takes effect as a whole, though each counter is a record of its
+//! own.
 //!
 //! This module owns the records of a user: the journal, the counters of the conversations, and the
 //! total.
 //!
-//! One write decides a change: it puts the intent into the user's journal, if the journal is still
-//! the one that was current when the counters were read. The counters are written afterwards, and
-//! they count only as far as the journal says so. When a client dies in between, the next client
-//! that changes the counters finishes the change, and readers already see it as made. So no order
-//! of crashes leaves half a change.
+//! One write decides a change: it stores the intent in the user's journal, on condition that the
+//! journal has not changed since the counters were read. The counters are written afterwards. Until
+//! then, readers take the values from the intent. When a client dies in between, the next client
+//! that changes the counters writes them first. So no order of crashes leaves half a change.
 //!
 //! Every change has a number, one more than the change before, and both the journal and the
 //! counters carry it. The total is written last. When its number equals the journal's number, the
@@ -23,26 +23,28 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
 
 use super::{
-    counter::{Change, Counter, Unread, unknown},
-    retries::{Retries, TRIES, too_contended},
+    counter::{Change, Counter, Unread, unknown_counter_error},
+    retries::{Retries, TRIES, too_contended_error},
 };
 
 /// Format of the records; a reader refuses another one.
 const FORMAT: u8 = 1;
 
+/// The journals and counters of all users in one store.
 #[derive(Clone, Debug)]
 pub(super) struct Journal {
     records: Arc<dyn Records>,
     retries: Retries,
 }
 
-/// The latest change that was decided.
+/// The journal's record: the latest change that was decided.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Intent {
+    /// The format of the record.
     v: u8,
-    /// The number of changes so far.
+    /// The number of this change: the number of changes of this user so far.
     number: u64,
-    /// Random id that tells two concurrent attempts apart.
+    /// Random id of one call. It shows a caller whether an intent with this number is its own.
     id: Uuid,
     /// The highest fencing token of a holder that has made a change.
     token: Option<FencingToken>,
@@ -50,7 +52,7 @@ struct Intent {
     /// The counters after the change.
     unread: u64,
     total: u64,
-    /// The versions of the records on which the change was decided. `None`: there was no record.
+    /// The versions of the two counters before the change. `None`: there was no record.
     unread_was: Option<u64>,
     total_was: Option<u64>,
 }
@@ -58,8 +60,9 @@ struct Intent {
 /// A counter's record.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Count {
+    /// The format of the record.
     v: u8,
-    /// The change that wrote it.
+    /// The number of the change that wrote this counter.
     number: u64,
     count: u64,
 }
@@ -79,30 +82,33 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    fn number(&self) -> u64 {
+    /// The number of the journal's change; 0: there was no change yet.
+    fn last_change_number(&self) -> u64 {
         self.intent.as_ref().map_or(0, |(_, intent)| intent.number)
     }
 
-    /// Whether the counters were read at different moments. Either one belongs to a change that the
-    /// journal did not have yet when it was read, or this conversation was read before the
-    /// journal's change was written to it.
+    /// Whether another client wrote between the reads of these records, so they do not fit
+    /// together. Either a counter has a change that came after the journal was read, or the
+    /// conversation was read before the journal's change was written to it.
     fn is_inconsistent(&self, counter: &Counter) -> bool {
         let number = |count: &Option<(Version, Count)>| count.map_or(0, |(_, it)| it.number);
         let (conversation, total) = (number(&self.conversation), number(&self.total));
         let is_its = |(_, it): &(Version, Intent)| it.conversation == counter.conversation();
         let is_old = self.pending().is_none()
             && self.intent.as_ref().is_some_and(is_its)
-            && conversation < self.number();
-        conversation.max(total) > self.number() || is_old
+            && conversation < self.last_change_number();
+        conversation.max(total) > self.last_change_number() || is_old
     }
 
-    /// The change that was decided and perhaps not finished.
+    /// The change that was decided, and whose counters may not be written yet. `None`: the total
+    /// has the number of the journal's change, so the change is finished.
     fn pending(&self) -> Option<&Intent> {
         let (_, intent) = self.intent.as_ref()?;
         let written = self.total.as_ref().map_or(0, |(_, total)| total.number);
         (written < intent.number).then_some(intent)
     }
 
+    /// The user's total, with a pending change counted as made.
     fn total(&self) -> u64 {
         match self.pending() {
             Some(intent) => intent.total,
@@ -110,7 +116,8 @@ impl Snapshot {
         }
     }
 
-    /// The unread messages of a conversation by the journal. `None`: there is no such counter.
+    /// The unread messages of a conversation, with a pending change counted as made. `None`: there
+    /// is no such counter.
     fn conversation(&self, counter: &Counter) -> Option<u64> {
         match self.pending() {
             Some(intent) if intent.conversation == counter.conversation() => Some(intent.unread),
@@ -135,8 +142,8 @@ impl Journal {
         self.retries.count()
     }
 
-    /// Reads the counters. Repeats the reads when another client wrote in between. A change that is
-    /// in the journal counts, though its counters may not be written yet.
+    /// Reads the counters. Repeats the reads when another client wrote in between. A change in the
+    /// journal counts as made, also before its counters are written.
     pub(super) async fn read(&self, counter: &Counter) -> Result<Unread> {
         for attempt in 1..=TRIES {
             let snapshot = self.read_snapshot(counter).await?;
@@ -145,14 +152,15 @@ impl Journal {
                     conversation,
                     total: snapshot.total(),
                 });
-                return unread.ok_or_else(|| unknown(counter));
+                return unread.ok_or_else(|| unknown_counter_error(counter));
             }
             self.retries.pause_before_retry(attempt).await;
         }
-        Err(too_contended(counter))
+        Err(too_contended_error(counter))
     }
 
-    /// Makes a change. A token keeps holders of earlier locks from making one afterwards.
+    /// Makes a change, and repeats attempts that other clients disturbed. After a change with a
+    /// token, a change with a lower token is refused.
     pub(super) async fn change(
         &self,
         counter: &Counter,
@@ -178,7 +186,7 @@ impl Journal {
             self.retries.pause_before_retry(attempt).await;
         }
         Err(unknown_write.map_or_else(
-            || too_contended(counter),
+            || too_contended_error(counter),
             |unknown_write| unknown_write.error,
         ))
     }
@@ -196,14 +204,16 @@ impl Journal {
         let snapshot = self.read_snapshot(counter).await?;
         if let Some(UnknownWrite { number, error }) = unknown_write.take() {
             match &snapshot.intent {
-                Some((_, intent)) if intent.id == id => return Ok(Some(after(intent))),
-                // Another change was made instead.
-                _ if snapshot.number() == number => {}
-                // No change has been made yet. Repeating the same write settles the outcome: only
-                // one of the two writes can find the journal that it expects.
-                _ if snapshot.number() < number => {
+                Some((_, intent)) if intent.id == id => return Ok(Some(counters_after(intent))),
+                // Another client's change has this number, so the write failed for good.
+                _ if snapshot.last_change_number() == number => {}
+                // The journal has not changed. The same write is repeated below: the first attempt
+                // may still arrive, and only one of the two can find the journal that it expects.
+                _ if snapshot.last_change_number() < number => {
                     *unknown_write = Some(UnknownWrite { number, error });
                 }
+                // Several changes came after the write. The journal keeps only the last one, so it
+                // does not show whether this write was one of them.
                 _ => return Err(error),
             }
         }
@@ -211,14 +221,14 @@ impl Journal {
             return Ok(None);
         }
         if let Some(intent) = snapshot.pending() {
-            self.finish(counter.user(), intent).await?;
+            self.write_counters(counter.user(), intent).await?;
             return Ok(None);
         }
         let expect = match &snapshot.intent {
             None => Expect::Absent,
             Some((version, _)) => Expect::Version(*version),
         };
-        let intent = decide(counter, change, token, id, &snapshot)?;
+        let intent = new_intent(counter, change, token, id, &snapshot)?;
         let key = journal_key(counter.user())?;
         match self.records.put(&key, &to_json(&intent)?, expect).await {
             Ok(Written::Stored(_)) => {}
@@ -230,16 +240,17 @@ impl Journal {
             }
             Err(error) => return Err(error),
         }
-        // The change is made. The next client would finish it as well.
-        if let Err(error) = self.finish(counter.user(), &intent).await {
+        // The change is decided, so a failure here does not undo it. The next client that changes
+        // the counters writes them.
+        if let Err(error) = self.write_counters(counter.user(), &intent).await {
             tracing::debug!(user = counter.user(), %error, "the counters are written later");
         }
-        Ok(Some(after(&intent)))
+        Ok(Some(counters_after(&intent)))
     }
 
     /// Writes the counters of a decided change. A conflict means that another client has written
     /// them: no client decides the next change before they are written.
-    async fn finish(&self, user: &str, intent: &Intent) -> Result<()> {
+    async fn write_counters(&self, user: &str, intent: &Intent) -> Result<()> {
         let counts = [
             (
                 conversation_key(user, &intent.conversation)?,
@@ -260,8 +271,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Reads the journal first: each change in it is then in the counters, or pending, or older
-    /// than the counters.
+    /// Reads the journal, and the counters after it. In this order, the counters have every change
+    /// that came before the journal's change.
     async fn read_snapshot(&self, counter: &Counter) -> Result<Snapshot> {
         let user = counter.user();
         let journal = journal_key(user)?;
@@ -286,8 +297,9 @@ impl Journal {
     }
 }
 
-/// Decides the change on the records that were read.
-fn decide(
+/// The intent of a change, computed from the records that were read. [`ErrorKind::Lost`]: a holder
+/// of a later lock has made a change.
+fn new_intent(
     counter: &Counter,
     change: Change,
     token: Option<FencingToken>,
@@ -304,11 +316,11 @@ fn decide(
         let says = format!("a later holder, {seen}, has changed the counters of {counter}");
         return Err(Error::new(ErrorKind::Lost, says));
     }
-    let after = change.of(counter, snapshot.conversation(counter), snapshot.total())?;
+    let after = change.apply_to(counter, snapshot.conversation(counter), snapshot.total())?;
     let version = |count: &Option<(Version, Count)>| count.map(|(version, _)| version.get());
     Ok(Intent {
         v: FORMAT,
-        number: snapshot.number() + 1,
+        number: snapshot.last_change_number() + 1,
         id,
         token: token.max(seen),
         conversation: counter.conversation().to_owned(),
@@ -319,7 +331,8 @@ fn decide(
     })
 }
 
-const fn after(intent: &Intent) -> Unread {
+/// The counters after a decided change.
+const fn counters_after(intent: &Intent) -> Unread {
     Unread {
         conversation: intent.unread,
         total: intent.total,

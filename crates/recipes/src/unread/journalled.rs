@@ -12,8 +12,8 @@ use super::{
     journal::Journal,
 };
 
-/// Counters that change under the user's lock. Where many clients change one user's counters, they
-/// wait in line instead of repeating their attempts.
+/// Counters that change under the user's lock. Clients that change one user's counters at the same
+/// time wait for the lock in turn, instead of repeating their attempts.
 #[derive(Clone, Debug)]
 pub struct LockedCounters {
     locker: Locker,
@@ -55,8 +55,8 @@ impl LockedCounters {
         let guard = lock.acquire().await?;
         let token = Some(guard.token());
         let changed = self.journal.change(counter, change, token).await;
-        // The journal refuses the holder of a lost lock by its token, so a failed release is no
-        // failure of the change.
+        // The result of the release is ignored. The journal has compared the token, so the change
+        // is right also when the lock was lost.
         let _ = guard.release().await;
         changed
     }

@@ -11,8 +11,9 @@
 //! - A change is attempted at most [`TRIES`] times when other clients write in between. Each
 //!   repetition is counted.
 //!
-//! Counters that are written one by one fail in two ways: the second write fails, or an increment
-//! comes between the read and the write of a clear. These remedies have equal results:
+//! Without a remedy, a client that writes the two counters one after the other can break the sum in
+//! two ways: its second write fails, or an increment comes between the read and the write of a
+//! clear. These remedies have equal results:
 //!
 //! | | remedy | store |
 //! |---|---|---|

@@ -10,17 +10,24 @@ use distlock_core::{Error, ErrorKind, Result, SystemClock};
 use redis::{Pipeline, Script, Value, aio::MultiplexedConnection};
 
 use super::{
-    counter::{Change, Counter, MOST, Unread, UnreadCounters, too_many, unknown},
-    retries::{Retries, TRIES, too_contended},
+    counter::{
+        Change, Counter, MOST, Unread, UnreadCounters, too_many_error, unknown_counter_error,
+    },
+    retries::{Retries, TRIES, too_contended_error},
 };
 use crate::redis_connections::{BACKEND, Connections, Request};
 
-/// KEYS: the conversation's counter, the user's total. ARGV: the amount, or `clear`; the largest
-/// allowed total. Answers `done` with both counters after the change; `unknown`; `many` with the
-/// total; or `type` with the number of the key and the type that it has.
+/// The script of a change. KEYS: the conversation's counter, the user's total. ARGV: the amount, or
+/// `clear`; the largest allowed total.
 ///
-/// The script checks both counters before it writes either, because Redis does not undo the writes
-/// of a script when a later command fails.
+/// Answers:
+/// - `done` with both counters after the change,
+/// - `unknown`: there is no counter to clear,
+/// - `many` with the total, which the amount would raise too far,
+/// - `type` with the number of a key that holds no counter, and the type that it has.
+///
+/// The script checks both counters before it writes either one, because Redis does not undo the
+/// writes of a script when a later command fails.
 const CHANGE: &str = "
 local counts = {}
 for at, key in ipairs(KEYS) do
@@ -88,17 +95,18 @@ impl RedisCounters {
         })
     }
 
+    /// Makes a change by the script, or with `WATCH` where there is no script.
     async fn change(&self, counter: &Counter, change: Change) -> Result<Unread> {
         if let Change::Add(by) = change
             && by > MOST
         {
-            return Err(too_many(counter, 0, by));
+            return Err(too_many_error(counter, 0, by));
         }
         let Some(script) = &self.script else {
             return self.change_with_watch(counter, change).await;
         };
         let mut connection = self.connections.take().await?;
-        let [conversation, total] = keys(counter);
+        let [conversation, total] = counter_keys(counter);
         let amount = match change {
             Change::Add(by) => by.to_string(),
             Change::Clear => "clear".to_owned(),
@@ -108,22 +116,22 @@ impl RedisCounters {
         let answer: Vec<Value> = call
             .invoke_async(&mut connection)
             .await
-            .map_err(|error| self.connections.failed(&error, Request::Change))?;
+            .map_err(|error| self.connections.handle_error(&error, Request::Change))?;
         self.connections.give_back(connection);
         parse_answer(counter, &answer)
     }
 
-    /// Repeats the change until no other client wrote in between.
+    /// Makes a change with `WATCH`, and repeats it when another client wrote in between.
     async fn change_with_watch(&self, counter: &Counter, change: Change) -> Result<Unread> {
         for attempt in 1..=TRIES {
-            // After a failure the connection is closed, which ends its `WATCH`.
+            // An error drops the connection, which ends its `WATCH`.
             let mut connection = self.connections.take().await?;
             let mut pipeline = redis::pipe();
-            pipeline.cmd("WATCH").arg(&keys(counter)).ignore();
+            pipeline.cmd("WATCH").arg(&counter_keys(counter)).ignore();
             let (before, total) = self
                 .read_counters(counter, pipeline, &mut connection)
                 .await?;
-            let after = match change.of(counter, before, total.unwrap_or_default()) {
+            let after = match change.apply_to(counter, before, total.unwrap_or_default()) {
                 Ok(after) => after,
                 Err(error) => {
                     let unwatch = redis::cmd("UNWATCH");
@@ -133,21 +141,21 @@ impl RedisCounters {
                     return Err(error);
                 }
             };
-            let [conversation, total] = keys(counter);
+            let [conversation, total] = counter_keys(counter);
             let done: Value = redis::pipe()
                 .atomic()
                 .set(conversation, after.conversation)
                 .set(total, after.total)
                 .query_async(&mut connection)
                 .await
-                .map_err(|error| self.connections.failed(&error, Request::Change))?;
+                .map_err(|error| self.connections.handle_error(&error, Request::Change))?;
             self.connections.give_back(connection);
             if done != Value::Nil {
                 return Ok(after);
             }
             self.retries.pause_before_retry(attempt).await;
         }
-        Err(too_contended(counter))
+        Err(too_contended_error(counter))
     }
 
     /// Reads both counters at one moment. The commands that `pipeline` holds already are sent in
@@ -158,18 +166,18 @@ impl RedisCounters {
         mut pipeline: Pipeline,
         connection: &mut MultiplexedConnection,
     ) -> Result<(Option<u64>, Option<u64>)> {
-        let keys = keys(counter);
+        let keys = counter_keys(counter);
         pipeline.cmd("TYPE").arg(&keys[0]);
         pipeline.cmd("TYPE").arg(&keys[1]);
         // `MGET` returns nothing for a key that is not a string, without an error.
         pipeline.cmd("MGET").arg(&keys);
         let answer = pipeline.query_async(connection).await;
         let (one, two, texts): (String, String, [Option<String>; 2]) =
-            answer.map_err(|error| self.connections.failed(&error, Request::Read))?;
+            answer.map_err(|error| self.connections.handle_error(&error, Request::Read))?;
         let [conversation, total] = texts;
         Ok((
-            count(&keys[0], &one, conversation)?,
-            count(&keys[1], &two, total)?,
+            parse_count(&keys[0], &one, conversation)?,
+            parse_count(&keys[1], &two, total)?,
         ))
     }
 }
@@ -195,7 +203,7 @@ impl UnreadCounters for RedisCounters {
                 conversation,
                 total: total.unwrap_or_default(),
             }),
-            (None, _) => Err(unknown(counter)),
+            (None, _) => Err(unknown_counter_error(counter)),
         }
     }
 
@@ -212,14 +220,15 @@ impl fmt::Debug for RedisCounters {
     }
 }
 
-fn count(key: &str, kind: &str, text: Option<String>) -> Result<Option<u64>> {
+/// Converts a value of the type that `TYPE` has named. `None`: there is no such key.
+fn parse_count(key: &str, kind: &str, text: Option<String>) -> Result<Option<u64>> {
     match (kind, text) {
         ("none", _) | ("string", None) => Ok(None),
         ("string", Some(text)) => match text.parse() {
             Ok(count) if count <= MOST => Ok(Some(count)),
-            _ => Err(not_a_counter(key, "no count")),
+            _ => Err(not_a_counter_error(key, "no count")),
         },
-        (other, _) => Err(not_a_counter(key, other)),
+        (other, _) => Err(not_a_counter_error(key, other)),
     }
 }
 
@@ -236,12 +245,12 @@ fn parse_answer(counter: &Counter, answer: &[Value]) -> Result<Unread> {
             conversation,
             total,
         }),
-        ("unknown", ..) => Err(unknown(counter)),
-        ("many", Ok(total), _) => Err(too_many(counter, total, MOST - total + 1)),
+        ("unknown", ..) => Err(unknown_counter_error(counter)),
+        ("many", Ok(total), _) => Err(too_many_error(counter, total, MOST - total + 1)),
         ("type", Ok(at), _) => {
-            let [conversation, total] = keys(counter);
+            let [conversation, total] = counter_keys(counter);
             let key = if at == 1 { conversation } else { total };
-            Err(not_a_counter(&key, &text(2)))
+            Err(not_a_counter_error(&key, &text(2)))
         }
         _ => {
             let says = format!("the script says {answer:?}");
@@ -250,8 +259,9 @@ fn parse_answer(counter: &Counter, answer: &[Value]) -> Result<Unread> {
     }
 }
 
-/// The braces put a user's keys into one slot of a cluster.
-fn keys(counter: &Counter) -> [String; 2] {
+/// The keys of the conversation's counter and of the user's total. The braces put all keys of a
+/// user into one slot of a cluster.
+fn counter_keys(counter: &Counter) -> [String; 2] {
     let user = counter.user();
     let conversation = counter.conversation();
     [
@@ -260,7 +270,8 @@ fn keys(counter: &Counter) -> [String; 2] {
     ]
 }
 
-fn not_a_counter(key: &str, what: &str) -> Error {
+/// The error of a key whose value is not a counter. `what` names the type that it has.
+fn not_a_counter_error(key: &str, what: &str) -> Error {
     let says = format!("the key {key:?} holds no counter: it is of type {what:?}");
     Error::new(ErrorKind::Corrupt, says).on(BACKEND)
 }

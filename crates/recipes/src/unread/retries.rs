@@ -15,11 +15,12 @@ use distlock_core::{Clock, Error, ErrorKind};
 
 use super::counter::Counter;
 
-/// The most attempts at one change, when others write in between each time.
+/// The number of attempts at one change, after which it fails because other clients wrote in
+/// between each time.
 pub const TRIES: u32 = 64;
 
-/// The error of a change that lost every attempt.
-pub(super) fn too_contended(counter: &Counter) -> Error {
+/// The error of a change during whose attempts other clients wrote each time.
+pub(super) fn too_contended_error(counter: &Counter) -> Error {
     let says = format!("others changed the counters of {counter} each of {TRIES} times");
     Error::new(ErrorKind::Unavailable, says)
 }
@@ -27,8 +28,10 @@ pub(super) fn too_contended(counter: &Counter) -> Error {
 /// The number of repeated changes, and the pauses before them.
 #[derive(Clone, Debug)]
 pub(super) struct Retries {
+    /// The recipe's name in the metric.
     pub(super) mode: &'static str,
     clock: Arc<dyn Clock>,
+    /// The number of repetitions so far. Clones share it.
     repeated: Arc<AtomicU64>,
 }
 
@@ -41,9 +44,10 @@ impl Retries {
         }
     }
 
-    /// Counts one more attempt after `attempts` of them, and pauses before it. The second attempt
-    /// comes at once, because it often has no competitor left. Each later pause has a random
-    /// length, so that competitors do not meet again. Its limit doubles from 1 ms to 32 ms.
+    /// Counts a repetition after `attempts` attempts, and pauses before it. The second attempt
+    /// follows without a pause, because it often has no competitor left. Each later pause has a
+    /// random length below a limit that doubles from 1 ms to 32 ms, so that competitors write at
+    /// different times.
     pub(super) async fn pause_before_retry(&self, attempts: u32) {
         metrics::counter!("distlock_unread_retries_total", "mode" => self.mode).increment(1);
         self.repeated.fetch_add(1, Ordering::Relaxed);

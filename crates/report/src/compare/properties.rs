@@ -2,12 +2,12 @@
 
 use super::model::{Comparison, ScenarioKind, StoreFacts};
 
-/// A property of locks, in the words of a reader who chooses a store.
+/// A property of locks, described for a reader who chooses a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Property {
     /// The name in data.
     pub key: &'static str,
-    /// For people.
+    /// The title that readers see.
     pub title: &'static str,
     /// The cases that decide it. A quick run runs only the first one.
     pub cases: &'static [&'static str],
@@ -22,7 +22,7 @@ pub const PROPERTIES: [Property; 13] = [
             "exclusion::processes_never_overlap",
             "exclusion::two_clients_never_overlap",
             "exclusion::race_has_one_winner",
-            "exclusion::unguarded_counter_is_exact",
+            "exclusion::counter_under_the_lock_is_exact",
             "exclusion::five_processes_at_a_barrier",
         ],
     },
@@ -36,8 +36,8 @@ pub const PROPERTIES: [Property; 13] = [
         title: "a lease ends, and not too early",
         cases: &[
             "expiry::dead_holder_frees_at_its_ttl",
-            "expiry::never_before_the_holders_deadline",
-            "expiry::dead_holder_excludes_until_then",
+            "expiry::no_grant_before_the_holders_deadline",
+            "expiry::dead_holder_excludes_until_its_ttl",
             "expiry::expired_owner_cannot_renew",
             "expiry::late_release_harms_nobody",
         ],
@@ -64,7 +64,7 @@ pub const PROPERTIES: [Property; 13] = [
         title: "a wait that ends in time",
         cases: &[
             "waiting::gives_up_when_the_wait_is_over",
-            "waiting::timeout_says_who",
+            "waiting::timeout_names_the_holder",
         ],
     },
     Property {
@@ -72,8 +72,8 @@ pub const PROPERTIES: [Property; 13] = [
         title: "re-entry, only when asked",
         cases: &[
             "reentrancy::last_release_frees",
-            "reentrancy::not_unless_asked",
-            "reentrancy::scope_enters_again",
+            "reentrancy::plain_lock_is_not_reentrant",
+            "reentrancy::scope_can_take_its_lock_again",
             "reentrancy::other_scopes_are_excluded",
         ],
     },
@@ -87,43 +87,43 @@ pub const PROPERTIES: [Property; 13] = [
         title: "order inside a client, others let in",
         cases: &[
             "handover::first_come_first_served",
-            "handover::lets_another_client_in",
+            "handover::busy_tasks_let_another_client_in",
         ],
     },
     Property {
         key: "fencing_release",
         title: "fencing across releases",
         cases: &[
-            "fencing::rises_between_clients",
-            "fencing::rises_across_release",
-            "fencing::rises_under_load",
-            "fencing::guard_refuses_the_stale",
+            "fencing::token_rises_between_clients",
+            "fencing::token_rises_across_release",
+            "fencing::token_rises_under_load",
+            "fencing::resource_refuses_the_former_holder",
         ],
     },
     Property {
         key: "fencing_expiry",
         title: "fencing across expiry",
-        cases: &["fencing::rises_across_expiry"],
+        cases: &["fencing::token_rises_across_expiry"],
     },
     Property {
         key: "fencing_reopen",
         title: "fencing when all clients left",
-        cases: &["fencing::rises_across_reopening"],
+        cases: &["fencing::token_rises_across_reopening"],
     },
     Property {
         key: "loss",
         title: "a lost lock is told",
         cases: &[
-            "loss::expiry_is_told_in_time",
-            "loss::takeover_is_told",
-            "loss::force_is_told",
-            "loss::never_without_cause",
+            "loss::expiry_is_reported_in_time",
+            "loss::takeover_is_reported",
+            "loss::forced_release_is_reported",
+            "loss::no_loss_without_cause",
         ],
     },
 ];
 
-/// Properties that no case of the suite can show, because a server has to die for them: title, and
-/// a mark per store.
+/// Properties that no case of the suite can show, because they need a fault of the server: the
+/// title, and a mark for each store. Without scenarios there are none.
 #[must_use]
 pub fn shown_by_faults(comparison: &Comparison) -> Vec<(&'static str, Vec<&'static str>)> {
     if comparison.scenarios.is_empty() {
@@ -138,7 +138,7 @@ pub fn shown_by_faults(comparison: &Comparison) -> Vec<(&'static str, Vec<&'stat
         if played.peek().is_none() {
             return "–";
         }
-        // A fault without recovery is no success.
+        // A store that did not come back after the fault has failed.
         if played.all(|it| it.broken.is_none() && it.failed.is_none() && it.usable_ms.is_some()) {
             "✓"
         } else {

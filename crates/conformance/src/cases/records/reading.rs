@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use distlock_core::{Expect, MAX_VALUE_BYTES, RecordKey};
 
-use super::steps::{read, two_clients, write};
+use super::steps::{open_two_clients, put_record, read_record};
 use crate::{
     Failure, Outcome,
     failure::{ensure, ensure_eq, fail},
@@ -15,7 +15,7 @@ use crate::{
 
 pub(crate) const CASES: &[Spec] = &[
     case!(
-        records::other_clients_read_it_at_once,
+        records::other_clients_read_a_write_at_once,
         "a write is seen by every read that starts later"
     ),
     case!(
@@ -40,12 +40,12 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-async fn other_clients_read_it_at_once(cx: Context) -> Outcome {
-    let ((one, two), key) = (two_clients(&cx).await?, cx.key("a")?);
+async fn other_clients_read_a_write_at_once(cx: Context) -> Outcome {
+    let ((one, two), key) = (open_two_clients(&cx).await?, cx.key("a")?);
     let mut expect = Expect::Absent;
     for turn in 0..25_u8 {
-        let version = write(&*one, &key, &[turn], expect).await?;
-        let entry = read(&*two, &key).await?;
+        let version = put_record(&*one, &key, &[turn], expect).await?;
+        let entry = read_record(&*two, &key).await?;
         ensure_eq!(
             (entry.version, entry.value),
             (version, vec![turn]),
@@ -66,7 +66,7 @@ async fn scan_is_in_order(cx: Context) -> Outcome {
     let (records, mut expected) = (cx.store().await?.records(), Vec::new());
     for tail in ["m", "b", "Z", "a", "é", "b/1", "b-1"] {
         let key = cx.key(tail)?;
-        write(&*records, &key, tail.as_bytes(), Expect::Absent).await?;
+        put_record(&*records, &key, tail.as_bytes(), Expect::Absent).await?;
         expected.push((key, tail.as_bytes().to_vec()));
     }
     expected.sort_unstable();
@@ -93,7 +93,7 @@ async fn scan_pages_without_gaps(cx: Context) -> Outcome {
     let (records, mut expected) = (cx.store().await?.records(), Vec::new());
     for number in 0..23 {
         let key = cx.key(&format!("{number:03}"))?;
-        write(&*records, &key, b"x", Expect::Absent).await?;
+        put_record(&*records, &key, b"x", Expect::Absent).await?;
         expected.push(key);
     }
     for limit in [1, 5, 23, 100] {
@@ -126,8 +126,8 @@ async fn scan_pages_without_gaps(cx: Context) -> Outcome {
 async fn get_many_keeps_the_order(cx: Context) -> Outcome {
     let records = cx.store().await?.records();
     let [a, b, c] = [cx.key("a")?, cx.key("b")?, cx.key("c")?];
-    write(&*records, &a, b"A", Expect::Absent).await?;
-    write(&*records, &c, b"C", Expect::Absent).await?;
+    put_record(&*records, &a, b"A", Expect::Absent).await?;
+    put_record(&*records, &c, b"C", Expect::Absent).await?;
     let keys = [c.clone(), b, a.clone(), c, a];
     let entries = records.get_many(&keys).await?;
     let values: Vec<_> = entries
@@ -141,11 +141,11 @@ async fn get_many_keeps_the_order(cx: Context) -> Outcome {
 }
 
 async fn ages_count_from_the_write(cx: Context) -> Outcome {
-    let ((one, two), key) = (two_clients(&cx).await?, cx.key("a")?);
+    let ((one, two), key) = (open_two_clients(&cx).await?, cx.key("a")?);
     let before = now();
-    let version = write(&*one, &key, b"1", Expect::Absent).await?;
+    let version = put_record(&*one, &key, b"1", Expect::Absent).await?;
     sleep(Duration::from_millis(300)).await;
-    let entry = read(&*two, &key).await?;
+    let entry = read_record(&*two, &key).await?;
     let most = now().since(before);
     let Some(age) = entry.age else {
         ensure!(!two.tells_ages(), "ages are promised and not told");
@@ -160,7 +160,7 @@ async fn ages_count_from_the_write(cx: Context) -> Outcome {
         age + coarse >= Duration::from_millis(300) && age <= most + coarse,
         "{age:?} old, written 300 ms to {most:?} ago"
     );
-    write(&*one, &key, b"2", Expect::Version(version)).await?;
+    put_record(&*one, &key, b"2", Expect::Version(version)).await?;
     let written = now();
     let Some((_, entry)) = two.scan(cx.prefix(), None, 1).await?.pop() else {
         fail!("not scanned")
@@ -174,7 +174,7 @@ async fn ages_count_from_the_write(cx: Context) -> Outcome {
 }
 
 async fn any_bytes_are_values(cx: Context) -> Outcome {
-    let (records, two) = two_clients(&cx).await?;
+    let (records, two) = open_two_clients(&cx).await?;
     let every_byte: Vec<u8> = (0..=255).collect();
     let random: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..))
         .take(MAX_VALUE_BYTES)
@@ -189,8 +189,8 @@ async fn any_bytes_are_values(cx: Context) -> Outcome {
     ];
     for (number, value) in values.into_iter().enumerate() {
         let key = cx.key(&number.to_string())?;
-        write(&*records, &key, value, Expect::Absent).await?;
-        let entry = read(&*two, &key).await?;
+        put_record(&*records, &key, value, Expect::Absent).await?;
+        let entry = read_record(&*two, &key).await?;
         ensure!(
             entry.value == value,
             "value {number} of {} bytes came back as {} bytes",

@@ -6,11 +6,13 @@ use distlock_core::{Entry, Expect, RecordKey, Records, Version, Written};
 
 use crate::{Outcome, failure::fail, support::Context};
 
-pub(super) async fn two_clients(cx: &Context) -> Outcome<(Arc<dyn Records>, Arc<dyn Records>)> {
+pub(super) async fn open_two_clients(
+    cx: &Context,
+) -> Outcome<(Arc<dyn Records>, Arc<dyn Records>)> {
     Ok((cx.store().await?.records(), cx.store().await?.records()))
 }
 
-pub(super) async fn write(
+pub(super) async fn put_record(
     records: &dyn Records,
     key: &RecordKey,
     value: &[u8],
@@ -36,7 +38,7 @@ pub(super) async fn expect_conflict(
     }
 }
 
-pub(super) async fn read(records: &dyn Records, key: &RecordKey) -> Outcome<Entry> {
+pub(super) async fn read_record(records: &dyn Records, key: &RecordKey) -> Outcome<Entry> {
     match records.get(key).await? {
         Some(entry) => Ok(entry),
         None => fail!("{key:?} is not there"),

@@ -5,17 +5,17 @@ use std::{collections::BTreeSet, sync::Arc};
 use distlock_core::{Deleted, ErrorKind, Expect, MAX_VALUE_BYTES, Version, Written};
 use tokio::sync::Barrier;
 
-use super::steps::{expect_conflict, read, two_clients, write};
+use super::steps::{expect_conflict, open_two_clients, put_record, read_record};
 use crate::{
     Outcome,
-    failure::{ensure, ensure_eq, refused},
+    failure::{ensure, ensure_eq, expect_error},
     spec::{Spec, case},
     support::{Context, join, start},
 };
 
 pub(crate) const CASES: &[Spec] = &[
     case!(
-        records::absent_creates_once,
+        records::write_without_a_record_creates_it_once,
         "a write that expects no record creates it once"
     ),
     case!(
@@ -60,18 +60,18 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-async fn absent_creates_once(cx: Context) -> Outcome {
-    let ((one, two), key) = (two_clients(&cx).await?, cx.key("a")?);
+async fn write_without_a_record_creates_it_once(cx: Context) -> Outcome {
+    let ((one, two), key) = (open_two_clients(&cx).await?, cx.key("a")?);
     ensure_eq!(
         one.get(&key).await?,
         None,
         "a record that was never written"
     );
-    let version = write(&*one, &key, b"first", Expect::Absent).await?;
+    let version = put_record(&*one, &key, b"first", Expect::Absent).await?;
     expect_conflict(&*one, &key, Expect::Absent).await?;
     expect_conflict(&*two, &key, Expect::Absent).await?;
     for records in [&one, &two] {
-        let entry = read(&**records, &key).await?;
+        let entry = read_record(&**records, &key).await?;
         ensure_eq!(
             (entry.version, entry.value),
             (version, b"first".to_vec()),
@@ -82,13 +82,13 @@ async fn absent_creates_once(cx: Context) -> Outcome {
 }
 
 async fn version_must_match(cx: Context) -> Outcome {
-    let ((one, two), key) = (two_clients(&cx).await?, cx.key("a")?);
-    let first = write(&*one, &key, b"1", Expect::Absent).await?;
-    let second = write(&*two, &key, b"2", Expect::Version(first)).await?;
+    let ((one, two), key) = (open_two_clients(&cx).await?, cx.key("a")?);
+    let first = put_record(&*one, &key, b"1", Expect::Absent).await?;
+    let second = put_record(&*two, &key, b"2", Expect::Version(first)).await?;
     for stale in [first.get(), second.get() + 1, 0, u64::from(u32::MAX) << 20] {
         expect_conflict(&*one, &key, Expect::Version(Version::new(stale))).await?;
     }
-    let entry = read(&*one, &key).await?;
+    let entry = read_record(&*one, &key).await?;
     ensure_eq!(
         (entry.version, entry.value),
         (second, b"2".to_vec()),
@@ -112,15 +112,19 @@ async fn missing_record_conflicts(cx: Context) -> Outcome {
 }
 
 async fn delete_checks_the_version(cx: Context) -> Outcome {
-    let ((one, two), key) = (two_clients(&cx).await?, cx.key("a")?);
-    let first = write(&*one, &key, b"1", Expect::Absent).await?;
-    let second = write(&*one, &key, b"2", Expect::Version(first)).await?;
+    let ((one, two), key) = (open_two_clients(&cx).await?, cx.key("a")?);
+    let first = put_record(&*one, &key, b"1", Expect::Absent).await?;
+    let second = put_record(&*one, &key, b"2", Expect::Version(first)).await?;
     ensure_eq!(
         two.delete(&key, first).await?,
         Deleted::Conflict,
         "a delete of an older version"
     );
-    ensure_eq!(read(&*two, &key).await?.version, second, "the version");
+    ensure_eq!(
+        read_record(&*two, &key).await?.version,
+        second,
+        "the version"
+    );
     ensure_eq!(
         two.delete(&key, second).await?,
         Deleted::Done,
@@ -141,15 +145,15 @@ async fn delete_checks_the_version(cx: Context) -> Outcome {
 }
 
 async fn versions_rise(cx: Context) -> Outcome {
-    let ((one, two), key) = (two_clients(&cx).await?, cx.key("a")?);
-    let mut last = write(&*one, &key, b"0", Expect::Absent).await?;
+    let ((one, two), key) = (open_two_clients(&cx).await?, cx.key("a")?);
+    let mut last = put_record(&*one, &key, b"0", Expect::Absent).await?;
     for turn in 1..20_u8 {
         let records = if turn % 2 == 0 { &one } else { &two };
         // The version rises also when the value stays the same.
-        let next = write(&**records, &key, &[turn / 4], Expect::Version(last)).await?;
+        let next = put_record(&**records, &key, &[turn / 4], Expect::Version(last)).await?;
         ensure!(next > last, "{last:?} was followed by {next:?}");
         ensure_eq!(
-            read(&*one, &key).await?.version,
+            read_record(&*one, &key).await?.version,
             next,
             "the version that is read"
         );
@@ -159,12 +163,12 @@ async fn versions_rise(cx: Context) -> Outcome {
 }
 
 async fn versions_never_repeat(cx: Context) -> Outcome {
-    let ((one, two), key) = (two_clients(&cx).await?, cx.key("a")?);
+    let ((one, two), key) = (open_two_clients(&cx).await?, cx.key("a")?);
     let mut used = BTreeSet::new();
     for turn in 0..8 {
         let records = if turn % 2 == 0 { &one } else { &two };
-        let first = write(&**records, &key, b"1", Expect::Absent).await?;
-        let second = write(&*one, &key, b"2", Expect::Version(first)).await?;
+        let first = put_record(&**records, &key, b"1", Expect::Absent).await?;
+        let second = put_record(&*one, &key, b"2", Expect::Version(first)).await?;
         for version in [first, second] {
             ensure!(
                 used.last().is_none_or(|last| *last < version),
@@ -181,7 +185,7 @@ async fn stale_write_after_recreation_conflicts(cx: Context) -> Outcome {
     let (records, key) = (cx.store().await?.records(), cx.key("a")?);
     let mut old = Vec::new();
     for _ in 0..4 {
-        let version = write(&*records, &key, b"same value", Expect::Absent).await?;
+        let version = put_record(&*records, &key, b"same value", Expect::Absent).await?;
         for stale in &old {
             expect_conflict(&*records, &key, Expect::Version(*stale)).await?;
             ensure_eq!(
@@ -203,8 +207,8 @@ async fn stale_write_after_recreation_conflicts(cx: Context) -> Outcome {
 async fn concurrent_increments_are_exact(cx: Context) -> Outcome {
     const TASKS: u32 = 6;
     const INCREMENTS: u32 = 10;
-    let ((one, two), key) = (two_clients(&cx).await?, cx.key("counter")?);
-    write(&*one, &key, b"0", Expect::Absent).await?;
+    let ((one, two), key) = (open_two_clients(&cx).await?, cx.key("counter")?);
+    put_record(&*one, &key, b"0", Expect::Absent).await?;
     let everybody_has_read = Arc::new(Barrier::new(TASKS as usize));
     let tasks = (0..TASKS).map(|number| {
         let records = if number % 2 == 0 { &one } else { &two }.clone();
@@ -216,7 +220,7 @@ async fn concurrent_increments_are_exact(cx: Context) -> Outcome {
             let mut first = true;
             let mut versions = Vec::new();
             while versions.len() < INCREMENTS as usize {
-                let entry = read(&*records, &key).await;
+                let entry = read_record(&*records, &key).await;
                 if std::mem::take(&mut first) {
                     barrier.wait().await;
                 }
@@ -237,7 +241,7 @@ async fn concurrent_increments_are_exact(cx: Context) -> Outcome {
     });
     let versions = join(tasks.collect::<Vec<_>>()).await?.concat();
     ensure_eq!(
-        read(&*one, &key).await?.value,
+        read_record(&*one, &key).await?.value,
         (TASKS * INCREMENTS).to_string().into_bytes(),
         "the counter"
     );
@@ -277,7 +281,7 @@ async fn concurrent_creation_has_one_winner(cx: Context) -> Outcome {
             .flatten()
             .collect();
         ensure_eq!(winners.len(), 1, "winners in round {round}");
-        let entry = read(&*clients[0], &key).await?;
+        let entry = read_record(&*clients[0], &key).await?;
         ensure_eq!((entry.version, entry.value), winners[0], "the record");
     }
     Ok(())
@@ -286,25 +290,29 @@ async fn concurrent_creation_has_one_winner(cx: Context) -> Outcome {
 async fn too_large_a_value_is_refused(cx: Context) -> Outcome {
     let (records, key) = (cx.store().await?.records(), cx.key("a")?);
     let large = vec![7; MAX_VALUE_BYTES + 1];
-    refused(
+    expect_error(
         "a put above the limit",
         records.put(&key, &large, Expect::Absent).await,
         &[ErrorKind::LimitExceeded],
     )?;
     ensure_eq!(records.get(&key).await?, None, "the record");
-    let version = write(&*records, &key, b"small", Expect::Absent).await?;
-    refused(
+    let version = put_record(&*records, &key, b"small", Expect::Absent).await?;
+    expect_error(
         "a put above the limit",
         records.put(&key, &large, Expect::Version(version)).await,
         &[ErrorKind::LimitExceeded],
     )?;
-    ensure_eq!(read(&*records, &key).await?.version, version, "the version");
+    ensure_eq!(
+        read_record(&*records, &key).await?.version,
+        version,
+        "the version"
+    );
     Ok(())
 }
 
 async fn reopened_handle_shares_the_store(cx: Context) -> Outcome {
     let (records, key) = (cx.store().await?.records(), cx.key("a")?);
-    let version = write(&*records, &key, b"1", Expect::Absent).await?;
+    let version = put_record(&*records, &key, b"1", Expect::Absent).await?;
     let second = records.reopen().await?;
     ensure_eq!(
         second.backend(),
@@ -312,20 +320,20 @@ async fn reopened_handle_shares_the_store(cx: Context) -> Outcome {
         "the backend of the second handle"
     );
     ensure_eq!(
-        read(&*second, &key).await?.version,
+        read_record(&*second, &key).await?.version,
         version,
         "the version that the second handle reads"
     );
-    let version = write(&*second, &key, b"2", Expect::Version(version)).await?;
+    let version = put_record(&*second, &key, b"2", Expect::Version(version)).await?;
     ensure_eq!(
-        read(&*records, &key).await?.version,
+        read_record(&*records, &key).await?.version,
         version,
         "the version that the first handle reads"
     );
     second.close().await;
     // The first handle does not depend on the second.
     ensure_eq!(
-        read(&*records, &key).await?.value,
+        read_record(&*records, &key).await?.value,
         b"2".to_vec(),
         "the value"
     );

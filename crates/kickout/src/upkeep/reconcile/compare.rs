@@ -1,7 +1,8 @@
 //! The comparison of one round: a session that the directory has replaced is superseded, and a
 //! session that the store has lost is written again.
 //!
-//! Nothing is written here. Writes may hang, and an ended session must get its notice before that.
+//! Nothing is written here. A write may hang, and an ended session must get its notice before any
+//! write.
 
 use std::sync::Arc;
 
@@ -22,10 +23,12 @@ use crate::{
     upkeep::reconcile::writes::{PendingWrite, log_failed_account},
 };
 
-/// Sessions compared per round at least. After the store was away all sessions are compared.
+/// Least number of sessions that a round compares, if there are so many. After the store was away,
+/// the round compares all sessions.
 pub(super) const MIN_COMPARED: usize = 1024;
-/// Rounds in which every session is compared once: the number of rounds in a node lease.
+/// Number of rounds in which every session is compared once. A node lease has as many rounds.
 pub(super) const ROUNDS_PER_PASS: usize = 3;
+/// Account records in one read.
 const COMPARE_PAGE: usize = 128;
 
 /// State between the rounds.
@@ -35,10 +38,12 @@ pub(crate) struct RoundState {
     pub(crate) cursor: Option<SessionId>,
     /// The writes of this round, and those that failed in earlier rounds.
     pub(crate) writes: Vec<PendingWrite>,
-    /// The last round failed, or the store has lost data. Then all sessions are compared.
+    /// Whether the last round failed, or the store has lost data. The next round then compares all
+    /// sessions.
     pub(crate) store_was_away: bool,
 }
 
+/// Compares sessions with the directory.
 #[derive(Debug)]
 pub(crate) struct Comparer {
     pub(crate) directory: Arc<Directory>,
@@ -49,7 +54,8 @@ pub(crate) struct Comparer {
 }
 
 impl Comparer {
-    /// Compares active sessions with the directory.
+    /// Compares the next part of the active sessions with the directory. Adds the writes that are
+    /// needed to `state`.
     pub(super) async fn compare_sessions(&self, state: &mut RoundState) -> Result<()> {
         let here = self.registry.len();
         let mut left = if state.store_was_away {
@@ -58,19 +64,20 @@ impl Comparer {
         } else {
             here.div_ceil(ROUNDS_PER_PASS).max(MIN_COMPARED)
         };
-        // The last pass may have ended exactly at the last session of its last page.
-        let mut may_begin_anew = state.cursor.is_some();
+        // If the last round ended with the last session, the first page of this round is empty. The
+        // round then begins again with the first session, once.
+        let mut may_wrap_around = state.cursor.is_some();
         let mut read = Ok(());
         while left > 0 {
             let page = self.registry.page(state.cursor, COMPARE_PAGE.min(left));
             state.cursor = page.last().map(|live| live.key.session);
             if page.is_empty() {
-                if std::mem::take(&mut may_begin_anew) {
+                if std::mem::take(&mut may_wrap_around) {
                     continue;
                 }
                 break;
             }
-            may_begin_anew = false;
+            may_wrap_around = false;
             left -= page.len();
             let active: Vec<_> = page
                 .into_iter()
@@ -84,7 +91,9 @@ impl Comparer {
             for (live, seen) in active.iter().zip(records) {
                 match seen {
                     Ok(seen) => {
-                        if let Err(error) = self.compare(live, &seen, &mut state.writes).await {
+                        if let Err(error) =
+                            self.compare_session(live, &seen, &mut state.writes).await
+                        {
                             read = read.and(log_failed_account(&live.uid, error));
                         }
                     }
@@ -98,7 +107,8 @@ impl Comparer {
         read
     }
 
-    async fn compare(
+    /// Compares one session with its account's record. Ends a session that the record has replaced.
+    async fn compare_session(
         &self,
         live: &Arc<LiveSession>,
         seen: &VersionedRecord,
@@ -109,7 +119,7 @@ impl Comparer {
             return Ok(());
         }
         if let Some(revocation) = record.revocations.iter().find(|it| it.key == live.key) {
-            if self.revoker.apply(&live.uid, revocation)
+            if self.revoker.end_revoked(&live.uid, revocation)
                 && let Some(age) = seen.age
             {
                 metrics::histogram!("distlock_takeover_seconds", "path" => "pull")
@@ -123,7 +133,7 @@ impl Comparer {
         }
         if !record.is_over(&live.slot, live.generation()) {
             let ban = match &record.ban {
-                Some(_) => self.bans.standing(&live.uid).await?,
+                Some(_) => self.bans.current_ban(&live.uid).await?,
                 None => None,
             };
             let Some(ban) = ban else {
@@ -131,8 +141,9 @@ impl Comparer {
                 writes.push(PendingWrite::Register(Arc::clone(live), ended));
                 return Ok(());
             };
-            // The record did not name this session when the ban was set, so the ban did not end it.
-            let notice = Offline::new(Code::Banned).reason(ban.reason);
+            // The record did not name this session when the ban was set, so the ban did not end the
+            // session at that time.
+            let notice = Offline::new(Code::Banned).with_reason(ban.reason);
             self.ender.end(live, notice, false, |_| {});
             return Ok(());
         }
@@ -144,10 +155,11 @@ impl Comparer {
         Ok(())
     }
 
+    /// Counts and logs two active sessions in one slot of the account.
     fn count_duplicates(&self, live: &LiveSession) {
         let active = self
             .registry
-            .of(&live.uid)
+            .sessions_of(&live.uid)
             .iter()
             .filter(|other| other.slot == live.slot && other.check().is_ok())
             .count();

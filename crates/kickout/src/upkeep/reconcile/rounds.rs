@@ -1,6 +1,6 @@
 //! The rounds of the reconciliation.
 //!
-//! A failure for one account never keeps another account from its turn.
+//! A failure for one account never keeps another account from being compared.
 
 use std::{mem, sync::Arc};
 
@@ -36,10 +36,10 @@ impl Reconciler {
             tokio::select! {
                 biased;
                 () = self.tasks.stop.cancelled() => return,
-                () = self.history.store_has_forgotten() => {}
-                () = self.clock.sleep(self.settings.timers.tick()) => {}
+                () = self.history.reconcile_requested() => {}
+                () = self.clock.sleep(self.settings.timers.reconcile_period()) => {}
             }
-            let Some(own) = self.this.now() else {
+            let Some(own) = self.this.current_incarnation() else {
                 continue;
             };
             metrics::gauge!("distlock_lease_remaining_seconds")
@@ -56,10 +56,11 @@ impl Reconciler {
         }
     }
 
-    /// One round. A failure for one account is tried again in a later round. A failed write does
-    /// not fail the round, because another client may keep the row locked; a failed read does.
+    /// One round: compares sessions, then makes the writes. A failed account is tried again in a
+    /// later round. A failed read fails the round. A failed write of one account does not, because
+    /// another client of the database may have locked the row.
     pub(super) async fn round(&self, own: &Incarnation, state: &mut RoundState) -> Result<()> {
-        // A failover may be over before any request has failed, so the epoch is compared, too.
+        // A failover may happen without any failed request. Only a new epoch shows it.
         if let Some(epoch) = own.lease.epoch() {
             self.history.observe_epoch(&epoch);
         }

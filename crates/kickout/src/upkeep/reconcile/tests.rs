@@ -32,7 +32,8 @@ use crate::{
     session::handle::Session,
 };
 
-/// A node with this number of sessions. Its own rounds are an hour away.
+/// A node with this number of sessions. Its own rounds are an hour away, so only the test runs
+/// rounds.
 async fn busy_node(sessions: usize) -> (KickOut, Vec<Session>, Arc<dyn Records>) {
     let memory = MemoryStore::default();
     let records = memory.records();
@@ -75,20 +76,19 @@ async fn admit(kick: &KickOut, uid: Uid) -> Session {
     }
 }
 
-/// A store whose rows can be locked from outside: they can be read, unless the store is away, and
-/// they cannot be written.
+/// Records that a test can lock: they can be read, and writes of them fail, hang or take long.
 #[derive(Clone, Debug)]
-struct Locked {
+struct LockableRecords {
     records: Arc<dyn Records>,
-    state: Arc<LockedState>,
+    state: Arc<LockState>,
 }
 
 #[derive(Debug, Default)]
-struct LockedState {
+struct LockState {
     writes: Mutex<Writes>,
-    /// If true, single records cannot be read either.
+    /// If true, reads of single records fail.
     unreadable: AtomicBool,
-    /// Number of writes that met the lock.
+    /// Number of writes since the records were locked.
     tried: AtomicUsize,
 }
 
@@ -96,13 +96,13 @@ struct LockedState {
 enum Writes {
     #[default]
     Done,
-    QueueRefusal,
+    Refused,
     HeldUp,
     /// Each write takes this much time.
     Slow(Duration, Arc<ManualClock>),
 }
 
-impl Locked {
+impl LockableRecords {
     fn new(memory: &MemoryStore) -> Self {
         Self {
             records: memory.records(),
@@ -110,15 +110,16 @@ impl Locked {
         }
     }
 
-    fn writes_are(&self, writes: Writes) {
+    fn set_writes(&self, writes: Writes) {
         *self.state.writes.lock().unwrap() = writes;
     }
 
-    fn tried(&self) -> usize {
+    fn blocked_writes(&self) -> usize {
         self.state.tried.load(Ordering::Relaxed)
     }
 
-    async fn lock(&self) -> Result<()> {
+    /// Does to a write what the test has set.
+    async fn meet_lock(&self) -> Result<()> {
         let writes = self.state.writes.lock().unwrap().clone();
         if matches!(writes, Writes::Done) {
             return Ok(());
@@ -130,14 +131,14 @@ impl Locked {
                 clock.advance(time);
                 return Ok(());
             }
-            Writes::Done | Writes::QueueRefusal => {}
+            Writes::Done | Writes::Refused => {}
         }
         Err(Error::new(ErrorKind::Unavailable, "the row is locked"))
     }
 }
 
 #[async_trait]
-impl RecordsLayer for Locked {
+impl RecordsLayer for LockableRecords {
     fn below(&self) -> &Arc<dyn Records> {
         &self.records
     }
@@ -150,43 +151,47 @@ impl RecordsLayer for Locked {
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
-        self.lock().await?;
+        self.meet_lock().await?;
         self.records.put(key, value, expect).await
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        self.lock().await?;
+        self.meet_lock().await?;
         self.records.delete(key, expect).await
     }
 }
 
-/// Otherwise one locked row would make every round compare all sessions.
+/// If the failure counted as one of the store, a single locked row would make every round compare
+/// all sessions.
 #[tokio::test]
-async fn an_account_that_cannot_be_written_does_not_pass_for_a_store_that_is_away() {
+async fn an_account_that_cannot_be_written_does_not_count_as_a_store_that_is_away() {
     let memory = MemoryStore::default();
-    let records = Locked::new(&memory);
+    let records = LockableRecords::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
     let (kick, sessions) = busy_node_on(store, 1).await;
-    forget(&*records.records, &sessions).await;
-    records.writes_are(Writes::QueueRefusal);
-    let (own, mut state) = (kick.parts.this.now().unwrap(), RoundState::default());
+    delete_records(&*records.records, &sessions).await;
+    records.set_writes(Writes::Refused);
+    let (own, mut state) = (
+        kick.parts.this.current_incarnation().unwrap(),
+        RoundState::default(),
+    );
     kick.parts.reconciler.round(&own, &mut state).await.unwrap();
-    records.writes_are(Writes::Done);
+    records.set_writes(Writes::Done);
     kick.parts.reconciler.round(&own, &mut state).await.unwrap();
-    assert_named(&kick, &sessions).await;
+    assert_listed(&kick, &sessions).await;
 }
 
-/// The store may have been away so briefly that nothing else failed, and may have lost writes of
-/// other nodes.
+/// The store may have been away so briefly that no other request failed. It may have lost writes of
+/// other nodes in that time.
 #[tokio::test]
-async fn an_account_that_cannot_be_read_passes_for_a_store_that_is_away() {
+async fn an_account_that_cannot_be_read_counts_as_a_store_that_is_away() {
     let memory = MemoryStore::default();
-    let records = Locked::new(&memory);
+    let records = LockableRecords::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
     let (kick, sessions) = busy_node_on(store, 1).await;
     let (parts, session) = (&kick.parts, &sessions[0]);
-    let own = parts.this.now().unwrap();
-    // Whether the ban still holds is in a record of its own, which this round has to read.
+    let own = parts.this.current_incarnation().unwrap();
+    // The ban record shows whether the ban still holds, so this round has to read it.
     let banned = parts.directory.update(session.uid(), |record| {
         record.ban = Some(Ban {
             id: Uuid::nil(),
@@ -209,63 +214,69 @@ async fn an_account_that_cannot_be_read_passes_for_a_store_that_is_away() {
 #[tokio::test]
 async fn a_store_that_takes_no_write_is_not_tried_for_every_session() {
     let memory = MemoryStore::default();
-    let records = Locked::new(&memory);
+    let records = LockableRecords::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
     let (kick, sessions) = busy_node_on(store, CONCURRENT_CHANGES * 3).await;
-    forget(&*records.records, &sessions).await;
-    records.writes_are(Writes::QueueRefusal);
-    let (own, mut state) = (kick.parts.this.now().unwrap(), RoundState::default());
+    delete_records(&*records.records, &sessions).await;
+    records.set_writes(Writes::Refused);
+    let (own, mut state) = (
+        kick.parts.this.current_incarnation().unwrap(),
+        RoundState::default(),
+    );
     let failed = kick.parts.reconciler.round(&own, &mut state).await;
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(records.tried(), CONCURRENT_CHANGES);
-    records.writes_are(Writes::Done);
+    assert_eq!(records.blocked_writes(), CONCURRENT_CHANGES);
+    records.set_writes(Writes::Done);
     kick.parts.reconciler.round(&own, &mut state).await.unwrap();
-    assert_named(&kick, &sessions).await;
+    assert_listed(&kick, &sessions).await;
 }
 
 #[tokio::test]
-async fn a_store_that_is_slow_to_write_holds_up_no_round_for_long() {
+async fn a_store_with_slow_writes_delays_no_round_for_long() {
     let clock = Arc::new(ManualClock::new());
     let memory = MemoryStore::new(clock.clone());
-    let records = Locked::new(&memory);
+    let records = LockableRecords::new(&memory);
     let store = Store::with_clock(memory.lock(), records.clone().into_records(), clock.clone());
     let kick = node_on(store, "n1").await;
     let sessions = admit_many(&kick, CONCURRENT_CHANGES * 3).await;
-    forget(&*records.records, &sessions).await;
+    delete_records(&*records.records, &sessions).await;
     let times = u32::try_from(CONCURRENT_CHANGES).unwrap();
-    records.writes_are(Writes::Slow(
-        kick.parts.settings.timers.tick() / times,
+    records.set_writes(Writes::Slow(
+        kick.parts.settings.timers.reconcile_period() / times,
         clock,
     ));
-    let (own, mut state) = (kick.parts.this.now().unwrap(), RoundState::default());
+    let (own, mut state) = (
+        kick.parts.this.current_incarnation().unwrap(),
+        RoundState::default(),
+    );
     let failed = kick.parts.reconciler.round(&own, &mut state).await;
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(records.tried(), CONCURRENT_CHANGES);
-    records.writes_are(Writes::Done);
+    assert_eq!(records.blocked_writes(), CONCURRENT_CHANGES);
+    records.set_writes(Writes::Done);
     state.store_was_away = true;
     kick.parts.reconciler.round(&own, &mut state).await.unwrap();
-    assert_named(&kick, &sessions).await;
+    assert_listed(&kick, &sessions).await;
 }
 
 #[tokio::test]
-async fn writes_that_are_held_up_keep_no_session_from_being_told() {
+async fn writes_that_hang_keep_no_session_from_its_notice() {
     let memory = MemoryStore::default();
-    let records = Locked::new(&memory);
+    let records = LockableRecords::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
     let (kick, mut sessions) = busy_node_on(store, CONCURRENT_CHANGES * 2).await;
     // The session that is compared last loses its slot; the others have to be written again.
     sessions.sort_by_key(|session| session.key().session);
     let superseded = sessions.pop().unwrap();
-    forget(&*records.records, &sessions).await;
+    delete_records(&*records.records, &sessions).await;
     let elsewhere = node_on(Store::new(memory.lock(), memory.records()), "n2").await;
     let _newer = admit(&elsewhere, superseded.uid().clone()).await;
     let (parts, mut state) = (&kick.parts, RoundState::default());
-    let own = parts.this.now().unwrap();
-    records.writes_are(Writes::HeldUp);
+    let own = parts.this.current_incarnation().unwrap();
+    records.set_writes(Writes::HeldUp);
     let told = async {
         superseded.superseded().await;
         // The writes do not wait for each other.
-        while records.tried() < CONCURRENT_CHANGES {
+        while records.blocked_writes() < CONCURRENT_CHANGES {
             tokio::task::yield_now().await;
         }
     };
@@ -276,22 +287,25 @@ async fn writes_that_are_held_up_keep_no_session_from_being_told() {
     }
 }
 
-async fn forget(records: &dyn Records, sessions: &[Session]) {
+/// Deletes the records of these sessions' accounts, as a store does that loses data.
+async fn delete_records(records: &dyn Records, sessions: &[Session]) {
     for session in sessions {
-        let key = session.uid().record().unwrap();
+        let key = session.uid().record_key().unwrap();
         let entry = records.get(&key).await.unwrap().unwrap();
         records.delete(&key, entry.version).await.unwrap();
     }
 }
 
-async fn assert_named(kick: &KickOut, sessions: &[Session]) {
+/// Fails unless the directory names all these sessions.
+async fn assert_listed(kick: &KickOut, sessions: &[Session]) {
     for session in sessions {
         let seen = kick.parts.directory.read(session.uid()).await.unwrap();
         assert!(seen.record.slot_of(session.key()).is_some());
     }
 }
 
-async fn compare(kick: &KickOut, state: &mut RoundState) {
+/// Compares the next sessions, and makes the writes.
+async fn compare_and_write(kick: &KickOut, state: &mut RoundState) {
     let parts = &kick.parts;
     parts
         .reconciler
@@ -312,24 +326,24 @@ async fn compare(kick: &KickOut, state: &mut RoundState) {
 async fn after_the_store_was_away_every_session_is_compared() {
     let (kick, sessions, records) = busy_node(MIN_COMPARED + 476).await;
     let mut state = RoundState::default();
-    compare(&kick, &mut state).await;
-    forget(&*records, &sessions).await;
+    compare_and_write(&kick, &mut state).await;
+    delete_records(&*records, &sessions).await;
     state.store_was_away = true;
-    compare(&kick, &mut state).await;
-    assert_named(&kick, &sessions).await;
+    compare_and_write(&kick, &mut state).await;
+    assert_listed(&kick, &sessions).await;
 }
 
 #[tokio::test]
-async fn after_a_failover_that_nobody_noticed_every_session_is_compared() {
+async fn after_a_failover_without_a_failed_request_every_session_is_compared() {
     let (kick, sessions, records) = busy_node(MIN_COMPARED + 476).await;
     let mut state = RoundState::default();
-    let own = kick.parts.this.now().unwrap();
+    let own = kick.parts.this.current_incarnation().unwrap();
     for _ in 0..2 {
         kick.parts.reconciler.round(&own, &mut state).await.unwrap();
         state.store_was_away = false;
     }
-    forget(&*records, &sessions).await;
-    // A lease in another history.
+    delete_records(&*records, &sessions).await;
+    // This lease is from another store, so it has another epoch.
     let other = MemoryStore::default();
     let locker = Store::new(other.lock(), other.records()).locker();
     let lease = locker.lock("node/n1").acquire().await.unwrap();
@@ -342,21 +356,21 @@ async fn after_a_failover_that_nobody_noticed_every_session_is_compared() {
         .round(&after, &mut state)
         .await
         .unwrap();
-    assert_named(&kick, &sessions).await;
+    assert_listed(&kick, &sessions).await;
 }
 
 #[tokio::test]
-async fn every_session_has_its_turn_within_a_lease() {
+async fn every_session_is_compared_within_a_lease() {
     for (sessions, within) in [(MIN_COMPARED, 1), (MIN_COMPARED * 3 + 100, ROUNDS_PER_PASS)] {
         let (kick, sessions, records) = busy_node(sessions).await;
         let mut state = RoundState::default();
         for _ in 0..within {
-            compare(&kick, &mut state).await;
+            compare_and_write(&kick, &mut state).await;
         }
-        forget(&*records, &sessions).await;
+        delete_records(&*records, &sessions).await;
         for _ in 0..within {
-            compare(&kick, &mut state).await;
+            compare_and_write(&kick, &mut state).await;
         }
-        assert_named(&kick, &sessions).await;
+        assert_listed(&kick, &sessions).await;
     }
 }

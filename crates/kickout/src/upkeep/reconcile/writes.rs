@@ -1,7 +1,7 @@
-//! The writes that a round has found necessary.
+//! The writes that the comparison of a round has asked for.
 //!
-//! A locked row or table may delay a write for long. So all writes run at the end of a round, after
-//! every ended session got its notice.
+//! A locked row or table may delay a write for a long time. So all writes run at the end of a
+//! round, after every ended session got its notice.
 
 use std::sync::Arc;
 
@@ -24,13 +24,13 @@ use crate::{
     },
 };
 
-/// A write of a round. A later round finds a failed one again.
+/// A write that a round makes.
 #[derive(Debug)]
 pub(crate) enum PendingWrite {
     /// Removes the revocations of ended sessions from the account's record.
     Settle(Uid, Vec<SessionKey>),
-    /// Writes a session again that the store has lost. The id is that of an ended ban in the
-    /// record, if there is one.
+    /// Writes a session that the store has lost back to the directory. The id is that of an ended
+    /// ban whose mark was in the record.
     Register(Arc<LiveSession>, Option<Uuid>),
 }
 
@@ -43,6 +43,7 @@ impl PendingWrite {
     }
 }
 
+/// Makes the writes of a round.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) settings: Arc<Settings>,
@@ -54,64 +55,65 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Makes the writes, and continues after a failure. It stops when the next round is due,
-    /// because that round may have sessions to end. Returns the failed writes, except those that
-    /// the next comparison finds again.
+    /// Makes the writes, and continues after a failure. Stops when the next round is due, because
+    /// that round may have sessions to end. Returns the writes that a later round has to repeat,
+    /// and the outcome.
     ///
     /// # Errors
-    /// The store's error if all of many writes failed: the store takes no write, and the rest is
-    /// not tried. An error also if there was no time for the rest.
+    /// The store's error if all writes of a full batch failed: the store takes no write, and the
+    /// rest is not tried. [`ErrorKind::Unavailable`] if there was no time for the rest.
     pub(super) async fn write_all(
         &self,
         mut writes: Vec<PendingWrite>,
     ) -> (Vec<PendingWrite>, Result<()>) {
-        let registers = writes
+        let has_registration = writes
             .iter()
             .any(|it| matches!(it, PendingWrite::Register(..)));
-        if registers && !self.others_see_the_lease().await {
+        if has_registration && !self.is_lease_visible().await {
             writes.retain(|it| matches!(it, PendingWrite::Settle(..)));
         }
-        // The order is random, so that locked rows do not take the time of the others in every
-        // round.
+        // With a fixed order, the same locked rows could use up the time of every round.
         fastrand::shuffle(&mut writes);
         let mut left = Vec::new();
         let outcome = self.write_in_batches(&mut writes, &mut left).await;
         left.append(&mut writes);
-        // No later comparison finds an ended session, so its write has to be kept. A lost session
-        // is found again.
+        // A comparison covers active sessions only, so the write for an ended session has to be
+        // kept. A session that is missing in the directory is found again.
         left.retain(|it| matches!(it, PendingWrite::Settle(..)));
         (left, outcome)
     }
 
-    /// Whether other nodes can see this node's lease. They would take a node without a lease for
-    /// dead, and remove its sessions again.
-    async fn others_see_the_lease(&self) -> bool {
+    /// Whether other nodes can see this node's lease. If they cannot, they take the node for dead
+    /// and remove its sessions again.
+    async fn is_lease_visible(&self) -> bool {
         let lease = self.history.inspect_own_lease().await;
         lease.is_ok_and(|lease| lease.held.is_some())
     }
 
+    /// Makes the writes in batches, and adds the failed ones to `left`. Writes that were not tried
+    /// stay in `writes`.
     async fn write_in_batches(
         &self,
         writes: &mut Vec<PendingWrite>,
         left: &mut Vec<PendingWrite>,
     ) -> Result<()> {
-        let until = self.clock.now() + self.settings.timers.tick();
+        let until = self.clock.now() + self.settings.timers.reconcile_period();
         while !writes.is_empty() {
             if self.clock.now() >= until {
                 let says = "writing takes so long that the rest waits for the next round";
                 return Err(Error::new(ErrorKind::Unavailable, says));
             }
-            let some: Vec<_> = writes
+            let batch: Vec<_> = writes
                 .drain(..writes.len().min(CONCURRENT_CHANGES))
                 .collect();
-            let writing = some.iter().map(async |writes| {
+            let writing = batch.iter().map(async |writes| {
                 let written = self.write(writes).await;
                 written.or_else(|error| log_failed_account(writes.uid(), error))
             });
             let written = join_all(writing).await;
             let none = written.len() == CONCURRENT_CHANGES && written.iter().all(Result::is_err);
             let first = written.iter().find_map(|it| it.as_ref().err().cloned());
-            let missed = some.into_iter().zip(written);
+            let missed = batch.into_iter().zip(written);
             left.extend(missed.filter_map(|(it, written)| written.is_err().then_some(it)));
             if none && let Some(error) = first {
                 return Err(error);
@@ -130,8 +132,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a session again that the store has lost, for example in a failover to a replica that
-    /// lagged behind.
+    /// Writes a session that the store has lost back to the directory. The store may have lost it
+    /// in a failover to a replica that lagged behind. `ended` is the id of a ban that has ended.
     async fn register_again(&self, live: &Arc<LiveSession>, ended: Option<Uuid>) -> Result<()> {
         let (registered, _) = self
             .directory
@@ -161,8 +163,8 @@ impl Writer {
     }
 }
 
-/// Logs a failure for one account. Returns the error if it is the store's, and `Ok` if it is the
-/// account's own.
+/// Logs a failure for one account. Returns an error that may pass, and `Ok` for an error of the
+/// account's record itself.
 pub(crate) fn log_failed_account(uid: &Uid, error: Error) -> Result<()> {
     tracing::warn!(?uid, %error, "an account's sessions are looked after later");
     if error.is_retryable() {

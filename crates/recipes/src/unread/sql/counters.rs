@@ -14,14 +14,16 @@ use sqlx::{
 
 use super::{statements::Statements, url::parse_url};
 use crate::unread::{
-    counter::{Change, Counter, MOST, Unread, UnreadCounters, too_many, unknown},
-    retries::{Retries, TRIES, too_contended},
+    counter::{
+        Change, Counter, MOST, Unread, UnreadCounters, too_many_error, unknown_counter_error,
+    },
+    retries::{Retries, TRIES, too_contended_error},
 };
 
-/// The most connections.
-const CONNECTIONS: u32 = 8;
-/// The longest wait for a connection, and for the statements of a change: a client that stands
-/// still may hold the lock on the user's row.
+/// The number of connections in the pool at most.
+const MAX_CONNECTIONS: u32 = 8;
+/// The longest wait for a connection, and also for the statements of a change. A change may wait
+/// for the lock on the user's row, which a paused client may hold.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Counters in the rows of two tables, `distributed_unread` and `distributed_unread_total`, in
@@ -49,15 +51,16 @@ impl SqlCounters {
         let statements = Statements::new(dialect);
         install_default_drivers();
         let options = AnyPoolOptions::new()
-            .max_connections(CONNECTIONS)
+            .max_connections(MAX_CONNECTIONS)
             .acquire_timeout(TIMEOUT);
-        let away = |error: sqlx::Error| failed(statements.backend, &error, ErrorKind::Unavailable);
-        let pool = options.connect(&url).await.map_err(away)?;
+        let to_unavailable =
+            |error: sqlx::Error| convert_error(statements.backend, &error, ErrorKind::Unavailable);
+        let pool = options.connect(&url).await.map_err(to_unavailable)?;
         for table in &statements.tables {
             sqlx::query(AssertSqlSafe(table.clone()))
                 .execute(&pool)
                 .await
-                .map_err(away)?;
+                .map_err(to_unavailable)?;
         }
         Ok(Self {
             pool,
@@ -66,7 +69,8 @@ impl SqlCounters {
         })
     }
 
-    /// Repeats the transaction while the server rolls it back in favour of another.
+    /// Makes a change, and repeats it while the server rolls its transaction back in favour of
+    /// another.
     async fn change(&self, counter: &Counter, change: Change) -> Result<Unread> {
         for attempt in 1..=TRIES {
             match self.try_change(counter, change).await? {
@@ -75,42 +79,48 @@ impl SqlCounters {
             }
             self.retries.pause_before_retry(attempt).await;
         }
-        Err(too_contended(counter))
+        Err(too_contended_error(counter))
     }
 
-    /// The inner error is that of a transaction that the server rolled back.
+    /// Makes a change in one transaction. An inner error means that the server rolled the
+    /// transaction back, so the change can be repeated.
     async fn try_change(&self, counter: &Counter, change: Change) -> Result<Result<Unread, Error>> {
         let backend = self.statements.backend;
-        let away = |error: sqlx::Error| failed(backend, &error, ErrorKind::Unavailable);
-        let mut transaction = within(self.pool.begin()).await.map_err(away)?;
+        let to_unavailable =
+            |error: sqlx::Error| convert_error(backend, &error, ErrorKind::Unavailable);
+        let mut transaction = with_time_limit(self.pool.begin())
+            .await
+            .map_err(to_unavailable)?;
         let changing = async {
             match change {
-                Change::Add(by) => self.add(&mut transaction, counter, by).await,
-                Change::Clear => self.clear(&mut transaction, counter).await,
+                Change::Add(by) => self.run_add(&mut transaction, counter, by).await,
+                Change::Clear => self.run_clear(&mut transaction, counter).await,
             }
         };
-        let changed = within(changing).await;
+        let changed = with_time_limit(changing).await;
         let unread = match changed {
             Ok(Ok(unread)) => unread,
             Ok(Err(refused)) => return Err(refused),
-            Err(error) if was_rolled_back(&error) => return Ok(Err(away(error))),
-            Err(error) => return Err(away(error)),
+            Err(error) if was_rolled_back(&error) => return Ok(Err(to_unavailable(error))),
+            Err(error) => return Err(to_unavailable(error)),
         };
-        match within(transaction.commit()).await {
+        match with_time_limit(transaction.commit()).await {
             Ok(()) => Ok(Ok(unread)),
-            Err(error) if was_rolled_back(&error) => Ok(Err(away(error))),
-            Err(error) => Err(failed(backend, &error, ErrorKind::OutcomeUnknown)),
+            Err(error) if was_rolled_back(&error) => Ok(Err(to_unavailable(error))),
+            Err(error) => Err(convert_error(backend, &error, ErrorKind::OutcomeUnknown)),
         }
     }
 
-    async fn add(
+    /// Runs the statements of an increment. The inner error is a refusal, after which the caller
+    /// drops the transaction, and so rolls it back.
+    async fn run_add(
         &self,
         transaction: &mut Transaction<'_, Any>,
         counter: &Counter,
         by: u64,
     ) -> sqlx::Result<Result<Unread>> {
         let Some(amount) = i64::try_from(by).ok().filter(|_| by <= MOST) else {
-            return Ok(Err(too_many(counter, 0, by)));
+            return Ok(Err(too_many_error(counter, 0, by)));
         };
         sqlx::query(AssertSqlSafe(self.statements.add_total.clone()))
             .bind(counter.user())
@@ -125,23 +135,26 @@ impl SqlCounters {
             .await?;
         Ok(match self.read_counters(transaction, counter).await? {
             Some(unread) if unread.total <= MOST => Ok(unread),
-            Some(unread) => Err(too_many(counter, unread.total - by, by)),
-            None => Err(unknown(counter)),
+            Some(unread) => Err(too_many_error(counter, unread.total - by, by)),
+            None => Err(unknown_counter_error(counter)),
         })
     }
 
-    async fn clear(
+    /// Runs the statements of a clear. The inner error is a refusal, as in
+    /// [`run_add`](Self::run_add).
+    async fn run_clear(
         &self,
         transaction: &mut Transaction<'_, Any>,
         counter: &Counter,
     ) -> sqlx::Result<Result<Unread>> {
-        // No other client changes this user's counters until the end of the transaction.
-        sqlx::query(AssertSqlSafe(self.statements.lock.clone()))
+        // This statement locks the row of the total, so no other client changes this user's
+        // counters before the transaction ends.
+        sqlx::query(AssertSqlSafe(self.statements.lock_user.clone()))
             .bind(counter.user())
             .execute(&mut **transaction)
             .await?;
         let Some(before) = self.read_counters(transaction, counter).await? else {
-            return Ok(Err(unknown(counter)));
+            return Ok(Err(unknown_counter_error(counter)));
         };
         let total = before.total.saturating_sub(before.conversation);
         sqlx::query(AssertSqlSafe(self.statements.lower_total.clone()))
@@ -160,7 +173,7 @@ impl SqlCounters {
         }))
     }
 
-    /// Reads both counters at one moment.
+    /// Reads both counters in one statement. `None`: there is no such counter.
     async fn read_counters(
         &self,
         connection: &mut AnyConnection,
@@ -197,13 +210,14 @@ impl UnreadCounters for SqlCounters {
 
     async fn read(&self, counter: &Counter) -> Result<Unread> {
         let backend = self.statements.backend;
-        let away = |error: sqlx::Error| failed(backend, &error, ErrorKind::Unavailable);
-        let mut connection = self.pool.acquire().await.map_err(away)?;
+        let to_unavailable =
+            |error: sqlx::Error| convert_error(backend, &error, ErrorKind::Unavailable);
+        let mut connection = self.pool.acquire().await.map_err(to_unavailable)?;
         let counters = self
             .read_counters(&mut connection, counter)
             .await
-            .map_err(away)?;
-        counters.ok_or_else(|| unknown(counter))
+            .map_err(to_unavailable)?;
+        counters.ok_or_else(|| unknown_counter_error(counter))
     }
 
     fn retries(&self) -> u64 {
@@ -219,8 +233,8 @@ impl fmt::Debug for SqlCounters {
     }
 }
 
-/// Runs a step with a time limit. The connection of a step that took too long is not used again.
-async fn within<T>(step: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
+/// Runs a step with a time limit. The error of a step that took too long is that of a full pool.
+async fn with_time_limit<T>(step: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
     tokio::select! {
         biased;
         done = step => done,
@@ -231,7 +245,7 @@ async fn within<T>(step: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<
 /// Whether the server rolled the transaction back in favour of another: a deadlock, or a row or
 /// file that another client kept locked.
 fn was_rolled_back(error: &sqlx::Error) -> bool {
-    // MySQL has no code of its own for a wait for a row that was too long.
+    // MySQL reports a too long wait for a row with the general code HY000, so the text decides.
     const WAITED: &str = "Lock wait timeout exceeded";
     if error
         .as_database_error()
@@ -246,7 +260,9 @@ fn was_rolled_back(error: &sqlx::Error) -> bool {
     code.is_some_and(|code| ROLLED_BACK.contains(&&*code))
 }
 
-fn failed(backend: &'static str, error: &sqlx::Error, otherwise: ErrorKind) -> Error {
+/// Converts an error of the driver. `otherwise` is the kind of an error that does not show its
+/// cause, such as a failed connection.
+fn convert_error(backend: &'static str, error: &sqlx::Error, otherwise: ErrorKind) -> Error {
     let kind = match error {
         sqlx::Error::Configuration(_) => ErrorKind::InvalidConfig,
         sqlx::Error::Database(_) if !was_rolled_back(error) => ErrorKind::Internal,

@@ -13,12 +13,19 @@ pub(super) enum Dialect {
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) backend: &'static str,
+    /// Create the two tables where they are missing.
     pub(super) tables: [String; 2],
+    /// Adds an amount to a user's total. Parameters: account, amount.
     pub(super) add_total: String,
+    /// Adds an amount to a conversation's counter. Parameters: account, conversation, amount.
     pub(super) add: String,
-    pub(super) lock: String,
+    /// Locks the row of a user's total. Parameter: account.
+    pub(super) lock_user: String,
+    /// Reads both counters. Parameters: account, conversation.
     pub(super) read: String,
+    /// Sets a user's total. Parameters: total, account.
     pub(super) lower_total: String,
+    /// Sets a conversation's counter to zero. Parameters: account, conversation.
     pub(super) clear: String,
 }
 
@@ -65,7 +72,7 @@ impl Statements {
                  VALUES ({one}, {two}, {three}) {}",
                 upsert("distributed_unread", "account, conversation")
             ),
-            lock: format!(
+            lock_user: format!(
                 "UPDATE distributed_unread_total SET unread = unread WHERE account = {one}"
             ),
             read: format!(

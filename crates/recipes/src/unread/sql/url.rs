@@ -12,18 +12,21 @@ use sqlx::{
 
 use super::statements::Dialect;
 
-/// Returns the dialect, and the URL in the driver's form.
+/// Returns the dialect of a URL, and the URL in the form that the driver reads.
 pub(super) fn parse_url(url: &str) -> Result<(Dialect, String)> {
     let (scheme, rest) = url.split_once(':').unwrap_or_default();
     match scheme {
         "mysql" | "mariadb" => {
-            let url = format!("mysql:{}", rest.replace(CLEAR, "ssl-mode=DISABLED"));
-            password_rule(Dialect::MySql, &url)?;
+            let url = format!(
+                "mysql:{}",
+                rest.replace(ALLOW_CLEAR_TEXT, "ssl-mode=DISABLED")
+            );
+            check_password_rule(Dialect::MySql, &url)?;
             Ok((Dialect::MySql, url))
         }
         "postgres" | "postgresql" => {
-            let url = url.replace(CLEAR, "sslmode=disable");
-            password_rule(Dialect::Postgres, &url)?;
+            let url = url.replace(ALLOW_CLEAR_TEXT, "sslmode=disable");
+            check_password_rule(Dialect::Postgres, &url)?;
             Ok((Dialect::Postgres, url))
         }
         "sqlite" => {
@@ -39,13 +42,13 @@ pub(super) fn parse_url(url: &str) -> Result<(Dialect, String)> {
     }
 }
 
-/// The option that allows a password in clear text, as in the lock's store.
-const CLEAR: &str = "tls=disable";
+/// The option of a URL that allows a password in clear text. The lock's store has the same option.
+const ALLOW_CLEAR_TEXT: &str = "tls=disable";
 
-/// Applies the same rule as the lock's store: a password leaves this machine through TLS, or
-/// because the user allows clear text.
-fn password_rule(dialect: Dialect, url: &str) -> Result<()> {
-    // The driver itself refuses a URL that it cannot parse.
+/// Refuses to send a password in clear text to another machine, unless the user allows it. The
+/// lock's store has the same rule.
+fn check_password_rule(dialect: Dialect, url: &str) -> Result<()> {
+    // A URL that cannot be parsed passes here, because the driver refuses it later.
     let (host, encrypted, clear_allowed, features, remedy) = match dialect {
         Dialect::MySql => {
             let Ok(options) = url.parse::<MySqlConnectOptions>() else {
@@ -73,7 +76,8 @@ fn password_rule(dialect: Dialect, url: &str) -> Result<()> {
     };
     let user = url.rsplit_once('@').map_or("", |(before, _)| before);
     let rule = PasswordRule {
-        // After `//` a colon separates the user from the password.
+        // The first colon belongs to the scheme. A second one before the `@` separates the user
+        // from the password.
         sent: user.matches(':').count() > 1 || url.contains("password="),
         encrypted,
         clear_allowed,

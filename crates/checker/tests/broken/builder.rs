@@ -5,32 +5,35 @@ use distlock_kickout::{Code, Device, Generation, NodeId, SessionId, Uid, UserRec
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+/// A millisecond in microseconds.
 pub(crate) const MS: u64 = 1000;
 pub(crate) const UID: &str = "anna";
 
 /// A history in progress.
 #[derive(Default)]
-pub(crate) struct Play {
+pub(crate) struct HistoryBuilder {
     pub(crate) history: History,
     pub(crate) at: u64,
 }
 
-pub(crate) fn session(number: u8) -> SessionId {
+pub(crate) fn session_id(number: u8) -> SessionId {
     SessionId::from_uuid(Uuid::from_u128(u128::from(number)))
 }
 
-pub(crate) fn kick(number: u8) -> Uuid {
+pub(crate) fn kick_id(number: u8) -> Uuid {
     Uuid::from_u128(0x1000 + u128::from(number))
 }
 
-pub(crate) fn extend(whole: &mut Value, more: Value) {
+/// Adds the fields of one object to another.
+pub(crate) fn add_fields(whole: &mut Value, more: Value) {
     if let (Value::Object(whole), Value::Object(more)) = (whole, more) {
         whole.extend(more);
     }
 }
 
-impl Play {
-    pub(crate) fn after(&mut self, ms: u64) -> &mut Self {
+impl HistoryBuilder {
+    /// Lets time pass before the next entry.
+    pub(crate) fn wait_ms(&mut self, ms: u64) -> &mut Self {
         self.at += ms * MS;
         self
     }
@@ -48,41 +51,50 @@ impl Play {
         let mut whole = json!({
             "seq": seq, "at_ms": 0, "boot_us": self.at, "node": node, "boot": boot, "event": event,
         });
-        extend(&mut whole, fields);
+        add_fields(&mut whole, fields);
         let line = whole.to_string();
         self.history.read_node([line.as_str()]).unwrap();
         self
     }
 
-    pub(crate) fn of(&mut self, node: &str, event: &str, number: u8, more: Value) -> &mut Self {
+    /// An event of a node about one of its own sessions.
+    pub(crate) fn session_event(
+        &mut self,
+        node: &str,
+        event: &str,
+        number: u8,
+        more: Value,
+    ) -> &mut Self {
         let mut fields = json!({
-            "uid": UID, "session": session(number), "gen": number, "device": format!("d{number}"),
+            "uid": UID, "session": session_id(number), "gen": number,
+            "device": format!("d{number}"),
         });
-        extend(&mut fields, more);
+        add_fields(&mut fields, more);
         self.event(node, event, fields)
     }
 
     pub(crate) fn granted(&mut self, node: &str, number: u8) -> &mut Self {
-        self.of(node, "granted", number, json!({"token": number}))
+        self.session_event(node, "granted", number, json!({"token": number}))
     }
 
     pub(crate) fn admitted(&mut self, node: &str, number: u8) -> &mut Self {
-        self.of(node, "admitted", number, json!({}))
+        self.session_event(node, "admitted", number, json!({}))
     }
 
     pub(crate) fn superseded(&mut self, node: &str, number: u8, by: u8) -> &mut Self {
-        let more = json!({"code": 1, "by_device": format!("d{by}"), "kick_id": kick(number)});
-        self.of(node, "superseded", number, more)
+        let more = json!({"code": 1, "by_device": format!("d{by}"), "kick_id": kick_id(number)});
+        self.session_event(node, "superseded", number, more)
     }
 
     pub(crate) fn closed(&mut self, node: &str, number: u8, result: &str) -> &mut Self {
-        self.of(node, "closed", number, json!({"result": result}))
+        self.session_event(node, "closed", number, json!({"result": result}))
     }
 
-    pub(crate) fn kicked(&mut self, from: &str, to: &str, number: u8) -> &mut Self {
+    /// A kick that node `to` received and answered, and that node `from` sent.
+    pub(crate) fn kick_arrived(&mut self, from: &str, to: &str, number: u8) -> &mut Self {
         let fields = |peer: &str, result: &str| {
             json!({
-                "uid": UID, "session": session(number), "kick_id": kick(number),
+                "uid": UID, "session": session_id(number), "kick_id": kick_id(number),
                 "peer": peer, "result": result,
             })
         };
@@ -90,7 +102,8 @@ impl Play {
         self.event(from, "kick_sent", fields(to, "Kicked"))
     }
 
-    pub(crate) fn client(&mut self, number: u8, what: What) -> &mut Self {
+    /// An observation of a client; odd numbers are on `n1`, even ones on `n2`.
+    pub(crate) fn client_saw(&mut self, number: u8, what: What) -> &mut Self {
         self.at += 1;
         let node = if number % 2 == 1 { "n1" } else { "n2" };
         self.history.clients.push(Seen {
@@ -104,41 +117,44 @@ impl Play {
         self
     }
 
-    pub(crate) fn in_(&mut self, number: u8) -> &mut Self {
+    /// The client's login is confirmed; its number is also its generation.
+    pub(crate) fn logged_in(&mut self, number: u8) -> &mut Self {
         let r#gen = Generation::new(u64::from(number));
-        let session = session(number);
-        self.client(number, What::LoginOk { session, r#gen })
+        let session = session_id(number);
+        self.client_saw(number, What::LoginOk { session, r#gen })
     }
 
-    pub(crate) fn told(&mut self, number: u8) -> &mut Self {
+    /// The client gets the notice that another device logged in.
+    pub(crate) fn got_notice(&mut self, number: u8) -> &mut Self {
         let code = Code::Superseded;
-        self.client(number, What::Told { code })
+        self.client_saw(number, What::Told { code })
     }
 
     /// A second device logs in on `n2`; the first gets its notice and leaves, and the directory
     /// names the second.
     pub(crate) fn second_takes_over(&mut self) -> &mut Self {
-        self.client(2, What::LoginSent)
+        self.client_saw(2, What::LoginSent)
             .granted("n2", 2)
             .superseded("n1", 1, 2)
-            .kicked("n2", "n1", 1)
+            .kick_arrived("n2", "n1", 1)
             .admitted("n2", 2)
-            .in_(2)
-            .told(1)
-            .client(1, What::Leaves)
+            .logged_in(2)
+            .got_notice(1)
+            .client_saw(1, What::Leaves)
             .closed("n1", 1, "AlreadyGone")
-            .record(2, 2)
+            .directory_names(2, 2)
     }
 
-    /// The directory at the end names this session; an odd number is on `n1`, an even one on `n2`.
-    pub(crate) fn record(&mut self, number: u8, r#gen: u8) -> &mut Self {
+    /// The directory names this session at the end, in a record of generation `gen`. An odd number
+    /// is on `n1`, an even one on `n2`.
+    pub(crate) fn directory_names(&mut self, number: u8, r#gen: u8) -> &mut Self {
         let (node, boot) = if number % 2 == 1 {
             ("n1", 101)
         } else {
             ("n2", 102)
         };
         let record = json!({"v": 1, "gen": r#gen, "slots": {"main": {
-            "node": node, "boot": boot, "session": session(number), "gen": number,
+            "node": node, "boot": boot, "session": session_id(number), "gen": number,
             "device": "d", "class": "", "since": 0,
         }}});
         let uid = Uid::new(UID).unwrap();
@@ -147,6 +163,7 @@ impl Play {
         self
     }
 
+    /// The report of the checker with the default rules.
     pub(crate) fn check(&self) -> Report {
         check(&self.history, &Rules::default())
     }
@@ -157,36 +174,41 @@ impl Play {
 }
 
 /// One login on `n1`.
-pub(crate) fn first() -> Play {
-    let mut play = Play::default();
-    play.event("n1", "node_up", json!({"token": 101}))
+pub(crate) fn one_login() -> HistoryBuilder {
+    let mut built = HistoryBuilder::default();
+    built
+        .event("n1", "node_up", json!({"token": 101}))
         .event("n2", "node_up", json!({"token": 102}))
-        .client(1, What::LoginSent)
+        .client_saw(1, What::LoginSent)
         .granted("n1", 1)
         .admitted("n1", 1)
-        .in_(1)
-        .after(10);
-    play
+        .logged_in(1)
+        .wait_ms(10);
+    built
 }
 
 /// One login on `n1`, then a takeover on `n2`.
-pub(crate) fn honest() -> Play {
-    let mut play = first();
-    play.second_takes_over();
-    play
+pub(crate) fn one_takeover() -> HistoryBuilder {
+    let mut built = one_login();
+    built.second_takes_over();
+    built
 }
 
-/// The events that another node reports of one of the sessions.
-impl Play {
+/// The events of a node about a session of another node.
+impl HistoryBuilder {
     pub(crate) fn revoked(&mut self, by: &str, number: u8, by_gen: u8) -> &mut Self {
         let fields = json!({
-            "uid": UID, "session": session(number), "gen_max": by_gen - 1, "by_gen": by_gen,
-            "kick_id": kick(number),
+            "uid": UID, "session": session_id(number), "gen_max": by_gen - 1, "by_gen": by_gen,
+            "kick_id": kick_id(number),
         });
         self.event(by, "revoked", fields)
     }
 
-    pub(crate) fn about(&mut self, node: &str, event: &str, number: u8) -> &mut Self {
-        self.event(node, event, json!({"uid": UID, "session": session(number)}))
+    pub(crate) fn report_about(&mut self, node: &str, event: &str, number: u8) -> &mut Self {
+        self.event(
+            node,
+            event,
+            json!({"uid": UID, "session": session_id(number)}),
+        )
     }
 }

@@ -1,4 +1,4 @@
-//! The evidence of one check, and the report that the check fills.
+//! The evidence that the checks read, and the report that they fill.
 
 use crate::{
     evidence::{history::History, sessions::Sessions},
@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// The history of one run, its rules, and the report in progress.
-pub(crate) struct Scene<'a> {
+pub(crate) struct CheckContext<'a> {
     pub(crate) history: &'a History,
     pub(crate) sessions: &'a Sessions<'a>,
     pub(crate) rules: &'a Rules,
